@@ -1,0 +1,23 @@
+"""Flat and diverse deep ensembles as scikit-learn estimators."""
+
+from sklearn_sharpbalance.ensemble import (
+    DeepEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
+from sklearn_sharpbalance.networks import (
+    MLP,
+    ResNet18,
+    SmallCNN,
+    WideResNet,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MLP",
+    "DeepEnsembleClassifier",
+    "ResNet18",
+    "SharpBalanceEnsembleClassifier",
+    "SmallCNN",
+    "WideResNet",
+]

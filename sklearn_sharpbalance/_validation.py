@@ -1,0 +1,95 @@
+"""The border to scikit-learn: the only file that touches its private validation.
+
+Also the one way in which a name, an object or a function becomes a scorer, a
+selector or anything else that is pluggable: :class:`Registry`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    InvalidParameterError,
+    StrOptions,
+    validate_params,
+)
+from sklearn.utils.validation import _check_sample_weight
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = [
+    "HasMethods",
+    "Integral",
+    "Interval",
+    "InvalidParameterError",
+    "Real",
+    "Registry",
+    "StrOptions",
+    "check_sample_weight",
+    "validate_params",
+]
+
+
+def check_sample_weight(sample_weight, X):
+    """Weights as float64 of shape (N,), none negative; ones for None."""
+    return _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+
+
+class Registry(Mapping):
+    """Names of one kind of pluggable object, and how a value becomes one of them.
+
+    Parameters
+    ----------
+    parameter : str
+        Name of the parameter that takes these objects, for error messages.
+    kind : type
+        Class that every object must be an instance of.
+    wrap : callable, default=None
+        Turns a plain function into a ``kind``; None if functions are refused.
+
+    Examples
+    --------
+    >>> numbers = Registry("number", int)
+    >>> numbers["one"] = lambda: 1
+    >>> numbers.resolve("one")
+    1
+    """
+
+    def __init__(self, parameter: str, kind: type, wrap: Callable | None = None):
+        self.parameter = parameter
+        self.kind = kind
+        self.wrap = wrap
+        self._factories: dict[str, Callable[[], Any]] = {}
+
+    def __setitem__(self, name: str, factory: Callable[[], Any]) -> None:
+        self._factories[name] = factory
+
+    def __getitem__(self, name: str) -> Callable[[], Any]:
+        return self._factories[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._factories)
+
+    def __len__(self) -> int:
+        return len(self._factories)
+
+    def resolve(self, value: Any) -> Any:
+        """A fresh object for a name, a clone of an object, a wrapped function."""
+        if isinstance(value, str) and value in self._factories:
+            return self._factories[value]()
+        if isinstance(value, self.kind):
+            return clone(value, safe=False)
+        if self.wrap is not None and callable(value) and not isinstance(value, type):
+            return self.wrap(value)
+        names = ", ".join(repr(name) for name in self._factories)
+        function = " or a function" if self.wrap is not None else ""
+        raise InvalidInputError(
+            f"Unknown {self.parameter} {value!r}. Choose one of {names}, or pass a "
+            f"{self.kind.__name__}{function}."
+        )

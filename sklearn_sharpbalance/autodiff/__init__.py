@@ -1,0 +1,35 @@
+"""Gradients of single samples, and curvature in the weights."""
+
+from sklearn_sharpbalance.autodiff.chunks import in_chunks, is_out_of_memory, map_chunks
+from sklearn_sharpbalance.autodiff.hessian import (
+    HessianOperator,
+    flatten_tensors,
+    hessian_vector_product,
+    unflatten_like,
+)
+from sklearn_sharpbalance.autodiff.losses import sample_losses, unreduced
+from sklearn_sharpbalance.autodiff.per_sample import per_sample_squared_norms
+from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
+from sklearn_sharpbalance.autodiff.state import (
+    device_of,
+    evaluation_mode,
+    trainable_parameters,
+)
+
+__all__ = [
+    "HessianOperator",
+    "Rows",
+    "device_of",
+    "evaluation_mode",
+    "flatten_tensors",
+    "hessian_vector_product",
+    "in_chunks",
+    "is_out_of_memory",
+    "map_chunks",
+    "map_tensors",
+    "per_sample_squared_norms",
+    "sample_losses",
+    "trainable_parameters",
+    "unflatten_like",
+    "unreduced",
+]

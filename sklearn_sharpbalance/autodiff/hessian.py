@@ -1,0 +1,213 @@
+"""The Hessian of the mean loss in the weights, by products with vectors."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sklearn_sharpbalance.autodiff.chunks import map_chunks
+from sklearn_sharpbalance.autodiff.per_sample import call_module
+from sklearn_sharpbalance.autodiff.rows import Rows
+from sklearn_sharpbalance.autodiff.state import (
+    device_of,
+    evaluation_mode,
+    trainable_parameters,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = [
+    "HessianOperator",
+    "flatten_tensors",
+    "hessian_vector_product",
+    "unflatten_like",
+]
+
+
+def flatten_tensors(tensors: Iterable[Tensor]) -> Tensor:
+    """All entries of ``tensors`` in one vector.
+
+    Examples
+    --------
+    >>> flatten_tensors([torch.ones(2, 1), torch.zeros(1)])
+    tensor([1., 1., 0.])
+    """
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def unflatten_like(vector: Tensor, tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Cut ``vector`` into pieces of the shapes of ``tensors``.
+
+    Examples
+    --------
+    >>> unflatten_like(torch.arange(3), [torch.ones(2, 1), torch.zeros(1)])
+    [tensor([[0],
+            [1]]), tensor([2])]
+    """
+    tensors = list(tensors)
+    size = sum(t.numel() for t in tensors)
+    if vector.shape != (size,):
+        raise InvalidInputError(
+            f"The vector must have one entry per trainable parameter, shape ({size},). "
+            f"Got {tuple(vector.shape)}."
+        )
+    pieces = vector.split([t.numel() for t in tensors])
+    return [piece.view_as(t) for piece, t in zip(pieces, tensors)]
+
+
+class HessianOperator:
+    r"""Hessian of the mean loss in the trainable parameters, as a linear operator.
+
+    Parameters
+    ----------
+    module : Module
+        Run in eval mode; left as it was.
+    loss_fn : callable
+        ``loss_fn(outputs, y)`` gives one loss per sample, of shape (B,).
+    X : array, tensor, dict or sequence of those, or Dataset
+        N samples.
+    y : array or tensor of shape (N,)
+    forward : callable, default=None
+        How to run the module on a batch; None calls it.
+    chunk_size : int, default=256
+        Samples at a time; halved when memory runs out.
+
+    Attributes
+    ----------
+    parameters : list of Parameter
+        In the order in which a vector holds their entries.
+    shape : tuple (P, P)
+    dtype : torch.dtype
+    device : torch.device
+
+    Notes
+    -----
+    A product is :math:`Hv = \nabla_w \langle \nabla_w L(w), v \rangle`, exact, at the
+    cost of about two gradients. Chunks add up, since the mean loss does.
+
+    Examples
+    --------
+    The loss ``(w x)^2`` has the Hessian ``2 mean(x^2)``.
+
+    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> loss = lambda outputs, y: outputs[:, 0].square()
+    >>> H = HessianOperator(layer, loss, torch.tensor([[1.0], [3.0]]), torch.zeros(2))
+    >>> H @ torch.ones(1)
+    tensor([10.])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss_fn: Callable[[Any, Tensor], Tensor],
+        X: Any,
+        y: Any,
+        *,
+        forward: Callable[[Any], Any] | None = None,
+        chunk_size: int = 256,
+    ):
+        self.module = module
+        self.loss_fn = loss_fn
+        self.forward = partial(call_module, module) if forward is None else forward
+        self.chunk_size = chunk_size
+        self.device = device_of(module)
+        self.rows = Rows(X, y, self.device)
+        self.parameters = list(trainable_parameters(module).values())
+        if not self.parameters:
+            raise InvalidInputError(
+                f"{type(module).__name__} has no trainable parameters, so there is no "
+                "Hessian. Set requires_grad on those you are interested in."
+            )
+        self.dtype = self.parameters[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(P, P) for P trainable weights."""
+        size = sum(p.numel() for p in self.parameters)
+        return size, size
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        """Product with a vector of shape (P,), or with the columns of (P, K)."""
+        if vector.ndim == 2:
+            return torch.stack([self @ column for column in vector.T], dim=1)
+        vector = vector.to(self.device, self.dtype)
+        pieces = unflatten_like(vector, self.parameters)
+        return self._mean_over_chunks(partial(self._summed_product, pieces))
+
+    def gradient(self) -> Tensor:
+        """Gradient of the mean loss, of shape (P,)."""
+        return self._mean_over_chunks(self._summed_gradient)
+
+    def to_scipy(self):
+        """The operator on NumPy vectors, for ``scipy.sparse.linalg.eigsh``."""
+        from scipy.sparse.linalg import LinearOperator
+
+        def product(vector):
+            column = torch.as_tensor(vector).reshape(-1)
+            return (self @ column).cpu().numpy()
+
+        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        return LinearOperator(self.shape, matvec=product, rmatvec=product, dtype=dtype)
+
+    def _mean_over_chunks(self, summed):
+        n = len(self.rows)
+        # The fused attention kernels have no second derivative.
+        with evaluation_mode(self.module), sdpa_kernel(SDPBackend.MATH):
+            parts = map_chunks(
+                lambda rows: summed(*self.rows[rows]), n, self.chunk_size
+            )
+            return sum(parts) / n  # (P,)
+
+    def _summed_gradient(self, x, y, create_graph=False):
+        loss = self.loss_fn(self.forward(x), y).sum()
+        gradients = torch.autograd.grad(
+            loss, self.parameters, create_graph=create_graph, materialize_grads=True
+        )
+        return gradients if create_graph else flatten_tensors(gradients)
+
+    def _summed_product(self, pieces, x, y):
+        gradients = self._summed_gradient(x, y, create_graph=True)
+        along = sum((g * v).sum() for g, v in zip(gradients, pieces))
+        if not along.requires_grad:  # the loss is linear in the weights
+            return flatten_tensors(pieces).zero_()
+        products = torch.autograd.grad(along, self.parameters, materialize_grads=True)
+        return flatten_tensors(products)
+
+
+def hessian_vector_product(
+    module: nn.Module,
+    loss_fn: Callable[[Any, Tensor], Tensor],
+    X: Any,
+    y: Any,
+    vector: Tensor,
+    *,
+    forward: Callable[[Any], Any] | None = None,
+    chunk_size: int = 256,
+) -> Tensor:
+    """Product of the Hessian of the mean loss with ``vector``.
+
+    Parameters
+    ----------
+    module, loss_fn, X, y, forward, chunk_size
+        See :class:`HessianOperator`.
+    vector : tensor of shape (P,)
+        One entry per trainable weight; :func:`flatten_tensors` makes one.
+
+    Returns
+    -------
+    tensor of shape (P,)
+
+    Examples
+    --------
+    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> loss = lambda outputs, y: outputs[:, 0].square()
+    >>> one = torch.ones(1, 1)
+    >>> hessian_vector_product(layer, loss, one, one, torch.tensor([2.0]))
+    tensor([4.])
+    """
+    operator = HessianOperator(
+        module, loss_fn, X, y, forward=forward, chunk_size=chunk_size
+    )
+    return operator @ vector

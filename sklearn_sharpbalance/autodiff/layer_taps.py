@@ -1,0 +1,279 @@
+"""Run a module and apply each layer's rule to what the layer saw.
+
+The parameters are set to ``requires_grad=False``, so that the backward pass computes
+only gradients of activations. A *tap*, an identity placed on the output of each
+layer, hands the gradient that passes through it to the layer's rule.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from sklearn_sharpbalance.autodiff.layer_rules import RULES, Rule
+
+__all__ = [
+    "Layer",
+    "UnsupportedModuleError",
+    "check_calls",
+    "find_layers",
+    "tapped_squared_norms",
+]
+
+
+class UnsupportedModuleError(Exception):
+    """The layer rules would not be right for this module; the text says why."""
+
+
+class Layer(NamedTuple):
+    """A layer whose parameters have a rule."""
+
+    module: nn.Module
+    rule: Rule
+    names: tuple[str, ...]  # its trainable parameters
+
+
+def find_layers(module: nn.Module) -> list[Layer]:
+    """Layers that own the trainable parameters.
+
+    Raises
+    ------
+    UnsupportedModuleError
+        If a parameter has no rule or several owners.
+
+    Examples
+    --------
+    >>> layers = find_layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    >>> [(type(layer.module).__name__, layer.names) for layer in layers]
+    [('Linear', ('weight', 'bias'))]
+    """
+    layers = []
+    for m in module.modules():
+        own = {n: p for n, p in m._parameters.items() if p is not None}
+        names = tuple(n for n, p in own.items() if p.requires_grad)
+        if names:
+            layers.append(Layer(m, _rule(m, own, names[0]), names))
+    if len(_owners(layers)) < sum(len(layer.names) for layer in layers):
+        raise UnsupportedModuleError("two layers share a parameter")
+    return layers
+
+
+def _rule(module, own, first):
+    rule = RULES.get(type(module))
+    overridden = "forward" in vars(module)
+    if rule is None or overridden or not own.keys() <= {"weight", "bias"}:
+        kind = type(module).__name__
+        raise UnsupportedModuleError(f"{kind} holds {first!r} and has no layer rule")
+    refusal = rule.refusal(module)
+    if refusal is not None:
+        raise UnsupportedModuleError(refusal)
+    return rule
+
+
+def _owners(layers):
+    return {
+        layer.module._parameters[name]: layer.module
+        for layer in layers
+        for name in layer.names
+    }
+
+
+# --- the trial run: does every layer see one row per sample, and only layers weights?
+
+
+def check_calls(
+    layers: Sequence[Layer], losses: Callable[[], Any], batch_size: int
+) -> int:
+    """Run once and refuse modules that the rules would silently get wrong.
+
+    Returns about how many numbers the run that counts keeps for each sample.
+
+    A weight that is used outside of its layer (``F.linear(x, self.embed.weight)``)
+    has gradients that no tap sees. An input whose first axis is not the batch would
+    be attributed to the wrong samples; it is found if the batch sizes of this run
+    and of the next one differ.
+    """
+    watch = _ParameterWatch(_owners(layers))
+    called, activations, workspace = set(), 0, 0
+
+    def enter(module, args):
+        watch.current = module
+
+    def leave(layer, x, output):
+        nonlocal activations, workspace
+        watch.current = None
+        called.add(layer.module)
+        _check_batch_axis(layer, x, batch_size)
+        activations += x.numel() + output.numel()
+        workspace = max(workspace, layer.rule.workspace(layer.module, output))
+
+    with ExitStack() as stack:
+        stack.enter_context(_hooked(layers, leave))
+        for layer in layers:
+            handle = layer.module.register_forward_pre_hook(enter)
+            stack.callback(handle.remove)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(watch)
+        losses()
+    if len(called) < len(layers):
+        raise UnsupportedModuleError("a layer with parameters is not called")
+    return 1 + (activations + workspace) // batch_size
+
+
+class _ParameterWatch(TorchFunctionMode):
+    """Refuses operations on a parameter while its layer is not running."""
+
+    def __init__(self, owners):
+        super().__init__()
+        self.owners = owners
+        self.current = None
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, (Tensor, list, tuple)) and not isinstance(
+            result, torch.Size
+        ):  # asking for a shape or a dtype is no use of the values
+            for parameter in _parameters_in((args, kwargs)):
+                if self.owners.get(parameter, self.current) is not self.current:
+                    raise UnsupportedModuleError(
+                        "a parameter is used outside of its layer"
+                    )
+        return result
+
+
+def _parameters_in(value):
+    if isinstance(value, nn.Parameter):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _parameters_in(item)
+    elif isinstance(value, dict):
+        yield from _parameters_in(list(value.values()))
+
+
+def _check_batch_axis(layer, x, batch_size):
+    if len(x) != batch_size:
+        kind = type(layer.module).__name__
+        raise UnsupportedModuleError(
+            f"the input of a {kind} does not start with the batch axis"
+        )
+
+
+@contextmanager
+def _hooked(layers, on_call) -> Iterator[None]:
+    """Call ``on_call(layer, input, output)`` after each layer; it may replace output.
+
+    The hook is put before those of the user, which may change the output.
+    """
+    with ExitStack() as stack:
+        for layer in layers:
+
+            def hook(module, args, kwargs, output, layer=layer):
+                return on_call(layer, args[0] if args else kwargs["input"], output)
+
+            handle = layer.module.register_forward_hook(
+                hook, prepend=True, with_kwargs=True
+            )
+            stack.callback(handle.remove)
+        yield
+
+
+# --- the run that counts
+
+
+def tapped_squared_norms(
+    module: nn.Module,
+    layers: Sequence[Layer],
+    losses: Callable[[], Tensor],
+    batch_size: int,
+) -> Tensor:
+    """Squared gradient norm of each sample, summed over ``layers``.
+
+    Parameters
+    ----------
+    module : Module in eval mode
+        Its parameters lose ``requires_grad``; the caller puts that back.
+    layers : list of Layer
+        From :func:`find_layers`.
+    losses : callable
+        Runs the module and returns the losses, of shape (B,).
+    batch_size : int
+
+    Returns
+    -------
+    tensor of shape (B,)
+    """
+    module.requires_grad_(False)
+    accumulator = _Accumulator(batch_size)
+    with _hooked(layers, accumulator.tap):
+        values = losses()  # (B,)
+    if values.requires_grad:
+        with torch.autocast(values.device.type, enabled=False):
+            torch.autograd.grad(values.sum(), accumulator.anchor, allow_unused=True)
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    return accumulator.finish() + torch.zeros_like(values, dtype=dtype)
+
+
+class _Accumulator:
+    """Adds up the squared norms of one batch as the gradients arrive."""
+
+    def __init__(self, batch_size):
+        self.batch_size = batch_size
+        self.total = 0
+        self.calls = Counter()
+        self.pending = defaultdict(list)  # of layers that are called several times
+        self.anchor = torch.zeros((), requires_grad=True)
+
+    def tap(self, layer, x, output):
+        if not torch.is_grad_enabled():
+            return output
+        _check_batch_axis(layer, x, self.batch_size)
+        self.calls[layer.module] += 1
+        x = x.detach()
+        version = x._version
+
+        def receive(gradient):
+            if x._version != version:
+                raise UnsupportedModuleError("a layer's input is modified in place")
+            if self.calls[layer.module] > 1:
+                self.pending[layer].append((x, gradient))
+            else:
+                self.add(layer, layer.rule.factors(layer.module, x, gradient))
+
+        return _Tap.apply(output, self.anchor, receive)
+
+    def add(self, layer, factors):
+        norms = layer.rule.squared_norm(layer.module, layer.names, *factors)  # (B,)
+        self.total = self.total + norms
+
+    def finish(self):
+        """Squared norms of all layers; 0 if no gradient arrived."""
+        for layer, calls in self.pending.items():
+            factors = [layer.rule.factors(layer.module, *call) for call in calls]
+            self.add(layer, [torch.cat(parts, -1) for parts in zip(*factors)])
+        return self.total
+
+
+class _Tap(torch.autograd.Function):
+    """Identity that shows the gradient to ``receive``.
+
+    It works in place, because an in-place activation could not follow a view or an
+    output that is its own input. No layer with a rule keeps its output for the
+    backward pass, so nothing that autograd saved is touched. The ``anchor`` requires
+    a gradient, which lets the graph start at the first tap.
+    """
+
+    @staticmethod
+    def forward(ctx, output, anchor, receive):
+        ctx.receive = receive
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.receive(gradient)
+        return (gradient if ctx.needs_input_grad[0] else None), None, None

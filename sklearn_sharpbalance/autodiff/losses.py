@@ -1,0 +1,41 @@
+"""The loss of each sample, for any net whose criterion can leave it unreduced."""
+
+from contextlib import contextmanager
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["sample_losses", "unreduced"]
+
+
+@contextmanager
+def unreduced(criterion):
+    """Let ``criterion`` return one loss per sample inside the ``with`` block."""
+    if not hasattr(criterion, "reduction"):
+        raise InvalidInputError(
+            f"The criterion {type(criterion).__name__} has no attribute 'reduction', "
+            "so it cannot give one loss per sample. Use a torch.nn loss such as "
+            "CrossEntropyLoss, or give yours a `reduction` that understands 'none'."
+        )
+    before = criterion.reduction
+    criterion.reduction = "none"
+    try:
+        yield criterion
+    finally:
+        criterion.reduction = before
+
+
+def sample_losses(net, y_pred, y_true):
+    """Loss of each sample, of shape (B,), through the net's own ``get_loss``.
+
+    Going through ``get_loss`` keeps what skorch adds to the criterion (the
+    logarithm before ``NLLLoss``) and what a subclass overrides.
+    """
+    with unreduced(net.criterion_):
+        losses = net.get_loss(y_pred, y_true, training=True)  # (B,) or (B, ...)
+    if losses.ndim == 0 or len(losses) != len(y_true):
+        raise InvalidInputError(
+            f"The criterion {type(net.criterion_).__name__} returned a loss of shape "
+            f"{tuple(losses.shape)} for {len(y_true)} samples with reduction='none'. "
+            "It must return one loss per sample."
+        )
+    return losses.flatten(1).mean(1) if losses.ndim > 1 else losses  # (B,)

@@ -1,0 +1,227 @@
+"""Squared gradient norm of each sample's loss: layer rules, then vmap, then a loop."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sklearn_sharpbalance.autodiff.chunks import in_chunks
+from sklearn_sharpbalance.autodiff.layer_rules import squared_norm
+from sklearn_sharpbalance.autodiff.layer_taps import (
+    UnsupportedModuleError,
+    check_calls,
+    find_layers,
+    tapped_squared_norms,
+)
+from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
+from sklearn_sharpbalance.autodiff.state import (
+    device_of,
+    evaluation_mode,
+    trainable_parameters,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["METHODS", "call_module", "per_sample_squared_norms"]
+
+
+def per_sample_squared_norms(
+    module: nn.Module,
+    loss_fn: Callable[[Any, Tensor], Tensor],
+    X: Any,
+    y: Any,
+    *,
+    forward: Callable[[Any], Any] | None = None,
+    method: str = "auto",
+    chunk_size: int | None = None,
+) -> Tensor:
+    r"""Squared norm of the gradient of each sample's loss in all trainable parameters.
+
+    Parameters
+    ----------
+    module : Module
+        It is run in eval mode: in train mode the gradient of one sample is undefined.
+        Flags, gradients and hooks are as before afterwards.
+    loss_fn : callable
+        ``loss_fn(outputs, y)`` gives one loss per sample, of shape (B,).
+    X : array, tensor, dict or sequence of those, or Dataset
+        N samples; see :class:`Rows`. The module must treat each sample by itself.
+    y : array or tensor of shape (N,)
+        Targets; None takes those of a Dataset.
+    forward : callable, default=None
+        How to run the module on a batch, if not by ``module(x)``, or ``module(**x)``
+        for a dict. It must call ``module``.
+    method : {"auto", "layer_rules", "vmap", "loop"}, default="auto"
+        "auto" takes the first of the three that is right for the module.
+    chunk_size : int, default=None
+        Samples at a time; halved when memory runs out. None chooses by the device
+        and by the method.
+
+    Returns
+    -------
+    tensor of shape (N,)
+        On the module's device, in float32 at least.
+
+    Notes
+    -----
+    The value is :math:`\|\nabla_w \ell(f_w(x_n), y_n)\|_2^2`. The layer rules cost
+    about as much as one forward and backward pass. They serve linear layers,
+    convolutions, normalisations and embeddings, also when a layer is called several
+    times; parameters that are shared between layers, held by a module without a rule
+    or used outside of their layer lead to ``vmap``, and what ``vmap`` cannot trace
+    (recurrent layers) to the loop.
+
+    Examples
+    --------
+    >>> layer = nn.Linear(2, 1, bias=False)
+    >>> loss = lambda outputs, y: outputs[:, 0] * y
+    >>> per_sample_squared_norms(layer, loss, torch.eye(2), torch.tensor([1.0, 3.0]))
+    tensor([1., 9.])
+    """
+    if method != "auto" and method not in METHODS:
+        names = ", ".join(repr(name) for name in ("auto", *METHODS))
+        raise InvalidInputError(f"Unknown method {method!r}. Choose one of {names}.")
+    if forward is None:
+        forward = partial(call_module, module)
+    problem = _Problem(module, loss_fn, forward, Rows(X, y, device_of(module)))
+    if method == "auto":
+        return _first_valid(problem, chunk_size)
+    try:
+        return _run(METHODS[method], problem, chunk_size)
+    except UnsupportedModuleError as reason:
+        raise InvalidInputError(
+            f"method={method!r} is not right for this module: {reason}. Use "
+            "method='auto'."
+        ) from None
+
+
+def call_module(module: nn.Module, x: Any) -> Any:
+    """Run ``module`` on a batch; a dict holds keyword arguments.
+
+    Examples
+    --------
+    >>> call_module(nn.Identity(), torch.ones(2))
+    tensor([1., 1.])
+    """
+    return module(**x) if isinstance(x, Mapping) else module(x)
+
+
+class _Problem(NamedTuple):
+    """What every method works on."""
+
+    module: nn.Module
+    loss_fn: Callable[[Any, Tensor], Tensor]
+    forward: Callable[[Any], Any]
+    rows: Rows
+
+    def losses(self, x, y):
+        return self.loss_fn(self.forward(x), y)  # (B,)
+
+
+def _first_valid(problem, chunk_size):
+    *others, last = METHODS.values()
+    for method in others:
+        try:
+            return _run(method, problem, chunk_size)
+        except (UnsupportedModuleError, RuntimeError, TypeError, ValueError):
+            # A real fault of the module or of the data shows in the last method too,
+            # and there without a layer of transformations around it.
+            continue
+    return _run(last, problem, chunk_size)
+
+
+def _run(method, problem, chunk_size):
+    with evaluation_mode(problem.module):
+        norms, cost = method(problem, chunk_size)
+        if chunk_size is None:
+            chunk_size = min(1024, max(3, _room(problem.rows.device) // cost))
+        return in_chunks(
+            lambda rows: norms(*problem.rows[rows]), len(problem.rows), chunk_size
+        )
+
+
+def _room(device):
+    """Numbers of four bytes that a chunk may take: half of what a GPU has free."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 8
+    return 2**28
+
+
+# --- the methods: from a problem to a function that gives the norms of a chunk, and to
+# the numbers that it keeps in memory for each sample
+
+
+def _by_layer_rules(problem, chunk_size):
+    layers = find_layers(problem.module)
+    # The trial's batch size differs from that of the first chunk: see check_calls.
+    trial_size = 3 if 2 in (len(problem.rows), chunk_size) else 2
+    first = problem.rows[:1]
+    trial = map_tensors(lambda t: t.expand(trial_size, *t.shape[1:]).clone(), first)
+    cost = check_calls(layers, lambda: problem.losses(*trial), trial_size)
+
+    def norms(x, y):
+        losses = partial(problem.losses, x, y)
+        return tapped_squared_norms(problem.module, layers, losses, len(y))
+
+    return norms, cost
+
+
+def _by_vmap(problem, chunk_size):
+    runner = _Runner(problem.module, problem.forward)
+    params = {n: p.detach() for n, p in trainable_parameters(runner).items()}
+
+    def loss(params, x, y):
+        x, y = map_tensors(lambda t: t[None], (x, y))
+        outputs = torch.func.functional_call(runner, params, (x,))
+        return problem.loss_fn(outputs, y).sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+
+    def norms(x, y):
+        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+            # Fused attention has no rule for vmap, and what has none is run sample by
+            # sample with a warning that the user can do nothing about.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            values = gradients(params, x, y).values()  # (B, *shape) each
+        return sum(map(squared_norm, values), torch.zeros(len(y), device=y.device))
+
+    return norms, 1 + 2 * sum(p.numel() for p in params.values())
+
+
+class _Runner(nn.Module):
+    """Makes ``forward`` run with the parameters that ``functional_call`` swaps in."""
+
+    def __init__(self, module, forward):
+        super().__init__()
+        self.module = module
+        self.run = forward
+
+    def forward(self, x):
+        return self.run(x)
+
+
+def _by_loop(problem, chunk_size):
+    params = list(trainable_parameters(problem.module).values())
+
+    def norm(x, y):
+        total = torch.zeros(1, device=y.device)
+        loss = problem.losses(x, y).sum()
+        if loss.requires_grad:
+            for g in torch.autograd.grad(loss, params, allow_unused=True):
+                if g is not None:
+                    total = total + squared_norm(g.to_dense()[None])
+        return total  # (1,)
+
+    def norms(x, y):
+        samples = (
+            map_tensors(lambda t, i=i: t[i : i + 1], (x, y)) for i in range(len(y))
+        )
+        return torch.cat([norm(*sample) for sample in samples])
+
+    return norms, 1
+
+
+METHODS = {"layer_rules": _by_layer_rules, "vmap": _by_vmap, "loop": _by_loop}

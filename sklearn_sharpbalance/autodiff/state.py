@@ -1,0 +1,90 @@
+"""Borrow a module for a computation, and give it back as it was."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["device_of", "evaluation_mode", "trainable_parameters"]
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Device of the module's first parameter or buffer; the CPU if it has none."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters that require a gradient, by name, each once.
+
+    Examples
+    --------
+    >>> list(trainable_parameters(nn.Linear(2, 1)))
+    ['weight', 'bias']
+    """
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
+    """Put ``module`` in eval mode with autograd on; put everything back on exit.
+
+    The training flag of every submodule and ``requires_grad`` of every parameter are
+    what they were, however the block ends. Modules whose output for one sample
+    depends on the other samples of the batch even in eval mode are refused.
+
+    Examples
+    --------
+    >>> layer = nn.Dropout()
+    >>> with evaluation_mode(layer):
+    ...     layer.training
+    False
+    >>> layer.training
+    True
+    """
+    _refuse_batch_statistics(module)
+    modes = [(m, m.training) for m in module.modules()]
+    flags = [(p, p.requires_grad) for p in module.parameters()]
+    try:
+        module.eval()
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            if _has_recurrent_layer(module):
+                # cuDNN refuses the backward pass of a recurrent layer in eval mode.
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            if _is_compiled(module):
+                # Compiled code calls no hooks and has no double backward.
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield module
+    finally:
+        for m, training in modes:
+            m.training = training
+        for p, requires_grad in flags:
+            p.requires_grad_(requires_grad)
+
+
+def _refuse_batch_statistics(module):
+    for name, m in module.named_modules():
+        if isinstance(m, _BatchNorm) and m.running_mean is None:
+            raise InvalidInputError(
+                f"The layer {name!r} ({type(m).__name__}) keeps no running statistics, "
+                "so a sample's loss depends on its batch and the gradient of one "
+                "sample is not defined. Build it with track_running_stats=True."
+            )
+
+
+def _has_recurrent_layer(module):
+    return any(isinstance(m, nn.RNNBase) for m in module.modules())
+
+
+def _is_compiled(module):
+    return any(
+        hasattr(m, "_orig_mod") or m._compiled_call_impl is not None
+        for m in module.modules()
+    )

@@ -1,0 +1,76 @@
+"""Corrupted pictures and tables: fifteen kinds at five severities, and their files."""
+
+from sklearn_sharpbalance.corruption._checks import SEVERITIES
+from sklearn_sharpbalance.corruption._random import ImageRng
+from sklearn_sharpbalance.corruption._registry import (
+    CORRUPTION_GROUPS,
+    CORRUPTIONS,
+    Corruption,
+    corrupt,
+    iter_corruptions,
+)
+from sklearn_sharpbalance.corruption.blur import (
+    defocus_blur,
+    glass_blur,
+    motion_blur,
+    zoom_blur,
+)
+from sklearn_sharpbalance.corruption.digital import (
+    contrast,
+    elastic_transform,
+    jpeg_compression,
+    pixelate,
+)
+from sklearn_sharpbalance.corruption.files import CorruptionFiles
+from sklearn_sharpbalance.corruption.noise import (
+    gaussian_noise,
+    impulse_noise,
+    shot_noise,
+)
+from sklearn_sharpbalance.corruption.pictures import read_image_folder
+from sklearn_sharpbalance.corruption.tabular import (
+    TABULAR_CORRUPTIONS,
+    TabularCorruption,
+    corrupt_table,
+    feature_noise,
+    feature_shift,
+    label_shift,
+    missing_nan,
+    missing_values,
+)
+from sklearn_sharpbalance.corruption.weather import brightness, fog, frost, snow
+
+__all__ = [
+    "CORRUPTIONS",
+    "CORRUPTION_GROUPS",
+    "SEVERITIES",
+    "TABULAR_CORRUPTIONS",
+    "Corruption",
+    "CorruptionFiles",
+    "ImageRng",
+    "TabularCorruption",
+    "brightness",
+    "contrast",
+    "corrupt",
+    "corrupt_table",
+    "defocus_blur",
+    "elastic_transform",
+    "feature_noise",
+    "feature_shift",
+    "fog",
+    "frost",
+    "gaussian_noise",
+    "glass_blur",
+    "impulse_noise",
+    "iter_corruptions",
+    "jpeg_compression",
+    "label_shift",
+    "missing_nan",
+    "missing_values",
+    "motion_blur",
+    "pixelate",
+    "read_image_folder",
+    "shot_noise",
+    "snow",
+    "zoom_blur",
+]

@@ -1,0 +1,72 @@
+"""What a caller may hand in: the checks at the border of the corruptions."""
+
+import os
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = [
+    "SEVERITIES",
+    "check_images",
+    "check_indices",
+    "check_severity",
+    "count_workers",
+]
+
+SEVERITIES = (1, 2, 3, 4, 5)
+MIN_SIDE = 8
+
+
+def check_severity(severity) -> int:
+    if not isinstance(severity, (int, np.integer)) or severity not in SEVERITIES:
+        raise InvalidInputError(
+            f"severity must be an integer from 1 to 5, got {severity!r}."
+        )
+    return int(severity)
+
+
+def check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The pictures as (N, H, W, C), and the shape that they came in."""
+    images = np.asanyarray(images)
+    if images.dtype != np.uint8:
+        raise InvalidInputError(
+            f"Pictures must be uint8 with values 0..255, got {images.dtype}. Convert "
+            "them, for floats in [0, 1] with (images * 255).round().astype('uint8')."
+        )
+    pictures = images[..., None] if images.ndim == 3 else images
+    if pictures.ndim != 4 or pictures.shape[-1] not in (1, 3):
+        raise InvalidInputError(
+            "Pictures must have shape (N, H, W, 3), (N, H, W, 1) or (N, H, W), got "
+            f"{images.shape}. Move the channels of (N, C, H, W) to the end with "
+            "images.transpose(0, 2, 3, 1)."
+        )
+    if min(pictures.shape[1:3]) < MIN_SIDE:
+        raise InvalidInputError(
+            f"Pictures must be at least {MIN_SIDE} x {MIN_SIDE} pixels, got "
+            f"{pictures.shape[1]} x {pictures.shape[2]}."
+        )
+    return pictures, images.shape
+
+
+def check_indices(indices, n: int) -> np.ndarray:
+    if indices is None:
+        return np.arange(n)
+    indices = np.asarray(indices)
+    if indices.shape != (n,) or indices.dtype.kind not in "iu" or (indices < 0).any():
+        raise InvalidInputError(
+            f"indices must be {n} non-negative integers, one per picture, got an array "
+            f"of {indices.dtype} of shape {indices.shape}."
+        )
+    return indices
+
+
+def count_workers(n_jobs: int | None) -> int:
+    if n_jobs is None:
+        return 1
+    if not isinstance(n_jobs, (int, np.integer)) or n_jobs == 0:
+        raise InvalidInputError(
+            "n_jobs must be None, a positive count or -1 for all cores, got "
+            f"{n_jobs!r}."
+        )
+    return int(n_jobs) if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)

@@ -1,0 +1,224 @@
+"""The fifteen kinds by name, and the way in: :func:`corrupt`."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+
+from sklearn_sharpbalance.corruption._checks import (
+    SEVERITIES,
+    check_images,
+    check_indices,
+    check_severity,
+    count_workers,
+)
+from sklearn_sharpbalance.corruption._random import (
+    ImageRng,
+    resolve_seed,
+    stream_seed,
+)
+from sklearn_sharpbalance.corruption.blur import (
+    defocus_blur,
+    glass_blur,
+    motion_blur,
+    zoom_blur,
+)
+from sklearn_sharpbalance.corruption.digital import (
+    contrast,
+    elastic_transform,
+    jpeg_compression,
+    pixelate,
+)
+from sklearn_sharpbalance.corruption.noise import (
+    gaussian_noise,
+    impulse_noise,
+    shot_noise,
+)
+from sklearn_sharpbalance.corruption.weather import brightness, fog, frost, snow
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = [
+    "CORRUPTIONS",
+    "CORRUPTION_GROUPS",
+    "SEVERITIES",
+    "Corruption",
+    "corrupt",
+    "iter_corruptions",
+]
+
+# Pictures worked on at once: as many as keep the temporaries inside the cache.
+CHUNK_VALUES = 200_000
+# ... but not so few that the calls themselves begin to cost.
+MIN_CHUNK = 16
+
+
+class Corruption(Protocol):
+    """What a kind of corruption is: uint8 (N, H, W, C) in, the same out."""
+
+    def __call__(
+        self, images: np.ndarray, severity: int, rng: ImageRng
+    ) -> np.ndarray: ...
+
+
+CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+
+CORRUPTIONS: dict[str, Corruption] = {
+    "gaussian_noise": gaussian_noise,
+    "shot_noise": shot_noise,
+    "impulse_noise": impulse_noise,
+    "defocus_blur": defocus_blur,
+    "glass_blur": glass_blur,
+    "motion_blur": motion_blur,
+    "zoom_blur": zoom_blur,
+    "snow": snow,
+    "frost": frost,
+    "fog": fog,
+    "brightness": brightness,
+    "contrast": contrast,
+    "elastic_transform": elastic_transform,
+    "pixelate": pixelate,
+    "jpeg_compression": jpeg_compression,
+}
+
+
+def corrupt(
+    images,
+    name: str | Corruption,
+    severity: int,
+    *,
+    random_state=None,
+    indices=None,
+    n_jobs: int | None = None,
+) -> np.ndarray:
+    """Corrupt pictures with one kind at one severity.
+
+    Parameters
+    ----------
+    images : array-like of shape (N, H, W, 3), (N, H, W, 1) or (N, H, W), uint8
+        Clean pictures, colour or grey, of at least 8 x 8 pixels. Up to 48 pixels a side
+        CIFAR-10-C's constants apply, up to 96 Tiny-ImageNet-C's, above ImageNet-C's.
+    name : str or callable
+        A key of ``CORRUPTIONS``, or a function ``(images, severity, rng) -> images``.
+    severity : int
+        1 (mild) to 5 (strong).
+    random_state : None, int, Generator or RandomState, default=None
+        Seed. Each kind and severity has its own streams under one seed.
+    indices : array-like of int of shape (N,), default=None
+        Which picture of the whole set each row is; None means ``0 .. N-1``. The result
+        for a picture depends on the seed and on its index only, so a set may be
+        corrupted in batches of any size and order.
+    n_jobs : int, default=None
+        Threads to work with; None is one, -1 all cores. Does not change the result.
+
+    Returns
+    -------
+    ndarray of the shape of ``images``, uint8
+        Corrupted pictures.
+
+    References
+    ----------
+    .. [1] Hendrycks and Dietterich. "Benchmarking Neural Network Robustness to Common
+       Corruptions and Perturbations." ICLR 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_sharpbalance.corruption import corrupt
+    >>> grey = np.full((2, 32, 32, 3), 100, dtype=np.uint8)
+    >>> corrupt(grey, "brightness", 5)[0, 0, 0]  # 100 + 0.3 * 255
+    array([176, 176, 176], dtype=uint8)
+    """
+    function, label = _resolve(name)
+    severity = check_severity(severity)
+    pictures, shape = check_images(images)
+    indices = check_indices(indices, len(pictures))
+    seed = stream_seed(resolve_seed(random_state), label, severity)
+    out = np.empty_like(pictures, order="C")
+
+    def work(part: slice) -> None:
+        rng = ImageRng(seed, indices[part])
+        out[part] = function(np.ascontiguousarray(pictures[part]), severity, rng)
+
+    step = max(MIN_CHUNK, CHUNK_VALUES // max(1, int(np.prod(pictures.shape[1:]))))
+    parts = [slice(i, i + step) for i in range(0, len(pictures), step)]
+    workers = count_workers(n_jobs)
+    if workers == 1 or len(parts) < 2:
+        for part in parts:
+            work(part)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(work, parts))
+    return out.reshape(shape)
+
+
+def iter_corruptions(
+    images,
+    names: Iterable[str | Corruption] | None = None,
+    severities: Iterable[int] = SEVERITIES,
+    random_state=0,
+    *,
+    n_jobs: int | None = None,
+) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Corrupt pictures with every kind at every severity, one after the other.
+
+    Parameters
+    ----------
+    images : array-like, uint8
+        Clean pictures, see :func:`corrupt`.
+    names : iterable of str or callable, default=None
+        Kinds or groups ("noise", "blur", "weather", "digital"); None is all fifteen.
+    severities : iterable of int, default=(1, 2, 3, 4, 5)
+        Severities of each kind.
+    random_state : None, int, Generator or RandomState, default=0
+        Seed, see :func:`corrupt`.
+    n_jobs : int, default=None
+        Threads, see :func:`corrupt`.
+
+    Yields
+    ------
+    name : str
+    severity : int
+    images : ndarray, uint8
+        The result of ``corrupt(images, name, severity, random_state=random_state)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_sharpbalance.corruption import iter_corruptions
+    >>> images = np.zeros((1, 32, 32, 3), dtype=np.uint8)
+    >>> [(name, s) for name, s, _ in iter_corruptions(images, ["fog"], [1, 5])]
+    [('fog', 1), ('fog', 5)]
+    """
+    kinds = [kind for name in names or CORRUPTIONS for kind in _expand(name)]
+    severities = [check_severity(severity) for severity in severities]
+    seed = resolve_seed(random_state)
+    for kind in kinds:
+        label = _resolve(kind)[1]
+        for severity in severities:
+            out = corrupt(images, kind, severity, random_state=seed, n_jobs=n_jobs)
+            yield label, severity, out
+
+
+def _expand(name):
+    """The members of a group, or the kind itself."""
+    if isinstance(name, str) and name in CORRUPTION_GROUPS:
+        return CORRUPTION_GROUPS[name]
+    return (name,)
+
+
+def _resolve(name) -> tuple[Callable, str]:
+    if isinstance(name, str) and name in CORRUPTIONS:
+        return CORRUPTIONS[name], name
+    if callable(name):
+        return name, getattr(name, "__name__", type(name).__name__)
+    raise InvalidInputError(
+        f"Unknown corruption {name!r}. Choose one of "
+        f"{', '.join(repr(key) for key in CORRUPTIONS)}, or pass a function "
+        "(images, severity, rng) -> images."
+    )

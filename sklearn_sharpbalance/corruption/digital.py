@@ -1,0 +1,134 @@
+"""Digital changes: contrast, elastic distortion, pixelation, JPEG."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from sklearn_sharpbalance.corruption._constants import severity_constants
+from sklearn_sharpbalance.corruption._filters import (
+    bilinear,
+    gaussian_matrix,
+    separable,
+    to_uint8,
+)
+from sklearn_sharpbalance.corruption._random import ImageRng
+
+__all__ = ["contrast", "elastic_transform", "jpeg_compression", "pixelate"]
+
+
+def contrast(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    r"""Pull every channel towards its mean.
+
+    Parameters
+    ----------
+    images : ndarray of shape (N, H, W, C), uint8
+        Clean pictures.
+    severity : int in 1..5
+        How strong; the constants depend on the size of the pictures.
+    rng : ImageRng of length N
+        One random stream per picture; not used here.
+
+    Returns
+    -------
+    ndarray of shape (N, H, W, C), uint8
+        Corrupted pictures.
+
+    Notes
+    -----
+    :math:`\bar x + c\,(x - \bar x)`, the mean taken per picture and channel.
+    """
+    scale = severity_constants("contrast", images, severity)
+    mean = images.mean(axis=(1, 2), keepdims=True, dtype=np.float64)
+    return to_uint8(
+        images * np.float32(scale) + (mean * (1 - scale)).astype(np.float32)
+    )
+
+
+def pixelate(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    """Shrink with a box filter and enlarge again.
+
+    Parameters and the return value are those of :func:`contrast`.
+    """
+    share = severity_constants("pixelate", images, severity)
+    height, width = images.shape[1:3]
+    small = int(width * share), int(height * share)
+    box = Image.Resampling.BOX
+
+    def one(picture: Image.Image) -> Image.Image:
+        return picture.resize(small, box).resize((width, height), box)
+
+    return _each_picture(images, one)
+
+
+def jpeg_compression(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    """Encode as JPEG of low quality and decode.
+
+    Parameters and the return value are those of :func:`contrast`. The encoder is
+    Pillow's, as for the published sets; other versions of it may round differently.
+    """
+    quality = severity_constants("jpeg_compression", images, severity)
+
+    def one(picture: Image.Image) -> Image.Image:
+        buffer = io.BytesIO()
+        picture.save(buffer, "JPEG", quality=quality)
+        return Image.open(buffer)
+
+    return _each_picture(images, one)
+
+
+def _each_picture(images: np.ndarray, function) -> np.ndarray:
+    """Apply a function of Pillow pictures to each of (N, H, W, 1 or 3)."""
+    out = np.empty_like(images)
+    squeeze = images.shape[-1] == 1
+    for source, target in zip(images, out):
+        picture = function(Image.fromarray(source[..., 0] if squeeze else source))
+        target[...] = np.asarray(picture).reshape(target.shape)
+    return out
+
+
+def elastic_transform(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    """Shear the picture a little, then let every pixel drift with its neighbours.
+
+    Parameters and the return value are those of :func:`contrast`, with ``rng`` giving
+    the shear and the drift.
+
+    Notes
+    -----
+    Three points of the picture are moved at random, which fixes an affine map; then
+    smoothed uniform noise displaces each pixel. Both steps read linearly between
+    pixels. OpenCV, which made the first step in the published sets, rounds positions to
+    1/32 pixel; this does not. From severity 1 to 5 the shear falls and the drift
+    rises, so the distance from the clean picture need not grow.
+    """
+    side = min(images.shape[1:3])
+    strength, sigma, shear = (
+        side * value
+        for value in severity_constants("elastic_transform", images, severity)
+    )
+    height, width = images.shape[1:3]
+    ys, xs = np.mgrid[:height, :width].astype(np.float32)
+    inverse = _random_affine(rng, height, width, shear)[..., None, None]  # (N, 2, 3)
+    out = bilinear(
+        images.astype(np.float32),
+        inverse[:, 1, 0] * xs + inverse[:, 1, 1] * ys + inverse[:, 1, 2],
+        inverse[:, 0, 0] * xs + inverse[:, 0, 1] * ys + inverse[:, 0, 2],
+        "mirror",
+    )
+    if strength > 0:
+        drift = rng.uniform((2, height, width), low=-1, high=1)
+        smooth = [gaussian_matrix(n, sigma, "reflect", 3.0) for n in (height, width)]
+        drift = separable(drift, *smooth) * np.float32(strength)
+        out = bilinear(out, ys + drift[:, 1], xs + drift[:, 0], "reflect")
+    return to_uint8(out)
+
+
+def _random_affine(rng: ImageRng, height: int, width: int, shear: float) -> np.ndarray:
+    """Maps from the new picture's (x, y, 1) to the old one's (x, y), (N, 2, 3)."""
+    centre = np.array([width // 2, height // 2])
+    third = min(height, width) // 3
+    points = centre + third * np.array([[1, 1], [1, -1], [-1, -1]])  # (3, 2)
+    moved = points + rng.uniform((3, 2), low=-shear, high=shear)  # (N, 3, 2)
+    ones = np.ones((*moved.shape[:2], 1))
+    solved = np.linalg.solve(np.concatenate([moved, ones], axis=2), points[None] + 0.0)
+    return solved.swapaxes(1, 2).astype(np.float32)

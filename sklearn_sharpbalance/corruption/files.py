@@ -1,0 +1,130 @@
+"""Readers of the published sets: CIFAR-10-C, CIFAR-100-C and Tiny-ImageNet-C."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from sklearn_sharpbalance.corruption._checks import SEVERITIES
+from sklearn_sharpbalance.corruption.pictures import read_image_folder
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["CorruptionFiles"]
+
+HOW_TO_GET = (
+    "Download CIFAR-10-C (zenodo.org/records/2535967), CIFAR-100-C "
+    "(zenodo.org/records/3555552) or Tiny-ImageNet-C (zenodo.org/records/2536630), "
+    "unpack it and pass the folder that holds labels.npy, or one folder per kind."
+)
+
+
+class CorruptionFiles(Mapping):
+    """A published set of corrupted pictures, one (kind, severity) at a time.
+
+    Two layouts are understood: a folder of ``<kind>.npy`` files and ``labels.npy``,
+    five severities one after the other (CIFAR-10-C, CIFAR-100-C), and a tree
+    ``<kind>/<severity>/<class>/<picture>`` (Tiny-ImageNet-C, ImageNet-C).
+
+    Parameters
+    ----------
+    root : str or Path
+        Folder of the unpacked set.
+    cache_dir : str or Path, default=None
+        Where pictures decoded from a tree are kept, one ``.npy`` file per kind and
+        severity, to be memory-mapped the next time; None decodes them anew into
+        memory at each access. Files of the first layout are always memory-mapped.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Kinds found, sorted.
+    class_names : tuple of str or None
+        Names of the classes, from the folders of a tree; None for ``.npy`` files.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from pathlib import Path
+    >>> from sklearn_sharpbalance.corruption import CorruptionFiles
+    >>> root = Path(tempfile.mkdtemp())
+    >>> np.save(root / "labels.npy", np.tile([3, 8], 5))
+    >>> np.save(root / "fog.npy", np.zeros((10, 32, 32, 3), dtype=np.uint8))
+    >>> images, labels = CorruptionFiles(root)["fog", 5]
+    >>> images.shape, labels
+    ((2, 32, 32, 3), array([3, 8]))
+    """
+
+    def __init__(self, root, *, cache_dir=None) -> None:
+        self.root = Path(root).expanduser()
+        self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
+        self._labels = self._read_labels()
+        self.names = self._find_names()
+        self.class_names = self._find_classes()
+
+    def __getitem__(self, key: tuple[str, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Pictures uint8 (N, H, W, 3) and labels int64 (N,) of (kind, severity)."""
+        name, severity = self._check_key(key)
+        if self._labels is None:
+            return self._read_tree(name, severity)
+        images = np.load(self.root / f"{name}.npy", mmap_mode="r")
+        if len(images) % len(SEVERITIES) or len(images) != len(self._labels):
+            raise InvalidInputError(
+                f"{self.root / name}.npy holds {len(images)} pictures and labels.npy "
+                f"{len(self._labels)} labels; both must hold five severities of the "
+                "same pictures. Download the set again."
+            )
+        n = len(images) // len(SEVERITIES)
+        part = slice((severity - 1) * n, severity * n)
+        return images[part], self._labels[part]
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return ((name, severity) for name in self.names for severity in SEVERITIES)
+
+    def __len__(self) -> int:
+        return len(self.names) * len(SEVERITIES)
+
+    def __repr__(self) -> str:
+        return f"CorruptionFiles({str(self.root)!r}, {len(self.names)} kinds)"
+
+    def _read_labels(self) -> np.ndarray | None:
+        if not self.root.is_dir():
+            raise FileNotFoundError(f"There is no folder {self.root}. {HOW_TO_GET}")
+        path = self.root / "labels.npy"
+        return np.load(path).astype(np.int64) if path.exists() else None
+
+    def _find_names(self) -> tuple[str, ...]:
+        if self._labels is not None:
+            found = [p.stem for p in self.root.glob("*.npy") if p.stem != "labels"]
+        else:
+            found = [p.name for p in self.root.iterdir() if (p / "1").is_dir()]
+        if not found:
+            raise FileNotFoundError(
+                f"{self.root} holds neither labels.npy with one .npy file per kind nor "
+                f"folders <kind>/<severity>/<class>. {HOW_TO_GET}"
+            )
+        return tuple(sorted(found))
+
+    def _find_classes(self) -> tuple[str, ...] | None:
+        if self._labels is not None:
+            return None
+        first = self.root / self.names[0] / "1"
+        return tuple(sorted(p.name for p in first.iterdir() if p.is_dir()))
+
+    def _check_key(self, key) -> tuple[str, int]:
+        if not isinstance(key, tuple) or len(key) != 2 or key[1] not in SEVERITIES:
+            raise KeyError(
+                f"Ask for (kind, severity) with severity 1 to 5, got {key!r}."
+            )
+        if key[0] not in self.names:
+            raise KeyError(
+                f"No corruption {key[0]!r} in {self.root}. "
+                f"Found {', '.join(self.names)}."
+            )
+        return key[0], int(key[1])
+
+    def _read_tree(self, name: str, severity: int) -> tuple[np.ndarray, np.ndarray]:
+        cache = self.cache_dir and self.cache_dir / f"{name}-{severity}.npy"
+        images, labels, _ = read_image_folder(
+            self.root / name / str(severity), class_names=self.class_names, cache=cache
+        )
+        return images, labels

@@ -1,0 +1,66 @@
+"""Noise of the sensor: Gaussian, shot (photon counts) and impulse (dead pixels)."""
+
+import numpy as np
+
+from sklearn_sharpbalance.corruption._constants import severity_constants
+from sklearn_sharpbalance.corruption._filters import to_uint8
+from sklearn_sharpbalance.corruption._random import ImageRng
+
+__all__ = ["gaussian_noise", "impulse_noise", "shot_noise"]
+
+
+def gaussian_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    r"""Independent normal noise on every channel of every pixel.
+
+    Parameters
+    ----------
+    images : ndarray of shape (N, H, W, C), uint8
+        Clean pictures.
+    severity : int in 1..5
+        How strong; the constants depend on the size of the pictures.
+    rng : ImageRng of length N
+        One random stream per picture.
+
+    Returns
+    -------
+    ndarray of shape (N, H, W, C), uint8
+        Corrupted pictures.
+
+    Notes
+    -----
+    :math:`x + 255\,c\,z` with :math:`z \sim N(0, 1)`.
+    """
+    scale = severity_constants("gaussian_noise", images, severity)
+    noisy = rng.normal(images.shape[1:])
+    noisy *= np.float32(255 * scale)
+    noisy += images
+    return to_uint8(noisy)
+
+
+def shot_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    r"""Photon counts: Poisson with a mean proportional to the light.
+
+    Parameters and the return value are those of :func:`gaussian_noise`.
+
+    Notes
+    -----
+    :math:`255\,k / c` with :math:`k \sim \mathrm{Poisson}(c\,x / 255)`.
+    """
+    photons = severity_constants("shot_noise", images, severity)
+    counts = rng.poisson(images * (photons / 255))
+    counts *= np.float32(255 / photons)
+    return to_uint8(counts)
+
+
+def impulse_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    """Salt and pepper: a share of the values becomes 0 or 255, half each.
+
+    Parameters and the return value are those of :func:`gaussian_noise`. Channels are
+    hit independently, as in the published sets.
+    """
+    share = severity_constants("impulse_noise", images, severity)
+    draw = rng.uniform(images.shape[1:])
+    out = images.copy()
+    out[draw < share] = 255
+    out[draw < share / 2] = 0
+    return out

@@ -1,0 +1,162 @@
+"""Pictures from files into one array, in memory or memory-mapped."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = [
+    "cached_array",
+    "decode_pictures",
+    "find_pictures",
+    "picture_shape",
+    "read_image_folder",
+]
+
+PICTURE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp"}
+
+
+def cached_array(
+    path, shape: tuple[int, ...], fill: Callable[[np.ndarray], None]
+) -> np.ndarray:
+    """A uint8 array that ``fill`` writes once, kept in a ``.npy`` file.
+
+    Parameters
+    ----------
+    path : str, Path or None
+        The file. If it holds an array of this shape already, that is memory-mapped and
+        ``fill`` not called. None keeps the array in memory only.
+    shape : tuple of int
+        Shape of the array.
+    fill : callable
+        Writes the values into the array that it is given.
+
+    Returns
+    -------
+    ndarray of shape ``shape``, uint8
+        Memory-mapped and read-only if there is a file.
+    """
+    if path is None:
+        out = np.empty(shape, dtype=np.uint8)
+        fill(out)
+        return out
+    path = Path(path)
+    if path.exists():
+        stored = np.load(path, mmap_mode="r")
+        if stored.shape == shape:
+            return stored
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed only when complete: work cut short must not pass for the real thing.
+    unfinished = path.with_suffix(f".{os.getpid()}.part")
+    target = np.lib.format.open_memmap(unfinished, "w+", dtype=np.uint8, shape=shape)
+    fill(target)
+    target.flush()
+    os.replace(unfinished, path)
+    return np.load(path, mmap_mode="r")
+
+
+def find_pictures(
+    root, *, class_names=None
+) -> tuple[list[Path], np.ndarray, list[str]]:
+    """List a tree ``<class>/.../<picture>``.
+
+    Parameters
+    ----------
+    root : str or Path
+        Folder with one folder per class.
+    class_names : sequence of str, default=None
+        Classes in the order of their labels; None takes the folders found, sorted.
+
+    Returns
+    -------
+    paths : list of Path
+        Files, sorted within each class.
+    labels : ndarray of shape (N,), int64
+    class_names : list of str
+    """
+    root = Path(root).expanduser()
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"There is no folder {root}; it should hold one folder of pictures per "
+            "class."
+        )
+    names = list(class_names or sorted(p.name for p in root.iterdir() if p.is_dir()))
+    groups = [_pictures_under(root / name) for name in names]
+    paths = [path for group in groups for path in group]
+    if not paths:
+        raise FileNotFoundError(
+            f"{root} holds no pictures in folders, one per class. Known suffixes: "
+            f"{', '.join(sorted(PICTURE_SUFFIXES))}."
+        )
+    counts = [len(group) for group in groups]
+    return paths, np.repeat(np.arange(len(names), dtype=np.int64), counts), names
+
+
+def decode_pictures(paths: list[Path], *, cache=None) -> np.ndarray:
+    """Decode files of one size as RGB, uint8 of shape (N, H, W, 3).
+
+    Parameters
+    ----------
+    paths : list of Path
+        Files that Pillow can read.
+    cache : str, Path or None, default=None
+        See :func:`cached_array`.
+    """
+
+    def fill(out: np.ndarray) -> None:
+        for row, path in zip(out, paths):
+            picture = _read(path)
+            if picture.shape != row.shape:
+                raise InvalidInputError(
+                    f"{path} is {picture.shape[0]} x {picture.shape[1]} pixels, the "
+                    f"first picture {row.shape[0]} x {row.shape[1]}. Resize them to "
+                    "one size."
+                )
+            row[...] = picture
+
+    return cached_array(cache, (len(paths), *picture_shape(paths[0])), fill)
+
+
+def read_image_folder(
+    root, *, class_names=None, cache=None
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Decode a tree ``<class>/.../<picture>`` into one array.
+
+    Parameters
+    ----------
+    root : str or Path
+        Folder with one folder per class. Classes and, in each, paths are sorted.
+    class_names : sequence of str, default=None
+        Classes in the order of their labels; None takes the folders found.
+    cache : str or Path, default=None
+        A ``.npy`` file that the pictures are decoded into and memory-mapped from; it is
+        used again as long as the number of pictures stays the same. None decodes into
+        memory.
+
+    Returns
+    -------
+    images : ndarray of shape (N, H, W, 3), uint8
+    labels : ndarray of shape (N,), int64
+    class_names : list of str
+    """
+    paths, labels, names = find_pictures(root, class_names=class_names)
+    return decode_pictures(paths, cache=cache), labels, names
+
+
+def picture_shape(path: Path) -> tuple[int, int, int]:
+    """Height, width and the three channels of one file."""
+    with Image.open(path) as picture:
+        return picture.height, picture.width, 3
+
+
+def _pictures_under(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
+
+
+def _read(path: Path) -> np.ndarray:
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"))

@@ -1,0 +1,101 @@
+"""Sets that lie in folders: Tiny-ImageNet, any image folder, the corrupted ones."""
+
+from pathlib import Path
+
+import numpy as np
+from sklearn.utils import Bunch
+
+from sklearn_sharpbalance.corruption import CorruptionFiles
+from sklearn_sharpbalance.corruption.pictures import (
+    decode_pictures,
+    find_pictures,
+    picture_shape,
+)
+from sklearn_sharpbalance.datasets._cifar import CIFAR10_CLASSES
+from sklearn_sharpbalance.datasets._store import PictureStore
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["read_corrupted", "read_image_folder_set", "read_tiny_imagenet"]
+
+CORRUPTED_FOLDERS = {
+    "cifar10-c": "CIFAR-10-C",
+    "cifar100-c": "CIFAR-100-C",
+    "tiny-imagenet-c": "Tiny-ImageNet-C",
+}
+
+
+def read_tiny_imagenet(
+    root: Path, split: str, download: bool, store: PictureStore
+) -> Bunch:
+    """Two hundred classes, 100,000 and 10,000 pictures of 64 x 64.
+
+    The labels of the official test pictures are not public: "test" is the validation
+    part, as in the literature. Classes are the WordNet ids, sorted.
+    """
+    folder = root / "tiny-imagenet-200"
+    folder = folder if folder.is_dir() else root
+    if not (folder / "train").is_dir():
+        raise FileNotFoundError(
+            f"There is no {root / 'tiny-imagenet-200'}. Unpack "
+            "http://cs231n.stanford.edu/tiny-imagenet-200.zip there."
+        )
+    if split not in ("train", "test", "val"):
+        raise InvalidInputError(f"split must be 'train' or 'test', got {split!r}.")
+    names = sorted(p.name for p in (folder / "train").iterdir() if p.is_dir())
+    annotations = folder / "val" / "val_annotations.txt"
+    if split == "train":
+        paths, labels, _ = find_pictures(folder / "train", class_names=names)
+    elif annotations.exists():
+        rows = [line.split("\t") for line in annotations.read_text().splitlines()]
+        code = {name: label for label, name in enumerate(names)}
+        paths = [folder / "val" / "images" / row[0] for row in rows]
+        labels = np.array([code[row[1]] for row in rows], dtype=np.int64)
+    else:  # many copies have the validation pictures sorted into classes
+        paths, labels, _ = find_pictures(folder / "val", class_names=names)
+    part = "train" if split == "train" else "val"
+    images = _decode(paths, f"tiny-imagenet-{part}", store)
+    return Bunch(images=images, labels=labels, class_names=names)
+
+
+def read_image_folder_set(
+    root: Path, split: str, download: bool, store: PictureStore
+) -> Bunch:
+    """A tree ``[<split>/]<class>/<picture>`` with pictures of one size."""
+    folder = root / split if (root / split).is_dir() else root
+    paths, labels, names = find_pictures(folder)
+    images = _decode(paths, f"{folder.name}-pictures", store)
+    return Bunch(images=images, labels=labels, class_names=names)
+
+
+def _decode(paths: list[Path], label: str, store: PictureStore) -> np.ndarray:
+    shape = (len(paths), *picture_shape(paths[0]))
+    return decode_pictures(paths, cache=store.path(label, shape))
+
+
+def read_corrupted(
+    name: str, root: Path, split, download: bool, store: PictureStore
+) -> Bunch:
+    """One kind and severity of a published corrupted test set."""
+    folder = root / CORRUPTED_FOLDERS[name]
+    folder = folder if folder.is_dir() else root
+    cache = store.folder / name if store.mmap is True else None
+    files = CorruptionFiles(folder, cache_dir=cache)
+    kind, severity = _split_key(split, files)
+    images, labels = files[kind, severity]
+    if store.mmap is False:
+        images = np.array(images)
+    classes = CIFAR10_CLASSES if name == "cifar10-c" else files.class_names
+    classes = classes or [str(label) for label in range(int(labels.max()) + 1)]
+    return Bunch(images=images, labels=labels, class_names=list(classes))
+
+
+def _split_key(split, files: CorruptionFiles) -> tuple[str, int]:
+    """ "fog/3" or ("fog", 3)."""
+    key = tuple(split.split("/")) if isinstance(split, str) else split
+    kind, severity = key if len(key) == 2 else ("", "")
+    if str(severity) not in ("1", "2", "3", "4", "5") or kind not in files.names:
+        raise InvalidInputError(
+            f"split of a corrupted set is '<kind>/<severity>' such as 'fog/3', got "
+            f"{split!r}. Kinds here: {', '.join(files.names)}."
+        )
+    return kind, int(severity)

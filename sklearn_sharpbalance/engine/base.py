@@ -1,0 +1,63 @@
+"""The door of the engines: how a phase of training runs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sklearn_sharpbalance.members import MemberState, Phase, TrainingData
+
+__all__ = ["Engine", "EngineChoice", "OnEpoch"]
+
+OnEpoch = Callable[[int, dict[str, Any]], bool]
+
+
+class EngineChoice(NamedTuple):
+    """Which engine trains, and why."""
+
+    name: str
+    reason: str
+
+
+class Engine(ABC):
+    """Trains all members through one phase.
+
+    Engines differ in speed and in what they can run, not in their result: for the
+    same states, data, phase and masks all of them return the same members within
+    float tolerance, with the same history.
+    """
+
+    name: str
+
+    @classmethod
+    @abstractmethod
+    def refusal(cls, net, data: TrainingData, n_members: int) -> str | None:
+        """Why this engine cannot train these members; None if it can."""
+
+    @abstractmethod
+    def run_phase(
+        self,
+        net,
+        states: list[MemberState],
+        data: TrainingData,
+        phase: Phase,
+        masks: np.ndarray,
+        on_epoch: OnEpoch | None = None,
+    ) -> list[MemberState]:
+        """Train every member from ``phase.start`` to ``phase.stop``.
+
+        Parameters
+        ----------
+        net : NeuralNetClassifier
+            Settings shared by all members; not changed.
+        states : list of MemberState
+            Members before the phase; not changed.
+        data : TrainingData
+        phase : Phase
+        masks : ndarray of shape (M, N), dtype bool
+            True where the member applies SAM to the sample.
+        on_epoch : callable, default=None
+            Called with (member, record) after every epoch of a member that runs in
+            this process; the member stops where it returns True.
+        """

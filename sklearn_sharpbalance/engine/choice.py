@@ -1,0 +1,54 @@
+"""Choosing an engine by device, module and callbacks."""
+
+from sklearn_sharpbalance.engine.base import Engine, EngineChoice
+from sklearn_sharpbalance.engine.one_by_one import SkorchEngine
+from sklearn_sharpbalance.engine.stacked import StackedEngine
+from sklearn_sharpbalance.exceptions import UnsupportedEngineError
+
+__all__ = ["ENGINES", "choose_engine"]
+
+# In the order in which "auto" tries them; the last one never refuses.
+ENGINES: dict[str, type[Engine]] = {
+    "stacked": StackedEngine,
+    "skorch": SkorchEngine,
+}
+
+
+def choose_engine(name, net, data, n_members, *, n_jobs=None):
+    """The engine that trains these members, and why.
+
+    Parameters
+    ----------
+    name : str
+        "auto" or a name of :data:`ENGINES`.
+    net : NeuralNetClassifier
+    data : TrainingData
+    n_members : int
+    n_jobs : int or None
+
+    Returns
+    -------
+    engine : Engine
+    choice : EngineChoice
+    """
+    if name != "auto":
+        engine = ENGINES[name]
+        reason = engine.refusal(net, data, n_members)
+        if reason is not None:
+            raise UnsupportedEngineError(
+                f"engine={name!r} cannot train this ensemble: {reason}. Use "
+                "engine='auto' or engine='skorch'."
+            )
+        return _make(engine, n_jobs), EngineChoice(name, "asked for")
+    refusals = []
+    for engine in ENGINES.values():
+        reason = engine.refusal(net, data, n_members)
+        if reason is None:
+            why = "; ".join(refusals) or "the fastest that fits"
+            return _make(engine, n_jobs), EngineChoice(engine.name, why)
+        refusals.append(f"not {engine.name}: {reason}")
+    raise AssertionError("the skorch engine refuses nothing")
+
+
+def _make(engine, n_jobs):
+    return engine(n_jobs) if engine is SkorchEngine else engine()

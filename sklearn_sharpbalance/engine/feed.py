@@ -1,0 +1,105 @@
+"""Batches of all members in fixed buffers on the device, a piece of an epoch at a time.
+
+A captured step reads its batch at the position that a counter on the device gives,
+so that replaying it needs no copy and no word from Python.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from sklearn_sharpbalance.members.augment import EpochAugment, PictureTransform
+from sklearn_sharpbalance.members.batches import epoch_batches
+from sklearn_sharpbalance.members.state import epoch_rng, seeded
+
+__all__ = ["EpochFeed"]
+
+PIECE_BYTES = 512 * 2**20
+
+
+class EpochFeed:
+    """Buffers that hold the next steps of every member.
+
+    Parameters
+    ----------
+    sessions : list of MemberSession
+    source : DeviceData
+    phase : Phase
+    masks : ndarray of shape (M, N), dtype bool
+        Of all members of the ensemble.
+
+    Attributes
+    ----------
+    x, y, weight : list of Tensor (T, B, ...)
+        For each session: samples, labels, and weight in the mean over the batch.
+    lr : Tensor of shape (T,)
+        Factor of the learning rate.
+    """
+
+    def __init__(self, sessions, source, phase, masks):
+        self.sessions, self.source, self.phase = sessions, source, phase
+        self.masks = [masks[session.state.index] for session in sessions]
+        sizes, device = phase.sizes, source.device
+        width = sizes.sam + sizes.normal
+        sample = source.X[:1]
+        bytes_a_step = len(sessions) * width * sample.numel() * sample.element_size()
+        self.length = min(sizes.n_batches, max(1, PIECE_BYTES // bytes_a_step))
+        if phase.transform is not None and not _draws_apart(phase.transform):
+            # It draws batch by batch from the one RNG, which must not be shared
+            # between members: each member's epoch is done in one go.
+            self.length = sizes.n_batches
+        shape = (self.length, width)
+        n = len(sessions)
+        self.x = [sample.new_empty((*shape, *sample.shape[1:])) for _ in range(n)]
+        self.y = [source.y.new_empty(shape) for _ in range(n)]
+        self.weight = [torch.empty(shape, device=device) for _ in range(n)]
+        self.lr = torch.empty(self.length, device=device)
+        self.last_lr = 0.0
+
+    def pieces(self, epoch: int) -> Iterator[int]:
+        """Fill the buffers piece by piece; yields how many steps each holds."""
+        n_batches, device = self.phase.sizes.n_batches, self.source.device
+        base = self.sessions[0].net.optimizer_.param_groups[0]["initial_lr"]
+        factors = [self.phase.lr_factor(epoch, t) for t in range(n_batches)]
+        rates = torch.tensor(factors) * base
+        self.last_lr = float(rates[-1])
+        dealt: dict[int, tuple] = {}
+        for start in range(0, n_batches, self.length):
+            stop = min(start + self.length, n_batches)
+            self.lr[: stop - start] = _to_device(rates[start:stop], device)
+            for i in range(len(self.sessions)):
+                if i not in dealt:
+                    dealt[i] = self._deal(i, epoch)
+                self._fill(i, start, stop, *dealt[i])
+            yield stop - start
+
+    def _deal(self, i, epoch):
+        """Rows, shares and augmentation of one member's epoch."""
+        seed, device = self.sessions[i].state.seed, self.source.device
+        batches = epoch_batches(self.masks[i], self.phase.sizes, epoch_rng(seed, epoch))
+        seeded.reseed(seed, epoch)
+        augment = EpochAugment(self.phase.transform, batches.indices.shape, device)
+        rows = _to_device(torch.from_numpy(batches.indices), device)
+        share = _to_device(torch.from_numpy(batches.share), device)
+        return rows, share, augment
+
+    def _fill(self, i, start, stop, rows, share, augment):
+        """Write steps ``start`` to ``stop`` of one member into its buffers."""
+        source, n = self.source, stop - start
+        rows, share = rows[start:stop], share[start:stop]
+        if source.weight is not None:
+            share = share * source.weight[rows]
+        self.x[i][:n] = augment.batches(start, stop, source.X[rows])
+        self.y[i][:n] = source.y[rows]
+        self.weight[i][:n] = share
+
+
+def _draws_apart(transform):
+    return isinstance(transform, PictureTransform)
+
+
+def _to_device(values, device):
+    """Copy that does not wait for what the device is doing."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,87 @@
+"""Members on parallel streams of one GPU, one CUDA graph a step.
+
+A ResNet-18 step launches some two thousand kernels; launched one by one from Python
+they take longer than they run. Captured once and replayed, they do not.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.engine.base import Engine
+from sklearn_sharpbalance.engine.feed import EpochFeed
+from sklearn_sharpbalance.engine.graph_step import GraphedStep
+from sklearn_sharpbalance.engine.refusals import shared_refusal
+from sklearn_sharpbalance.members.data import DeviceData
+from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.state import seeded
+
+__all__ = ["GraphEngine"]
+
+RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.RNNBase)
+
+
+class GraphEngine(Engine):
+    """Trains all members at once, each on a stream of its own."""
+
+    name = "graph"
+
+    @classmethod
+    def refusal(cls, net, data, n_members, transform=None):
+        """Why this engine cannot train these members; None if it can."""
+        if torch.device(net.device).type != "cuda":
+            return f"the device is {net.device}, not cuda"
+        return cls.module_refusal(net, data)
+
+    @staticmethod
+    def module_refusal(net, data):
+        """Why the step cannot be captured, whatever the device."""
+        if not isinstance(data.X, np.ndarray):
+            return "X is not one array"
+        if getattr(net, "optimizer__dampening", 0):
+            return "SGD's dampening treats the first step apart"
+        return shared_refusal(net) or _random_refusal(net)
+
+    def run_phase(self, net, states, data, phase, masks, on_epoch=None):
+        """Train all members side by side."""
+        sessions = [MemberSession(net, s, data, phase, on_epoch) for s in states]
+        running = [session for session in sessions if not session.stopped]
+        device = torch.device(net.device)
+        source = DeviceData(data, device)
+        with seeded(device):
+            while running and _epoch_of(running[0]) < phase.stop:
+                # A member that stops leaves the graph: the others are captured anew.
+                running = _run_until_stop(running, source, phase, masks)
+        return [session.finish() for session in sessions]
+
+
+def _epoch_of(session):
+    return len(session.net.history)
+
+
+def _run_until_stop(sessions, source, phase, masks):
+    """Train until the phase ends or a member stops; returns who still runs."""
+    feed = EpochFeed(sessions, source, phase, masks)
+    step = GraphedStep(sessions, feed, phase)
+    for epoch in range(_epoch_of(sessions[0]), phase.stop):
+        for session in sessions:
+            session.begin_epoch()
+        for length in feed.pieces(epoch):
+            step.run(length)
+        losses, lr = step.losses(), feed.last_lr
+        for session, loss in zip(sessions, losses):
+            session.end_epoch(epoch, loss, lr)
+        if any(session.stopped for session in sessions):
+            break
+    step.close()
+    return [session for session in sessions if not session.stopped]
+
+
+def _random_refusal(net):
+    from sklearn_sharpbalance.members.state import restore_untrained
+
+    module = restore_untrained(net).module_
+    for layer in module.modules():
+        if isinstance(layer, RANDOM_LAYERS) and getattr(layer, "p", 1) != 0:
+            return f"{type(layer).__name__} draws random numbers inside the step"
+    return None

@@ -1,0 +1,215 @@
+"""One step of all members, captured as a CUDA graph and replayed."""
+
+from contextlib import contextmanager
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from sklearn_sharpbalance.members.step import balanced_step
+
+__all__ = ["GraphedStep"]
+
+WARM_UP_STEPS = 3  # libraries choose algorithms and allocate during the first ones
+
+
+class GraphedStep:
+    """The step of all members on the batch that the feed's counter points to.
+
+    Parameters
+    ----------
+    sessions : list of MemberSession
+    feed : EpochFeed
+        Must be filled before :meth:`run`.
+    phase : Phase
+    """
+
+    def __init__(self, sessions, feed, phase):
+        self.feed = feed
+        device = feed.source.device
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.total = torch.zeros(len(sessions), device=device)
+        self.n_steps = 0
+        self.members = [
+            _MemberStep(session, i, self, phase) for i, session in enumerate(sessions)
+        ]
+        self.graph = None
+        self.streams = [
+            torch.cuda.Stream() for _ in sessions if device.type == "cuda"
+        ]
+
+    def run(self, n_steps):
+        """Make ``n_steps`` updates of every member from the start of the buffers."""
+        self.position.zero_()
+        if self.graph is None and self.streams:
+            self._capture()
+        for _ in range(n_steps):
+            if self.graph is not None:
+                self.graph.replay()
+            else:
+                self._step()
+        self.n_steps += n_steps
+
+    def losses(self):
+        """Mean loss of each member since the last call."""
+        losses = (self.total / self.n_steps).tolist()
+        self.total.zero_()
+        self.n_steps = 0
+        return losses
+
+    def close(self):
+        """Leave the optimizers as they were found, and free the graph."""
+        for member in self.members:
+            member.close()
+        self.graph = None
+
+    def _capture(self):
+        before = [member.snapshot() for member in self.members]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP_STEPS):
+                self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step()
+        for member, values in zip(self.members, before):
+            member.put_back(values)
+        self.position.zero_()
+        self.total.zero_()
+        self.graph = graph
+
+    def _step(self):
+        """One update of every member, each on a stream of its own."""
+        if not self.streams:
+            for member in self.members:
+                member.step()
+        else:
+            current = torch.cuda.current_stream()
+            for member, stream in zip(self.members, self.streams):
+                stream.wait_stream(current)
+                with torch.cuda.stream(stream):
+                    member.step()
+            for stream in self.streams:
+                current.wait_stream(stream)
+        self.position += 1
+
+
+class _MemberStep:
+    """What one member does in a step, on tensors that never move."""
+
+    def __init__(self, session, i, shared, phase):
+        self.net, self.i, self.shared, self.phase = session.net, i, shared, phase
+        self.module, self.optimizer = session.net.module_, session.net.optimizer_
+        self.module.train()
+        self.smoothing = session.net.criterion_.label_smoothing
+        self.device = shared.position.device
+        self.statistics = [
+            buffer
+            for layer in self.module.modules()
+            if isinstance(layer, torch.nn.modules.batchnorm._NormBase)
+            for buffer in layer.buffers(recurse=False)
+        ]
+        self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
+        for group in self.optimizer.param_groups:
+            group["lr"] = torch.tensor(float(group["initial_lr"]), device=self.device)
+            if "capturable" in group:
+                group["capturable"] = True
+            elif "fused" in group:
+                group["fused"], group["foreach"] = True, False
+
+    def step(self):
+        """Update the member on the batch at the shared position."""
+        feed, position = self.shared.feed, self.shared.position
+        x, y, weight = (
+            buffer[self.i].index_select(0, position)[0]
+            for buffer in (feed.x, feed.y, feed.weight)
+        )
+        rate = feed.lr.index_select(0, position)[0]
+        for group in self.optimizer.param_groups:
+            group["lr"].copy_(rate)
+        if x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+
+        def loss_of(part):
+            with _autocast(self.phase.precision, self.device):
+                logits = self.module(x[part])
+            losses = cross_entropy(
+                logits.float(),
+                y[part],
+                reduction="none",
+                label_smoothing=self.smoothing,
+            )
+            return (losses * weight[part]).sum()
+
+        loss = balanced_step(
+            self.optimizer,
+            loss_of,
+            self.phase.sizes.sam,
+            len(y),
+            module=False,
+            perturbed_pass=self._statistics_put_back,
+        )
+        self.shared.total[self.i] += loss
+
+    @contextmanager
+    def _statistics_put_back(self):
+        """Run the perturbed pass with the same code and undo its BatchNorm updates.
+
+        Freezing them instead would make a second version of every layer for the
+        compiler.
+        """
+        if self.statistics:
+            before = [buffer.clone() for buffer in self.statistics]
+        yield
+        if self.statistics:
+            torch._foreach_copy_(self.statistics, before)
+
+    def snapshot(self):
+        """Copy of everything that a step changes."""
+        weights = [*self.module.parameters(), *self.module.buffers()]
+        return (
+            [(tensor, tensor.detach().clone()) for tensor in weights],
+            {id(t): t.clone() for t in _state_tensors(self.optimizer)},
+        )
+
+    @torch.no_grad()
+    def put_back(self, snapshot):
+        """Undo steps in place; what the optimizer made meanwhile starts from zero."""
+        weights, state = snapshot
+        for tensor, value in weights:
+            tensor.copy_(value)
+        for tensor in _state_tensors(self.optimizer):
+            if id(tensor) in state:
+                tensor.copy_(state[id(tensor)])
+            else:
+                tensor.zero_()
+
+    def close(self):
+        """Give the groups their plain options back; the rate is the last one used."""
+        for group, plain in zip(self.optimizer.param_groups, self._plain_groups):
+            rate = float(group["lr"])
+            for key in ("lr", "capturable", "fused", "foreach"):
+                if key in plain:
+                    group[key] = plain[key]
+            group["lr"] = rate
+        self.optimizer.zero_grad()
+
+
+def _state_tensors(optimizer):
+    own = getattr(optimizer, "_own_state", {})
+    return [
+        value
+        for entries in [*optimizer.state.values(), *own.values()]
+        for value in entries.values()
+        if isinstance(value, torch.Tensor)
+    ]
+
+
+def _autocast(precision, device):
+    """Autocast without a cache of cast weights, which a graph would not refresh."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    enabled = dtype is not None
+    return torch.autocast(
+        device.type, dtype=dtype or torch.bfloat16, enabled=enabled, cache_enabled=False
+    )

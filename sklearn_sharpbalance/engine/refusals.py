@@ -1,0 +1,53 @@
+"""What keeps members from being trained outside of skorch's own loop."""
+
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
+from torch import nn
+
+from sklearn_sharpbalance.members.session import listeners
+
+__all__ = ["callback_refusal", "shared_refusal"]
+
+# Optimizers whose update of one number does not look at any other number.
+ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+)
+
+
+def shared_refusal(net):
+    """Why this net needs skorch's loop, whatever its module; None if it does not."""
+    own = NeuralNetClassifier
+    for hook in ("infer", "get_loss"):
+        if getattr(type(net), hook) is not getattr(own, hook):
+            return f"{type(net).__name__} overrides {hook}"
+    if net.criterion is not nn.CrossEntropyLoss:
+        return "the criterion is not CrossEntropyLoss"
+    if set(net.get_params_for("criterion")) - {"label_smoothing", "reduction"}:
+        return "CrossEntropyLoss has parameters other than label_smoothing"
+    if getattr(net, "optimizer__base_optimizer", None) not in ELEMENTWISE:
+        return "the optimizer is not one that works number by number"
+    if any("param_groups" in name for name in net.get_params(deep=False)):
+        return "the optimizer has parameter groups of its own"
+    return callback_refusal(net)
+
+
+def callback_refusal(net):
+    """Why the net's callbacks need skorch's loop; None if they do not."""
+    net = type(net)(**net.get_params(deep=False))
+    net.initialize_callbacks()
+    for _, callback in net.callbacks_:
+        if isinstance(callback, LRScheduler):
+            return "an LRScheduler sets the learning rate by itself"
+    for prefix, event in (("on_batch_", "every batch"), ("on_grad_", "gradients")):
+        heard = listeners(net, prefix)
+        if heard:
+            return f"{type(heard[0]).__name__} listens to {event}"
+    return None

@@ -1,0 +1,179 @@
+"""All members of a process in one batched computation, for MLP-like members."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sklearn_sharpbalance.engine.base import Engine
+from sklearn_sharpbalance.engine.refusals import shared_refusal
+from sklearn_sharpbalance.engine.stacking import (
+    StackedNetwork,
+    stack_optimizer,
+    stackable_layers,
+    unstack_optimizer,
+)
+from sklearn_sharpbalance.members.batches import epoch_batches
+from sklearn_sharpbalance.members.data import as_tensor
+from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.state import epoch_rng
+from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
+from sklearn_sharpbalance.members.train import autocast
+
+__all__ = ["StackedEngine"]
+
+
+class StackedEngine(Engine):
+    """Trains all members at once, as batched matrix products."""
+
+    name = "stacked"
+
+    @classmethod
+    def refusal(cls, net, data, n_members, transform=None):
+        """Why these members cannot be stacked; None if they can."""
+        if transform is not None:
+            return "train_transform draws from one RNG per member"
+        if not isinstance(data.X, np.ndarray):
+            return "X is not one array"
+        return shared_refusal(net) or _module_refusal(net)
+
+    def run_phase(self, net, states, data, phase, masks, on_epoch=None):
+        """Train all members side by side."""
+        sessions = [MemberSession(net, s, data, phase, on_epoch) for s in states]
+        run = _StackedRun(sessions, data, phase, masks)
+        for epoch in range(phase.start, phase.stop):
+            if all(session.stopped for session in sessions):
+                break
+            run.epoch(epoch)
+        run.write_back(range(len(sessions)))
+        return [session.finish() for session in sessions]
+
+
+class _StackedRun:
+    """The stacked weights, optimizer and data of one phase."""
+
+    def __init__(self, sessions, data, phase, masks):
+        self.sessions, self.phase, self.masks = sessions, phase, masks
+        net = sessions[0].net
+        self.device = torch.device(net.device)
+        self.smoothing = net.criterion_.label_smoothing
+        inner = net.module_.module
+        layers = [(f"module.{name}", layer) for name, layer in stackable_layers(inner)]
+        states = [session.net.module_.state_dict() for session in sessions]
+        self.network = StackedNetwork(layers, states, self.device)
+        self.optimizer = _stacked_optimizer(sessions, self.network, phase)
+        with torch.no_grad():  # once for the phase, not once for every batch
+            X = net.module_.standardize(as_tensor(data.X, self.device))
+        self.X = X.flatten(1)
+        self.y = torch.as_tensor(data.y, device=self.device)
+        self.weight = (
+            None
+            if data.weight is None
+            else torch.as_tensor(data.weight, device=self.device)
+        )
+        self.valid = sessions[0].valid
+        self.frozen = [session.stopped for session in sessions]
+
+    def epoch(self, epoch):
+        """One epoch of all members."""
+        seeds = [session.state.seed for session in self.sessions]
+        dealt = [
+            epoch_batches(mask, self.phase.sizes, epoch_rng(seed, epoch))
+            for mask, seed in zip(self.masks, seeds)
+        ]
+        rows = torch.as_tensor(np.stack([d.indices for d in dealt], axis=1))
+        share = torch.as_tensor(np.stack([d.share for d in dealt], axis=1))
+        rows, share = rows.to(self.device), share.to(self.device)  # (T, M, B)
+        running = [s for s in self.sessions if not s.stopped]
+        for session in running:
+            session.begin_epoch()
+        total = torch.zeros(len(self.sessions), device=self.device)
+        for t in range(len(rows)):
+            set_learning_rate(self.optimizer, self.phase.lr_factor(epoch, t))
+            total += self.batch(rows[t], share[t])
+        self.end_epoch(epoch, running, (total / len(rows)).tolist())
+
+    def batch(self, rows, share):
+        """One update of all members; returns their losses (M,)."""
+        x, y = self.X[rows], self.y[rows]  # (M, B, F), (M, B)
+        weight = share if self.weight is None else share * self.weight[rows]
+        losses = []
+
+        def loss_of(part):
+            with autocast(self.phase.precision, self.device):
+                logits = self.network(x[:, part])  # (M, b, C)
+            each = cross_entropy(
+                logits.float().flatten(0, 1),
+                y[:, part].flatten(),
+                reduction="none",
+                label_smoothing=self.smoothing,
+            )
+            loss = (each.view(len(x), -1) * weight[:, part]).sum(1)  # (M,)
+            losses.append(loss.detach())
+            return loss.sum()
+
+        n_sam = self.phase.sizes.sam
+        balanced_step(self.optimizer, loss_of, n_sam, share.shape[1], module=False)
+        return losses[0] if n_sam in (0, share.shape[1]) else losses[0] + losses[2]
+
+    def end_epoch(self, epoch, running, losses):
+        """Write records and call callbacks; keep members that stop as they are."""
+        if any(s.has_callbacks or s.valid is not None for s in running):
+            self.write_weights(running)
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        for session in running:
+            session.end_epoch(epoch, losses[session.state.index], lr)
+        self.write_back(s.state.index for s in running if s.stopped)
+
+    def write_weights(self, sessions):
+        """Copy the stacked weights into the members' modules."""
+        for session in sessions:
+            weights = self.network.member_weights(session.state.index)
+            session.net.module_.load_state_dict(weights, strict=False)
+
+    def write_back(self, members):
+        """Copy weights and optimizer state into members that were not frozen yet."""
+        stacked = self.optimizer.state_dict()
+        for member in members:
+            if self.frozen[member]:
+                continue
+            self.frozen[member] = True
+            session = self.sessions[member]
+            self.write_weights([session])
+            groups = session.net.optimizer_.state_dict()["param_groups"]
+            for group, trained in zip(groups, stacked["param_groups"]):
+                group["lr"] = trained["lr"]
+            state = unstack_optimizer(stacked, member, groups)
+            session.net.optimizer_.load_state_dict(state)
+
+
+def _stacked_optimizer(sessions, network, phase):
+    """One optimizer over the stacked weights in the members' joint state."""
+    net = sessions[0].net
+    _, options = net.get_params_for_optimizer("optimizer", [])
+    options.pop("params", None)
+    optimizer = net.optimizer(
+        list(network.params.values()), **{**options, "rho": list(phase.rho)}, stacked=True
+    )
+    states = [session.net.optimizer_.state_dict() for session in sessions]
+    stacked = stack_optimizer(states)
+    own = optimizer.state_dict()["param_groups"]
+    for group, member in zip(own, stacked["param_groups"]):
+        group["initial_lr"] = member["initial_lr"]
+    optimizer.load_state_dict({**stacked, "param_groups": own})
+    return optimizer
+
+
+def _module_refusal(net):
+    module = net.module__module
+    if not isinstance(module, nn.Module):
+        kwargs = net.get_params_for("module")
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("module", "mean", "scale")}
+        try:
+            with torch.device("meta"):
+                module = module(**kwargs)
+        except Exception as error:
+            return f"the module cannot be built on the meta device ({error})"
+    if stackable_layers(module) is None:
+        return f"{type(module).__name__} is not a chain of Linear and activations"
+    return None

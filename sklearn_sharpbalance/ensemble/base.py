@@ -1,0 +1,174 @@
+"""What all ensembles share: validation, the fit, predictions, tags."""
+
+import numpy as np
+import torch
+from scipy.special import log_softmax, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_sharpbalance.ensemble.inputs import check_X, check_y
+from sklearn_sharpbalance.ensemble.monitor import CallbackSupportMixin
+from sklearn_sharpbalance.ensemble.params import NestedParamsMixin
+from sklearn_sharpbalance.ensemble.predicting import member_logits
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["BaseDeepEnsemble"]
+
+
+class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin):
+    """Predictions of a fitted ensemble of skorch nets.
+
+    A child sets in ``fit``: ``classes_``, ``estimators_``, ``predictors_``,
+    ``aggregation_`` and ``input_format_``.
+    """
+
+    def predict_proba(self, X):
+        """Predict class probabilities.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+
+        Returns
+        -------
+        proba : ndarray of shape (N, C)
+        """
+        X = self._check_predict(X)
+        return self._aggregate(member_logits(self.predictors_, X))
+
+    def predict_log_proba(self, X):
+        """Predict logarithms of class probabilities.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+
+        Returns
+        -------
+        log_proba : ndarray of shape (N, C)
+        """
+        tiny = np.finfo(np.float32).tiny
+        return np.log(np.maximum(self.predict_proba(X), tiny))
+
+    def predict(self, X):
+        """Predict classes.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+
+        Returns
+        -------
+        y : ndarray of shape (N,)
+        """
+        proba = self.predict_proba(X)
+        return self.classes_[proba.argmax(axis=1)]
+
+    def decision_function(self, X):
+        """Mean of the members' log-probabilities.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+
+        Returns
+        -------
+        scores : ndarray of shape (N, C), or (N,) for two classes
+            Equal to the mean logits up to one constant per sample, which changes no
+            prediction; for two classes the difference, positive for ``classes_[1]``.
+        """
+        X = self._check_predict(X)
+        logits = member_logits(self.predictors_, X)
+        mean = log_softmax(logits.astype(np.float64), axis=-1).mean(axis=0)  # (N, C)
+        return mean[:, 1] - mean[:, 0] if mean.shape[1] == 2 else mean
+
+    def member_predict_proba(self, X):
+        """Predict class probabilities by each member.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+
+        Returns
+        -------
+        member_probas : ndarray of shape (M, N, C)
+        """
+        logits = self.member_decision_function(X)
+        return softmax(logits.astype(np.float64), axis=-1)
+
+    def member_decision_function(self, X):
+        """Logits of each member.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+
+        Returns
+        -------
+        logits : ndarray of shape (M, N, C)
+        """
+        X = self._check_predict(X)
+        return member_logits(self.estimators_, X)
+
+    def staged_predict_proba(self, X):
+        """Predict class probabilities by the first member, the first two, and so on.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+
+        Yields
+        ------
+        proba : ndarray of shape (N, C)
+        """
+        logits = self.member_decision_function(X)
+        for n_members in range(1, len(logits) + 1):
+            yield self._aggregate(logits[:n_members])
+
+    def score(self, X, y=None, sample_weight=None):
+        """Accuracy on the given data.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+        y : array-like of shape (N,), default=None
+            Labels; None takes those of a Dataset.
+        sample_weight : array-like of shape (N,), default=None
+
+        Returns
+        -------
+        accuracy : float
+        """
+        if y is None and isinstance(X, torch.utils.data.Dataset):
+            classes, codes = check_y(X, None)
+            y = classes[codes]
+        return super().score(X, y, sample_weight)
+
+    def _aggregate(self, logits):
+        proba = self.aggregation_.combine(logits.astype(np.float64))
+        return proba / proba.sum(axis=1, keepdims=True)
+
+    def _check_predict(self, X):
+        check_is_fitted(self)
+        X, fmt = check_X(self, X, reset=False)
+        fitted = self.input_format_
+        if fmt.shape != fitted.shape:
+            raise InvalidInputError(
+                f"X holds samples of shape {fmt.given_shape}, but "
+                f"{type(self).__name__} was fitted on samples of shape "
+                f"{fitted.given_shape}."
+            )
+        return X
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags

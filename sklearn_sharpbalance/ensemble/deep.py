@@ -1,0 +1,118 @@
+"""The plain deep ensemble: the same loop without sharpness."""
+
+from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
+from sklearn_sharpbalance.ensemble.sharpbalance import (
+    COMMON_CONSTRAINTS,
+    SharpBalanceEnsembleClassifier,
+)
+
+__all__ = ["DeepEnsembleClassifier"]
+
+
+class DeepEnsembleClassifier(PhasedEnsemble):
+    """Deep ensemble: members that differ in their start and their batches only.
+
+    The baseline of every comparison. Parameters and attributes mean the same as in
+    :class:`SharpBalanceEnsembleClassifier`, whose loop it runs with
+    ``selection="none"`` and no warm-up.
+
+    Parameters
+    ----------
+    estimator : None, nn.Module class, instance or factory, or NeuralNetClassifier, \
+            default=None
+        What a member is.
+    n_estimators : int, default=3
+        Number of members.
+    max_epochs, lr, lr_schedule, batch_size, optimizer, standardize, train_transform, \
+            aggregation, validation_fraction, early_stopping, class_weight, \
+            warm_start, engine, device, precision, n_jobs, memory, callbacks, random_state, verbose
+        As in :class:`SharpBalanceEnsembleClassifier`.
+    **nested
+        ``estimator__...`` and ``aggregation__...`` reach inside the parts.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (C,)
+    estimators_ : list of NeuralNetClassifier
+        The fitted members.
+    history_ : list of list of dict
+        For each member a record per epoch.
+    engine_ : EngineChoice
+        Name of the engine and why it was chosen.
+    n_iter_ : int
+        Epochs that were run.
+
+    References
+    ----------
+    Lakshminarayanan et al., Simple and scalable predictive uncertainty estimation
+    using deep ensembles, NeurIPS 2017.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_sharpbalance import DeepEnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = DeepEnsembleClassifier(max_epochs=20, random_state=0).fit(X, y)
+    >>> clf.predict_proba(X).shape
+    (150, 3)
+    """
+
+    _nested_parts = ("estimator", "aggregation")
+    _parameter_constraints: dict = {**COMMON_CONSTRAINTS}
+
+    def __init__(
+        self,
+        estimator=None,
+        n_estimators=3,
+        *,
+        max_epochs=None,
+        lr=None,
+        lr_schedule=None,
+        batch_size=None,
+        optimizer=None,
+        standardize=True,
+        train_transform=None,
+        aggregation="mean_logit",
+        validation_fraction=None,
+        early_stopping=False,
+        class_weight=None,
+        warm_start=False,
+        engine="auto",
+        device="auto",
+        precision="auto",
+        n_jobs=None,
+        memory=None,
+        callbacks=None,
+        random_state=None,
+        verbose=0,
+        **nested,
+    ):
+        self.estimator = estimator
+        self.n_estimators = n_estimators
+        self.max_epochs = max_epochs
+        self.lr = lr
+        self.lr_schedule = lr_schedule
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.standardize = standardize
+        self.train_transform = train_transform
+        self.aggregation = aggregation
+        self.validation_fraction = validation_fraction
+        self.early_stopping = early_stopping
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.engine = engine
+        self.device = device
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.memory = memory
+        self.callbacks = callbacks
+        self.random_state = random_state
+        self.verbose = verbose
+        self._keep_nested(nested)
+
+    def _full_params(self):
+        everything = SharpBalanceEnsembleClassifier(
+            selection="none", warmup="sgd", warmup_epochs=0, rho=0.0
+        )
+        return everything.get_params(deep=False) | self.get_params(deep=False)

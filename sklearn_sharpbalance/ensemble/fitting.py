@@ -1,0 +1,199 @@
+"""From the parameters of an estimator and its data to fitted members."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
+from torch.utils.data import Dataset, Subset
+
+from sklearn_sharpbalance.ensemble.inputs import (
+    check_weights,
+    check_X,
+    check_y,
+    input_statistics,
+)
+from sklearn_sharpbalance.ensemble.plan import Settings, member_rho
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
+from sklearn_sharpbalance.members.augment import resolve_transform
+from sklearn_sharpbalance.members.data import take_rows
+from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
+from sklearn_sharpbalance.optim import (
+    ASAM,
+    GSAM,
+    SAM,
+    FriendlySAM,
+    SharpnessAwareOptimizer,
+)
+
+__all__ = [
+    "SAM_OPTIMIZERS",
+    "Seeds",
+    "build_net",
+    "draw_seeds",
+    "hold_out",
+    "make_settings",
+    "resolve_device",
+    "training_data",
+]
+
+SAM_OPTIMIZERS: dict[str, type] = {
+    "sam": SAM,
+    "asam": ASAM,
+    "gsam": GSAM,
+    "friendly": FriendlySAM,
+}
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Every seed of a fit, drawn once in the parent."""
+
+    members: tuple[int, ...]
+    selection: int
+    split: int
+
+
+def draw_seeds(random_state, n_members):
+    """Seeds from ``random_state``; None takes fresh entropy, not the global RNG."""
+    if random_state is None:
+        random_state = np.random.RandomState(np.random.MT19937())
+    elif not isinstance(random_state, np.random.RandomState):
+        random_state = np.random.RandomState(random_state)
+    # The fixed ones first: the first members of a larger ensemble stay the same.
+    split, selection, *members = random_state.randint(2**31 - 1, size=2 + n_members)
+    return Seeds(tuple(map(int, members)), int(selection), int(split))
+
+
+def training_data(
+    estimator, X, y, sample_weight, class_weight, *, classes=None, reset=True
+):
+    """Validated data, the format of the input, and the classes."""
+    X, fmt = check_X(estimator, X, reset=reset)
+    classes, codes = check_y(X, y, classes)
+    weight = check_weights(X, classes[codes], sample_weight, class_weight)
+    return TrainingData(X, codes, weight), fmt, classes
+
+
+def hold_out(data, fraction, seed):
+    """Put a stratified share of the samples aside for validation."""
+    rows = np.arange(len(data))
+    if fraction is None:
+        return replace(data, rows=rows)
+    try:
+        kept, held = train_test_split(
+            rows, test_size=fraction, stratify=data.y, random_state=seed
+        )
+    except ValueError as error:
+        raise InvalidInputError(
+            f"validation_fraction={fraction} cannot be held out of {len(data)} samples "
+            f"in {data.y.max() + 1} classes: {error}"
+        ) from error
+    return replace(_rows(data, np.sort(kept)), valid=_rows(data, np.sort(held)))
+
+
+def _rows(data, rows):
+    if isinstance(data.X, Dataset):
+        X = Subset(data.X, rows.tolist())
+    else:
+        X = take_rows(data.X, rows)
+    weight = None if data.weight is None else data.weight[rows]
+    return TrainingData(X, data.y[rows], weight, rows=rows)
+
+
+def resolve_device(device):
+    """Name of the device for "auto", a name, or a torch.device."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except (RuntimeError, TypeError) as error:
+        raise InvalidInputError(
+            f"Unknown device {device!r}. Use 'auto', 'cpu', 'cuda' or 'cuda:0'."
+        ) from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InvalidInputError(
+            f"device={device!r} asks for CUDA, but torch sees no CUDA device here. Use "
+            "device='auto' or 'cpu'."
+        )
+    return str(device)
+
+
+def resolve_precision(precision, device, fmt):
+    """Precision of the forward and backward passes for "auto" or a name."""
+    if precision != "auto":
+        return precision
+    on_gpu = torch.device(device).type == "cuda"
+    return (
+        "bf16"
+        if on_gpu and fmt.shape is not None and len(fmt.shape) == 3
+        else "float32"
+    )
+
+
+def build_net(params, nested, fmt, X, n_classes):
+    """The net that every member is a copy of.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the ensemble.
+    nested : dict
+        Its ``estimator__...`` parameters.
+    fmt : InputFormat
+    X : ndarray, dict or Dataset
+        For the statistics of the input.
+    n_classes : int
+    """
+    net = as_skorch_net(params["estimator"], fmt.shape, n_classes, nested)
+    schedule = params["lr_schedule"]
+    callbacks = list(params["callbacks"] or [])
+    if isinstance(schedule, LRScheduler):
+        callbacks.append(("lr_schedule", schedule))
+    return member_net(
+        net,
+        statistics=input_statistics(X, fmt) if params["standardize"] else None,
+        sam=resolve_sam(params["sam"]),
+        device=resolve_device(params["device"]),
+        settings={
+            k: params[k] for k in ("lr", "batch_size", "max_epochs", "optimizer")
+        },
+        callbacks=callbacks,
+    )
+
+
+def resolve_sam(sam):
+    """Class of the sharpness-aware optimizer for a name or a class."""
+    if isinstance(sam, str) and sam in SAM_OPTIMIZERS:
+        return SAM_OPTIMIZERS[sam]
+    if isinstance(sam, type) and issubclass(sam, SharpnessAwareOptimizer):
+        return sam
+    names = ", ".join(map(repr, SAM_OPTIMIZERS))
+    raise InvalidInputError(
+        f"Unknown sam {sam!r}. Choose one of {names}, or pass a subclass of "
+        "SharpnessAwareOptimizer."
+    )
+
+
+def make_settings(params: dict[str, Any], net, fmt, n_members):
+    """What every phase has in common, from the parameters and the net's own."""
+    schedule = params["lr_schedule"]
+    if schedule is None:
+        # The default recipe anneals; a configured net keeps its own learning rate.
+        is_net = isinstance(params["estimator"], NeuralNetClassifier)
+        schedule = "constant" if is_net else "cosine"
+    if isinstance(schedule, LRScheduler):
+        schedule = "constant"  # the callback sets the rate
+    return Settings(
+        n_epochs=net.max_epochs,
+        batch_size=net.batch_size,
+        rho=member_rho(params["rho"], n_members),
+        warmup=params["warmup"],
+        lr_schedule=resolve_schedule(schedule),
+        transform=resolve_transform(params["train_transform"]),
+        precision=resolve_precision(params["precision"], net.device, fmt),
+    )

@@ -1,0 +1,272 @@
+"""The border: what a user passes as X, y and weights, made clean for skorch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import issparse
+from sklearn.utils import check_array, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    check_consistent_length,
+    column_or_1d,
+    validate_data,
+)
+from torch.utils.data import Dataset
+
+from sklearn_sharpbalance._validation import check_sample_weight
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["InputFormat", "check_X", "check_weights", "check_y", "input_statistics"]
+
+PICTURE_CHANNELS = (1, 3, 4)
+STATISTICS_ITEMS = 4096  # of a Dataset, evenly spaced: a full pass may take minutes
+
+
+@dataclass(frozen=True)
+class InputFormat:
+    """How the samples of a fit are laid out.
+
+    Attributes
+    ----------
+    kind : str
+        "table", "pictures", "array", "dict" or "dataset".
+    given_shape : tuple of int or None
+        Shape of one sample as the user passes it.
+    shape : tuple of int or None
+        Shape of one sample as the module sees it; pictures have channels first.
+    """
+
+    kind: str
+    given_shape: tuple[int, ...] | None
+    shape: tuple[int, ...] | None
+
+    def to_module(self, X):
+        """Batch of the user's layout in the module's layout."""
+        if self.kind != "pictures" or self.given_shape == self.shape:
+            return X
+        if len(self.given_shape) == 2:
+            return X[:, None]  # grey pictures without a channel axis
+        return np.ascontiguousarray(np.moveaxis(X, -1, 1))
+
+
+def check_X(estimator, X, *, reset):
+    """Validate X and lay it out as the module sees it.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        Gets ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
+    X : array-like, DataFrame, tensor, dict of arrays, or Dataset
+    reset : bool
+        True in ``fit``; False checks against what was fitted.
+
+    Returns
+    -------
+    X : ndarray, dict of ndarray, or Dataset
+    input_format : InputFormat
+    """
+    if isinstance(X, Dataset):
+        return _check_dataset(X)
+    if isinstance(X, Mapping) and not issparse(X):  # some sparse matrices are both
+        return _check_dict(X)
+    X = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else X
+    keeps_bytes = getattr(X, "dtype", None) == np.uint8 and np.ndim(X) > 2
+    X = validate_data(
+        estimator,
+        X,
+        reset=reset,
+        dtype=np.uint8 if keeps_bytes else np.float32,
+        order="C",
+        allow_nd=True,
+        ensure_min_samples=1,
+    )
+    fmt = _array_format(X)
+    return fmt.to_module(X), fmt
+
+
+def _array_format(X):
+    shape = X.shape[1:]
+    if len(shape) == 1:
+        return InputFormat("table", shape, shape)
+    if len(shape) == 2 and X.dtype == np.uint8:
+        return InputFormat("pictures", shape, (1, *shape))
+    if len(shape) == 3 and shape[0] in PICTURE_CHANNELS:
+        return InputFormat("pictures", shape, shape)
+    if len(shape) == 3 and shape[-1] in PICTURE_CHANNELS:
+        return InputFormat("pictures", shape, (shape[-1], *shape[:-1]))
+    if X.dtype == np.uint8:
+        raise InvalidInputError(
+            f"Pictures must be (N, H, W, C) or (N, C, H, W) with C in "
+            f"{PICTURE_CHANNELS}, or (N, H, W); got uint8 of shape {X.shape}."
+        )
+    return InputFormat("array", shape, shape)
+
+
+def _check_dataset(dataset):
+    if not hasattr(dataset, "__len__") or len(dataset) == 0:
+        raise InvalidInputError(
+            "A Dataset must have a length and at least one item; got "
+            f"{type(dataset).__name__} of length {getattr(dataset, '__len__', None)}."
+        )
+    item = dataset[0]
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        raise InvalidInputError(
+            "Each item of a Dataset must be a pair (x, label); "
+            f"{type(dataset).__name__}[0] is a {type(item).__name__}. A dataset "
+            "without labels cannot be fitted."
+        )
+    x = item[0]
+    if not isinstance(x, torch.Tensor | np.ndarray):
+        raise InvalidInputError(
+            f"The inputs of a Dataset must be tensors or arrays, got "
+            f"{type(x).__name__}. Give it a transform such as "
+            "torchvision.transforms.v2.PILToTensor()."
+        )
+    return dataset, InputFormat("dataset", tuple(x.shape), tuple(x.shape))
+
+
+def _check_dict(X):
+    if not X:
+        raise InvalidInputError("X is an empty dictionary. Pass one array per input.")
+    arrays = {}
+    for key, value in X.items():
+        value = value.detach().cpu().numpy() if torch.is_tensor(value) else value
+        array = check_array(value, allow_nd=True, ensure_2d=False, input_name=key)
+        floating = np.issubdtype(array.dtype, np.floating)
+        arrays[key] = array.astype(np.float32 if floating else array.dtype, copy=False)
+    check_consistent_length(*arrays.values())
+    return arrays, InputFormat("dict", None, None)
+
+
+def check_y(X, y, classes=None):
+    """Classes and codes of the labels.
+
+    Parameters
+    ----------
+    X : ndarray, dict or Dataset
+        Validated samples.
+    y : array-like of shape (N,) or None
+    classes : array-like of shape (C,) or None
+        All classes there are; None takes those in ``y``.
+
+    Returns
+    -------
+    classes : ndarray of shape (C,)
+    codes : ndarray of shape (N,), dtype int64
+    """
+    if isinstance(X, Dataset):
+        if y is None:
+            y = dataset_labels(X)
+        n_samples = len(X)
+    else:
+        n_samples = len(next(iter(X.values()))) if isinstance(X, dict) else len(X)
+    if y is None:
+        raise InvalidInputError(
+            "requires y to be passed, but the target y is None. Pass the labels."
+        )
+    y = column_or_1d(np.asarray(y) if torch.is_tensor(y) else y, warn=True)
+    if len(y) != n_samples:
+        raise InvalidInputError(
+            "Found input variables with inconsistent numbers of samples: X has "
+            f"{n_samples}, y has {len(y)}."
+        )
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise InvalidInputError("Input y contains NaN or infinity.")
+    check_classification_targets(y)
+    found, codes = np.unique(y, return_inverse=True)
+    classes = found if classes is None else np.unique(classes)
+    unknown = np.setdiff1d(found, classes)
+    if len(unknown):
+        raise InvalidInputError(
+            f"y holds labels {unknown[:5].tolist()} that are not among the classes "
+            f"{classes[:10].tolist()}. Name all classes in the first call."
+        )
+    codes = np.searchsorted(classes, found)[codes]
+    if len(classes) < 2:
+        raise InvalidInputError(
+            f"A classifier needs samples of at least 2 classes, but y holds one class: "
+            f"{classes[0]!r}."
+        )
+    return classes, codes.astype(np.int64)
+
+
+def dataset_labels(dataset):
+    """Labels of a Dataset: from what it publishes, else by reading every item."""
+    for name in ("targets", "labels"):
+        labels = getattr(dataset, name, None)
+        if labels is not None and len(labels) == len(dataset):
+            return np.asarray(labels)
+    tensors = getattr(dataset, "tensors", None)
+    if tensors is not None and len(tensors) > 1:
+        return tensors[1].cpu().numpy()
+    parent, indices = (
+        getattr(dataset, "dataset", None),
+        getattr(dataset, "indices", None),
+    )
+    if parent is not None and indices is not None:
+        return dataset_labels(parent)[np.asarray(indices)]
+    return np.asarray([np.asarray(dataset[i][1]).item() for i in range(len(dataset))])
+
+
+def check_weights(X, y, sample_weight, class_weight):
+    """Weight of each sample with mean one, or None if all weigh the same.
+
+    Parameters
+    ----------
+    X : ndarray, dict or Dataset
+    y : ndarray of shape (N,)
+        Labels as the user knows them, which ``class_weight`` speaks of.
+    sample_weight : array-like of shape (N,) or None
+    class_weight : dict, "balanced" or None
+    """
+    if sample_weight is None and class_weight is None:
+        return None
+    weight = check_sample_weight(sample_weight, y)
+    if class_weight is not None:
+        weight = weight * compute_sample_weight(class_weight, y)
+    if weight.sum() <= 0:
+        raise InvalidInputError(
+            "Sample weights must contain at least one non-zero number, got only zeros."
+        )
+    return (weight / weight.mean()).astype(np.float32)
+
+
+def input_statistics(X, fmt):
+    """Mean and scale of each feature or channel as tensors; None for dictionaries.
+
+    A constant feature keeps scale one.
+    """
+    if fmt.kind == "dict":
+        return None
+    if fmt.kind == "dataset":
+        step = max(1, len(X) // STATISTICS_ITEMS)
+        X = np.stack([np.asarray(X[i][0]) for i in range(0, len(X), step)])
+    is_picture = X.ndim == 4
+    axes = (0, 2, 3) if is_picture else (0,)
+    mean, scale = _moments(X, axes)
+    scale[scale < 1e-8 * np.maximum(1.0, np.abs(mean))] = 1.0
+    shape = (-1, 1, 1) if is_picture else mean.shape
+    return tuple(
+        torch.tensor(value.reshape(shape), dtype=torch.float32)
+        for value in (mean, scale)
+    )
+
+
+def _moments(X, axes, rows=4096):
+    """Mean and standard deviation in float64 without a float64 copy of X."""
+    n, first, second = 0, 0.0, 0.0
+    center = (
+        X[:1].astype(np.float64).mean(axis=axes, keepdims=True)
+    )  # against cancelling
+    for start in range(0, len(X), rows):
+        block = X[start : start + rows].astype(np.float64) - center
+        n += block.size // np.prod(
+            [s for i, s in enumerate(block.shape) if i not in axes]
+        )
+        first = first + block.sum(axis=axes)
+        second = second + np.square(block).sum(axis=axes)
+    mean = first / n
+    variance = np.maximum(second / n - mean**2, 0.0)
+    return mean + center.reshape(mean.shape), np.sqrt(variance)

@@ -1,0 +1,128 @@
+"""Telling the user how a fit goes: progress bars and scikit-learn's callbacks."""
+
+from contextlib import contextmanager
+
+try:  # new in scikit-learn 1.9 and still experimental there
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # pragma: no cover
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stands in where scikit-learn has no callbacks."""
+
+    def with_callbacks(method):
+        """The method as it is."""
+        return method
+
+
+__all__ = ["CallbackSupportMixin", "FitMonitor", "with_callbacks"]
+
+
+class FitMonitor:
+    """Follows a fit: phases, then members, then epochs.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        Whose callbacks are called.
+    n_members : int
+    n_segments, n_epochs : int
+        Length of the plan.
+    verbose : int
+        0 is silent, 1 shows a progress bar per member, 2 prints every epoch.
+    """
+
+    def __init__(self, estimator, n_members, n_segments, n_epochs, verbose):
+        self.estimator, self.n_members, self.verbose = estimator, n_members, verbose
+        self.n_epochs = n_epochs
+        self._root = None
+        if hasattr(estimator, "_init_callback_context"):
+            self._root = estimator._init_callback_context(max_subtasks=n_segments)
+            self._root.call_on_fit_task_begin(estimator=estimator)
+        self._bar, self._tasks = None, []
+        self._members: dict[int, object] = {}
+        self.stop = False
+
+    @contextmanager
+    def fit(self):
+        """Show the bars while the block runs."""
+        if self.verbose != 1:
+            yield self
+        else:
+            with _progress() as self._bar:
+                self._tasks = [
+                    self._bar.add_task(f"member {i}", total=self.n_epochs, loss="")
+                    for i in range(self.n_members)
+                ]
+                yield self
+        if self._root is not None:
+            self._root.call_on_fit_task_end(estimator=self.estimator)
+
+    @contextmanager
+    def segment(self, segment):
+        """Follow one segment; yields the function that engines call every epoch."""
+        context, self._members = None, {}
+        if self._root is not None:
+            context = self._root.subcontext(
+                task_name=segment.name,
+                max_subtasks=self.n_members,
+                sequential_subtasks=False,
+            ).call_on_fit_task_begin(estimator=self.estimator)
+        yield lambda member, record: self._epoch(context, segment, member, record)
+        for member_context in self._members.values():
+            member_context.call_on_fit_task_end(estimator=self.estimator)
+        for task in self._tasks:
+            self._bar.update(task, completed=segment.stop)
+        if context is not None:
+            self.stop |= bool(context.call_on_fit_task_end(estimator=self.estimator))
+
+    def _epoch(self, context, segment, member, record):
+        """One epoch of one member is over; True asks the member to stop."""
+        if self.verbose > 1:
+            print(_line(member, record))
+        if self._bar is not None:
+            self._bar.update(
+                self._tasks[member],
+                completed=record["epoch"],
+                description=f"member {member}, {segment.name}",
+                loss=f"loss {record['train_loss']:.4f}",
+            )
+        if context is None:
+            return False
+        if member not in self._members:
+            self._members[member] = context.subcontext(
+                task_name="member",
+                task_id=member,
+                max_subtasks=segment.stop - segment.start,
+            ).call_on_fit_task_begin(estimator=self.estimator)
+        epoch = self._members[member].subcontext(task_name="epoch")
+        epoch.call_on_fit_task_begin(estimator=self.estimator)
+        return bool(epoch.call_on_fit_task_end(estimator=self.estimator))
+
+
+def _progress():
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TimeRemainingColumn(),
+    )
+
+
+def _line(member, record):
+    values = [
+        f"{name} {record[name]:.4f}"
+        for name in ("train_loss", "valid_loss", "valid_acc", "lr")
+        if name in record
+    ]
+    return f"member {member} epoch {record['epoch']} {record['phase']}: " + ", ".join(
+        values
+    )

@@ -1,0 +1,73 @@
+"""Parameters with a double underscore that reach inside parts given by name."""
+
+from sklearn.base import BaseEstimator
+
+__all__ = ["NestedParamsMixin"]
+
+
+class NestedParamsMixin(BaseEstimator):
+    """Takes ``part__name=value`` also where the part is a name, a class or None.
+
+    scikit-learn passes such a parameter on to the part, which must be an object by
+    then. Here a part may still be a name ("fisher_trace"), a module class or None;
+    its parameters are kept beside it and given to it in ``fit``.
+    """
+
+    _nested_parts: tuple[str, ...] = ()
+
+    def _keep_nested(self, params):
+        for name, value in params.items():
+            if name == "nested":  # as a name it means nothing; scikit-learn tries it
+                continue
+            if name.partition("__")[0] not in self._nested_parts or "__" not in name:
+                raise TypeError(
+                    f"{type(self).__name__} got an unexpected parameter {name!r}. "
+                    f"Parameters of a part start with one of "
+                    f"{[part + '__' for part in self._nested_parts]}."
+                )
+            setattr(self, name, value)
+
+    def _nested(self, part):
+        """Parameters kept for one part, without its prefix."""
+        prefix = part + "__"
+        return {
+            k[len(prefix) :]: v for k, v in vars(self).items() if k.startswith(prefix)
+        }
+
+    def get_params(self, deep=True):
+        """Get the parameters of this estimator, kept nested ones included.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to add the parameters of parts that are estimators.
+
+        Returns
+        -------
+        params : dict
+        """
+        kept = {k: v for k, v in vars(self).items() if "__" in k.strip("_")}
+        return super().get_params(deep=deep) | kept
+
+    def set_params(self, **params):
+        """Set parameters of this estimator and of its parts.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self : estimator instance
+        """
+        direct, kept = {}, {}
+        for name, value in params.items():
+            part, separator, _ = name.partition("__")
+            is_kept = part in self._nested_parts and not hasattr(
+                params.get(part, getattr(self, part, None)), "set_params"
+            )
+            is_kept = (separator and is_kept) or name == "nested"
+            (kept if is_kept else direct)[name] = value
+        super().set_params(**direct)
+        self._keep_nested(kept)
+        return self

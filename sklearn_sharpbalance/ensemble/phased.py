@@ -1,0 +1,271 @@
+"""The fit that SharpBalance and its baselines share: phases over skorch members."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sklearn_sharpbalance.engine import EngineChoice, choose_engine
+from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS, Aggregation
+from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
+from sklearn_sharpbalance.ensemble.early_stopping import (
+    EarlyStopping,
+    check_early_stopping,
+)
+from sklearn_sharpbalance.ensemble.fitting import (
+    Seeds,
+    build_net,
+    draw_seeds,
+    hold_out,
+    make_settings,
+    training_data,
+)
+from sklearn_sharpbalance.ensemble.inputs import InputFormat
+from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
+from sklearn_sharpbalance.ensemble.plan import Segment, plan_segments, warmup_length
+from sklearn_sharpbalance.ensemble.training import EnsembleState, Trainer
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members import MemberState, initial_state, restore
+from sklearn_sharpbalance.members.check import check_module
+from sklearn_sharpbalance.members.schedules import constant
+from sklearn_sharpbalance.members.state import capture
+from sklearn_sharpbalance.selection import SUBSET_SELECTORS
+from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
+
+__all__ = ["PhasedEnsemble"]
+
+
+class PhasedEnsemble(BaseDeepEnsemble):
+    """Warm-up, score, select, train on.
+
+    A child class names its parameters; :meth:`_full_params` fills in those that it
+    does not offer.
+    """
+
+    _nested_parts = ("estimator", "sharpness", "selection", "aggregation")
+
+    def _full_params(self):
+        return self.get_params(deep=False)
+
+    @with_callbacks
+    def fit(self, X, y=None, sample_weight=None):
+        """Train the members.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, ...), dict of arrays, or Dataset
+            A table (N, F); pictures (N, H, W), (N, H, W, C) or (N, C, H, W), of uint8
+            or float; any array with one row per sample for a module of your own; a
+            dictionary of arrays, passed to the module as keywords; or a torch Dataset
+            of (x, label) pairs.
+        y : array-like of shape (N,), default=None
+            Labels of any type; None takes those of a Dataset.
+        sample_weight : array-like of shape (N,), default=None
+            Weight of each sample in the loss and in the sharpness scores.
+
+        Returns
+        -------
+        self : estimator instance
+        """
+        with _keeping_fitted_state(self):
+            job = self._prepare(X, y, sample_weight)
+            self._train(job, EnsembleState(self._first_members(job)))
+        return self
+
+    @with_callbacks
+    def partial_fit(self, X, y=None, classes=None, sample_weight=None):
+        """Train every member for one more epoch on the given samples.
+
+        The first ``warmup_epochs`` calls warm up; each later one scores the given
+        samples, selects, and trains on them. Members keep weights, momentum and the
+        statistics of the input from the first call; the learning rate does not
+        anneal, since the number of calls to come is not known.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, ...), dict of arrays, or Dataset
+        y : array-like of shape (N,), default=None
+        classes : array-like of shape (C,), default=None
+            All classes there will be; needed in the first call if ``y`` lacks some.
+        sample_weight : array-like of shape (N,), default=None
+
+        Returns
+        -------
+        self : estimator instance
+        """
+        with _keeping_fitted_state(self):
+            first = not hasattr(self, "estimators_")
+            job = self._prepare(X, y, sample_weight, classes=classes, go_on=not first)
+            members = self._first_members(job) if first else self._fitted_members()
+            self._train_one_epoch(job, members)
+        return self
+
+    def _prepare(self, X, y, sample_weight, *, classes=None, go_on=False):
+        """Validate everything and turn names into objects, before any work."""
+        self._validate_params()
+        params = self._full_params()
+        data, fmt, classes = training_data(
+            self,
+            X,
+            y,
+            sample_weight,
+            params["class_weight"],
+            classes=self.classes_ if go_on else classes,
+            reset=not go_on,
+        )
+        n_members = len(self.estimators_) if go_on else params["n_estimators"]
+        seeds = draw_seeds(params["random_state"], n_members)
+        data = hold_out(data, params["validation_fraction"], seeds.split)
+        check_early_stopping(params["early_stopping"], data)
+        if go_on:
+            net = self.net_
+        else:
+            nested = self._nested("estimator")
+            net = build_net(params, nested, fmt, data.X, len(classes))
+        settings = make_settings(params, net, fmt, n_members)
+        engine, choice = choose_engine(
+            params["engine"], net, data, n_members, n_jobs=params["n_jobs"]
+        )
+        trainer = Trainer(
+            net,
+            data,
+            settings,
+            scorer=self._scorer(params),
+            selector=self._selector(params),
+            engine=engine,
+            selection_seed=seeds.selection,
+            n_jobs=params["n_jobs"],
+            memory=params["memory"],
+        )
+        aggregation = self._aggregation(params)
+        return FitJob(params, trainer, aggregation, seeds, fmt, classes, choice)
+
+    def _scorer(self, params):
+        scorer = SHARPNESS_SCORERS.resolve(params["sharpness"])
+        return scorer.set_params(**self._nested("sharpness"))
+
+    def _selector(self, params):
+        selector = SUBSET_SELECTORS.resolve(params["selection"])
+        by_name = isinstance(params["selection"], str)
+        if by_name and "flat_ratio" in selector.get_params():
+            selector.set_params(flat_ratio=params["flat_ratio"])
+        return selector.set_params(**self._nested("selection"))
+
+    def _aggregation(self, params):
+        aggregation = AGGREGATIONS.resolve(params["aggregation"])
+        return aggregation.set_params(**self._nested("aggregation"))
+
+    def _first_members(self, job):
+        """Members before training: fresh, or with the weights of an earlier fit."""
+        net = job.trainer.net
+        members = [
+            initial_state(net, i, seed) for i, seed in enumerate(job.seeds.members)
+        ]
+        if job.params["warm_start"] and hasattr(self, "estimators_"):
+            for member, fitted in zip(members, self._fitted_members()):
+                _take_weights(member, fitted)
+        check_module(net, members[0], job.trainer.data, len(job.classes))
+        return members
+
+    def _fitted_members(self):
+        return [
+            capture(net, MemberState(i, seed, {}))
+            for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
+        ]
+
+    def _train(self, job, state):
+        """Run the whole plan and keep its result."""
+        stopping = EarlyStopping.of(job.params["early_stopping"], job.aggregation)
+        n_epochs = job.trainer.settings.n_epochs
+        segments = plan_segments(
+            n_epochs,
+            warmup_length(job.params["warmup_epochs"], n_epochs),
+            reselect_every=job.params["reselect_every"],
+            cut_every=1 if stopping else None,
+        )
+        verbose = job.params["verbose"]
+        monitor = FitMonitor(self, len(state.members), len(segments), n_epochs, verbose)
+        with monitor.fit():
+            for segment in segments:
+                with monitor.segment(segment) as on_epoch:
+                    state = job.trainer.run(state, segment, on_epoch)
+                if stopping and stopping.update(job.trainer, state):
+                    break
+                if monitor.stop or all(member.stopped for member in state.members):
+                    break
+        if stopping:
+            self.validation_scores_ = np.asarray(stopping.scores)
+        self._keep(job, stopping.best if stopping else state)
+        self.n_iter_ = state.epoch
+
+    def _train_one_epoch(self, job, members):
+        """One epoch on the samples of one ``partial_fit`` call."""
+        trainer, epoch = job.trainer, getattr(self, "n_iter_", 0)
+        n_warmup = warmup_length(job.params["warmup_epochs"], trainer.settings.n_epochs)
+        balanced = epoch >= n_warmup
+        name = "balanced" if balanced else "warmup"
+        segment = Segment(name, epoch, epoch + 1, select=balanced)
+        trainer.settings = replace(trainer.settings, lr_schedule=constant)
+        state = trainer.run(EnsembleState(members, epoch=epoch), segment)
+        self._keep(job, state)
+        self.n_iter_ = epoch + 1
+
+    def _keep(self, job, state):
+        """Set what ``fit`` leaves behind."""
+        trainer = job.trainer
+        self.classes_ = job.classes
+        self.input_format_ = job.input_format
+        self.net_ = trainer.net
+        self.member_seeds_ = [member.seed for member in state.members]
+        self.estimators_ = [restore(trainer.net, member) for member in state.members]
+        self.aggregation_ = job.aggregation
+        self.predictors_ = job.aggregation.prepare(self.estimators_, trainer.data)
+        self.sam_masks_ = trainer.masks(state)
+        self.sharpness_ = state.sharpness
+        self.history_ = [member.history for member in state.members]
+        self.engine_ = job.engine
+        self.train_indices_ = trainer.data.rows
+
+
+@dataclass(frozen=True)
+class FitJob:
+    """Everything that a fit has settled before its first epoch."""
+
+    params: dict[str, Any]
+    trainer: Trainer
+    aggregation: Aggregation
+    seeds: Seeds
+    input_format: InputFormat
+    classes: np.ndarray
+    engine: EngineChoice
+
+
+@contextmanager
+def _keeping_fitted_state(estimator):
+    """Leave what was fitted before untouched if the block fails."""
+
+    def fitted():
+        return {k: v for k, v in vars(estimator).items() if k.endswith("_")}
+
+    before = fitted()
+    try:
+        yield
+    except BaseException:
+        for name in fitted():
+            delattr(estimator, name)
+        vars(estimator).update(before)
+        raise
+
+
+def _take_weights(member, fitted):
+    """Start a member from fitted weights; statistics of the input stay its own."""
+    weights = {k: v for k, v in fitted.module.items() if k.startswith("module.")}
+    for key, value in weights.items():
+        if key not in member.module or member.module[key].shape != value.shape:
+            raise InvalidInputError(
+                f"warm_start=True goes on from the fitted weights, but {key!r} has "
+                f"shape {tuple(value.shape)} there and does not fit the new network or "
+                "data. Set warm_start=False."
+            )
+    member.module.update(weights)

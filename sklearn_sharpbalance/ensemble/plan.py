@@ -1,0 +1,99 @@
+"""The plan of a fit: which epochs run under which rule, drawn up before it starts."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["Segment", "Settings", "member_rho", "plan_segments", "warmup_length"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Epochs ``start`` to ``stop``; ``select`` draws the SAM sets anew before them."""
+
+    name: str
+    start: int
+    stop: int
+    select: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every phase of a fit has in common."""
+
+    n_epochs: int
+    batch_size: int
+    rho: tuple[float, ...]
+    warmup: str
+    lr_schedule: object
+    transform: object = None
+    precision: str = "float32"
+
+
+def warmup_length(warmup_epochs, n_epochs):
+    """Number of warm-up epochs from a count or a share.
+
+    Examples
+    --------
+    >>> warmup_length(0.5, 9), warmup_length(3, 9)
+    (4, 3)
+    """
+    if isinstance(warmup_epochs, Integral):
+        if warmup_epochs > n_epochs:
+            raise InvalidInputError(
+                f"warmup_epochs={warmup_epochs} is more than max_epochs={n_epochs}. "
+                "Pass fewer epochs, or a share such as 0.5."
+            )
+        return int(warmup_epochs)
+    return int(warmup_epochs * n_epochs)
+
+
+def plan_segments(n_epochs, n_warmup, *, reselect_every=None, cut_every=None):
+    """Cut a training into segments.
+
+    Parameters
+    ----------
+    n_epochs, n_warmup : int
+    reselect_every : int or None
+        Choose the SAM sets anew every so many balanced epochs.
+    cut_every : int or None
+        End a segment at least every so many epochs, so that something can look at
+        the members in between (early stopping, checkpoints). Members do not notice.
+
+    Returns
+    -------
+    segments : list of Segment
+
+    Examples
+    --------
+    >>> plan_segments(4, 2)
+    [Segment(name='warmup', start=0, stop=2, select=False),
+     Segment(name='balanced', start=2, stop=4, select=True)]
+    """
+    selects = {n_warmup}
+    if reselect_every is not None:
+        selects.update(range(n_warmup, n_epochs, reselect_every))
+    cuts = {0, n_epochs, *selects}
+    if cut_every is not None:
+        cuts.update(range(0, n_epochs, cut_every))
+    edges = sorted(cut for cut in cuts if cut <= n_epochs)
+    return [
+        Segment("balanced" if a >= n_warmup else "warmup", a, b, select=a in selects)
+        for a, b in pairwise(edges)
+    ]
+
+
+def member_rho(rho, n_members):
+    """One radius per member from a number or a sequence."""
+    values = np.atleast_1d(np.asarray(rho, dtype=float))
+    if values.shape not in ((1,), (n_members,)):
+        raise InvalidInputError(
+            f"rho must be a number or one number per member ({n_members}), got {rho!r}."
+        )
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise InvalidInputError(f"rho must be finite and not negative, got {rho!r}.")
+    return tuple(np.broadcast_to(values, n_members).tolist())

@@ -1,0 +1,230 @@
+"""SharpBalance: every member flat, but not on the same samples."""
+
+from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
+from sklearn_sharpbalance.engine.choice import ENGINES
+from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
+
+__all__ = ["SharpBalanceEnsembleClassifier"]
+
+PRECISIONS = {"auto", "float32", "tf32", "bf16", "fp16"}
+COMMON_CONSTRAINTS: dict = {
+    "n_estimators": [Interval(Integral, 1, None, closed="left")],
+    "max_epochs": [Interval(Integral, 1, None, closed="left"), None],
+    "lr": [Interval(Real, 0, None, closed="neither"), None],
+    "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+    "standardize": ["boolean"],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
+    "early_stopping": ["boolean", Interval(Integral, 1, None, closed="left")],
+    "class_weight": [dict, StrOptions({"balanced"}), None],
+    "warm_start": ["boolean"],
+    "engine": [StrOptions({"auto", *ENGINES})],
+    "precision": [StrOptions(PRECISIONS)],
+    "n_jobs": [Integral, None],
+    "callbacks": [list, None],
+    "random_state": ["random_state"],
+    "verbose": ["verbose"],
+}
+
+
+class SharpBalanceEnsembleClassifier(PhasedEnsemble):
+    r"""Deep ensemble whose members are flat on different samples.
+
+    After a warm-up each member scores every training sample by its sharpness. From
+    then on member i applies sharpness-aware minimization (SAM) to the samples that
+    the *other* members find sharp, and plain descent to the rest. Members become
+    flat without becoming alike.
+
+    Parameters
+    ----------
+    estimator : None, nn.Module class, instance or factory, or NeuralNetClassifier, \
+            default=None
+        What a member is. None chooses a network by the shape of X. A module class or
+        factory gets ``n_classes`` and ``n_features`` or ``in_channels`` if its
+        signature names them and they are not given. An instance is a prototype: it is
+        copied and re-initialised. A configured skorch net keeps its own settings where
+        the parameters below are None.
+    n_estimators : int, default=3
+        Number of members.
+    rho : float or sequence of float, default=0.05
+        Radius of the SAM perturbation; a sequence gives one per member.
+    flat_ratio : float, default=0.4
+        Share of the samples that each member proposes to the others.
+    sam : {"sam", "asam", "gsam", "friendly"} or optimizer class, default="sam"
+        Kind of sharpness-aware step, around the member's own optimizer.
+    warmup : {"sam", "sgd"}, default="sam"
+        How members train before the selection.
+    warmup_epochs : int or float, default=0.5
+        Epochs before the selection, as a count or as a share of ``max_epochs``.
+    max_epochs : int or None, default=None
+        Epochs in all; None is 50, or the setting of a configured net.
+    reselect_every : int or None, default=None
+        Score and select again every so many epochs; None selects once.
+    lr : float or None, default=None
+        Learning rate; None is 0.1, or the setting of a configured net.
+    lr_schedule : {"cosine", "steps", "one_cycle", "constant"}, callable or skorch \
+            LRScheduler, default=None
+        "steps" divides by ten at one half and three quarters, as the paper does. A
+        callable maps progress in [0, 1) to a factor. None is "cosine", or "constant"
+        for a configured net.
+    batch_size : int or None, default=None
+        None is 128, or the setting of a configured net.
+    optimizer : torch.optim.Optimizer class or None, default=None
+        Base optimizer; None is SGD with momentum 0.9 and weight decay 5e-4, or the
+        setting of a configured net.
+    standardize : bool, default=True
+        Give each feature or channel mean zero and variance one. The statistics are
+        kept in the members.
+    train_transform : {"crop_flip"}, callable or None, default=None
+        Augmentation of a batch on the device, before standardisation; scoring and
+        prediction never see it. Any ``torchvision.transforms.v2`` transform will do.
+    sharpness : str, SharpnessScorer or callable, default="fisher_trace"
+        How members score samples.
+    selection : str, SubsetSelector or callable, default="sharpbalance"
+        Which samples get SAM. ``flat_ratio`` applies to a rule given by name.
+    aggregation : str, Aggregation or callable, default="mean_logit"
+        How members become one prediction.
+    validation_fraction : float or None, default=None
+        Share of the samples held out, stratified.
+    early_stopping : bool or int, default=False
+        Stop when the *ensemble's* accuracy on the held-out part has not risen for so
+        many epochs (True: 10), and go back to its best epoch.
+    class_weight : dict, "balanced" or None, default=None
+    warm_start : bool, default=False
+        Start the next ``fit`` from the fitted weights.
+    engine : {"auto", "skorch"}, default="auto"
+        How members train; all engines give the same result.
+    device : str, default="auto"
+        "auto" takes CUDA where there is one.
+    precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
+        Of forward and backward passes; weights are float32.
+    n_jobs : int or None, default=None
+        Members that train and score at once.
+    memory : None, str or joblib.Memory, default=None
+        Caches phases and scores, so that searches share them.
+    callbacks : list or None, default=None
+        skorch callbacks for each member, besides those of a configured net.
+    random_state : int, RandomState instance or None, default=None
+        The one source of randomness; the global RNG is neither used nor changed.
+    verbose : int, default=0
+        1 shows progress bars, 2 prints every epoch.
+    **nested
+        ``estimator__...``, ``sharpness__...``, ``selection__...`` and
+        ``aggregation__...`` reach inside the parts.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (C,)
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        If X had names.
+    estimators_ : list of NeuralNetClassifier
+        The fitted members.
+    sharpness_ : ndarray of shape (M, N) or None
+        Score of each training sample by each member, at the last selection.
+    sam_masks_ : ndarray of shape (M, N), dtype bool
+        Samples that each member applied SAM to.
+    train_indices_ : ndarray of shape (N,)
+        Rows of X that were trained on; all but the held-out ones.
+    history_ : list of list of dict
+        For each member a record per epoch.
+    validation_scores_ : ndarray
+        Accuracy of the ensemble per epoch, with early stopping.
+    engine_ : EngineChoice
+        Name of the engine and why it was chosen.
+    n_iter_ : int
+        Epochs that were run.
+
+    References
+    ----------
+    Lu, Zhou, et al., Sharpness-diversity tradeoff: improving flat ensembles with
+    SharpBalance, NeurIPS 2024.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = SharpBalanceEnsembleClassifier(max_epochs=20, random_state=0).fit(X, y)
+    >>> clf.predict(X[:2])
+    array([0, 0])
+    >>> clf.sam_masks_.shape
+    (3, 150)
+    """
+
+    _parameter_constraints: dict = {
+        **COMMON_CONSTRAINTS,
+        "flat_ratio": [Interval(Real, 0, 1, closed="both")],
+        "warmup": [StrOptions({"sam", "sgd"})],
+        "warmup_epochs": [
+            Interval(Integral, 0, None, closed="left"),
+            Interval(Real, 0, 1, closed="both"),
+        ],
+        "reselect_every": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def __init__(
+        self,
+        estimator=None,
+        n_estimators=3,
+        *,
+        rho=0.05,
+        flat_ratio=0.4,
+        sam="sam",
+        warmup="sam",
+        warmup_epochs=0.5,
+        max_epochs=None,
+        reselect_every=None,
+        lr=None,
+        lr_schedule=None,
+        batch_size=None,
+        optimizer=None,
+        standardize=True,
+        train_transform=None,
+        sharpness="fisher_trace",
+        selection="sharpbalance",
+        aggregation="mean_logit",
+        validation_fraction=None,
+        early_stopping=False,
+        class_weight=None,
+        warm_start=False,
+        engine="auto",
+        device="auto",
+        precision="auto",
+        n_jobs=None,
+        memory=None,
+        callbacks=None,
+        random_state=None,
+        verbose=0,
+        **nested,
+    ):
+        self.estimator = estimator
+        self.n_estimators = n_estimators
+        self.rho = rho
+        self.flat_ratio = flat_ratio
+        self.sam = sam
+        self.warmup = warmup
+        self.warmup_epochs = warmup_epochs
+        self.max_epochs = max_epochs
+        self.reselect_every = reselect_every
+        self.lr = lr
+        self.lr_schedule = lr_schedule
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.standardize = standardize
+        self.train_transform = train_transform
+        self.sharpness = sharpness
+        self.selection = selection
+        self.aggregation = aggregation
+        self.validation_fraction = validation_fraction
+        self.early_stopping = early_stopping
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.engine = engine
+        self.device = device
+        self.precision = precision
+        self.n_jobs = n_jobs
+        self.memory = memory
+        self.callbacks = callbacks
+        self.random_state = random_state
+        self.verbose = verbose
+        self._keep_nested(nested)

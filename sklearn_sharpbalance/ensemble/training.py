@@ -1,0 +1,129 @@
+"""The loop over phases: warm-up, score, select, train on. Plain values in and out."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_memory
+
+from sklearn_sharpbalance.ensemble.plan import Segment, Settings
+from sklearn_sharpbalance.members import (
+    MemberState,
+    Phase,
+    part_sizes,
+    score_member,
+)
+
+__all__ = ["EnsembleState", "Trainer"]
+
+
+@dataclass
+class EnsembleState:
+    """All there is between two segments: a fit can go on from it anywhere."""
+
+    members: list[MemberState]
+    masks: np.ndarray | None = None  # (M, N) bool, once selected
+    sharpness: np.ndarray | None = None  # (M, N), once scored
+    epoch: int = 0
+    phases: list[str] = field(default_factory=list)
+
+
+class Trainer:
+    """Carries an :class:`EnsembleState` from segment to segment.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Settings shared by all members.
+    data : TrainingData
+    settings : Settings
+    scorer : SharpnessScorer
+    selector : SubsetSelector
+    engine : Engine
+    selection_seed : int
+        For the selectors that draw.
+    n_jobs : int or None
+        Members that are scored at once.
+    memory : None, str or joblib.Memory
+        Where phases and scores are cached.
+    """
+
+    def __init__(
+        self,
+        net,
+        data,
+        settings: Settings,
+        *,
+        scorer,
+        selector,
+        engine,
+        selection_seed,
+        n_jobs=None,
+        memory=None,
+    ):
+        self.net, self.data, self.settings = net, data, settings
+        self.scorer, self.selector, self.engine = scorer, selector, engine
+        self.selection_seed, self.n_jobs = selection_seed, n_jobs
+        memory = check_memory(memory)
+        self._run_phase = memory.cache(_run_phase, ignore=["on_epoch"])
+        self._score = memory.cache(_score_members, ignore=["n_jobs"])
+
+    def run(self, state: EnsembleState, segment: Segment, on_epoch=None):
+        """Train all members through one segment; returns the new state."""
+        state = self._select(state, segment) if segment.select else state
+        masks = self.masks(state, segment.name)
+        phase = self._phase(segment, masks)
+        members = self._run_phase(
+            self.engine, self.net, state.members, self.data, phase, masks, on_epoch
+        )
+        phases = [*state.phases, segment.name]
+        return replace(state, members=members, epoch=segment.stop, phases=phases)
+
+    def _select(self, state, segment):
+        shape = (len(state.members), len(self.data))
+        sharpness = np.zeros(shape)
+        if self.selector.needs_sharpness:
+            sharpness = self._score(
+                self.net, state.members, self.data, self.scorer, self.n_jobs
+            )
+        rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
+        masks = self.selector.select(sharpness, random_state=rng)
+        scored = sharpness if self.selector.needs_sharpness else None
+        return replace(state, masks=masks, sharpness=scored)
+
+    def masks(self, state, segment_name=None):
+        """SAM masks (M, N) of a segment; by default those that applied last."""
+        if segment_name != "warmup" and state.masks is not None:
+            return state.masks
+        shape = (len(state.members), len(self.data))
+        return np.full(shape, self.settings.warmup == "sam")
+
+    def _phase(self, segment, masks):
+        settings = self.settings
+        # Without SAM samples rho means nothing: zeros make such phases equal, so that
+        # a search over rho shares them.
+        rho = settings.rho if masks.any() else (0.0,) * len(masks)
+        return Phase(
+            segment.name,
+            segment.start,
+            segment.stop,
+            settings.n_epochs,
+            part_sizes(masks, settings.batch_size),
+            rho,
+            settings.lr_schedule,
+            settings.transform,
+            settings.precision,
+        )
+
+
+def _run_phase(engine, net, members, data, phase, masks, on_epoch):
+    return engine.run_phase(net, members, data, phase, masks, on_epoch)
+
+
+def _score_members(net, members, data, scorer, n_jobs):
+    """Sharpness of every sample by every member, (M, N)."""
+    return np.stack(
+        Parallel(n_jobs=n_jobs)(
+            delayed(score_member)(net, member, data, scorer) for member in members
+        )
+    )

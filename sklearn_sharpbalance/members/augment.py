@@ -1,0 +1,134 @@
+"""Augmentation of whole batches on the device.
+
+torchvision's v2 transforms take batches too, but draw one crop and one flip for the
+whole batch. A :class:`PictureTransform` draws for each picture, and draws a whole
+epoch at once, so that engines may apply it batch by batch or to many batches.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = [
+    "TRANSFORMS",
+    "EpochAugment",
+    "PictureTransform",
+    "RandomCropFlip",
+    "resolve_transform",
+]
+
+
+class PictureTransform(ABC):
+    """An augmentation whose random numbers are drawn apart from its application."""
+
+    @abstractmethod
+    def draw(self, shape: tuple[int, ...], device) -> Any:
+        """Random numbers for an array of pictures, of shape ``(*shape, ...)``.
+
+        Torch's global generator draws; engines seed it for each member and epoch.
+        """
+
+    @abstractmethod
+    def apply(self, x: torch.Tensor, drawn: Any) -> torch.Tensor:
+        """Augment pictures (B, C, H, W) of any dtype by B rows of drawn numbers."""
+
+    def __call__(self, x):
+        """Draw for a batch and augment it."""
+        return self.apply(x, self.draw((len(x),), x.device))
+
+
+class RandomCropFlip(PictureTransform):
+    """Zero-pad, crop at a random place and flip at random, picture by picture.
+
+    Parameters
+    ----------
+    padding : int, default=4
+        Pixels added on each side before the crop.
+    flip : bool, default=True
+        Whether to mirror half of the pictures left to right.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
+    >>> RandomCropFlip(padding=0, flip=False)(x).equal(x)
+    True
+    """
+
+    def __init__(self, padding=4, flip=True):
+        self.padding, self.flip = padding, flip
+
+    def draw(self, shape, device):
+        """Offsets from the top and the left, and whether to mirror: (*shape, 3)."""
+        offsets = torch.randint(2 * self.padding + 1, (*shape, 2), device=device)
+        mirror = torch.randint(2 if self.flip else 1, (*shape, 1), device=device)
+        return torch.cat([offsets, mirror], dim=-1)
+
+    def apply(self, x, drawn):
+        """One gather; the result has its channels last in memory."""
+        n, _, height, width = x.shape
+        pad, device = self.padding, x.device
+        top, left, mirror = drawn[:, :, None].unbind(1)  # (B, 1) each
+        rows = top + torch.arange(height, device=device)  # (B, H)
+        column = torch.arange(width, device=device)
+        columns = left + torch.where(mirror > 0, width - 1 - column, column)  # (B, W)
+        padded = torch.nn.functional.pad(x, (pad, pad, pad, pad))
+        sample = torch.arange(n, device=device)[:, None, None]
+        picked = padded.permute(0, 2, 3, 1)[sample, rows[:, :, None], columns[:, None]]
+        return picked.permute(0, 3, 1, 2)  # (B, C, H, W)
+
+    def __repr__(self):
+        return f"RandomCropFlip(padding={self.padding}, flip={self.flip})"
+
+
+TRANSFORMS = {"crop_flip": RandomCropFlip}
+
+
+def resolve_transform(transform):
+    """None, the transform for a name, or a function of a batch as it is."""
+    if transform is None or callable(transform):
+        return transform
+    if isinstance(transform, str) and transform in TRANSFORMS:
+        return TRANSFORMS[transform]()
+    raise InvalidInputError(
+        f"Unknown train_transform {transform!r}. Choose one of "
+        f"{', '.join(map(repr, TRANSFORMS))}, or pass a function of a batch "
+        "(B, C, H, W) such as a torchvision.transforms.v2 transform."
+    )
+
+
+class EpochAugment:
+    """Augmentation of one member's epoch.
+
+    Parameters
+    ----------
+    transform : callable or None
+    shape : tuple of (n_batches, B)
+    device : torch.device
+    """
+
+    def __init__(self, transform, shape, device):
+        self.transform = transform
+        self.drawn = None
+        if isinstance(transform, PictureTransform):
+            self.drawn = transform.draw(shape, device)  # (n_batches, B, ...)
+
+    def batch(self, t, x):
+        """Augment batch number ``t``."""
+        if self.transform is None:
+            return x
+        if self.drawn is None:
+            return self.transform(x)
+        return self.transform.apply(x, self.drawn[t])
+
+    def batches(self, start, stop, x):
+        """Augment batches ``start`` to ``stop``, given as (T, B, ...)."""
+        if self.transform is None:
+            return x
+        if self.drawn is None:
+            return torch.stack([self.transform(batch) for batch in x])
+        drawn = self.drawn[start:stop].flatten(0, 1)
+        return self.transform.apply(x.flatten(0, 1), drawn).unflatten(0, x.shape[:2])

@@ -1,0 +1,81 @@
+"""Try the module on two samples before any training, so that errors come early."""
+
+import numpy as np
+import torch
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.data import DeviceData
+from sklearn_sharpbalance.members.state import restore
+
+__all__ = ["check_module"]
+
+
+def check_module(net, state, data, n_classes):
+    """Raise one clear error if the module cannot serve these data.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+    state : MemberState
+    data : TrainingData
+    n_classes : int
+    """
+    net = restore(net, state)
+    name = type(net.module_.module).__name__
+    net.module_.eval()
+    rows = np.arange(min(2, len(data)))
+    with torch.no_grad():
+        for x, _ in DeviceData(data, net.device).iterate(rows[None]):
+            try:
+                output = net.infer(x)
+            except Exception as error:
+                shape = getattr(x, "shape", None)
+                raise InvalidInputError(
+                    f"The module {name} failed on a batch of shape {shape}: {error}. "
+                    "Check that it takes samples of the shape of X."
+                ) from error
+    _check_output(output, name, len(rows), n_classes)
+    _check_scale(net, output, name)
+
+
+def _check_output(output, name, n_samples, n_classes):
+    if not isinstance(output, torch.Tensor):
+        raise InvalidInputError(
+            f"The module {name} returned a {type(output).__name__}; it must return one "
+            f"tensor of logits of shape (n_samples, {n_classes})."
+        )
+    if output.shape != (n_samples, n_classes):
+        raise InvalidInputError(
+            f"The module {name} returned shape {tuple(output.shape)} for {n_samples} "
+            f"samples of {n_classes} classes; it must return "
+            f"({n_samples}, {n_classes})."
+        )
+    if not torch.isfinite(output).all():
+        raise InvalidInputError(
+            f"The module {name} returned values that are not finite before any "
+            "training. Check its initialisation and the scale of X."
+        )
+
+
+def _check_scale(net, output, name):
+    """Probabilities go with NLLLoss (skorch's convention), logits with all others."""
+    looks_like_proba = bool(
+        (output >= 0).all() and torch.allclose(output.sum(1).float(), _one(output))
+    )
+    takes_proba = isinstance(net.criterion_, torch.nn.NLLLoss)
+    if takes_proba and not looks_like_proba:
+        raise InvalidInputError(
+            f"With criterion=NLLLoss skorch takes probabilities from the module, but "
+            f"{name} returned others. End it with a softmax, or pass "
+            "criterion=torch.nn.CrossEntropyLoss and return logits."
+        )
+    if looks_like_proba and not takes_proba:
+        raise InvalidInputError(
+            f"The module {name} returned probabilities, but the criterion "
+            f"{type(net.criterion_).__name__} takes logits. Remove the softmax at its "
+            "end."
+        )
+
+
+def _one(output):
+    return torch.ones(len(output), device=output.device)

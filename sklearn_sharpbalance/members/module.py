@@ -1,0 +1,70 @@
+"""The module inside every member: input statistics first, then the user's module."""
+
+import copy
+import warnings
+
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+
+__all__ = ["MemberModule", "fresh_copy"]
+
+
+class MemberModule(nn.Module):
+    """A module that standardises its own input.
+
+    Keeping the statistics in the module makes a member complete: it takes raw
+    tables or uint8 pictures wherever it goes, also without the ensemble.
+
+    Parameters
+    ----------
+    module : type, nn.Module or callable
+        Class, factory, or an instance that serves as a prototype: it is copied and
+        re-initialised, so that members differ.
+    mean, scale : tensor or None, default=None
+        Subtracted from and divided into the input; None leaves the input alone.
+    **kwargs
+        Passed to the class or factory.
+    """
+
+    def __init__(self, module, mean=None, scale=None, **kwargs):
+        super().__init__()
+        is_instance = isinstance(module, nn.Module)
+        self.module = fresh_copy(module) if is_instance else module(**kwargs)
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
+
+    def forward(self, X=None, /, **inputs):
+        """Logits for a tensor, or for a dictionary passed as keywords."""
+        if X is None:
+            return self.module(**inputs)
+        return self.module(self.standardize(X))
+
+    def standardize(self, X):
+        """Input as the inner module sees it."""
+        if not X.is_floating_point():
+            X = X.to(torch.float32)
+        if self.mean is not None:
+            X = (X - self.mean) / self.scale
+        return X
+
+
+def fresh_copy(prototype):
+    """Copy of a module with every layer initialised anew."""
+    module = copy.deepcopy(prototype)
+    stale = []
+    for layer in module.modules():
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+        elif any(True for _ in layer.parameters(recurse=False)):
+            stale.append(type(layer).__name__)
+    if stale:
+        warnings.warn(
+            "Layers without reset_parameters keep the weights of the given instance "
+            f"in every member: {sorted(set(stale))}. Pass a class or a factory for "
+            "members that start from different weights.",
+            SharpBalanceWarning,
+            stacklevel=2,
+        )
+    return module

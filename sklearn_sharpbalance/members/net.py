@@ -1,0 +1,158 @@
+"""From what the user passed as ``estimator`` to a skorch net ready for members."""
+
+import inspect
+from collections.abc import Mapping
+
+import torch
+from sklearn.base import clone
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.module import MemberModule
+from sklearn_sharpbalance.networks import default_network
+from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
+
+__all__ = ["as_skorch_net", "member_net"]
+
+# Recorded by the training loop itself, for every engine alike.
+_OWN_RECORDS = ("epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log")
+_SIZE_NAMES = {
+    "n_classes": ("n_classes", "num_classes", "n_outputs", "out_features"),
+    "n_features": ("n_features", "n_inputs", "in_features", "input_dim"),
+    "in_channels": ("in_channels", "n_channels", "num_channels"),
+}
+_DEFAULTS = {
+    "lr": 0.1,
+    "batch_size": 128,
+    "max_epochs": 50,
+    "optimizer__momentum": 0.9,
+    "optimizer__weight_decay": 5e-4,
+}
+
+
+def as_skorch_net(estimator, input_shape, n_classes, nested=None):
+    """A fresh skorch net for what the user passed.
+
+    Parameters
+    ----------
+    estimator : None, nn.Module class or instance, factory, or NeuralNetClassifier
+    input_shape : tuple of int or None
+        Shape of one sample; None if it is not an array.
+    n_classes : int
+    nested : dict, default=None
+        ``estimator__...`` parameters, without the prefix.
+
+    Returns
+    -------
+    net : NeuralNetClassifier
+    """
+    nested = dict(nested or {})
+    if isinstance(estimator, NeuralNetClassifier):
+        net = clone(estimator)
+    else:
+        net = _default_net(estimator, input_shape, n_classes)
+    net.set_params(**nested)
+    if not isinstance(net.module, nn.Module):
+        _fill_sizes(net, input_shape, n_classes)
+    return net
+
+
+def _default_net(estimator, input_shape, n_classes):
+    """The recipe of the paper around a module, or around a default network."""
+    kwargs = {}
+    if estimator is None:
+        if input_shape is None:
+            raise InvalidInputError(
+                "estimator=None chooses a network by the shape of X, which a "
+                "dictionary does not have. Pass an nn.Module class as estimator."
+            )
+        estimator, kwargs = default_network(input_shape, n_classes)
+    is_module = isinstance(estimator, nn.Module) or callable(estimator)
+    if not is_module or (
+        isinstance(estimator, type) and not issubclass(estimator, nn.Module)
+    ):
+        raise InvalidInputError(
+            f"estimator must be None, an nn.Module class, instance or factory, or a "
+            f"skorch NeuralNetClassifier, got {estimator!r}."
+        )
+    return NeuralNetClassifier(
+        estimator,
+        criterion=nn.CrossEntropyLoss,
+        optimizer=torch.optim.SGD,
+        **_DEFAULTS,
+        **{f"module__{key}": value for key, value in kwargs.items()},
+    )
+
+
+def _fill_sizes(net, input_shape, n_classes):
+    """Give the module the sizes its signature names and the user left open."""
+    known = {"n_classes": n_classes}
+    if input_shape is not None and len(input_shape) == 1:
+        known["n_features"] = input_shape[0]
+    if input_shape is not None and len(input_shape) == 3:
+        known["in_channels"] = input_shape[0]
+    try:
+        accepted = inspect.signature(net.module).parameters
+    except (TypeError, ValueError):
+        return
+    given = net.get_params_for("module")
+    for size, value in known.items():
+        for name in _SIZE_NAMES[size]:
+            if name in accepted and name not in given:
+                net.set_params(**{f"module__{name}": value})
+
+
+def member_net(net, *, statistics=None, sam, device, settings=None, callbacks=None):
+    """The net that every member is a copy of.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        From :func:`as_skorch_net`; changed in place.
+    statistics : tuple of (mean, scale) tensors or None
+        Standardisation of the input.
+    sam : type
+        Class of the sharpness-aware optimizer, wrapped around the net's own.
+    device : str
+    settings : dict, default=None
+        ``lr``, ``batch_size``, ``max_epochs``, ``optimizer``: None keeps the net's.
+    callbacks : list or None
+        More skorch callbacks for each member.
+    """
+    for name, value in (settings or {}).items():
+        if value is not None:
+            net.set_params(**{name: value})
+    mean, scale = statistics or (None, None)
+    net.set_params(
+        module=MemberModule,
+        module__module=net.module,
+        module__mean=mean,
+        module__scale=scale,
+        device=device,
+        train_split=None,
+        verbose=0,
+        **_wrap_optimizer(net.optimizer, sam),
+    )
+    net.set_params(callbacks=[*_as_list(net.callbacks), *_as_list(callbacks)] or None)
+    for name in _OWN_RECORDS:
+        # Switched off by name; a user's callback of the same name stays on.
+        if name not in dict(_named(net.callbacks)):
+            net.set_params(**{f"callbacks__{name}": None})
+    return net
+
+
+def _wrap_optimizer(optimizer, sam):
+    if isinstance(optimizer, type) and issubclass(optimizer, SharpnessAwareOptimizer):
+        return {}
+    return {"optimizer": sam, "optimizer__base_optimizer": optimizer}
+
+
+def _as_list(callbacks):
+    if callbacks is None or callbacks == "disable":
+        return []
+    return list(callbacks.items() if isinstance(callbacks, Mapping) else callbacks)
+
+
+def _named(callbacks):
+    return [c for c in callbacks or [] if isinstance(c, tuple)]

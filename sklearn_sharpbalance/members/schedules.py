@@ -1,0 +1,75 @@
+"""Learning-rate schedules as functions of progress.
+
+A schedule is a pure function of the share of training that is done. It has no
+state, so a fit that is cut into phases, or resumed, follows the same curve.
+"""
+
+import math
+from collections.abc import Callable
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["LR_SCHEDULES", "constant", "cosine", "one_cycle", "paper_steps", "resolve"]
+
+
+def constant(progress: float) -> float:
+    """Factor one throughout."""
+    return 1.0
+
+
+def paper_steps(progress: float) -> float:
+    """Divide by ten at one half and again at three quarters, as the paper does.
+
+    Examples
+    --------
+    >>> [paper_steps(p) for p in (0.0, 0.5, 0.75)]
+    [1.0, 0.1, 0.01]
+    """
+    return 1.0 if progress < 0.5 else 0.1 if progress < 0.75 else 0.01
+
+
+def cosine(progress: float) -> float:
+    """Half a cosine from one to zero.
+
+    Examples
+    --------
+    >>> round(cosine(0.5), 6)
+    0.5
+    """
+    return 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+
+
+def one_cycle(progress: float) -> float:
+    """Cosine rise from 1/25 to one over the first 30 %, then cosine fall to 1/1e4.
+
+    Examples
+    --------
+    >>> one_cycle(0.3)
+    1.0
+    """
+    start, end, peak = 1 / 25, 1e-4, 0.3
+    if progress < peak:
+        return start + (1 - start) * (1 - cosine(progress / peak))
+    return end + (1 - end) * cosine((progress - peak) / (1 - peak))
+
+
+LR_SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": constant,
+    "steps": paper_steps,
+    "cosine": cosine,
+    "one_cycle": one_cycle,
+}
+
+
+def resolve(value) -> Callable[[float], float]:
+    """The function for a name; a function as it is."""
+    if callable(value):
+        return value
+    try:
+        return LR_SCHEDULES[value]
+    except (KeyError, TypeError):
+        names = ", ".join(map(repr, LR_SCHEDULES))
+        raise InvalidInputError(
+            f"Unknown lr_schedule {value!r}. Choose one of {names}, or pass a function "
+            "of progress in [0, 1), or a skorch LRScheduler."
+        ) from None

@@ -1,0 +1,192 @@
+"""A member at work: its net, its callbacks and its history through one phase.
+
+Every engine keeps one session per member, so that callbacks are called and records
+are written in one way, however the weights are trained.
+"""
+
+import math
+import time
+
+import torch
+from skorch.callbacks import Callback, LRScheduler
+
+from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.exceptions import DivergenceError
+from sklearn_sharpbalance.members.data import DeviceData
+from sklearn_sharpbalance.members.state import capture, restore
+
+__all__ = ["MemberSession", "listeners"]
+
+VALID_BATCH = 1024
+
+
+class MemberSession:
+    """One member during one phase.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Settings shared by all members; not changed.
+    state : MemberState
+    data : TrainingData
+    phase : Phase
+    on_epoch : callable or None
+        Called with (member, record) after every epoch; True stops the member.
+
+    Attributes
+    ----------
+    net : NeuralNetClassifier
+        The member's own net, in its state at the start of the phase.
+    stopped : bool
+        Whether the member wants no more epochs.
+    """
+
+    def __init__(self, net, state, data, phase, on_epoch=None):
+        self.net, self.state, self.phase = restore(net, state), state, phase
+        self.data, self.on_epoch = data, on_epoch
+        self.stopped = state.stopped
+        for group in self.net.optimizer_.param_groups:
+            # The name gives way where the base optimizer has a rho of its own.
+            group["sam_rho" if "sam_rho" in group else "rho"] = phase.rho[state.index]
+        self.valid = data.valid and DeviceData(data.valid, self.net.device)
+        self._datasets = {
+            "dataset_train": self.net.get_dataset(data.X, data.y),
+            "dataset_valid": data.valid
+            and self.net.get_dataset(data.valid.X, data.valid.y),
+        }
+        self._resume_callbacks()
+        self.hears_batches = bool(listeners(self.net, "on_batch_"))
+        self.hears_gradients = bool(listeners(self.net, "on_grad_"))
+        self.sets_own_rate = _schedulers(self.net) != []
+        self._started = 0.0
+
+    @property
+    def has_callbacks(self):
+        """Whether anybody looks at the net after an epoch."""
+        return bool(self.net.callbacks_)
+
+    def begin_epoch(self):
+        """Open a record and tell the callbacks."""
+        self._started = time.perf_counter()
+        self.net.notify("on_epoch_begin", **self._datasets)
+
+    def end_epoch(self, epoch, loss, lr, valid=None):
+        """Complete the record, tell the callbacks, and ask whether to go on.
+
+        Parameters
+        ----------
+        epoch : int
+        loss : float
+            Mean over the batches.
+        lr : float
+            Learning rate of the last batch.
+        valid : dict or None
+            Records of the held-out part; None computes them from the net.
+        """
+        check_finite(loss, self.state.index, epoch, lr)
+        record = {"train_loss": loss, "lr": lr, "phase": self.phase.name}
+        if self.valid is not None:
+            record |= valid or self.validate()
+        record["dur"] = time.perf_counter() - self._started
+        for name, value in record.items():
+            self.net.history.record(name, value)
+        self._tell_end()
+        if self.on_epoch is not None:
+            self.stopped |= self.on_epoch(self.state.index, self.net.history[-1])
+
+    def _tell_end(self):
+        try:
+            self.net.notify("on_epoch_end", **self._datasets)
+        except KeyboardInterrupt as interrupt:
+            # skorch's EarlyStopping speaks this way. A real Ctrl-C is raised by
+            # whatever line was running, not by a callback's own raise statement.
+            if not _raised_by_callback(interrupt):
+                raise
+            self.stopped = True
+
+    def validate(self):
+        """Loss and accuracy on the held-out part."""
+        net, source, n = self.net, self.valid, len(self.valid.y)
+        net._set_training(False)
+        loss, right = 0.0, 0
+        with torch.no_grad():
+            for x, rows in source.in_order(VALID_BATCH):
+                y, output = source.y[rows], net.infer(x)
+                losses = sample_losses(net, output, y)
+                loss += losses.sum().item()
+                right += (output.argmax(1) == y).sum().item()
+                if self.hears_batches:
+                    self._tell_valid_batch(x, y, output, losses.mean())
+        return {"valid_loss": loss / n, "valid_acc": right / n}
+
+    def _tell_valid_batch(self, x, y, output, loss):
+        self.net.history.record_batch("valid_loss", loss.item())
+        self.net.history.record_batch("valid_batch_size", len(y))
+        step = {"loss": loss, "y_pred": output}
+        self.net.notify("on_batch_end", batch=(x, y), training=False, **step)
+
+    def finish(self):
+        """The member's state after the phase."""
+        if self.stopped or self.phase.last:
+            self.net.notify("on_train_end", X=self.data.X, y=self.data.y)
+        kept = {
+            name: _scheduler_state(callback)
+            if isinstance(callback, LRScheduler)
+            else callback
+            for name, callback in self.net.callbacks_
+        }
+        extra = {"callbacks": kept} if kept else {}
+        return capture(self.net, self.state, extra=extra, stopped=self.stopped)
+
+    def _resume_callbacks(self):
+        """Start callbacks in the first phase; later put back what they knew."""
+        kept = self.state.extra.get("callbacks", {})
+        resumed = []
+        for name, callback in self.net.callbacks_:
+            if name in kept and not isinstance(callback, LRScheduler):
+                callback = kept[name]
+            else:
+                callback.on_train_begin(self.net, X=self.data.X, y=self.data.y)
+                if name in kept:
+                    callback.lr_scheduler_.load_state_dict(kept[name])
+            resumed.append((name, callback))
+        self.net.callbacks_ = resumed
+
+
+def listeners(net, prefix):
+    """Callbacks of a net that override a hook whose name starts with ``prefix``."""
+    hooks = [name for name in dir(Callback) if name.startswith(prefix)]
+    return [
+        callback
+        for _, callback in net.callbacks_
+        if any(
+            getattr(type(callback), hook) is not getattr(Callback, hook) for hook in hooks
+        )
+    ]
+
+
+def check_finite(loss, member, epoch, lr):
+    """Stop with a remedy when a member's loss is no number any more."""
+    if not math.isfinite(loss):
+        raise DivergenceError(
+            f"The training loss of member {member} became {loss} in epoch {epoch + 1} "
+            f"at learning rate {lr:g}. Lower lr or rho, check X for extreme values, or "
+            "leave standardize=True."
+        )
+
+
+def _schedulers(net):
+    return [c for _, c in net.callbacks_ if isinstance(c, LRScheduler)]
+
+
+def _scheduler_state(callback):
+    state = callback.lr_scheduler_.state_dict()
+    return {key: value for key, value in state.items() if not callable(value)}
+
+
+def _raised_by_callback(interrupt):
+    """Whether the innermost frame of the traceback belongs to a callback."""
+    trace = interrupt.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return isinstance(trace.tb_frame.f_locals.get("self"), Callback)

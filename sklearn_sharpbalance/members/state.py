@@ -1,0 +1,122 @@
+"""What a member is between two phases: plain values that travel between processes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+
+__all__ = ["MemberState", "epoch_rng", "initial_state", "restore", "seeded"]
+
+
+@dataclass
+class MemberState:
+    """A member between two phases.
+
+    Attributes
+    ----------
+    index : int
+        Position in the ensemble.
+    seed : int
+        Source of everything random in this member.
+    module : dict of str to Tensor
+        State of the module, on the CPU.
+    optimizer : dict or None
+        State of the optimizer; None before the first step.
+    history : list of dict
+        One record per epoch.
+    extra : dict
+        What an engine must carry over: state of callbacks and of a scheduler.
+    stopped : bool
+        Whether a callback asked this member to stop.
+    """
+
+    index: int
+    seed: int
+    module: dict[str, torch.Tensor]
+    optimizer: dict[str, Any] | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+    stopped: bool = False
+
+
+def epoch_rng(seed, epoch):
+    """Generator of one epoch of one member.
+
+    It depends on nothing but these two numbers, so cutting a fit into phases or
+    resuming it changes nothing.
+    """
+    return np.random.default_rng([seed, epoch])
+
+
+class seeded:
+    """Run a block under torch seeds of its own and leave the global RNG untouched."""
+
+    def __init__(self, device):
+        device = torch.device(device)
+        devices = [device] if device.type == "cuda" else []
+        self._fork = torch.random.fork_rng(devices=devices)
+
+    def __enter__(self):
+        self._fork.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        return self._fork.__exit__(*error)
+
+    @staticmethod
+    def reseed(seed, epoch):
+        """Seed dropout and augmentation for one epoch of one member."""
+        torch.manual_seed(int(epoch_rng(seed, epoch).integers(2**62)))
+
+
+def initial_state(net, index, seed):
+    """State of a member that has not trained: weights drawn from its seed."""
+    net = unfitted(net)
+    with seeded(net.device):
+        torch.manual_seed(seed)
+        net.initialize()
+    return MemberState(index, seed, to_cpu(net.module_.state_dict()))
+
+
+def restore(net, state):
+    """An initialised copy of ``net`` in the given state."""
+    net = unfitted(net)
+    with seeded(net.device):
+        net.initialize()  # weights are drawn and overwritten: the RNG must not notice
+    net.module_.load_state_dict(state.module)
+    net.history.extend(dict(record, batches=[]) for record in state.history)
+    for group in net.optimizer_.param_groups:
+        group["initial_lr"] = group["lr"]
+    if state.optimizer is not None:
+        net.optimizer_.load_state_dict(state.optimizer)
+    return net
+
+
+def capture(net, state, **changes):
+    """New state of a member after ``net`` trained on from ``state``."""
+    return MemberState(
+        state.index,
+        state.seed,
+        to_cpu(net.module_.state_dict()),
+        to_cpu(net.optimizer_.state_dict()),
+        [{k: v for k, v in row.items() if k != "batches"} for row in net.history],
+        **changes,
+    )
+
+
+def unfitted(net):
+    """A copy of the net's settings; its module class is shared, not copied."""
+    return clone(net)
+
+
+def to_cpu(tree):
+    """Copy of nested containers with every tensor detached on the CPU."""
+    if isinstance(tree, torch.Tensor):
+        return tree.detach().to("cpu", copy=True)
+    if isinstance(tree, dict):
+        return {key: to_cpu(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(to_cpu(value) for value in tree)
+    return tree

@@ -1,0 +1,112 @@
+"""Train one skorch net through one phase."""
+
+from contextlib import nullcontext
+
+import torch
+
+from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.members.augment import EpochAugment
+from sklearn_sharpbalance.members.batches import epoch_batches
+from sklearn_sharpbalance.members.data import DeviceData, take_rows
+from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.state import epoch_rng, seeded
+from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
+
+__all__ = ["autocast", "train_member"]
+
+
+def train_member(net, state, data, phase, mask, on_epoch=None):
+    """Train a member from ``phase.start`` to ``phase.stop``.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Settings shared by all members; not changed.
+    state : MemberState
+    data : TrainingData
+    phase : Phase
+    mask : ndarray of shape (N,), dtype bool
+        True for the samples that get SAM.
+    on_epoch : callable, default=None
+        Called with the member's index and its last record after every epoch; the
+        member stops where it returns True.
+
+    Returns
+    -------
+    state : MemberState
+    """
+    if state.stopped:
+        return state
+    session = MemberSession(net, state, data, phase, on_epoch)
+    source = DeviceData(data, session.net.device, _loader_params(session.net))
+    with seeded(session.net.device):
+        for epoch in range(phase.start, phase.stop):
+            train_epoch(session, source, mask, epoch)
+            if session.stopped:
+                break
+    return session.finish()
+
+
+def train_epoch(session, source, mask, epoch):
+    """One epoch of one member, batch by batch."""
+    net, seed = session.net, session.state.seed
+    batches = epoch_batches(mask, session.phase.sizes, epoch_rng(seed, epoch))
+    seeded.reseed(seed, epoch)
+    session.begin_epoch()
+    share = torch.as_tensor(batches.share, device=net.device)
+    augment = EpochAugment(session.phase.transform, share.shape, net.device)
+    total = torch.zeros((), device=net.device)
+    for t, (x, rows) in enumerate(source.iterate(batches.indices)):
+        if not session.sets_own_rate:
+            factor = session.phase.lr_factor(epoch, t)
+            set_learning_rate(net.optimizer_, factor)
+        total += train_batch(session, source, augment.batch(t, x), rows, share[t])
+    lr = float(net.optimizer_.param_groups[0]["lr"])
+    session.end_epoch(epoch, total.item() / len(batches.indices), lr)
+
+
+def train_batch(session, source, x, rows, share):
+    """One update of one member; returns the loss of the batch as a tensor."""
+    net, phase = session.net, session.phase
+    y = source.y[rows]
+    weight = share if source.weight is None else share * source.weight[rows]
+    if session.hears_batches:
+        net.notify("on_batch_begin", batch=(x, y), training=True)
+    net._set_training(True)
+
+    def loss_of(part):
+        with autocast(phase.precision, net.device):
+            losses = sample_losses(net, net.infer(take_rows(x, part)), y[part])
+        return (losses.float() * weight[part]).sum()
+
+    def tell_gradients():
+        named = list(net.module_.named_parameters())
+        net.notify("on_grad_computed", named_parameters=named)
+
+    loss = balanced_step(
+        net.optimizer_,
+        loss_of,
+        phase.sizes.sam,
+        len(share),
+        module=net.module_,
+        before_update=tell_gradients if session.hears_gradients else None,
+    )
+    if session.hears_batches:
+        net.history.record_batch("train_loss", loss.item())
+        net.history.record_batch("train_batch_size", len(y))
+        net.notify("on_batch_end", batch=(x, y), training=True, loss=loss)
+    return loss
+
+
+def _loader_params(net):
+    """DataLoader settings of the net that say how items are fetched."""
+    params = net.get_params_for("iterator_train")
+    return {k: v for k, v in params.items() if k not in ("shuffle", "batch_size")}
+
+
+def autocast(precision, device):
+    """Context in which a forward pass runs at the given precision."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    if dtype is None:
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, dtype=dtype)

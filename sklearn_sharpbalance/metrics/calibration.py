@@ -1,0 +1,217 @@
+"""Whether a predictor is right as often as it claims to be."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._checks import (
+    check_proba,
+    encode_labels,
+    warn_undefined,
+)
+
+__all__ = ["CalibrationBins", "calibration_curve_bins", "expected_calibration_error"]
+
+
+class CalibrationBins(NamedTuple):
+    """What a reliability diagram shows; empty bins have count 0 and values 0.0."""
+
+    counts: np.ndarray  # (n_bins,) samples in each bin
+    confidence: np.ndarray  # (n_bins,) their mean confidence
+    accuracy: np.ndarray  # (n_bins,) share of them that is right
+    edges: np.ndarray  # (n_bins + 1,)
+
+
+def _edges(confidence, n_bins, strategy):
+    """Borders of the bins; a bin holds its right border, as in Guo et al."""
+    shares = np.linspace(0, 1, n_bins + 1)
+    return shares if strategy == "uniform" else np.quantile(confidence, shares)
+
+
+def _bins(confidence, right, n_bins, strategy):
+    """Counts, mean confidence and accuracy of the bins of one set of claims."""
+    edges = _edges(confidence, n_bins, strategy)
+    index = np.searchsorted(edges[1:-1], confidence)  # (N,)
+    counts = np.bincount(index, minlength=n_bins)
+    divisor = np.maximum(counts, 1)
+    claimed = np.bincount(index, confidence, n_bins) / divisor
+    reached = np.bincount(index, right, n_bins) / divisor
+    return CalibrationBins(counts, claimed, reached, edges)
+
+
+def _folded_normal_excess(gap, std):
+    """E|Z| - |gap| for Z ~ N(gap, std^2): how far noise alone lifts a plain |gap|."""
+    safe = np.where(std > 0, std, 1.0)
+    ratio = gap / safe
+    mean = safe * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + gap * (
+        2 * ndtr(ratio) - 1
+    )
+    return np.where(std > 0, mean - np.abs(gap), 0.0)
+
+
+def _error_of_bins(bins, norm, debiased):
+    """Calibration error of one set of bins."""
+    weight = bins.counts / bins.counts.sum()
+    gap = bins.accuracy - bins.confidence
+    if norm == "max":
+        return np.abs(gap).max()
+    variance = bins.accuracy * (1 - bins.accuracy)
+    if norm == "l1":
+        value = np.abs(gap)
+        if debiased:
+            std = np.sqrt(variance / np.maximum(bins.counts, 1))
+            value = value - _folded_normal_excess(gap, std)
+        return max(float(weight @ value), 0.0)
+    value = gap**2
+    if debiased:
+        value = value - variance / np.maximum(bins.counts - 1, 1)
+    return float(np.sqrt(max(float(weight @ value), 0.0)))
+
+
+def _check_options(n_bins, strategy, norm="l1", debiased=False):
+    if strategy not in ("uniform", "quantile"):
+        raise InvalidInputError(
+            f"Unknown strategy {strategy!r}. Choose one of 'uniform', 'quantile'."
+        )
+    if norm not in ("l1", "l2", "max"):
+        raise InvalidInputError(
+            f"Unknown norm {norm!r}. Choose one of 'l1', 'l2', 'max'."
+        )
+    if norm == "max" and debiased:
+        raise InvalidInputError("norm='max' has no debiased form: use 'l1' or 'l2'.")
+    if int(n_bins) != n_bins or n_bins < 1:
+        raise InvalidInputError(f"n_bins must be a positive integer, got {n_bins!r}.")
+
+
+def _top1_claims(y_true, proba, labels):
+    """Confidence of the predicted class, (N,), and whether it is right."""
+    array = check_proba(proba)
+    y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
+    predicted = array.argmax(axis=1)  # (N,)
+    return array[np.arange(len(y)), predicted].astype(np.float64), predicted == y
+
+
+def calibration_curve_bins(
+    y_true, proba, *, n_bins=15, strategy="uniform", labels=None
+):
+    """Bins of a reliability diagram: counts, mean confidence, accuracy.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Class codes, the columns of ``proba``; or any labels with ``labels``.
+    proba : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities; one axis means the second of two classes.
+    n_bins : int, default=15
+        Number of bins.
+    strategy : {"uniform", "quantile"}, default="uniform"
+        Bins of equal width on [0, 1], or with equally many samples.
+    labels : array-like of shape (n_classes,), default=None
+        Label of each column, such as ``estimator.classes_``.
+
+    Returns
+    -------
+    CalibrationBins
+        Arrays ``counts``, ``confidence``, ``accuracy`` of shape (n_bins,), 0 where a
+        bin is empty (plot those with ``counts > 0``), and ``edges``.
+
+    Notes
+    -----
+    A bin holds its right edge. Equal confidences are never split, so quantile bins
+    may differ in size or be empty.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import calibration_curve_bins
+    >>> bins = calibration_curve_bins([0, 1], [[0.9, 0.1], [0.7, 0.3]], n_bins=2)
+    >>> bins.counts, bins.accuracy
+    (array([0, 2]), array([0. , 0.5]))
+    """
+    _check_options(n_bins, strategy)
+    confidence, right = _top1_claims(y_true, proba, labels)
+    return _bins(confidence, right, n_bins, strategy)
+
+
+def expected_calibration_error(
+    y_true,
+    proba,
+    *,
+    n_bins=15,
+    strategy="uniform",
+    classwise=False,
+    debiased=False,
+    norm="l1",
+    labels=None,
+):
+    r"""Expected calibration error (ECE).
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Class codes, the columns of ``proba``; or any labels with ``labels``.
+    proba : array-like of shape (n_samples, n_classes) or (n_samples,)
+        Probabilities; one axis means the second of two classes.
+    n_bins : int, default=15
+        Number of bins.
+    strategy : {"uniform", "quantile"}, default="uniform"
+        Bins of equal width on [0, 1], or with equally many samples.
+    classwise : bool, default=False
+        Bin every class's probability against "is it this class" and average over
+        classes, instead of binning the predicted class's probability.
+    debiased : bool, default=False
+        Subtract an estimate of what chance adds to each bin's gap through its finite
+        number of samples. The result is cut at 0.
+    norm : {"l1", "l2", "max"}, default="l1"
+        Mean gap, root mean squared gap, or the largest gap (MCE).
+    labels : array-like of shape (n_classes,), default=None
+        Label of each column, such as ``estimator.classes_``.
+
+    Returns
+    -------
+    float
+        In [0, 1], smaller is better. A class missing from ``y_true`` counts as one
+        that is never right (class-wise only). With fewer samples than bins most bins
+        hold one sample or none and the value says little: an
+        ``UndefinedMetricWarning`` says so.
+
+    Notes
+    -----
+    :math:`\sum_b \frac{n_b}{N} |\mathrm{acc}_b - \mathrm{conf}_b|`. With ``"l1"`` the
+    bias of each bin is that of a folded normal with variance
+    :math:`\mathrm{acc}_b(1-\mathrm{acc}_b)/n_b`; with ``"l2"`` the unbiased estimate
+    :math:`\mathrm{acc}_b(1-\mathrm{acc}_b)/(n_b-1)` is taken off the squared gap.
+
+    References
+    ----------
+    .. [1] C. Guo et al., "On calibration of modern neural networks", ICML 2017.
+    .. [2] A. Kumar, P. Liang and T. Ma, "Verified uncertainty calibration", NeurIPS
+       2019.
+    .. [3] M. Kull et al., "Beyond temperature scaling", NeurIPS 2019 (class-wise).
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import expected_calibration_error
+    >>> proba = [[0.5, 0.5]] * 20 + [[0.75, 0.25]] * 20
+    >>> expected_calibration_error([0] * 40, proba)  # gaps of 0.5 and 0.25
+    0.375
+    """
+    _check_options(n_bins, strategy, norm, debiased)
+    if classwise:
+        array = check_proba(proba)
+        y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
+        claims = (
+            (np.ascontiguousarray(column, dtype=np.float64), y == c)
+            for c, column in enumerate(array.T)
+        )
+    else:
+        claims = iter([_top1_claims(y_true, proba, labels)])
+    bins = [_bins(conf, right, n_bins, strategy) for conf, right in claims]
+    n_samples = bins[0].counts.sum()
+    if n_samples < n_bins:
+        warn_undefined(
+            f"expected_calibration_error has {n_samples} samples for {n_bins} bins, "
+            "too few to tell calibration from chance; lower n_bins."
+        )
+    return float(np.mean([_error_of_bins(b, norm, debiased) for b in bins]))

@@ -1,0 +1,303 @@
+"""How much the members of an ensemble differ in what they predict.
+
+All functions are symmetric in the members. With a single member there is no pair
+to compare: each returns what two identical members would give, and warns.
+"""
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._checks import (
+    check_member_outputs,
+    check_member_probas,
+    encode_labels,
+    top1,
+    warn_undefined,
+)
+
+__all__ = [
+    "disagreement",
+    "disagreement_error_ratio",
+    "kl_diversity",
+    "pairwise_disagreement",
+    "pairwise_kl",
+    "unique_predictions",
+    "variance_diversity",
+]
+
+# Samples worked on at a time: the float64 copies then stay in the cache.
+CHUNK = 1024
+
+
+def _mean_over_pairs(matrix):
+    """Mean of the entries off the diagonal of an (M, M) matrix; M is at least 2."""
+    M = len(matrix)
+    return float((matrix.sum() - np.trace(matrix)) / (M * (M - 1)))
+
+
+def _disagreement_of(predictions):
+    """Share of samples on which two members differ, (M, M), from (M, N) labels."""
+    return np.stack([(predictions != row).mean(axis=1) for row in predictions])
+
+
+def _warn_single(metric, value):
+    warn_undefined(
+        f"{metric} compares pairs of members, but member_probas holds one member; "
+        f"returning {value:.6g}, as for two identical members."
+    )
+
+
+def pairwise_disagreement(member_probas):
+    """Share of samples on which each pair of members predicts different classes.
+
+    Parameters
+    ----------
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member.
+
+    Returns
+    -------
+    ndarray of shape (n_members, n_members)
+        Symmetric, with zeros on the diagonal.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import pairwise_disagreement
+    >>> pairwise_disagreement([[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]])
+    array([[0. , 0.5],
+           [0.5, 0. ]])
+    """
+    return _disagreement_of(top1(check_member_probas(member_probas)))
+
+
+def disagreement(member_probas):
+    r"""Mean share of samples on which two members predict different classes.
+
+    Parameters
+    ----------
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member.
+
+    Returns
+    -------
+    float
+        In [0, 1]. With one member 0.0, and an ``UndefinedMetricWarning``.
+
+    Notes
+    -----
+    .. math:: \frac{2}{M(M-1)} \sum_{i<j} \frac1N \sum_n
+        [\arg\max p_i(x_n) \ne \arg\max p_j(x_n)]
+
+    A tie within a member's probabilities goes to the first class.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import disagreement
+    >>> disagreement([[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]])
+    0.5
+    """
+    predictions = top1(check_member_probas(member_probas))  # (M, N)
+    if len(predictions) == 1:
+        _warn_single("disagreement", 0.0)
+        return 0.0
+    return _mean_over_pairs(_disagreement_of(predictions))
+
+
+def disagreement_error_ratio(y_true, member_probas, *, labels=None):
+    r"""Disagreement of the members divided by their mean error (DER).
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Class codes, the columns of ``member_probas``; or any labels with ``labels``.
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member.
+    labels : array-like of shape (n_classes,), default=None
+        Label of each column, such as ``estimator.classes_``.
+
+    Returns
+    -------
+    float
+        Not negative; 1 means that the members disagree as often as one errs. Where
+        all members are right everywhere (0 / 0), and with one member, 0.0 and an
+        ``UndefinedMetricWarning``.
+
+    Notes
+    -----
+    :math:`\mathrm{DER} = \mathbb E[\mathrm{Dis}(f, f')] / \mathbb E[\mathrm{Err}(f)]`.
+    A class missing from ``y_true`` changes nothing.
+
+    References
+    ----------
+    .. [1] R. Theisen et al., "When are ensembles really effective?", NeurIPS 2023.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import disagreement_error_ratio
+    >>> probas = [[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]]
+    >>> disagreement_error_ratio([0, 0], probas)  # 0.5 / mean of 0 and 0.5
+    2.0
+    """
+    probas = check_member_probas(member_probas)
+    M, N, C = probas.shape
+    y = encode_labels(y_true, C, N, labels)
+    predictions = top1(probas)  # (M, N)
+    if M == 1:
+        _warn_single("disagreement_error_ratio", 0.0)
+        return 0.0
+    error = (predictions != y).mean()
+    if error == 0:
+        warn_undefined(
+            "disagreement_error_ratio divides by the members' mean error, which is "
+            "zero; returning 0.0."
+        )
+        return 0.0
+    return float(_mean_over_pairs(_disagreement_of(predictions)) / error)
+
+
+def variance_diversity(member_probas):
+    r"""Variance of the members' outputs, summed over classes, averaged over samples.
+
+    Parameters
+    ----------
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member, or any finite outputs such as logits.
+
+    Returns
+    -------
+    float
+        Not negative, and at most 1 on probabilities. With one member 0.0, and an
+        ``UndefinedMetricWarning``.
+
+    Notes
+    -----
+    .. math:: \frac1N \sum_n \sum_c \frac{1}{M-1} \sum_m
+        \bigl(p_c^m(x_n) - \bar p_c(x_n)\bigr)^2
+
+    References
+    ----------
+    .. [1] L. A. Ortega, R. Cabañas and A. Masegosa, "Diversity and generalization
+       in neural network ensembles", AISTATS 2022.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import variance_diversity
+    >>> round(variance_diversity([[[1.0, 0.0]], [[0.6, 0.4]]]), 12)  # 2 * 0.4^2 / 2
+    0.16
+    """
+    outputs = check_member_outputs(member_probas)
+    M, N, _ = outputs.shape
+    if M == 1:
+        _warn_single("variance_diversity", 0.0)
+        return 0.0
+    total = 0.0
+    for start in range(0, N, CHUNK):
+        chunk = outputs[:, start : start + CHUNK].astype(np.float64)  # (M, B, C)
+        total += np.square(chunk - chunk.mean(axis=0)).sum()
+    return float(total / (N * (M - 1)))
+
+
+def pairwise_kl(member_probas, *, eps=1e-12):
+    r"""Kullback-Leibler divergence of each ordered pair of members.
+
+    Parameters
+    ----------
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member.
+    eps : float, default=1e-12
+        Probabilities below it count as ``eps`` inside the logarithm, so that the
+        divergence from a member that rules a class out is large but finite.
+
+    Returns
+    -------
+    ndarray of shape (n_members, n_members)
+        Entry (i, j) is the mean over samples of :math:`KL(p_i \| p_j)`, in nats; not
+        negative, with zeros on the diagonal.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import pairwise_kl
+    >>> pairwise_kl([[[0.5, 0.5]], [[0.25, 0.75]]]).round(4)
+    array([[0.    , 0.1438],
+           [0.1308, 0.    ]])
+    """
+    if not 0 < eps < 1:
+        raise InvalidInputError(f"eps must lie between 0 and 1, got {eps!r}.")
+    probas = check_member_probas(member_probas)
+    M, N, _ = probas.shape
+    cross = np.zeros((M, M))
+    for start in range(0, N, CHUNK):
+        p = probas[:, start : start + CHUNK].astype(np.float64).reshape(M, -1)
+        cross += p @ np.log(np.maximum(p, eps)).T  # (M, M): sum of p_i log p_j
+    kl = (np.diag(cross)[:, None] - cross) / N
+    return np.maximum(kl, 0.0)  # rounding may leave -1e-17 for equal members
+
+
+def kl_diversity(member_probas, *, eps=1e-12):
+    r"""Mean Kullback-Leibler divergence over ordered pairs of members and samples.
+
+    Parameters
+    ----------
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member.
+    eps : float, default=1e-12
+        Probabilities below it count as ``eps`` inside the logarithm.
+
+    Returns
+    -------
+    float
+        In nats, not negative and finite: at most ``log(1 / eps)``. With one member
+        0.0, and an ``UndefinedMetricWarning``.
+
+    Notes
+    -----
+    .. math:: \frac{1}{M(M-1)} \sum_{i \ne j} \frac1N \sum_n
+        \sum_c p_c^i(x_n) \log\frac{p_c^i(x_n)}{p_c^j(x_n)}
+
+    References
+    ----------
+    .. [1] S. Fort, H. Hu and B. Lakshminarayanan, "Deep ensembles: a loss landscape
+       perspective", 2019.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import kl_diversity
+    >>> round(kl_diversity([[[0.5, 0.5]], [[0.25, 0.75]]]), 4)  # log(3) / 8
+    0.1373
+    """
+    matrix = pairwise_kl(member_probas, eps=eps)
+    if len(matrix) == 1:
+        _warn_single("kl_diversity", 0.0)
+        return 0.0
+    return _mean_over_pairs(matrix)
+
+
+def unique_predictions(member_probas, *, per_sample=False):
+    """Number of different classes that the members predict for a sample.
+
+    Parameters
+    ----------
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member.
+    per_sample : bool, default=False
+        Return the number for each sample instead of the mean.
+
+    Returns
+    -------
+    float or ndarray of shape (n_samples,)
+        From 1 (always so with one member) to the lesser of members and classes.
+
+    References
+    ----------
+    .. [1] A. Rubinstein et al., "Scalable ensemble diversification for OOD
+       generalization and detection", 2024.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import unique_predictions
+    >>> unique_predictions([[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]])
+    1.5
+    """
+    predictions = np.sort(top1(check_member_probas(member_probas)), axis=0)  # (M, N)
+    counts = 1 + (predictions[1:] != predictions[:-1]).sum(axis=0)  # (N,)
+    return counts if per_sample else float(counts.mean())

@@ -1,0 +1,224 @@
+"""From what the user passed to nets, samples on their device, and a mean."""
+
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from sklearn_sharpbalance.autodiff.chunks import in_chunks
+from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
+from sklearn_sharpbalance.autodiff.state import device_of, evaluation_mode
+from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
+from sklearn_sharpbalance.metrics._checks import encode_labels
+
+__all__ = ["Batches", "check_count", "measure_members"]
+
+
+class Batches:
+    """Samples of one net, cut into batches on its device.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Initialised.
+    rows : Rows
+        The samples, on the net's device.
+    size : int
+        Samples per batch; the last batch may be smaller.
+    seed : int
+        For whatever the measurement draws.
+    """
+
+    def __init__(self, net: Any, rows: Rows, size: int, seed: int):
+        self.net, self.rows, self.seed = net, rows, seed
+        self.slices = [slice(i, i + size) for i in range(0, len(rows), size)]
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
+    def losses(self, x: Any, y: Tensor) -> Tensor:
+        """Loss of each sample, (B,)."""
+        return sample_losses(self.net, self.net.infer(x), y)
+
+    def normal_like(self, tensor: Tensor, draw: int = 0) -> Tensor:
+        """Standard normal numbers of the tensor's shape; the same for the same draw."""
+        generator = torch.Generator(tensor.device).manual_seed(self.seed + draw)
+        return torch.empty_like(tensor).normal_(generator=generator)
+
+    def per_sample(self, fn: Callable[[Any, Tensor], Tensor]) -> Tensor:
+        """``fn(x, y)``, one value a sample, over all samples in bounded chunks."""
+        chunk = 128 if self.device.type == "cpu" else 1024
+        return in_chunks(lambda rows: fn(*self.rows[rows]), len(self.rows), chunk)
+
+    def means(self, values: Tensor) -> np.ndarray:
+        """Mean over each batch, (n_batches,), of one value a sample."""
+        array = values.detach().double().cpu().numpy()  # (N,)
+        return np.array([array[batch].mean() for batch in self.slices])
+
+
+class _Samples(NamedTuple):
+    X: Any
+    y: np.ndarray  # (N,) codes
+
+
+def as_generator(random_state: Any) -> np.random.Generator:
+    """A generator of its own, so that NumPy's global one is left alone."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**31, size=4))
+    if random_state is None or isinstance(random_state, Integral):
+        return np.random.default_rng(
+            None if random_state is None else int(random_state)
+        )
+    raise InvalidInputError(
+        "random_state must be None, an integer, a Generator or a RandomState, got "
+        f"{random_state!r}."
+    )
+
+
+def nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
+    """The nets of a net or of an ensemble, and samples as their modules take them."""
+    if hasattr(model, "estimators_") and hasattr(model, "classes_"):
+        nets = list(model.estimators_)
+        # Our ensembles take layouts that their modules do not: channels last, tables.
+        X = getattr(model, "_check_predict", lambda X: X)(X)
+        labels = model.classes_
+    else:
+        nets, labels = [model], None
+    for net in nets:
+        if not hasattr(net, "module_") or not hasattr(net, "infer"):
+            raise InvalidInputError(
+                "Flatness is measured on an initialised skorch net or on a fitted "
+                f"ensemble with `estimators_` and `classes_`, got {type(net).__name__}."
+                " Call fit (or net.initialize()) first."
+            )
+    return nets, _Samples(X, _codes(X, y, labels))
+
+
+def _codes(X, y, labels):
+    if y is None and isinstance(X, Dataset):
+        y = np.array([int(X[i][1]) for i in range(len(X))])
+    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if labels is not None:
+        return encode_labels(y, len(labels), len(y), labels, "X")
+    if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and y.min() < 0):
+        raise InvalidInputError(
+            "y must hold integer class codes from 0 on, one per sample, got dtype "
+            f"{y.dtype} and shape {y.shape}. For other labels pass the ensemble, which "
+            "knows its classes."
+        )
+    return y.astype(np.int64)
+
+
+def _choose(samples, batch_size, n_batches, rng, full_only):
+    """The samples that are measured on: all, or random ones for ``n_batches``."""
+    n = len(Rows(*samples))
+    if n == 0:
+        raise InvalidInputError("There are no samples to measure on: X is empty.")
+    wanted = n if n_batches is None else min(n, batch_size * n_batches)
+    if full_only and wanted > batch_size:
+        wanted -= wanted % batch_size
+    if n_batches is None and wanted == n:
+        return samples
+    chosen = rng.permutation(n)[:wanted]
+    if isinstance(samples.X, Dataset):
+        return _Samples(Subset(samples.X, chosen.tolist()), samples.y[chosen])
+    X = map_tensors(lambda part: _take(part, chosen), samples.X)
+    return _Samples(X, samples.y[chosen])
+
+
+def _take(part, chosen):
+    if isinstance(part, Tensor):
+        return part[torch.as_tensor(chosen, device=part.device)]
+    return np.asarray(part)[chosen]
+
+
+def _on_device(net, samples):
+    """Samples of one net: floats in the weights' precision, moved once if arrays."""
+    device = device_of(net.module_)
+    if isinstance(samples.X, Dataset):
+        return Rows(*samples, device=device)
+    floats = [p.dtype for p in net.module_.parameters() if p.is_floating_point()]
+
+    def move(part):
+        if isinstance(part, np.ndarray) and not part.flags.writeable:
+            part = part.copy()  # torch warns about memory that it must not write to
+        tensor = torch.as_tensor(part)
+        cast = tensor.is_floating_point() and floats
+        return tensor.to(device, floats[0] if cast else tensor.dtype)
+
+    rows = Rows(map_tensors(move, samples.X), move(samples.y), device)
+    _check_codes(net, rows, samples.y)
+    return rows
+
+
+def _check_codes(net, rows, y):
+    """Refuse codes without an output: on a GPU they would end the whole process."""
+    with evaluation_mode(net.module_), torch.no_grad():
+        output = net.infer(rows[:1][0])
+    if (
+        isinstance(output, Tensor)
+        and output.ndim == 2
+        and 1 < output.shape[1] <= y.max()
+    ):
+        raise InvalidInputError(
+            f"y holds the class code {y.max()}, but the net has {output.shape[1]} "
+            "outputs."
+        )
+
+
+def check_count(name, value, optional=False):
+    if optional and value is None:
+        return
+    if not isinstance(value, Integral) or value < 1:
+        also = " or None" if optional else ""
+        raise InvalidInputError(
+            f"{name} must be a positive integer{also}, got {value!r}."
+        )
+
+
+def measure_members(
+    model: Any,
+    X: Any,
+    y: Any,
+    measure: Callable[[Batches], np.ndarray],
+    *,
+    batch_size: int,
+    n_batches: int | None,
+    random_state: Any,
+    per_member: bool,
+    return_batches: bool,
+    full_only: bool = False,
+) -> float | np.ndarray:
+    """Mean of ``measure`` over batches and members, or what is asked for instead.
+
+    ``measure`` gives one number per batch; all members get the same batches and the
+    same seed, so that their values can be compared.
+    """
+    check_count("batch_size", batch_size)
+    check_count("n_batches", n_batches, optional=True)
+    rng = as_generator(random_state)
+    nets, samples = nets_and_samples(model, X, y)
+    samples = _choose(samples, batch_size, n_batches, rng, full_only)
+    seed = int(rng.integers(2**62))
+    batches = [Batches(n, _on_device(n, samples), batch_size, seed) for n in nets]
+    values = np.stack([measure(each) for each in batches])  # (M, n_batches)
+    if not np.isfinite(values).all():
+        raise DivergenceError(
+            "The loss of a member on X is infinite or not a number, at its weights or "
+            "near them. Check the net's training, or use a smaller rho."
+        )
+    if not return_batches:
+        sizes = [len(range(len(samples.y))[s]) for s in batches[0].slices]
+        values = np.average(values, axis=1, weights=sizes)  # (M,)
+    if per_member:
+        return values
+    mean = values.mean(axis=0)
+    return mean if return_batches else float(mean)

@@ -1,0 +1,94 @@
+"""Loss of a batch and its gradient in one pass; on a GPU replayed as one graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sklearn_sharpbalance.autodiff.rows import map_tensors
+from sklearn_sharpbalance.metrics.flatness._weights import Weights
+
+__all__ = ["Objective"]
+
+
+class Objective:
+    """Mean loss of the loaded batch and its gradient, as functions of the weights.
+
+    A network of many small layers spends its time on launching kernels. On a GPU the
+    pass is therefore captured once and replayed, as long as batches keep their shape;
+    a module that cannot be captured is run as usual.
+
+    Parameters
+    ----------
+    losses : callable
+        ``losses(x, y)`` gives the loss of each sample, (B,).
+    weights : Weights
+    capture : bool, default=True
+        Whether to try.
+    """
+
+    def __init__(
+        self,
+        losses: Callable[[Any, Tensor], Tensor],
+        weights: Weights,
+        capture: bool = True,
+    ):
+        self.losses, self.weights = losses, weights
+        self.capture = capture and weights.origin.is_cuda
+        self.batch: Any = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.result: tuple[Tensor, Tensor] | None = None
+
+    def load(self, x: Any, y: Tensor) -> None:
+        """Take the batch that the next calls are about."""
+        new = (x, y)
+        if self.graph is not None and _shapes(new) == _shapes(self.batch):
+            _copy(self.batch, new)
+            return
+        self.batch = map_tensors(torch.clone, new)
+        self.graph = self.result = None
+        if self.capture:
+            self._try_capture()
+
+    def __call__(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss (scalar) and gradient (d,), valid until the next call."""
+        self.weights.write(vector)
+        if self.graph is None or self.result is None:
+            return self._run()
+        self.graph.replay()
+        return self.result
+
+    def _run(self):
+        loss = self.losses(*self.batch).mean()
+        grads = torch.autograd.grad(loss, self.weights.params, allow_unused=True)
+        return loss.detach(), self.weights.flatten(grads)
+
+    def _try_capture(self):
+        stream = torch.cuda.Stream(self.weights.origin.device)
+        stream.wait_stream(torch.cuda.current_stream(self.weights.origin.device))
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # libraries choose algorithms and buffers first
+                self._run()
+        torch.cuda.current_stream(self.weights.origin.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                result = self._run()
+        except RuntimeError:  # a module that waits for the device, or allocates oddly
+            self.capture = False
+            return
+        self.graph, self.result = graph, result
+
+
+def _shapes(batch):
+    return map_tensors(lambda t: (tuple(t.shape), t.dtype), batch)
+
+
+def _copy(old, new):
+    targets = []
+    map_tensors(targets.append, old)
+    sources = []
+    map_tensors(sources.append, new)
+    for target, source in zip(targets, sources):
+        target.copy_(source)

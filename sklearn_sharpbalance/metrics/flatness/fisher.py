@@ -1,0 +1,188 @@
+"""Flatness by the Fisher matrix of the weights: its norm of the weights, its trace."""
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sklearn_sharpbalance.autodiff.state import evaluation_mode, trainable_parameters
+from sklearn_sharpbalance.metrics.flatness._members import measure_members
+from sklearn_sharpbalance.sharpness.gradients import fisher_trace
+
+__all__ = ["fisher_rao_norm", "mean_fisher_trace"]
+
+
+def _radial_derivatives(batches, params, x, y):
+    """``<grad_w loss_n, w>`` of each sample, (B,), by two backward passes.
+
+    The gradient of a weighted sum of losses is linear in the weights of the sum;
+    differentiating its product with ``w`` in them leaves each sample's own product.
+    """
+    share = torch.ones(len(y), device=y.device, requires_grad=True)
+    losses = batches.losses(x, y)  # (B,)
+    grads = torch.autograd.grad(
+        losses,
+        params,
+        share.to(losses.dtype),
+        create_graph=True,
+        materialize_grads=True,
+    )
+    product = sum((g * p.detach()).sum() for g, p in zip(grads, params))
+    return torch.autograd.grad(product, share)[0]
+
+
+def _squared_radial(batches):
+    # The fused attention kernels have no second derivative.
+    with (
+        evaluation_mode(batches.net.module_) as module,
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        params = list(trainable_parameters(module).values())
+
+        def squares(x, y):
+            return _radial_derivatives(batches, params, x, y).square()
+
+        return batches.means(batches.per_sample(squares))
+
+
+def _traces(batches):
+    rows = batches.rows
+    return batches.means(fisher_trace(batches.net, rows.X, rows.y))
+
+
+def fisher_rao_norm(
+    net,
+    X,
+    y,
+    *,
+    batch_size=128,
+    n_batches=None,
+    random_state=None,
+    per_member=False,
+    return_batches=False,
+):
+    r"""Fisher-Rao norm of the weights, squared: a flatness that scaling cannot fake.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier or ensemble
+        An initialised skorch net, or a fitted ensemble (``estimators_``,
+        ``classes_``), whose members are measured one by one. It is not changed.
+    X : array, tensor, dict of those, or Dataset
+        Samples as the net takes them.
+    y : array-like of shape (n_samples,)
+        Class codes, or labels for an ensemble.
+    batch_size : int, default=128
+        Samples per batch; it only matters for ``return_batches``.
+    n_batches : int or None, default=None
+        Number of disjoint random batches; None takes all samples.
+    random_state : int, Generator, RandomState or None, default=None
+        Draws the batches.
+    per_member, return_batches : bool, default=False
+        Return a value for each member, for each batch, or for both.
+
+    Returns
+    -------
+    float or ndarray
+        Not negative.
+
+    Notes
+    -----
+    :math:`w^\top F w = \mathbb E[\langle \nabla_w \ell, w \rangle^2]` with the
+    observed labels, in eval mode. For a ReLU net without biases and with :math:`L`
+    hidden layers it equals :math:`(L+1)^2\, \mathbb E[\langle \partial \ell /
+    \partial f, f \rangle^2]`.
+
+    References
+    ----------
+    .. [1] T. Liang et al., "Fisher-Rao metric, geometry, and complexity of neural
+       networks", AISTATS 2019.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from skorch import NeuralNetClassifier
+    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=1,
+    ...     module__out_features=2, module__bias=False,
+    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> with torch.no_grad():
+    ...     _ = net.module_.weight.copy_(torch.tensor([[0.0], [3.0]]).log1p())
+    >>> X, y = np.ones((1, 1), dtype=np.float32), np.array([0])
+    >>> round(fisher_rao_norm(net, X, y), 4)  # ((4 / 5) log 4)^2
+    1.23
+    """
+    return measure_members(
+        net,
+        X,
+        y,
+        _squared_radial,
+        batch_size=batch_size,
+        n_batches=n_batches,
+        random_state=random_state,
+        per_member=per_member,
+        return_batches=return_batches,
+    )
+
+
+def mean_fisher_trace(
+    net,
+    X,
+    y,
+    *,
+    batch_size=128,
+    n_batches=None,
+    random_state=None,
+    per_member=False,
+    return_batches=False,
+):
+    r"""Trace of the empirical Fisher matrix: the mean squared gradient norm.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier or ensemble
+        An initialised skorch net, or a fitted ensemble (``estimators_``,
+        ``classes_``), whose members are measured one by one. It is not changed.
+    X : array, tensor, dict of those, or Dataset
+        Samples as the net takes them.
+    y : array-like of shape (n_samples,)
+        Class codes, or labels for an ensemble.
+    batch_size : int, default=128
+        Samples per batch; it only matters for ``return_batches``.
+    n_batches : int or None, default=None
+        Number of disjoint random batches; None takes all samples.
+    random_state : int, Generator, RandomState or None, default=None
+        Draws the batches.
+    per_member, return_batches : bool, default=False
+        Return a value for each member, for each batch, or for both.
+
+    Returns
+    -------
+    float or ndarray
+        Not negative.
+
+    Notes
+    -----
+    :math:`\frac1N \sum_n \|\nabla_w \ell(f_w(x_n), y_n)\|_2^2`, in eval mode: the mean
+    of the score by which SharpBalance selects samples.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from skorch import NeuralNetClassifier
+    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=2,
+    ...     module__out_features=2, criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> with torch.no_grad():
+    ...     _ = net.module_.weight.zero_(), net.module_.bias.zero_()
+    >>> X, y = np.array([[1, 2]], dtype=np.float32), np.array([0])
+    >>> round(mean_fisher_trace(net, X, y), 4)  # |p - e_y|^2 (|x|^2 + 1) = 0.5 * 6
+    3.0
+    """
+    return measure_members(
+        net,
+        X,
+        y,
+        _traces,
+        batch_size=batch_size,
+        n_batches=n_batches,
+        random_state=random_state,
+        per_member=per_member,
+        return_batches=return_batches,
+    )

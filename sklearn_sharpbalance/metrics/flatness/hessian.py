@@ -1,0 +1,292 @@
+"""Trace and largest eigenvalue of the Hessian in the weights, without forming it."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+from sklearn_sharpbalance.autodiff.hessian import HessianOperator
+from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
+from sklearn_sharpbalance.metrics.flatness._members import (
+    check_count,
+    measure_members,
+)
+from sklearn_sharpbalance.metrics.flatness._weights import Weights
+
+__all__ = ["hessian_top_eigenvalue", "hessian_trace"]
+
+
+def _operator(batches, X, y, chunk_size):
+    return HessianOperator(
+        batches.net.module_,
+        partial(sample_losses, batches.net),
+        X,
+        y,
+        forward=batches.net.infer,
+        chunk_size=chunk_size,
+    )
+
+
+def _probe_table(batches, *, n_probes, mask):
+    """``v_k^T H_b v_k`` for each probe and batch, (n_probes, n_batches)."""
+    weights = Weights(batches.net.module_, mask)
+    table = torch.zeros(n_probes, len(batches.slices), dtype=torch.float64)
+    table = table.to(batches.device)
+    for b, batch in enumerate(batches.slices):
+        x, y = batches.rows[batch]
+        operator = _operator(batches, x, y, len(y))
+        for k in range(n_probes):
+            v = batches.normal_like(weights.origin, k).sign() * weights.free
+            table[k, b] = v @ (operator @ v)
+    return table.cpu().numpy()
+
+
+def _traces(batches, *, n_probes, mask, estimates):
+    """Trace of each batch's Hessian; what each probe says of their mean goes aside."""
+    table = _probe_table(batches, n_probes=n_probes, mask=mask)
+    sizes = [len(range(len(batches.rows))[s]) for s in batches.slices]
+    estimates.append(np.average(table, axis=1, weights=sizes))  # (n_probes,)
+    return table.mean(axis=0)
+
+
+def _standard_error(estimates):
+    """Of the mean over the last axis; infinite for a single probe."""
+    n_probes = estimates.shape[-1]
+    if n_probes == 1:
+        return np.full(estimates.shape[:-1], np.inf)
+    return estimates.std(axis=-1, ddof=1) / np.sqrt(n_probes)
+
+
+def hessian_trace(
+    net,
+    X,
+    y,
+    *,
+    n_probes=20,
+    batch_size=128,
+    n_batches=None,
+    mask=None,
+    random_state=None,
+    per_member=False,
+    return_batches=False,
+    return_std_error=False,
+):
+    r"""Trace of the Hessian of the loss in the weights, by Hutchinson's estimator.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier or ensemble
+        An initialised skorch net, or a fitted ensemble (``estimators_``,
+        ``classes_``), whose members are measured one by one. It is not changed.
+    X : array, tensor, dict of those, or Dataset
+        Samples as the net takes them.
+    y : array-like of shape (n_samples,)
+        Class codes, or labels for an ensemble.
+    n_probes : int, default=20
+        Random sign vectors, the same for all batches and members.
+    batch_size : int, default=128
+        Samples differentiated at a time.
+    n_batches : int or None, default=None
+        Number of disjoint random batches; None takes all samples.
+    mask : None, "nonzero" or dict of str to array, default=None
+        Weights that count: all, those not exactly zero (a pruned net), or by
+        parameter name.
+    random_state : int, Generator, RandomState or None, default=None
+        Draws batches and probes.
+    per_member, return_batches : bool, default=False
+        Return a value for each member, for each batch's Hessian, or for both.
+    return_std_error : bool, default=False
+        Also return the standard error that the probes leave (not that of the choice
+        of samples, which the spread over batches shows); ``inf`` for one probe.
+
+    Returns
+    -------
+    float or ndarray
+        The trace, or a pair ``(trace, standard error)``; the error has one value, or
+        one per member.
+
+    Notes
+    -----
+    :math:`\mathrm{tr}\, H = \mathbb E[v^\top H v]` for random signs :math:`v`, in eval
+    mode.
+
+    References
+    ----------
+    .. [1] M. F. Hutchinson, "A stochastic estimator of the trace of the influence
+       matrix for Laplacian smoothing splines", 1989.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from skorch import NeuralNetClassifier
+    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=1,
+    ...     module__out_features=2, module__bias=False,
+    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> with torch.no_grad():
+    ...     _ = net.module_.weight.zero_()
+    >>> X, y = np.ones((1, 1), dtype=np.float32), np.array([0])
+    >>> trace, error = hessian_trace(net, X, y, n_probes=400, random_state=0,
+    ...     return_std_error=True)
+    >>> bool(abs(trace - 0.5) < 4 * error)  # 2 p (1 - p)
+    True
+    """
+    check_count("n_probes", n_probes)
+    estimates = []
+    value = measure_members(
+        net,
+        X,
+        y,
+        partial(_traces, n_probes=n_probes, mask=mask, estimates=estimates),
+        batch_size=batch_size,
+        n_batches=n_batches,
+        random_state=random_state,
+        per_member=per_member,
+        return_batches=return_batches,
+    )
+    if not return_std_error:
+        return value
+    per_probe = np.stack(estimates)  # (M, n_probes), the same probes for each member
+    if per_member:
+        return value, _standard_error(per_probe)
+    return value, float(_standard_error(per_probe.mean(axis=0)))
+
+
+def _restricted(operator, free):
+    """The operator in the coordinates that may move, on NumPy vectors."""
+    index = np.flatnonzero(free.cpu().numpy())
+    if len(index) == 0:
+        raise InvalidInputError("mask leaves no weight that may move.")
+    whole = operator.to_scipy()
+
+    def product(vector):
+        full = np.zeros(whole.shape[0], whole.dtype)
+        full[index] = vector.reshape(-1)
+        return whole.matvec(full)[index]
+
+    return LinearOperator((len(index),) * 2, matvec=product, dtype=whole.dtype)
+
+
+def _largest_eigenvalue(operator, start, tol, max_iter):
+    if operator.shape[0] == 1:  # Lanczos needs two dimensions
+        return float(operator.matvec(np.ones(1, operator.dtype))[0])
+    try:
+        values = eigsh(
+            operator,
+            k=1,
+            which="LA",
+            v0=start.astype(operator.dtype),
+            tol=tol,
+            maxiter=max_iter,
+            return_eigenvectors=False,
+        )
+    except ArpackNoConvergence as error:
+        raise SharpBalanceError(
+            f"Lanczos did not converge to tol={tol} in {max_iter} iterations. Raise "
+            "max_iter or tol."
+        ) from error
+    return float(values[0])
+
+
+def _top_eigenvalues(batches, *, tol, max_iter, mask, chunk_size, return_batches):
+    weights = Weights(batches.net.module_, mask)
+    if return_batches:
+        groups = [batches.rows[batch] for batch in batches.slices]
+    else:
+        groups = [(batches.rows.X, batches.rows.y)]
+    values = []
+    for X, y in groups:
+        operator = _restricted(_operator(batches, X, y, chunk_size), weights.free)
+        start = np.random.default_rng(batches.seed).normal(size=operator.shape[0])
+        values.append(_largest_eigenvalue(operator, start, tol, max_iter))
+    return np.array(values if return_batches else values * len(batches.slices))
+
+
+def hessian_top_eigenvalue(
+    net,
+    X,
+    y,
+    *,
+    tol=1e-3,
+    max_iter=None,
+    batch_size=128,
+    n_batches=None,
+    mask=None,
+    random_state=None,
+    per_member=False,
+    return_batches=False,
+):
+    r"""Largest eigenvalue of the Hessian of the loss in the weights, by Lanczos.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier or ensemble
+        An initialised skorch net, or a fitted ensemble (``estimators_``,
+        ``classes_``), whose members are measured one by one. It is not changed.
+    X : array, tensor, dict of those, or Dataset
+        Samples as the net takes them.
+    y : array-like of shape (n_samples,)
+        Class codes, or labels for an ensemble.
+    tol : float, default=1e-3
+        Relative accuracy; 0 for machine precision.
+    max_iter : int, default=None
+        Limit of Lanczos restarts; None for ten times the number of weights.
+    batch_size : int, default=128
+        Samples differentiated at a time.
+    n_batches : int or None, default=None
+        Number of disjoint random batches; None takes all samples.
+    mask : None, "nonzero" or dict of str to array, default=None
+        Weights that count: all, those not exactly zero (a pruned net), or by
+        parameter name.
+    random_state : int, Generator, RandomState or None, default=None
+        Draws the batches and the start of the iteration.
+    per_member : bool, default=False
+        Return a value for each member instead of their mean.
+    return_batches : bool, default=False
+        Return the eigenvalue of each batch's own Hessian. Their mean is at least the
+        eigenvalue of the mean Hessian, which is returned otherwise.
+
+    Returns
+    -------
+    float or ndarray
+        The largest in value, not in magnitude: negative only where the loss curves
+        down in all directions.
+
+    Notes
+    -----
+    Hessian-vector products, in eval mode, under
+    :func:`scipy.sparse.linalg.eigsh`. It keeps twenty vectors as long as the weights
+    in memory.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from skorch import NeuralNetClassifier
+    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=1,
+    ...     module__out_features=2, module__bias=False,
+    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> with torch.no_grad():
+    ...     _ = net.module_.weight.zero_()
+    >>> X, y = np.ones((1, 1), dtype=np.float32), np.array([0])
+    >>> round(hessian_top_eigenvalue(net, X, y, random_state=0), 4)  # p (1 - p) 2
+    0.5
+    """
+    return measure_members(
+        net,
+        X,
+        y,
+        partial(
+            _top_eigenvalues,
+            tol=tol,
+            max_iter=max_iter,
+            mask=mask,
+            chunk_size=batch_size,
+            return_batches=return_batches,
+        ),
+        batch_size=batch_size,
+        n_batches=n_batches,
+        random_state=random_state,
+        per_member=per_member,
+        return_batches=return_batches,
+    )

@@ -1,0 +1,173 @@
+"""Relative flatness of the last layer (Petzka et al.)."""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.autodiff.state import evaluation_mode
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics.flatness._members import measure_members
+
+__all__ = ["relative_flatness"]
+
+
+def _find_layer(batches, module, name):
+    """The linear layer of that name, or the one that is called last."""
+    if name is not None:
+        layer = dict(module.named_modules()).get(name)
+        if not isinstance(layer, nn.Linear):
+            linear = [n for n, m in module.named_modules() if isinstance(m, nn.Linear)]
+            raise InvalidInputError(
+                f"layer {name!r} is no nn.Linear of the module. Choose one of {linear}."
+            )
+        return layer
+    called = []
+    handles = [
+        m.register_forward_hook(lambda m, args, out: called.append(m))
+        for m in module.modules()
+        if isinstance(m, nn.Linear)
+    ]
+    try:
+        with torch.no_grad():
+            batches.net.infer(batches.rows[:1][0])
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not called:
+        raise InvalidInputError(
+            f"{type(module).__name__} calls no nn.Linear layer: relative flatness is "
+            "defined on one."
+        )
+    return called[-1]
+
+
+def _features_and_logits(batches, layer, x, y):
+    """Input and output of the layer, and losses as a function of that output."""
+    seen = []
+
+    def cut(layer, args, output):
+        # Only the path from the layer's output to the loss is differentiated.
+        leaf = output.detach().requires_grad_(True)
+        seen.append((args[0].detach(), leaf))
+        return leaf
+
+    handle = layer.register_forward_hook(cut)
+    try:
+        losses = batches.losses(x, y)  # (B,)
+    finally:
+        handle.remove()
+    features, logits = seen[-1]
+    if len(seen) != 1 or features.ndim != 2:
+        raise InvalidInputError(
+            "Relative flatness needs a layer that is called once with one feature "
+            f"vector per sample; this one got {len(seen)} calls, the last with shape "
+            f"{tuple(features.shape)}. Name another with `layer`."
+        )
+    return features, logits, losses
+
+
+def _sample_flatness(batches, layer, x, y):
+    r"""``|phi|^2 tr(W W^T H)`` of each sample, with H the Hessian in the logits."""
+    features, logits, losses = _features_and_logits(batches, layer, x, y)
+    slope = torch.autograd.grad(losses.sum(), logits, create_graph=True)[0]  # (B, C)
+    total = torch.zeros_like(losses).detach()
+    if slope.requires_grad:  # a loss that is linear in the logits has no curvature
+        gram = (layer.weight @ layer.weight.T).detach()  # (C, C): <w_s, w_s'>
+        for s, row in enumerate(gram):
+            column = torch.autograd.grad(
+                slope[:, s].sum(), logits, retain_graph=True, materialize_grads=True
+            )[0]  # (B, C)
+            total = total + column @ row
+    return features.square().sum(1) * total
+
+
+def _flatness(batches, *, layer):
+    with evaluation_mode(batches.net.module_) as module:
+        found = _find_layer(batches, module, layer)
+        return batches.means(
+            batches.per_sample(partial(_sample_flatness, batches, found))
+        )
+
+
+def relative_flatness(
+    net,
+    X,
+    y,
+    *,
+    layer=None,
+    batch_size=128,
+    n_batches=None,
+    random_state=None,
+    per_member=False,
+    return_batches=False,
+):
+    r"""Relative flatness of a net's last layer; despite its name, larger = sharper.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier or ensemble
+        An initialised skorch net, or a fitted ensemble (``estimators_``,
+        ``classes_``), whose members are measured one by one. It is not changed.
+    X : array, tensor, dict of those, or Dataset
+        Samples as the net takes them.
+    y : array-like of shape (n_samples,)
+        Class codes, or labels for an ensemble.
+    layer : str, default=None
+        Name of an ``nn.Linear`` in ``net.module_.named_modules()``. None: the one
+        that is called last.
+    batch_size : int, default=128
+        Samples per batch; it only matters for ``return_batches``.
+    n_batches : int or None, default=None
+        Number of disjoint random batches; None takes all samples.
+    random_state : int, Generator, RandomState or None, default=None
+        Draws the batches.
+    per_member, return_batches : bool, default=False
+        Return a value for each member, for each batch, or for both.
+
+    Returns
+    -------
+    float or ndarray
+        Not negative for a loss that is convex in the logits. 0.0 for a loss that is
+        linear in them.
+
+    Notes
+    -----
+    With rows :math:`w_s` of the layer's weight (its bias is left out) and blocks
+    :math:`H_{s,s'}` of the loss's Hessian in them,
+
+    .. math:: \sum_{s,s'} \langle w_s, w_{s'} \rangle\, \mathrm{tr}\, H_{s,s'}
+        = \mathbb E\bigl[\|\phi\|^2\, \mathrm{tr}(W W^\top \nabla_z^2 \ell)\bigr]
+
+    for features :math:`\phi` and logits :math:`z = W\phi + b`. The right side needs
+    no Hessian in the weights, and costs a forward pass. For the cross-entropy it is
+    :math:`\mathbb E[\|\phi\|^2 (\sum_s p_s \|w_s\|^2 - \|\sum_s p_s w_s\|^2)]`.
+
+    References
+    ----------
+    .. [1] H. Petzka et al., "Relative flatness and generalization", NeurIPS 2021.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from skorch import NeuralNetClassifier
+    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=1,
+    ...     module__out_features=2, module__bias=False,
+    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> with torch.no_grad():
+    ...     _ = net.module_.weight.copy_(torch.tensor([[1.0], [1.0]]))
+    >>> X, y = np.ones((1, 1), dtype=np.float32), np.array([0])
+    >>> relative_flatness(net, X, y)  # equal rows: no way to change the prediction
+    0.0
+    """
+    return measure_members(
+        net,
+        X,
+        y,
+        partial(_flatness, layer=layer),
+        batch_size=batch_size,
+        n_batches=n_batches,
+        random_state=random_state,
+        per_member=per_member,
+        return_batches=return_batches,
+    )

@@ -1,0 +1,202 @@
+"""The metrics as scorers for ``scoring=`` in a search or a cross-validation.
+
+A scorer is called as ``scorer(estimator, X, y)`` and larger is always better: where a
+smaller metric is better its name starts with ``neg_``. scikit-learn's ``make_scorer``
+does not serve here: it knows neither the members nor which class a column stands for.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sklearn.pipeline import Pipeline
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics.calibration import expected_calibration_error
+from sklearn_sharpbalance.metrics.diversity import (
+    disagreement,
+    disagreement_error_ratio,
+    kl_diversity,
+    unique_predictions,
+    variance_diversity,
+)
+from sklearn_sharpbalance.metrics.faults import double_fault, q_statistic
+from sklearn_sharpbalance.metrics.flatness import (
+    adaptive_sharpness,
+    average_case_sharpness,
+    fisher_rao_norm,
+    hessian_top_eigenvalue,
+    hessian_trace,
+    mean_fisher_trace,
+    mean_input_curvature,
+    relative_flatness,
+    sam_sharpness,
+)
+from sklearn_sharpbalance.metrics.improvement import ensemble_improvement_rate
+from sklearn_sharpbalance.metrics.likelihood import (
+    brier_score,
+    negative_log_likelihood,
+)
+from sklearn_sharpbalance.metrics.temperature import nll_after_temperature
+from sklearn_sharpbalance.metrics.uncertainty import area_under_risk_coverage
+
+__all__ = ["SCORERS", "EnsembleScorer", "get_scorer"]
+
+
+def last_step(estimator: Any, X: Any) -> tuple[Any, Any]:
+    """The final estimator of a pipeline, and the samples as they reach it."""
+    while isinstance(estimator, Pipeline):
+        if len(estimator) > 1:
+            X = estimator[:-1].transform(X)
+        estimator = estimator[-1]
+    # A finished search stands for the estimator that it refitted.
+    if hasattr(estimator, "best_estimator_"):
+        return last_step(estimator.best_estimator_, X)
+    return estimator, X
+
+
+def _member_probas(estimator, X):
+    if not hasattr(estimator, "member_predict_proba"):
+        raise InvalidInputError(
+            f"{type(estimator).__name__} has no method member_predict_proba, which this "
+            "scorer needs: use an ensemble of this package, or a scorer of "
+            "probabilities such as 'neg_expected_calibration_error'."
+        )
+    return estimator.member_predict_proba(X)
+
+
+def _of_members(metric, estimator, X, y, **options):
+    return metric(_member_probas(estimator, X), **options)
+
+
+def _of_labels_and_members(metric, estimator, X, y, **options):
+    probas = _member_probas(estimator, X)
+    return metric(y, probas, labels=estimator.classes_, **options)
+
+
+def _of_ensemble(metric, estimator, X, y, **options):
+    options = {"ensemble_proba": estimator.predict_proba(X), **options}
+    return _of_labels_and_members(metric, estimator, X, y, **options)
+
+
+def _of_labels_and_proba(metric, estimator, X, y, **options):
+    proba = estimator.predict_proba(X)
+    return metric(y, proba, labels=estimator.classes_, **options)
+
+
+def _of_net(metric, estimator, X, y, **options):
+    return metric(estimator, X, y, **options)
+
+
+class EnsembleScorer:
+    """A metric of this package as a scorer.
+
+    Parameters
+    ----------
+    metric : callable
+        A function of :mod:`sklearn_sharpbalance.metrics`.
+    call : callable
+        ``call(metric, estimator, X, y, **options)`` hands the metric what it takes.
+    sign : {1, -1}
+        -1 if smaller is better.
+    **options
+        More arguments of the metric, such as ``n_bins=10``.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import get_scorer
+    >>> get_scorer("neg_expected_calibration_error", n_bins=10)
+    EnsembleScorer(expected_calibration_error, sign=-1, n_bins=10)
+    """
+
+    def __init__(self, metric: Callable, call: Callable, sign: int = 1, **options):
+        self.metric = metric
+        self.call = call
+        self.sign = sign
+        self.options = options
+
+    def __call__(self, estimator, X, y=None):
+        """Score of a fitted estimator or pipeline; larger is better."""
+        estimator, X = last_step(estimator, X)
+        value = self.call(self.metric, estimator, X, y, **self.options)
+        return self.sign * float(value)
+
+    def __repr__(self):
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"EnsembleScorer({self.metric.__name__}, sign={self.sign}{options})"
+
+
+def _scorers(call: Callable, sign: int, *metrics: Callable, **options: Any) -> dict:
+    prefix = "neg_" if sign < 0 else ""
+    return {
+        prefix + metric.__name__: EnsembleScorer(metric, call, sign, **options)
+        for metric in metrics
+    }
+
+
+#: Scorers by name. Those of flatness draw with ``random_state=0``, so that the
+#: candidates of a search are measured on the same batches.
+SCORERS: dict[str, EnsembleScorer] = {
+    **_scorers(
+        _of_members,
+        1,
+        disagreement,
+        kl_diversity,
+        unique_predictions,
+        variance_diversity,
+    ),
+    **_scorers(_of_labels_and_members, 1, disagreement_error_ratio),
+    **_scorers(_of_labels_and_members, -1, double_fault, q_statistic),
+    **_scorers(_of_ensemble, 1, ensemble_improvement_rate),
+    **_scorers(
+        _of_labels_and_proba,
+        -1,
+        area_under_risk_coverage,
+        brier_score,
+        expected_calibration_error,
+        negative_log_likelihood,
+        nll_after_temperature,
+    ),
+    **_scorers(
+        _of_net,
+        -1,
+        adaptive_sharpness,
+        average_case_sharpness,
+        fisher_rao_norm,
+        hessian_top_eigenvalue,
+        hessian_trace,
+        mean_fisher_trace,
+        mean_input_curvature,
+        relative_flatness,
+        sam_sharpness,
+        random_state=0,
+    ),
+}
+
+
+def get_scorer(name, **options):
+    """Scorer of a metric, for ``scoring=`` in ``GridSearchCV`` and its like.
+
+    Parameters
+    ----------
+    name : str
+        A key of ``SCORERS``.
+    **options
+        More arguments of the metric, such as ``n_bins=10`` or ``rho=0.1``.
+
+    Returns
+    -------
+    EnsembleScorer
+        Called as ``scorer(estimator, X, y)``; larger is better.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import get_scorer
+    >>> get_scorer("disagreement")
+    EnsembleScorer(disagreement, sign=1)
+    """
+    if name not in SCORERS:
+        names = ", ".join(repr(key) for key in sorted(SCORERS))
+        raise InvalidInputError(f"Unknown scorer {name!r}. Choose one of {names}.")
+    scorer = SCORERS[name]
+    options = {**scorer.options, **options}
+    return EnsembleScorer(scorer.metric, scorer.call, scorer.sign, **options)

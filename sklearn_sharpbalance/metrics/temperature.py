@@ -1,0 +1,196 @@
+"""Temperature scaling: the one number that calibrates a predictor's confidence."""
+
+import numpy as np
+from scipy.optimize import brentq
+from sklearn.model_selection import KFold
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._checks import (
+    SUM_TOLERANCE,
+    check_outputs,
+    check_proba,
+    encode_labels,
+    warn_undefined,
+)
+
+__all__ = ["fit_temperature", "nll_after_temperature"]
+
+KINDS = ("auto", "proba", "logits")
+
+
+def _as_logits(values, kind):
+    """Logits with a row maximum of 0, (N, C), from logits or probabilities."""
+    if kind not in KINDS:
+        names = ", ".join(map(repr, KINDS))
+        raise InvalidInputError(f"Unknown kind {kind!r}. Choose one of {names}.")
+    array = np.asarray(values)
+    if kind == "proba" or (kind == "auto" and _look_like_probabilities(array)):
+        probas = check_proba(array, "proba_or_logits")
+        tiny = np.finfo(probas.dtype).tiny
+        logits = np.log(np.maximum(probas.astype(np.float64), tiny))
+    else:
+        logits = check_outputs(array, "proba_or_logits").astype(np.float64)
+    return logits - logits.max(axis=1, keepdims=True)
+
+
+def _look_like_probabilities(array):
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
+        return array.ndim == 1  # the second of two classes, or refused later
+    sums = array.sum(axis=-1, dtype=np.float64)
+    return bool((array >= 0).all() and np.abs(sums - 1).max() <= SUM_TOLERANCE)
+
+
+def _nll(logits, y):
+    """Mean negative log-likelihood of logits whose row maximum is 0."""
+    true = logits[np.arange(len(y)), y]
+    return float((np.log(np.exp(logits).sum(axis=1)) - true).mean())
+
+
+def _nll_slope(beta, logits, mean_true):
+    """Derivative of the NLL of ``beta * logits``; it grows with ``beta``."""
+    weights = np.exp(beta * logits)  # (N, C)
+    expected = np.einsum("nc,nc->n", weights, logits) / weights.sum(axis=1)
+    return float(expected.mean() - mean_true)
+
+
+def _fit(logits, y, bounds):
+    """Temperature of least NLL within the bounds, and the bound it struck or None."""
+    low, high = bounds
+    mean_true = float(logits[np.arange(len(y)), y].mean())
+    if _nll_slope(1 / low, logits, mean_true) <= 0:
+        return low, low
+    if _nll_slope(1 / high, logits, mean_true) >= 0:
+        return high, high
+    beta = brentq(_nll_slope, 1 / high, 1 / low, args=(logits, mean_true), rtol=1e-10)
+    return 1 / beta, None
+
+
+def _check_bounds(bounds):
+    low, high = bounds
+    if not 0 < low < high:
+        raise InvalidInputError(
+            f"bounds must be two growing positive numbers, got {bounds!r}."
+        )
+
+
+def fit_temperature(
+    y_true, proba_or_logits, *, kind="auto", bounds=(0.01, 100.0), labels=None
+):
+    r"""Temperature that minimises the negative log-likelihood.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Class codes, the columns of the predictions; or any labels with ``labels``.
+    proba_or_logits : array-like of shape (n_samples, n_classes)
+        Probabilities or logits: the temperature is the same, since the logarithm of a
+        softmax is its logits up to a constant. Zero probabilities are raised to the
+        smallest normal number of their dtype.
+    kind : {"auto", "proba", "logits"}, default="auto"
+        What they are; ``"auto"`` takes rows that are not negative and sum to one for
+        probabilities.
+    bounds : tuple of two floats, default=(0.01, 100.0)
+        Lowest and highest temperature.
+    labels : array-like of shape (n_classes,), default=None
+        Label of each column, such as ``estimator.classes_``.
+
+    Returns
+    -------
+    float
+        ``T``: predict with ``softmax(logits / T)``. Above 1 for an over-confident
+        predictor. If the likelihood keeps growing up to a bound (all samples right:
+        the lower; no better than chance: the upper), that bound and an
+        ``UndefinedMetricWarning``.
+
+    Notes
+    -----
+    The likelihood is concave in :math:`1/T`, so the root of its slope is the optimum.
+
+    References
+    ----------
+    .. [1] C. Guo et al., "On calibration of modern neural networks", ICML 2017.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import fit_temperature
+    >>> proba = [[0.9, 0.1]] * 4  # right three times of four: softmax should say 0.75
+    >>> round(fit_temperature([0, 0, 0, 1], proba), 6)  # log 9 / log 3
+    2.0
+    """
+    _check_bounds(bounds)
+    logits = _as_logits(proba_or_logits, kind)
+    y = encode_labels(y_true, logits.shape[1], len(logits), labels, "proba_or_logits")
+    temperature, struck = _fit(logits, y, bounds)
+    if struck is not None:
+        warn_undefined(
+            "No temperature minimises the negative log-likelihood: it still falls at "
+            f"the bound {struck}, which is returned."
+        )
+    return float(temperature)
+
+
+def nll_after_temperature(
+    y_true,
+    proba_or_logits,
+    *,
+    cv=2,
+    random_state=0,
+    kind="auto",
+    bounds=(0.01, 100.0),
+    labels=None,
+):
+    """Negative log-likelihood once the best temperature was applied.
+
+    Comparing ensembles without it mostly compares their temperatures.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Class codes, the columns of the predictions; or any labels with ``labels``.
+    proba_or_logits : array-like of shape (n_samples, n_classes)
+        Probabilities or logits, as in :func:`fit_temperature`.
+    cv : int or None, default=2
+        Number of folds: each is scored with the temperature fitted on the others
+        (cross-fitting, unbiased). None fits and scores on the same samples, which is
+        slightly optimistic but draws no random numbers and works on any sample.
+    random_state : int, RandomState instance or None, default=0
+        Shuffles the samples before they are cut into folds.
+    kind : {"auto", "proba", "logits"}, default="auto"
+        What the predictions are.
+    bounds : tuple of two floats, default=(0.01, 100.0)
+        Lowest and highest temperature. A temperature at a bound is used as it is.
+    labels : array-like of shape (n_classes,), default=None
+        Label of each column, such as ``estimator.classes_``.
+
+    Returns
+    -------
+    float
+        In nats, smaller is better.
+
+    References
+    ----------
+    .. [1] A. Ashukha et al., "Pitfalls of in-domain uncertainty estimation and
+       ensembling in deep learning", ICLR 2020 (the calibrated log-likelihood).
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import nll_after_temperature
+    >>> proba = [[0.9, 0.1]] * 4
+    >>> round(nll_after_temperature([0, 0, 0, 1], proba, cv=None), 4)  # entropy of 3/4
+    0.5623
+    """
+    _check_bounds(bounds)
+    logits = _as_logits(proba_or_logits, kind)
+    y = encode_labels(y_true, logits.shape[1], len(logits), labels, "proba_or_logits")
+    if cv is None:
+        return _nll(logits / _fit(logits, y, bounds)[0], y)
+    if int(cv) != cv or not 2 <= cv <= len(y):
+        raise InvalidInputError(
+            f"cv must be None or an integer from 2 to the {len(y)} samples, got {cv!r}."
+        )
+    folds = KFold(int(cv), shuffle=True, random_state=random_state)
+    total = 0.0
+    for train, test in folds.split(logits):
+        temperature = _fit(logits[train], y[train], bounds)[0]
+        total += len(test) * _nll(logits[test] / temperature, y[test])
+    return total / len(y)

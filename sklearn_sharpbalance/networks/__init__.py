@@ -1,0 +1,28 @@
+"""Networks: a perceptron for tables, convolutional nets and a transformer for pictures.
+
+All take explicit sizes, return logits of shape (N, n_classes), and can be copied and
+pickled. :func:`default_network` names the one that suits a shape, :func:`finetune` puts
+a new head on a pretrained one.
+"""
+
+from sklearn_sharpbalance.networks.cnn import SmallCNN
+from sklearn_sharpbalance.networks.defaults import default_network
+from sklearn_sharpbalance.networks.mlp import MLP
+from sklearn_sharpbalance.networks.resnet import ResNet, ResNet18
+from sklearn_sharpbalance.networks.transfer import finetune
+from sklearn_sharpbalance.networks.vgg import VGG19BN
+from sklearn_sharpbalance.networks.vit import VisionTransformer, ViTTiny
+from sklearn_sharpbalance.networks.wide_resnet import WideResNet
+
+__all__ = [
+    "MLP",
+    "VGG19BN",
+    "ResNet",
+    "ResNet18",
+    "SmallCNN",
+    "ViTTiny",
+    "VisionTransformer",
+    "WideResNet",
+    "default_network",
+    "finetune",
+]

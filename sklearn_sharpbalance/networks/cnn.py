@@ -1,0 +1,54 @@
+"""Small convolutional network for small pictures."""
+
+from torch import nn
+
+from sklearn_sharpbalance.networks._layers import (
+    PlainSequential,
+    check_sizes,
+    conv3x3,
+    init_he,
+)
+
+__all__ = ["SmallCNN"]
+
+
+class SmallCNN(PlainSequential):
+    """Three convolutions and a linear head, for pictures of at least 8 x 8.
+
+    Convolutions of ``width``, ``2 width`` and ``4 width`` channels, each followed by
+    ``BatchNorm2d`` and ``ReLU``; the first two halve the picture; the mean over what
+    is left of it goes to the head. It returns logits.
+
+    Parameters
+    ----------
+    in_channels : int
+        Channels of a picture: 1 for grey, 3 for colour.
+    n_classes : int
+        Number of logits.
+    width : int, default=32
+        Channels of the first convolution.
+
+    Examples
+    --------
+    >>> import torch
+    >>> SmallCNN(1, 10)(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(self, in_channels, n_classes, width=32):
+        check_sizes(in_channels=in_channels, n_classes=n_classes, width=width)
+        super().__init__(
+            *_stage(in_channels, width),
+            nn.MaxPool2d(2),
+            *_stage(width, 2 * width),
+            nn.MaxPool2d(2),
+            *_stage(2 * width, 4 * width),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(4 * width, n_classes),
+        )
+        init_he(self)
+
+
+def _stage(n_in: int, n_out: int) -> list[nn.Module]:
+    return [conv3x3(n_in, n_out), nn.BatchNorm2d(n_out), nn.ReLU()]

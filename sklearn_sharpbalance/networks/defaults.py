@@ -1,0 +1,68 @@
+"""The network that is used where none was asked for."""
+
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.networks._layers import check_sizes
+from sklearn_sharpbalance.networks.cnn import SmallCNN
+from sklearn_sharpbalance.networks.mlp import MLP
+
+__all__ = ["default_network"]
+
+SMALLEST_PICTURE = 8
+
+
+def default_network(
+    input_shape: Sequence[int], n_classes: int
+) -> tuple[type[nn.Module], dict[str, int]]:
+    """Class and sizes of a network that suits samples of one shape.
+
+    Parameters
+    ----------
+    input_shape : sequence of int
+        Shape of one sample, without the axis of samples.
+    n_classes : int
+        Number of logits.
+
+    Returns
+    -------
+    module : type
+        :class:`MLP` or :class:`SmallCNN`.
+    kwargs : dict
+        What to build it with.
+
+    Notes
+    -----
+    ============================  =========================================
+    ``input_shape``               network
+    ============================  =========================================
+    ``(F,)``                      ``MLP`` on the F features
+    ``(C, H, W)``, H and W >= 8   ``SmallCNN``
+    anything else                 ``MLP`` on the flattened sample
+    ============================  =========================================
+
+    Pictures carry their channels first. A sequence ``(T, F)`` is flattened: the
+    perceptron then needs sequences of one length. For large pictures the
+    ``SmallCNN`` is a quick baseline; :class:`ResNet18` is more accurate and takes the
+    same ``in_channels`` and ``n_classes``.
+
+    Examples
+    --------
+    >>> default_network((64,), 10)
+    (<class '...MLP'>, {'n_features': 64, 'n_classes': 10})
+    >>> default_network((3, 32, 32), 10)
+    (<class '...SmallCNN'>, {'in_channels': 3, 'n_classes': 10})
+    """
+    shape = tuple(int(size) for size in input_shape)
+    if not shape or min(shape) < 1:
+        raise InvalidInputError(
+            f"input_shape must hold the sizes of one sample's axes, each at least 1, "
+            f"got {shape}."
+        )
+    check_sizes(n_classes=n_classes)
+    if len(shape) == 3 and min(shape[1:]) >= SMALLEST_PICTURE:
+        return SmallCNN, {"in_channels": shape[0], "n_classes": n_classes}
+    return MLP, {"n_features": math.prod(shape), "n_classes": n_classes}

@@ -1,0 +1,106 @@
+"""Multi-layer perceptron for tables and, flattened, for anything else."""
+
+from collections.abc import Sequence
+from numbers import Integral
+
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.networks._layers import (
+    PlainSequential,
+    check_dropout,
+    check_sizes,
+)
+
+__all__ = ["MLP"]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "identity": nn.Identity,
+}
+
+
+class MLP(PlainSequential):
+    """Fully connected network that returns logits.
+
+    It is a plain :class:`torch.nn.Sequential`: ``Flatten``, then for each hidden
+    layer ``Linear``, ``BatchNorm1d`` (if asked for), the activation and ``Dropout``
+    (if asked for), and one last ``Linear``. Whoever reads its layers has all of it.
+
+    Parameters
+    ----------
+    n_features : int
+        Values per sample; the product of the axes if a sample has several.
+    n_classes : int
+        Number of logits.
+    hidden : int or sequence of int, default=(128, 128)
+        Width of each hidden layer; empty for softmax regression.
+    activation : str, default="relu"
+        One of "relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid",
+        "identity".
+    dropout : float, default=0.0
+        Share of hidden units that are switched off in training.
+    batch_norm : bool, default=False
+        Normalise before each activation.
+
+    Examples
+    --------
+    >>> import torch
+    >>> MLP(4, 3, hidden=(8,))(torch.zeros(2, 4)).shape
+    torch.Size([2, 3])
+    >>> MLP(28 * 28, 10)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        n_features,
+        n_classes,
+        hidden=(128, 128),
+        activation="relu",
+        dropout=0.0,
+        batch_norm=False,
+    ):
+        hidden = (hidden,) if isinstance(hidden, Integral) else tuple(hidden)
+        _check(n_features, n_classes, hidden, activation, dropout)
+        layers = [nn.Flatten()]
+        widths = (n_features, *hidden)
+        for n_in, n_out in zip(widths, hidden):
+            layers += _hidden_layer(n_in, n_out, activation, dropout, batch_norm)
+        super().__init__(*layers, nn.Linear(widths[-1], n_classes))
+
+
+def _check(
+    n_features: int,
+    n_classes: int,
+    hidden: Sequence[int],
+    activation: str,
+    dropout: float,
+) -> None:
+    check_sizes(n_features=n_features, n_classes=n_classes)
+    for i, width in enumerate(hidden):
+        check_sizes(**{f"hidden[{i}]": width})
+    check_dropout(dropout)
+    if activation not in ACTIVATIONS:
+        names = ", ".join(repr(name) for name in ACTIVATIONS)
+        raise InvalidInputError(
+            f"Unknown activation {activation!r}. Choose one of {names}."
+        )
+
+
+def _hidden_layer(
+    n_in: int, n_out: int, activation: str, dropout: float, batch_norm: bool
+) -> list[nn.Module]:
+    layers: list[nn.Module] = [nn.Linear(n_in, n_out)]
+    if batch_norm:
+        layers.append(nn.BatchNorm1d(n_out))
+    layers.append(ACTIVATIONS[activation]())
+    if dropout > 0:
+        layers.append(nn.Dropout(dropout))
+    return layers

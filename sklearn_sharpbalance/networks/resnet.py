@@ -1,0 +1,119 @@
+"""Residual networks for small pictures: a 3x3 stem and no pooling after it."""
+
+from torch import nn
+
+from sklearn_sharpbalance.networks._layers import (
+    check_sizes,
+    conv1x1,
+    conv3x3,
+    init_he,
+)
+
+__all__ = ["ResNet", "ResNet18"]
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, ``relu(F(x) + shortcut(x))``."""
+
+    def __init__(self, n_in, n_out, stride=1):
+        super().__init__()
+        self.conv1 = conv3x3(n_in, n_out, stride)
+        self.bn1 = nn.BatchNorm2d(n_out)
+        self.relu1 = nn.ReLU()
+        self.conv2 = conv3x3(n_out, n_out)
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.shortcut = (
+            nn.Identity()
+            if stride == 1 and n_in == n_out
+            else nn.Sequential(conv1x1(n_in, n_out, stride), nn.BatchNorm2d(n_out))
+        )
+        self.relu2 = nn.ReLU()
+
+    def forward(self, x):
+        """(N, n_in, H, W) -> (N, n_out, H / stride, W / stride)."""
+        out = self.relu1(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return self.relu2(out + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """Residual network of basic blocks for small pictures; returns logits.
+
+    Parameters
+    ----------
+    blocks : sequence of int, default=(2, 2, 2, 2)
+        Blocks per stage. Stage ``i`` has ``2**i * width`` channels, and every stage but
+        the first halves the picture. (3, 4, 6, 3) is ResNet-34.
+    in_channels : int, default=3
+        Channels of a picture.
+    n_classes : int, default=10
+        Number of logits.
+    width : int, default=64
+        Channels of the stem and of the first stage.
+
+    References
+    ----------
+    .. [1] K. He, X. Zhang, S. Ren, J. Sun (2016). Deep residual learning for image
+       recognition. CVPR.
+
+    Examples
+    --------
+    >>> import torch
+    >>> ResNet((1, 1), n_classes=5, width=4)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 5])
+    """
+
+    def __init__(self, blocks=(2, 2, 2, 2), in_channels=3, n_classes=10, width=64):
+        check_sizes(in_channels=in_channels, n_classes=n_classes, width=width)
+        for i, n_blocks in enumerate(blocks):
+            check_sizes(**{f"blocks[{i}]": n_blocks})
+        super().__init__()
+        self.stem = nn.Sequential(
+            conv3x3(in_channels, width), nn.BatchNorm2d(width), nn.ReLU()
+        )
+        widths = [width * 2**i for i in range(len(blocks))]
+        self.stages = nn.Sequential(
+            *(
+                _stage(n_in, n_out, n_blocks, stride=1 if i == 0 else 2)
+                for i, (n_in, n_out, n_blocks) in enumerate(
+                    zip([width, *widths], widths, blocks)
+                )
+            )
+        )
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.head = nn.Linear(widths[-1], n_classes)
+        init_he(self)
+
+    def forward(self, x):
+        """(N, in_channels, H, W) -> (N, n_classes)."""
+        return self.head(self.flatten(self.pool(self.stages(self.stem(x)))))
+
+
+def _stage(n_in: int, n_out: int, n_blocks: int, stride: int) -> nn.Sequential:
+    first = BasicBlock(n_in, n_out, stride)
+    return nn.Sequential(
+        first, *(BasicBlock(n_out, n_out) for _ in range(n_blocks - 1))
+    )
+
+
+class ResNet18(ResNet):
+    """ResNet-18 for small pictures (CIFAR): 11,173,962 weights for 10 classes.
+
+    Parameters
+    ----------
+    in_channels : int, default=3
+        Channels of a picture.
+    n_classes : int, default=10
+        Number of logits.
+    width : int, default=64
+        Channels of the first of four stages; the others have 2, 4 and 8 times as many.
+
+    Examples
+    --------
+    >>> sum(p.numel() for p in ResNet18().parameters())
+    11173962
+    """
+
+    def __init__(self, in_channels=3, n_classes=10, width=64):
+        super().__init__((2, 2, 2, 2), in_channels, n_classes, width)

@@ -1,0 +1,223 @@
+"""Pretrained networks: a new head on a torchvision model, weights from disk only."""
+
+import copy
+from numbers import Integral
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
+from sklearn_sharpbalance.networks._layers import check_sizes
+
+__all__ = ["finetune"]
+
+
+def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
+    """A pretrained network whose head is new and has ``n_classes`` logits.
+
+    Nothing is ever fetched: the weights come from ``weights_path`` or from
+    torchvision's cache, if the file lies there already.
+
+    Parameters
+    ----------
+    name_or_model : str or torch.nn.Module
+        Name of a torchvision classification model ("resnet18", "vit_b_16", ...), or a
+        module, which is copied and left as it is.
+    n_classes : int
+        Number of logits.
+    weights_path : str or path, default=None
+        File with the state dict (``torch.save`` or safetensors). None: a named model
+        takes its default weights from torchvision's cache, a module keeps its own.
+    trainable : {"all", "head"} or int, default="all"
+        What is trained: everything, the new head, or the last so many layers that hold
+        weights (counted in the order in which the model registers them; 1 is the head).
+        Frozen BatchNorm layers stay in evaluation mode, so that their statistics stay
+        those of the pretraining.
+
+    Returns
+    -------
+    model : torch.nn.Module
+        On the CPU, in training mode. The head is the model's last linear layer or
+        convolution, drawn anew as torch draws a layer of its kind.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing or does not fit the model. The message says where the
+        file is looked for.
+
+    Notes
+    -----
+    An ensemble takes a module instance for a pattern and draws all its weights anew
+    for each member, the pretrained ones too. To keep them, pass the ensemble a factory,
+    ``functools.partial(finetune, "resnet18")``: it gives each member the pretrained
+    body and a head of its own.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.networks import MLP
+    >>> model = finetune(MLP(4, 3), n_classes=5, trainable="head")
+    >>> [name for name, p in model.named_parameters() if p.requires_grad]
+    ['5.weight', '5.bias']
+    """
+    check_sizes(n_classes=n_classes)
+    _check_trainable(trainable)
+    if isinstance(name_or_model, nn.Module):
+        model = copy.deepcopy(name_or_model)
+    else:
+        model = _torchvision_model(name_or_model, cached=weights_path is None)
+    head = _head_name(model)
+    if weights_path is not None:
+        _load_body(model, Path(weights_path), head)
+    _drop_auxiliary_heads(model)
+    model.set_submodule(head, _new_head(model.get_submodule(head), n_classes))
+    if trainable != "all":
+        _freeze(model, head, 1 if trainable == "head" else trainable)
+    return model.train()
+
+
+def _check_trainable(trainable: str | int) -> None:
+    named = isinstance(trainable, str) and trainable in ("all", "head")
+    counted = isinstance(trainable, Integral) and not isinstance(trainable, bool)
+    if not named and not (counted and trainable >= 1):  # type: ignore[operator]
+        raise InvalidInputError(
+            "trainable must be 'all', 'head' or the number of layers to train, at "
+            f"least 1, got {trainable!r}."
+        )
+
+
+def _torchvision_model(name: str, cached: bool) -> nn.Module:
+    from torchvision import models
+
+    if name not in models.list_models(module=models):
+        raise InvalidInputError(
+            f"Unknown torchvision classification model {name!r}. Choose one of "
+            "torchvision.models.list_models(module=torchvision.models), or pass a "
+            "module."
+        )
+    if not cached:
+        return models.get_model(name, weights=None)
+    weights = models.get_model_weights(name).DEFAULT
+    path = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
+    if not path.is_file():
+        raise ModelFileError(
+            f"The weights of {name!r} are not on this machine and are never fetched "
+            f"silently. Download {weights.url} to {path}, or pass weights_path."
+        )
+    # The file is there, so torchvision reads it and opens no connection.
+    return models.get_model(name, weights=weights)
+
+
+def _head_name(model: nn.Module) -> str:
+    """Name of the last linear layer or convolution."""
+    names = [
+        name
+        for name, layer in model.named_modules()
+        if isinstance(layer, (nn.Linear, nn.Conv2d)) and name
+    ]
+    if not names:
+        raise InvalidInputError(
+            f"{type(model).__name__} holds no Linear or Conv2d layer that could be its "
+            "head. Wrap it in a torch.nn.Sequential that ends in a Linear layer."
+        )
+    return names[-1]
+
+
+def _new_head(old, n_classes: int) -> nn.Module:
+    bias = old.bias is not None
+    if isinstance(old, nn.Linear):
+        return nn.Linear(old.in_features, n_classes, bias=bias)
+    return nn.Conv2d(
+        old.in_channels,
+        n_classes,
+        old.kernel_size,
+        stride=old.stride,
+        padding=old.padding,
+        bias=bias,
+    )
+
+
+def _load_body(model: nn.Module, path: Path, head: str) -> None:
+    """Load everything but the head, which is replaced whatever its size was."""
+    ours = {f"{head}.weight", f"{head}.bias"}
+    state = {k: v for k, v in _read_state(path).items() if k not in ours}
+    try:
+        missing, unexpected = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # sizes differ
+        raise ModelFileError(
+            f"The weights in {path} do not fit {type(model).__name__}: {error}"
+        ) from error
+    missing = sorted(set(missing) - ours)
+    if missing or unexpected:
+        raise ModelFileError(
+            f"The weights in {path} do not fit {type(model).__name__}: missing "
+            f"{missing[:3]}, unexpected {list(unexpected)[:3]}. Pass the file of the "
+            "same architecture."
+        )
+
+
+def _read_state(path: Path) -> dict[str, torch.Tensor]:
+    if not path.is_file():
+        raise ModelFileError(f"There is no file of weights at {path}.")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict):
+        raise ModelFileError(
+            f"{path} holds a {type(state).__name__}, not a state dict. Save "
+            "model.state_dict()."
+        )
+    return state
+
+
+def _drop_auxiliary_heads(model) -> None:
+    """Inception networks return extra logits while they train; skorch expects one."""
+    if getattr(model, "aux_logits", False):
+        model.aux_logits = False
+        for name in ("AuxLogits", "aux1", "aux2"):
+            if hasattr(model, name):
+                setattr(model, name, None)
+
+
+class _EvaluationOnly:
+    """Stays in evaluation mode, whatever its parent is told."""
+
+    def train(self, mode=True):
+        return super().train(False)
+
+
+class FrozenBatchNorm1d(_EvaluationOnly, nn.BatchNorm1d):
+    """BatchNorm1d whose running statistics do not change."""
+
+
+class FrozenBatchNorm2d(_EvaluationOnly, nn.BatchNorm2d):
+    """BatchNorm2d whose running statistics do not change."""
+
+
+class FrozenBatchNorm3d(_EvaluationOnly, nn.BatchNorm3d):
+    """BatchNorm3d whose running statistics do not change."""
+
+
+FROZEN: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: FrozenBatchNorm1d,
+    nn.BatchNorm2d: FrozenBatchNorm2d,
+    nn.BatchNorm3d: FrozenBatchNorm3d,
+}
+
+
+def _freeze(model: nn.Module, head: str, n_last: int) -> None:
+    """Freeze all but the last ``n_last`` layers that hold weights themselves."""
+    last = model.get_submodule(head)
+    layers = [
+        layer
+        for layer in model.modules()
+        if layer is not last and any(True for _ in layer.parameters(recurse=False))
+    ]
+    for layer in layers[: max(len(layers) - (n_last - 1), 0)]:
+        for parameter in layer.parameters(recurse=False):
+            parameter.requires_grad_(False)
+        if type(layer) in FROZEN:
+            layer.__class__ = FROZEN[type(layer)]

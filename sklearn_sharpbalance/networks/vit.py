@@ -1,0 +1,191 @@
+"""Vision transformer made of plain modules."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.networks._layers import check_dropout, check_sizes
+
+__all__ = ["ViTTiny", "VisionTransformer"]
+
+
+class Tokens(nn.Module):
+    """Picture -> class token and one token a patch, each with its position."""
+
+    def __init__(self, image_size, patch_size, in_channels, dim):
+        super().__init__()
+        n_patches = (image_size // patch_size) ** 2
+        self.patches = nn.Conv2d(in_channels, dim, patch_size, stride=patch_size)
+        self.class_token = nn.Parameter(torch.empty(1, 1, dim))
+        self.position = nn.Parameter(torch.empty(1, n_patches + 1, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        """Draw the tokens' positions anew, as torch's own layers can."""
+        nn.init.zeros_(self.class_token)
+        nn.init.trunc_normal_(self.position, std=0.02)
+
+    def forward(self, x):
+        """(N, in_channels, S, S) -> (N, T, dim)."""
+        patches = self.patches(x).flatten(2).transpose(1, 2)  # (N, T - 1, dim)
+        first = self.class_token.expand(len(x), -1, -1)  # (N, 1, dim)
+        return torch.cat([first, patches], dim=1) + self.position
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention with one linear layer for query, key and value."""
+
+    def __init__(self, dim, heads, dropout):
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        """(N, T, dim) -> (N, T, dim)."""
+        n, t, dim = x.shape
+        qkv = self.qkv(x).reshape(n, t, 3, self.heads, dim // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, T, dim / heads)
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        return self.out(mixed.transpose(1, 2).reshape(n, t, dim))
+
+
+class TransformerBlock(nn.Module):
+    """Attention, then a perceptron, each on normalised input and beside a shortcut."""
+
+    def __init__(self, dim, heads, mlp_ratio, dropout):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.attention = SelfAttention(dim, heads, dropout)
+        self.drop = nn.Dropout(dropout)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        width = int(mlp_ratio * dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, width),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(width, dim),
+            nn.Dropout(dropout),
+        )
+
+    def forward(self, x):
+        """(N, T, dim) -> (N, T, dim)."""
+        x = x + self.drop(self.attention(self.norm1(x)))
+        return x + self.mlp(self.norm2(x))
+
+
+class VisionTransformer(nn.Module):
+    """Vision transformer with a class token; returns logits.
+
+    Parameters
+    ----------
+    image_size : int, default=32
+        Height and width of a picture.
+    patch_size : int, default=4
+        Height and width of a patch; divides ``image_size``.
+    in_channels : int, default=3
+        Channels of a picture.
+    n_classes : int, default=10
+        Number of logits.
+    dim : int, default=192
+        Length of a token; a multiple of ``heads``.
+    depth : int, default=12
+        Number of blocks.
+    heads : int, default=3
+        Attention heads of a block.
+    mlp_ratio : float, default=4.0
+        Width of a block's perceptron, in multiples of ``dim``.
+    dropout : float, default=0.0
+        Dropout after the tokens, in attention and in the perceptrons.
+
+    References
+    ----------
+    .. [1] A. Dosovitskiy et al. (2021). An image is worth 16x16 words: transformers
+       for image recognition at scale. ICLR.
+
+    Examples
+    --------
+    >>> net = VisionTransformer(image_size=8, patch_size=4, dim=12, depth=1)
+    >>> net(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        image_size=32,
+        patch_size=4,
+        in_channels=3,
+        n_classes=10,
+        dim=192,
+        depth=12,
+        heads=3,
+        mlp_ratio=4.0,
+        dropout=0.0,
+    ):
+        check_sizes(image_size=image_size, patch_size=patch_size, dim=dim, depth=depth)
+        check_sizes(heads=heads, in_channels=in_channels, n_classes=n_classes)
+        check_dropout(dropout)
+        _check_divides("patch_size", patch_size, "image_size", image_size)
+        _check_divides("heads", heads, "dim", dim)
+        super().__init__()
+        self.tokens = Tokens(image_size, patch_size, in_channels, dim)
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(
+            *(TransformerBlock(dim, heads, mlp_ratio, dropout) for _ in range(depth))
+        )
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.head = nn.Linear(dim, n_classes)
+        self.apply(_init_linear)
+
+    def forward(self, x):
+        """(N, in_channels, image_size, image_size) -> (N, n_classes)."""
+        tokens = self.norm(self.blocks(self.drop(self.tokens(x))))  # (N, T, dim)
+        return self.head(tokens[:, 0])
+
+
+class ViTTiny(VisionTransformer):
+    """ViT-Tiny: tokens of length 192, 12 blocks of 3 heads; returns logits.
+
+    Parameters
+    ----------
+    image_size : int, default=32
+        Height and width of a picture.
+    patch_size : int, default=4
+        Height and width of a patch. 224 and 16 give the ViT-T/16 of ImageNet.
+    in_channels : int, default=3
+        Channels of a picture.
+    n_classes : int, default=10
+        Number of logits.
+    dropout : float, default=0.0
+        Dropout after the tokens, in attention and in the perceptrons.
+
+    Examples
+    --------
+    >>> net = ViTTiny(image_size=224, patch_size=16, n_classes=1000)
+    >>> sum(p.numel() for p in net.parameters())
+    5717416
+    """
+
+    def __init__(
+        self, image_size=32, patch_size=4, in_channels=3, n_classes=10, dropout=0.0
+    ):
+        super().__init__(
+            image_size, patch_size, in_channels, n_classes, dropout=dropout
+        )
+
+
+def _check_divides(name: str, value: int, of_name: str, of_value: int) -> None:
+    if of_value % value:
+        raise InvalidInputError(
+            f"{name} must divide {of_name}, got {name}={value} and "
+            f"{of_name}={of_value}."
+        )
+
+
+def _init_linear(layer: nn.Module) -> None:
+    if isinstance(layer, nn.Linear):
+        nn.init.trunc_normal_(layer.weight, std=0.02)
+        nn.init.zeros_(layer.bias)

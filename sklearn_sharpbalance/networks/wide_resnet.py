@@ -1,0 +1,119 @@
+"""Wide residual networks, pre-activation."""
+
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.networks._layers import (
+    check_dropout,
+    check_sizes,
+    conv1x1,
+    conv3x3,
+    init_he,
+)
+
+__all__ = ["WideResNet"]
+
+
+class PreActivationBlock(nn.Module):
+    """Norm and ReLU before each of two 3x3 convolutions, beside a shortcut.
+
+    Where the shapes differ, the shortcut is a 1x1 convolution of the activated
+    input; elsewhere it is the raw input.
+    """
+
+    def __init__(self, n_in, n_out, stride, dropout):
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(n_in)
+        self.relu1 = nn.ReLU()
+        self.conv1 = conv3x3(n_in, n_out, stride)
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.relu2 = nn.ReLU()
+        self.dropout = nn.Dropout(dropout) if dropout > 0 else nn.Identity()
+        self.conv2 = conv3x3(n_out, n_out)
+        same = stride == 1 and n_in == n_out
+        self.shortcut = None if same else conv1x1(n_in, n_out, stride)
+
+    def forward(self, x):
+        """(N, n_in, H, W) -> (N, n_out, H / stride, W / stride)."""
+        active = self.relu1(self.bn1(x))
+        out = self.dropout(self.relu2(self.bn2(self.conv1(active))))
+        side = x if self.shortcut is None else self.shortcut(active)
+        return self.conv2(out) + side
+
+
+class WideResNet(nn.Module):
+    """Wide residual network (WRN) for small pictures; returns logits.
+
+    Three groups of ``(depth - 4) / 6`` blocks with 16, 32 and 64 channels, each times
+    ``widen_factor``; the second and the third group halve the picture.
+
+    Parameters
+    ----------
+    depth : int, default=40
+        Number of convolutions and linear layers; ``6 n + 4``.
+    widen_factor : int, default=2
+        How many times wider than the thin residual network.
+    in_channels : int, default=3
+        Channels of a picture.
+    n_classes : int, default=10
+        Number of logits.
+    dropout : float, default=0.0
+        Dropout between the two convolutions of a block.
+
+    References
+    ----------
+    .. [1] S. Zagoruyko, N. Komodakis (2016). Wide residual networks. BMVC.
+
+    Examples
+    --------
+    >>> sum(p.numel() for p in WideResNet(40, 2).parameters())
+    2243546
+    """
+
+    def __init__(
+        self, depth=40, widen_factor=2, in_channels=3, n_classes=10, dropout=0.0
+    ):
+        check_sizes(
+            widen_factor=widen_factor, in_channels=in_channels, n_classes=n_classes
+        )
+        check_dropout(dropout)
+        n_blocks = _blocks_per_group(depth)
+        super().__init__()
+        widths = [16, *(w * widen_factor for w in (16, 32, 64))]
+        self.stem = conv3x3(in_channels, widths[0])
+        self.groups = nn.Sequential(
+            *(
+                _group(widths[i], widths[i + 1], n_blocks, min(i + 1, 2), dropout)
+                for i in range(3)
+            )
+        )
+        self.bn = nn.BatchNorm2d(widths[-1])
+        self.relu = nn.ReLU()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.head = nn.Linear(widths[-1], n_classes)
+        init_he(self)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x):
+        """(N, in_channels, H, W) -> (N, n_classes)."""
+        features = self.relu(self.bn(self.groups(self.stem(x))))
+        return self.head(self.flatten(self.pool(features)))
+
+
+def _blocks_per_group(depth: int) -> int:
+    check_sizes(depth=depth)
+    if depth < 10 or (depth - 4) % 6:
+        raise InvalidInputError(
+            "depth must be 6 n + 4 with n of at least 1 (10, 16, ..., 28, ..., 40), "
+            f"got {depth}."
+        )
+    return (depth - 4) // 6
+
+
+def _group(
+    n_in: int, n_out: int, n_blocks: int, stride: int, dropout: float
+) -> nn.Sequential:
+    first = PreActivationBlock(n_in, n_out, stride, dropout)
+    rest = (PreActivationBlock(n_out, n_out, 1, dropout) for _ in range(n_blocks - 1))
+    return nn.Sequential(first, *rest)

@@ -1,0 +1,114 @@
+"""Options of a parameter group: checks, and names beside the base optimizer's."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sklearn_sharpbalance._validation import Interval
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["check_group", "group_keys", "make_base", "member_count"]
+
+
+def group_keys(
+    names: Iterable[str], base_optimizer: Callable[..., Optimizer]
+) -> dict[str, str]:
+    """Key in the parameter group of each option: its name, or ``sam_<name>``.
+
+    The base optimizer reads the same groups, so an option that it has too
+    (Adadelta's ``rho``, RMSprop's ``alpha``) must go by another key.
+    """
+    try:
+        taken: Iterable[str] = inspect.signature(base_optimizer).parameters
+    except (TypeError, ValueError):
+        taken = ()
+    return {name: f"sam_{name}" if name in taken else name for name in names}
+
+
+def make_base(
+    base_optimizer: Callable[..., Optimizer],
+    groups: list[dict[str, Any]],
+    keys: Mapping[str, str],
+    kwargs: Mapping[str, Any],
+) -> Optimizer:
+    """The base optimizer over ``groups`` (the same dict objects, shared)."""
+    if not callable(base_optimizer) or isinstance(base_optimizer, Optimizer):
+        raise InvalidInputError(
+            "base_optimizer must be a torch.optim.Optimizer class; got an object of "
+            f"type {type(base_optimizer).__name__}. Pass the class, and its arguments "
+            "by name: SAM(params, torch.optim.SGD, lr=0.1)."
+        )
+    base = base_optimizer(groups, **kwargs)
+    if not isinstance(base, Optimizer) or isinstance(base, torch.optim.LBFGS):
+        raise InvalidInputError(
+            "base_optimizer must make a torch optimizer that steps from `.grad` alone; "
+            f"got {type(base).__name__}. Use SGD, Adam, AdamW or the like."
+        )
+    clash = sorted(set(keys.values()) & set(base.defaults))
+    if clash:
+        raise InvalidInputError(
+            f"{type(base).__name__} has an option {clash[0]!r} of its own, which the "
+            "signature of base_optimizer does not show. Pass the class or a "
+            "functools.partial of it, so that the two are told apart."
+        )
+    return base
+
+
+def member_count(groups: Iterable[Mapping[str, Any]]) -> int | None:
+    """Common size ``M`` of the leading axis in all stacked groups; None without any."""
+    params = [p for group in groups if group["stacked"] for p in group["params"]]
+    if not params:
+        return None
+    sizes = {p.shape[0] if p.ndim else None for p in params}
+    if len(sizes) > 1 or None in sizes:
+        shapes = ", ".join(sorted({str(tuple(p.shape)) for p in params}))
+        raise InvalidInputError(
+            "Parameters of stacked groups need one leading member axis of a common "
+            f"size; got shapes {shapes}. Put the others into a group without stacked."
+        )
+    return sizes.pop()
+
+
+def check_group(
+    group: dict[str, Any], rules: Mapping[str, Interval], keys: Mapping[str, str]
+) -> None:
+    """Check the options of a group and bring them into a form that can be saved."""
+    if not isinstance(group["stacked"], bool):
+        raise InvalidInputError(f"stacked must be a bool; got {group['stacked']!r}.")
+    members = member_count([group])
+    for name, rule in rules.items():
+        per_member = members if name == "rho" else None
+        value = _checked(name, group[keys[name]], rule, per_member)
+        if isinstance(value, Tensor) and group["params"]:
+            value = value.to(group["params"][0].device)
+        group[keys[name]] = value
+    for key, value in group.items():
+        if isinstance(value, np.generic):  # torch.load(weights_only=True) rejects it
+            group[key] = value.item()
+
+
+def _checked(
+    name: str, value: Any, rule: Interval, members: int | None
+) -> float | Tensor:
+    """One number as float, a tensor or one value per member as tensor."""
+    if isinstance(value, list | tuple | np.ndarray):
+        value = torch.as_tensor(value, dtype=torch.get_default_dtype())
+    entries = value.flatten().tolist() if isinstance(value, Tensor) else [value]
+    wrong = [v for v in entries if not rule.is_satisfied_by(v)]
+    if wrong:
+        raise InvalidInputError(f"{name} must be {rule}; got {wrong[0]!r}.")
+    if not isinstance(value, Tensor):
+        return float(value)
+    if value.ndim and tuple(value.shape) != (members,):
+        given = f"{name} has shape {tuple(value.shape)}"
+        raise InvalidInputError(
+            f"{given}, but the group is not stacked. Pass one number."
+            if members is None
+            else f"{given} for {members} stacked members. Pass one value or {members}."
+        )
+    return value

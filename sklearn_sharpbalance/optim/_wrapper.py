@@ -1,0 +1,120 @@
+"""An optimizer over another one: shared groups and state, saved and loaded as one."""
+
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sklearn_sharpbalance._validation import Interval
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim._options import (
+    check_group,
+    group_keys,
+    make_base,
+    member_count,
+)
+
+__all__ = ["WrappingOptimizer"]
+
+
+class WrappingOptimizer(Optimizer):
+    """Owns a base optimizer that works on the same parameter groups and state.
+
+    torch's own ``__getstate__`` keeps only ``defaults``, ``state`` and
+    ``param_groups``; here the base optimizer and the method's own state come along.
+    """
+
+    _rules: ClassVar[dict[str, Interval]] = {}
+    _own_state_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        params: Any,
+        base_optimizer: Callable[..., Optimizer],
+        options: Mapping[str, Any],
+        base_kwargs: Mapping[str, Any],
+    ) -> None:
+        self._keys = group_keys(options, base_optimizer)
+        # Apart from the base optimizer's: Adam takes any entry for a state of its own.
+        self._own_state: dict[Tensor, dict[str, Tensor]] = {}
+        super().__init__(params, {self._keys[k]: v for k, v in options.items()})
+        self.base_optimizer = make_base(
+            base_optimizer, self.param_groups, self._keys, base_kwargs
+        )
+        self.base_optimizer.param_groups = self.param_groups
+        self.state = self.base_optimizer.state
+        # Schedulers that cycle the momentum look for it among the defaults.
+        self.defaults.update(self.base_optimizer.defaults)
+        self._check_groups(self.param_groups)
+
+    def _option(self, group: Mapping[str, Any], name: str) -> Any:
+        return group[self._keys[name]]
+
+    def add_param_group(self, param_group):
+        """Add a parameter group, as in any torch optimizer."""
+        if "base_optimizer" not in self.__dict__:
+            super().add_param_group(
+                param_group
+            )  # under construction, checked at the end
+            return
+        for key in self._keys.values():
+            param_group.setdefault(key, self.defaults[key])
+        self.base_optimizer.add_param_group(param_group)
+        try:
+            self._check_groups(self.param_groups[-1:])
+        except InvalidInputError:
+            self.param_groups.pop()
+            raise
+
+    def _check_groups(self, groups: list[dict[str, Any]]) -> None:
+        for group in groups:
+            check_group(group, self._rules, self._keys)
+        member_count(self.param_groups)
+
+    def state_dict(self):
+        """State of the base optimizer and of the method, per parameter."""
+        state_dict = super().state_dict()
+        state = dict(state_dict["state"])
+        params = chain.from_iterable(group["params"] for group in self.param_groups)
+        for index, param in enumerate(params):
+            if param in self._own_state:
+                state[index] = {**state.get(index, {}), **self._own_state[param]}
+        return {**state_dict, "state": state}
+
+    def load_state_dict(self, state_dict):
+        """Load a state; options that a plain optimizer's lacks stay as they are."""
+        groups = state_dict["param_groups"]
+        if len(groups) == len(self.param_groups):
+            groups = [
+                {**{key: mine[key] for key in self._keys.values()}, **theirs}
+                for mine, theirs in zip(self.param_groups, groups)
+            ]
+        super().load_state_dict({**state_dict, "param_groups": groups})
+
+    def __getstate__(self):
+        own = ("base_optimizer", "_keys", "_own_state")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if "base_optimizer" in state:
+            return  # unpickled or copied: everything came along, sharing included
+        self._own_state = _split(self.state, self._own_state_names)
+        self.base_optimizer.__setstate__(
+            {"state": self.state, "param_groups": self.param_groups}
+        )
+        self._check_groups(self.param_groups)
+
+
+def _split(state: dict, names: tuple[str, ...]) -> dict[Tensor, dict[str, Tensor]]:
+    """Take the entries called ``names`` out of each parameter's state."""
+    own: dict[Tensor, dict[str, Tensor]] = {}
+    for param in [key for key in state if isinstance(key, Tensor)]:
+        found = {name: state[param].pop(name) for name in names if name in state[param]}
+        if found:
+            own[param] = found
+            if not state[param]:
+                del state[param]
+    return own

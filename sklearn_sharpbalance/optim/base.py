@@ -1,0 +1,246 @@
+"""The step that all sharpness-aware methods share."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sklearn_sharpbalance._validation import Interval, Real
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim._buckets import Bucket, gather, restore
+from sklearn_sharpbalance.optim._tensors import all_finite, joint_norm, scaled
+from sklearn_sharpbalance.optim._wrapper import WrappingOptimizer
+from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
+
+__all__ = ["SharpnessAwareOptimizer"]
+
+TINY = 1e-12
+
+
+class SharpnessAwareOptimizer(WrappingOptimizer):
+    r"""Base of the optimizers that descend along a gradient taken at moved weights.
+
+    A step takes the gradient :math:`g` at the weights :math:`w`, moves to
+    :math:`w + \epsilon(g)`, takes the gradient there, moves back exactly, and hands
+    that gradient to a base optimizer. A method says what :math:`\epsilon` is by
+    :meth:`_direction` and, if it wants to, how the two gradients combine by
+    :meth:`_combine`.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor) or of dict
+        Parameters or parameter groups, as for any torch optimizer. A group may set
+        each option of its own, e.g. ``{"params": ..., "rho": 0.1}``.
+    base_optimizer : type
+        Class of the optimizer that makes the update, or a function with its
+        signature such as a ``functools.partial``.
+    options : dict
+        Default of each option of the method, ``rho`` and ``stacked`` among them.
+    base_kwargs : dict
+        Arguments of the base optimizer, e.g. ``lr``.
+
+    Attributes
+    ----------
+    base_optimizer : torch.optim.Optimizer
+        Shares ``param_groups`` and ``state`` with this optimizer: a scheduler that
+        acts on the one acts on the other, and ``state_dict`` is laid out like the
+        base optimizer's, so that either can load the other's.
+
+    Notes
+    -----
+    If the base optimizer has an option of the same name (``rho`` of Adadelta,
+    ``alpha`` of RMSprop and ASGD), the method's own goes by ``sam_rho`` or
+    ``sam_alpha`` in the parameter groups, and the base optimizer's can be set by
+    ``functools.partial(torch.optim.Adadelta, rho=0.9)``.
+
+    With ``stacked=True`` each parameter of a group has a leading axis of ``M``
+    members. Norms are then taken per member, ``rho`` may have one value per member,
+    and the result is that of ``M`` optimizers side by side.
+
+    A ``base_optimizer`` with ``maximize=True`` turns the perturbation round.
+    """
+
+    _rules: ClassVar[dict[str, Interval]] = {
+        "rho": Interval(Real, 0, None, closed="left")
+    }
+    _keeps_gradients: ClassVar[bool] = False
+
+    # The step -------------------------------------------------------------------
+
+    def step(self, closure=None, *, scaler=None, freeze_norms=True):
+        """Make one sharpness-aware update.
+
+        Parameters
+        ----------
+        closure : callable
+            Clears the gradients, computes the loss, calls ``backward`` (once, or
+            several times to accumulate) and returns the loss. It is called twice.
+        scaler : torch.amp.GradScaler, default=None
+            Set it if the closure calls ``scaler.scale(loss).backward()``. Both
+            gradients are unscaled; if either is not finite, the whole update is left
+            out. Call ``scaler.update()`` afterwards, as always.
+        freeze_norms : bool or nn.Module, default=True
+            As in :meth:`perturbed`, for the second call.
+
+        Returns
+        -------
+        loss
+            What the closure returned at the unperturbed weights.
+        """
+        if closure is None:
+            raise InvalidInputError(
+                f"{type(self).__name__}.step() needs a closure, because it evaluates "
+                "the loss twice. Pass one that clears the gradients, calls backward "
+                "and returns the loss (with a GradScaler: `step(closure, "
+                "scaler=scaler)`), or use `perturbed()` and `descend()`."
+            )
+        evaluate = torch.enable_grad()(closure)
+        loss = evaluate()
+        if scaler is not None and scaler.is_enabled():
+            self._step_scaled(evaluate, scaler, freeze_norms)
+        else:
+            with self.perturbed(freeze_norms=freeze_norms):
+                evaluate()
+            self.descend()
+        return loss
+
+    def _step_scaled(self, evaluate: Callable, scaler: Any, freeze_norms: Any) -> None:
+        # A scaler keeps one record per optimizer and update; this optimizer stands for
+        # the first pass and the base optimizer for the second, and both records count
+        # when the scaler adapts its scale.
+        scaler.unscale_(self)
+        if not self._finite_gradients():
+            return
+        with self._moved(freeze_norms) as buckets:
+            evaluate()
+        scaler.unscale_(self.base_optimizer)
+        if self._finite_gradients():
+            self._combine(buckets)
+        self.descend(scaler=scaler)
+
+    @contextmanager
+    def perturbed(self, *, freeze_norms=True, set_to_none=True, grad_scale=None):
+        """Move to the perturbed weights inside the ``with`` block.
+
+        Reads the gradients in ``.grad``, moves the weights in place, clears the
+        gradients; moves back on exit, bit for bit and also after an exception, and
+        then combines the gradients if the method demands it.
+
+        Parameters
+        ----------
+        freeze_norms : bool or nn.Module, default=True
+            Keeps running statistics of batch norms as they are: of every module that
+            is called (True), of this module (faster, and works with ``torch.compile``
+            and CUDA graphs), or not at all (False). See
+            :func:`frozen_batch_statistics`.
+        set_to_none : bool, default=True
+            Whether gradients are cleared by None or, in place, by zeros.
+        grad_scale : float or Tensor of shape () or (M,), default=None
+            What the loss was multiplied with before ``backward``, if it differs from
+            step to step. Only :class:`FriendlySAM` needs it, since it averages
+            gradients over steps. Where it is 0 there was no gradient to average.
+
+        Examples
+        --------
+        An update that is sharpness-aware for a share ``s`` of the batch:
+
+        >>> from sklearn_sharpbalance.optim import SAM
+        >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        >>> opt, s = SAM([w], rho=1.0, lr=0.1), 0.5
+        >>> (s * w.square().sum() / 2).backward()
+        >>> with opt.perturbed():
+        ...     (s * w.square().sum() / 2).backward()  # at 1.2 w
+        >>> ((1 - s) * w.sum()).backward()
+        >>> opt.descend()
+        >>> [round(x, 4) for x in w.tolist()]
+        [2.77, 3.71]
+        """
+        with self._moved(freeze_norms, set_to_none, grad_scale) as buckets:
+            yield
+        self._combine(buckets)
+
+    @contextmanager
+    def _moved(
+        self,
+        freeze_norms: bool | nn.Module = True,
+        set_to_none: bool = True,
+        grad_scale: float | Tensor | None = None,
+    ) -> Iterator[list[Bucket]]:
+        buckets = gather(self.param_groups)
+        try:
+            self._ascend(buckets, grad_scale)
+            if not self._keeps_gradients:
+                for bucket in buckets:
+                    bucket.grads = []
+            elif not set_to_none:  # the tensors are about to be zeroed in place
+                for bucket in buckets:
+                    bucket.grads = [grad.clone() for grad in bucket.grads]
+            self.zero_grad(set_to_none=set_to_none)
+            with _norms(freeze_norms):
+                yield buckets
+        finally:
+            with torch.no_grad():
+                restore(buckets)
+
+    def descend(self, *, scaler=None):
+        """Let the base optimizer step along ``.grad``, without any perturbation.
+
+        Parameters
+        ----------
+        scaler : torch.amp.GradScaler, default=None
+            Steps through it if the gradients are scaled: they are unscaled, and the
+            update is left out if they are not finite.
+        """
+        # Schedulers ask for this before they warn that no optimizer has stepped yet.
+        self._opt_called = True
+        if scaler is None:
+            self.base_optimizer.step()
+        else:
+            scaler.step(self.base_optimizer)
+
+    # What a method defines --------------------------------------------------------
+
+    def _direction(
+        self, bucket: Bucket, grad_scale: float | Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Where to move, and the vector whose norm divides it (joint over buckets)."""
+        raise NotImplementedError
+
+    def _combine(self, buckets: list[Bucket]) -> None:
+        """Change ``.grad`` after the perturbed pass; the weights are back in place."""
+
+    # Pieces -----------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _ascend(self, buckets: list[Bucket], grad_scale: float | Tensor | None) -> None:
+        """Move the weights of all buckets by ``rho * direction / norm``."""
+        directions = [self._direction(bucket, grad_scale) for bucket in buckets]
+        for kind in (False, True):
+            chosen = [
+                pair for pair in zip(buckets, directions) if pair[0].stacked is kind
+            ]
+            if not chosen:
+                continue
+            norm = joint_norm([divisor for _, (_, divisor) in chosen], kind)
+            for bucket, (direction, _) in chosen:
+                bucket.norm = norm
+                bucket.keep_weights()
+                epsilon = scaled(direction, self._radius(bucket, norm) / (norm + TINY))
+                torch._foreach_add_(bucket.weights, epsilon)
+
+    def _radius(self, bucket: Bucket, norm: Tensor) -> float | Tensor:
+        rho = self._option(bucket.group, "rho")
+        if not isinstance(rho, int | float):
+            rho = torch.as_tensor(rho, dtype=norm.dtype, device=norm.device)
+        return -rho if bucket.group.get("maximize") else rho
+
+    def _finite_gradients(self) -> bool:
+        return all_finite([bucket.grads for bucket in gather(self.param_groups)])
+
+
+def _norms(freeze: bool | nn.Module) -> AbstractContextManager[None]:
+    if freeze is False:
+        return nullcontext()
+    return frozen_batch_statistics(None if freeze is True else freeze)

@@ -1,0 +1,130 @@
+"""Friendly sharpness-aware minimization."""
+
+import torch
+from torch import Tensor
+
+from sklearn_sharpbalance._validation import Interval, Real
+from sklearn_sharpbalance.optim._buckets import Bucket, as_real
+from sklearn_sharpbalance.optim._tensors import scaled
+from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+
+__all__ = ["FriendlySAM"]
+
+AVERAGE = "gradient_average"
+
+
+class FriendlySAM(SharpnessAwareOptimizer):
+    r"""SAM that perturbs along the noise of the batch gradient only.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor) or of dict
+        Parameters or parameter groups.
+    base_optimizer : type, default=torch.optim.SGD
+        Class of the optimizer that makes the update.
+    rho : float, or list or Tensor of M floats, default=0.05
+        Length of the perturbation; one per member in a stacked group.
+    sigma : float, default=1.0
+        How much of the averaged gradient is taken away; 0 gives SAM.
+    lmbda : float, default=0.9
+        Decay of the moving average, in [0, 1).
+    stacked : bool, default=False
+        Whether each parameter has a leading axis of M members; see
+        :class:`SharpnessAwareOptimizer`.
+    **base_kwargs
+        Arguments of the base optimizer, e.g. ``lr`` and ``momentum``.
+
+    Notes
+    -----
+    With :math:`g_t = \nabla L(w_t)`, the average estimates the full-batch gradient:
+
+    .. math:: m_t = \lambda m_{t-1} + (1 - \lambda) g_t, \qquad d_t = g_t - \sigma m_t,
+              \qquad \epsilon_t = \rho \, \frac{d_t}{\|d_t\|_2 + 10^{-12}},
+
+    from :math:`m_{-1} = 0`, so that the first step is SAM's. The paper's released code
+    takes :math:`m_{t-1}` in place of :math:`m_t`, which for :math:`\sigma = 1` is the
+    same direction, and starts the average at the first gradient.
+
+    The average moves when the perturbed pass has succeeded. A gradient that is not
+    finite leaves it as it was.
+
+    References
+    ----------
+    Li, Zhou, He, Cheng and Huang, "Friendly Sharpness-Aware Minimization", CVPR 2024.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_sharpbalance.optim import FriendlySAM
+    >>> w = torch.nn.Parameter(torch.zeros(2))
+    >>> optimizer = FriendlySAM([w], rho=1.0, lmbda=0.5, lr=0.0)
+    >>> for slope in [(4.0, 0.0), (4.0, 2.0)]:
+    ...     optimizer.zero_grad()
+    ...     (w * torch.tensor(slope)).sum().backward()
+    ...     with optimizer.perturbed():
+    ...         print([round(x, 4) for x in w.tolist()])
+    [1.0, 0.0]
+    [0.7071, 0.7071]
+    """
+
+    _rules = {
+        **SharpnessAwareOptimizer._rules,
+        "sigma": Interval(Real, 0, None, closed="left"),
+        "lmbda": Interval(Real, 0, 1, closed="left"),
+    }
+    _own_state_names = (AVERAGE,)
+
+    def __init__(
+        self,
+        params,
+        base_optimizer=torch.optim.SGD,
+        rho=0.05,
+        sigma=1.0,
+        lmbda=0.9,
+        *,
+        stacked=False,
+        **base_kwargs,
+    ):
+        options = {"rho": rho, "sigma": sigma, "lmbda": lmbda, "stacked": stacked}
+        super().__init__(params, base_optimizer, options, base_kwargs)
+
+    def _averages(self, bucket: Bucket) -> list[Tensor]:
+        for param in bucket.params:
+            if param not in self._own_state:
+                self._own_state[param] = {AVERAGE: torch.zeros_like(param)}
+        return [as_real(self._own_state[param][AVERAGE]) for param in bucket.params]
+
+    def _direction(self, bucket, grad_scale):
+        grads, weight = bucket.grads, 1 - self._option(bucket.group, "lmbda")
+        if grad_scale is not None:
+            inverse, present = _inverse(grad_scale)
+            grads, weight = scaled(grads, inverse), weight * present
+        averages = self._averages(bucket)
+        change = scaled(torch._foreach_sub(grads, averages), weight)
+        bucket.pending = list(torch._foreach_add(change, averages))
+        sigma = self._option(bucket.group, "sigma")
+        noise = list(torch._foreach_sub(grads, scaled(bucket.pending, sigma)))
+        return noise, noise
+
+    @torch.no_grad()
+    def _combine(self, buckets):
+        for bucket in buckets:
+            averages = self._averages(bucket)
+            finite = torch.isfinite(bucket.norm).to(averages[0].device)  # () or (M,)
+            kept = [
+                torch.where(finite.view(-1, *[1] * (new.ndim - 1)), new, old)
+                if finite.ndim
+                else torch.where(finite, new, old)
+                for new, old in zip(bucket.pending, averages)
+            ]
+            torch._foreach_copy_(averages, kept)
+            bucket.pending = []
+
+
+def _inverse(scale: float | Tensor) -> tuple[float | Tensor, float | Tensor]:
+    """``1 / scale``, and 1.0 where there is a scale; both 0 where it is 0."""
+    if not isinstance(scale, Tensor):
+        return (1 / scale, 1.0) if scale > 0 else (0.0, 0.0)
+    present = scale > 0
+    inverse = torch.where(present, 1 / torch.where(present, scale, 1), 0)
+    return inverse, present.to(scale.dtype)

@@ -1,0 +1,29 @@
+"""Displays: figures of ensembles, in the way of scikit-learn's.
+
+Each takes arrays in ``__init__``, is made by ``from_estimator`` or ``from_predictions``
+and drawn by ``plot(ax=None)``. matplotlib is imported when the first figure is drawn.
+"""
+
+from sklearn_sharpbalance.plotting.agreement import MemberAgreementDisplay
+from sklearn_sharpbalance.plotting.corruption import CorruptionDisplay
+from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
+from sklearn_sharpbalance.plotting.history import TrainingHistoryDisplay
+from sklearn_sharpbalance.plotting.landscape import LossLandscapeDisplay
+from sklearn_sharpbalance.plotting.overlap import SubsetOverlapDisplay, subset_overlap
+from sklearn_sharpbalance.plotting.reliability import ReliabilityDisplay
+from sklearn_sharpbalance.plotting.size import EnsembleSizeDisplay
+from sklearn_sharpbalance.plotting.tradeoff import TradeoffDisplay
+
+__all__ = [
+    "CorruptionDisplay",
+    "EnsembleSizeDisplay",
+    "LossLandscapeDisplay",
+    "MemberAgreementDisplay",
+    "ReliabilityDisplay",
+    "SubsetOverlapDisplay",
+    "TradeoffDisplay",
+    "TradeoffFit",
+    "TrainingHistoryDisplay",
+    "fit_tradeoff",
+    "subset_overlap",
+]

@@ -1,0 +1,201 @@
+"""What the displays share: axes, colours, matrices and labels that keep apart."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+# Okabe and Ito's palette: told apart with any colour vision, dark enough to print.
+# Yellow comes last but one, because it is faint on white.
+PALETTE = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#F0E442",
+    "#000000",
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", "-.", ":")
+GREY = "0.45"
+# Uniform in lightness, so that it survives a grey print and colour-blindness.
+SEQUENTIAL = "cividis"
+
+
+class Display:
+    """Arrays in ``__init__``, a figure by ``plot``; the axes end up in ``ax_``."""
+
+    ax_: Any
+    figure_: Any
+
+    def _start(
+        self,
+        ax: Any,
+        figsize: tuple[float, float] = (5.0, 3.8),
+        square: bool = False,
+    ) -> Any:
+        """Axes to draw on: the given ones, or those of a new figure."""
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            # Only this layout leaves room for the labels of axes of fixed aspect.
+            layout = "compressed" if square else "constrained"
+            _, ax = plt.subplots(figsize=figsize, layout=layout)
+        self.ax_, self.figure_ = ax, ax.figure
+        return ax
+
+
+def colour(i: int) -> str:
+    """Colour of the i-th thing."""
+    return PALETTE[i % len(PALETTE)]
+
+
+def marker(i: int) -> str:
+    """Marker of the i-th thing."""
+    return MARKERS[i % len(MARKERS)]
+
+
+def tidy(ax: Any, grid: str | None = None) -> None:
+    """No frame where there is no axis; a faint grid along one axis, if any."""
+    ax.spines[["top", "right"]].set_visible(False)
+    if grid is not None:
+        ax.grid(axis=grid, color="0.88", linewidth=0.8)
+        ax.set_axisbelow(True)
+
+
+def named(values: Any, kind: str) -> dict[str, Any]:
+    """A single thing, a sequence or a mapping, as a mapping of names."""
+    if isinstance(values, Mapping):
+        return dict(values)
+    values = list(values) if isinstance(values, (list, tuple)) else [values]
+    return {f"{kind} {i + 1}": value for i, value in enumerate(values)}
+
+
+def check_names(names: Sequence[str] | None, n: int, kind: str) -> list[str]:
+    """One name for each of ``n`` things; numbered from 1 if there are none."""
+    if names is None:
+        return [f"{kind} {i + 1}" for i in range(n)]
+    if len(names) != n:
+        raise InvalidInputError(
+            f"There must be one name for each of {n} {kind.lower()}s, got {len(names)}."
+        )
+    return [str(name) for name in names]
+
+
+def draw_matrix(
+    ax: Any,
+    matrix: np.ndarray,
+    names: Sequence[str],
+    *,
+    label: str,
+    vmin: float,
+    vmax: float,
+    cmap: str,
+    colorbar: bool,
+) -> tuple[Any, Any, np.ndarray]:
+    """An (M, M) matrix with its values in the cells: image, colour bar, texts."""
+    image = ax.imshow(matrix, vmin=vmin, vmax=vmax, cmap=cmap)
+    M = len(matrix)
+    texts = np.empty((M, M), dtype=object)
+    size = 10 if M <= 6 else 8
+    for i, j in np.ndindex(M, M):
+        red, green, blue, _ = image.cmap(image.norm(matrix[i, j]))
+        light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+        texts[i, j] = ax.text(
+            j,
+            i,
+            f"{matrix[i, j]:.2f}",
+            ha="center",
+            va="center",
+            fontsize=size,
+            color="black" if light else "white",
+        )
+    slanted = max(len(name) for name in names) * M > 24
+    turn = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+    ax.set_xticks(range(M), labels=names, **turn)
+    ax.set_yticks(range(M), labels=names)
+    bar = None
+    if colorbar:
+        bar = ax.figure.colorbar(image, ax=ax, label=label, fraction=0.046, pad=0.04)
+    return image, bar, texts
+
+
+def plain_log_axes(ax: Any) -> None:
+    """Logarithmic axes with numbers such as 0.5 in place of powers of ten."""
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    ax.set(xscale="log", yscale="log")
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = axis.get_data_interval()
+        subs = (2, 3, 4, 5, 6, 7, 8) if high < 5 * low else (2, 3, 5)
+        axis.set_minor_locator(LogLocator(subs=subs))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(StrMethodFormatter("{x:g}"))
+
+
+def place_labels(
+    ax: Any, x: np.ndarray, y: np.ndarray, labels: Sequence[str], fontsize: float = 9
+) -> list[Any]:
+    """Write each label where it covers the least of points, lines and other labels."""
+    ax.figure.figure.draw_without_rendering()  # the layout is settled from here on
+    points = ax.transData.transform(np.column_stack([x, y]))  # (n, 2) in pixels
+    taken = [_around(point, 4) for point in points]
+    for line in ax.lines:
+        path = line.get_path().interpolated(8).vertices
+        taken += [_around(p, 2) for p in line.get_transform().transform(path)]
+    frame = ax.get_window_extent().extents
+    texts = []
+    for i, label in enumerate(labels):
+        text = ax.annotate(
+            label,
+            (x[i], y[i]),
+            xytext=(0, 0),
+            textcoords="offset points",
+            fontsize=fontsize,
+        )
+        others = taken[:i] + taken[i + 1 :]
+        place = min(_PLACES, key=lambda p: _cost(_move(text, p), others, frame))
+        taken.append(_move(text, place))
+        texts.append(text)
+    return texts
+
+
+# Offset in points and alignment of a label, the preferred places first.
+_PLACES = (
+    (6, 0, "left", "center"),
+    (-6, 0, "right", "center"),
+    (0, 7, "center", "bottom"),
+    (0, -7, "center", "top"),
+    (5, 6, "left", "bottom"),
+    (5, -6, "left", "top"),
+    (-5, 6, "right", "bottom"),
+    (-5, -6, "right", "top"),
+    (0, 18, "center", "bottom"),
+    (0, -18, "center", "top"),
+)
+
+
+def _around(point: np.ndarray, radius: float) -> np.ndarray:
+    return np.concatenate([point - radius, point + radius])
+
+
+def _move(text: Any, place: tuple[float, float, str, str]) -> np.ndarray:
+    dx, dy, ha, va = place
+    text.set(position=(dx, dy), ha=ha, va=va)
+    return text.get_window_extent().extents  # left, bottom, right, top
+
+
+def _cost(box: np.ndarray, others: list[np.ndarray], frame: np.ndarray) -> float:
+    """Area that a label shares with other things or has outside of the axes."""
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    return sum(_shared(box, other) for other in others) + area - _shared(box, frame)
+
+
+def _shared(a: np.ndarray, b: np.ndarray) -> float:
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    return float(max(width, 0) * max(height, 0))

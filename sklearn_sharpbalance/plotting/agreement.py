@@ -1,0 +1,128 @@
+"""How often each pair of members predicts different classes."""
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import pairwise_disagreement
+from sklearn_sharpbalance.plotting._base import (
+    SEQUENTIAL,
+    Display,
+    check_names,
+    draw_matrix,
+)
+from sklearn_sharpbalance.plotting._ensembles import member_probas_of
+
+__all__ = ["MemberAgreementDisplay"]
+
+
+class MemberAgreementDisplay(Display):
+    """Matrix of the members' pairwise disagreement.
+
+    Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
+
+    Parameters
+    ----------
+    disagreement : array-like of shape (n_members, n_members)
+        Share of samples on which two members predict different classes.
+    member_names : sequence of str, default=None
+        Name of each member; numbered if None.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure
+    im_ : matplotlib AxesImage
+    text_ : ndarray of shape (n_members, n_members) of matplotlib Text
+    colorbar_ : matplotlib Colorbar or None
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> from sklearn_sharpbalance.plotting import MemberAgreementDisplay
+    >>> probas = [[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]]
+    >>> MemberAgreementDisplay.from_predictions(probas).disagreement
+    array([[0. , 0.5],
+           [0.5, 0. ]])
+    """
+
+    def __init__(self, disagreement, *, member_names=None):
+        self.disagreement = disagreement
+        self.member_names = member_names
+
+    @classmethod
+    def from_estimator(cls, estimator, X, *, member_names=None, ax=None, **kwargs):
+        """Plot the disagreement of a fitted ensemble's members on ``X``.
+
+        Parameters
+        ----------
+        estimator : fitted ensemble
+        X : array-like of shape (n_samples, ...)
+        member_names : sequence of str, default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : MemberAgreementDisplay
+        """
+        probas = member_probas_of(estimator, X)
+        return cls.from_predictions(probas, member_names=member_names, ax=ax, **kwargs)
+
+    @classmethod
+    def from_predictions(cls, member_probas, *, member_names=None, ax=None, **kwargs):
+        """Plot the disagreement of members whose probabilities are known.
+
+        Parameters
+        ----------
+        member_probas : array-like of shape (n_members, n_samples, n_classes)
+        member_names : sequence of str, default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : MemberAgreementDisplay
+        """
+        matrix = pairwise_disagreement(member_probas)
+        return cls(matrix, member_names=member_names).plot(ax, **kwargs)
+
+    def plot(self, ax=None, *, cmap=SEQUENTIAL, vmin=0.0, vmax=None, colorbar=True):
+        """Draw the matrix.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        cmap : str or Colormap, default="cividis"
+        vmin, vmax : float, default=0.0 and the largest value
+            Limits of the colours; give them to compare ensembles.
+        colorbar : bool, default=True
+
+        Returns
+        -------
+        display : MemberAgreementDisplay
+        """
+        matrix = np.asarray(self.disagreement, dtype=float)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise InvalidInputError(
+                f"disagreement must have shape (n_members, n_members), got "
+                f"{matrix.shape}."
+            )
+        names = check_names(self.member_names, len(matrix), "Member")
+        # Members that all agree have no largest value to scale by.
+        vmax = (matrix.max() or 1.0) if vmax is None else vmax
+        ax = self._start(ax, (4.6, 3.8), square=True)
+        self.im_, self.colorbar_, self.text_ = draw_matrix(
+            ax,
+            matrix,
+            names,
+            label="Share of samples",
+            vmin=vmin,
+            vmax=vmax,
+            cmap=cmap,
+            colorbar=colorbar,
+        )
+        ax.set_title("Disagreement of members")
+        return self

@@ -1,0 +1,284 @@
+"""Accuracy on corrupted pictures, method beside method."""
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting._base import (
+    Display,
+    check_names,
+    colour,
+    marker,
+    named,
+    tidy,
+)
+from sklearn_sharpbalance.plotting._corruption import accuracies, measure
+
+__all__ = ["CorruptionDisplay"]
+
+
+class CorruptionDisplay(Display):
+    """Accuracy of ensembles by severity of the corruption.
+
+    Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
+
+    Parameters
+    ----------
+    accuracy : array-like of shape (n_methods, n_severities)
+        Accuracy of each ensemble, mean over the kinds of corruption.
+    member_accuracy : array-like of shape (n_methods, n_severities), default=None
+        Mean accuracy of its members.
+    severities : sequence, default=None
+        Names of the severities; 1, 2, ... if None. 0 may stand for clean pictures.
+    names : sequence of str, default=None
+        Names of the methods.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure
+    lines_ : list of matplotlib Line2D
+        With ``kind="lines"``: one per method, members dashed.
+    bars_ : list of matplotlib BarContainer
+        With bars: the ensembles; ``member_bars_`` the members' part of them.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> from sklearn_sharpbalance.plotting import CorruptionDisplay
+    >>> display = CorruptionDisplay([[0.9, 0.7], [0.92, 0.8]], names=["SGD", "SAM"])
+    >>> len(display.plot().lines_)
+    2
+    """
+
+    def __init__(self, accuracy, *, member_accuracy=None, severities=None, names=None):
+        self.accuracy = accuracy
+        self.member_accuracy = member_accuracy
+        self.severities = severities
+        self.names = names
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimators,
+        X,
+        y,
+        *,
+        corruptions=None,
+        severities=(1, 2, 3, 4, 5),
+        random_state=0,
+        ax=None,
+        **kwargs,
+    ):
+        """Corrupt pictures and plot how well fitted ensembles recognise them.
+
+        Parameters
+        ----------
+        estimators : fitted ensemble, list of them, or dict of names to them
+        X : array-like of uint8 of shape (n_samples, C, H, W) or (n_samples, H, W[, C])
+            Clean pictures.
+        y : array-like of shape (n_samples,)
+        corruptions : iterable of str, default=None
+            Kinds or groups of :mod:`sklearn_sharpbalance.corruption`; None is all.
+        severities : sequence of int, default=(1, 2, 3, 4, 5)
+        random_state : int, default=0
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : CorruptionDisplay
+        """
+        ensembles = named(estimators, "Ensemble")
+        severities = tuple(severities)
+        accuracy, member_accuracy = measure(
+            ensembles, X, y, corruptions, severities, random_state
+        )
+        display = cls(
+            accuracy,
+            member_accuracy=member_accuracy,
+            severities=severities,
+            names=list(ensembles),
+        )
+        return display.plot(ax, **kwargs)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true,
+        member_probas,
+        *,
+        severities=None,
+        classes=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Plot ensembles whose members' probabilities on corrupted data are known.
+
+        Parameters
+        ----------
+        y_true : array-like of shape (n_samples,)
+            Class codes, the columns of the probabilities; or any with ``classes``.
+        member_probas : dict of str to array-like
+            For each method the probabilities of its members, of shape (n_severities,
+            n_members, n_samples, n_classes), or with an axis of kinds before it.
+        severities : sequence, default=None
+        classes : array-like of shape (n_classes,), default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : CorruptionDisplay
+        """
+        methods = named(member_probas, "Ensemble")
+        parts = [accuracies(y_true, p, classes, n) for n, p in methods.items()]
+        ensemble, member = (np.stack(part) for part in zip(*parts))
+        display = cls(
+            ensemble, member_accuracy=member, severities=severities, names=list(methods)
+        )
+        return display.plot(ax, **kwargs)
+
+    def plot(self, ax=None, *, kind="lines", members=True, legend=True):
+        """Draw accuracies.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        kind : {"lines", "bars", "mean"}, default="lines"
+            Lines over the severities; groups of bars, one group per severity; or one
+            bar per method, the mean over the severities.
+        members : bool, default=True
+            Show the members' accuracy, if known: as dashed lines, or as the hatched
+            lower part of a bar, above which is the gain of the ensemble.
+        legend : bool, default=True
+
+        Returns
+        -------
+        display : CorruptionDisplay
+        """
+        accuracy, member = self._arrays(members)
+        names = check_names(self.names, len(accuracy), "Ensemble")
+        given = range(1, accuracy.shape[1] + 1)
+        severities = list(given if self.severities is None else self.severities)
+        draw = {"lines": _lines, "bars": _grouped, "mean": _means}.get(kind)
+        if draw is None:
+            raise InvalidInputError(
+                f"kind must be 'lines', 'bars' or 'mean', got {kind!r}."
+            )
+        wide = kind == "bars"
+        ax = self._start(ax, (7.0 if wide else 5.0, 3.8))
+        self.lines_, self.bars_, self.member_bars_ = draw(
+            ax, 100 * accuracy, None if member is None else 100 * member, names
+        )
+        ax.set_ylabel("Accuracy (%)")
+        if kind != "mean":
+            ax.set_xticks(range(len(severities)), labels=[str(s) for s in severities])
+            ax.set_xlabel("Severity of the corruption")
+        tidy(ax, grid="y")
+        if legend:
+            _legend(ax, kind, member is not None)
+        return self
+
+    def _arrays(self, members):
+        accuracy = np.asarray(self.accuracy, dtype=float)
+        member = None
+        if members and self.member_accuracy is not None:
+            member = np.asarray(self.member_accuracy, dtype=float)
+        shapes = {v.shape for v in (accuracy, member) if v is not None}
+        if accuracy.ndim != 2 or len(shapes) > 1:
+            raise InvalidInputError(
+                "accuracy and member_accuracy must have shape (n_methods, "
+                f"n_severities), got {' and '.join(map(str, sorted(shapes)))}."
+            )
+        return accuracy, member
+
+
+def _lines(ax, accuracy, member, names):
+    lines = []
+    for k, name in enumerate(names):
+        look = {"color": colour(k), "marker": marker(k), "markersize": 6}
+        lines += ax.plot(accuracy[k], label=name, **look)
+        if member is not None:
+            lines += ax.plot(member[k], ls="--", lw=1, alpha=0.8, **look | {"mfc": "w"})
+    return lines, [], []
+
+
+def _bar_pair(ax, at, width, accuracy, member, k, name):
+    """A bar for the ensemble; its lower, hatched part is what a member reaches."""
+    look = {"color": colour(k), "edgecolor": "black", "linewidth": 0.7}
+    if member is None:
+        return ax.bar(at, accuracy, width, label=name, **look), None
+    lower = ax.bar(at, member, width, hatch="///", alpha=0.55, **look)
+    gain = ax.bar(at, accuracy - member, width, bottom=member, label=name, **look)
+    return gain, lower
+
+
+def _grouped(ax, accuracy, member, names):
+    K, S = accuracy.shape
+    width = 0.8 / K
+    pairs = [
+        _bar_pair(
+            ax,
+            np.arange(S) + (k - (K - 1) / 2) * width,
+            width,
+            accuracy[k],
+            None if member is None else member[k],
+            k,
+            name,
+        )
+        for k, name in enumerate(names)
+    ]
+    _from_below_the_lowest(ax, accuracy, member)
+    return [], *_split(pairs)
+
+
+def _means(ax, accuracy, member, names):
+    """One bar per method with its numbers, as the paper's figure 7."""
+    top = accuracy.mean(1)
+    base = None if member is None else member.mean(1)
+    pairs = []
+    for k, name in enumerate(names):
+        low = None if base is None else base[k : k + 1]
+        pairs.append(_bar_pair(ax, [k], 0.6, top[k : k + 1], low, k, name))
+        gain = "" if base is None else f"\n(+{top[k] - base[k]:.2f})"
+        gain = gain.replace("+-", "-")
+        ax.annotate(
+            f"{top[k]:.2f}{gain}",
+            (k, max(top[k], 0 if base is None else base[k])),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+        )
+    ax.set_xticks(range(len(names)), labels=names)
+    _from_below_the_lowest(ax, top, base, headroom=0.25)
+    return [], *_split(pairs)
+
+
+def _from_below_the_lowest(ax, accuracy, member, headroom=0.08):
+    """Start the axis where differences can be seen, and leave room for numbers."""
+    values = accuracy if member is None else np.stack([accuracy, member])
+    span = max(values.max() - values.min(), 1.0)
+    bottom = max(0.0, values.min() - 0.5 * span)
+    ax.set_ylim(bottom, values.max() + headroom * (values.max() - bottom))
+
+
+def _split(pairs):
+    return [top for top, _ in pairs], [low for _, low in pairs if low is not None]
+
+
+def _legend(ax, kind, members):
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles = [] if kind == "mean" else list(ax.get_legend_handles_labels()[0])
+    if members and kind == "lines":
+        handles.append(Line2D([], [], color="0.3", ls="--", lw=1, label="Members"))
+    elif members:
+        look = {"facecolor": "0.85", "edgecolor": "black", "lw": 0.7}
+        handles.append(Patch(hatch="///", label="Members", **look))
+    if handles:
+        ax.legend(handles=handles, fontsize=9)

@@ -1,0 +1,253 @@
+"""Loss or accuracy of every member, epoch by epoch."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting._base import (
+    GREY,
+    LINES,
+    Display,
+    check_names,
+    colour,
+    tidy,
+)
+from sklearn_sharpbalance.plotting._ensembles import check_ensemble
+
+__all__ = ["TrainingHistoryDisplay"]
+
+LABELS = {
+    "train_loss": "Training loss",
+    "valid_loss": "Validation loss",
+    "train_acc": "Training accuracy",
+    "valid_acc": "Validation accuracy",
+    "lr": "Learning rate",
+    "dur": "Seconds per epoch",
+}
+
+
+class TrainingHistoryDisplay(Display):
+    """What was recorded while the members trained, against the epoch.
+
+    Use :meth:`from_estimator` or :meth:`from_history` to make one.
+
+    Parameters
+    ----------
+    history : list of dict of str to array-like
+        For each member, the values of each record. "epoch" gives the horizontal axis
+        (counted from 1 if it is missing), "phase" the names of the phases.
+    member_names : sequence of str, default=None
+        Name of each member; numbered if None.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure
+    lines_ : list of list of matplotlib Line2D
+        One list per metric, in it one line per member.
+    phase_lines_ : list of matplotlib Line2D
+        Where a new phase begins.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> from sklearn_sharpbalance.plotting import TrainingHistoryDisplay
+    >>> epochs = [{"train_loss": 2.0}, {"train_loss": 1.0}]
+    >>> TrainingHistoryDisplay.from_history([epochs, epochs]).history[0]["train_loss"]
+    array([2., 1.])
+    """
+
+    def __init__(self, history, *, member_names=None):
+        self.history = history
+        self.member_names = member_names
+
+    @classmethod
+    def from_estimator(cls, estimator, *, member_names=None, ax=None, **kwargs):
+        """Plot the training of a fitted ensemble, or of a fitted skorch net.
+
+        Parameters
+        ----------
+        estimator : fitted ensemble or skorch net
+        member_names : sequence of str, default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : TrainingHistoryDisplay
+        """
+        if not hasattr(estimator, "history_"):
+            check_ensemble(estimator, "history_")
+        history = estimator.history_
+        return cls.from_history(history, member_names=member_names, ax=ax, **kwargs)
+
+    @classmethod
+    def from_history(cls, history, *, member_names=None, ax=None, **kwargs):
+        """Plot records of training.
+
+        Parameters
+        ----------
+        history : list
+            For each member a list of dictionaries (one per epoch, as skorch's
+            ``History``) or a dictionary of lists. The records of a single member may
+            stand alone.
+        member_names : sequence of str, default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : TrainingHistoryDisplay
+        """
+        display = cls(_columns_per_member(history), member_names=member_names)
+        return display.plot(ax, **kwargs)
+
+    def plot(self, ax=None, *, metric=None, logy=False, phases=True, legend=True):
+        """Draw one line per member and metric.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        metric : str or sequence of str, default=None
+            Records to draw, the first with full lines, the next dashed. None:
+            "train_loss" and, if it was recorded, "valid_loss".
+        logy : bool, default=False
+            Logarithmic vertical axis.
+        phases : bool, default=True
+            Mark where a phase begins.
+        legend : bool, default=True
+
+        Returns
+        -------
+        display : TrainingHistoryDisplay
+        """
+        metrics = self._metrics(metric)
+        names = check_names(self.member_names, len(self.history), "Member")
+        ax = self._start(ax, (6.2, 3.8))
+        self.lines_ = [
+            [
+                ax.plot(
+                    _epochs(columns),
+                    columns[key],
+                    color=colour(i),
+                    linestyle=LINES[k % len(LINES)],
+                    linewidth=1.6,
+                )[0]
+                for i, columns in enumerate(self.history)
+            ]
+            for k, key in enumerate(metrics)
+        ]
+        if logy:
+            ax.set_yscale("log")
+        labels = [LABELS.get(key, key.replace("_", " ")) for key in metrics]
+        ax.set_xlabel("Epoch")
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.set_ylabel(labels[0] if len(labels) == 1 else _common_label(labels))
+        tidy(ax, grid="y")
+        self.phase_lines_ = self._mark_phases(ax) if phases else []
+        if legend:
+            self._draw_legend(ax, names, labels)
+        return self
+
+    def _metrics(self, metric):
+        if metric is None:
+            metrics = ["train_loss"]
+            if all("valid_loss" in columns for columns in self.history):
+                metrics.append("valid_loss")
+        else:
+            metrics = [metric] if isinstance(metric, str) else list(metric)
+        for key in metrics:
+            if not all(key in columns for columns in self.history):
+                known = sorted(set.intersection(*(set(c) for c in self.history)))
+                raise InvalidInputError(
+                    f"{key!r} was not recorded for every member. Choose one of {known}."
+                )
+        return metrics
+
+    def _mark_phases(self, ax):
+        """A vertical line and the phase's name wherever it changes in any member."""
+        starts = {}
+        for columns in self.history:
+            if "phase" in columns:
+                phase, epochs = np.asarray(columns["phase"]), _epochs(columns)
+                new = np.append(True, phase[1:] != phase[:-1])
+                starts.update(zip(epochs[new].tolist(), phase[new].tolist()))
+        lines = []
+        for number, (epoch, name) in enumerate(sorted(starts.items())):
+            at = max(epoch - 0.5, ax.get_xlim()[0])  # between two epochs
+            if number > 0:
+                lines.append(ax.axvline(at, color=GREY, ls=":", lw=1.2, zorder=0))
+            ax.annotate(
+                name,
+                (at, 1.0),
+                xycoords=ax.get_xaxis_transform(),
+                xytext=(2, 1),
+                textcoords="offset points",
+                fontsize=9,
+                color="0.3",
+                annotation_clip=False,
+            )
+        return lines
+
+    def _draw_legend(self, ax, names, labels):
+        from matplotlib.lines import Line2D
+
+        members = [(line, name) for line, name in zip(self.lines_[0], names)]
+        styles = [
+            (Line2D([], [], color="black", ls=LINES[k % len(LINES)]), label)
+            for k, label in enumerate(labels)
+        ]
+        entries = members if len(labels) == 1 else members + styles
+        if len(entries) > 1:
+            handles, texts = zip(*entries)
+            # Beside the axes: inside, it would cover some of so many lines.
+            ax.legend(
+                handles, texts, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1)
+            )
+
+
+def _epochs(columns):
+    n = len(next(iter(columns.values())))
+    return np.asarray(columns.get("epoch", np.arange(1, n + 1)))
+
+
+def _common_label(labels):
+    """ "Loss" for "Training loss" and "Validation loss"."""
+    last = {label.rpartition(" ")[2] for label in labels}
+    return last.pop().capitalize() if len(last) == 1 else ", ".join(labels)
+
+
+def _columns_per_member(history):
+    if isinstance(history, Mapping) or _is_one_member(history):
+        history = [history]
+    members = [_columns(member) for member in history]
+    if not members or any(len(columns) == 0 for columns in members):
+        raise InvalidInputError(
+            "history holds no epochs. Pass the records of at least one member."
+        )
+    return members
+
+
+def _is_one_member(history):
+    """Whether these are the epochs of one member, not the records of several."""
+    first = next(iter(history), None)
+    if not isinstance(first, Mapping):
+        return False
+    return all(np.ndim(v) == 0 for k, v in first.items() if k != "batches")
+
+
+def _columns(member):
+    """Values of each record: a dictionary of arrays, NaN where an epoch lacks one."""
+    if not isinstance(member, Mapping):
+        epochs = list(member)
+        keys = dict.fromkeys(k for epoch in epochs for k in epoch if k != "batches")
+        missing = {"phase": ""}
+        member = {
+            key: [epoch.get(key, missing.get(key, np.nan)) for epoch in epochs]
+            for key in keys
+        }
+    return {key: np.asarray(values) for key, values in member.items()}

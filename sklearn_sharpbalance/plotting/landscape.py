@@ -1,0 +1,257 @@
+"""Slices through the loss landscape, around a member and between members."""
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting._base import (
+    SEQUENTIAL,
+    Display,
+    colour,
+    place_labels,
+    tidy,
+)
+from sklearn_sharpbalance.plotting._slices import slice_landscape
+
+__all__ = ["LossLandscapeDisplay"]
+
+
+class LossLandscapeDisplay(Display):
+    """Loss along one or two directions in the space of weights.
+
+    Use :meth:`from_estimator` to make one.
+
+    Parameters
+    ----------
+    loss : array-like of shape (n_x,) or (n_y, n_x)
+        Mean loss at the points of the slice.
+    x : array-like of shape (n_x,)
+        Steps along the first direction.
+    y : array-like of shape (n_y,), default=None
+        Steps along the second direction, of a slice in two dimensions.
+    positions : array-like of shape (n_members, 2), default=None
+        Where members lie in the slice.
+    position_names : sequence of str, default=None
+        Their names.
+    x_name, y_name : str
+        Labels of the axes.
+    name : str, default=None
+        Name of the curve, for the legend.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure
+    line_ : matplotlib Line2D or None
+        The curve of a slice in one dimension.
+    contours_ : matplotlib QuadContourSet or None
+        The surface of a slice in two dimensions; ``colorbar_`` is its scale.
+    points_ : matplotlib artist or None
+        The members.
+
+    Notes
+    -----
+    A random direction is filter-normalised [1]_: each filter of it is as long as the
+    filter of the weights, so that a step of 1 moves a filter by its own length, and
+    slices of different networks compare. Two members span a line, a member at 0 and
+    the other at 1; the second direction is then random and at right angles. Three
+    members span a plane.
+
+    References
+    ----------
+    .. [1] H. Li, Z. Xu, G. Taylor, C. Studer, T. Goldstein (2018). Visualizing the loss
+       landscape of neural nets. NeurIPS.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> from sklearn_sharpbalance.plotting import LossLandscapeDisplay
+    >>> display = LossLandscapeDisplay([1.0, 0.0, 1.0], [-1, 0, 1]).plot()
+    >>> display.ax_.get_ylabel()
+    'Loss'
+    """
+
+    def __init__(
+        self,
+        loss,
+        x,
+        y=None,
+        *,
+        positions=None,
+        position_names=None,
+        x_name="Step",
+        y_name="Step",
+        name=None,
+    ):
+        self.loss = loss
+        self.x = x
+        self.y = y
+        self.positions = positions
+        self.position_names = position_names
+        self.x_name = x_name
+        self.y_name = y_name
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        y,
+        *,
+        members=0,
+        n_dims=1,
+        span=1.0,
+        n_points=None,
+        batch_norm="recompute",
+        random_state=None,
+        name=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Measure and plot a slice through a fitted ensemble's loss landscape.
+
+        The weights are moved about and put back as they were, to the last bit.
+
+        Parameters
+        ----------
+        estimator : fitted ensemble or skorch net
+        X : array-like of shape (n_samples, ...)
+        y : array-like of shape (n_samples,)
+        members : int or sequence of one to three int, default=0
+            One: random directions around it. Two: the line between them. Three: the
+            plane through them, with ``n_dims=2``.
+        n_dims : {1, 2}, default=1
+        span : float, default=1.0
+            How far to step from one member along a random direction, both ways.
+        n_points : int, default=None
+            Points along each direction; 41 in one dimension and 21 in two if None.
+        batch_norm : {"recompute", "keep"}, default="recompute"
+            Between members, where running statistics belong to other weights:
+            recompute them on ``X`` at every point, or keep those of the first member.
+            Around one member they are kept.
+        random_state : int, Generator, RandomState or None, default=None
+            Draws the random directions.
+        name : str, default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : LossLandscapeDisplay
+        """
+        found = slice_landscape(
+            estimator,
+            X,
+            y,
+            members=members,
+            n_dims=n_dims,
+            span=span,
+            n_points=n_points,
+            batch_norm=batch_norm,
+            random_state=random_state,
+        )
+        return cls(**found, name=name).plot(ax, **kwargs)
+
+    def plot(
+        self,
+        ax=None,
+        *,
+        color=None,
+        log=None,
+        levels=12,
+        cmap=SEQUENTIAL,
+        colorbar=True,
+    ):
+        """Draw the slice.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure. Several curves fit on one.
+        color : color, default=None
+            Of a curve; the next colour of the palette if None.
+        log : bool, default=None
+            Logarithmic loss. None: only of a surface that spans more than a factor
+            of 20.
+        levels : int, default=12
+            Number of contours of a surface.
+        cmap : str or Colormap, default="cividis"
+        colorbar : bool, default=True
+
+        Returns
+        -------
+        display : LossLandscapeDisplay
+        """
+        loss = np.asarray(self.loss, dtype=float)
+        expected = (len(self.x),) if self.y is None else (len(self.y), len(self.x))
+        if loss.shape != expected:
+            raise InvalidInputError(
+                f"loss must have shape {expected} to fit x and y, got {loss.shape}."
+            )
+        ax = self._start(ax, (5.0, 3.8), square=self.y is not None)
+        self.line_ = self.contours_ = self.colorbar_ = self.points_ = None
+        if self.y is None:
+            self._draw_curve(ax, loss, color, bool(log))
+        else:
+            self._draw_surface(ax, loss, log, levels, cmap, colorbar)
+        return self
+
+    def _draw_curve(self, ax, loss, color, log):
+        n_before = sum(line.get_gid() == "landscape" for line in ax.lines)
+        color = colour(n_before) if color is None else color
+        (self.line_,) = ax.plot(
+            self.x, loss, color=color, lw=1.8, label=self.name, gid="landscape"
+        )
+        if log:
+            ax.set_yscale("log")
+        ax.set(xlabel=self.x_name, ylabel="Loss")
+        ax.locator_params(axis="x", nbins=7)
+        tidy(ax, grid="y")
+        if self.positions is not None:
+            at = np.asarray(self.positions)[:, 0]
+            height = np.interp(at, self.x, loss)
+            self.points_ = ax.scatter(at, height, color=color, s=36, zorder=3)
+            ax.margins(y=0.12)
+            if len(at) > 1:
+                place_labels(ax, at, height, self.position_names)
+        if self.name is not None:
+            ax.legend(fontsize=9)
+
+    def _draw_surface(self, ax, loss, log, levels, cmap, colorbar):
+        low, high = loss.min(), loss.max()
+        log = (low > 0 and high > 20 * low) if log is None else log
+        steps = contour_levels(low, high, levels, log)
+        norm = {"norm": "log"} if log else {}
+        self.contours_ = ax.contourf(
+            self.x, self.y, loss, levels=steps, cmap=cmap, **norm
+        )
+        ax.contour(self.x, self.y, loss, levels=steps, colors="white", linewidths=0.5)
+        ax.set(xlabel=self.x_name, ylabel=self.y_name, aspect="equal")
+        ax.locator_params(nbins=6)
+        if self.positions is not None:
+            at = np.asarray(self.positions)
+            self.points_ = ax.scatter(
+                *at.T, color="white", edgecolors="black", marker="o", s=44, zorder=3
+            )
+        if colorbar:
+            self.colorbar_ = ax.figure.colorbar(
+                self.contours_, ax=ax, label="Loss", format="%.2g" if log else None
+            )
+        if self.positions is not None:
+            for text in place_labels(ax, *at.T, self.position_names):
+                text.set_bbox({"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1})
+
+
+def contour_levels(low, high, n, log):
+    """Increasing levels that cover the loss: round numbers, or even in logarithm."""
+    from matplotlib.ticker import MaxNLocator
+
+    if not log:
+        return MaxNLocator(n).tick_values(low, max(high, low + 1e-9))
+    if low <= 0:
+        raise InvalidInputError(
+            f"log=True needs a positive loss everywhere, got {low:.3g}."
+        )
+    # A little beyond both ends, so that rounding leaves no point uncovered.
+    return np.geomspace(low * (1 - 1e-6), high * (1 + 1e-6), n + 1)

@@ -1,0 +1,272 @@
+"""Which samples the members treat as sharp: their overlap, and what they show."""
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting._base import (
+    SEQUENTIAL,
+    Display,
+    check_names,
+    draw_matrix,
+)
+from sklearn_sharpbalance.plotting._ensembles import check_ensemble
+
+__all__ = ["SubsetOverlapDisplay", "subset_overlap"]
+
+
+def subset_overlap(sam_masks, *, measure="jaccard"):
+    r"""How much the members' sharpness-aware sets have in common.
+
+    Parameters
+    ----------
+    sam_masks : array-like of bool of shape (n_members, n_samples)
+    measure : {"jaccard", "share"}, default="jaccard"
+        :math:`|A_i \cap A_j| / |A_i \cup A_j|`, or :math:`|A_i \cap A_j| / |A_i|`.
+
+    Returns
+    -------
+    ndarray of shape (n_members, n_members)
+        Where the divisor is empty: 1.0 if both sets are empty, else 0.0.
+
+    Examples
+    --------
+    >>> subset_overlap([[True, True, False], [False, True, True]]).round(2)
+    array([[1.  , 0.33],
+           [0.33, 1.  ]])
+    """
+    masks = np.asarray(sam_masks)
+    if masks.ndim != 2 or masks.dtype != bool:
+        raise InvalidInputError(
+            "sam_masks must be a boolean array of shape (n_members, n_samples), got "
+            f"{masks.dtype} of shape {masks.shape}."
+        )
+    if measure not in ("jaccard", "share"):
+        raise InvalidInputError(
+            f"measure must be 'jaccard' or 'share', got {measure!r}."
+        )
+    both = masks.astype(np.float64) @ masks.T.astype(np.float64)  # (M, M)
+    sizes = np.diag(both)
+    whole = sizes[:, None] + sizes - both if measure == "jaccard" else sizes[:, None]
+    empty = np.logical_and.outer(sizes == 0, sizes == 0)
+    return np.where(empty, 1.0, both / np.maximum(whole, 1))
+
+
+class SubsetOverlapDisplay(Display):
+    """Overlap of the members' sharpness-aware sets, and the sharpest pictures.
+
+    Use :meth:`from_estimator` or :meth:`from_masks` to make one.
+
+    Parameters
+    ----------
+    overlap : array-like of shape (n_members, n_members)
+        As :func:`subset_overlap` returns it.
+    measure : {"jaccard", "share"}, default="jaccard"
+        What the overlap is, for the label.
+    sharpness : array-like of shape (n_members, n_samples), default=None
+        Scores of the samples, for :meth:`plot_hardest`.
+    images : array-like of shape (n_samples, ...), default=None
+        Pictures, grey (H, W) or with one or three channels, first or last.
+    labels : array-like of shape (n_samples,), default=None
+        Class of each picture, for its title.
+    member_names : sequence of str, default=None
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure
+    im_, colorbar_, text_ : matplotlib artists of the matrix
+    axes_ : ndarray of matplotlib Axes
+        Pictures of :meth:`plot_hardest`, a row per member.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> from sklearn_sharpbalance.plotting import SubsetOverlapDisplay
+    >>> masks = [[True, True, False], [False, True, True]]
+    >>> SubsetOverlapDisplay.from_masks(masks, measure="share").overlap
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+
+    def __init__(
+        self,
+        overlap,
+        *,
+        measure="jaccard",
+        sharpness=None,
+        images=None,
+        labels=None,
+        member_names=None,
+    ):
+        self.overlap = overlap
+        self.measure = measure
+        self.sharpness = sharpness
+        self.images = images
+        self.labels = labels
+        self.member_names = member_names
+
+    @classmethod
+    def from_estimator(cls, estimator, X=None, y=None, *, ax=None, **kwargs):
+        """Plot the sets of a fitted ensemble.
+
+        Parameters
+        ----------
+        estimator : fitted ensemble with ``sam_masks_``
+        X : array-like of shape (n_samples, ...), default=None
+            The training pictures, for :meth:`plot_hardest`.
+        y : array-like of shape (n_samples,), default=None
+            Their classes.
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`from_masks`.
+
+        Returns
+        -------
+        display : SubsetOverlapDisplay
+        """
+        check_ensemble(estimator, "sam_masks_")
+        sharpness = getattr(estimator, "sharpness_", None)
+        return cls.from_masks(
+            estimator.sam_masks_,
+            sharpness=sharpness,
+            images=X,
+            labels=y,
+            ax=ax,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_masks(
+        cls,
+        sam_masks,
+        *,
+        measure="jaccard",
+        sharpness=None,
+        images=None,
+        labels=None,
+        member_names=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Plot the overlap of known sets.
+
+        Parameters
+        ----------
+        sam_masks : array-like of bool of shape (n_members, n_samples)
+        measure, sharpness, images, labels, member_names
+            See the class.
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : SubsetOverlapDisplay
+        """
+        display = cls(
+            subset_overlap(sam_masks, measure=measure),
+            measure=measure,
+            sharpness=sharpness,
+            images=images,
+            labels=labels,
+            member_names=member_names,
+        )
+        return display.plot(ax, **kwargs)
+
+    def plot(self, ax=None, *, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, colorbar=True):
+        """Draw the matrix of overlaps.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        cmap : str or Colormap, default="cividis"
+        vmin, vmax : float, default=0.0 and 1.0
+        colorbar : bool, default=True
+
+        Returns
+        -------
+        display : SubsetOverlapDisplay
+        """
+        matrix = np.asarray(self.overlap, dtype=float)
+        names = check_names(self.member_names, len(matrix), "Member")
+        ax = self._start(ax, (4.6, 3.8), square=True)
+        labels = {"jaccard": "Jaccard index", "share": "Share of the row's set"}
+        self.im_, self.colorbar_, self.text_ = draw_matrix(
+            ax,
+            matrix,
+            names,
+            label=labels[self.measure],
+            vmin=vmin,
+            vmax=vmax,
+            cmap=cmap,
+            colorbar=colorbar,
+        )
+        ax.set_title("Overlap of sharpness-aware sets")
+        return self
+
+    def plot_hardest(self, n_images=8, *, highest=True):
+        """Draw the pictures with the highest sharpness, a row per member.
+
+        Parameters
+        ----------
+        n_images : int, default=8
+            Pictures per member.
+        highest : bool, default=True
+            The sharpest pictures, or else the flattest.
+
+        Returns
+        -------
+        display : SubsetOverlapDisplay
+        """
+        import matplotlib.pyplot as plt
+
+        if self.sharpness is None or self.images is None:
+            raise InvalidInputError(
+                "plot_hardest needs sharpness and images. Pass both to the display, or "
+                "X to from_estimator."
+            )
+        sharpness = np.asarray(self.sharpness)  # (M, N)
+        order = np.argsort(-sharpness if highest else sharpness, axis=1, kind="stable")
+        chosen = order[:, :n_images]
+        names = check_names(self.member_names, len(sharpness), "Member")
+        rows, columns = chosen.shape
+        self.figure_, self.axes_ = plt.subplots(
+            rows,
+            columns,
+            squeeze=False,
+            figsize=(0.5 + columns, 0.3 + 1.25 * rows),
+            layout="constrained",
+        )
+        for row, samples in enumerate(chosen):
+            self.axes_[row, 0].set_ylabel(names[row], fontsize=10)
+            for ax, sample in zip(self.axes_[row], samples):
+                self._draw_picture(ax, sample, sharpness[row, sample])
+        self.figure_.suptitle("Sharpest samples" if highest else "Flattest samples")
+        return self
+
+    def _draw_picture(self, ax, sample, score):
+        ax.imshow(as_picture(self.images[sample]), cmap="gray", interpolation="nearest")
+        label = "" if self.labels is None else f"{self.labels[sample]}\n"
+        ax.set_title(f"{label}{score:.2g}", fontsize=8)
+        ax.set(xticks=[], yticks=[])
+
+
+def as_picture(image):
+    """A picture as ``imshow`` takes it: (H, W), or (H, W, 3) with values in [0, 1]."""
+    picture = np.asarray(image)
+    if picture.ndim == 3 and picture.shape[0] in (1, 3) and picture.shape[2] > 4:
+        picture = picture.transpose(1, 2, 0)
+    if picture.ndim == 3 and picture.shape[2] == 1:
+        picture = picture[..., 0]
+    if picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] != 3):
+        raise InvalidInputError(
+            "A picture must have shape (H, W), (C, H, W) or (H, W, C) with one or "
+            f"three channels, got {np.shape(image)}."
+        )
+    if picture.dtype == np.uint8 or picture.ndim == 2:
+        return picture
+    # Standardised pictures reach beyond [0, 1], where imshow would cut them off.
+    low, high = picture.min(), picture.max()
+    inside = low >= 0 and high <= 1
+    return picture if inside else (picture - low) / max(high - low, 1e-12)

@@ -1,0 +1,249 @@
+"""A metric against the number of members."""
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import (
+    brier_score,
+    ensemble_improvement_rate,
+    expected_calibration_error,
+    negative_log_likelihood,
+)
+from sklearn_sharpbalance.metrics._checks import check_member_probas, encode_labels
+from sklearn_sharpbalance.plotting._base import Display, colour, marker, tidy
+from sklearn_sharpbalance.plotting._ensembles import (
+    as_generator,
+    combine,
+    member_probas_of,
+    member_subsets,
+)
+
+__all__ = ["EnsembleSizeDisplay"]
+
+# Each takes label codes, the ensemble's probabilities and those of its members.
+METRICS = {
+    "accuracy": ("Accuracy", lambda y, p, m: np.mean(p.argmax(1) == y)),
+    "error": ("Error", lambda y, p, m: np.mean(p.argmax(1) != y)),
+    "nll": ("Negative log-likelihood", lambda y, p, m: negative_log_likelihood(y, p)),
+    "brier": ("Brier score", lambda y, p, m: brier_score(y, p)),
+    "ece": (
+        "Expected calibration error",
+        lambda y, p, m: expected_calibration_error(y, p),
+    ),
+    "improvement": (
+        "Ensemble improvement rate",
+        lambda y, p, m: ensemble_improvement_rate(y, m, ensemble_proba=p),
+    ),
+}
+
+
+class EnsembleSizeDisplay(Display):
+    """How a metric changes with the number of members.
+
+    Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
+
+    Parameters
+    ----------
+    sizes : array-like of shape (n_sizes,)
+        Numbers of members.
+    scores : sequence of n_sizes array-likes
+        The metric for each subset of members of that size.
+    metric_name : str, default="Score"
+        Label of the vertical axis.
+    name : str, default=None
+        Name of the ensemble, for the legend.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure
+    line_ : matplotlib Line2D
+        Mean over the subsets.
+    band_ : matplotlib collection or None
+    points_ : matplotlib PathCollection or None
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> from sklearn_sharpbalance.plotting import EnsembleSizeDisplay
+    >>> probas = [[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]]
+    >>> display = EnsembleSizeDisplay.from_predictions([0, 1], probas)
+    >>> [values.tolist() for values in display.scores]
+    [[0.5, 1.0], [1.0]]
+    """
+
+    def __init__(self, sizes, scores, *, metric_name="Score", name=None):
+        self.sizes = sizes
+        self.scores = scores
+        self.metric_name = metric_name
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        y,
+        *,
+        metric="accuracy",
+        aggregation=None,
+        max_subsets=100,
+        random_state=None,
+        name=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Plot the metric of a fitted ensemble's subsets on ``X``.
+
+        Parameters
+        ----------
+        estimator : fitted ensemble
+        X : array-like of shape (n_samples, ...)
+        y : array-like of shape (n_samples,)
+        metric, max_subsets, random_state
+            See :meth:`from_predictions`.
+        aggregation : str or Aggregation, default=None
+            How members are combined; the estimator's own if None.
+        name : str, default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : EnsembleSizeDisplay
+        """
+        if aggregation is None:
+            aggregation = getattr(estimator, "aggregation", "mean_logit")
+        return cls.from_predictions(
+            y,
+            member_probas_of(estimator, X),
+            metric=metric,
+            labels=estimator.classes_,
+            aggregation=aggregation,
+            max_subsets=max_subsets,
+            random_state=random_state,
+            name=name,
+            ax=ax,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true,
+        member_probas,
+        *,
+        metric="accuracy",
+        labels=None,
+        aggregation="mean_logit",
+        max_subsets=100,
+        random_state=None,
+        name=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Plot the metric of subsets of members whose probabilities are known.
+
+        Parameters
+        ----------
+        y_true : array-like of shape (n_samples,)
+            Class codes, the columns of ``member_probas``; or any with ``labels``.
+        member_probas : array-like of shape (n_members, n_samples, n_classes)
+        metric : str or callable, default="accuracy"
+            "accuracy", "error", "nll", "brier", "ece", "improvement", or a function
+            ``metric(y_codes, proba) -> float``.
+        labels : array-like of shape (n_classes,), default=None
+            Label of each column.
+        aggregation : str or Aggregation, default="mean_logit"
+        max_subsets : int, default=100
+            All subsets of a size are used if there are no more, else so many drawn.
+        random_state : int, Generator, RandomState or None, default=None
+            Draws the subsets.
+        name : str, default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : EnsembleSizeDisplay
+        """
+        probas = check_member_probas(member_probas)
+        M, N, C = probas.shape
+        y = encode_labels(y_true, C, N, labels)
+        metric_name, function = _resolve_metric(metric)
+        rng = as_generator(random_state)
+        scores = []
+        for size in range(1, M + 1):
+            parts = [
+                probas[list(rows)] for rows in member_subsets(M, size, max_subsets, rng)
+            ]
+            values = [function(y, combine(part, aggregation), part) for part in parts]
+            scores.append(np.array(values, dtype=float))
+        sizes = np.arange(1, M + 1)
+        return cls(sizes, scores, metric_name=metric_name, name=name).plot(ax, **kwargs)
+
+    def plot(self, ax=None, *, color=None, band=True, points=True):
+        """Draw the mean over the subsets, their range and each of them.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure. Several ensembles fit on one.
+        color : color, default=None
+            The next colour of the palette if None.
+        band : bool, default=True
+            Shade from the smallest to the largest value.
+        points : bool, default=True
+            A dot for every subset.
+
+        Returns
+        -------
+        display : EnsembleSizeDisplay
+        """
+        ax = self._start(ax)
+        n_before = sum(line.get_gid() == "size" for line in ax.lines)
+        color = colour(n_before) if color is None else color
+        sizes = np.asarray(self.sizes)
+        mean, low, high = (
+            np.array([f(values) for values in self.scores])
+            for f in (np.mean, np.min, np.max)
+        )
+        self.band_ = self.points_ = None
+        if band:
+            self.band_ = ax.fill_between(
+                sizes, low, high, color=color, alpha=0.15, linewidth=0
+            )
+        if points:
+            at = np.repeat(sizes, [len(values) for values in self.scores])
+            self.points_ = ax.scatter(
+                at, np.concatenate(self.scores), s=9, color=color, alpha=0.5, lw=0
+            )
+        (self.line_,) = ax.plot(
+            sizes,
+            mean,
+            color=color,
+            marker=marker(n_before),
+            label=self.name,
+            gid="size",
+        )
+        ax.set(xlabel="Number of members", ylabel=self.metric_name)
+        ax.set_xticks(np.union1d(sizes, ax.get_xticks() if n_before else sizes))
+        tidy(ax, grid="y")
+        if self.name is not None:
+            ax.legend(fontsize=9)
+        return self
+
+
+def _resolve_metric(metric):
+    if callable(metric):
+        label = getattr(metric, "__name__", type(metric).__name__).replace("_", " ")
+        return label, lambda y, proba, members: metric(y, proba)
+    if metric not in METRICS:
+        names = ", ".join(repr(name) for name in METRICS)
+        raise InvalidInputError(
+            f"Unknown metric {metric!r}. Choose one of {names}, or pass a function "
+            "metric(y_codes, proba)."
+        )
+    return METRICS[metric]

@@ -1,0 +1,288 @@
+"""Sharpness against diversity: one point per ensemble."""
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting._base import (
+    SEQUENTIAL,
+    Display,
+    check_names,
+    named,
+    place_labels,
+    plain_log_axes,
+    tidy,
+)
+from sklearn_sharpbalance.plotting._ensembles import member_probas_of
+from sklearn_sharpbalance.plotting._groups import (
+    draw_fits,
+    draw_legend,
+    draw_points,
+)
+from sklearn_sharpbalance.plotting._tradeoff import (
+    colour_values,
+    diversity_values,
+    mean_sharpness,
+)
+
+__all__ = ["TradeoffDisplay"]
+
+
+class TradeoffDisplay(Display):
+    """The trade-off between the members' sharpness and their diversity.
+
+    Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
+
+    Parameters
+    ----------
+    sharpness, diversity : array-like of shape (n_ensembles,)
+        Mean sharpness of each ensemble's members, and their diversity.
+    color : array-like of shape (n_ensembles,), default=None
+        What colours the points: improvement or accuracy.
+    labels : sequence of str, default=None
+        Text beside each point, such as its rho.
+    groups : sequence of str, default=None
+        Group of each ensemble, such as its method; a marker and a line each.
+    sharpness_name, diversity_name, color_name : str
+        Labels of the axes and of the colour bar.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure
+    scatters_ : dict of str to matplotlib PathCollection
+    lines_ : dict of str to matplotlib Line2D
+    fits_ : dict of str to TradeoffFit or None
+        Fitted line of each group; its ``slope`` is the paper's beta.
+    colorbar_ : matplotlib Colorbar or None
+    texts_ : list of matplotlib Annotation
+
+    References
+    ----------
+    .. [1] H. Lu et al. (2024). Sharpness-diversity tradeoff: improving flat ensembles
+       with SharpBalance. NeurIPS. Figures 1c, 3, 4 and 5.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> from sklearn_sharpbalance.plotting import TradeoffDisplay
+    >>> display = TradeoffDisplay([1.0, 2.0, 3.0], [0.4, 0.5, 0.6]).plot()
+    >>> round(display.fits_["all"].slope, 6)
+    np.float64(0.1)
+    """
+
+    def __init__(
+        self,
+        sharpness,
+        diversity,
+        *,
+        color=None,
+        labels=None,
+        groups=None,
+        sharpness_name="Sharpness",
+        diversity_name="Diversity",
+        color_name=None,
+    ):
+        self.sharpness = sharpness
+        self.diversity = diversity
+        self.color = color
+        self.labels = labels
+        self.groups = groups
+        self.sharpness_name = sharpness_name
+        self.diversity_name = diversity_name
+        self.color_name = color_name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimators,
+        X,
+        y,
+        *,
+        X_train=None,
+        y_train=None,
+        sharpness=None,
+        sharpness_name="Adaptive worst-case sharpness",
+        diversity="disagreement_error_ratio",
+        color="improvement",
+        groups=None,
+        random_state=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Plot fitted ensembles.
+
+        Parameters
+        ----------
+        estimators : fitted ensemble, list of them, or dict of names to them
+            The names of a dictionary become the labels of the points.
+        X, y : array-likes
+            Where diversity, improvement and accuracy are measured; the paper takes
+            corrupted test data.
+        X_train, y_train : array-likes, default=None
+            Where sharpness is measured; ``X`` and ``y`` if None. The paper takes
+            training data.
+        sharpness : callable, default=None
+            ``sharpness(estimator, X, y) -> float``, such as the other measures of
+            :mod:`sklearn_sharpbalance.metrics`; None is ``adaptive_sharpness``.
+        sharpness_name : str
+            Label of the horizontal axis.
+        diversity, color
+            See :meth:`from_predictions`.
+        groups : sequence of str, default=None
+        random_state : int, Generator, RandomState or None, default=None
+            Draws the batches on which ``adaptive_sharpness`` is measured.
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : TradeoffDisplay
+        """
+        is_named = hasattr(estimators, "keys")
+        ensembles = named(estimators, "Ensemble")
+        X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
+        first = next(iter(ensembles.values()))
+        return cls.from_predictions(
+            y,
+            [member_probas_of(estimator, X) for estimator in ensembles.values()],
+            [
+                mean_sharpness(estimator, X_train, y_train, sharpness, random_state)
+                for estimator in ensembles.values()
+            ],
+            classes=first.classes_,
+            ensemble_probas=[e.predict_proba(X) for e in ensembles.values()],
+            diversity=diversity,
+            color=color,
+            labels=list(ensembles) if is_named else None,
+            groups=groups,
+            sharpness_name=sharpness_name,
+            ax=ax,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true,
+        member_probas,
+        sharpness,
+        *,
+        classes=None,
+        ensemble_probas=None,
+        diversity="disagreement_error_ratio",
+        color="improvement",
+        labels=None,
+        groups=None,
+        sharpness_name="Sharpness",
+        ax=None,
+        **kwargs,
+    ):
+        """Plot ensembles whose members' probabilities and sharpness are known.
+
+        Parameters
+        ----------
+        y_true : array-like of shape (n_samples,)
+            Class codes, the columns of the probabilities; or any with ``classes``.
+        member_probas : sequence of array-likes
+            For each ensemble, of shape (n_members, n_samples, n_classes).
+        sharpness : array-like of shape (n_ensembles,)
+            Mean sharpness of each ensemble's members.
+        classes : array-like of shape (n_classes,), default=None
+            Label of each column.
+        ensemble_probas : sequence of array-likes of shape (n_samples, n_classes)
+            What the ensembles predict; the softmax of the mean logit if None.
+        diversity : str or callable, default="disagreement_error_ratio"
+            "disagreement_error_ratio", "disagreement", "variance_diversity",
+            "kl_diversity", or a function ``diversity(member_probas) -> float``.
+        color : {"improvement", "member_accuracy", "ensemble_accuracy"} or None
+            What colours the points.
+        labels, groups, sharpness_name
+            See the class.
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : TradeoffDisplay
+        """
+        if len(member_probas) != len(sharpness):
+            raise InvalidInputError(
+                f"There must be one sharpness per ensemble, got {len(sharpness)} for "
+                f"{len(member_probas)} ensembles."
+            )
+        diversity_name, spread = diversity_values(
+            diversity, y_true, member_probas, classes
+        )
+        color_name, shades = colour_values(
+            color, y_true, member_probas, ensemble_probas, classes
+        )
+        display = cls(
+            np.asarray(sharpness, dtype=float),
+            spread,
+            color=shades,
+            labels=labels,
+            groups=groups,
+            sharpness_name=sharpness_name,
+            diversity_name=diversity_name,
+            color_name=color_name,
+        )
+        return display.plot(ax, **kwargs)
+
+    def plot(
+        self,
+        ax=None,
+        *,
+        fit=True,
+        log=False,
+        colorbar=True,
+        cmap=SEQUENTIAL,
+        vmin=None,
+        vmax=None,
+    ):
+        """Draw the points, their labels and the fitted lines.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        fit : bool, default=True
+            Draw the least-squares line of each group with at least three points.
+        log : bool, default=False
+            Logarithmic axes; the lines are then fitted to logarithms.
+        colorbar : bool, default=True
+        cmap : str or Colormap, default="cividis"
+        vmin, vmax : float, default=None
+            Limits of the colours; give them to compare figures.
+
+        Returns
+        -------
+        display : TradeoffDisplay
+        """
+        x, y = (np.asarray(v, dtype=float) for v in (self.sharpness, self.diversity))
+        groups = np.asarray(["all"] * len(x) if self.groups is None else self.groups)
+        ax = self._start(ax, (5.4, 4.0))
+        self.scatters_ = draw_points(ax, x, y, groups, self.color, cmap, vmin, vmax)
+        if log:
+            plain_log_axes(ax)
+        self.lines_, self.fits_ = draw_fits(ax, x, y, groups, log) if fit else ({}, {})
+        ax.set(xlabel=self.sharpness_name, ylabel=self.diversity_name)
+        tidy(ax)
+        self.colorbar_ = None
+        if colorbar and self.color is not None:
+            mappable = next(iter(self.scatters_.values()))
+            self.colorbar_ = ax.figure.colorbar(mappable, ax=ax, label=self.color_name)
+        draw_legend(
+            ax,
+            list(self.scatters_),
+            self.fits_,
+            is_grouped=self.groups is not None,
+            is_filled=self.color is None,
+        )
+        ax.margins(0.12)
+        self.texts_ = []
+        if self.labels is not None:
+            labels = check_names(self.labels, len(x), "Ensemble")
+            self.texts_ = place_labels(ax, x, y, labels)
+        return self

@@ -1,0 +1,72 @@
+"""Which samples each member sharpens: the door, and functions as selectors."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["FunctionSelector", "SubsetSelector"]
+
+
+class SubsetSelector(BaseEstimator, ABC):
+    """Base of all rules that choose the SAM set of each member.
+
+    A rule is one method, :meth:`select`. Set ``needs_sharpness = False`` on a rule
+    that ignores the values of the scores, so that nobody computes them.
+    """
+
+    needs_sharpness: bool = True
+
+    @abstractmethod
+    def select(self, sharpness, *, random_state=None):
+        """Choose the SAM set of each member.
+
+        Parameters
+        ----------
+        sharpness : ndarray of shape (M, N)
+            Score of each sample by each member; larger is sharper. A rule with
+            ``needs_sharpness = False`` may only use the shape.
+        random_state : int, RandomState instance or None, default=None
+            Source of randomness for the rules that draw.
+
+        Returns
+        -------
+        masks : ndarray of shape (M, N), dtype bool
+            True where the member applies SAM to the sample.
+        """
+
+
+class FunctionSelector(SubsetSelector):
+    """A plain function as a selector.
+
+    Parameters
+    ----------
+    func : callable
+        ``func(sharpness, random_state) -> masks``, both of shape (M, N).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rule = FunctionSelector(lambda sharpness, random_state: sharpness > 1)
+    >>> rule.select(np.array([[0.0, 2.0]]))
+    array([[False,  True]])
+    """
+
+    def __init__(self, func: Callable[[np.ndarray, Any], Any]):
+        self.func = func
+
+    def select(self, sharpness, *, random_state=None):
+        """Call the function and check what it returns."""
+        masks = np.asarray(self.func(sharpness, check_random_state(random_state)))
+        if masks.shape != sharpness.shape or masks.dtype != bool:
+            raise InvalidInputError(
+                "A selection function must return a boolean array of the shape "
+                f"{sharpness.shape} of the sharpness scores (members, samples), got "
+                f"{masks.dtype} of shape {masks.shape}."
+            )
+        return masks

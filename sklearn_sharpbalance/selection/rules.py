@@ -1,0 +1,218 @@
+"""The selection rules of the paper, of its released code, and the baselines."""
+
+from abc import abstractmethod
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from sklearn_sharpbalance.selection.base import SubsetSelector
+
+__all__ = [
+    "AllSelector",
+    "NoneSelector",
+    "RandomSelector",
+    "ReferenceBoostSelector",
+    "ReferenceUnionSelector",
+    "SameSelector",
+    "SharpBalanceSelector",
+    "extreme_samples",
+    "union_of_others",
+]
+
+
+def extreme_samples(sharpness, ratio, *, highest=True):
+    """Mark each member's ``ratio * N`` highest (or lowest) scores.
+
+    Ties at the border go to the sample that comes first.
+
+    Parameters
+    ----------
+    sharpness : ndarray of shape (M, N)
+    ratio : float
+        Share of the samples to mark, rounded to a whole number of samples.
+    highest : bool, default=True
+        Mark the highest scores, or the lowest.
+
+    Returns
+    -------
+    masks : ndarray of shape (M, N), dtype bool
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> extreme_samples(np.array([[3.0, 1.0, 2.0, 0.0]]), 0.5)
+    array([[ True, False,  True, False]])
+    """
+    n_members, n_samples = sharpness.shape
+    k = round(ratio * n_samples)
+    order = np.argsort(-sharpness if highest else sharpness, axis=1, kind="stable")
+    masks = np.zeros((n_members, n_samples), dtype=bool)
+    np.put_along_axis(masks, order[:, :k], True, axis=1)
+    return masks
+
+
+def union_of_others(masks):
+    """For each member, the union of the other members' sets.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> union_of_others(np.array([[True, False], [False, True], [False, True]]))
+    array([[False,  True],
+           [ True,  True],
+           [ True,  True]])
+    """
+    count = masks.sum(axis=0)  # (N,) how many members hold each sample
+    return (count - masks) > 0  # (M, N)
+
+
+class SharpBalanceSelector(SubsetSelector):
+    r"""Union of the other members' sharpest samples (the paper's text).
+
+    .. math:: D_i^{SAM} = \bigcup_{j \ne i} \text{top-}k(s_j), \quad k = \text{flat\_ratio} \cdot N
+
+    Parameters
+    ----------
+    flat_ratio : float, default=0.4
+        Share of the samples that each member proposes to the others.
+
+    Notes
+    -----
+    A single member has no others and gets an empty set: it trains by plain SGD.
+
+    References
+    ----------
+    Lu et al., Sharpness-diversity tradeoff: improving flat ensembles with
+    SharpBalance, NeurIPS 2024, section 4.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s = np.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0]])
+    >>> SharpBalanceSelector(flat_ratio=0.5).select(s)
+    array([[False, False,  True,  True],
+           [ True,  True, False, False]])
+    """  # noqa: E501
+
+    def __init__(self, flat_ratio=0.4):
+        self.flat_ratio = flat_ratio
+
+    def select(self, sharpness, *, random_state=None):
+        """Union of the other members' highest scores; nothing is drawn."""
+        return union_of_others(extreme_samples(sharpness, self.flat_ratio))
+
+
+class _ReferenceSelector(SubsetSelector):
+    """What the two rules of the released code share: lowest scores, dealt leftover."""
+
+    def __init__(self, flat_ratio=0.4):
+        self.flat_ratio = flat_ratio
+
+    @staticmethod
+    @abstractmethod
+    def _takes(dealt_to, member):
+        """Whether ``member`` takes a leftover sample that was dealt to ``dealt_to``."""
+
+    def select(self, sharpness, *, random_state=None):
+        """Union of the other members' lowest scores and a part of the leftover."""
+        lowest = extreme_samples(sharpness, self.flat_ratio, highest=False)
+        masks = union_of_others(lowest)
+        n_members = len(sharpness)
+        leftover = np.flatnonzero(~lowest.any(axis=0))
+        dealt_to = np.arange(len(leftover)) % n_members  # card by card, as released
+        for i in range(n_members):
+            masks[i, leftover[self._takes(dealt_to, i)]] = True
+        return masks
+
+
+class ReferenceUnionSelector(_ReferenceSelector):
+    """The released code's rule for CIFAR-100 and TinyImageNet.
+
+    Union of the other members' *lowest* scores, plus every M-th (offset i) of the
+    samples that are in nobody's lowest set.
+
+    Parameters
+    ----------
+    flat_ratio : float, default=0.4
+        Share of the samples that each member proposes to the others.
+    """
+
+    @staticmethod
+    def _takes(dealt_to, member):
+        return dealt_to == member
+
+
+class ReferenceBoostSelector(_ReferenceSelector):
+    """The released code's rule for CIFAR-10.
+
+    Union of the other members' *lowest* scores, plus all of the samples in nobody's
+    lowest set *except* every M-th with offset i.
+
+    Parameters
+    ----------
+    flat_ratio : float, default=0.4
+        Share of the samples that each member proposes to the others.
+    """
+
+    @staticmethod
+    def _takes(dealt_to, member):
+        return dealt_to != member
+
+
+class RandomSelector(SubsetSelector):
+    """A random set per member, of the size that ``sharpbalance`` would have.
+
+    Parameters
+    ----------
+    flat_ratio : float, default=0.4
+        As in :class:`SharpBalanceSelector`, whose set sizes are copied.
+    """
+
+    def __init__(self, flat_ratio=0.4):
+        self.flat_ratio = flat_ratio
+
+    def select(self, sharpness, *, random_state=None):
+        """Shuffle each row of the ``sharpbalance`` masks."""
+        rng = check_random_state(random_state)
+        masks = SharpBalanceSelector(self.flat_ratio).select(sharpness)
+        return np.stack([rng.permutation(row) for row in masks])
+
+
+class SameSelector(SubsetSelector):
+    """One random set for all members, of the mean size under ``sharpbalance``.
+
+    Parameters
+    ----------
+    flat_ratio : float, default=0.4
+        As in :class:`SharpBalanceSelector`, whose mean set size is copied.
+    """
+
+    def __init__(self, flat_ratio=0.4):
+        self.flat_ratio = flat_ratio
+
+    def select(self, sharpness, *, random_state=None):
+        """Draw once, repeat for every member."""
+        rng = check_random_state(random_state)
+        sizes = SharpBalanceSelector(self.flat_ratio).select(sharpness).sum(axis=1)
+        mask = np.arange(sharpness.shape[1]) < round(sizes.mean())
+        return np.tile(rng.permutation(mask), (len(sharpness), 1))
+
+
+class AllSelector(SubsetSelector):
+    """Every sample for every member: an ensemble trained by SAM."""
+
+    needs_sharpness = False
+
+    def select(self, sharpness, *, random_state=None):
+        """All true."""
+        return np.ones(sharpness.shape, dtype=bool)
+
+
+class NoneSelector(SubsetSelector):
+    """No sample for any member: a plain deep ensemble."""
+
+    needs_sharpness = False
+
+    def select(self, sharpness, *, random_state=None):
+        """All false."""
+        return np.zeros(sharpness.shape, dtype=bool)

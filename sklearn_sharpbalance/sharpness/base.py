@@ -1,0 +1,101 @@
+"""How sharp the loss of one member is around each sample: the door."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+
+from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
+
+__all__ = ["FunctionScorer", "SharpnessScorer"]
+
+
+class SharpnessScorer(BaseEstimator, ABC):
+    """Base of all scorers.
+
+    A scorer is one method, :meth:`score_samples`. Calling the scorer runs that method
+    and checks what it returns.
+
+    Attributes
+    ----------
+    degree : float
+        If the loss of a sample is multiplied by ``c``, its score is multiplied by
+        ``c ** degree``: 1 for a loss, 2 for a squared gradient. Sample weights enter
+        scores in this way.
+    """
+
+    degree: float = 1
+
+    @abstractmethod
+    def score_samples(self, net, X, y):
+        """Score each sample; larger is sharper.
+
+        Parameters
+        ----------
+        net : NeuralNetClassifier
+            An initialised skorch net. Its module is run in eval mode and given back
+            as it was.
+        X : array, tensor, dict of those, or Dataset
+            N samples, as the net takes them, not augmented.
+        y : array or tensor of shape (N,)
+            Class codes.
+
+        Returns
+        -------
+        scores : ndarray of shape (N,)
+            Finite.
+        """
+
+    def __call__(self, net, X, y):
+        """Score each sample, and check that the scores are finite and complete."""
+        scores = as_array(self.score_samples(net, X, y))
+        n = len(X) if y is None else len(y)
+        if scores.shape != (n,):
+            raise InvalidInputError(
+                f"{self!r} must return one score per sample, an array of shape "
+                f"({n},). Got shape {scores.shape}."
+            )
+        bad = np.flatnonzero(~np.isfinite(scores))
+        if len(bad):
+            raise DivergenceError(
+                f"{self!r} returned {len(bad)} scores that are not finite, the first "
+                f"for sample {bad[0]}: {scores[bad[0]]}. If the network has diverged, "
+                "lower `lr` or `rho`; otherwise look for such values in X."
+            )
+        return scores
+
+
+class FunctionScorer(SharpnessScorer):
+    """A plain function as a scorer.
+
+    Parameters
+    ----------
+    func : callable
+        ``func(net, X, y)`` returns N scores.
+    degree : float, default=1
+        See :class:`SharpnessScorer`.
+
+    Examples
+    --------
+    >>> scorer = FunctionScorer(lambda net, X, y: X.sum(1))
+    >>> scorer(None, np.ones((2, 3)), np.zeros(2))
+    array([3., 3.])
+    """
+
+    def __init__(self, func: Callable[[Any, Any, Any], Any], degree: float = 1):
+        self.func = func
+        self.degree = degree
+
+    def score_samples(self, net, X, y):
+        """Call the function."""
+        return as_array(self.func(net, X, y))
+
+
+def as_array(scores: Any) -> np.ndarray:
+    """Scores as a float64 array, wherever they are."""
+    if isinstance(scores, torch.Tensor):
+        scores = scores.detach().cpu()
+    return np.asarray(scores, dtype=np.float64)

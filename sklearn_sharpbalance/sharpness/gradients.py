@@ -1,0 +1,191 @@
+"""Sharpness as the squared gradient of a sample's loss in the weights."""
+
+from functools import partial
+
+import torch
+
+from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.autodiff.per_sample import per_sample_squared_norms
+from sklearn_sharpbalance.autodiff.rows import Rows
+from sklearn_sharpbalance.autodiff.state import evaluation_mode
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.sharpness.base import SharpnessScorer, as_array
+
+__all__ = [
+    "FisherTraceScorer",
+    "LastLayerGradientScorer",
+    "fisher_trace",
+    "last_layer_gradient",
+]
+
+
+def fisher_trace(net, X, y, *, method="auto", chunk_size=None):
+    r"""Trace of each sample's empirical Fisher matrix.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Initialised skorch net.
+    X : array, tensor, dict of those, or Dataset
+    y : array or tensor of shape (N,)
+    method : {"auto", "layer_rules", "vmap", "loop"}, default="auto"
+    chunk_size : int, default=None
+        See :func:`per_sample_squared_norms`.
+
+    Returns
+    -------
+    tensor of shape (N,)
+
+    Notes
+    -----
+    With the observed label the matrix is
+    :math:`\nabla_w \ell_n \nabla_w \ell_n^\top`, and its trace
+    :math:`\|\nabla_w \ell(f_w(x_n), y_n)\|_2^2`.
+
+    Examples
+    --------
+    A softmax regression has the trace :math:`\|p - e_y\|^2 (\|x\|^2 + 1)`; here
+    ``p`` is ``(1/2, 1/2)`` and ``x`` is ``(1, 2)``.
+
+    >>> from skorch import NeuralNetClassifier
+    >>> net = NeuralNetClassifier(
+    ...     torch.nn.Linear, module__in_features=2, module__out_features=2,
+    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> _ = net.module_.weight.data.zero_(), net.module_.bias.data.zero_()
+    >>> fisher_trace(net, torch.tensor([[1.0, 2.0]]), torch.tensor([0]))
+    tensor([3.0000])
+    """
+    return per_sample_squared_norms(
+        net.module_,
+        partial(sample_losses, net),
+        X,
+        y,
+        forward=net.infer,
+        method=method,
+        chunk_size=chunk_size,
+    )
+
+
+def last_layer_gradient(net, X, y, *, method="auto", chunk_size=None):
+    """Squared norm of each sample's gradient in the parameters of the last layer.
+
+    Parameters and return value are those of :func:`fisher_trace`.
+
+    Notes
+    -----
+    The last layer is the last one to be called that has trainable parameters of its
+    own. Since no other parameter takes part, no gradient flows further back, and a
+    sample costs a forward pass. For a linear layer on features ``h`` the value is
+    ``||dloss/dlogits||^2 (||h||^2 + 1)``.
+
+    Examples
+    --------
+    >>> from skorch import NeuralNetClassifier
+    >>> net = NeuralNetClassifier(
+    ...     torch.nn.Linear, module__in_features=2, module__out_features=2,
+    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> X, y = torch.ones(3, 2), torch.tensor([0, 1, 0])
+    >>> torch.allclose(last_layer_gradient(net, X, y), fisher_trace(net, X, y))
+    True
+    """
+    module = net.module_
+    with evaluation_mode(module):
+        x, _ = Rows(X, y, net.device)[:2]
+        last = _last_called(module, lambda: net.infer(x))
+        trainable = [p for p in last.parameters(recurse=False) if p.requires_grad]
+        module.requires_grad_(False)
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+        return fisher_trace(net, X, y, method=method, chunk_size=chunk_size)
+
+
+def _last_called(module, run):
+    """The submodule with trainable parameters of its own that finishes last."""
+    called = []
+    handles = [
+        m.register_forward_hook(lambda m, args, output: called.append(m))
+        for m in module.modules()
+        if any(p.requires_grad for p in m.parameters(recurse=False))
+    ]
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not called:
+        raise InvalidInputError(
+            f"{type(module).__name__} calls no layer with trainable parameters, so it "
+            "has no last layer to score by. Unfreeze one, or use sharpness='loss'."
+        )
+    return called[-1]
+
+
+class FisherTraceScorer(SharpnessScorer):
+    """Trace of the per-sample empirical Fisher matrix, the score of SharpBalance.
+
+    Parameters
+    ----------
+    method : {"auto", "layer_rules", "vmap", "loop"}, default="auto"
+        How the gradient norms are computed; "auto" takes the fastest that is right.
+    chunk_size : int, default=None
+        Samples at a time; halved when memory runs out. None chooses.
+
+    See Also
+    --------
+    fisher_trace : The function behind it.
+
+    References
+    ----------
+    .. [1] H. Lu et al., "Sharpness-diversity tradeoff: improving flat ensembles with
+       SharpBalance", NeurIPS 2024.
+
+    Examples
+    --------
+    >>> FisherTraceScorer().degree
+    2
+    """
+
+    degree = 2
+
+    def __init__(self, method="auto", chunk_size=None):
+        self.method = method
+        self.chunk_size = chunk_size
+
+    def score_samples(self, net, X, y):
+        """Squared gradient norm of each sample; see the base class."""
+        scores = fisher_trace(net, X, y, method=self.method, chunk_size=self.chunk_size)
+        return as_array(scores)
+
+
+class LastLayerGradientScorer(SharpnessScorer):
+    """Squared gradient norm in the last layer: the Fisher trace at a forward's cost.
+
+    Parameters
+    ----------
+    method : {"auto", "layer_rules", "vmap", "loop"}, default="auto"
+    chunk_size : int, default=None
+        As in :class:`FisherTraceScorer`.
+
+    See Also
+    --------
+    last_layer_gradient : The function behind it.
+
+    Examples
+    --------
+    >>> LastLayerGradientScorer(chunk_size=64)
+    LastLayerGradientScorer(chunk_size=64)
+    """
+
+    degree = 2
+
+    def __init__(self, method="auto", chunk_size=None):
+        self.method = method
+        self.chunk_size = chunk_size
+
+    def score_samples(self, net, X, y):
+        """Squared norm of each sample's last-layer gradient; see the base class."""
+        scores = last_layer_gradient(
+            net, X, y, method=self.method, chunk_size=self.chunk_size
+        )
+        return as_array(scores)

@@ -1,0 +1,192 @@
+"""Sharpness by the value of a sample's loss, here and at perturbed weights."""
+
+from contextlib import contextmanager
+
+import torch
+
+from sklearn_sharpbalance._validation import Real
+from sklearn_sharpbalance.autodiff.chunks import in_chunks, map_chunks
+from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.autodiff.rows import Rows
+from sklearn_sharpbalance.autodiff.state import evaluation_mode, trainable_parameters
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import SAM
+from sklearn_sharpbalance.sharpness.base import SharpnessScorer, as_array
+
+__all__ = ["LossRiseScorer", "LossScorer", "loss_rise", "per_sample_loss"]
+
+
+def per_sample_loss(net, X, y, *, chunk_size=512):
+    """Loss of each sample in eval mode.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Initialised skorch net.
+    X : array, tensor, dict of those, or Dataset
+    y : array or tensor of shape (N,)
+    chunk_size : int, default=512
+        Samples at a time; halved when memory runs out.
+
+    Returns
+    -------
+    tensor of shape (N,)
+
+    Examples
+    --------
+    >>> from skorch import NeuralNetClassifier
+    >>> net = NeuralNetClassifier(
+    ...     torch.nn.Linear, module__in_features=2, module__out_features=2,
+    ...     module__bias=False, criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> per_sample_loss(net, torch.zeros(1, 2), torch.tensor([0]))  # log 2
+    tensor([0.6931])
+    """
+    rows = Rows(X, y, net.device)
+
+    def losses(part):
+        x, targets = rows[part]
+        return sample_losses(net, net.infer(x), targets)  # (B,)
+
+    with evaluation_mode(net.module_), torch.no_grad():
+        return in_chunks(losses, len(rows), chunk_size)
+
+
+def loss_rise(net, X, y, *, rho=0.05, chunk_size=512):
+    r"""Rise of each sample's loss when SAM perturbs the weights.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Initialised skorch net; its weights come back bit for bit.
+    X : array, tensor, dict of those, or Dataset
+    y : array or tensor of shape (N,)
+    rho : float, default=0.05
+        Length of the perturbation.
+    chunk_size : int, default=512
+        Samples at a time; halved when memory runs out.
+
+    Returns
+    -------
+    tensor of shape (N,)
+        May be negative: what raises the mean loss lowers the loss of some samples.
+
+    Notes
+    -----
+    :math:`\ell_n(w + \epsilon) - \ell_n(w)` with one perturbation
+    :math:`\epsilon = \rho\, g / \|g\|` for all samples, where :math:`g` is the
+    gradient of the mean loss over the *whole* set. A perturbation per mini-batch, as
+    in training, would make the score of a sample depend on its neighbours.
+
+    Examples
+    --------
+    At zero weights ``g`` points along ``(-1, 1) x``; a step of length ``rho`` opens
+    a gap of ``rho * sqrt(2)`` between the logits of ``x = 1``.
+
+    >>> from skorch import NeuralNetClassifier
+    >>> net = NeuralNetClassifier(
+    ...     torch.nn.Linear, module__in_features=1, module__out_features=2,
+    ...     module__bias=False, criterion=torch.nn.CrossEntropyLoss).initialize()
+    >>> _ = net.module_.weight.data.zero_()
+    >>> loss_rise(net, torch.ones(1, 1), torch.tensor([0]), rho=1 / 2**0.5)
+    tensor([0.6201])
+    """
+    if not isinstance(rho, Real) or rho < 0:
+        raise InvalidInputError(f"`rho` must be a number of at least 0. Got {rho!r}.")
+    before = per_sample_loss(net, X, y, chunk_size=chunk_size)  # (N,)
+    gradients = _mean_gradients(net, Rows(X, y, net.device), chunk_size)
+    with _moved_along(gradients, rho):
+        return per_sample_loss(net, X, y, chunk_size=chunk_size) - before
+
+
+def _mean_gradients(net, rows, chunk_size):
+    """Gradient of the mean loss over all samples, for each trainable parameter."""
+    params = list(trainable_parameters(net.module_).values())
+
+    def summed(part):
+        x, y = rows[part]
+        loss = sample_losses(net, net.infer(x), y).sum()
+        return torch.autograd.grad(loss, params, materialize_grads=True)
+
+    totals = [torch.zeros_like(p) for p in params]
+    with evaluation_mode(net.module_):
+        for part in map_chunks(summed, len(rows), chunk_size):
+            torch._foreach_add_(totals, part)
+    return {p: total / len(rows) for p, total in zip(params, totals)}
+
+
+@contextmanager
+def _moved_along(gradients, rho):
+    """Perturb the weights as SAM does; ``.grad`` is put back with the weights."""
+    kept = {p: p.grad for p in gradients}
+    try:
+        for p, gradient in gradients.items():
+            p.grad = gradient
+        with SAM(gradients, rho=rho).perturbed(freeze_norms=False):
+            yield
+    finally:
+        for p, gradient in kept.items():
+            p.grad = gradient
+
+
+class LossScorer(SharpnessScorer):
+    """Loss of each sample: no curvature at all, the plainest measure of hardness.
+
+    Parameters
+    ----------
+    chunk_size : int, default=512
+        Samples at a time; halved when memory runs out.
+
+    See Also
+    --------
+    per_sample_loss : The function behind it.
+
+    Examples
+    --------
+    >>> LossScorer().degree
+    1
+    """
+
+    degree = 1
+
+    def __init__(self, chunk_size=512):
+        self.chunk_size = chunk_size
+
+    def score_samples(self, net, X, y):
+        """Loss of each sample; see the base class."""
+        return as_array(per_sample_loss(net, X, y, chunk_size=self.chunk_size))
+
+
+class LossRiseScorer(SharpnessScorer):
+    """Rise of each sample's loss under the perturbation of SAM.
+
+    Parameters
+    ----------
+    rho : float, default=0.05
+        Length of the perturbation.
+    chunk_size : int, default=512
+        Samples at a time; halved when memory runs out.
+
+    See Also
+    --------
+    loss_rise : The function behind it.
+
+    References
+    ----------
+    .. [1] P. Foret et al., "Sharpness-aware minimization for efficiently improving
+       generalization", ICLR 2021.
+
+    Examples
+    --------
+    >>> LossRiseScorer(rho=0.1)
+    LossRiseScorer(rho=0.1)
+    """
+
+    degree = 1
+
+    def __init__(self, rho=0.05, chunk_size=512):
+        self.rho = rho
+        self.chunk_size = chunk_size
+
+    def score_samples(self, net, X, y):
+        """Loss rise of each sample; see the base class."""
+        return as_array(loss_rise(net, X, y, rho=self.rho, chunk_size=self.chunk_size))

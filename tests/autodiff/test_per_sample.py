@@ -1,0 +1,313 @@
+"""Squared gradient norms of single samples, against a loop in float64."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from sklearn_sharpbalance.autodiff import per_sample_squared_norms
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests import reference
+from tests.autodiff.zoo import (
+    BY_OTHERS,
+    BY_RULES,
+    OverwritesInput,
+    build,
+    cross_entropy,
+)
+
+ALL = BY_RULES | BY_OTHERS
+
+
+def assert_equal(actual, expected, rtol=1e-9):
+    assert actual.shape == expected.shape
+    torch.testing.assert_close(actual.double(), expected, rtol=rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", BY_RULES)
+def test_layer_rules_equal_the_reference(name):
+    module, X, y = build(BY_RULES[name])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    actual = per_sample_squared_norms(module, cross_entropy, X, y, method="layer_rules")
+    assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_auto_equals_the_reference(name):
+    module, X, y = build(ALL[name])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    actual = per_sample_squared_norms(module, cross_entropy, X, y)
+    assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", ["residual", "twice", "dict", "frozen_stem", "tied"])
+@pytest.mark.parametrize("method", ["vmap", "loop"])
+def test_vmap_and_loop_equal_the_reference(name, method):
+    module, X, y = build(ALL[name])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    actual = per_sample_squared_norms(module, cross_entropy, X, y, method=method)
+    assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", BY_OTHERS)
+def test_layer_rules_say_why_they_do_not_serve(name):
+    module, X, y = build(BY_OTHERS[name])
+    with pytest.raises(InvalidInputError, match=BY_OTHERS[name][2]) as error:
+        per_sample_squared_norms(module, cross_entropy, X, y, method="layer_rules")
+    assert "Use method='auto'" in str(error.value)
+
+
+@pytest.mark.parametrize("name", BY_OTHERS)
+def test_vmap_serves_or_auto_goes_on_to_the_loop(name):
+    module, X, y = build(BY_OTHERS[name])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    method = BY_OTHERS[name][3]
+    actual = per_sample_squared_norms(module, cross_entropy, X, y, method=method)
+    assert_equal(actual, expected)
+
+
+def test_tied_weights_differ_from_equal_weights():
+    module, X, y = build(BY_OTHERS["tied"])
+    tied = per_sample_squared_norms(module, cross_entropy, X, y)
+    module.b.weight = nn.Parameter(module.a.weight.detach().clone())
+    equal = per_sample_squared_norms(module, cross_entropy, X, y)
+    assert not torch.allclose(tied, equal, rtol=1e-2)
+
+
+def test_overwritten_input_is_not_used():
+    module, X, y = build((OverwritesInput, BY_RULES["mlp"][1]))
+    with pytest.raises(InvalidInputError, match="input is modified in place"):
+        per_sample_squared_norms(module, cross_entropy, X, y, method="layer_rules")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        per_sample_squared_norms(module, cross_entropy, X, y)
+
+
+def test_softmax_regression_has_its_closed_form():
+    module, X, y = build(BY_RULES["softmax_regression"])
+    p = module(X).softmax(1)
+    expected = (p - F.one_hot(y, 3)).square().sum(1) * (X.square().sum(1) + 1)
+    actual = per_sample_squared_norms(module, cross_entropy, X, y)
+    assert_equal(actual, expected.detach())
+
+
+@pytest.mark.parametrize("method", ["layer_rules", "vmap", "loop"])
+def test_result_does_not_depend_on_chunk_size(method):
+    module, X, y = build(BY_RULES["residual"])
+    expected = per_sample_squared_norms(module, cross_entropy, X, y, method=method)
+    for chunk_size in (1, 2, 3, 100):
+        actual = per_sample_squared_norms(
+            module, cross_entropy, X, y, method=method, chunk_size=chunk_size
+        )
+        assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_positions", [1, 2, 3, 5])
+def test_positions_are_never_taken_for_samples(n_positions, chunk_size):
+    module, X, y = build(BY_OTHERS["sequence_first"])
+    X = X[:, :n_positions]
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    actual = per_sample_squared_norms(
+        module, cross_entropy, X, y, chunk_size=chunk_size
+    )
+    assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_samples(n):
+    module, X, y = build(BY_RULES["residual"])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X[:n], y[:n])
+    assert_equal(
+        per_sample_squared_norms(module, cross_entropy, X[:n], y[:n]), expected
+    )
+
+
+@pytest.mark.parametrize("kind", ["numpy", "read_only", "dataset", "dataset_without_y"])
+def test_kinds_of_data(kind):
+    module, X, y = build(BY_RULES["mlp"])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    data, targets = X.numpy(), y.numpy()
+    if kind == "read_only":
+        data.flags.writeable = False
+    if kind.startswith("dataset"):
+        data = TensorDataset(X, y)
+        targets = None if kind == "dataset_without_y" else y
+    actual = per_sample_squared_norms(
+        module, cross_entropy, data, targets, chunk_size=2
+    )
+    assert_equal(actual, expected)
+
+
+def test_everything_frozen_gives_zeros():
+    module, X, y = build(BY_RULES["mlp"])
+    module.requires_grad_(False)
+    for method in ("layer_rules", "vmap", "loop"):
+        actual = per_sample_squared_norms(module, cross_entropy, X, y, method=method)
+        assert torch.equal(actual, torch.zeros_like(actual))
+        assert actual.shape == (len(y),)
+
+
+@pytest.mark.parametrize("name", ["residual", "twice", "embedding", "layer_norm_2d"])
+def test_float32(name):
+    module, X, y = build(BY_RULES[name])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    X = X.float() if X.is_floating_point() else X
+    actual = per_sample_squared_norms(module.float(), cross_entropy, X, y)
+    assert actual.dtype == torch.float32
+    assert_equal(actual, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["residual", "sequence_gram", "twice"])
+def test_bfloat16_autocast(name):
+    module, X, y = build(BY_RULES[name])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = per_sample_squared_norms(
+            module.float(), cross_entropy, X.float(), y, method="layer_rules"
+        )
+    assert actual.dtype == torch.float32
+    assert_equal(actual, expected, rtol=0.1)
+
+
+def test_forward_is_used():
+    module, X, y = build(BY_RULES["mlp"])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, 2 * X, y)
+    for method in ("layer_rules", "vmap", "loop"):
+        actual = per_sample_squared_norms(
+            module,
+            cross_entropy,
+            X,
+            y,
+            forward=lambda x: module(2 * x),
+            method=method,
+        )
+        assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_works_where_autograd_is_off(context):
+    module, X, y = build(BY_RULES["mlp"])
+    expected = per_sample_squared_norms(module, cross_entropy, X, y)
+    with context():
+        actual = per_sample_squared_norms(module, cross_entropy, X, y)
+    assert_equal(actual, expected)
+
+
+def test_compiled_module_is_run_eagerly():
+    module, X, y = build(BY_RULES["mlp"])
+    expected = per_sample_squared_norms(module, cross_entropy, X, y)
+    compiled = torch.compile(module, backend="eager")
+    actual = per_sample_squared_norms(
+        compiled, cross_entropy, X, y, method="layer_rules"
+    )
+    assert_equal(actual, expected)
+
+
+def _state(module):
+    return {
+        "training": [m.training for m in module.modules()],
+        "requires_grad": [p.requires_grad for p in module.parameters()],
+        "gradients": [p.grad for p in module.parameters()],
+        "hooks": [
+            (len(m._forward_hooks), len(m._forward_pre_hooks)) for m in module.modules()
+        ],
+        "tensors": [t.clone() for t in module.state_dict().values()],
+    }
+
+
+def _assert_same_state(before, after):
+    for a, b in zip(before.pop("tensors"), after.pop("tensors")):
+        assert torch.equal(a, b)
+    for a, b in zip(before.pop("gradients"), after.pop("gradients")):
+        assert a is b
+    assert before == after
+
+
+def _mixed_state(name):
+    module, X, y = build(ALL[name])
+    list(module.modules())[-1].eval()
+    next(module.parameters()).grad = torch.ones_like(next(module.parameters()))
+    return module, X, y
+
+
+@pytest.mark.parametrize("name", ["residual", "frozen_stem", "tied", "lstm"])
+def test_module_is_given_back_as_it_was(name):
+    module, X, y = _mixed_state(name)
+    before, rng = _state(module), torch.get_rng_state()
+    per_sample_squared_norms(module, cross_entropy, X, y)
+    _assert_same_state(before, _state(module))
+    assert torch.equal(torch.get_rng_state(), rng)
+
+
+@pytest.mark.parametrize("method", ["auto", "layer_rules", "vmap", "loop"])
+def test_module_is_given_back_after_an_error(method):
+    module, X, y = _mixed_state("residual")
+    before = _state(module)
+
+    def failing(outputs, y):
+        raise KeyError("of the user")
+
+    with pytest.raises(KeyError, match="of the user"):
+        per_sample_squared_norms(module, failing, X, y, method=method)
+    _assert_same_state(before, _state(module))
+
+
+def test_user_errors_come_through():
+    module, X, y = build(BY_RULES["mlp"])
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        per_sample_squared_norms(module, cross_entropy, X[:, :3], y)
+
+
+def test_unknown_method():
+    module, X, y = build(BY_RULES["mlp"])
+    with pytest.raises(
+        InvalidInputError, match=r"'fast'.*'auto', 'layer_rules', 'vmap'"
+    ):
+        per_sample_squared_norms(module, cross_entropy, X, y, method="fast")
+
+
+def test_batch_statistics_are_refused():
+    module = nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False))
+    with pytest.raises(
+        InvalidInputError, match=r"'0' \(BatchNorm1d\) keeps no running"
+    ):
+        per_sample_squared_norms(module, cross_entropy, torch.ones(3, 2), torch.ones(3))
+
+
+def test_targets_must_match():
+    module, X, y = build(BY_RULES["mlp"])
+    with pytest.raises(InvalidInputError, match="`X` has 5 samples but `y` has 4"):
+        per_sample_squared_norms(module, cross_entropy, X, y[:4])
+    with pytest.raises(InvalidInputError, match="X is empty"):
+        per_sample_squared_norms(module, cross_entropy, X[:0], y[:0], method="loop")
+    with pytest.raises(InvalidInputError, match="`y` may be None only"):
+        per_sample_squared_norms(module, cross_entropy, X, None)
+    with pytest.raises(InvalidInputError, match="same number of samples"):
+        per_sample_squared_norms(module, cross_entropy, {"a": X, "b": X[:2]}, y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ALL)
+def test_cuda_equals_the_reference(name):
+    module, X, y = build(ALL[name])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    module, y = module.cuda(), y.numpy()
+    actual = per_sample_squared_norms(module, cross_entropy, X, y, chunk_size=4)
+    assert actual.is_cuda
+    assert_equal(actual.cpu(), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["residual", "twice"])
+def test_cuda_bfloat16_channels_last(name):
+    module, X, y = build(BY_RULES[name])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    module = module.float().cuda().to(memory_format=torch.channels_last)
+    X = X.float().cuda().to(memory_format=torch.channels_last)
+    with torch.autocast("cuda", torch.bfloat16):
+        actual = per_sample_squared_norms(
+            module, cross_entropy, X, np.asarray(y), method="layer_rules"
+        )
+    assert_equal(actual.cpu(), expected, rtol=0.1)

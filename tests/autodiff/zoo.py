@@ -1,0 +1,422 @@
+"""Small modules, each with a trap or a layer of its own."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from tests import reference
+
+N, CLASSES = 5, 3
+
+
+def cross_entropy(outputs, y):
+    return F.cross_entropy(outputs, y, reduction="none")
+
+
+def tabular():
+    return torch.randn(N, 6)
+
+
+def pictures():
+    return torch.randn(N, 4, 7, 8)
+
+
+def signals():
+    return torch.randn(N, 4, 9)
+
+
+def volumes():
+    return torch.randn(N, 2, 4, 5, 4)
+
+
+def sequences():
+    return torch.randn(N, 5, 6)
+
+
+def tokens():
+    return torch.randint(0, 7, (N, 6))  # repeats are certain to occur
+
+
+def with_head(*layers):
+    """The layers, then last ones that see every entry of their output."""
+    return nn.Sequential(*layers, nn.Tanh(), nn.Flatten(), nn.LazyLinear(CLASSES))
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(4, 6, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(6)
+        self.conv = nn.Conv2d(6, 6, 3, padding=1)
+        self.short = nn.Conv2d(6, 6, 1, stride=2)
+        self.down = nn.Conv2d(6, 6, 3, stride=2, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        x = self.relu(self.norm(self.stem(x)))
+        x = self.relu(x + self.conv(x))
+        x = self.relu(self.down(x) + self.short(x))
+        return self.fc(x.mean((2, 3)))
+
+
+class Twice(nn.Module):
+    """Every kind of layer, called twice: the gradients of the calls add up."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1, groups=2)
+        self.norm = nn.GroupNorm(2, 4)
+        self.linear = nn.Linear(4, 4)
+        self.fc = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        x = self.norm(self.conv(x)).tanh()
+        x = self.norm(self.conv(x)).mean((2, 3))
+        return self.fc(self.linear(self.linear(x).tanh()))
+
+
+class EmbeddingTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 3)
+        self.fc = nn.Linear(3, CLASSES)
+
+    def forward(self, x):
+        left, right = self.embed(x[:, :2]), self.embed(x[:, 2:])
+        return self.fc(left.tanh().sum(1) * right.sum(1))
+
+
+class Recurrent(nn.Module):
+    """A hand-written recurrence: one linear layer at every time step."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.Linear(12, 6)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        h = torch.zeros_like(x[:, 0])
+        for t in range(x.shape[1]):
+            h = self.cell(input=torch.cat([x[:, t], h], 1)).tanh()
+        return self.fc(h)
+
+
+class PartlyDetached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        with torch.no_grad():
+            gate = self.a(x)
+        return self.fc(self.a(x).tanh() * gate + self.b(x).detach())
+
+
+class Named(nn.Module):
+    """Takes a dict of inputs, one of them integer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 3)
+        self.fc = nn.Linear(9, CLASSES)
+
+    def forward(self, numbers, words):
+        return self.fc(torch.cat([numbers, self.embed(words).mean(1)], 1))
+
+
+def named_inputs():
+    return {"numbers": tabular(), "words": tokens()}
+
+
+class HookedByUser(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+        self.a.register_forward_hook(_triple)
+        self.a.register_forward_pre_hook(_halve)
+
+    def forward(self, x):
+        return self.fc(self.a(x).tanh())
+
+
+def _triple(module, args, output):
+    return 3 * output
+
+
+def _halve(module, args):
+    return (args[0] / 2,)
+
+
+def frozen(freeze, module):
+    for name, p in module.named_parameters():
+        if any(part in name for part in freeze):
+            p.requires_grad_(False)
+    return module
+
+
+def conv(*args, **kwargs):
+    return lambda: with_head(nn.Conv2d(4, 6, *args, **kwargs))
+
+
+# name: (module, inputs); all are right by the layer rules.
+BY_RULES = {
+    "softmax_regression": (lambda: nn.Linear(6, CLASSES), tabular),
+    "mlp": (lambda: with_head(nn.Linear(6, 8), nn.ReLU()), tabular),
+    "no_bias": (lambda: with_head(nn.Linear(6, 8, bias=False)), tabular),
+    "inplace": (lambda: with_head(nn.Linear(6, 8), nn.ReLU(inplace=True)), tabular),
+    "sequence_direct": (lambda: with_head(nn.Linear(6, 2)), sequences),
+    "sequence_gram": (
+        lambda: with_head(nn.Linear(6, 40), nn.Linear(40, 40)),
+        sequences,
+    ),
+    "sequence_inplace": (
+        lambda: with_head(nn.Linear(6, 8), nn.ReLU(inplace=True)),
+        sequences,
+    ),
+    "sequence_4d": (lambda: with_head(nn.Linear(8, 3)), pictures),
+    "conv": (conv(3), pictures),
+    "conv_no_bias": (conv(3, bias=False), pictures),
+    "conv_inplace": (
+        lambda: with_head(nn.Conv2d(4, 6, 3), nn.ReLU(inplace=True)),
+        pictures,
+    ),
+    "conv_strided": (conv(3, stride=(2, 3), padding=1), pictures),
+    "conv_skips_last_columns": (conv((2, 3), stride=3), pictures),
+    "conv_dilated": (conv((2, 3), dilation=(3, 2), padding=(0, 2)), pictures),
+    "conv_grouped": (conv(3, groups=2, padding=1), pictures),
+    "conv_depthwise": (lambda: with_head(nn.Conv2d(4, 8, 3, groups=4)), pictures),
+    "conv_1x1": (conv(1), pictures),
+    "conv_1x1_strided": (conv(1, stride=2), pictures),
+    "conv_whole_picture": (conv((7, 8)), pictures),
+    "conv_whole_picture_grouped": (conv((7, 8), groups=2), pictures),
+    "conv_same": (conv((2, 4), padding="same", dilation=(1, 2)), pictures),
+    "conv_valid": (conv(3, padding="valid"), pictures),
+    "conv_reflect": (conv(3, padding=(1, 2), padding_mode="reflect"), pictures),
+    "conv_replicate": (conv(3, padding=1, padding_mode="replicate"), pictures),
+    "conv_circular": (conv(3, padding=1, padding_mode="circular"), pictures),
+    "conv_gram": (
+        lambda: with_head(nn.Conv2d(4, 40, 3, stride=2), nn.Conv2d(40, 40, 2)),
+        pictures,
+    ),
+    "conv1d": (lambda: with_head(nn.Conv1d(4, 5, 3, stride=2, padding=1)), signals),
+    "conv1d_inplace": (
+        lambda: with_head(nn.Conv1d(4, 5, 3, groups=1), nn.ReLU(inplace=True)),
+        signals,
+    ),
+    "conv3d": (lambda: with_head(nn.Conv3d(2, 3, (2, 3, 2), padding=1)), volumes),
+    "batch_norm_2d": (
+        lambda: with_head(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU(inplace=True)),
+        pictures,
+    ),
+    "batch_norm_first": (lambda: with_head(nn.BatchNorm1d(6)), tabular),
+    "batch_norm_1d": (lambda: with_head(nn.BatchNorm1d(4)), signals),
+    "batch_norm_3d": (lambda: with_head(nn.BatchNorm3d(2)), volumes),
+    "instance_norm": (lambda: with_head(nn.InstanceNorm2d(4, affine=True)), pictures),
+    "instance_norm_running": (
+        lambda: with_head(nn.InstanceNorm1d(4, affine=True, track_running_stats=True)),
+        signals,
+    ),
+    "group_norm": (lambda: with_head(nn.GroupNorm(2, 4)), pictures),
+    "layer_norm": (lambda: with_head(nn.LayerNorm(6)), tabular),
+    "layer_norm_positions": (lambda: with_head(nn.LayerNorm(6)), sequences),
+    "layer_norm_2d": (lambda: with_head(nn.LayerNorm((7, 8))), pictures),
+    "layer_norm_no_bias": (lambda: with_head(nn.LayerNorm(6, bias=False)), sequences),
+    "rms_norm": (lambda: with_head(nn.RMSNorm(6)), sequences),
+    "embedding": (lambda: with_head(nn.Embedding(7, 4)), tokens),
+    "embedding_padding": (
+        lambda: with_head(nn.Embedding(7, 4, padding_idx=2)),
+        tokens,
+    ),
+    "embedding_one_token": (
+        lambda: with_head(nn.Embedding(7, 4)),
+        lambda: torch.randint(0, 7, (N,)),
+    ),
+    "residual": (Residual, pictures),
+    "twice": (Twice, pictures),
+    "embedding_twice": (EmbeddingTwice, tokens),
+    "recurrent": (Recurrent, sequences),
+    "partly_detached": (PartlyDetached, tabular),
+    "dict": (Named, named_inputs),
+    "hooked_by_user": (HookedByUser, tabular),
+    "frozen_stem": (lambda: frozen(["stem", "norm"], Residual()), pictures),
+    "frozen_weights": (lambda: frozen(["weight"], Residual()), pictures),
+    "frozen_biases": (lambda: frozen(["bias"], Residual()), pictures),
+}
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.b.weight = self.a.weight
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.b(self.a(x).tanh()))
+
+
+class TiedByUse(nn.Module):
+    """The embedding's weight serves as the last layer's, without a module for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.mix = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return F.linear(self.mix(self.embed(x).mean(1)), self.embed.weight)
+
+
+class ClassToken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 6))
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        token = self.token.expand(len(x), -1, -1)
+        return self.fc(torch.cat([token, x], 1).tanh().mean(1))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.attention(x, x, x)[0].mean(1))
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.encoder(x).mean(1))
+
+
+class SequenceFirst(nn.Module):
+    """Positions before samples, and as many: the shapes look right and are not."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.a(x.transpose(0, 1)).tanh().mean(0))
+
+
+class TimeDistributed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        h = self.a(x.reshape(-1, 6)).tanh()
+        return self.fc(h.reshape(x.shape).mean(1))
+
+
+class LongShortTerm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(6, 4, batch_first=True)
+        self.fc = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.lstm(x)[0][:, -1])
+
+
+class OverwritesInput(nn.Module):
+    """Changes the input of a layer after the layer has seen it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        h = x * 2
+        out = self.a(h).tanh()
+        h.mul_(3)
+        return self.fc(out + h)
+
+
+class MyLinear(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.extra, self.fc = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+# name: (module, inputs, why the layer rules do not serve, what does)
+BY_OTHERS = {
+    "tied": (Tied, tabular, "two layers share a parameter", "vmap"),
+    "tied_by_use": (TiedByUse, tokens, "used outside of its layer", "vmap"),
+    "class_token": (ClassToken, sequences, "ClassToken holds 'token'", "vmap"),
+    "attention": (Attention, sequences, "MultiheadAttention holds", "vmap"),
+    "transformer": (Transformer, sequences, "MultiheadAttention holds", "vmap"),
+    "sequence_first": (SequenceFirst, sequences, "start with the batch axis", "vmap"),
+    "time_distributed": (TimeDistributed, sequences, "batch axis", "vmap"),
+    "lstm": (LongShortTerm, sequences, "LSTM holds 'weight_ih_l0'", "loop"),
+    "subclass": (lambda: with_head(MyLinear(6, 6)), tabular, "MyLinear holds", "vmap"),
+    "weight_norm": (
+        lambda: with_head(parametrizations.weight_norm(nn.Linear(6, 6))),
+        tabular,
+        "has no layer rule",
+        "vmap",
+    ),
+    "transposed": (
+        lambda: with_head(nn.ConvTranspose2d(4, 3, 3)),
+        pictures,
+        "ConvTranspose2d holds",
+        "vmap",
+    ),
+    "scaled_embedding": (
+        lambda: with_head(nn.Embedding(7, 4, scale_grad_by_freq=True)),
+        tokens,
+        "scale_grad_by_freq",
+        "loop",
+    ),
+    "bounded_embedding": (
+        lambda: with_head(nn.Embedding(7, 4, max_norm=0.5)),
+        tokens,
+        "max_norm",
+        "loop",
+    ),
+    "unused": (Unused, tabular, "is not called", "vmap"),
+    "overwrites_input": (  # autograd objects unless the weight is frozen
+        lambda: frozen(["a.weight"], OverwritesInput()),
+        tabular,
+        "input is modified in place",
+        "vmap",
+    ),
+}
+
+
+def build(entry, seed=0):
+    """``(module, X, y)`` in float64, with running statistics that are not trivial."""
+    make, inputs = entry[:2]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        module, X = make().eval(), inputs()
+        with torch.no_grad():
+            outputs = reference.call(module, X)  # gives lazy layers their shape
+        for name, buffer in module.named_buffers():
+            if "running_mean" in name:
+                buffer.normal_()
+            if "running_var" in name:
+                buffer.uniform_(0.5, 2.0)
+        y = torch.randint(0, outputs.shape[1], (len(outputs),))
+    return module.double().train(), reference.as_double(X), y

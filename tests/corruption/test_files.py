@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from sklearn_sharpbalance.corruption import CorruptionFiles, read_image_folder
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.corruption.pictures import make_pictures
+
+
+@pytest.fixture
+def npy_root(tmp_path):
+    """CIFAR-10-C in small: five severities of four pictures, two kinds."""
+    np.save(tmp_path / "labels.npy", np.tile(np.array([3, 8, 8, 0], np.uint8), 5))
+    for seed, name in enumerate(("fog", "snow")):
+        np.save(tmp_path / f"{name}.npy", make_pictures(20, seed=seed))
+    return tmp_path
+
+
+@pytest.fixture
+def tree_root(tmp_path):
+    """Tiny-ImageNet-C in small: kind / severity / class / picture."""
+    for kind in ("frost", "contrast"):
+        for severity in range(1, 6):
+            for wnid in ("n02", "n01"):
+                folder = tmp_path / "set" / kind / str(severity) / wnid
+                folder.mkdir(parents=True)
+                for k in range(2):
+                    value = 100 * (wnid == "n02") + 10 * severity + k
+                    picture = np.full((16, 16, 3), value, dtype=np.uint8)
+                    Image.fromarray(picture).save(folder / f"val_{k}.JPEG", quality=95)
+    return tmp_path / "set"
+
+
+def test_npy_files_give_one_severity_memory_mapped(npy_root):
+    files = CorruptionFiles(npy_root)
+    assert files.names == ("fog", "snow")
+    images, labels = files["snow", 3]
+    assert isinstance(images, np.memmap)
+    np.testing.assert_array_equal(images, make_pictures(20, seed=1)[8:12])
+    np.testing.assert_array_equal(labels, [3, 8, 8, 0])
+    assert labels.dtype == np.int64
+
+
+def test_mapping_runs_over_kinds_and_severities(npy_root):
+    files = CorruptionFiles(npy_root)
+    assert len(files) == 10
+    assert list(files)[:2] == [("fog", 1), ("fog", 2)]
+    assert all(len(images) == len(labels) == 4 for images, labels in files.values())
+    assert ("fog", 5) in files
+    assert ("rain", 5) not in files
+
+
+def test_tree_is_decoded_with_labels_in_the_order_of_the_classes(tree_root):
+    files = CorruptionFiles(tree_root)
+    assert files.names == ("contrast", "frost")
+    assert files.class_names == ("n01", "n02")
+    images, labels = files["frost", 2]
+    assert images.shape == (4, 16, 16, 3)
+    np.testing.assert_array_equal(labels, [0, 0, 1, 1])
+    np.testing.assert_allclose(images[:, 8, 8, 0], [20, 21, 120, 121], atol=1)
+
+
+def test_tree_is_kept_in_the_cache_and_read_from_it(tree_root, tmp_path):
+    cache = tmp_path / "cache"
+    files = CorruptionFiles(tree_root, cache_dir=cache)
+    first, _ = files["frost", 4]
+    assert isinstance(first, np.memmap)
+    assert [p.name for p in cache.iterdir()] == ["frost-4.npy"]
+    marked = np.array(first)
+    marked[:] = 7
+    np.save(cache / "frost-4.npy", marked)
+    assert (files["frost", 4][0] == 7).all()
+    extra = tree_root / "frost" / "4" / "n01" / "more.png"
+    Image.fromarray(np.zeros((16, 16), np.uint8)).save(extra)
+    again, labels = files["frost", 4]  # another number of pictures: decoded anew
+    assert len(again) == len(labels) == 5
+    assert not (again == 7).all()
+
+
+def test_absent_folder_says_where_to_get_the_set(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"no folder .*zenodo\.org/records/2535967"
+    ):
+        CorruptionFiles(tmp_path / "CIFAR-10-C")
+    with pytest.raises(FileNotFoundError, match=r"holds neither labels\.npy"):
+        CorruptionFiles(tmp_path)
+
+
+def test_bad_keys_are_named(npy_root):
+    files = CorruptionFiles(npy_root)
+    with pytest.raises(KeyError, match=r"No corruption 'rain' .* Found fog, snow"):
+        files["rain", 1]
+    with pytest.raises(KeyError, match=r"severity 1 to 5, got \('fog', 0\)"):
+        files["fog", 0]
+
+
+def test_files_of_unequal_length_are_refused(npy_root):
+    np.save(npy_root / "fog.npy", make_pictures(15))
+    with pytest.raises(
+        InvalidInputError, match=r"holds 15 pictures and labels\.npy 20"
+    ):
+        CorruptionFiles(npy_root)["fog", 1]
+
+
+def test_pictures_of_unequal_size_are_refused(tmp_path):
+    (tmp_path / "a").mkdir()
+    for k, side in enumerate((8, 9)):
+        picture = np.zeros((side, side, 3), np.uint8)
+        Image.fromarray(picture).save(tmp_path / "a" / f"{k}.png")
+    with pytest.raises(InvalidInputError, match=r"1\.png is 9 x 9 pixels, .* 8 x 8"):
+        read_image_folder(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"holds no pictures"):
+        read_image_folder(tmp_path / "a")
+    with pytest.raises(FileNotFoundError, match=r"There is no folder"):
+        read_image_folder(tmp_path / "b")

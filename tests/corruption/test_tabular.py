@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+
+from sklearn_sharpbalance.corruption import (
+    SEVERITIES,
+    TABULAR_CORRUPTIONS,
+    corrupt_table,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((4000, 20)) * np.arange(1, 21) + np.arange(-5, 15)
+    return X, rng.choice(["a", "b", "c"], p=[0.5, 0.3, 0.2], size=4000)
+
+
+@pytest.mark.parametrize("name", TABULAR_CORRUPTIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_shape_dtype_and_determinism(name, dtype, table):
+    X, y = table[0].astype(dtype), table[1]
+    before = X.copy()
+    first = corrupt_table(X, y, name, 3, random_state=1)
+    second = corrupt_table(X, y, name, 3, random_state=1)
+    other = corrupt_table(X, y, name, 3, random_state=2)
+    assert first[0].shape == X.shape
+    assert first[0].dtype == dtype
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(first[1], second[1])
+    assert not np.array_equal(first[0], other[0])
+    np.testing.assert_array_equal(X, before)
+
+
+def test_noise_has_the_stated_share_of_each_columns_deviation(table):
+    X, y = table
+    for severity, share in zip(SEVERITIES, (0.1, 0.2, 0.4, 0.6, 1.0)):
+        noise = corrupt_table(X, y, "feature_noise", severity, random_state=0)[0] - X
+        np.testing.assert_allclose(noise.std(axis=0), share * X.std(axis=0), rtol=0.05)
+
+
+def test_shift_moves_every_row_alike(table):
+    X, y = table
+    for severity, share in zip(SEVERITIES, (0.1, 0.25, 0.5, 0.75, 1.0)):
+        moved = corrupt_table(X, y, "feature_shift", severity, random_state=0)[0] - X
+        np.testing.assert_allclose(moved, np.broadcast_to(moved[0], X.shape), atol=1e-9)
+        np.testing.assert_allclose(np.abs(moved[0]), share * X.std(axis=0))
+
+
+def test_missing_values_are_the_column_mean_or_nan(table):
+    X, y = table
+    for severity, share in zip(SEVERITIES, (0.05, 0.1, 0.2, 0.3, 0.5)):
+        mean, _ = corrupt_table(X, y, "missing_values", severity, random_state=0)
+        nan, _ = corrupt_table(X, y, "missing_nan", severity, random_state=0)
+        gone = np.isnan(nan)
+        assert gone.mean() == pytest.approx(share, abs=0.01)
+        np.testing.assert_array_equal(nan[~gone], X[~gone])
+        hit = mean != X
+        assert hit.mean() == pytest.approx(share, abs=0.01)
+        filled = np.broadcast_to(X.mean(axis=0), X.shape)
+        np.testing.assert_array_equal(mean[hit], filled[hit])
+
+
+def test_label_shift_gives_one_class_its_share(table):
+    X, y = table
+    for severity, share in zip(SEVERITIES, (0.1, 0.2, 0.35, 0.5, 0.7)):
+        new_X, new_y = corrupt_table(X, y, "label_shift", severity, random_state=0)
+        old = np.array([(y == c).mean() for c in "abc"])
+        new = np.array([(new_y == c).mean() for c in "abc"])
+        favoured = int(np.argmax(new / old))
+        expected = (1 - share) * old + share * (np.arange(3) == favoured)
+        np.testing.assert_allclose(new, expected, atol=0.03)
+        label_of = {row.tobytes(): label for row, label in zip(X, y)}
+        assert all(label_of[row.tobytes()] == c for row, c in zip(new_X, new_y))
+
+
+def test_statistics_come_from_the_reference(table):
+    X, _ = table
+    reference = 3 * X
+    moved, _ = corrupt_table(
+        X[:1], None, "feature_shift", 5, reference=reference, random_state=0
+    )
+    np.testing.assert_allclose(np.abs(moved - X[:1])[0], 3 * X.std(axis=0))
+
+
+def test_a_function_can_stand_for_a_name():
+    def negate(X, y, severity, rng, reference):
+        return -X, y
+
+    X, y = corrupt_table([[1, 2]], [0], negate, 1)
+    np.testing.assert_array_equal(X, [[-1.0, -2.0]])
+    np.testing.assert_array_equal(y, [0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "fog"}, r"Unknown tabular corruption 'fog'\. Choose one of"),
+        ({"severity": 0}, r"severity must be an integer from 1 to 5, got 0"),
+        ({"X": [["a"]]}, r"X must be a numeric table"),
+        ({"X": [1.0, 2.0]}, r"X must be a numeric table .* shape \(2,\)"),
+        ({"y": [0]}, r"y must have shape \(2,\), got \(1,\)"),
+        ({"reference": [[1.0]]}, r"reference has 1 columns, X has 2"),
+        ({"name": "label_shift", "y": None}, r"label_shift draws rows .* pass y"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    call = {"X": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1], "name": "feature_noise"}
+    with pytest.raises(InvalidInputError, match=message):
+        corrupt_table(**{**call, "severity": 1, **change})

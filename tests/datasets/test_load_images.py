@@ -1,0 +1,298 @@
+"""Readers on small sets that the tests write in the published layouts."""
+
+import io
+import pickle
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sklearn_sharpbalance.datasets import DATASETS, load_images
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (30, 32, 32, 3), dtype=np.uint8)
+LABELS = RNG.integers(0, 10, 30)
+
+
+def dump(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def planes(images):
+    return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+
+
+def write_cifar10(root):
+    folder = root / "cifar-10-batches-py"
+    for i in range(5):
+        rows = slice(4 * i, 4 * i + 4)
+        batch = {"data": planes(IMAGES[rows]), "labels": LABELS[rows].tolist()}
+        dump(folder / f"data_batch_{i + 1}", batch)
+    dump(
+        folder / "test_batch",
+        {"data": planes(IMAGES[20:]), "labels": list(LABELS[20:])},
+    )
+    dump(folder / "batches.meta", {"label_names": [f"class {i}" for i in range(10)]})
+
+
+def test_cifar10_is_read_from_the_pickles(tmp_path):
+    write_cifar10(tmp_path)
+    train = load_images("cifar10", tmp_path)
+    test = load_images("cifar10", tmp_path / "cifar-10-batches-py", split="test")
+    np.testing.assert_array_equal(train.images, IMAGES[:20])
+    np.testing.assert_array_equal(train.labels, LABELS[:20])
+    np.testing.assert_array_equal(test.images, IMAGES[20:])
+    assert train.labels.dtype == np.int64
+    assert train.class_names[3] == "class 3"
+
+
+def test_cifar10_agrees_with_torchvision(tmp_path, monkeypatch):
+    torchvision_datasets = pytest.importorskip("torchvision.datasets")
+    write_cifar10(tmp_path)
+    monkeypatch.setattr(
+        torchvision_datasets.CIFAR10, "_check_integrity", lambda self: True
+    )
+    monkeypatch.setattr(
+        torchvision_datasets.cifar, "check_integrity", lambda *args: True
+    )
+    theirs = torchvision_datasets.CIFAR10(str(tmp_path), train=True)
+    images, labels = load_images("cifar10", tmp_path, return_X_y=True)
+    np.testing.assert_array_equal(images, theirs.data)
+    np.testing.assert_array_equal(labels, theirs.targets)
+
+
+def test_cifar100_takes_the_fine_labels(tmp_path):
+    folder = tmp_path / "cifar-100-python"
+    for split, rows in (("train", slice(0, 20)), ("test", slice(20, 30))):
+        fine = (LABELS[rows] * 7).tolist()
+        coarse = [0] * len(fine)
+        batch = {"data": planes(IMAGES[rows]), "fine_labels": fine}
+        dump(folder / split, {**batch, "coarse_labels": coarse})
+    dump(folder / "meta", {"fine_label_names": [str(i) for i in range(100)]})
+    test = load_images("cifar100", tmp_path, split="test")
+    np.testing.assert_array_equal(test.images, IMAGES[20:])
+    np.testing.assert_array_equal(test.labels, LABELS[20:] * 7)
+    assert len(test.class_names) == 100
+
+
+def test_pickles_that_run_code_are_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return print, ("gotcha",)
+
+    write_cifar10(tmp_path)
+    dump(tmp_path / "cifar-10-batches-py" / "test_batch", {"data": Evil()})
+    with pytest.raises(
+        pickle.UnpicklingError, match=r"asks for .*print, which no picture"
+    ):
+        load_images("cifar10", tmp_path, split="test")
+
+
+def test_nothing_is_downloaded_unless_asked(tmp_path, monkeypatch):
+    torchvision_datasets = pytest.importorskip("torchvision.datasets")
+    asked = []
+
+    def fetch(root, download):
+        asked.append((root, download))
+        write_cifar10(tmp_path)
+
+    monkeypatch.setattr(torchvision_datasets, "CIFAR10", fetch)
+    with pytest.raises(FileNotFoundError, match=r"cifar-10-batches-py.*download=True"):
+        load_images("cifar10", tmp_path)
+    assert asked == []
+    assert len(load_images("cifar10", tmp_path, download=True).images) == 20
+    assert asked == [(str(tmp_path), True)]
+
+
+def write_tree(folder, wnids, per_class, nested=""):
+    for c, wnid in enumerate(wnids):
+        (folder / wnid / nested).mkdir(parents=True)
+        for k in range(per_class):
+            value = 40 * c + k
+            picture = Image.fromarray(np.full((16, 16, 3), value, np.uint8))
+            picture.save(folder / wnid / nested / f"{wnid}_{k}.JPEG", quality=95)
+
+
+def test_tiny_imagenet_reads_train_folders_and_val_annotations(tmp_path):
+    root = tmp_path / "tiny-imagenet-200"
+    write_tree(root / "train", ["n1", "n2", "n3"], 2, "images")
+    (root / "val" / "images").mkdir(parents=True)
+    lines = []
+    for k, wnid in enumerate(("n3", "n1")):
+        grey = Image.fromarray(np.full((16, 16), 90 + k, np.uint8))
+        grey.save(root / "val" / "images" / f"val_{k}.JPEG")
+        lines.append(f"val_{k}.JPEG\t{wnid}\t0\t0\t62\t62")
+    (root / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
+    train = load_images("tiny-imagenet", tmp_path)
+    np.testing.assert_array_equal(train.labels, [0, 0, 1, 1, 2, 2])
+    assert train.images.shape == (6, 16, 16, 3)
+    assert train.images[4, 0, 0, 0] == pytest.approx(80, abs=1)
+    test = load_images("tiny-imagenet", root, split="test")
+    np.testing.assert_array_equal(test.labels, [2, 0])
+    np.testing.assert_allclose(test.images[:, 0, 0, 2], [90, 91], atol=1)
+    assert test.class_names == ["n1", "n2", "n3"]
+
+
+def test_image_folder_with_and_without_splits(tmp_path):
+    write_tree(tmp_path / "train", ["cat", "dog"], 3)
+    write_tree(tmp_path / "test", ["cat", "dog"], 1)
+    assert len(load_images("imagefolder", tmp_path).images) == 6
+    assert len(load_images("imagefolder", tmp_path, split="test").images) == 2
+    whole = load_images("imagefolder", tmp_path / "train", split="train")
+    assert whole.class_names == ["cat", "dog"]
+    np.testing.assert_array_equal(whole.labels, [0, 0, 0, 1, 1, 1])
+
+
+@pytest.mark.parametrize("split", ["fog/2", ("fog", 2)])
+def test_corrupted_cifar_gives_one_kind_and_severity(tmp_path, split):
+    folder = tmp_path / "CIFAR-10-C"
+    folder.mkdir()
+    np.save(folder / "labels.npy", np.tile(LABELS[:6].astype(np.uint8), 5))
+    np.save(folder / "fog.npy", IMAGES)
+    bunch = load_images("cifar10-c", tmp_path, split=split)
+    assert isinstance(bunch.images, np.memmap)
+    np.testing.assert_array_equal(bunch.images, IMAGES[6:12])
+    np.testing.assert_array_equal(bunch.labels, LABELS[:6])
+    assert bunch.class_names[0] == "airplane"
+    in_memory = load_images("cifar10-c", tmp_path, split=split, mmap=False)
+    assert not isinstance(in_memory.images, np.memmap)
+    hundred = load_images("cifar100-c", folder, split=split)
+    assert hundred.class_names == [str(i) for i in range(LABELS[:6].max() + 1)]
+
+
+@pytest.mark.parametrize("split", ["train", "fog/6", "rain/1", ("fog",)])
+def test_corrupted_sets_want_kind_and_severity(tmp_path, split):
+    np.save(tmp_path / "labels.npy", np.zeros(5, np.uint8))
+    np.save(tmp_path / "fog.npy", IMAGES[:5])
+    with pytest.raises(
+        InvalidInputError, match=r"such as 'fog/3', got .* Kinds here: fog"
+    ):
+        load_images("cifar10-c", tmp_path, split=split)
+
+
+def test_corrupted_tiny_imagenet_is_decoded_into_the_cache(tmp_path):
+    root = tmp_path / "Tiny-ImageNet-C"
+    for severity in range(1, 6):
+        write_tree(root / "snow" / str(severity), ["n1", "n2"], 1)
+    cache = tmp_path / "cache"
+    bunch = load_images(
+        "tiny-imagenet-c", tmp_path, split="snow/5", mmap=True, cache_dir=cache
+    )
+    assert isinstance(bunch.images, np.memmap)
+    assert (cache / "tiny-imagenet-c" / "snow-5.npy").exists()
+    assert bunch.class_names == ["n1", "n2"]
+
+
+def pack(path, images, labels, is_test):
+    streams = []
+    for image in images:
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "JPEG", quality=75)
+        streams.append(np.frombuffer(buffer.getvalue(), np.uint8))
+    offsets = np.concatenate([[0], np.cumsum([len(s) for s in streams])])
+    names = np.array([f"class {i}" for i in range(10)])
+    np.savez(
+        path,
+        jpeg=np.concatenate(streams),
+        offsets=offsets,
+        labels=labels.astype(np.uint8),
+        is_test=is_test,
+        class_names=names,
+    )
+
+
+def test_packed_jpeg_keeps_the_order_of_the_fixed_shuffle(tmp_path):
+    path = tmp_path / "packed.npz"
+    is_test = RNG.random(30) < 0.3
+    pack(path, IMAGES, LABELS, is_test)
+    with np.load(path) as z:
+        decoded = np.stack(
+            [
+                np.asarray(Image.open(io.BytesIO(z["jpeg"][a:b].tobytes())))
+                for a, b in zip(z["offsets"], z["offsets"][1:])
+            ]
+        )
+    order = np.random.default_rng(0).permutation(30)
+    shuffled, labels, held = decoded[order], LABELS[order], is_test[order]
+    for split, rows in (("train", ~held), ("test", held), ("all", slice(None))):
+        bunch = load_images("npz", path, split=split)
+        np.testing.assert_array_equal(bunch.images, shuffled[rows])
+        np.testing.assert_array_equal(bunch.labels, labels[rows])
+        assert bunch.labels.dtype == np.int64
+    assert bunch.class_names[9] == "class 9"
+
+
+def test_plain_npz_layouts(tmp_path):
+    is_test = np.arange(30) >= 20
+    one, two = tmp_path / "one.npz", tmp_path / "two.npz"
+    np.savez(one, images=IMAGES, labels=LABELS, is_test=is_test)
+    np.savez(
+        two,
+        x_train=IMAGES[:20],
+        y_train=LABELS[:20, None],
+        x_test=IMAGES[20:],
+        y_test=LABELS[20:, None],
+    )
+    for path in (one, two):
+        for split, rows in (
+            ("train", ~is_test),
+            ("test", is_test),
+            ("all", slice(None)),
+        ):
+            images, labels = load_images("npz", path, split=split, return_X_y=True)
+            np.testing.assert_array_equal(images, IMAGES[rows])
+            np.testing.assert_array_equal(labels, LABELS[rows])
+
+
+def test_memory_map_is_made_once_and_renewed_with_its_source(tmp_path):
+    path = tmp_path / "set.npz"
+    np.savez(path, images=IMAGES, labels=LABELS)
+    first = load_images("npz", path, mmap=True).images
+    assert isinstance(first, np.memmap)
+    np.testing.assert_array_equal(first, IMAGES)
+    stored = tmp_path / "decoded" / "set-train.npy"
+    made = stored.stat().st_mtime_ns
+    load_images("npz", path, mmap=True)
+    assert stored.stat().st_mtime_ns == made
+    time.sleep(0.02)
+    np.savez(path, images=255 - IMAGES, labels=LABELS)
+    again = load_images("npz", path, mmap=True).images
+    np.testing.assert_array_equal(again, 255 - IMAGES)
+    assert not isinstance(load_images("npz", path).images, np.memmap)  # small: memory
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"npz"}))
+def test_absent_sets_say_where_to_put_them(name, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no"):
+        load_images(name, tmp_path / "nowhere", split="train")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"name": "mnist"}, r"Unknown set 'mnist'\. Choose one of 'cifar10'"),
+        ({"name": "npz", "download": True}, r"'npz' cannot be downloaded from here"),
+        ({"mmap": "r"}, r"mmap must be True, False or 'auto', got 'r'"),
+        ({"split": "val"}, r"split must be 'train', 'test' or 'all', got 'val'"),
+    ],
+)
+def test_bad_arguments_are_named(tmp_path, call, message):
+    path = tmp_path / "set.npz"
+    np.savez(path, images=IMAGES, labels=LABELS)
+    with pytest.raises(InvalidInputError, match=message):
+        load_images(**{"name": "npz", "root": path, **call})
+
+
+def test_npz_without_pictures_is_refused(tmp_path):
+    path = tmp_path / "set.npz"
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*set\.npz"):
+        load_images("npz", path)
+    np.savez(path, images=IMAGES / 255.0, labels=LABELS)
+    with pytest.raises(InvalidInputError, match=r"must be uint8 .* got float64"):
+        load_images("npz", path)
+    np.savez(path, pictures=IMAGES)
+    with pytest.raises(InvalidInputError, match=r"holds the arrays pictures; expected"):
+        load_images("npz", path)

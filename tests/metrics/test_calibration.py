@@ -1,0 +1,204 @@
+"""ECE against the loop of the paper, torchmetrics and scikit-learn."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import (
+    calibration_curve_bins,
+    expected_calibration_error,
+)
+from tests.metrics.helpers import random_members, warns_once
+
+
+def one_predictor(N=300, C=4, **kwargs):
+    y, probas = random_members(1, N, C, **kwargs)
+    return y, probas[0]
+
+
+def naive_gaps(confidence, right, edges):
+    """Share of samples and gap of each bin (a, b]."""
+    for low, high in itertools.pairwise(edges):
+        inside = (confidence > low) & (confidence <= high)
+        if inside.any():
+            gap = right[inside].mean() - confidence[inside].mean()
+            yield inside.mean(), gap
+
+
+def naive_ece(confidence, right, n_bins):
+    edges = np.linspace(0, 1, n_bins + 1)
+    return sum(w * abs(gap) for w, gap in naive_gaps(confidence, right, edges))
+
+
+@pytest.mark.parametrize("n_bins", [1, 10, 15])
+@pytest.mark.parametrize("C", [2, 7])
+def test_ece_equals_the_naive_loop(n_bins, C):
+    y, proba = one_predictor(C=C)
+    expected = naive_ece(proba.max(1), proba.argmax(1) == y, n_bins)
+    value = expected_calibration_error(y, proba, n_bins=n_bins)
+    assert value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_ece_equals_torchmetrics(norm):
+    pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+    try:
+        from torchmetrics.functional.classification import multiclass_calibration_error
+    except Exception as error:  # a torchvision that does not match torch breaks it
+        pytest.skip(f"torchmetrics does not import: {error}")
+    y, proba = one_predictor(500, 5)
+    expected = multiclass_calibration_error(
+        torch.from_numpy(proba), torch.from_numpy(y), 5, n_bins=15, norm=norm
+    )
+    value = expected_calibration_error(y, proba, norm=norm)
+    assert value == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_classwise_is_the_mean_over_classes():
+    y, proba = one_predictor(C=5)
+    y = y % 4  # the last class never occurs
+    expected = np.mean([naive_ece(proba[:, c], y == c, 15) for c in range(5)])
+    value = expected_calibration_error(y, proba, classwise=True)
+    assert value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "quantile"])
+def test_bins_equal_those_of_scikit_learn(strategy):
+    """For two classes, class-wise bins are scikit-learn's calibration curve."""
+    rng = np.random.default_rng(0)
+    # Above one half the second class is the predicted one, so claims coincide.
+    positive = rng.uniform(0.5001, 1, size=400)
+    y = (rng.random(400) < positive).astype(int)
+    bins = calibration_curve_bins(
+        y, np.stack([1 - positive, positive], 1), n_bins=8, strategy=strategy
+    )
+    reached, claimed = calibration_curve(y, positive, n_bins=8, strategy=strategy)
+    full = bins.counts > 0
+    np.testing.assert_allclose(bins.accuracy[full], reached)
+    np.testing.assert_allclose(bins.confidence[full], claimed)
+    assert bins.counts.sum() == 400
+    assert (bins.accuracy[~full] == 0).all()
+    assert bins.edges.shape == (9,)
+
+
+def test_quantile_bins_hold_equally_many():
+    y, proba = one_predictor(300)
+    bins = calibration_curve_bins(y, proba, strategy="quantile")
+    assert (bins.counts == 20).all()
+    groups = np.array_split(np.argsort(proba.max(1)), 15)
+    right = proba.argmax(1) == y
+    expected = sum(
+        len(g) / 300 * abs(right[g].mean() - proba.max(1)[g].mean()) for g in groups
+    )
+    value = expected_calibration_error(y, proba, strategy="quantile")
+    assert value == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    strategy=st.sampled_from(["uniform", "quantile"]),
+    classwise=st.booleans(),
+    debiased=st.booleans(),
+    norm=st.sampled_from(["l1", "l2"]),
+)
+def test_range_and_order_of_samples(seed, strategy, classwise, debiased, norm):
+    y, proba = one_predictor(60, 3, seed=seed)
+    proba = proba.round(1)  # many ties
+    proba[:, 0] = 1 - proba[:, 1:].sum(1)
+    proba = np.clip(proba, 0, 1)
+    options = {
+        "strategy": strategy,
+        "classwise": classwise,
+        "debiased": debiased,
+        "norm": norm,
+    }
+    value = expected_calibration_error(y, proba, **options)
+    assert 0 <= value <= 1
+    order = np.random.default_rng(seed).permutation(60)
+    shuffled = expected_calibration_error(y[order], proba[order], **options)
+    assert shuffled == pytest.approx(value, abs=1e-9)
+
+
+def calibrated(N, seed):
+    """Labels drawn from the probabilities themselves."""
+    rng = np.random.default_rng(seed)
+    proba = rng.dirichlet(np.ones(4), size=N)
+    y = (rng.random((N, 1)) > proba.cumsum(1)).sum(1).clip(max=3)
+    return y, proba
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_debiasing_helps_a_calibrated_predictor(norm):
+    plain, debiased = np.mean(
+        [
+            [
+                expected_calibration_error(*calibrated(300, s), norm=norm, debiased=d)
+                for d in (False, True)
+            ]
+            for s in range(40)
+        ],
+        axis=0,
+    )
+    assert 0 <= debiased < 0.75 * plain
+
+
+def test_debiased_l2_is_unbiased_before_the_root():
+    """Mean squared gap, averaged over draws, meets the true one where it is large."""
+    rng = np.random.default_rng(0)
+    proba = np.tile([[0.9, 0.1]], (50, 1))
+    squares = [
+        expected_calibration_error(
+            (rng.random(50) > 0.5).astype(int), proba, norm="l2", debiased=True
+        )
+        ** 2
+        for _ in range(3000)
+    ]
+    # Var of the estimate is about 4 * 0.4^2 * 0.25 / 50: three standard errors.
+    assert np.mean(squares) == pytest.approx(0.16, abs=3 * np.sqrt(0.0032 / 3000))
+
+
+def test_debiased_l1_takes_off_the_folded_normal_bias():
+    rng = np.random.default_rng(0)
+    y, proba = np.array([0] * 30 + [1] * 20), np.tile([[0.65, 0.35]], (50, 1))
+    gap, std = 0.6 - 0.65, np.sqrt(0.6 * 0.4 / 50)
+    draws = np.abs(rng.normal(gap, std, size=10**6)).mean()
+    expected = abs(gap) - (draws - abs(gap))
+    value = expected_calibration_error(y, proba, debiased=True)
+    assert value == pytest.approx(expected, abs=2e-4)
+
+
+def test_certain_and_right_has_no_error():
+    y = np.arange(30) % 3
+    assert expected_calibration_error(y, np.eye(3)[y]) == 0
+    assert expected_calibration_error(y, np.eye(3)[y], debiased=True) == 0
+
+
+def test_few_samples_are_told():
+    y, proba = one_predictor(5)
+    with warns_once() as caught:
+        value = expected_calibration_error(y, proba)
+    assert "5 samples for 15 bins" in str(caught[0].message)
+    assert value == pytest.approx(naive_ece(proba.max(1), proba.argmax(1) == y, 15))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "equal"}, "Unknown strategy 'equal'"),
+        ({"norm": "l3"}, "Unknown norm 'l3'"),
+        ({"n_bins": 0}, "n_bins must be a positive integer, got 0"),
+        ({"n_bins": 2.5}, "n_bins must be a positive integer, got 2.5"),
+        ({"norm": "max", "debiased": True}, "no debiased form"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    y, proba = one_predictor()
+    with pytest.raises(InvalidInputError, match=message):
+        expected_calibration_error(y, proba, **options)

@@ -1,0 +1,158 @@
+"""Every metric refuses what it cannot work with, in words that help."""
+
+import numpy as np
+import pytest
+import torch
+
+from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.metrics.helpers import random_members
+
+OF_MEMBERS = [
+    metrics.bma_score,
+    metrics.disagreement,
+    metrics.kl_diversity,
+    metrics.mutual_information,
+    metrics.pairwise_disagreement,
+    metrics.pairwise_kl,
+    metrics.predictive_diversity_score,
+    metrics.unique_predictions,
+]
+OF_LABELS_AND_MEMBERS = [
+    metrics.disagreement_error_ratio,
+    metrics.double_fault,
+    metrics.ensemble_improvement_rate,
+    metrics.loss_decomposition,
+    metrics.q_statistic,
+]
+OF_LABELS_AND_PROBA = [
+    metrics.area_under_risk_coverage,
+    metrics.brier_score,
+    metrics.calibration_curve_bins,
+    metrics.expected_calibration_error,
+    metrics.fit_temperature,
+    metrics.negative_log_likelihood,
+    metrics.nll_after_temperature,
+]
+WITH_LABELS = [(f, True) for f in OF_LABELS_AND_MEMBERS] + [
+    (f, False) for f in OF_LABELS_AND_PROBA
+]
+
+
+def flat(value):
+    """Numbers of a result, be it one, an array or a named tuple of either."""
+    return np.hstack(value if isinstance(value, tuple) else [value])
+
+
+@pytest.mark.parametrize("metric", [*OF_MEMBERS, metrics.variance_diversity])
+def test_one_predictor_is_refused_with_the_way_out(metric):
+    _, probas = random_members()
+    message = r"must have shape \(n_members.*got \(40, 4\).*member_probas\[None\]"
+    with pytest.raises(InvalidInputError, match=message):
+        metric(probas[0])
+
+
+@pytest.mark.parametrize("metric", OF_MEMBERS)
+def test_logits_are_refused_where_probabilities_are_needed(metric):
+    _, probas = random_members()
+    with pytest.raises(InvalidInputError, match=r"probabilities in .0, 1.*softmax"):
+        metric(np.log(probas))
+
+
+@pytest.mark.parametrize("metric", OF_MEMBERS)
+def test_rows_that_do_not_sum_to_one_are_refused(metric):
+    _, probas = random_members()
+    with pytest.raises(InvalidInputError, match="sum to one, but a row misses it by"):
+        metric(probas / 2)
+
+
+@pytest.mark.parametrize("metric", [*OF_MEMBERS, metrics.variance_diversity])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_refused(metric, bad):
+    _, probas = random_members()
+    probas[1, 3, 2] = bad
+    with pytest.raises(InvalidInputError, match=r"NaN|probabilities in"):
+        metric(probas)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 3), (2, 3, 1)])
+def test_empty_axes_and_a_single_column_are_refused(shape):
+    with pytest.raises(InvalidInputError, match=r"empty|at least two classes"):
+        metrics.disagreement(np.ones(shape))
+
+
+def test_what_is_no_array_of_numbers_is_refused():
+    with pytest.raises(InvalidInputError, match="array of real numbers, got list"):
+        metrics.disagreement([[["a", "b"]]])
+
+
+@pytest.mark.parametrize(("metric", "members"), WITH_LABELS)
+def test_labels_of_other_samples_are_refused(metric, members):
+    y, probas = random_members()
+    with pytest.raises(InvalidInputError, match=r"y_true has 39 samples but .* has 40"):
+        metric(y[:-1], probas if members else probas[0])
+
+
+@pytest.mark.parametrize(("metric", "members"), WITH_LABELS)
+@pytest.mark.parametrize(
+    "relabel",
+    [lambda y: y + 1, lambda y: y - 1, lambda y: y + 0.5, lambda y: y.astype(str)],
+)
+def test_labels_that_are_no_codes_are_refused_with_the_way_out(
+    metric, members, relabel
+):
+    y, probas = random_members()
+    with pytest.raises(InvalidInputError, match=r"class codes from 0 to 3.*labels="):
+        metric(relabel(y), probas if members else probas[0])
+
+
+@pytest.mark.parametrize(("metric", "members"), WITH_LABELS)
+def test_labels_name_the_columns_in_any_order(metric, members):
+    y, probas = random_members()
+    names = np.array(["dog", "ant", "cat", "bee"])
+    probas = probas if members else probas[0]
+    expected = metric(y, probas)
+    named = metric(names[y], probas, labels=names)
+    np.testing.assert_array_equal(flat(named), flat(expected))
+
+
+def test_a_label_that_is_not_listed_is_named():
+    y, probas = random_members()
+    labels = np.array([10, 20, 30, 40])
+    with pytest.raises(InvalidInputError, match=r"label 25.* not among labels"):
+        metrics.disagreement_error_ratio(
+            np.r_[25, labels[y[1:]]], probas, labels=labels
+        )
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2], [0, 1, 2, 2]])
+def test_labels_must_name_each_column_once(labels):
+    y, probas = random_members()
+    with pytest.raises(InvalidInputError, match=r"each of the 4 columns .* once"):
+        metrics.negative_log_likelihood(y, probas[0], labels=labels)
+
+
+@pytest.mark.parametrize("metric", OF_LABELS_AND_PROBA)
+def test_one_column_means_the_second_of_two_classes(metric):
+    y, probas = random_members(C=2)
+    both, second = metric(y, probas[0]), metric(y, probas[0, :, 1])
+    np.testing.assert_allclose(flat(both), flat(second), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("metric", OF_MEMBERS)
+def test_lists_tensors_and_half_precision_are_accepted(metric):
+    _, probas = random_members(dtype=np.float16)
+    expected = metric(probas.astype(np.float32))
+    np.testing.assert_array_equal(metric(probas), expected)
+    np.testing.assert_array_equal(metric(torch.from_numpy(probas)), expected)
+    np.testing.assert_allclose(metric(probas.tolist()), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_input_is_left_alone():
+    y, probas = random_members()
+    before = probas.copy()
+    for metric in OF_MEMBERS:
+        metric(probas)
+    for metric, members in WITH_LABELS:
+        metric(y, probas if members else probas[0])
+    np.testing.assert_array_equal(probas, before)

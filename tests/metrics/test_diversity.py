@@ -1,0 +1,210 @@
+"""Diversity against naive loops, identities and the contract's edge cases."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import entropy
+
+from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.metrics.helpers import random_members, warns_once
+
+sizes = {
+    "M": st.integers(2, 5),
+    "N": st.integers(1, 30),
+    "C": st.integers(2, 6),
+    "seed": st.integers(0, 10**6),
+}
+few = settings(max_examples=25, deadline=None)
+
+
+def naive_disagreement(probas):
+    labels = probas.argmax(-1)
+    pairs = itertools.combinations(range(len(probas)), 2)
+    return np.mean(
+        [np.mean([a != b for a, b in zip(labels[i], labels[j])]) for i, j in pairs]
+    )
+
+
+def naive_kl(probas):
+    values = [
+        sum(a * math.log(a / b) for a, b in zip(p.tolist(), q.tolist()))
+        for first, second in itertools.permutations(probas, 2)
+        for p, q in zip(first, second)
+    ]
+    return math.fsum(values) / len(values)
+
+
+@pytest.mark.parametrize("C", [2, 5])
+@pytest.mark.parametrize("M", [2, 3, 5])
+def test_diversity_equals_naive_loops(M, C):
+    y, probas = random_members(M, 50, C)
+    dis = naive_disagreement(probas)
+    errors = [
+        np.mean([p.argmax() != t for p, t in zip(member, y)]) for member in probas
+    ]
+    variance = np.mean(
+        [sum(np.var(probas[:, n, c], ddof=1) for c in range(C)) for n in range(50)]
+    )
+    assert metrics.disagreement(probas) == pytest.approx(dis, rel=1e-12)
+    assert metrics.disagreement_error_ratio(y, probas) == pytest.approx(
+        dis / np.mean(errors), rel=1e-12
+    )
+    assert metrics.variance_diversity(probas) == pytest.approx(variance, rel=1e-12)
+    assert metrics.kl_diversity(probas) == pytest.approx(naive_kl(probas), rel=1e-10)
+    assert metrics.unique_predictions(probas) == np.mean(
+        [len(set(column)) for column in probas.argmax(-1).T]
+    )
+
+
+def test_chunks_join_without_a_seam():
+    _, probas = random_members(3, 2500, 3)
+    variance = probas.var(axis=0, ddof=1).sum(axis=1).mean()
+    assert metrics.variance_diversity(probas) == pytest.approx(variance, rel=1e-12)
+    assert metrics.kl_diversity(probas) == pytest.approx(naive_kl(probas), rel=1e-10)
+
+
+def test_pairwise_matrices_hold_each_pair():
+    _, probas = random_members(4, 30, 3)
+    dis, kl = metrics.pairwise_disagreement(probas), metrics.pairwise_kl(probas)
+    assert dis.shape == kl.shape == (4, 4)
+    for i, j in itertools.product(range(4), repeat=2):
+        differs = probas[i].argmax(-1) != probas[j].argmax(-1)
+        assert dis[i, j] == pytest.approx(differs.mean(), rel=1e-12)
+        assert kl[i, j] == pytest.approx(
+            entropy(probas[i], probas[j], axis=1).mean(), rel=1e-10, abs=1e-15
+        )
+
+
+def test_float32_loses_no_more_than_its_own_rounding():
+    _, probas = random_members(3, 3000, 10, dtype=np.float32)
+    exact = naive_kl(probas[:, :200].astype(np.float64))
+    assert metrics.kl_diversity(probas[:, :200]) == pytest.approx(exact, rel=1e-5)
+    assert metrics.variance_diversity(probas) == pytest.approx(
+        probas.astype(np.float64).var(axis=0, ddof=1).sum(1).mean(), rel=1e-12
+    )
+
+
+def test_kl_of_nearly_equal_members_keeps_its_digits():
+    p = np.full((1, 1000, 10), 0.1)
+    step = np.tile([1e-5, -1e-5], 5)
+    expected = (entropy(p[0, 0], p[0, 0] + step) + entropy(p[0, 0] + step, p[0, 0])) / 2
+    value = metrics.kl_diversity(np.concatenate([p, p + step]))
+    assert value == pytest.approx(expected, rel=1e-4)
+
+
+def test_zero_probabilities_are_clipped_in_the_logarithm():
+    probas = [[[1.0, 0.0]], [[0.0, 1.0]]]
+    assert metrics.kl_diversity(probas) == pytest.approx(-np.log(1e-12))
+    assert metrics.kl_diversity(probas, eps=1e-3) == pytest.approx(-np.log(1e-3))
+    with pytest.raises(InvalidInputError, match="eps must lie between 0 and 1, got 0"):
+        metrics.kl_diversity(probas, eps=0)
+
+
+def test_variance_takes_logits():
+    logits = np.random.default_rng(0).normal(size=(3, 20, 4)) * 9
+    expected = logits.var(axis=0, ddof=1).sum(axis=1).mean()
+    assert metrics.variance_diversity(logits) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [metrics.disagreement, metrics.variance_diversity, metrics.kl_diversity],
+)
+def test_one_member_has_no_diversity(metric):
+    _, probas = random_members(1)
+    with warns_once() as caught:
+        assert metric(probas) == 0.0
+    assert f"{metric.__name__} compares pairs" in str(caught[0].message)
+
+
+def test_one_member_in_pair_counts():
+    y, probas = random_members(1)
+    error = (probas[0].argmax(-1) != y).mean()
+    twice = np.concatenate([probas, probas])
+    with warns_once():
+        assert metrics.disagreement_error_ratio(y, probas) == 0.0
+    with warns_once():
+        assert (
+            metrics.double_fault(y, probas) == error == metrics.double_fault(y, twice)
+        )
+    with warns_once():
+        assert metrics.q_statistic(y, probas) == 1.0 == metrics.q_statistic(y, twice)
+    assert (metrics.unique_predictions(probas, per_sample=True) == 1).all()
+    assert metrics.pairwise_kl(probas).tolist() == [[0.0]]
+
+
+def test_all_members_right():
+    y, _ = random_members()
+    probas = np.stack([np.eye(4)[y]] * 3)
+    with warns_once() as caught:
+        assert metrics.disagreement_error_ratio(y, probas) == 0.0
+    assert "mean error, which is zero" in str(caught[0].message)
+    with warns_once():
+        assert metrics.q_statistic(y, probas) == 1.0
+    assert metrics.double_fault(y, probas) == 0.0
+
+
+def test_a_class_missing_from_y_changes_nothing():
+    y, probas = random_members(C=4)
+    y = y % 3
+    wider = np.concatenate([probas[..., :3], np.zeros((3, 40, 1))], axis=2)
+    wider /= wider.sum(-1, keepdims=True)
+    narrow = wider[..., :3]
+    assert metrics.disagreement_error_ratio(y, wider) == pytest.approx(
+        metrics.disagreement_error_ratio(y, narrow)
+    )
+    assert metrics.kl_diversity(wider) == pytest.approx(metrics.kl_diversity(narrow))
+
+
+def test_one_sample_is_enough():
+    probas = np.array([[[0.9, 0.1]], [[0.2, 0.8]]])
+    assert metrics.disagreement(probas) == 1.0
+    assert metrics.disagreement_error_ratio([0], probas) == 2.0
+    assert metrics.double_fault([0], probas) == 0.0
+
+
+@few
+@given(**sizes)
+def test_ranges_and_order_of_members(M, N, C, seed):
+    y, probas = random_members(M, N, C, seed=seed)
+    order = np.random.default_rng(seed).permutation(M)
+    shuffled = probas[order]
+    assert 0 <= metrics.disagreement(probas) <= 1
+    assert 0 <= metrics.variance_diversity(probas) <= 1 + 1e-12
+    assert 0 <= metrics.kl_diversity(probas) <= -np.log(1e-12)
+    assert 1 <= metrics.unique_predictions(probas) <= min(M, C)
+    assert 0 <= metrics.double_fault(y, probas) <= 1
+    for metric in (
+        metrics.disagreement,
+        metrics.variance_diversity,
+        metrics.kl_diversity,
+        metrics.unique_predictions,
+    ):
+        assert metric(shuffled) == pytest.approx(metric(probas), rel=1e-9, abs=1e-14)
+    assert metrics.double_fault(y, shuffled) == pytest.approx(
+        metrics.double_fault(y, probas)
+    )
+
+
+@few
+@given(**sizes)
+def test_equal_members_have_no_diversity(M, N, C, seed):
+    _, probas = random_members(1, N, C, seed=seed)
+    same = np.repeat(probas, M, axis=0)
+    assert metrics.disagreement(same) == 0
+    assert metrics.kl_diversity(same) == pytest.approx(0, abs=1e-14)
+    assert metrics.variance_diversity(same) == pytest.approx(0, abs=1e-14)
+
+
+def test_a_member_that_rules_nothing_out_bounds_the_kl():
+    """KL(p || uniform) = log C - H(p), whatever p is."""
+    _, probas = random_members(1, 20, 5)
+    uniform = np.full_like(probas, 0.2)
+    kl = metrics.pairwise_kl(np.concatenate([probas, uniform]))
+    expected = np.log(5) - metrics.predictive_entropy(probas).mean()
+    assert kl[0, 1] == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,143 @@
+"""Temperature against a grid, invariances, and what it does at its bounds."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from sklearn.metrics import log_loss
+from sklearn.model_selection import KFold
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import fit_temperature, nll_after_temperature
+from tests.metrics.helpers import random_members, warns_once
+
+
+def logits_and_labels(N=200, C=4, seed=0, sharpen=3.0):
+    """Logits that are ``sharpen`` times too large for their labels."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(N, C)) * 1.5
+    draws = rng.gumbel(size=(N, C))
+    return (logits + draws).argmax(1), logits * sharpen
+
+
+def nll_at(temperature, y, logits):
+    return -log_softmax(logits / temperature, axis=1)[np.arange(len(y)), y].mean()
+
+
+@pytest.mark.parametrize("sharpen", [0.2, 1.0, 8.0])
+def test_temperature_is_the_minimum(sharpen):
+    y, logits = logits_and_labels(sharpen=sharpen)
+    best = minimize_scalar(
+        lambda t: nll_at(np.exp(t), y, logits),
+        bounds=(-4, 4),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    assert fit_temperature(y, logits) == pytest.approx(np.exp(best.x), rel=1e-5)
+
+
+def test_temperature_recovers_the_scale():
+    y, logits = logits_and_labels(N=20000)
+    assert fit_temperature(y, logits) == pytest.approx(3.0, rel=0.05)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), factor=st.floats(0.2, 5.0))
+def test_logits_probabilities_and_scale_agree(seed, factor):
+    y, logits = logits_and_labels(seed=seed)
+    temperature = fit_temperature(y, logits)
+    assert fit_temperature(y, softmax(logits, axis=1)) == pytest.approx(
+        temperature, rel=1e-6
+    )
+    assert fit_temperature(y, logits * factor) == pytest.approx(
+        temperature * factor, rel=1e-6
+    )
+    assert fit_temperature(y, logits + 100) == pytest.approx(temperature, rel=1e-6)
+
+
+def test_logits_that_look_like_probabilities_can_be_told_apart():
+    y, probas = random_members(1, 200, 3)
+    as_logits = fit_temperature(y, probas[0], kind="logits")
+    best = minimize_scalar(
+        lambda t: nll_at(np.exp(t), y, probas[0]),
+        bounds=(-4.6, 4.6),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    assert as_logits == pytest.approx(np.exp(best.x), rel=1e-5)
+    assert as_logits != pytest.approx(fit_temperature(y, probas[0]), rel=0.1)
+    assert fit_temperature(y, probas[0], kind="proba") == fit_temperature(y, probas[0])
+
+
+def test_all_right_ends_at_the_lower_bound():
+    y = np.arange(12) % 3
+    logits = np.eye(3)[y]
+    with warns_once() as caught:
+        assert fit_temperature(y, logits, kind="logits") == 0.01
+    assert "still falls at the bound 0.01" in str(caught[0].message)
+
+
+def test_worse_than_chance_ends_at_the_upper_bound():
+    y = np.arange(12) % 3
+    with warns_once():
+        assert fit_temperature((y + 1) % 3, np.eye(3)[y], bounds=(0.1, 7.0)) == 7.0
+
+
+def test_same_data_gives_the_minimum():
+    y, logits = logits_and_labels()
+    value = nll_after_temperature(y, logits, cv=None)
+    best = fit_temperature(y, logits)
+    assert value == pytest.approx(nll_at(best, y, logits), rel=1e-12)
+    assert value == pytest.approx(log_loss(y, softmax(logits / best, axis=1)))
+    assert value < nll_at(1.0, y, logits)
+
+
+def test_cross_fit_scores_each_fold_with_the_others_temperature():
+    y, logits = logits_and_labels(N=61)
+    total = 0.0
+    for train, test in KFold(3, shuffle=True, random_state=5).split(logits):
+        best = fit_temperature(y[train], logits[train])
+        total += nll_at(best, y[test], logits[test]) * len(test)
+    value = nll_after_temperature(y, logits, cv=3, random_state=5)
+    assert value == pytest.approx(total / 61, rel=1e-10)
+    assert value > nll_after_temperature(y, logits, cv=None)
+
+
+def test_scale_of_the_logits_does_not_matter_after_temperature():
+    y, logits = logits_and_labels()
+    assert nll_after_temperature(y, logits * 7) == pytest.approx(
+        nll_after_temperature(y, logits), rel=1e-6
+    )
+
+
+def test_default_is_reproducible_and_leaves_the_global_generator():
+    y, logits = logits_and_labels()
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    assert nll_after_temperature(y, logits) == nll_after_temperature(y, logits)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+def test_zero_probabilities_stay_finite():
+    proba = np.array([[1, 0], [0, 1], [1, 0], [1, 0]], dtype=np.float32)
+    temperature = fit_temperature([0, 1, 1, 0], proba)
+    assert np.isfinite(temperature)
+    assert temperature > 10
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda y, z: fit_temperature(y, z, kind="odds"), "Unknown kind 'odds'"),
+        (lambda y, z: fit_temperature(y, z, bounds=(2, 1)), "bounds must be two"),
+        (lambda y, z: nll_after_temperature(y, z, cv=1), "cv must be None or .*got 1"),
+        (lambda y, z: nll_after_temperature(y[:2], z[:2], cv=3), "to the 2 samples"),
+        (lambda y, z: fit_temperature(y, z[None]), r"proba_or_logits must have shape"),
+        (lambda y, z: fit_temperature(y, z * np.nan), "infinite values or NaN"),
+    ],
+)
+def test_wrong_input_is_refused(call, message):
+    y, logits = logits_and_labels(20)
+    with pytest.raises(InvalidInputError, match=message):
+        call(y, logits)

@@ -1,0 +1,272 @@
+"""Every network: shapes, sizes, copies, gradients; and torchvision as the oracle."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.networks import (
+    MLP,
+    VGG19BN,
+    ResNet,
+    ResNet18,
+    SmallCNN,
+    VisionTransformer,
+    ViTTiny,
+    WideResNet,
+)
+
+SMALL = {
+    "mlp": lambda: MLP(12, 5, hidden=(7, 6), dropout=0.1, batch_norm=True),
+    "mlp_linear": lambda: MLP(12, 5, hidden=()),
+    "small_cnn": lambda: SmallCNN(3, 5, width=4),
+    "resnet": lambda: ResNet((1, 2), n_classes=5, width=4),
+    "resnet18": lambda: ResNet18(n_classes=5, width=4),
+    "wide_resnet": lambda: WideResNet(10, 1, n_classes=5, dropout=0.1),
+    "vgg": lambda: VGG19BN(3, 5, width=4),
+    "vit": lambda: VisionTransformer(16, 4, n_classes=5, dim=12, depth=2),
+}
+
+
+@pytest.fixture(params=SMALL)
+def net(request):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return SMALL[request.param]()
+
+
+def batch(net, n=6):
+    shape = (12,) if isinstance(net, MLP) else (3, 16, 16)
+    return torch.randn(n, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def n_weights(net):
+    return sum(p.numel() for p in net.parameters())
+
+
+def test_logits_have_one_column_per_class(net):
+    logits = net(batch(net))
+    assert logits.shape == (6, 5)
+    # Logits, not probabilities: rows do not sum to one.
+    assert not torch.allclose(logits.sum(1), torch.ones(6), atol=1e-3)
+
+
+def test_gradient_reaches_every_weight(net):
+    loss = F.cross_entropy(net(batch(net)), torch.tensor([0, 1, 2, 3, 4, 0]))
+    loss.backward()
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_copies_and_pickles_give_the_same_logits(net):
+    net.eval()
+    X = batch(net)
+    expected = net(X)
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(other(X), expected)
+
+
+def test_evaluation_has_no_randomness_and_no_coupling_of_samples(net):
+    net.eval()
+    X = batch(net)
+    together = net(X)
+    assert torch.equal(together, net(X))
+    alone = torch.cat([net(x[None]) for x in X])
+    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if "mlp" not in name])
+def test_channels_last_changes_nothing(name):
+    net = SMALL[name]().eval()
+    X = batch(net)
+    expected = net(X)
+    net.to(memory_format=torch.channels_last)
+    actual = net(X.to(memory_format=torch.channels_last))
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_no_layer_works_in_place(net):
+    assert not any(getattr(layer, "inplace", False) for layer in net.modules())
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: ResNet18(), 11_173_962),
+        (lambda: ResNet18(n_classes=100), 11_220_132),
+        (lambda: ResNet((3, 4, 6, 3)), 21_282_122),
+        (lambda: WideResNet(40, 2), 2_243_546),
+        (lambda: WideResNet(28, 10), 36_479_194),
+        # 20,040,522 is the count with biases; 5504 of them stand before a norm layer.
+        (lambda: VGG19BN(), 20_040_522 - 5504),
+        (lambda: ViTTiny(224, 16, n_classes=1000), 5_717_416),
+        (lambda: MLP(64, 10), 65 * 128 + 129 * 128 + 129 * 10),
+    ],
+)
+def test_number_of_weights_is_the_published_one(build, expected):
+    with torch.device("meta"):
+        assert n_weights(build()) == expected
+
+
+@pytest.mark.parametrize("size", [8, 9, 28, 32])
+@pytest.mark.parametrize("build", [SmallCNN, VGG19BN, ResNet18])
+def test_pictures_of_any_size(build, size):
+    net = build(1, 3, width=2).eval()
+    assert net(torch.zeros(2, 1, size, size)).shape == (2, 3)
+    assert net(torch.zeros(2, 1, size + 3, size)).shape == (2, 3)
+
+
+def test_mlp_equals_a_loop_of_matrix_products():
+    net = MLP(2 * 3, 4, hidden=(5, 6), activation="tanh").double()
+    X = torch.randn(7, 2, 3, dtype=torch.float64)
+    h = X.reshape(7, 6)
+    weights = [p.detach() for p in net.parameters()]
+    for i in range(0, 6, 2):
+        h = h @ weights[i].T + weights[i + 1]
+        h = torch.tanh(h) if i < 4 else h
+    torch.testing.assert_close(net(X), h)
+
+
+def test_mlp_is_made_of_plain_layers():
+    net = MLP(4, 3, hidden=(8,), dropout=0.5, batch_norm=True)
+    kinds = [nn.Flatten, nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout, nn.Linear]
+    assert isinstance(net, nn.Sequential)
+    assert [type(layer) for layer in net] == kinds
+    assert len(MLP(4, 3, hidden=8)) == 4
+
+
+@pytest.mark.parametrize("net", [MLP(4, 3, hidden=(8,)), SmallCNN(1, 3)])
+def test_slices_of_sequential_networks(net):
+    body = net[:-1]
+    assert type(body) is nn.Sequential
+    assert len(body) == len(net) - 1
+    assert net[-1] is list(net)[-1]
+
+
+def torchvision_resnet18(n_classes):
+    models = pytest.importorskip("torchvision.models")
+    net = models.resnet18(num_classes=n_classes)
+    net.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    net.maxpool = nn.Identity()
+    return net
+
+
+def copy_in_order(source, target):
+    """Both networks register their layers in the same order."""
+    ours = list(source.state_dict().values())
+    names = list(target.state_dict())
+    assert len(ours) == len(names)
+    target.load_state_dict(dict(zip(names, ours)))
+    return target.eval()
+
+
+def test_resnet18_equals_torchvision_with_the_small_stem():
+    net = ResNet18(n_classes=7).eval()
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.uniform_(layer.running_mean, -0.1, 0.1)
+            nn.init.uniform_(layer.running_var, 0.5, 1.5)
+    oracle = copy_in_order(net, torchvision_resnet18(7))
+    X = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(net(X), oracle(X), rtol=1e-4, atol=1e-4)
+
+
+def test_vision_transformer_equals_torchvision():
+    vit = pytest.importorskip("torchvision.models.vision_transformer")
+    net = VisionTransformer(8, 4, n_classes=5, dim=12, depth=2, heads=3).eval()
+    nn.init.normal_(net.tokens.class_token)
+    oracle = vit.VisionTransformer(8, 4, 2, 3, 12, 48, num_classes=5).eval()
+    state = net.state_dict()
+    renamed = {
+        "class_token": state["tokens.class_token"],
+        "encoder.pos_embedding": state["tokens.position"],
+        "conv_proj.weight": state["tokens.patches.weight"],
+        "conv_proj.bias": state["tokens.patches.bias"],
+    }
+    pairs = [
+        ("norm1", "ln_1"),
+        ("norm2", "ln_2"),
+        ("attention.out", "self_attention.out_proj"),
+        ("mlp.0", "mlp.0"),
+        ("mlp.3", "mlp.3"),
+    ]
+    for kind in ("weight", "bias"):
+        renamed[f"encoder.ln.{kind}"] = state[f"norm.{kind}"]
+        renamed[f"heads.head.{kind}"] = state[f"head.{kind}"]
+        for i in range(2):
+            theirs = f"encoder.layers.encoder_layer_{i}"
+            renamed[f"{theirs}.self_attention.in_proj_{kind}"] = state[
+                f"blocks.{i}.attention.qkv.{kind}"
+            ]
+            for ours, name in pairs:
+                renamed[f"{theirs}.{name}.{kind}"] = state[f"blocks.{i}.{ours}.{kind}"]
+    oracle.load_state_dict(renamed)
+    X = torch.randn(3, 3, 8, 8)
+    torch.testing.assert_close(net(X), oracle(X), rtol=1e-4, atol=1e-5)
+
+
+def test_vgg_equals_torchvision_without_its_perceptron():
+    models = pytest.importorskip("torchvision.models")
+    net = VGG19BN(3, 10).eval()
+    with torch.device("meta"):
+        oracle = models.vgg19_bn().features
+    oracle = oracle.to_empty(device="cpu").eval()
+    ours = iter(
+        [m for m in net.modules() if isinstance(m, (nn.Conv2d, nn.BatchNorm2d))]
+    )
+    for layer in oracle:
+        if isinstance(layer, (nn.Conv2d, nn.BatchNorm2d)):
+            state = next(ours).state_dict()
+            if isinstance(layer, nn.Conv2d):
+                state["bias"] = torch.zeros(layer.out_channels)
+            layer.load_state_dict(state)
+    X = torch.randn(2, 3, 32, 32)
+    expected = net.head(oracle(X).flatten(1))
+    torch.testing.assert_close(net(X), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_wide_resnet_block_shortcut_takes_the_activated_input():
+    net = WideResNet(10, 2, n_classes=3).eval()
+    block = net.groups[0][0]
+    x = torch.randn(2, 16, 8, 8)
+    active = F.relu(block.bn1(x))
+    inner = F.conv2d(active, block.conv1.weight, padding=1)
+    inner = F.conv2d(F.relu(block.bn2(inner)), block.conv2.weight, padding=1)
+    expected = inner + F.conv2d(active, block.shortcut.weight)
+    torch.testing.assert_close(block(x), expected)
+
+
+def test_convolutions_start_as_he_et_al_say():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = ResNet18(width=32)
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d) and layer.weight.numel() > 10_000:
+            fan_out = layer.out_channels * layer.kernel_size[0] ** 2
+            expected = (2 / fan_out) ** 0.5
+            assert layer.weight.std().item() == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: MLP(0, 3), "n_features must be an integer of at least 1, got 0"),
+        (lambda: MLP(4, 2.5), "n_classes must be an integer of at least 1, got 2.5"),
+        (lambda: MLP(4, 3, hidden=(8, -1)), r"hidden\[1\] must be an integer"),
+        (lambda: MLP(4, 3, activation="relo"), "Unknown activation 'relo'. Choose one"),
+        (lambda: MLP(4, 3, dropout=1.0), "dropout must be at least 0 and less than 1"),
+        (lambda: SmallCNN(True, 3), "in_channels must be an integer"),
+        (lambda: ResNet((2, 0)), r"blocks\[1\] must be an integer"),
+        (lambda: WideResNet(39), r"depth must be 6 n \+ 4 .* got 39"),
+        (lambda: ViTTiny(30, 4), "patch_size must divide image_size, got patch_size=4"),
+        (lambda: VisionTransformer(dim=10), "heads must divide dim, got heads=3"),
+    ],
+)
+def test_wrong_sizes_are_refused(build, message):
+    with pytest.raises(InvalidInputError, match=message):
+        build()

@@ -1,0 +1,158 @@
+"""A new head on a pretrained network, and nothing from the network."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
+from sklearn_sharpbalance.networks import ResNet, SmallCNN, finetune
+
+models = pytest.importorskip("torchvision.models")
+
+
+@pytest.fixture(autouse=True)
+def no_connection(monkeypatch, tmp_path):
+    """An empty cache, and any attempt to fetch a file fails the test."""
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a file was fetched")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+
+
+def trained_names(model):
+    return [name for name, p in model.named_parameters() if p.requires_grad]
+
+
+FAMILIES = [
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
+    "efficientnet_b0",
+    "googlenet",
+    "inception_v3",
+    "maxvit_t",
+    "mnasnet0_5",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "regnet_x_400mf",
+    "resnet18",
+    "shufflenet_v2_x0_5",
+    "squeezenet1_0",
+    "swin_t",
+    "vgg11_bn",
+    "vit_b_16",
+]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_of_torchvision_gets_its_head(name):
+    # Without memory for weights where the builder can do without their values.
+    device = "cpu" if name in ("maxvit_t", "regnet_x_400mf") else "meta"
+    kwargs = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    kwargs |= {"input_size": (224, 224)} if name == "maxvit_t" else {}
+    with torch.device(device):
+        model = models.get_model(name, weights=None, **kwargs)
+        before = {k: v.shape for k, v in model.state_dict().items()}
+        model = finetune(model, 7)
+    changed = {k: v for k, v in model.state_dict().items() if v.shape != before[k]}
+    assert {k.rpartition(".")[2] for k in changed} >= {"weight"}
+    assert all(len(v) == 7 and before[k][0] == 1000 for k, v in changed.items())
+
+
+def test_missing_weights_say_where_to_put_them(tmp_path):
+    with pytest.raises(ModelFileError, match="never fetched silently") as caught:
+        finetune("squeezenet1_1", 3)
+    file = models.SqueezeNet1_1_Weights.DEFAULT.url.rpartition("/")[2]
+    assert str(tmp_path / "hub" / "checkpoints" / file) in str(caught.value)
+
+
+def test_weights_in_the_cache_are_used(tmp_path):
+    source = models.squeezenet1_1()
+    file = models.SqueezeNet1_1_Weights.DEFAULT.url.rpartition("/")[2]
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    torch.save(source.state_dict(), tmp_path / "hub" / "checkpoints" / file)
+    model = finetune("squeezenet1_1", 3).eval()
+    X = torch.randn(2, 3, 64, 64)
+    assert torch.equal(model.features(X), source.eval().features(X))
+    assert model(X).shape == (2, 3)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_weights_from_a_file(tmp_path, suffix):
+    source = SmallCNN(3, 10, width=4).eval()
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".pth":
+        torch.save(source.state_dict(), path)
+    else:
+        from safetensors.torch import save_file
+
+        save_file(source.state_dict(), path)
+    fresh = SmallCNN(3, 4, width=4)
+    before = copy.deepcopy(fresh.state_dict())
+    model = finetune(fresh, 6, weights_path=path).eval()
+    X = torch.randn(2, 3, 8, 8)
+    assert torch.equal(model[:-1](X), source[:-1](X))
+    assert model(X).shape == (2, 6)
+    assert all(torch.equal(before[k], v) for k, v in fresh.state_dict().items())
+
+
+def test_a_file_of_another_architecture_is_refused(tmp_path):
+    path = tmp_path / "weights.pth"
+    torch.save(SmallCNN(3, 10, width=4).state_dict(), path)
+    with pytest.raises(ModelFileError, match="do not fit SmallCNN"):
+        finetune(SmallCNN(3, 10, width=5), 3, weights_path=path)
+    with pytest.raises(ModelFileError, match="do not fit ResNet: missing"):
+        finetune(ResNet((1,), width=4), 3, weights_path=path)
+    torch.save([1, 2], path)
+    with pytest.raises(ModelFileError, match="holds a list, not a state dict"):
+        finetune(SmallCNN(3, 10), 3, weights_path=path)
+    with pytest.raises(ModelFileError, match="There is no file of weights at"):
+        finetune(SmallCNN(3, 10), 3, weights_path=tmp_path / "none.pth")
+
+
+def test_trainable_counts_layers_from_the_end():
+    source = SmallCNN(3, 10, width=4)
+    assert trained_names(finetune(source, 3)) == [
+        n for n, _ in source.named_parameters()
+    ]
+    head = ["12.weight", "12.bias"] if len(source) == 13 else None
+    head = head or [f"{len(source) - 1}.weight", f"{len(source) - 1}.bias"]
+    assert trained_names(finetune(source, 3, trainable="head")) == head
+    assert trained_names(finetune(source, 3, trainable=1)) == head
+    norm = ["9.weight", "9.bias"]
+    assert trained_names(finetune(source, 3, trainable=2)) == [*norm, *head]
+    assert len(trained_names(finetune(source, 3, trainable=100))) == 11
+
+
+def test_frozen_batch_norm_keeps_its_statistics():
+    source = SmallCNN(3, 10, width=4)
+    model = finetune(source, 3, trainable="head")
+    model = pickle.loads(pickle.dumps(copy.deepcopy(model))).train()
+    X = torch.randn(8, 3, 8, 8) + 3
+    assert torch.equal(model[:-1](X), copy.deepcopy(source).eval()[:-1](X))
+    for name, value in model.named_buffers():
+        assert torch.equal(value, source.get_buffer(name)), name
+    loose = finetune(source, 3)
+    loose(X)
+    assert not torch.equal(loose[1].running_mean, source[1].running_mean)
+
+
+def test_inception_returns_one_tensor_while_it_trains():
+    model = models.googlenet(aux_logits=True, init_weights=False)
+    model = finetune(model, 4)
+    assert model(torch.randn(2, 3, 64, 64)).shape == (2, 4)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(InvalidInputError, match=r"Unknown torchvision .* 'resnet19'"):
+        finetune("resnet19", 3)
+    with pytest.raises(InvalidInputError, match="holds no Linear or Conv2d layer"):
+        finetune(nn.Sequential(nn.ReLU()), 3)
+    for trainable in (0, "body", True, 1.5):
+        with pytest.raises(InvalidInputError, match="trainable must be 'all', 'head'"):
+            finetune(SmallCNN(3, 10), 3, trainable=trainable)

@@ -1,0 +1,139 @@
+"""Mixed precision: autocast, and gradient scaling with steps that must be left out."""
+
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import OPTIMIZERS
+from tests.optim.reference import METHODS, loss_of, make, problem, same, train
+
+
+def closure_of(params, optimizer, scaler, batch, factors=(1.0, 1.0)):
+    """A closure whose loss is multiplied with a factor that differs by the pass."""
+    factors = list(factors)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(params, batch)
+        scaler.scale(loss * factors.pop(0)).backward()
+        return loss
+
+    return closure
+
+
+def snapshot(params, optimizer):
+    state = optimizer.state_dict()["state"]
+    values = [v for s in state.values() for v in s.values() if torch.is_tensor(v)]
+    return [t.detach().clone() for t in [*params, *values]]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("base", ["sgd", "adam"])
+@pytest.mark.parametrize("method", METHODS)
+def test_scaled_steps_equal_unscaled_ones(method, base, enabled):
+    start, batches = problem(dtype=torch.float32)
+    plain, reference = make(method, base, start)
+    train(plain, reference, batches)
+    params, optimizer = make(method, base, start)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=enabled)
+    for batch in batches:
+        optimizer.step(closure_of(params, optimizer, scaler, batch), scaler=scaler)
+        scaler.update()
+    assert same(params, plain)  # scaling by powers of two is exact
+
+
+@pytest.mark.parametrize("factors", [(float("inf"), 1.0), (1.0, float("nan"))])
+@pytest.mark.parametrize("base", ["sgd", "adam"])
+@pytest.mark.parametrize("method", METHODS)
+def test_step_with_a_non_finite_pass_is_left_out(method, base, factors):
+    start, batches = problem(dtype=torch.float32)
+    params, optimizer = make(method, base, start)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for batch in batches[:2]:
+        optimizer.step(closure_of(params, optimizer, scaler, batch), scaler=scaler)
+        scaler.update()
+    before = snapshot(params, optimizer)
+    bad = closure_of(params, optimizer, scaler, batches[2], factors)
+    loss = optimizer.step(bad, scaler=scaler)
+    scaler.update()
+    assert torch.equal(loss, loss_of(params, batches[2]))
+    assert same(snapshot(params, optimizer), before)
+    assert scaler.get_scale() == 2.0**9
+    # and training goes on as if that batch had not been
+    for batch in batches[3:]:
+        optimizer.step(closure_of(params, optimizer, scaler, batch), scaler=scaler)
+        scaler.update()
+    plain, reference = make(method, base, start)
+    train(plain, reference, batches[:2] + batches[3:])
+    assert same(params, plain)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_scaler_in_the_mixed_step(method):
+    start, batches = problem(dtype=torch.float32)
+    plain, reference = make(method, "sgd", start)
+    params, optimizer = make(method, "sgd", start)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1)
+    for batch in batches:
+        reference.zero_grad()
+        (loss_of(plain, batch) / 2).backward()
+        with reference.perturbed():
+            (loss_of(plain, batch) / 2).backward()
+        (loss_of(plain, batch) / 2).backward()
+        reference.descend()
+
+        optimizer.zero_grad()
+        scaler.scale(loss_of(params, batch) / 2).backward()
+        with optimizer.perturbed(grad_scale=scaler.get_scale()):
+            scaler.scale(loss_of(params, batch) / 2).backward()
+        scaler.scale(loss_of(params, batch) / 2).backward()
+        optimizer.descend(scaler=scaler)
+        scaler.update()
+    for mine, theirs in zip(params, plain):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert scaler.get_scale() == 2.0**15
+
+    before = snapshot(params, optimizer)
+    optimizer.zero_grad()
+    scaler.scale(loss_of(params, batches[0]) * float("inf")).backward()
+    with optimizer.perturbed(grad_scale=scaler.get_scale()):
+        scaler.scale(loss_of(params, batches[0])).backward()
+    optimizer.descend(scaler=scaler)
+    scaler.update()
+    assert same(snapshot(params, optimizer), before)
+    assert scaler.get_scale() == 2.0**14
+
+
+def test_scaler_step_points_to_the_way_that_works():
+    params, optimizer = make("sam", "sgd", problem()[0])
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(params, problem()[1][0])).backward()
+    with pytest.raises(InvalidInputError, match="step\\(closure, scaler=scaler\\)"):
+        scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bfloat16_autocast_trains(method):
+    rng = torch.Generator().manual_seed(0)
+    X = torch.randn(64, 5, generator=rng)
+    y = (X[:, 0] > 0).long()
+    net = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 2))
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=rng) / 3)
+    optimizer = OPTIMIZERS[method](net.parameters(), rho=0.05, lr=0.5)
+
+    def closure():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert net(X).dtype == torch.bfloat16
+            loss = nn.functional.cross_entropy(net(X), y)
+        loss.backward()
+        return loss
+
+    first = optimizer.step(closure).item()
+    for _ in range(30):
+        last = optimizer.step(closure).item()
+    assert all(p.dtype == torch.float32 for p in net.parameters())
+    assert last < first / 3

@@ -1,0 +1,165 @@
+"""Running statistics stand still in the perturbed pass; batch statistics are used."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.optim import SAM, frozen_batch_statistics
+from tests.optim.reference import same
+
+X = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Net(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.conv, self.norm = nn.Conv2d(3, 5, 1), norm
+            self.head = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+
+NORMS = {
+    "batch": lambda: nn.BatchNorm2d(5),
+    "cumulative": lambda: nn.BatchNorm2d(5, momentum=None),
+    "instance": lambda: nn.InstanceNorm2d(5, affine=True, track_running_stats=True),
+    "sync": lambda: nn.SyncBatchNorm(5),
+}
+
+
+def buffers(module):
+    return [b.clone() for b in module.buffers()]
+
+
+def loss_of(net):
+    return net(X).square().mean()
+
+
+def step(net, optimizer, way):
+    optimizer.zero_grad()
+    if way == "closure":
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(net)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        return
+    loss_of(net).backward()
+    with optimizer.perturbed(freeze_norms=True if way == "hook" else net):
+        loss_of(net).backward()
+    optimizer.descend()
+
+
+@pytest.mark.parametrize("way", ["closure", "hook", "module"])
+@pytest.mark.parametrize("kind", ["batch", "cumulative", "instance"])
+def test_running_statistics_move_once_a_step(kind, way):
+    net, once = Net(NORMS[kind]()), Net(NORMS[kind]())
+    optimizer = SAM(net.parameters(), rho=0.5, lr=0.1)
+    step(net, optimizer, way)
+    loss_of(once)
+    assert same(buffers(net), buffers(once))
+    step(net, optimizer, way)  # the layers track again
+    assert not same(buffers(net), buffers(once))
+    assert net.norm.track_running_stats
+
+
+@pytest.mark.parametrize("kind", ["batch", "cumulative", "instance"])
+def test_perturbed_pass_uses_batch_statistics(kind):
+    net, free = Net(NORMS[kind]()), Net(NORMS[kind]())
+    grads = []
+    for module, freeze in ((net, True), (free, False)):
+        optimizer = SAM(module.parameters(), rho=0.5, lr=0.1)
+        loss_of(module).backward()
+        with optimizer.perturbed(freeze_norms=freeze):
+            loss_of(module).backward()
+        grads.append([p.grad for p in module.parameters()])
+    assert same(*grads)
+    assert not same(buffers(net), buffers(free))
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize("kind", NORMS)
+def test_context_restores_the_layers_also_after_an_exception(kind, explicit):
+    net = Net(NORMS[kind]())
+    before = buffers(net)
+    keys = list(net.state_dict())
+
+    def fail():
+        if kind != "sync":  # needs a GPU
+            net(X)
+        raise KeyError("inside")
+
+    freezing = frozen_batch_statistics(net if explicit else None)
+    with pytest.raises(KeyError, match="inside"), freezing:
+        fail()
+    assert same(buffers(net), before)
+    assert list(net.state_dict()) == keys
+    assert net.norm.track_running_stats
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+@pytest.mark.parametrize("kind", ["batch", "instance"])
+def test_layers_in_evaluation_mode_are_not_affected(kind):
+    net = Net(NORMS[kind]())
+    net(X)
+    net.eval()
+    expected = net(X)
+    for module in (net, None):
+        with frozen_batch_statistics(module):
+            assert torch.equal(net(X), expected)
+
+
+def test_infinite_activations_do_not_reach_the_running_statistics():
+    net = Net(NORMS["instance"]())
+    with frozen_batch_statistics():
+        net(X * float("inf"))
+    assert all(torch.isfinite(b).all() for b in net.buffers())
+
+
+def test_other_threads_keep_tracking():
+    mine, theirs = Net(NORMS["batch"]()), Net(NORMS["batch"]())
+    with frozen_batch_statistics():
+        thread = threading.Thread(target=theirs, args=(X,))
+        thread.start()
+        thread.join()
+        mine(X)
+    assert theirs.norm.num_batches_tracked == 1
+    assert mine.norm.num_batches_tracked == 0
+
+
+def test_layer_called_without_its_parent_is_frozen():
+    net = Net(NORMS["batch"]())
+    with frozen_batch_statistics():
+        net.norm(net.conv(X))
+        net(X)
+    assert net.norm.num_batches_tracked == 0
+    net(X)
+    assert net.norm.num_batches_tracked == 1
+
+
+def test_compiled_module_with_its_layers_frozen():
+    # Dynamo alone: the code generator has no say in what is traced.
+    net, eager = Net(NORMS["batch"]()), Net(NORMS["batch"]())
+    compiled = torch.compile(net, backend="eager")
+    optimizer = SAM(net.parameters(), rho=0.5, lr=0.1, momentum=0.9)
+    reference = SAM(eager.parameters(), rho=0.5, lr=0.1, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(compiled).backward()
+        with optimizer.perturbed(freeze_norms=net):
+            loss_of(compiled).backward()
+        optimizer.descend()
+        step(eager, reference, "hook")
+    assert net.norm.num_batches_tracked == 2
+    for mine, theirs in zip(
+        net.state_dict().values(), eager.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)

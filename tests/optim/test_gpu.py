@@ -1,0 +1,217 @@
+"""On a CUDA device: same numbers, no waiting for the device, capture in a graph."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.optim import OPTIMIZERS
+from tests.optim.reference import (
+    BASES,
+    METHODS,
+    OPTIONS,
+    loss_of,
+    make,
+    naive_run,
+    problem,
+    same,
+    train,
+)
+
+pytestmark = pytest.mark.gpu
+
+
+def on_gpu(start, batches):
+    return [w.cuda() for w in start], [(X.cuda(), y.cuda()) for X, y in batches]
+
+
+@contextlib.contextmanager
+def no_waiting():
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def small_net():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+            nn.Linear(8 * 36, 4),
+        )  # fmt: skip
+    return net.cuda()
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("method", METHODS)
+def test_step_equals_naive_loops(method, base):
+    start, batches = problem()
+    params, optimizer = make(method, base, [w.cuda() for w in start])
+    train(params, optimizer, on_gpu(start, batches)[1])
+    expected = naive_run(method, base, start, batches)
+    for p, w in zip(params, expected):
+        torch.testing.assert_close(p.detach().cpu(), w, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_zero_rho_is_the_base_optimizer_bitwise(method):
+    start, batches = on_gpu(*problem(dtype=torch.float32))
+    plain = [nn.Parameter(w.clone()) for w in start]
+    optimizer = torch.optim.SGD(plain, lr=0.1, momentum=0.9, weight_decay=0.01)
+    for batch in batches:
+        optimizer.zero_grad()
+        loss_of(plain, batch).backward()
+        optimizer.step()
+    params, optimizer = make(method, "sgd", start, rho=0)
+    train(params, optimizer, batches)
+    assert same(params, plain)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_step_never_waits_for_the_device(method, stacked):
+    w = nn.Parameter(torch.randn(3, 50, device="cuda"))
+    rho = [0.1, 0.2, 0.3] if stacked else 0.1
+    options = {**OPTIONS[method], "stacked": stacked, "lr": 0.1, "momentum": 0.9}
+    optimizer = OPTIMIZERS[method]([w], rho=rho, **options)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = torch.cos(w).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    share = torch.ones(3 if stacked else (), device="cuda") / 2
+    with no_waiting():
+        optimizer.step(closure)
+        closure()
+        with optimizer.perturbed(set_to_none=False, grad_scale=share):
+            torch.cos(w).sum().backward()
+        optimizer.descend()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("base", ["sgd", "adam"])
+@pytest.mark.parametrize("method", METHODS)
+def test_mixed_step_in_a_cuda_graph_equals_the_eager_one(method, base, set_to_none):
+    rng = torch.Generator().manual_seed(1)
+    batches = [torch.randn(16, 3, 8, 8, generator=rng).cuda() for _ in range(4)]
+    static = batches[0].clone()
+    cls, kwargs = {
+        # of the SGD variants only the fused one reads its rate on the device
+        "sgd": (torch.optim.SGD, {"momentum": 0.9, "fused": True}),
+        "adam": (torch.optim.Adam, {"capturable": True}),
+    }[base]
+
+    def build():
+        net = small_net()
+        more = {**OPTIONS[method], **kwargs, "lr": torch.tensor(0.01, device="cuda")}
+        return net, OPTIMIZERS[method](net.parameters(), cls, 0.1, **more)
+
+    def step(net, optimizer, X):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        (net(X[:8]).square().mean() / 2).backward()
+        with optimizer.perturbed(freeze_norms=net, set_to_none=set_to_none):
+            (net(X[:8]).square().mean() / 2).backward()
+        (net(X[8:]).square().mean() / 2).backward()
+        optimizer.descend()
+
+    eager, optimizer = build()
+    for X in (static, static, static, *batches):
+        step(eager, optimizer, X)
+
+    net, optimizer = build()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step(net, optimizer, static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(net, optimizer, static)
+    for X in batches:
+        static.copy_(X)
+        graph.replay()
+    for mine, theirs in zip(net.state_dict().values(), eager.state_dict().values()):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert net[1].num_batches_tracked.item() == 2 * 7
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("method", METHODS)
+def test_state_moves_between_devices(method, base):
+    start, batches = problem(steps=6)
+    whole, reference = make(method, base, start)
+    train(whole, reference, batches)
+
+    params, optimizer = make(method, base, start)
+    train(params, optimizer, batches[:2])
+    gpu, on_device = make(method, base, [p.detach().cuda() for p in params])
+    on_device.load_state_dict(optimizer.state_dict())
+    train(gpu, on_device, on_gpu(start, batches[2:4])[1])
+    cpu, back = make(method, base, [p.detach().cpu() for p in gpu])
+    back.load_state_dict(on_device.state_dict())
+    train(cpu, back, batches[4:])
+    for mine, theirs in zip(cpu, whole):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_rho_per_member_follows_the_parameters_to_the_device():
+    cpu, saved = make("sam", "sgd", [torch.zeros(2, 3)], rho=[0.1, 0.2], stacked=True)
+    gpu, optimizer = make("sam", "sgd", [cpu[0].detach().cuda()], stacked=True)
+    optimizer.load_state_dict(saved.state_dict())
+    assert optimizer.param_groups[0]["rho"].is_cuda
+    gpu[0].sum().backward()
+    with no_waiting(), optimizer.perturbed():
+        pass
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("method", METHODS)
+def test_half_precision_weights(method, dtype):
+    w = nn.Parameter(torch.tensor([1.0, 2.0], dtype=dtype, device="cuda"))
+    optimizer = OPTIMIZERS[method]([w], rho=0.5, lr=0.1)
+    for slope in (0.0, 1e-6):
+        w.grad = torch.tensor([0.0, slope], dtype=dtype, device="cuda")
+        with optimizer.perturbed():
+            moved = w.tolist()
+            (w * 0).sum().backward()
+        optimizer.descend()
+    assert moved == pytest.approx([1, 3 if method == "asam" else 2.5], abs=0.02)
+    assert w.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_float16_training_with_a_scaler(method, fused):
+    net = small_net()
+    optimizer = OPTIMIZERS[method](
+        net.parameters(), torch.optim.AdamW, rho=0.05, lr=1e-3, fused=fused
+    )
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**40)  # overflows at first
+    X = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)).cuda()
+    y = torch.arange(16).cuda() % 4
+
+    def closure():
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(net(X), y)
+        scaler.scale(loss).backward()
+        return loss
+
+    before = [p.detach().clone() for p in net.parameters()]
+    first = optimizer.step(closure, scaler=scaler).item()
+    scaler.update()
+    assert same([p.detach() for p in net.parameters()], before)
+    for _ in range(60):
+        last = optimizer.step(closure, scaler=scaler).item()
+        scaler.update()
+    assert scaler.get_scale() < 2.0**40
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+    assert last < first / 2

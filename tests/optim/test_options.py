@@ -1,0 +1,81 @@
+"""Wrong arguments are refused in words that say what to do."""
+
+import pytest
+import torch
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import OPTIMIZERS, SAM
+
+HALF_LINE = r"must be a float in the range \[0.0, inf\); got"
+
+
+def parameter():
+    return torch.nn.Parameter(torch.ones(2))
+
+
+@pytest.mark.parametrize("method", OPTIMIZERS)
+@pytest.mark.parametrize("rho", [-0.1, float("nan"), float("inf"), "0.1", None])
+def test_rho(method, rho):
+    with pytest.raises(InvalidInputError, match=f"rho {HALF_LINE} {rho!r}"):
+        OPTIMIZERS[method]([parameter()], rho=rho, lr=0.1)
+
+
+@pytest.mark.parametrize("rho", [torch.tensor(-0.5), torch.tensor([0.5, -0.5])])
+def test_rho_as_tensor(rho):
+    with pytest.raises(InvalidInputError, match=f"rho {HALF_LINE} -0.5"):
+        SAM([parameter()], rho=rho, lr=0.1, stacked=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value", "message"),
+    [
+        ("asam", "eta", -1.0, f"eta {HALF_LINE} -1.0"),
+        ("gsam", "alpha", -1.0, f"alpha {HALF_LINE} -1.0"),
+        ("friendly_sam", "sigma", -1.0, f"sigma {HALF_LINE} -1.0"),
+        ("friendly_sam", "lmbda", 1.0, r"lmbda must be a float in the range \[0.0, 1"),
+        ("sam", "stacked", 1, "stacked must be a bool; got 1"),
+    ],
+)
+def test_options_of_the_methods(method, name, value, message):
+    with pytest.raises(InvalidInputError, match=message):
+        OPTIMIZERS[method]([parameter()], lr=0.1, **{name: value})
+    with pytest.raises(InvalidInputError, match=message):
+        OPTIMIZERS[method]([{"params": [parameter()], name: value}], lr=0.1)
+
+
+def test_base_optimizer_must_be_a_class():
+    p = parameter()
+    message = "must be a torch.optim.Optimizer class; got an object of type SGD"
+    with pytest.raises(InvalidInputError, match=message):
+        SAM([p], torch.optim.SGD([p], lr=0.1))
+    with pytest.raises(InvalidInputError, match="got an object of type float"):
+        SAM([p], 0.1)
+
+
+def test_base_optimizer_must_step_from_gradients_alone():
+    with pytest.raises(InvalidInputError, match=r"alone; got LBFGS\. Use SGD"):
+        SAM([parameter()], torch.optim.LBFGS)
+    with pytest.raises(InvalidInputError, match="alone; got list"):
+        SAM([parameter()], lambda groups, **kwargs: [])
+
+
+def test_hidden_clash_of_option_names():
+    with pytest.raises(InvalidInputError, match="Adadelta has an option 'rho' of its"):
+        SAM([parameter()], lambda groups, **kwargs: torch.optim.Adadelta(groups))
+
+
+def test_arguments_that_the_base_optimizer_does_not_know():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rhoo'"):
+        SAM([parameter()], rhoo=0.1)
+
+
+def test_empty_parameters_as_in_torch():
+    with pytest.raises(ValueError, match="empty parameter list"):
+        SAM([], lr=0.1)
+
+
+def test_repr_shows_the_options():
+    text = repr(SAM([parameter()], rho=0.25, lr=0.5))
+    assert text.startswith("SAM (")
+    assert "rho: 0.25" in text
+    assert "lr: 0.5" in text

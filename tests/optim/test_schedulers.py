@@ -1,0 +1,107 @@
+"""torch's learning-rate schedulers act on the base optimizer and give no warning."""
+
+import warnings
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from sklearn_sharpbalance.optim import GSAM, SAM
+from tests.optim.reference import loss_of, problem, same, train
+
+SCHEDULERS = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda t: 0.9**t),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda t: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 1),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 2]),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, total_iters=2),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, total_iters=3),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 4),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 4),
+    "CosineAnnealingWarmRestarts": (
+        lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2)
+    ),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=6),
+    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [2]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+}
+
+
+def advance(scheduler):
+    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        scheduler.step(1.0)
+    else:
+        scheduler.step()
+
+
+def by_closure(params, optimizer, batch):
+    train(params, optimizer, [batch])
+
+
+def by_context(params, optimizer, batch):
+    optimizer.zero_grad()
+    loss_of(params, batch).backward()
+    with optimizer.perturbed():
+        loss_of(params, batch).backward()
+    optimizer.descend()
+
+
+def plain_step(params, optimizer, batch):
+    optimizer.zero_grad()
+    loss_of(params, batch).backward()
+    optimizer.step()
+
+
+def run(make_optimizer, make_scheduler, step):
+    start, batches = problem(steps=5)
+    params = [torch.nn.Parameter(w.clone()) for w in start]
+    optimizer = make_optimizer(params)
+    trace = []
+    scheduler = make_scheduler(optimizer)
+    for batch in batches:
+        step(params, optimizer, batch)
+        advance(scheduler)
+        group = optimizer.param_groups[0]
+        trace.append((group["lr"], group.get("momentum"), group.get("betas")))
+    return params, trace
+
+
+@pytest.mark.parametrize("step", [by_closure, by_context])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_scheduled_run_with_zero_rho_is_the_plain_one(name, step):
+    kwargs = {"lr": 0.05, "momentum": 0.9}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        params, trace = run(lambda p: SAM(p, rho=0, **kwargs), SCHEDULERS[name], step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain, expected = run(
+            lambda p: torch.optim.SGD(p, **kwargs), SCHEDULERS[name], plain_step
+        )
+    assert trace == expected
+    assert len(set(trace)) > 1
+    assert same(params, plain)
+
+
+def test_betas_of_adam_are_cycled_too():
+    def one_cycle(optimizer):
+        return lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=6)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, trace = run(lambda p: GSAM(p, torch.optim.Adam), one_cycle, by_closure)
+    _, expected = run(torch.optim.Adam, one_cycle, plain_step)
+    assert trace == expected
+    assert len({betas for _, _, betas in trace}) > 1
+
+
+def test_no_scheduler_of_torch_is_missing_here():
+    known = {name for name in lr_scheduler.__all__ if name != "LRScheduler"}
+    assert known <= set(SCHEDULERS)

@@ -1,0 +1,135 @@
+"""The optimizers inside a plain skorch net."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
+from torch import nn
+
+from sklearn_sharpbalance.optim import OPTIMIZERS, SAM
+from tests.optim.reference import (
+    OPTIONS,
+    NaiveBase,
+    NaiveSAM,
+    loss_of,
+    problem,
+    same,
+)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, X):
+        return self.head(torch.tanh(self.hidden(X)))
+
+
+def data(n_batches=3):
+    start, batches = problem(steps=n_batches)
+    X = torch.cat([b[0] for b in batches]).numpy().astype(np.float32)
+    return start, X, torch.cat([b[1] for b in batches]).numpy()
+
+
+def make_net(start, method="sam", **kwargs):
+    net = NeuralNetClassifier(
+        Net,
+        criterion=nn.CrossEntropyLoss,
+        optimizer=OPTIMIZERS[method],
+        train_split=None,
+        iterator_train__shuffle=False,
+        batch_size=8,
+        verbose=0,
+        **kwargs,
+    ).initialize()
+    with torch.no_grad():
+        for p, w in zip(net.module_.parameters(), start):
+            p.copy_(w)
+    return net
+
+
+@pytest.mark.parametrize("method", OPTIMIZERS)
+def test_fit_equals_naive_loops(method):
+    start, X, y = data()
+    options = {f"optimizer__{k}": v for k, v in OPTIONS[method].items()}
+    net = make_net(
+        start,
+        method,
+        lr=0.1,
+        max_epochs=2,
+        optimizer__rho=0.2,
+        optimizer__momentum=0.9,
+        **options,
+    )
+    net.partial_fit(X, y)
+    sam, w = NaiveSAM(method, 0.2, **OPTIONS[method]), start
+    base = NaiveBase("sgd", lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(2):
+        for i in range(0, len(X), 8):
+            batch = torch.tensor(X[i : i + 8]).double(), torch.tensor(y[i : i + 8])
+            losses.append(float(loss_of(w, batch)))
+            w = base.update(w, sam.direction(w, batch))
+    for p, expected in zip(net.module_.parameters(), w):
+        torch.testing.assert_close(p.double(), expected, rtol=1e-4, atol=1e-5)
+    # skorch reports the loss at the unperturbed weights
+    assert net.history[:, "train_loss"] == pytest.approx(
+        [np.mean(losses[:3]), np.mean(losses[3:])], rel=1e-4
+    )
+
+
+def test_param_groups_base_optimizer_and_virtual_learning_rate():
+    start, X, y = data()
+    net = make_net(
+        start,
+        lr=0.01,
+        max_epochs=1,
+        optimizer__base_optimizer=torch.optim.Adam,
+        optimizer__param_groups=[("head.*", {"rho": 0.5})],
+    )
+    groups = net.optimizer_.base_optimizer.param_groups
+    assert isinstance(net.optimizer_.base_optimizer, torch.optim.Adam)
+    assert [g["rho"] for g in groups] == [0.5, 0.05]
+    net.set_params(lr=0.0)
+    assert [g["lr"] for g in groups] == [0.0, 0.0]
+    net.partial_fit(X, y)
+    expected = [w.float() for w in start]
+    assert same([p.detach() for p in net.module_.parameters()], expected)
+
+
+def test_schedule_and_resume_from_a_pickle():
+    start, X, y = data()
+    kwargs = {
+        "lr": 0.1,
+        "max_epochs": 2,
+        "optimizer__momentum": 0.9,
+        "callbacks": [LRScheduler("StepLR", step_size=1, gamma=0.5)],
+    }
+    whole = make_net(start, **kwargs).partial_fit(X, y).partial_fit(X, y)
+    half = make_net(start, **kwargs).partial_fit(X, y)
+    resumed = pickle.loads(pickle.dumps(half)).partial_fit(X, y)
+    assert isinstance(resumed.optimizer_, SAM)
+    assert same(
+        [p.detach() for p in resumed.module_.parameters()],
+        [p.detach() for p in whole.module_.parameters()],
+    )
+
+
+def test_checkpoint_files_restore_the_momentum(tmp_path):
+    start, X, y = data()
+    kwargs = {"lr": 0.1, "max_epochs": 1, "optimizer__momentum": 0.9}
+    net = make_net(start, "friendly_sam", **kwargs).partial_fit(X, y)
+    files = {"f_params": tmp_path / "p.pt", "f_optimizer": tmp_path / "o.pt"}
+    net.save_params(**files)
+    other = make_net(start, "friendly_sam", **kwargs)
+    other.load_params(**files)
+    for each in (net, other):
+        each.partial_fit(X, y)
+    assert same(
+        [p.detach() for p in net.module_.parameters()],
+        [p.detach() for p in other.module_.parameters()],
+    )

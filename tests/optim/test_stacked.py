@@ -1,0 +1,114 @@
+"""Members stacked along a leading axis against one optimizer per member."""
+
+import pytest
+import torch
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import SAM
+from tests.optim.reference import BASES, METHODS, loss_of, make, problem, train
+
+M = 3
+RHOS = [0.05, 0.0, 0.4]
+
+
+def stacked_loss(weights, batches):
+    """Sum of the members' losses: each member's gradient is its own."""
+    return sum(loss_of([w[i] for w in weights], b) for i, b in enumerate(batches))
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_stacked_members_equal_separate_optimizers(method, base, dtype):
+    problems = [problem(seed, dtype=dtype) for seed in range(M)]
+    separate = []
+    for (start, batches), rho in zip(problems, RHOS):
+        params, optimizer = make(method, base, start, rho=rho)
+        train(params, optimizer, batches)
+        separate.append(params)
+    start = [torch.stack(w) for w in zip(*(start for start, _ in problems))]
+    params, optimizer = make(method, base, start, rho=RHOS, stacked=True)
+    train(params, optimizer, zip(*(b for _, b in problems)), stacked_loss)
+    tol = 1e-6 if dtype is torch.float32 else 1e-8
+    # Adam divides by the root of tiny squares and so magnifies the last bit.
+    tol *= 10 if base != "sgd" else 1
+    for i in range(M):
+        for mine, theirs in zip(params, separate[i]):
+            torch.testing.assert_close(mine[i], theirs, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("rho", [0.2, torch.tensor(0.2), torch.full((M,), 0.2)])
+def test_forms_of_rho(rho):
+    w = torch.nn.Parameter(torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]]))
+    optimizer = SAM([w], rho=rho, stacked=True, lr=0.1)
+    w.square().sum().backward()
+    with optimizer.perturbed():
+        moved = (w.detach() - torch.tensor([[3.0, 4.0], [0, 0], [0, 2]])).norm(dim=1)
+    assert moved.tolist() == pytest.approx([0.2, 0.0, 0.2], rel=1e-5)
+
+
+def test_norm_is_joint_over_stacked_groups_and_apart_from_the_others():
+    a = torch.nn.Parameter(torch.zeros(2, 1))
+    b = torch.nn.Parameter(torch.zeros(2))
+    c = torch.nn.Parameter(torch.zeros(1))
+    groups = [
+        {"params": [a], "rho": [1.0, 2.0], "stacked": True},
+        {"params": [b], "stacked": True},
+        {"params": [c]},
+    ]
+    optimizer = SAM(groups, rho=1.0, lr=0.1)
+    a.grad = torch.tensor([[3.0], [5.0]])
+    b.grad = torch.tensor([4.0, 12.0])
+    c.grad = torch.tensor([7.0])
+    with optimizer.perturbed():
+        assert a.flatten().tolist() == pytest.approx([3 / 5, 2 * 5 / 13])
+        assert b.tolist() == pytest.approx([4 / 5, 12 / 13])
+        assert c.item() == pytest.approx(1.0)
+
+
+def test_friendly_scale_per_member():
+    (start, batches) = problem(steps=1, dtype=torch.float64)
+    stack = [torch.stack([w, w]) for w in start]
+    params, optimizer = make("friendly_sam", "sgd", stack, stacked=True)
+    scale = torch.tensor([0.5, 0.0], dtype=torch.float64)
+    (scale[0] * loss_of([p[0] for p in params], batches[0])).backward()
+    with optimizer.perturbed(grad_scale=scale):
+        pass
+    alone, reference = make("friendly_sam", "sgd", start)
+    loss_of(alone, batches[0]).backward()
+    with reference.perturbed():
+        pass
+    for i in range(4):
+        mine = optimizer.state_dict()["state"][i]["gradient_average"]
+        theirs = reference.state_dict()["state"][i]["gradient_average"]
+        torch.testing.assert_close(mine[0], theirs)
+        assert not mine[1].any()
+
+
+def test_per_member_rho_survives_the_state_dict():
+    params = [torch.nn.Parameter(torch.zeros(2, 3))]
+    saved = SAM(params, rho=[0.1, 0.2], stacked=True, lr=0.1).state_dict()
+    other = SAM(params, rho=0.5, stacked=True, lr=0.1)
+    other.load_state_dict(saved)
+    assert other.param_groups[0]["rho"].tolist() == pytest.approx([0.1, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "rho", "message"),
+    [
+        ([(2, 3), (3, 3)], 0.1, r"leading member axis.*\(2, 3\), \(3, 3\)"),
+        ([(2, 3), ()], 0.1, r"leading member axis.*\(\), \(2, 3\)"),
+        ([(2, 3)], [0.1, 0.2, 0.3], r"rho has shape \(3,\) for 2 stacked members"),
+        ([(2, 3)], [0.1, -0.2], r"rho must be a float in the range \[0.0, inf\)"),
+    ],
+)
+def test_wrong_stacks_are_refused(shapes, rho, message):
+    params = [torch.nn.Parameter(torch.zeros(s)) for s in shapes]
+    with pytest.raises(InvalidInputError, match=message):
+        SAM(params, rho=rho, stacked=True, lr=0.1)
+
+
+def test_list_of_rho_needs_a_stack():
+    w = torch.nn.Parameter(torch.zeros(2, 3))
+    with pytest.raises(InvalidInputError, match=r"shape \(2,\), but the group is not"):
+        SAM([w], rho=[0.1, 0.2], lr=0.1)

@@ -1,0 +1,259 @@
+"""The update itself: against the naive loops, closed forms and identities."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from sklearn_sharpbalance.optim import ASAM, GSAM, OPTIMIZERS, SAM, FriendlySAM
+from tests.optim.reference import (
+    BASES,
+    METHODS,
+    loss_of,
+    make,
+    naive_run,
+    problem,
+    same,
+    train,
+)
+
+
+def assert_close(left, right, tol=1e-10):
+    for a, b in zip(left, right, strict=True):
+        torch.testing.assert_close(a.detach(), b, rtol=tol, atol=tol)
+
+
+def test_every_listed_method_has_a_naive_reference():
+    assert set(OPTIMIZERS) == set(METHODS)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("method", METHODS)
+def test_step_equals_naive_loops(method, base):
+    start, batches = problem()
+    params, optimizer = make(method, base, start)
+    train(params, optimizer, batches)
+    assert_close(params, naive_run(method, base, start, batches))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_single_precision_is_near_the_naive_loops(method):
+    start, batches = problem(dtype=torch.float32)
+    params, optimizer = make(method, "sgd", start)
+    train(params, optimizer, batches)
+    double = [(X.double(), y) for X, y in batches]
+    expected = naive_run(method, "sgd", [w.double() for w in start], double)
+    assert_close([p.double() for p in params], expected, tol=1e-5)
+
+
+BASE_CLASSES = [
+    getattr(torch.optim, name)
+    for name in torch.optim.__all__
+    if name not in ("Optimizer", "LBFGS", "SparseAdam")
+    and isinstance(getattr(torch.optim, name), type)
+]
+
+
+@pytest.mark.parametrize("base", BASE_CLASSES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("method", METHODS)
+def test_zero_rho_equals_any_base_optimizer_bitwise(method, base):
+    start, batches = problem(steps=3)
+    start, flat = start[::2], [torch.zeros(4).double(), torch.zeros(2).double()]
+
+    def loss(w, batch):  # Muon takes matrices only
+        return loss_of([w[0], flat[0], w[1], flat[1]], batch)
+
+    plain = [torch.nn.Parameter(w.clone()) for w in start]
+    optimizer = base(plain, lr=0.01)
+    for batch in batches:
+        optimizer.zero_grad()
+        loss(plain, batch).backward()
+        optimizer.step()
+    params = [torch.nn.Parameter(w.clone()) for w in start]
+    train(params, OPTIMIZERS[method](params, base, rho=0, lr=0.01), batches, loss)
+    assert same(params, plain)
+    assert not same(params, start)
+
+
+def test_quadratic_has_the_closed_form():
+    # L = w'Aw/2, so that the gradient at w + eps is A(w + rho Aw/||Aw||).
+    A = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    w = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = SAM([w], rho=0.3, lr=0.1)
+    before = w.detach().clone()
+    train([w], optimizer, [None], lambda p, _: p[0] @ A @ p[0] / 2)
+    g = A @ before
+    torch.testing.assert_close(
+        w.detach(), before - 0.1 * A @ (before + 0.3 * g / g.norm())
+    )
+
+
+def test_identities_between_methods():
+    start, batches = problem()
+    runs = {}
+    for name, cls, options in [
+        ("sam", SAM, {}),
+        ("gsam", GSAM, {"alpha": 0}),
+        ("friendly", FriendlySAM, {"sigma": 0}),
+    ]:
+        params = [torch.nn.Parameter(w.clone()) for w in start]
+        train(params, cls(params, rho=0.2, lr=0.1, **options), batches)
+        runs[name] = params
+    assert same(runs["sam"], runs["gsam"])
+    assert same(runs["sam"], runs["friendly"])
+
+
+def test_asam_perturbation_follows_a_rescaling_of_the_weights():
+    # L depends on a * b only; (2a, b/2) is the same function, and so is its move.
+    moved = []
+    for scale in (1.0, 2.0):
+        a = torch.nn.Parameter(torch.tensor(3.0 * scale))
+        b = torch.nn.Parameter(torch.tensor(0.5 / scale))
+        optimizer = ASAM([a, b], rho=0.1, eta=0, lr=0.1)
+        (a * b).square().backward()
+        with optimizer.perturbed():
+            moved.append((a * b).item())
+    assert moved[0] != 1.5
+    assert moved[0] == pytest.approx(moved[1], rel=1e-6)
+
+
+def test_step_ignores_stale_gradients_and_returns_the_clean_loss():
+    start, batches = problem(steps=1)
+    expected, reference = make("sam", "sgd", start)
+    train(expected, reference, batches)
+    params, optimizer = make("sam", "sgd", start)
+    for p in params:
+        p.grad = torch.full_like(p, 7.0)
+    losses = []
+
+    def closure():
+        assert torch.is_grad_enabled()
+        optimizer.zero_grad()
+        loss = loss_of(params, batches[0])
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    with torch.no_grad():
+        returned = optimizer.step(closure)
+    assert same(params, expected)
+    assert len(losses) == 2
+    assert returned.item() == losses[0] < losses[1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_zero_gradient_gives_no_perturbation_and_no_nan(method, dtype):
+    w = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+    optimizer = OPTIMIZERS[method]([w], rho=0.5, lr=0.1)
+    train([w], optimizer, [None], lambda p, _: (p[0] * 0).sum())
+    assert w.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_half_precision_weights_move_by_rho(method):
+    w = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.bfloat16))
+    optimizer = OPTIMIZERS[method]([w], rho=0.5, lr=0.1)
+    w.grad = torch.tensor([0.0, 1e-6], dtype=torch.bfloat16)
+    with optimizer.perturbed():
+        # ASAM: rho (|w| + eta)
+        assert w[1].item() == pytest.approx(3.0 if method == "asam" else 2.5, abs=0.02)
+        assert w[0].item() == 1.0
+        w[1].backward()
+    optimizer.descend()
+    assert w.dtype == torch.bfloat16
+    assert w.tolist() == pytest.approx([1.0, 1.9], abs=0.01)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_without_gradient_and_frozen_ones_stay(method):
+    used = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    unused = torch.nn.Parameter(torch.ones(2))
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    optimizer = OPTIMIZERS[method]([used, unused, frozen], rho=0.5, lr=0.1)
+    used.square().sum().backward()
+    with optimizer.perturbed():
+        assert used.tolist() != [1, 2]
+        used.square().sum().backward()
+        assert unused.tolist() == frozen.tolist() == [1, 1]
+    optimizer.descend()
+    assert unused.grad is frozen.grad is None
+    assert unused.tolist() == frozen.tolist() == [1, 1]
+
+
+def test_no_gradient_at_all_is_no_error():
+    w = torch.nn.Parameter(torch.ones(2))
+    optimizer = GSAM([w], lr=0.1)
+    with optimizer.perturbed():
+        pass
+    optimizer.descend()
+    assert w.tolist() == [1, 1]
+
+
+def test_gsam_leaves_out_a_parameter_that_one_pass_did_not_reach():
+    a = torch.nn.Parameter(torch.tensor([1.0]))
+    b = torch.nn.Parameter(torch.tensor([1.0]))
+    optimizer = GSAM([a, b], rho=0.1, alpha=1.0, lr=0.1)
+    (a + b).sum().backward()
+    with optimizer.perturbed():
+        a.sum().backward()
+    assert b.grad is None
+    assert a.grad.item() == 1.0
+
+
+def test_rho_of_each_group_with_one_joint_norm():
+    a = torch.nn.Parameter(torch.tensor([0.0]))
+    b = torch.nn.Parameter(torch.tensor([0.0], dtype=torch.float64))
+    c = torch.nn.Parameter(torch.tensor([0.0]))
+    groups = [{"params": [a], "rho": 1.0}, {"params": [b]}, {"params": [c], "rho": 0.0}]
+    optimizer = SAM(groups, rho=2.0, lr=0.1)
+    (2 * a + 3 * b + 6 * c).sum().backward()
+    with optimizer.perturbed():
+        assert a.item() == pytest.approx(2 / 7)
+        assert b.item() == pytest.approx(2 * 3 / 7)
+        assert c.item() == 0
+
+
+def test_maximizing_perturbs_downhill():
+    w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    optimizer = SAM([w], rho=1.0, lr=0.1, maximize=True)
+    w.square().sum().backward()
+    with optimizer.perturbed():
+        assert w.tolist() == pytest.approx([2.4, 3.2])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_complex_parameters_are_pairs_of_real_ones(method):
+    start = torch.tensor([[1.0, 2.0], [-0.5, 3.0]], dtype=torch.float64)
+    z = torch.nn.Parameter(torch.view_as_complex(start.clone()))
+    w = torch.nn.Parameter(start.clone())
+    batches = [1.0, 2.0, 3.0]
+
+    def loss(p, t):
+        x = torch.view_as_real(p[0]) if p[0].is_complex() else p[0]
+        return torch.cos(t * x).sum() + x[0, 0] * x[1, 1]
+
+    for p in (z, w):
+        train([p], OPTIMIZERS[method]([p], rho=0.1, lr=0.1), batches, loss)
+    torch.testing.assert_close(torch.view_as_real(z.detach()), w.detach())
+
+
+@pytest.mark.parametrize(
+    ("method", "base", "name", "usual"),
+    [
+        ("sam", torch.optim.Adadelta, "rho", 0.9),
+        ("gsam", torch.optim.RMSprop, "alpha", 0.99),
+        ("gsam", torch.optim.ASGD, "alpha", 0.75),
+    ],
+)
+def test_option_names_that_the_base_optimizer_has_too(method, base, name, usual):
+    w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    optimizer = OPTIMIZERS[method]([w], base, lr=0.1, **{name: 0.5})
+    group = optimizer.param_groups[0]
+    assert (group[name], group[f"sam_{name}"]) == (usual, 0.5)
+    other = OPTIMIZERS[method]([w], partial(base, **{name: 0.6}), lr=0.1)
+    assert other.param_groups[0][name] == 0.6
+    if name == "rho":
+        w.square().sum().backward()
+        with optimizer.perturbed():
+            assert w.tolist() == pytest.approx([3.3, 4.4])

@@ -1,0 +1,256 @@
+"""What every display keeps: the constructors, the axes, the labels, the RNG."""
+
+import warnings
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+
+import sklearn_sharpbalance.plotting as plotting
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting import (
+    CorruptionDisplay,
+    EnsembleSizeDisplay,
+    LossLandscapeDisplay,
+    MemberAgreementDisplay,
+    ReliabilityDisplay,
+    SubsetOverlapDisplay,
+    TradeoffDisplay,
+    TrainingHistoryDisplay,
+)
+from tests.plotting.conftest import Ensemble
+
+
+def spread(estimator, X, y):
+    """A cheap measure in place of the sharpness."""
+    return estimator.member_predict_proba(X).std()
+
+
+class Pictures(Ensemble):
+    """A fitted ensemble of tables that reads uint8 pictures."""
+
+    def __init__(self, ensemble):
+        self.ensemble = ensemble
+        vars(self).update(vars(ensemble))
+
+    def member_predict_proba(self, images):
+        X = images.reshape(len(images), -1).astype(np.float32) / 255
+        return super().member_predict_proba(X)
+
+
+def probas(ensemble, digits):
+    return ensemble.member_predict_proba(digits.X)
+
+
+# One entry for each way to make a display: (class, function of ensemble, data, ax).
+BUILDERS = {
+    "tradeoff_init": lambda e, d, ax: TradeoffDisplay(
+        [1.0, 2.0, 3.0], [0.2, 0.4, 0.5], labels=["a", "b", "c"]
+    ).plot(ax),
+    "tradeoff_estimator": lambda e, d, ax: TradeoffDisplay.from_estimator(
+        {"one": e, "two": e}, d.X, d.y, sharpness=spread, ax=ax
+    ),
+    "tradeoff_predictions": lambda e, d, ax: TradeoffDisplay.from_predictions(
+        d.y,
+        [probas(e, d), probas(e, d)[:2]],
+        [1.0, 2.0],
+        classes=e.classes_,
+        groups=["x", "y"],
+        ax=ax,
+    ),
+    "reliability_estimator": lambda e, d, ax: ReliabilityDisplay.from_estimator(
+        e, d.X, d.y, ax=ax
+    ),
+    "reliability_predictions": lambda e, d, ax: ReliabilityDisplay.from_predictions(
+        d.y, e.predict_proba(d.X), labels=e.classes_, kind="line", n_bins=5, ax=ax
+    ),
+    "corruption_init": lambda e, d, ax: CorruptionDisplay([[0.9, 0.8]]).plot(ax),
+    "corruption_estimator": lambda e, d, ax: CorruptionDisplay.from_estimator(
+        Pictures(e),
+        (d.images[:20, None] * 255).astype(np.uint8),
+        d.y[:20],
+        corruptions=["brightness"],
+        severities=(1, 5),
+        ax=ax,
+        kind="bars",
+    ),
+    "corruption_predictions": lambda e, d, ax: CorruptionDisplay.from_predictions(
+        d.y,
+        {"a": probas(e, d)[None], "b": probas(e, d)[None, None]},
+        classes=e.classes_,
+        ax=ax,
+        kind="mean",
+    ),
+    "overlap_estimator": lambda e, d, ax: SubsetOverlapDisplay.from_estimator(e, ax=ax),
+    "overlap_masks": lambda e, d, ax: SubsetOverlapDisplay.from_masks(
+        e.sam_masks_, measure="share", ax=ax
+    ),
+    "landscape_init": lambda e, d, ax: LossLandscapeDisplay(
+        [[1.0, 2.0], [3.0, 4.0]], [0, 1], [0, 1]
+    ).plot(ax),
+    "landscape_line": lambda e, d, ax: LossLandscapeDisplay.from_estimator(
+        e, d.X, d.y, members=(0, 1), n_points=5, ax=ax
+    ),
+    "landscape_plane": lambda e, d, ax: LossLandscapeDisplay.from_estimator(
+        e, d.X, d.y, n_dims=2, n_points=3, ax=ax
+    ),
+    "agreement_estimator": lambda e, d, ax: MemberAgreementDisplay.from_estimator(
+        e, d.X, ax=ax
+    ),
+    "agreement_predictions": lambda e, d, ax: MemberAgreementDisplay.from_predictions(
+        probas(e, d), member_names="abc", ax=ax
+    ),
+    "history_estimator": lambda e, d, ax: TrainingHistoryDisplay.from_estimator(
+        e, ax=ax
+    ),
+    "history_net": lambda e, d, ax: TrainingHistoryDisplay.from_estimator(
+        e.estimators_[0], metric="valid_acc", ax=ax
+    ),
+    "history_columns": lambda e, d, ax: TrainingHistoryDisplay.from_history(
+        [{"train_loss": [2.0, 1.0]}], logy=True, ax=ax
+    ),
+    "size_estimator": lambda e, d, ax: EnsembleSizeDisplay.from_estimator(
+        e, d.X, d.y, ax=ax
+    ),
+    "size_predictions": lambda e, d, ax: EnsembleSizeDisplay.from_predictions(
+        d.y, probas(e, d), labels=e.classes_, metric="nll", name="E", ax=ax
+    ),
+}
+
+MATRICES = (SubsetOverlapDisplay, MemberAgreementDisplay)
+
+
+@pytest.fixture(params=BUILDERS)
+def build(request, ensemble, digits):
+    return lambda ax=None: BUILDERS[request.param](ensemble, digits, ax)
+
+
+@pytest.fixture(scope="module", params=BUILDERS)
+def shown(request, ensemble, digits):
+    """A display on a figure of its own, drawn once for all that is read off it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        display = BUILDERS[request.param](ensemble, digits, None)
+        display.figure_.canvas.draw()
+    return display
+
+
+def test_every_display_is_tested():
+    shown = {name for name in plotting.__all__ if name.endswith("Display")}
+    names = "".join(BUILDERS)
+    short = {
+        "TrainingHistoryDisplay": "history",
+        "LossLandscapeDisplay": "landscape",
+        "MemberAgreementDisplay": "agreement",
+        "SubsetOverlapDisplay": "overlap",
+        "EnsembleSizeDisplay": "size",
+    }
+    for name in shown:
+        assert short.get(name, name.removesuffix("Display").lower()) in names
+
+
+def test_new_figure_without_axes(build):
+    before = plt.get_fignums()
+    display = build()
+    assert len(plt.get_fignums()) == len(before) + 1
+    assert display.figure_ is display.ax_.figure
+    assert display.ax_ in display.figure_.axes
+
+
+def test_given_axes_are_drawn_on(build):
+    figure, axes = plt.subplots(1, 2)
+    display = build(axes[1])
+    assert display.ax_ is axes[1]
+    assert display.figure_ is figure
+    assert not axes[0].has_data()
+    assert axes[1].has_data() or axes[1].images or axes[1].texts
+    assert plt.get_fignums() == [figure.number]
+
+
+def test_axes_are_labelled(shown):
+    display = shown
+    if isinstance(display, MATRICES):
+        assert display.ax_.get_title()
+        assert [t.get_text() for t in display.ax_.get_xticklabels()]
+    elif not (isinstance(display, CorruptionDisplay) and not display.lines_):
+        assert display.ax_.get_xlabel()
+    if not isinstance(display, MATRICES):
+        assert display.ax_.get_ylabel()
+
+
+def test_plot_returns_itself_and_can_be_repeated(build):
+    display = build()
+    assert display.plot() is display
+
+
+def test_nothing_global_changes(build):
+    rc = dict(mpl.rcParams)
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
+    build()
+    assert dict(mpl.rcParams) == rc
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    after = np.random.get_state()  # noqa: NPY002
+    assert np.array_equal(after[1], numpy_state[1])
+    assert after[2] == numpy_state[2]
+
+
+def overlaps(a, b):
+    width = min(a.x1, b.x1) - max(a.x0, b.x0)
+    height = min(a.y1, b.y1) - max(a.y0, b.y0)
+    return width > 1 and height > 1
+
+
+def test_texts_do_not_cover_each_other(shown):
+    display = shown
+    ax = display.ax_
+    texts = [t for t in ax.texts if t.get_text()]
+    for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+        for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()]:
+            drawn = min(low, high) <= tick.get_loc() <= max(low, high)
+            if drawn and tick.label1.get_rotation() == 0:
+                texts.append(tick.label1)
+    texts += [ax.xaxis.label, ax.yaxis.label, ax.title]
+    texts = [t for t in texts if t.get_text()]
+    boxes = [t.get_window_extent() for t in texts]
+    figure = display.figure_.bbox
+    for i, a in enumerate(boxes):
+        assert a.x0 >= -1, texts[i]
+        assert a.y0 >= -1, texts[i]
+        assert a.x1 <= figure.x1 + 1, texts[i]
+        assert a.y1 <= figure.y1 + 1, texts[i]
+        for b in boxes[:i]:
+            assert not overlaps(a, b), texts[i]
+
+
+@pytest.mark.parametrize(
+    ("display", "needs_y"),
+    [
+        (TradeoffDisplay, True),
+        (ReliabilityDisplay, True),
+        (EnsembleSizeDisplay, True),
+        (MemberAgreementDisplay, False),
+        (SubsetOverlapDisplay, False),
+        (LossLandscapeDisplay, True),
+    ],
+)
+def test_unfitted_ensembles_are_refused(display, needs_y, digits):
+    args = (digits.X, digits.y) if needs_y else (digits.X,)
+    with pytest.raises(NotFittedError, match="Ensemble instance is not fitted yet"):
+        display.from_estimator(Ensemble(), *args)
+
+
+def test_other_estimators_are_refused(digits):
+    from sklearn.ensemble import RandomForestClassifier
+
+    forest = RandomForestClassifier(2).fit(digits.X, digits.y)
+    with pytest.raises(InvalidInputError, match="has no 'member_predict_proba'"):
+        MemberAgreementDisplay.from_estimator(forest, digits.X)
+    with pytest.raises(InvalidInputError, match="has no 'sam_masks_'"):
+        SubsetOverlapDisplay.from_estimator(forest)
+    with pytest.raises(InvalidInputError, match="has no 'history_'"):
+        TrainingHistoryDisplay.from_estimator(forest)
+    # scikit-learn's own classifiers have reliability diagrams all the same.
+    ReliabilityDisplay.from_estimator(forest, digits.X, digits.y)

@@ -1,0 +1,231 @@
+"""Slices through the loss landscape, against losses measured by hand."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.networks import MLP
+from sklearn_sharpbalance.plotting import LossLandscapeDisplay
+from sklearn_sharpbalance.plotting import _landscape as landscape
+from tests.plotting.conftest import Ensemble
+
+
+class NormMLP(MLP):
+    def __init__(self, n_classes):
+        super().__init__(64, n_classes, hidden=(8,), batch_norm=True, dropout=0.5)
+
+
+@pytest.fixture(scope="module")
+def normed(digits):
+    return Ensemble(module=NormMLP).fit(digits.X, digits.y)
+
+
+def codes(ensemble, y):
+    return torch.as_tensor(np.searchsorted(ensemble.classes_, y))
+
+
+def loss_of(module, X, y):
+    """Cross-entropy in evaluation mode, in float64 and in one piece."""
+    module = copy.deepcopy(module).double().eval()
+    with torch.no_grad():
+        return F.cross_entropy(module(torch.as_tensor(X).double()), y).item()
+
+
+def state(net):
+    module = net.module_
+    return {k: v.clone() for k, v in module.state_dict().items()}, module.training
+
+
+def assert_same_state(net, before):
+    after, training = state(net)
+    assert training == before[1]
+    for key, value in before[0].items():
+        assert torch.equal(after[key], value), key
+
+
+@pytest.mark.parametrize("members", [(0,), (0, 1), (2, 0, 1)])
+@pytest.mark.parametrize("n_dims", [1, 2])
+def test_weights_come_back_bit_by_bit(normed, digits, members, n_dims):
+    if len(members) > 1 + n_dims:
+        members = members[:2]
+    before = [state(net) for net in normed.estimators_]
+    LossLandscapeDisplay.from_estimator(
+        normed, digits.X, digits.y, members=members, n_dims=n_dims, n_points=3
+    )
+    for net, was in zip(normed.estimators_, before):
+        assert_same_state(net, was)
+
+
+def test_weights_come_back_after_an_error(ensemble, digits):
+    net = ensemble.estimators_[0]
+    before = state(net)
+
+    def stumble():
+        with landscape.restored(net.module_), torch.no_grad():
+            next(net.module_.parameters()).add_(1)
+            net.module_.train()
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        stumble()
+    assert_same_state(net, before)
+
+
+def test_middle_of_a_slice_is_the_member_itself(ensemble, digits):
+    display = LossLandscapeDisplay.from_estimator(
+        ensemble, digits.X, digits.y, members=1, n_points=5, random_state=0
+    )
+    expected = loss_of(
+        ensemble.estimators_[1].module_, digits.X, codes(ensemble, digits.y)
+    )
+    assert display.x[2] == 0
+    assert display.loss[2] == pytest.approx(expected, rel=1e-5)
+
+
+def test_slice_equals_losses_of_moved_copies(ensemble, digits):
+    rng = np.random.default_rng(3)
+    net, y = ensemble.estimators_[0], codes(ensemble, digits.y)
+    origin = landscape.weights_of(net.module_)
+    directions = [landscape.filter_normalized_direction(origin, rng) for _ in range(2)]
+    grid = rng.normal(size=(4, 2))
+    losses = landscape.loss_surface(net, digits.X, y.numpy(), origin, directions, grid)
+    for (a, b), loss in zip(grid, losses):
+        copied = copy.deepcopy(net.module_)
+        with torch.no_grad():
+            for p, u, v in zip(copied.parameters(), *directions):
+                p += a * u + b * v
+        assert loss == pytest.approx(loss_of(copied, digits.X, y), rel=1e-4)
+
+
+@pytest.mark.parametrize("members", [(0, 2), (1, 2, 0)])
+def test_members_lie_where_their_own_loss_is(ensemble, digits, members):
+    display = LossLandscapeDisplay.from_estimator(
+        ensemble,
+        digits.X,
+        digits.y,
+        members=members,
+        n_dims=len(members) - 1,
+        n_points=9,
+        random_state=0,
+    )
+    y = codes(ensemble, digits.y)
+    for member, (a, b) in zip(members, display.positions):
+        column = np.flatnonzero(display.x == a)[0]
+        at = (column,)
+        if len(members) == 3:
+            at = (np.flatnonzero(display.y == b)[0], column)
+        expected = loss_of(ensemble.estimators_[member].module_, digits.X, y)
+        assert np.asarray(display.loss)[at] == pytest.approx(expected, rel=1e-4)
+
+
+def test_distances_between_members_are_kept(ensemble, digits):
+    display = LossLandscapeDisplay.from_estimator(
+        ensemble, digits.X, digits.y, members=(0, 1, 2), n_dims=2, n_points=3
+    )
+    weights = [
+        torch.cat([p.detach().flatten() for p in net.module_.parameters()]).numpy()
+        for net in ensemble.estimators_
+    ]
+    unit = np.linalg.norm(weights[1] - weights[0])
+    for i in range(3):
+        for j in range(i):
+            shown = np.linalg.norm(display.positions[i] - display.positions[j])
+            actual = np.linalg.norm(weights[i] - weights[j]) / unit
+            assert shown == pytest.approx(actual, rel=1e-4)
+
+
+def test_directions_are_filter_normalized():
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(4, 5))
+    weights = landscape.weights_of(module)
+    drawn = landscape.filter_normalized_direction(weights, np.random.default_rng(0))
+    for weight, direction in zip(weights, drawn):
+        if weight.ndim == 1:
+            assert not direction.any()
+            continue
+        for row in range(len(weight)):
+            assert direction[row].norm() == pytest.approx(weight[row].norm().item())
+
+
+def test_random_state_decides_the_direction(ensemble, digits):
+    def curve(seed):
+        return LossLandscapeDisplay.from_estimator(
+            ensemble, digits.X, digits.y, n_points=3, random_state=seed
+        ).loss
+
+    assert np.array_equal(curve(1), curve(1))
+    assert not np.array_equal(curve(1), curve(2))
+
+
+def test_batch_statistics_are_those_of_the_weights_in_between(normed, digits):
+    y = codes(normed, digits.y)
+    kwargs = {"members": (0, 1), "n_points": 5}
+    kept, fresh = (
+        LossLandscapeDisplay.from_estimator(
+            normed, digits.X, digits.y, batch_norm=mode, **kwargs
+        )
+        for mode in ("keep", "recompute")
+    )
+    end = np.flatnonzero(kept.x == 1.0)[0]
+    second = copy.deepcopy(normed.estimators_[1].module_)
+    for ours, first in zip(second.buffers(), normed.estimators_[0].module_.buffers()):
+        ours.copy_(first)
+    assert kept.loss[end] == pytest.approx(loss_of(second, digits.X, y), rel=1e-4)
+    with torch.no_grad():
+        hidden = second[:2](torch.as_tensor(digits.X))  # what the norm layer reads
+    second[2].running_mean.copy_(hidden.mean(0))
+    second[2].running_var.copy_(hidden.var(0))
+    assert fresh.loss[end] == pytest.approx(loss_of(second, digits.X, y), rel=1e-4)
+    assert fresh.loss[end] != pytest.approx(kept.loss[end], rel=1e-2)
+
+
+def test_single_net(ensemble, digits):
+    net = ensemble.estimators_[0]
+    y = codes(ensemble, digits.y).numpy()
+    alone = LossLandscapeDisplay.from_estimator(
+        net, digits.X, y, n_points=3, random_state=0
+    )
+    inside = LossLandscapeDisplay.from_estimator(
+        ensemble, digits.X, digits.y, n_points=3, random_state=0
+    )
+    assert np.array_equal(alone.loss, inside.loss)
+
+
+@pytest.mark.parametrize("log", [True, None])
+def test_surfaces_of_wide_range_have_logarithmic_colours(log):
+    display = LossLandscapeDisplay([[0.1, 1.0], [2.0, 50.0]], [0, 1], [0, 1])
+    contours = display.plot(log=log).contours_
+    assert type(contours.norm).__name__ == "LogNorm"
+    assert contours.levels[0] <= 0.1
+    assert contours.levels[-1] >= 50
+
+
+def test_constant_surface_can_be_drawn():
+    contours = LossLandscapeDisplay(np.ones((3, 3)), range(3), range(3)).plot()
+    assert contours.colorbar_ is not None
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"n_dims": 3}, "n_dims must be 1 or 2, got 3"),
+        ({"members": (0, 1, 2)}, "members must hold one to 2 indices from 0 to 2"),
+        ({"members": 7}, "from 0 to 2 for a slice in 1 dimensions, got \\[7\\]"),
+        ({"members": (1, 1)}, "members must differ, got \\[1, 1\\]"),
+        ({"batch_norm": "reset"}, "batch_norm must be 'recompute' or 'keep'"),
+    ],
+)
+def test_wrong_slices_are_refused(ensemble, digits, kwargs, message):
+    with pytest.raises(InvalidInputError, match=message):
+        LossLandscapeDisplay.from_estimator(ensemble, digits.X, digits.y, **kwargs)
+
+
+def test_wrong_arrays_are_refused():
+    with pytest.raises(InvalidInputError, match=r"shape \(2,\) to fit x and y, got"):
+        LossLandscapeDisplay([1.0, 2.0, 3.0], [0, 1]).plot()
+    with pytest.raises(InvalidInputError, match="log=True needs a positive loss"):
+        LossLandscapeDisplay(-np.ones((2, 2)), [0, 1], [0, 1]).plot(log=True)

@@ -1,0 +1,92 @@
+"""Selection rules against hand-made cases and set definitions written out."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.selection import (
+    SUBSET_SELECTORS,
+    FunctionSelector,
+    SharpBalanceSelector,
+)
+
+
+@pytest.fixture
+def sharpness():
+    return np.random.default_rng(0).exponential(size=(3, 100))
+
+
+def lowest_k(scores, k):
+    return set(sorted(range(len(scores)), key=lambda n: scores[n])[:k])
+
+
+def as_sets(masks):
+    return [set(np.flatnonzero(row)) for row in masks]
+
+
+@pytest.mark.parametrize("name", list(SUBSET_SELECTORS))
+def test_every_rule_keeps_the_protocol(name, sharpness):
+    selector = clone(SUBSET_SELECTORS.resolve(name))
+    before = sharpness.copy()
+    masks = selector.select(sharpness, random_state=7)
+    assert masks.shape == sharpness.shape
+    assert masks.dtype == bool
+    np.testing.assert_array_equal(sharpness, before)
+    np.testing.assert_array_equal(masks, selector.select(sharpness, random_state=7))
+    assert name in ("all", "none") or not selector.needs_sharpness or masks.any()
+
+
+def test_sharpbalance_is_the_union_of_the_others_highest(sharpness):
+    masks = SharpBalanceSelector(0.3).select(sharpness)
+    top = [lowest_k(-row, 30) for row in sharpness]
+    expected = [top[1] | top[2], top[0] | top[2], top[0] | top[1]]
+    assert as_sets(masks) == expected
+
+
+def test_a_single_member_has_no_others():
+    assert not SharpBalanceSelector(0.5).select(np.ones((1, 10))).any()
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_flat_ratio_at_its_ends(ratio, sharpness):
+    masks = SharpBalanceSelector(ratio).select(sharpness)
+    assert masks.all() if ratio else not masks.any()
+
+
+@pytest.mark.parametrize("name", ["reference_union", "reference_boost"])
+def test_reference_rules_against_their_definition(name, sharpness):
+    masks = SUBSET_SELECTORS.resolve(name).set_params(flat_ratio=0.2).select(sharpness)
+    low = [lowest_k(row, 20) for row in sharpness]
+    leftover = [n for n in range(100) if not any(n in s for s in low)]
+    for i, got in enumerate(as_sets(masks)):
+        union = set.union(*(low[j] for j in range(3) if j != i))
+        every_third = set(leftover[i::3])
+        extra = (
+            every_third if name == "reference_union" else set(leftover) - every_third
+        )
+        assert got == union | extra
+
+
+def test_random_has_the_sizes_of_sharpbalance_and_same_has_one_set(sharpness):
+    sizes = SharpBalanceSelector(0.4).select(sharpness).sum(axis=1)
+    random = SUBSET_SELECTORS.resolve("random").select(sharpness, random_state=0)
+    np.testing.assert_array_equal(random.sum(axis=1), sizes)
+    assert (random[0] != random[1]).any()
+    same = SUBSET_SELECTORS.resolve("same").select(sharpness, random_state=0)
+    assert (same == same[0]).all()
+    assert same[0].sum() == round(sizes.mean())
+
+
+def test_a_function_is_checked():
+    rule = SUBSET_SELECTORS.resolve(lambda s, random_state: s > 0.5)
+    assert isinstance(rule, FunctionSelector)
+    assert rule.select(np.array([[0.0, 1.0]])).tolist() == [[False, True]]
+    bad = SUBSET_SELECTORS.resolve(lambda s, random_state: s)
+    with pytest.raises(InvalidInputError, match=r"boolean array of the shape \(1, 2\)"):
+        bad.select(np.array([[0.0, 1.0]]))
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(InvalidInputError, match="Unknown selection 'sharpest'.*'same'"):
+        SUBSET_SELECTORS.resolve("sharpest")

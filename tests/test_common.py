@@ -1,0 +1,49 @@
+"""Every public estimator passes scikit-learn's own checks."""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
+
+FAST = {"n_estimators": 2, "max_epochs": 12, "batch_size": 32, "random_state": 0}
+ESTIMATORS = [
+    DeepEnsembleClassifier(**FAST),
+    SharpBalanceEnsembleClassifier(**FAST),
+    SharpBalanceEnsembleClassifier(selection="all", **FAST),
+]
+
+# A weight of two and the same sample twice are the same loss over an epoch, but not
+# the same mini-batches: the two fits see other batches, other batch counts and other
+# selections. Full-batch training would be equal; mini-batch training cannot be.
+IMPOSSIBLE = {
+    "check_sample_weight_equivalence_on_dense_data": "mini-batches differ",
+}
+
+
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda _: IMPOSSIBLE)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_weights_of_two_equal_repetition_in_one_full_batch(estimator):
+    """What the check above asks for holds where it can: in full-batch training."""
+    import numpy as np
+    from sklearn.base import clone
+    from sklearn.datasets import make_blobs
+
+    X, y = make_blobs(60, centers=3, random_state=0)
+    weight = np.where(np.arange(60) % 3 == 0, 2, 1)
+    estimator = clone(estimator).set_params(
+        batch_size=1000, standardize=False, lr=0.01, max_epochs=10
+    )
+    if hasattr(estimator, "selection"):
+        estimator.set_params(selection="all")
+    weighted = clone(estimator).fit(X, y, sample_weight=weight)
+    repeated = clone(estimator).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
+    np.testing.assert_allclose(
+        weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-4
+    )
