@@ -81,23 +81,29 @@ def loss_rise(module, loss_fn, X, y, rho):
     return per_sample_losses(moved, loss_fn, X, y) - before
 
 
-def hessian(module, loss_fn, X, y):
-    """Hessian of the mean loss, one entry after the other; (P, P) float64."""
+def hessian(module, loss_fn, X, y, h=1e-5):
+    """Hessian of the mean loss by central differences of gradients; (P, P) float64."""
     module = copy.deepcopy(module).double().eval()
     X = as_double(X)
     params = [p for p in module.parameters() if p.requires_grad]
-    loss = sum(
-        loss_fn(call(module, one_sample(X, i)), y[i : i + 1]).sum()
-        for i in range(len(y))
-    ) / len(y)
-    gradients = torch.autograd.grad(loss, params, create_graph=True)
-    rows = []
-    for entry in torch.cat([g.reshape(-1) for g in gradients]):
-        row = torch.autograd.grad(
-            entry, params, retain_graph=True, materialize_grads=True
-        )
-        rows.append(torch.cat([g.reshape(-1) for g in row]))
-    return torch.stack(rows)
+
+    def gradient():
+        loss = loss_fn(call(module, X), y).mean()
+        parts = torch.autograd.grad(loss, params, materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    columns = []
+    for p in params:
+        for i in range(p.numel()):
+            entry = p.data.view(-1)[i : i + 1]
+            before = entry.clone()
+            entry.copy_(before + h)
+            up = gradient()
+            entry.copy_(before - h)
+            down = gradient()
+            entry.copy_(before)
+            columns.append((up - down) / (2 * h))
+    return torch.stack(columns, dim=1)
 
 
 def input_gradient(module, loss_fn, x, y):

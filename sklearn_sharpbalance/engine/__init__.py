@@ -1,7 +1,17 @@
 """Engines: how a phase of training runs."""
 
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
-from sklearn_sharpbalance.engine.choice import choose_engine
+from sklearn_sharpbalance.engine.choice import ENGINES, choose_engine
+from sklearn_sharpbalance.engine.graph import GraphEngine
 from sklearn_sharpbalance.engine.one_by_one import SkorchEngine
+from sklearn_sharpbalance.engine.stacked import StackedEngine
 
-__all__ = ["Engine", "EngineChoice", "SkorchEngine", "choose_engine"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "EngineChoice",
+    "GraphEngine",
+    "SkorchEngine",
+    "StackedEngine",
+    "choose_engine",
+]

@@ -32,8 +32,16 @@ class Engine(ABC):
 
     @classmethod
     @abstractmethod
-    def refusal(cls, net, data: TrainingData, n_members: int) -> str | None:
-        """Why this engine cannot train these members; None if it can."""
+    def refusal(cls, net, data: TrainingData, settings) -> str | None:
+        """Why this engine cannot train these members; None if it can.
+
+        Parameters
+        ----------
+        net : NeuralNetClassifier
+        data : TrainingData
+        settings
+            Anything with ``transform`` and ``precision``, as a Phase has.
+        """
 
     @abstractmethod
     def run_phase(

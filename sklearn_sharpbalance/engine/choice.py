@@ -1,6 +1,7 @@
 """Choosing an engine by device, module and callbacks."""
 
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
+from sklearn_sharpbalance.engine.graph import GraphEngine
 from sklearn_sharpbalance.engine.one_by_one import SkorchEngine
 from sklearn_sharpbalance.engine.stacked import StackedEngine
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
@@ -10,11 +11,12 @@ __all__ = ["ENGINES", "choose_engine"]
 # In the order in which "auto" tries them; the last one never refuses.
 ENGINES: dict[str, type[Engine]] = {
     "stacked": StackedEngine,
+    "graph": GraphEngine,
     "skorch": SkorchEngine,
 }
 
 
-def choose_engine(name, net, data, n_members, *, n_jobs=None):
+def choose_engine(name, net, data, settings, *, n_jobs=None):
     """The engine that trains these members, and why.
 
     Parameters
@@ -23,7 +25,7 @@ def choose_engine(name, net, data, n_members, *, n_jobs=None):
         "auto" or a name of :data:`ENGINES`.
     net : NeuralNetClassifier
     data : TrainingData
-    n_members : int
+    settings : Settings
     n_jobs : int or None
 
     Returns
@@ -33,7 +35,7 @@ def choose_engine(name, net, data, n_members, *, n_jobs=None):
     """
     if name != "auto":
         engine = ENGINES[name]
-        reason = engine.refusal(net, data, n_members)
+        reason = engine.refusal(net, data, settings)
         if reason is not None:
             raise UnsupportedEngineError(
                 f"engine={name!r} cannot train this ensemble: {reason}. Use "
@@ -42,7 +44,7 @@ def choose_engine(name, net, data, n_members, *, n_jobs=None):
         return _make(engine, n_jobs), EngineChoice(name, "asked for")
     refusals = []
     for engine in ENGINES.values():
-        reason = engine.refusal(net, data, n_members)
+        reason = engine.refusal(net, data, settings)
         if reason is None:
             why = "; ".join(refusals) or "the fastest that fits"
             return _make(engine, n_jobs), EngineChoice(engine.name, why)

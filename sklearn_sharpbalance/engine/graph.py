@@ -11,7 +11,7 @@ from torch import nn
 from sklearn_sharpbalance.engine.base import Engine
 from sklearn_sharpbalance.engine.feed import EpochFeed
 from sklearn_sharpbalance.engine.graph_step import GraphedStep
-from sklearn_sharpbalance.engine.refusals import shared_refusal
+from sklearn_sharpbalance.engine.refusals import meta_module, shared_refusal
 from sklearn_sharpbalance.members.data import DeviceData
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import seeded
@@ -27,20 +27,13 @@ class GraphEngine(Engine):
     name = "graph"
 
     @classmethod
-    def refusal(cls, net, data, n_members, transform=None):
+    def refusal(cls, net, data, settings):
         """Why this engine cannot train these members; None if it can."""
         if torch.device(net.device).type != "cuda":
             return f"the device is {net.device}, not cuda"
-        return cls.module_refusal(net, data)
-
-    @staticmethod
-    def module_refusal(net, data):
-        """Why the step cannot be captured, whatever the device."""
-        if not isinstance(data.X, np.ndarray):
-            return "X is not one array"
-        if getattr(net, "optimizer__dampening", 0):
-            return "SGD's dampening treats the first step apart"
-        return shared_refusal(net) or _random_refusal(net)
+        if settings.precision == "fp16":
+            return "fp16 decides on the host whether to skip a step"
+        return module_refusal(net, data)
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
         """Train all members side by side."""
@@ -53,6 +46,15 @@ class GraphEngine(Engine):
                 # A member that stops leaves the graph: the others are captured anew.
                 running = _run_until_stop(running, source, phase, masks)
         return [session.finish() for session in sessions]
+
+
+def module_refusal(net, data):
+    """Why the step cannot be captured, whatever the device."""
+    if not isinstance(data.X, np.ndarray):
+        return "X is not one array"
+    if getattr(net, "optimizer__dampening", 0):
+        return "SGD's dampening treats the first step apart"
+    return shared_refusal(net) or _random_refusal(net)
 
 
 def _epoch_of(session):
@@ -78,9 +80,9 @@ def _run_until_stop(sessions, source, phase, masks):
 
 
 def _random_refusal(net):
-    from sklearn_sharpbalance.members.state import restore_untrained
-
-    module = restore_untrained(net).module_
+    module = meta_module(net)
+    if module is None:
+        return "the module cannot be built on the meta device to look at it"
     for layer in module.modules():
         if isinstance(layer, RANDOM_LAYERS) and getattr(layer, "p", 1) != 0:
             return f"{type(layer).__name__} draws random numbers inside the step"

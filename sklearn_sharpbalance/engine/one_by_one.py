@@ -24,7 +24,7 @@ class SkorchEngine(Engine):
         self.n_jobs = n_jobs
 
     @classmethod
-    def refusal(cls, net, data, n_members):
+    def refusal(cls, net, data, settings):
         """Never refuses."""
         return None
 

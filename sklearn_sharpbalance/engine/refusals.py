@@ -2,12 +2,12 @@
 
 import torch
 from skorch import NeuralNetClassifier
-from skorch.callbacks import LRScheduler
+from skorch.callbacks import EpochScoring, LRScheduler
 from torch import nn
 
 from sklearn_sharpbalance.members.session import listeners
 
-__all__ = ["callback_refusal", "shared_refusal"]
+__all__ = ["callback_refusal", "meta_module", "shared_refusal"]
 
 # Optimizers whose update of one number does not look at any other number.
 ELEMENTWISE = (
@@ -47,7 +47,28 @@ def callback_refusal(net):
         if isinstance(callback, LRScheduler):
             return "an LRScheduler sets the learning rate by itself"
     for prefix, event in (("on_batch_", "every batch"), ("on_grad_", "gradients")):
-        heard = listeners(net, prefix)
-        if heard:
-            return f"{type(heard[0]).__name__} listens to {event}"
+        for callback in listeners(net, prefix):
+            if not _hears_validation_only(callback):
+                return f"{type(callback).__name__} listens to {event}"
     return None
+
+
+def _hears_validation_only(callback):
+    """Whether a callback listens to batches only to reuse predictions on them."""
+    on_train = getattr(callback, "on_train", True)
+    caches = getattr(callback, "use_caching", True)
+    return isinstance(callback, EpochScoring) and not (on_train and caches)
+
+
+def meta_module(net):
+    """The members' module without memory, to look at its layers; None if it fails."""
+    module = net.module__module
+    if isinstance(module, nn.Module):
+        return module
+    kwargs = net.get_params_for("module")
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("module", "mean", "scale")}
+    try:
+        with torch.device("meta"):
+            return module(**kwargs)
+    except Exception:  # whatever a user's factory raises: it will be built for real
+        return None

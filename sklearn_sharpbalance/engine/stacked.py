@@ -2,11 +2,10 @@
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.base import Engine
-from sklearn_sharpbalance.engine.refusals import shared_refusal
+from sklearn_sharpbalance.engine.refusals import meta_module, shared_refusal
 from sklearn_sharpbalance.engine.stacking import (
     StackedNetwork,
     stack_optimizer,
@@ -29,10 +28,12 @@ class StackedEngine(Engine):
     name = "stacked"
 
     @classmethod
-    def refusal(cls, net, data, n_members, transform=None):
+    def refusal(cls, net, data, settings):
         """Why these members cannot be stacked; None if they can."""
-        if transform is not None:
+        if settings.transform is not None:
             return "train_transform draws from one RNG per member"
+        if settings.precision == "fp16":
+            return "fp16 scales each member's loss by itself"
         if not isinstance(data.X, np.ndarray):
             return "X is not one array"
         return shared_refusal(net) or _module_refusal(net)
@@ -165,15 +166,9 @@ def _stacked_optimizer(sessions, network, phase):
 
 
 def _module_refusal(net):
-    module = net.module__module
-    if not isinstance(module, nn.Module):
-        kwargs = net.get_params_for("module")
-        kwargs = {k: v for k, v in kwargs.items() if k not in ("module", "mean", "scale")}
-        try:
-            with torch.device("meta"):
-                module = module(**kwargs)
-        except Exception as error:
-            return f"the module cannot be built on the meta device ({error})"
-    if stackable_layers(module) is None:
-        return f"{type(module).__name__} is not a chain of Linear and activations"
+    module = meta_module(net)
+    if module is None or stackable_layers(module) is None:
+        module = net.module__module
+        name = getattr(module, "__name__", type(module).__name__)
+        return f"{name} is not a chain of Linear layers and activations"
     return None

@@ -156,6 +156,7 @@ def build_net(params, nested, fmt, X, n_classes):
         callbacks.append(("lr_schedule", schedule))
     return member_net(
         net,
+        n_classes,
         statistics=input_statistics(X, fmt) if params["standardize"] else None,
         sam=resolve_sam(params["sam"]),
         device=resolve_device(params["device"]),

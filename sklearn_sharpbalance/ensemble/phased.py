@@ -125,7 +125,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             net = build_net(params, nested, fmt, data.X, len(classes))
         settings = make_settings(params, net, fmt, n_members)
         engine, choice = choose_engine(
-            params["engine"], net, data, n_members, n_jobs=params["n_jobs"]
+            params["engine"], net, data, settings, n_jobs=params["n_jobs"]
         )
         trainer = Trainer(
             net,

@@ -91,8 +91,11 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     class_weight : dict, "balanced" or None, default=None
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
-    engine : {"auto", "skorch"}, default="auto"
-        How members train; all engines give the same result.
+    engine : {"auto", "stacked", "graph", "skorch"}, default="auto"
+        How members train; all engines give the same result. "stacked" trains MLP-like
+        members as one batched computation; "graph" replays CUDA graphs, with members
+        on parallel streams; "skorch" trains one net at a time and can do everything.
+        "auto" takes the first of these that can, and says why in ``engine_``.
     device : str, default="auto"
         "auto" takes CUDA where there is one.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"

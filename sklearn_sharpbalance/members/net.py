@@ -103,13 +103,17 @@ def _fill_sizes(net, input_shape, n_classes):
                 net.set_params(**{f"module__{name}": value})
 
 
-def member_net(net, *, statistics=None, sam, device, settings=None, callbacks=None):
+def member_net(
+    net, n_classes, *, statistics=None, sam, device, settings=None, callbacks=None
+):
     """The net that every member is a copy of.
 
     Parameters
     ----------
     net : NeuralNetClassifier
         From :func:`as_skorch_net`; changed in place.
+    n_classes : int
+        Members know classes by their codes.
     statistics : tuple of (mean, scale) tensors or None
         Standardisation of the input.
     sam : type
@@ -131,6 +135,7 @@ def member_net(net, *, statistics=None, sam, device, settings=None, callbacks=No
         module__scale=scale,
         device=device,
         train_split=None,
+        classes=list(range(n_classes)),
         verbose=0,
         **_wrap_optimizer(net.optimizer, sam),
     )

@@ -74,9 +74,13 @@ def train_batch(session, source, x, rows, share):
         net.notify("on_batch_begin", batch=(x, y), training=True)
     net._set_training(True)
 
+    outputs = {}  # of the clean passes, in the order of the batch
+
     def loss_of(part):
         with autocast(phase.precision, net.device):
-            losses = sample_losses(net, net.infer(take_rows(x, part)), y[part])
+            output = net.infer(take_rows(x, part))
+            losses = sample_losses(net, output, y[part])
+        outputs.setdefault(part.start, output.detach())
         return (losses.float() * weight[part]).sum()
 
     def tell_gradients():
@@ -94,7 +98,8 @@ def train_batch(session, source, x, rows, share):
     if session.hears_batches:
         net.history.record_batch("train_loss", loss.item())
         net.history.record_batch("train_batch_size", len(y))
-        net.notify("on_batch_end", batch=(x, y), training=True, loss=loss)
+        step = {"loss": loss, "y_pred": torch.cat(list(outputs.values()))}
+        net.notify("on_batch_end", batch=(x, y), training=True, **step)
     return loss
 
 

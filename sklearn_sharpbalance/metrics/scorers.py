@@ -57,8 +57,8 @@ def last_step(estimator: Any, X: Any) -> tuple[Any, Any]:
 def _member_probas(estimator, X):
     if not hasattr(estimator, "member_predict_proba"):
         raise InvalidInputError(
-            f"{type(estimator).__name__} has no method member_predict_proba, which this "
-            "scorer needs: use an ensemble of this package, or a scorer of "
+            f"{type(estimator).__name__} has no method member_predict_proba, which "
+            "this scorer needs: use an ensemble of this package, or a scorer of "
             "probabilities such as 'neg_expected_calibration_error'."
         )
     return estimator.member_predict_proba(X)
@@ -153,9 +153,10 @@ SCORERS: dict[str, EnsembleScorer] = {
         area_under_risk_coverage,
         brier_score,
         expected_calibration_error,
-        negative_log_likelihood,
         nll_after_temperature,
     ),
+    # Two negatives in a row would read badly.
+    "neg_nll": EnsembleScorer(negative_log_likelihood, _of_labels_and_proba, -1),
     **_scorers(
         _of_net,
         -1,

@@ -12,6 +12,7 @@ from sklearn_sharpbalance.plotting.landscape import LossLandscapeDisplay
 from sklearn_sharpbalance.plotting.overlap import SubsetOverlapDisplay, subset_overlap
 from sklearn_sharpbalance.plotting.reliability import ReliabilityDisplay
 from sklearn_sharpbalance.plotting.size import EnsembleSizeDisplay
+from sklearn_sharpbalance.plotting.theory import TheoryDisplay
 from sklearn_sharpbalance.plotting.tradeoff import TradeoffDisplay
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "MemberAgreementDisplay",
     "ReliabilityDisplay",
     "SubsetOverlapDisplay",
+    "TheoryDisplay",
     "TradeoffDisplay",
     "TradeoffFit",
     "TrainingHistoryDisplay",

@@ -134,6 +134,12 @@ class CorruptionDisplay(Display):
         """
         methods = named(member_probas, "Ensemble")
         parts = [accuracies(y_true, p, classes, n) for n, p in methods.items()]
+        counts = [len(ensemble) for ensemble, _ in parts]
+        if len(set(counts)) > 1:
+            raise InvalidInputError(
+                "All methods must be measured at the same severities, but their "
+                f"numbers are {counts}."
+            )
         ensemble, member = (np.stack(part) for part in zip(*parts))
         display = cls(
             ensemble, member_accuracy=member, severities=severities, names=list(methods)

@@ -294,7 +294,9 @@ class Attention(nn.Module):
 class Transformer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.encoder = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+        self.encoder = nn.TransformerEncoderLayer(
+            6, 2, 8, activation="gelu", batch_first=True
+        )
         self.fc = nn.Linear(6, CLASSES)
 
     def forward(self, x):

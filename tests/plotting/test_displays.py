@@ -1,6 +1,8 @@
 """What every display keeps: the constructors, the axes, the labels, the RNG."""
 
+import ast
 import warnings
+from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -254,3 +256,11 @@ def test_other_estimators_are_refused(digits):
         TrainingHistoryDisplay.from_estimator(forest)
     # scikit-learn's own classifiers have reliability diagrams all the same.
     ReliabilityDisplay.from_estimator(forest, digits.X, digits.y)
+
+
+def test_matplotlib_is_imported_only_where_a_figure_is_drawn():
+    for path in Path(plotting.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [a.name for a in getattr(node, "names", [])]
+            names.append(getattr(node, "module", None) or "")
+            assert not any(name.startswith("matplotlib") for name in names), path

@@ -16,14 +16,10 @@ def _radial_derivatives(batches, params, x, y):
     The gradient of a weighted sum of losses is linear in the weights of the sum;
     differentiating its product with ``w`` in them leaves each sample's own product.
     """
-    share = torch.ones(len(y), device=y.device, requires_grad=True)
     losses = batches.losses(x, y)  # (B,)
+    share = torch.ones_like(losses).requires_grad_(True)
     grads = torch.autograd.grad(
-        losses,
-        params,
-        share.to(losses.dtype),
-        create_graph=True,
-        materialize_grads=True,
+        losses, params, share, create_graph=True, materialize_grads=True
     )
     product = sum((g * p.detach()).sum() for g, p in zip(grads, params))
     return torch.autograd.grad(product, share)[0]

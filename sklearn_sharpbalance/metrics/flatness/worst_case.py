@@ -10,7 +10,10 @@ from torch import Tensor
 
 from sklearn_sharpbalance.autodiff.state import evaluation_mode
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics.flatness._members import measure_members
+from sklearn_sharpbalance.metrics.flatness._members import (
+    check_count,
+    measure_members,
+)
 from sklearn_sharpbalance.metrics.flatness._objective import Objective
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 
@@ -247,12 +250,9 @@ def adaptive_sharpness(
     """
     if norm not in BALLS:
         raise InvalidInputError(f"Unknown norm {norm!r}. Choose one of 'l2', 'linf'.")
-    if not rho > 0 or not isinstance(n_iter, int):
-        raise InvalidInputError(
-            "rho must be positive and n_iter a positive integer, got "
-            f"rho={rho!r} and n_iter={n_iter!r}."
-        )
-
+    if not rho > 0:
+        raise InvalidInputError(f"rho must be positive, got {rho!r}.")
+    check_count("n_iter", n_iter)
     measure = partial(
         _largest_rises, rho=rho, norm=norm, adaptive=adaptive, n_iter=n_iter, mask=mask
     )

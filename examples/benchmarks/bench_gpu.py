@@ -1,0 +1,187 @@
+"""GPU: the graph engine against the best plain PyTorch loop, and each phase's cost.
+
+    python examples/benchmarks/bench_gpu.py [--out DIR] [--images 50000]
+
+Three ResNet-18 at batch 128 in bf16. The plain loop is one CUDA graph with a stream
+per member and nothing else: no data pipeline, no history, no estimator.
+"""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+from _machine import write
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    ResNet18,
+    SharpBalanceEnsembleClassifier,
+)
+
+MEMBERS, BATCH = 3, 128
+
+
+def plain_loop(compiled, steps=200):
+    """Images per second of a bare captured loop, all members together."""
+    device = torch.device("cuda")
+    nets = [
+        ResNet18(3, 10).to(device, memory_format=torch.channels_last)
+        for _ in range(MEMBERS)
+    ]
+    calls = [torch.compile(net, dynamic=False) if compiled else net for net in nets]
+    optimizers = [
+        torch.optim.SGD(
+            net.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, fused=True
+        )
+        for net in nets
+    ]
+    x = torch.randn(BATCH, 3, 32, 32, device=device)
+    x = x.contiguous(memory_format=torch.channels_last)
+    y = torch.randint(10, (BATCH,), device=device)
+    streams = [torch.cuda.Stream() for _ in nets]
+
+    def step():
+        current = torch.cuda.current_stream()
+        for call, optimizer, stream in zip(calls, optimizers, streams):
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                optimizer.zero_grad()
+                with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+                    logits = call(x)
+                cross_entropy(logits.float(), y).backward()
+                optimizer.step()
+        for stream in streams:
+            current.wait_stream(stream)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return MEMBERS * BATCH / _time_per_call(graph.replay, steps)
+
+
+def _time_per_call(call, n):
+    for _ in range(10):
+        call()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(n):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / n
+
+
+def epoch_seconds(clf, X, y, phase):
+    """Median time of an ensemble epoch of one phase, without those that capture."""
+    clf.fit(X, y)
+    rows = [row for row in clf.history_[0] if row["phase"] == phase]
+    return float(np.median([row["dur"] for row in rows[1:]])), clf
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out")
+    parser.add_argument("--images", type=int, default=50_000)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--no-compile", action="store_true")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    X = rng.integers(256, size=(options.images, 3, 32, 32), dtype=np.uint8)
+    y = rng.integers(10, size=options.images)
+    common = dict(
+        estimator=ResNet18,
+        n_estimators=MEMBERS,
+        batch_size=BATCH,
+        train_transform="crop_flip",
+        lr_schedule="steps",
+        max_epochs=options.epochs,
+        device="cuda",
+        precision="bf16",
+        random_state=0,
+    )
+    numbers = {"plain_graph_images_per_s": plain_loop(compiled=False)}
+    print(numbers, flush=True)
+    if not options.no_compile:
+        start = time.perf_counter()
+        numbers["plain_compiled_images_per_s"] = plain_loop(compiled=True)
+        numbers["plain_compiled_total_s"] = time.perf_counter() - start
+        print(numbers, flush=True)
+    cases = {
+        "sgd": (DeepEnsembleClassifier(**common), "balanced"),
+        "sam": (
+            SharpBalanceEnsembleClassifier(selection="all", warmup_epochs=0, **common),
+            "balanced",
+        ),
+        "balanced": (
+            SharpBalanceEnsembleClassifier(
+                flat_ratio=0.4, warmup_epochs=1, **common
+            ),
+            "balanced",
+        ),
+    }
+    for name, (clf, phase) in cases.items():
+        start = time.perf_counter()
+        seconds, clf = epoch_seconds(clf, X, y, phase)
+        numbers[f"{name}_epoch_s"] = seconds
+        numbers[f"{name}_images_per_s"] = MEMBERS * options.images / seconds
+        numbers[f"{name}_fit_s"] = time.perf_counter() - start
+        numbers[f"{name}_sam_share"] = float(clf.sam_masks_.mean())
+        numbers["engine"] = clf.engine_.name
+        print({k: v for k, v in numbers.items() if k.startswith(name)}, flush=True)
+    numbers |= scoring_and_prediction(clf, X, y)
+    write("gpu", numbers, options.out)
+
+
+def scoring_and_prediction(clf, X, y):
+    """Fisher trace and predictions against bare loops over the same images."""
+    from sklearn_sharpbalance.sharpness import FisherTraceScorer
+
+    net = clf.estimators_[0]
+    images = torch.as_tensor(X, device="cuda")
+    labels = torch.as_tensor(y, device="cuda")
+
+    def score():
+        FisherTraceScorer().score_samples(net, images, y)
+
+    def train_pass():
+        for part in torch.arange(len(X), device="cuda").split(1024):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = cross_entropy(net.module_(images[part]), labels[part])
+            loss.backward()
+
+    def bare_predict():
+        with torch.inference_mode():
+            for member in clf.estimators_:
+                for part in images.split(2048):
+                    nn.functional.softmax(member.module_.eval()(part), 1).cpu()
+
+    times = {}
+    for name, call in (
+        ("fisher", score),
+        ("forward_backward", train_pass),
+        ("bare_predict", bare_predict),
+        ("predict_proba", lambda: clf.predict_proba(X)),
+    ):
+        call()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times[f"{name}_s"] = time.perf_counter() - start
+    times["fisher_images_per_s"] = len(X) / times["fisher_s"]
+    times["fisher_over_forward_backward"] = (
+        times["fisher_s"] / times["forward_backward_s"]
+    )
+    times["predict_ratio"] = times["predict_proba_s"] / times["bare_predict_s"]
+    return times
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""Theorems 1 and 2 beside a simulation of the model that they are about."""
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting._base import (
+    Display,
+    colour,
+    marker,
+    place_labels,
+    tidy,
+)
+from sklearn_sharpbalance.theory import (
+    sam_diversity,
+    sam_sharpness_bounds,
+    simulate,
+    subset_diversity,
+    subset_sharpness_bound,
+)
+
+__all__ = ["TheoryDisplay"]
+
+
+class TheoryDisplay(Display):
+    """Diversity against the bounds of sharpness, and against what was simulated.
+
+    Use :meth:`from_theory` or :meth:`from_simulation` to make one.
+
+    Parameters
+    ----------
+    diversity : array-like of shape (n_points,)
+        Diversity by the theorem, for each setting.
+    upper : array-like of shape (n_points,)
+        Upper bound of the sharpness.
+    lower : array-like of shape (n_points,), default=None
+        Lower bound; where it is negative it says nothing and is not drawn.
+    simulated_sharpness, simulated_diversity : array-like, default=None
+        What a simulation measured, of shape (n_points,).
+    sharpness_error, diversity_error : array-like, default=None
+        Standard errors of it.
+    labels : sequence of str, default=None
+        Text beside each point of the upper bound.
+    name : str, default=None
+        Name of the method, for the legend.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure
+    upper_line_, lower_line_ : matplotlib Line2D or None
+    points_ : matplotlib ErrorbarContainer or None
+        The simulation.
+
+    References
+    ----------
+    .. [1] H. Lu et al. (2024). Sharpness-diversity tradeoff: improving flat ensembles
+       with SharpBalance. NeurIPS. Figures 1b, 2, 9, 10 and 11.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> from sklearn_sharpbalance.plotting import TheoryDisplay
+    >>> display = TheoryDisplay.from_theory(2, 0.1, [0.1, 0.2], n=60, d=20, name="SAM")
+    >>> bool(display.diversity[0] > display.diversity[1])
+    True
+    """
+
+    def __init__(
+        self,
+        diversity,
+        upper,
+        *,
+        lower=None,
+        simulated_sharpness=None,
+        simulated_diversity=None,
+        sharpness_error=None,
+        diversity_error=None,
+        labels=None,
+        name=None,
+    ):
+        self.diversity = diversity
+        self.upper = upper
+        self.lower = lower
+        self.simulated_sharpness = simulated_sharpness
+        self.simulated_diversity = simulated_diversity
+        self.sharpness_error = sharpness_error
+        self.diversity_error = diversity_error
+        self.labels = labels
+        self.name = name
+
+    @classmethod
+    def from_theory(
+        cls,
+        k,
+        eta,
+        rho,
+        *,
+        radius=0.5,
+        n=3000,
+        d=150,
+        n_subsets=1,
+        sigma=1.0,
+        theta_norm=1.0,
+        variant="derived",
+        labels=None,
+        name=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Plot Theorem 1, or Theorem 2 if the data are cut into parts.
+
+        Parameters
+        ----------
+        k, eta, rho : int or float, or array-likes of them
+            Steps, step size and perturbation of SAM; one point for each setting after
+            broadcasting.
+        radius : float, default=0.5
+            Radius within which sharpness is measured.
+        n, d : int, default=3000, 150
+            Training samples and features.
+        n_subsets : int, default=1
+            Parts of the data; with more than one, Theorem 2.
+        sigma, theta_norm : float, default=1.0
+            Spread of the starting weights, and length of the teacher's weights.
+        variant : {"derived", "printed"}, default="derived"
+            See :func:`~sklearn_sharpbalance.theory.phi`.
+        labels : sequence of str, default=None
+        name : str, default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : TheoryDisplay
+        """
+        curves = theory_curves(
+            k, eta, rho, radius, n, d, n_subsets, sigma, theta_norm, variant
+        )
+        return cls(**curves, labels=labels, name=name).plot(ax, **kwargs)
+
+    @classmethod
+    def from_simulation(
+        cls,
+        k,
+        eta,
+        rho,
+        *,
+        radius=0.5,
+        n=3000,
+        d=150,
+        n_subsets=1,
+        n_matrices=50,
+        n_starts=50,
+        sigma=1.0,
+        theta_norm=1.0,
+        maximizer="exact",
+        variant="derived",
+        random_state=None,
+        labels=None,
+        name=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Simulate the model and plot it beside its theorem.
+
+        Parameters
+        ----------
+        k, eta, rho, radius, n, d, n_subsets, sigma, theta_norm, variant, labels, name
+            See :meth:`from_theory`.
+        n_matrices, n_starts : int, default=50, 50
+            Data sets, and starting weights for each.
+        maximizer : {"exact", "ascent"}, default="exact"
+            See :func:`~sklearn_sharpbalance.theory.simulate`.
+        random_state : None, int or Generator, default=None
+        ax : matplotlib Axes, default=None
+        **kwargs
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : TheoryDisplay
+        """
+        curves = theory_curves(
+            k, eta, rho, radius, n, d, n_subsets, sigma, theta_norm, variant
+        )
+        run = simulate(
+            *np.broadcast_arrays(*map(np.atleast_1d, (k, eta, rho))),
+            radius=radius,
+            n=n,
+            d=d,
+            n_subsets=n_subsets,
+            n_matrices=n_matrices,
+            n_starts=n_starts,
+            sigma=sigma,
+            theta_norm=theta_norm,
+            maximizer=maximizer,
+            random_state=random_state,
+        )
+        display = cls(
+            **curves,
+            simulated_sharpness=run.sharpness,
+            simulated_diversity=run.diversity,
+            sharpness_error=run.sharpness_error,
+            diversity_error=run.diversity_error,
+            labels=labels,
+            name=name,
+        )
+        return display.plot(ax, **kwargs)
+
+    def plot(self, ax=None, *, color=None, bounds="both", legend=True):
+        """Draw the bounds as lines and the simulation as points.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure. Several methods fit on one.
+        color : color, default=None
+            The next colour of the palette if None.
+        bounds : {"both", "upper"}, default="both"
+            Which bounds to draw, if the lower one is known.
+        legend : bool, default=True
+
+        Returns
+        -------
+        display : TheoryDisplay
+        """
+        if bounds not in ("both", "upper"):
+            raise InvalidInputError(
+                f"bounds must be 'both' or 'upper', got {bounds!r}."
+            )
+        ax = self._start(ax)
+        n_before = sum(line.get_gid() == "theory" for line in ax.lines)
+        color = colour(n_before) if color is None else color
+        prefix = "" if self.name is None else f"{self.name}, "
+        diversity = np.asarray(self.diversity, dtype=float)
+        upper = np.asarray(self.upper, dtype=float)
+        look = {"color": color, "lw": 1.6}
+        (self.upper_line_,) = ax.plot(
+            upper, diversity, label=f"{prefix}upper bound", gid="theory", **look
+        )
+        self.lower_line_ = self.points_ = None
+        if bounds == "both" and self.lower is not None:
+            lower = np.asarray(self.lower, dtype=float)
+            lower = np.where(lower > 0, lower, np.nan)
+            (self.lower_line_,) = ax.plot(
+                lower, diversity, ls="--", label=f"{prefix}lower bound", **look
+            )
+        if self.simulated_sharpness is not None:
+            self._draw_simulation(ax, color, n_before, f"{prefix}simulated")
+        ax.set(xlabel="Sharpness", ylabel="Diversity")
+        tidy(ax)
+        if legend:
+            ax.legend(fontsize=9)
+        if self.labels is not None:
+            place_labels(ax, upper, diversity, self.labels)
+        return self
+
+    def _draw_simulation(self, ax, color, n_before, label):
+        self.points_ = ax.errorbar(
+            self.simulated_sharpness,
+            self.simulated_diversity,
+            xerr=self.sharpness_error,
+            yerr=self.diversity_error,
+            fmt=marker(n_before),
+            ms=6,
+            mec="black",
+            mew=0.6,
+            elinewidth=1,
+            color=color,
+            label=label,
+        )
+
+
+def theory_curves(k, eta, rho, radius, n, d, n_subsets, sigma, theta_norm, variant):
+    """Diversity and bounds of sharpness for each setting, as arrays (n_points,)."""
+    settings = list(np.broadcast(*map(np.atleast_1d, (k, eta, rho))))
+    rows = []
+    for steps, step, perturbation in settings:
+        model = {"eta": float(step), "rho": float(perturbation), "n": n, "d": d}
+        model["variant"] = variant
+        reach = {"radius": radius, "theta_norm": theta_norm}
+        if n_subsets == 1:
+            diversity = sam_diversity(int(steps), sigma=sigma, **model)
+            bounds = sam_sharpness_bounds(int(steps), **reach, **model)
+        else:
+            model["n_subsets"] = n_subsets
+            diversity = subset_diversity(
+                int(steps), sigma=sigma, theta_norm=theta_norm, **model
+            )
+            upper = subset_sharpness_bound(int(steps), **reach, **model)
+            bounds = (np.nan, upper)
+        rows.append((diversity, *bounds))
+    diversity, lower, upper = np.array(rows).T
+    known = None if np.isnan(lower).all() else lower
+    return {"diversity": diversity, "lower": known, "upper": upper}

@@ -1,0 +1,23 @@
+"""Sharpness and diversity in theory: Theorems 1 and 2 and their simulation."""
+
+from sklearn_sharpbalance.theory._moments import narayana, wishart_moment
+from sklearn_sharpbalance.theory._simulate import SimulationResult, simulate
+from sklearn_sharpbalance.theory._theorems import (
+    phi,
+    sam_diversity,
+    sam_sharpness_bounds,
+    subset_diversity,
+    subset_sharpness_bound,
+)
+
+__all__ = [
+    "SimulationResult",
+    "narayana",
+    "phi",
+    "sam_diversity",
+    "sam_sharpness_bounds",
+    "simulate",
+    "subset_diversity",
+    "subset_sharpness_bound",
+    "wishart_moment",
+]

@@ -1,0 +1,217 @@
+"""Monte-Carlo simulation of the linear model behind Theorems 1 and 2."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["SimulationResult", "simulate"]
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """What :func:`simulate` measured, one row per data matrix.
+
+    Attributes
+    ----------
+    diversities : ndarray of shape (n_matrices, ...)
+        Variance of the predictions over the starts, mean over the test points.
+    sharpnesses : ndarray of shape (n_matrices, ...)
+        Largest rise of the training loss within the radius, at the mean weights.
+    """
+
+    diversities: np.ndarray
+    sharpnesses: np.ndarray
+
+    @property
+    def diversity(self):
+        """Mean over the data matrices."""
+        return self.diversities.mean(axis=0)
+
+    @property
+    def sharpness(self):
+        """Mean over the data matrices."""
+        return self.sharpnesses.mean(axis=0)
+
+    @property
+    def diversity_error(self):
+        """Standard error of the mean."""
+        return _standard_error(self.diversities)
+
+    @property
+    def sharpness_error(self):
+        """Standard error of the mean."""
+        return _standard_error(self.sharpnesses)
+
+
+def _standard_error(values: np.ndarray) -> np.ndarray:
+    return values.std(axis=0, ddof=1) / np.sqrt(len(values))
+
+
+def simulate(
+    k,
+    eta,
+    rho,
+    *,
+    radius=0.5,
+    n=3000,
+    d=150,
+    n_test=1000,
+    n_subsets=1,
+    n_matrices=50,
+    n_starts=50,
+    sigma=1.0,
+    theta_norm=1.0,
+    maximizer="exact",
+    random_state=None,
+) -> SimulationResult:
+    r"""Train linear models with SAM on random data and measure them.
+
+    Parameters
+    ----------
+    k : int or array-like of int
+        Steps of SAM; broadcast with ``eta`` and ``rho``, so that a grid is measured on
+        the same matrices.
+    eta, rho : float or array-like of float
+        Step size and perturbation of SAM.
+    radius : float, default=0.5
+        Radius :math:`\rho_0` within which sharpness is measured.
+    n, d, n_test : int, default=3000, 150, 1000
+        Training samples, features, test samples.
+    n_subsets : int, default=1
+        Parts of the data; each start trains on one of them, drawn at random.
+    n_matrices, n_starts : int, default=50, 50
+        Data sets, and starting weights for each.
+    sigma : float, default=1.0
+        Standard deviation of the entries of the starting weights.
+    theta_norm : float, default=1.0
+        Length of the teacher's weights.
+    maximizer : {"exact", "ascent"}, default="exact"
+        How the largest rise is found: by the secular equation of the trust-region
+        problem, to rounding error, or as in the paper by 50 steps of projected
+        gradient ascent with step 0.01 from zero, which finds at most as much.
+    random_state : None, int or Generator, default=None
+        Seed.
+
+    Returns
+    -------
+    SimulationResult
+        With arrays of shape (n_matrices, \*broadcast shape).
+
+    Notes
+    -----
+    Nothing is iterated: :math:`\theta_k = \theta^* + B^k(\theta_0 - \theta^*)` is
+    evaluated in the eigenbasis of :math:`A^\top A`, where :math:`B` is diagonal. As in
+    the theorems, sharpness is measured at the expectation of :math:`\theta_k` over
+    starts (and parts), on all of A.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.theory import sam_diversity, simulate
+    >>> sizes = {"n": 60, "d": 20}
+    >>> run = simulate(2, 0.1, 0.2, n_matrices=200, random_state=0, **sizes)
+    >>> expected = sam_diversity(2, eta=0.1, rho=0.2, **sizes)
+    >>> bool(abs(run.diversity / expected - 1) < 0.05)
+    True
+    """
+    if maximizer not in ("exact", "ascent"):
+        raise InvalidInputError(
+            f"Unknown maximizer {maximizer!r}. Choose 'exact' or 'ascent'."
+        )
+    if n_subsets < 1 or n % n_subsets:
+        raise InvalidInputError(
+            f"n_subsets must be at least 1 and divide n={n}, got {n_subsets}."
+        )
+    if n_matrices < 2 or n_starts < 2:
+        raise InvalidInputError(
+            "n_matrices and n_starts must be at least 2 for variances, got "
+            f"{n_matrices} and {n_starts}."
+        )
+    k, eta, rho = np.broadcast_arrays(np.asarray(k), np.asarray(eta), np.asarray(rho))
+    rng = np.random.default_rng(random_state)
+    teacher = np.zeros(d)
+    teacher[0] = theta_norm  # the law of A has no preferred direction
+    find = _exact_maximum if maximizer == "exact" else _ascent_maximum
+    grid = (k.ravel(), eta.ravel(), rho.ravel())
+    shape = (n_matrices, *k.shape)
+    diversities, sharpnesses = np.empty((2, n_matrices, k.size))
+    for row in range(n_matrices):
+        A = rng.standard_normal((n, d)) / np.sqrt(d)
+        T = rng.standard_normal((n_test, d)) / np.sqrt(d)
+        starts = rng.standard_normal((n_starts, d)) * sigma
+        which = rng.integers(n_subsets, size=n_starts)
+        parts = A.reshape(n_subsets, -1, d)
+        diversities[row], sharpnesses[row] = _measure(
+            A, T, parts, which, starts, teacher, grid, radius, find
+        )
+    return SimulationResult(diversities.reshape(shape), sharpnesses.reshape(shape))
+
+
+def _measure(A, T, parts, which, starts, teacher, grid, radius, find):
+    """Diversity and sharpness on one data set, for each point of the grid (P,)."""
+    spectrum, basis = np.linalg.eigh(parts.swapaxes(1, 2) @ parts)  # (S, d), (S, d, d)
+    if len(parts) == 1:
+        curvature, axes = spectrum[0], basis[0]
+    else:
+        curvature, axes = np.linalg.eigh(A.T @ A)  # (d,), (d, d)
+    # Only T'T matters for the mean square of T x: a root of d rows in place of T.
+    root = np.linalg.qr(T, mode="r")  # (min(n_test, d), d)
+    outputs = root @ basis  # (S, rows, d)
+    wanted = teacher @ basis  # (S, d)
+    members = [np.flatnonzero(which == s) for s in range(len(parts))]
+    away = [(starts[rows] - teacher) @ basis[s] for s, rows in enumerate(members)]
+    results = []
+    for k, eta, rho in zip(*grid):
+        shrink = (1 - eta * spectrum - eta * rho * spectrum**2) ** k  # (S, d)
+        predictions = np.concatenate(
+            [(shrink[s] * away[s]) @ outputs[s].T for s in range(len(parts))]
+        )  # (starts, rows)
+        spread = predictions - predictions.mean(axis=0)
+        diversity = np.sum(spread**2) / (len(T) * (len(starts) - 1))
+        mean_error = np.einsum("sij,sj->i", basis, shrink * wanted) / len(parts)
+        gradient = curvature * (mean_error @ axes)  # (d,), in the basis of A'A
+        results.append((diversity, find(curvature, gradient, radius)))
+    return np.array(results).T
+
+
+def _exact_maximum(curvature: np.ndarray, gradient: np.ndarray, radius: float) -> float:
+    r"""Maximum of :math:`\frac12 e'De + g'e` over :math:`\|e\| \le` radius.
+
+    Strong duality holds for one quadratic constraint: the maximum is the minimum over
+    :math:`\mu \ge \max D` of :math:`\frac12 (\mu r^2 + \sum_i g_i^2 / (\mu - D_i))`,
+    found where its derivative vanishes.
+    """
+    top = curvature.max()
+    length = np.linalg.norm(gradient)
+    if radius == 0:
+        return 0.0
+    if length == 0:
+        return 0.5 * top * radius**2
+    low = np.abs(gradient[curvature == top]).max() / radius
+    high = length / radius
+    gaps = top - curvature
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if middle in (low, high):
+            break
+        if np.sum((gradient / (middle + gaps)) ** 2) > radius**2:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * ((top + high) * radius**2 + np.sum(gradient**2 / (high + gaps)))
+
+
+def _ascent_maximum(
+    curvature: np.ndarray,
+    gradient: np.ndarray,
+    radius: float,
+    step: float = 0.01,
+    n_steps: int = 50,
+) -> float:
+    """What projected gradient ascent from zero finds of the same maximum."""
+    point = np.zeros_like(gradient)
+    for _ in range(n_steps):
+        point = point + step * (curvature * point + gradient)
+        point *= min(1.0, radius / max(np.linalg.norm(point), 1e-300))
+    return float(0.5 * np.sum(curvature * point**2) + gradient @ point)

@@ -1,0 +1,115 @@
+"""Products with the Hessian, against the Hessian itself."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse.linalg import eigsh
+from torch import nn
+
+from sklearn_sharpbalance.autodiff import (
+    HessianOperator,
+    flatten_tensors,
+    hessian_vector_product,
+    unflatten_like,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests import reference
+from tests.autodiff.zoo import BY_OTHERS, BY_RULES, build, cross_entropy
+
+NAMES = ["mlp", "embedding", "dict", "transformer", "lstm", "tied"]
+
+
+def problem(name):
+    module, X, y = build((BY_RULES | BY_OTHERS)[name])
+    return module, cross_entropy, X, y
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_equal_the_full_hessian(name):
+    args = problem(name)
+    expected = reference.hessian(*args)
+    vectors = torch.randn(len(expected), 2, dtype=torch.float64)
+    actual = HessianOperator(*args) @ vectors
+    torch.testing.assert_close(actual, expected @ vectors, rtol=1e-5, atol=1e-7)
+
+
+def test_function_equals_operator_and_chunks_do_not_matter():
+    args = problem("mlp")
+    operator = HessianOperator(*args)
+    vector = torch.randn(operator.shape[0], dtype=torch.float64)
+    for chunk_size in (1, 2, 5):
+        actual = hessian_vector_product(*args, vector, chunk_size=chunk_size)
+        torch.testing.assert_close(actual, operator @ vector)
+
+
+def test_gradient_is_the_mean_of_the_samples():
+    args = problem("mlp")
+    expected = reference.per_sample_gradients(*args).mean(0)
+    torch.testing.assert_close(
+        HessianOperator(*args, chunk_size=2).gradient(), expected
+    )
+
+
+def test_top_eigenvalue_by_lanczos():
+    args = problem("mlp")
+    expected = torch.linalg.eigvalsh(reference.hessian(*args))[-1]
+    operator = HessianOperator(*args).to_scipy()
+    v0 = np.ones(operator.shape[0])
+    top = eigsh(operator, k=1, which="LA", v0=v0, return_eigenvectors=False)
+    np.testing.assert_allclose(top[0], expected, rtol=1e-6)
+
+
+def test_linear_loss_has_no_curvature():
+    layer = nn.Linear(3, 1)
+    product = hessian_vector_product(
+        layer,
+        lambda out, y: out[:, 0] * y,
+        torch.ones(2, 3),
+        torch.ones(2),
+        torch.ones(4),
+    )
+    assert torch.equal(product, torch.zeros(4))
+
+
+def test_module_is_given_back_as_it_was():
+    module, *rest = problem("mlp")
+    gradients = [torch.ones_like(p) for p in module.parameters()]
+    for p, g in zip(module.parameters(), gradients):
+        p.grad = g
+    before = {k: v.clone() for k, v in module.state_dict().items()}
+    operator = HessianOperator(module, *rest)
+    operator @ torch.ones(operator.shape[0])
+    assert module.training
+    for p, g in zip(module.parameters(), gradients):
+        assert p.grad is g
+        assert torch.equal(g, torch.ones_like(g))
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+
+
+def test_wrong_vector():
+    args = problem("mlp")
+    with pytest.raises(InvalidInputError, match=r"shape \(83,\). Got \(5,\)"):
+        HessianOperator(*args) @ torch.ones(5)
+
+
+def test_no_trainable_parameters():
+    module, *rest = problem("mlp")
+    with pytest.raises(InvalidInputError, match="no trainable parameters"):
+        HessianOperator(module.requires_grad_(False), *rest)
+
+
+def test_flattening_round_trip():
+    tensors = [torch.randn(2, 3), torch.randn(()), torch.randn(4)]
+    pieces = unflatten_like(flatten_tensors(tensors), tensors)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, pieces))
+    assert [p.shape for p in pieces] == [t.shape for t in tensors]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_cuda(name):
+    module, loss_fn, X, y = problem(name)
+    expected = reference.hessian(module, loss_fn, X, y)
+    vector = torch.randn(len(expected), dtype=torch.float64)
+    actual = hessian_vector_product(module.cuda(), loss_fn, X, y, vector)
+    torch.testing.assert_close(actual.cpu(), expected @ vector, rtol=1e-5, atol=1e-7)

@@ -1,0 +1,177 @@
+"""All engines give the same members for the same states, data, phase and masks."""
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback, EpochScoring
+
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, SmallCNN
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
+from sklearn_sharpbalance.ensemble.plan import Settings
+from sklearn_sharpbalance.members import (
+    Phase,
+    TrainingData,
+    as_skorch_net,
+    initial_state,
+    member_net,
+    part_sizes,
+)
+from sklearn_sharpbalance.members.augment import RandomCropFlip
+from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.optim import ASAM, GSAM, SAM, FriendlySAM
+
+
+def table(n=90, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 6)).astype(np.float32)
+    y = (X[:, 0] + 0.3 * rng.normal(size=n) > 0).astype(np.int64) + (X[:, 1] > 1)
+    weight = rng.uniform(0.5, 1.5, size=n).astype(np.float32)
+    return TrainingData(X, y, weight)
+
+
+def pictures(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(3, size=n)
+    X = rng.integers(0, 120, size=(n, 1, 8, 8)) + 60 * y[:, None, None, None]
+    return TrainingData(X.astype(np.uint8), y.astype(np.int64))
+
+
+def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **phase):
+    """Weights and losses of two members after two phases with masks."""
+    shape = data.X.shape[1:]
+    net = as_skorch_net(module, shape, 3, kwargs)
+    statistics = (torch.tensor(data.X.mean(), dtype=torch.float32), torch.tensor(2.0))
+    net = member_net(net, 3, statistics=statistics, sam=sam, device=device)
+    states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
+    rng = np.random.default_rng(5)
+    for p in range(n_phases):
+        masks = rng.random((2, len(data))) < (0.4, 0.7)[p]
+        sizes = part_sizes(masks, batch_size=32)
+        stretch = Phase(
+            "balanced", 2 * p, 2 * p + 2, 4, sizes, (0.05, 0.2), cosine, **phase
+        )
+        states = engine.run_phase(net, states, data, stretch, masks)
+    return states
+
+
+def assert_same(states, reference, tol):
+    for got, want in zip(states, reference):
+        for key, value in want.module.items():
+            torch.testing.assert_close(got.module[key], value, atol=tol, rtol=tol)
+        for a, b in zip(got.history, want.history):
+            assert a["epoch"] == b["epoch"]
+            assert a["train_loss"] == pytest.approx(b["train_loss"], abs=tol)
+            assert a["lr"] == pytest.approx(b["lr"], rel=1e-5)
+        for key, entries in want.optimizer["state"].items():
+            for name, value in entries.items():
+                other = got.optimizer["state"][key][name]
+                torch.testing.assert_close(other, value, atol=tol, rtol=tol)
+        assert len(got.history) == len(want.history)
+
+
+MLP_KWARGS = {"module__hidden": (16, 8)}
+
+
+WITH_ADAM = NeuralNetClassifier(
+    MLP,
+    criterion=torch.nn.CrossEntropyLoss,
+    optimizer=torch.optim.Adam,
+    lr=0.01,
+    module__n_features=6,
+    module__n_classes=3,
+)
+
+
+@pytest.mark.parametrize("sam", [SAM, ASAM, GSAM, FriendlySAM])
+@pytest.mark.parametrize("estimator", [MLP, WITH_ADAM], ids=["SGD", "Adam"])
+def test_stacked_equals_skorch(sam, estimator):
+    want = run(SkorchEngine(), table(), estimator, MLP_KWARGS, sam=sam)
+    got = run(StackedEngine(), table(), estimator, MLP_KWARGS, sam=sam)
+    assert_same(got, want, 2e-5)
+
+
+@pytest.mark.parametrize("transform", [None, RandomCropFlip(padding=1)])
+def test_graph_steps_equal_skorch_on_the_cpu(transform):
+    """The captured step is the same code; here it runs without being captured."""
+    want = run(SkorchEngine(), pictures(), SmallCNN, {}, transform=transform)
+    got = run(GraphEngine(), pictures(), SmallCNN, {}, transform=transform)
+    assert_same(got, want, 2e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("transform", [None, RandomCropFlip(padding=1)])
+def test_graph_equals_skorch_on_a_gpu(transform):
+    options = {"transform": transform, "device": "cuda"}
+    want = run(SkorchEngine(), pictures(), SmallCNN, {}, **options)
+    got = run(GraphEngine(), pictures(), SmallCNN, {}, **options)
+    assert_same(got, want, 5e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sam", [SAM, ASAM, GSAM, FriendlySAM])
+def test_graph_and_stacked_equal_skorch_for_tables_on_a_gpu(sam):
+    want = run(SkorchEngine(), table(), MLP, MLP_KWARGS, sam=sam, device="cuda")
+    for engine in (GraphEngine(), StackedEngine()):
+        got = run(engine, table(), MLP, MLP_KWARGS, sam=sam, device="cuda")
+        assert_same(got, want, 1e-3)
+
+
+def test_epoch_callbacks_see_the_same_nets_in_every_engine():
+    """A callback that looks at the weights, and skorch's own scoring."""
+    data = table()
+    histories = {}
+    for engine in ("skorch", "stacked"):
+        clf = DeepEnsembleClassifier(
+            n_estimators=2,
+            max_epochs=3,
+            batch_size=32,
+            engine=engine,
+            validation_fraction=0.2,
+            callbacks=[WeightNorm(), ("f1", EpochScoring("f1_macro", name="f1"))],
+            random_state=0,
+        ).fit(data.X, data.y)
+        histories[engine] = clf.history_
+    for got, want in zip(*histories.values()):
+        assert len(got) == 3
+        for name in ("norm", "f1", "valid_acc", "valid_loss", "train_loss"):
+            assert [row[name] for row in got] == pytest.approx(
+                [row[name] for row in want], rel=1e-4
+            )
+
+
+class WeightNorm(Callback):
+    def on_epoch_end(self, net, **kwargs):
+        norm = sum(p.detach().square().sum().item() for p in net.module_.parameters())
+        net.history.record("norm", norm)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"engine": "graph"}, "the device is cpu, not cuda"),
+        ({"engine": "stacked", "train_transform": "crop_flip"}, "one RNG per member"),
+        ({"engine": "stacked", "estimator": torch.nn.LazyLinear}, "not a chain of"),
+    ],
+)
+def test_an_engine_that_cannot_says_why(params, message):
+    data = table()
+    if params.get("train_transform"):
+        data = pictures()
+    with pytest.raises(ValueError, match=message):
+        SharpBalance(device="cpu", **params).fit(data.X, data.y)
+
+
+def test_auto_says_why_it_did_not_take_a_faster_engine():
+    data = pictures()
+    clf = DeepEnsembleClassifier(n_estimators=1, max_epochs=1, device="cpu")
+    clf.fit(data.X, data.y)
+    assert clf.engine_.name == "skorch"
+    assert "not stacked: SmallCNN is not a chain" in clf.engine_.reason
+    assert "not graph: the device is cpu" in clf.engine_.reason
+
+
+def test_settings_serve_as_a_request():
+    settings = Settings(1, 1, (0.0,), "sgd", cosine)
+    assert SkorchEngine.refusal(None, None, settings) is None

@@ -1,0 +1,165 @@
+"""Average-case and SAM-sharpness against a quadratic's expectation and loops."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import average_case_sharpness, sam_sharpness
+from sklearn_sharpbalance.metrics.flatness._weights import Weights
+from tests.metrics.nets import (
+    SquaredError,
+    dense_hessian,
+    make_net,
+    mean_loss,
+    mlp,
+    samples,
+)
+
+
+@pytest.fixture
+def quadratic():
+    """Net and samples at an exact minimum: no linear term adds noise to the mean."""
+    net = make_net(nn.Linear(3, 2), SquaredError)
+    X, y = samples(20, C=2)
+    with torch.no_grad():
+        design = np.c_[X, np.ones(20)]
+        best = np.linalg.lstsq(design, np.eye(2)[y], rcond=None)[0].T
+        net.module_.weight.copy_(torch.as_tensor(best[:, :3]))
+        net.module_.bias.copy_(torch.as_tensor(best[:, 3]))
+    return net, X, y
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_average_case_of_a_quadratic(quadratic, adaptive):
+    net, X, y = quadratic
+    _, w = mean_loss(*quadratic)
+    H = dense_hessian(*quadratic)
+    scale = w.numpy() ** 2 if adaptive else np.ones(8)
+    expected = 0.3**2 / 2 * (scale * np.diag(H)).sum()
+    # Var[e^T H e / 2] = tr((S H)^2) / 2 with covariance S.
+    S = 0.3**2 * np.diag(scale)
+    error = np.sqrt(np.trace(S @ H @ S @ H) / 2 / 600)
+    found = average_case_sharpness(
+        net, X, y, rho=0.3, adaptive=adaptive, n_draws=600, random_state=0
+    )
+    assert found == pytest.approx(expected, abs=4 * error)
+    assert 4 * error < expected / 2
+
+
+def test_sam_sharpness_of_a_quadratic(quadratic):
+    net, X, y = quadratic
+    H = dense_hessian(*quadratic)
+    expected = 0.2**2 / 2 * np.trace(H) / 8
+    found = sam_sharpness(net, X, y, rho=0.2, n_draws=800, random_state=0)
+    spread = 0.2**2 / 2 * np.std(np.linalg.eigvalsh(H)) / np.sqrt(8)
+    assert found == pytest.approx(expected, abs=4 * spread / np.sqrt(800))
+
+
+def recorded_rises(monkeypatch, net, X, y, call):
+    """Mean loss rise over the weights that were tried, by torch.func."""
+    written, write = [], Weights.write
+
+    def spy(self, vector):
+        written.append(vector.clone())
+        write(self, vector)
+
+    monkeypatch.setattr(Weights, "write", spy)
+    value = call()
+    loss, w = mean_loss(net, X, y)
+    torch.testing.assert_close(written[-1], w, rtol=0, atol=0)
+    rises = [(loss(v) - loss(w)).item() for v in written[:-1]]
+    return value, rises, torch.stack(written[:-1]) - w
+
+
+def test_sam_sharpness_is_the_mean_rise_at_a_fixed_distance(monkeypatch):
+    net, (X, y) = mlp(), samples(30)
+    value, rises, eps = recorded_rises(
+        monkeypatch, net, X, y, lambda: sam_sharpness(net, X, y, rho=0.1, n_draws=7)
+    )
+    assert len(rises) == 7
+    assert value == pytest.approx(np.mean(rises), rel=1e-9)
+    np.testing.assert_allclose(eps.norm(dim=1), 0.1, rtol=1e-9)
+
+
+def test_adaptive_length_is_relative(monkeypatch):
+    net, (X, y) = mlp(), samples(30)
+    _, _, eps = recorded_rises(
+        monkeypatch,
+        net,
+        X,
+        y,
+        lambda: sam_sharpness(net, X, y, rho=0.1, n_draws=3, adaptive=True),
+    )
+    _, w = mean_loss(net, X, y)
+    np.testing.assert_allclose((eps / w).norm(dim=1), 0.1, rtol=1e-9)
+
+
+def test_gaussian_noise_has_the_size_of_each_weight(monkeypatch):
+    net, (X, y) = mlp((3, 30, 4)), samples(10)
+    _, rises, eps = recorded_rises(
+        monkeypatch,
+        net,
+        X,
+        y,
+        lambda: average_case_sharpness(net, X, y, rho=0.2, n_draws=50),
+    )
+    _, w = mean_loss(net, X, y)
+    relative = (eps / w.abs()).numpy()
+    assert relative.std() == pytest.approx(0.2, rel=0.05)
+    assert abs(relative.mean()) < 0.01
+    assert len(rises) == 50
+
+
+def test_average_case_does_not_see_the_scale_of_layers():
+    X, y = samples(10)
+    net, scaled = mlp((3, 6, 4)), mlp((3, 6, 4))
+    with torch.no_grad():
+        scaled.module_[0].weight.mul_(8)
+        scaled.module_[0].bias.mul_(8)
+        scaled.module_[2].weight.div_(8)
+    found = [
+        average_case_sharpness(each, X, y, random_state=0) for each in (net, scaled)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("metric", [average_case_sharpness, sam_sharpness])
+def test_batches_average_to_the_value(metric):
+    net, (X, y) = mlp(), samples(23)
+    kwargs = {"batch_size": 5, "n_batches": None, "n_draws": 3, "random_state": 0}
+    values = metric(net, X, y, return_batches=True, **kwargs)
+    assert values.shape == (5,)
+    mean = metric(net, X, y, **kwargs)
+    assert mean == pytest.approx(np.average(values, weights=[5, 5, 5, 5, 3]), rel=1e-9)
+    alone = metric(net, X[5:10], y[5:10], **kwargs)
+    assert alone == pytest.approx(values[1], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("metric", "adaptive"), [(average_case_sharpness, True), (sam_sharpness, False)]
+)
+def test_pruned_weights_stay_zero(monkeypatch, metric, adaptive):
+    net, (X, y) = mlp(), samples(10)
+    with torch.no_grad():
+        net.module_[0].weight[:, 0] = 0
+    _, _, eps = recorded_rises(
+        monkeypatch,
+        net,
+        X,
+        y,
+        lambda: metric(net, X, y, n_draws=3, mask=None if adaptive else "nonzero"),
+    )
+    first = eps[:, :15].reshape(3, 5, 3)
+    assert (first[:, :, 0] == 0).all()
+    assert (first[:, :, 1:] != 0).all()
+
+
+@pytest.mark.parametrize("metric", [average_case_sharpness, sam_sharpness])
+def test_wrong_options_are_refused(metric):
+    net, (X, y) = mlp(), samples(5)
+    with pytest.raises(InvalidInputError, match="rho must be positive, got -1"):
+        metric(net, X, y, rho=-1)
+    with pytest.raises(InvalidInputError, match="n_draws must be a positive integer"):
+        metric(net, X, y, n_draws=0)

@@ -1,0 +1,140 @@
+"""Trace and largest eigenvalue against the dense Hessian."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse.linalg import ArpackNoConvergence
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
+from sklearn_sharpbalance.metrics import hessian_top_eigenvalue, hessian_trace
+from sklearn_sharpbalance.metrics.flatness import hessian
+from tests.metrics.nets import (
+    NoisyNet,
+    SquaredError,
+    dense_hessian,
+    ensemble_of,
+    make_net,
+    mlp,
+    samples,
+)
+
+
+def test_trace_lies_within_its_error():
+    net, (X, y) = mlp(), samples(20)
+    H = dense_hessian(net, X, y)
+    trace, error = hessian_trace(
+        net, X, y, n_probes=300, random_state=0, return_std_error=True
+    )
+    assert trace == pytest.approx(np.trace(H), abs=4 * error)
+    # Hutchinson with signs: variance 2 (|H|_F^2 - |diag H|^2) a probe.
+    variance = 2 * (np.square(H).sum() - np.square(np.diag(H)).sum())
+    assert error == pytest.approx(np.sqrt(variance / 300), rel=0.25)
+
+
+def test_trace_of_a_diagonal_hessian_is_exact():
+    """Random signs leave no error without off-diagonal entries."""
+    net = make_net(nn.Linear(3, 2, bias=False), SquaredError)
+    X, y = np.eye(3), np.array([0, 1, 0])
+    trace, error = hessian_trace(net, X, y, n_probes=2, return_std_error=True)
+    assert trace == pytest.approx(2.0, rel=1e-12)
+    assert error == pytest.approx(0, abs=1e-12)
+
+
+def test_one_probe_says_that_its_error_is_unknown():
+    net, (X, y) = mlp(), samples(10)
+    _, error = hessian_trace(net, X, y, n_probes=1, return_std_error=True)
+    assert error == np.inf
+
+
+def test_error_of_an_ensemble_counts_shared_probes():
+    X, y = samples(20)
+    net = mlp()
+    twins = ensemble_of([net, net], range(4))
+    kwargs = {"n_probes": 30, "random_state": 0, "return_std_error": True}
+    value, error = hessian_trace(net, X, y, **kwargs)
+    assert hessian_trace(twins, X, y, **kwargs) == pytest.approx((value, error))
+    values, errors = hessian_trace(twins, X, y, per_member=True, **kwargs)
+    np.testing.assert_allclose(values, [value] * 2)
+    np.testing.assert_allclose(errors, [error] * 2)
+
+
+@pytest.mark.parametrize("make", [mlp, lambda: make_net(NoisyNet())])
+def test_largest_eigenvalue_equals_the_dense_one(make):
+    net = make()
+    X, y = samples(10, (2, 4, 4), 3) if make is not mlp else samples(10)
+    net.module_.eval()
+    expected = np.linalg.eigvalsh(dense_hessian(net, X, y))[-1]
+    found = hessian_top_eigenvalue(net, X, y, tol=1e-10, batch_size=4, random_state=0)
+    assert found == pytest.approx(expected, rel=1e-8)
+    rough = hessian_top_eigenvalue(net, X, y, random_state=1)
+    assert rough == pytest.approx(expected, rel=1e-3)
+
+
+def test_largest_means_in_value_not_in_magnitude():
+    class Downhill(SquaredError):
+        def forward(self, output, y):
+            return -super().forward(output, y)
+
+    net = make_net(nn.Linear(2, 2, bias=False), Downhill)
+    X, y = np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([0, 1])
+    found = hessian_top_eigenvalue(net, X, y, tol=0, random_state=0)
+    assert found == pytest.approx(-0.5, rel=1e-9)
+
+
+def test_spread_over_batches():
+    net, (X, y) = mlp(), samples(15)
+    kwargs = {"batch_size": 5, "tol": 1e-10, "random_state": 0}
+    values = hessian_top_eigenvalue(net, X, y, return_batches=True, **kwargs)
+    expected = [
+        np.linalg.eigvalsh(dense_hessian(net, X[i : i + 5], y[i : i + 5]))[-1]
+        for i in (0, 5, 10)
+    ]
+    np.testing.assert_allclose(values, expected, rtol=1e-7)
+    assert values.mean() >= hessian_top_eigenvalue(net, X, y, **kwargs)
+
+    traces = hessian_trace(net, X, y, batch_size=4, random_state=0, return_batches=True)
+    whole = hessian_trace(net, X, y, batch_size=4, random_state=0)
+    assert whole == pytest.approx(np.average(traces, weights=[4, 4, 4, 3]), rel=1e-9)
+    assert whole == pytest.approx(hessian_trace(net, X, y, random_state=0), rel=1e-9)
+
+
+def test_masked_weights_do_not_count():
+    net, (X, y) = mlp(), samples(12)
+    with torch.no_grad():
+        net.module_[0].weight[:, 1] = 0
+    keep = np.ones(len(dense_hessian(net, X, y)), dtype=bool)
+    keep[:15] = np.tile([True, False, True], 5)
+    H = dense_hessian(net, X, y)[np.ix_(keep, keep)]
+    found = hessian_top_eigenvalue(net, X, y, mask="nonzero", tol=1e-10, random_state=0)
+    assert found == pytest.approx(np.linalg.eigvalsh(H)[-1], rel=1e-8)
+    trace, error = hessian_trace(
+        net, X, y, mask="nonzero", n_probes=200, random_state=0, return_std_error=True
+    )
+    assert trace == pytest.approx(np.trace(H), abs=4 * error)
+
+
+def test_a_single_weight_is_enough():
+    net = make_net(nn.Linear(1, 2, bias=False), SquaredError)
+    mask = {"weight": [[1], [0]]}
+    X, y = np.array([[3.0]]), np.array([0])
+    assert hessian_top_eigenvalue(net, X, y, mask=mask) == pytest.approx(9.0)
+
+
+def test_what_cannot_be_done_is_told():
+    net, (X, y) = mlp(), samples(12)
+    nothing = {name: np.zeros(p.shape) for name, p in net.module_.named_parameters()}
+    with pytest.raises(InvalidInputError, match="mask leaves no weight"):
+        hessian_top_eigenvalue(net, X, y, mask=nothing)
+    with pytest.raises(InvalidInputError, match="n_probes must be a positive integer"):
+        hessian_trace(net, X, y, n_probes=0)
+
+
+def test_lanczos_without_convergence_is_told(monkeypatch):
+    def gives_up(*args, **kwargs):
+        raise ArpackNoConvergence("No convergence", np.array([]), np.zeros((0, 0)))
+
+    monkeypatch.setattr(hessian, "eigsh", gives_up)
+    message = r"Lanczos did not converge to tol=0.001 in 7 iterations. Raise max_iter"
+    with pytest.raises(SharpBalanceError, match=message):
+        hessian_top_eigenvalue(mlp(), *samples(12), max_iter=7)

@@ -1,0 +1,216 @@
+"""Scorers: signs, names, labels, pipelines, searches, and the metrics behind them."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import get_scorer as sklearn_scorer
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import SCORERS, get_scorer
+from tests.metrics.nets import ensemble_of, mlp, samples
+
+FLATNESS = {
+    "neg_adaptive_sharpness",
+    "neg_average_case_sharpness",
+    "neg_fisher_rao_norm",
+    "neg_hessian_top_eigenvalue",
+    "neg_hessian_trace",
+    "neg_mean_fisher_trace",
+    "neg_mean_input_curvature",
+    "neg_relative_flatness",
+    "neg_sam_sharpness",
+}
+PREDICTIONS = sorted(set(SCORERS) - FLATNESS)
+
+
+class Ensemble(ClassifierMixin, BaseEstimator):
+    """Logistic regressions on bootstrap samples; averages logits, not probabilities."""
+
+    def __init__(self, n_members=3, C=1.0):
+        self.n_members = n_members
+        self.C = C
+
+    def fit(self, X, y):
+        rng = np.random.default_rng(0)
+        self.classes_ = np.unique(y)
+        self.members_ = []
+        for _ in range(self.n_members):
+            rows = rng.integers(len(y), size=len(y) // 3)
+            self.members_.append(LogisticRegression(C=self.C).fit(X[rows], y[rows]))
+        return self
+
+    def member_predict_proba(self, X):
+        return np.stack([member.predict_proba(X) for member in self.members_])
+
+    def predict_proba(self, X):
+        mean = np.exp(np.log(self.member_predict_proba(X)).mean(axis=0))
+        return mean / mean.sum(axis=1, keepdims=True)
+
+    def predict(self, X):
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+@pytest.fixture(scope="module")
+def data():
+    X, y = make_classification(
+        240, n_informative=5, n_classes=3, class_sep=0.6, random_state=0
+    )
+    return X, np.array(["red", "green", "blue"])[y]
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return Ensemble().fit(*data)
+
+
+def test_every_metric_that_makes_sense_has_a_scorer():
+    expected = {
+        "disagreement",
+        "disagreement_error_ratio",
+        "ensemble_improvement_rate",
+        "kl_diversity",
+        "neg_area_under_risk_coverage",
+        "neg_brier_score",
+        "neg_double_fault",
+        "neg_expected_calibration_error",
+        "neg_nll",
+        "neg_nll_after_temperature",
+        "neg_q_statistic",
+        "unique_predictions",
+        "variance_diversity",
+    }
+    assert set(SCORERS) == expected | FLATNESS
+
+
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_scorer_is_the_signed_metric(name, fitted, data):
+    X, y = data
+    codes = np.searchsorted(fitted.classes_, y)
+    members, proba = fitted.member_predict_proba(X), fitted.predict_proba(X)
+    plain = name.removeprefix("neg_")
+    metric = getattr(metrics, {"nll": "negative_log_likelihood"}.get(plain, plain))
+    if plain in (
+        "disagreement",
+        "kl_diversity",
+        "unique_predictions",
+        "variance_diversity",
+    ):
+        value = metric(members)
+    elif plain == "ensemble_improvement_rate":
+        value = metric(codes, members, ensemble_proba=proba)
+    elif plain in ("disagreement_error_ratio", "double_fault", "q_statistic"):
+        value = metric(codes, members)
+    else:
+        value = metric(codes, proba)
+    score = SCORERS[name](fitted, X, y)
+    assert isinstance(score, float)
+    assert score == pytest.approx(-value if name.startswith("neg_") else value)
+    assert score != 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("neg_nll", "neg_log_loss"), ("neg_brier_score",) * 2]
+)
+def test_signs_and_values_are_those_of_scikit_learn(ours, theirs, fitted, data):
+    expected = sklearn_scorer(theirs)(fitted, *data)
+    assert get_scorer(ours)(fitted, *data) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_two_classes(name, data):
+    X, y = data
+    two = y != "red"
+    X, y = X[two], y[two]
+    assert np.isfinite(SCORERS[name](Ensemble().fit(X, y), X, y))
+
+
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_through_pipelines_and_searches(name, data):
+    X, y = data
+    pipeline = make_pipeline(StandardScaler(), Ensemble()).fit(X, y)
+    expected = SCORERS[name](pipeline[-1], pipeline[0].transform(X), y)
+    assert SCORERS[name](pipeline, X, y) == expected
+    nested = make_pipeline(make_pipeline(StandardScaler(), Ensemble())).fit(X, y)
+    assert SCORERS[name](nested, X, y) == expected
+    search = GridSearchCV(pipeline, {"ensemble__C": [1.0]}, cv=2).fit(X, y)
+    assert SCORERS[name](search, X, y) == expected
+
+
+def test_in_a_search_and_in_cross_validation(data):
+    X, y = data
+    search = GridSearchCV(
+        Ensemble(),
+        {"C": [1e-3, 10.0]},
+        scoring=get_scorer("kl_diversity"),
+        cv=2,
+    ).fit(X, y)
+    assert search.best_params_ == {"C": 10.0}  # regularised members are alike
+    several = cross_validate(
+        Ensemble(),
+        X,
+        y,
+        cv=2,
+        scoring={name: SCORERS[name] for name in ("neg_nll", "disagreement")},
+    )
+    assert (several["test_neg_nll"] < 0).all()
+    assert (several["test_disagreement"] > 0).all()
+    parallel = cross_val_score(
+        Ensemble(), X, y, cv=2, scoring=SCORERS["neg_nll"], n_jobs=2
+    )
+    np.testing.assert_allclose(parallel, several["test_neg_nll"])
+
+
+@pytest.mark.parametrize("name", sorted(FLATNESS))
+def test_flatness_of_an_ensemble(name):
+    classes = np.array(["ant", "bee", "cat", "dog"])
+    ensemble = ensemble_of([mlp(seed=s) for s in range(2)], classes)
+    X, y = samples(20)
+    metric = getattr(metrics, name.removeprefix("neg_"))
+    expected = metric(ensemble, X, classes[y], random_state=0)
+    assert SCORERS[name](ensemble, X, classes[y]) == -expected
+
+
+def test_options_reach_the_metric(fitted, data):
+    X, y = data
+    scorer = get_scorer("neg_expected_calibration_error", n_bins=3, strategy="quantile")
+    expected = metrics.expected_calibration_error(
+        y,
+        fitted.predict_proba(X),
+        n_bins=3,
+        strategy="quantile",
+        labels=fitted.classes_,
+    )
+    assert scorer(fitted, X, y) == -expected
+    assert "n_bins=3" in repr(scorer)
+    assert SCORERS["neg_expected_calibration_error"].options == {}
+    sharp = get_scorer("neg_adaptive_sharpness", rho=0.1)
+    assert sharp.options == {"random_state": 0, "rho": 0.1}
+
+
+@pytest.mark.parametrize("name", sorted(SCORERS))
+def test_scorers_can_be_pickled(name):
+    again = pickle.loads(pickle.dumps(SCORERS[name]))
+    assert repr(again) == repr(SCORERS[name])
+
+
+def test_estimators_without_members_are_told(data):
+    X, y = data
+    single = LogisticRegression().fit(X, y)
+    assert SCORERS["neg_nll"](single, X, y) < 0
+    with pytest.raises(
+        InvalidInputError, match="LogisticRegression has no method member"
+    ):
+        SCORERS["disagreement"](single, X, y)
+
+
+def test_unknown_names_are_told():
+    with pytest.raises(InvalidInputError, match=r"Unknown scorer 'ece'.*'neg_nll'"):
+        get_scorer("ece")

@@ -1,0 +1,292 @@
+"""Auto-PGD against exact maxima, random search and the invariances it promises."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
+from sklearn_sharpbalance.metrics import adaptive_sharpness
+from sklearn_sharpbalance.metrics.flatness._weights import Weights
+from sklearn_sharpbalance.metrics.flatness.worst_case import ascend, checkpoints
+from tests.metrics.nets import (
+    SquaredError,
+    dense_hessian,
+    make_net,
+    mean_loss,
+    mlp,
+    samples,
+)
+
+
+def quadratic_net(seed=0, bias=False):
+    return make_net(nn.Linear(3, 2, bias=bias), SquaredError, seed=seed)
+
+
+def quadratic_parts(net, X, y):
+    """Gradient (d,) and Hessian (d, d) of a loss that has no further terms."""
+    loss, origin = mean_loss(net, X, y)
+    gradient = torch.func.grad(loss)(origin).numpy()
+    return gradient, dense_hessian(net, X, y), origin.numpy()
+
+
+def maximum_in_l2_ball(g, H, rho):
+    """Largest ``g v + v H v / 2`` for ``|v| <= rho``, by the secular equation."""
+    values, vectors = np.linalg.eigh(H)
+    c = vectors.T @ g
+    top = values[-1]
+
+    def excess(shift):  # |(shift I - H)^-1 g| - rho falls with the shift
+        return np.linalg.norm(c / (shift - values)) - rho
+
+    shift = brentq(excess, top + 1e-9, top + np.linalg.norm(g) / rho + 1)
+    v = vectors @ (c / (shift - values))
+    return g @ v + v @ H @ v / 2
+
+
+def maximum_in_linf_ball(g, H, rho):
+    """A convex function is largest at a corner: try all."""
+    corners = rho * np.array(list(itertools.product([-1, 1], repeat=len(g))))
+    return max(g @ v + v @ H @ v / 2 for v in corners)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize(
+    ("norm", "exact"), [("l2", maximum_in_l2_ball), ("linf", maximum_in_linf_ball)]
+)
+@pytest.mark.parametrize("rho", [0.05, 0.5, 2.0])
+def test_reaches_and_never_exceeds_the_maximum_of_a_quadratic(
+    norm, exact, adaptive, rho
+):
+    X, y = samples(5, C=2)
+    for seed in range(4):
+        net = quadratic_net(seed)
+        g, H, w = quadratic_parts(net, X, y)
+        scale = np.abs(w) if adaptive else np.ones_like(w)
+        g, H = g * scale, H * np.outer(scale, scale)
+        largest = exact(g, H, rho)
+        found = adaptive_sharpness(net, X, y, rho=rho, norm=norm, adaptive=adaptive)
+        assert found <= largest * (1 + 1e-9)
+        if norm == "l2":
+            assert found >= largest * 0.97
+        else:  # every corner may be a local maximum: at least that of one step
+            v = rho * np.sign(g)
+            assert found >= (g @ v + v @ H @ v / 2) * (1 - 1e-9)
+
+
+def test_leaves_an_exact_minimum():
+    """Without a gradient the ascent starts at random and finds the sharpest way."""
+    net = quadratic_net()
+    X, y = samples(5, C=2)
+    target = np.eye(2)[y]
+    with torch.no_grad():
+        best = np.linalg.lstsq(X, target, rcond=None)[0].T
+        net.module_.weight.copy_(torch.as_tensor(best))
+    _, H, _ = quadratic_parts(net, X, y)
+    found = adaptive_sharpness(
+        net, X, y, rho=0.5, adaptive=False, n_iter=100, random_state=0
+    )
+    largest = 0.5**2 * np.linalg.eigvalsh(H)[-1] / 2
+    assert largest * 0.99 <= found <= largest * (1 + 1e-9)
+
+
+def test_a_flat_loss_has_no_sharpness():
+    net = make_net(nn.Linear(3, 2, bias=False), SquaredError)
+    assert adaptive_sharpness(net, np.zeros((5, 3)), np.zeros(5, int)) == 0
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_never_below_twenty_random_perturbations(norm, adaptive):
+    net, (X, y) = mlp((3, 8, 4)), samples(5)
+    loss, w = mean_loss(net, X, y)
+    scale = w.abs() if adaptive else torch.ones_like(w)
+    generator = torch.Generator().manual_seed(0)
+    rises = []
+    for _ in range(20):
+        v = torch.randn(w.shape, generator=generator, dtype=w.dtype)
+        v = 0.3 * (v / v.norm() if norm == "l2" else v.sign())
+        rises.append((loss(w + scale * v) - loss(w)).item())
+    found = adaptive_sharpness(net, X, y, rho=0.3, norm=norm, adaptive=adaptive)
+    assert found > max(rises)
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_rescaling_layers_changes_only_the_plain_sharpness(norm):
+    X, y = samples(10)
+    net, scaled = mlp((3, 6, 4)), mlp((3, 6, 4))
+    with torch.no_grad():
+        scaled.module_[0].weight.mul_(8)
+        scaled.module_[0].bias.mul_(8)
+        scaled.module_[2].weight.div_(8)
+    kwargs = {"rho": 0.2, "norm": norm, "random_state": 0}
+    assert adaptive_sharpness(scaled, X, y, **kwargs) == pytest.approx(
+        adaptive_sharpness(net, X, y, **kwargs), rel=1e-9
+    )
+    assert adaptive_sharpness(scaled, X, y, adaptive=False, **kwargs) != pytest.approx(
+        adaptive_sharpness(net, X, y, adaptive=False, **kwargs), rel=0.1
+    )
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    norm=st.sampled_from(["l2", "linf"]),
+    small=st.floats(0.01, 0.3),
+)
+def test_grows_with_the_radius_and_is_never_negative(seed, norm, small):
+    net, (X, y) = mlp(seed=seed), samples(5, seed=seed)
+    inner = adaptive_sharpness(net, X, y, rho=small, norm=norm)
+    outer = adaptive_sharpness(net, X, y, rho=2 * small, norm=norm)
+    assert 0 <= inner <= outer
+
+
+def test_value_of_each_batch_is_that_of_the_batch_alone():
+    net, (X, y) = mlp(), samples(20)
+    values = adaptive_sharpness(
+        net, X, y, batch_size=5, n_batches=None, return_batches=True
+    )
+    alone = [
+        adaptive_sharpness(net, X[i : i + 5], y[i : i + 5]) for i in range(0, 20, 5)
+    ]
+    np.testing.assert_allclose(values, alone, rtol=1e-12)
+    mean = adaptive_sharpness(net, X, y, batch_size=5, n_batches=None)
+    assert mean == pytest.approx(np.mean(alone), rel=1e-12)
+
+
+def test_batches_are_disjoint_random_and_reproducible():
+    net, (X, y) = mlp(), samples(40)
+    kwargs = {"n_batches": 3, "return_batches": True}
+    first = adaptive_sharpness(net, X, y, random_state=0, **kwargs)
+    assert first.shape == (3,)
+    again = adaptive_sharpness(net, X, y, random_state=0, **kwargs)
+    np.testing.assert_array_equal(first, again)
+    other = adaptive_sharpness(net, X, y, random_state=1, **kwargs)
+    assert not np.allclose(first, other)
+
+
+@pytest.mark.parametrize(
+    ("N", "n_batches", "expected"),
+    [(3, 100, 1), (12, 100, 2), (13, None, 2), (13, 1, 1)],
+)
+def test_number_of_batches(N, n_batches, expected):
+    net, (X, y) = mlp(), samples(N)
+    values = adaptive_sharpness(net, X, y, n_batches=n_batches, return_batches=True)
+    assert values.shape == (expected,)
+
+
+def spy_on_written_weights(monkeypatch):
+    written, write = [], Weights.write
+
+    def spy(self, vector):
+        written.append(vector.clone())
+        write(self, vector)
+
+    monkeypatch.setattr(Weights, "write", spy)
+    return written
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "mask"), [(True, None), (False, "nonzero"), (False, "dict")]
+)
+def test_pruned_weights_stay_zero(monkeypatch, adaptive, mask):
+    net, (X, y) = mlp(), samples(5)
+    keep = torch.rand(5, 3, generator=torch.Generator().manual_seed(0)) > 0.5
+    with torch.no_grad():
+        net.module_[0].weight.mul_(keep)
+    if mask == "dict":
+        mask = {"0.weight": keep.numpy()}
+    written = spy_on_written_weights(monkeypatch)
+    assert adaptive_sharpness(net, X, y, adaptive=adaptive, mask=mask) > 0
+    moved = torch.stack(written[1:-1]) - written[-1]
+    pruned = ~keep.reshape(-1)
+    assert (moved[:, :15][:, pruned] == 0).all()
+    assert (moved[:, :15][:, ~pruned] != 0).any(0).all()
+    assert (moved[:, 15:] != 0).any()
+
+
+def test_every_point_lies_in_the_ball(monkeypatch):
+    net, (X, y) = mlp(), samples(5)
+    for norm, order in (("l2", 2), ("linf", np.inf)):
+        written = spy_on_written_weights(monkeypatch)
+        adaptive_sharpness(net, X, y, rho=0.3, norm=norm)
+        origin = written[-1]
+        lengths = [
+            torch.linalg.vector_norm((w - origin) / origin.abs(), order).item()
+            for w in written
+        ]
+        assert max(lengths) == pytest.approx(0.3, rel=1e-6)
+        assert len(lengths) == 1 + 20 + 1  # the start, the steps, and back
+        monkeypatch.undo()
+
+
+def test_checkpoints_follow_the_published_schedule():
+    """p_1 = 0.22 and p_j+1 = p_j + max(p_j - p_j-1 - 0.03, 0.06), times 100 steps."""
+    assert checkpoints(100) == [22, 41, 57, 70, 80, 87, 93, 99]
+    assert checkpoints(1) == [1]
+
+
+def test_step_is_halved_without_progress():
+    """On a narrow ridge, steps of 2 rho jump across the top for ever."""
+    calls = []
+
+    def ridge(w):
+        calls.append(w.item())
+        return -((w - 0.1) ** 2).sum(), -2 * (w - 0.1)
+
+    origin = torch.zeros(1, dtype=torch.float64)
+    rise = ascend(
+        ridge,
+        origin,
+        torch.ones_like(origin),
+        rho=1.0,
+        norm="l2",
+        n_iter=60,
+        fallback=torch.ones_like(origin),
+    )
+    assert rise.item() == pytest.approx(0.01, rel=1e-3)
+    steps = np.abs(np.diff(calls))
+    assert steps[-5:].max() < steps[:5].max() / 8
+
+
+def test_frozen_parameters_are_not_moved():
+    net, (X, y) = mlp(), samples(5)
+    net.module_[0].requires_grad_(False)
+    part = adaptive_sharpness(net, X, y)
+    masked = mlp()
+    mask = {"0.weight": np.zeros((5, 3)), "0.bias": np.zeros(5)}
+    assert part == pytest.approx(adaptive_sharpness(masked, X, y, mask=mask), rel=1e-12)
+    assert not net.module_[0].weight.requires_grad
+
+
+def test_a_diverged_net_is_told():
+    net, (X, y) = mlp(), samples(5)
+    with torch.no_grad():
+        net.module_[0].weight.fill_(np.nan)
+    with pytest.raises(DivergenceError, match="infinite or not a number"):
+        adaptive_sharpness(net, X, y)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"norm": "l1"}, "Unknown norm 'l1'. Choose one of 'l2', 'linf'"),
+        ({"rho": 0}, "rho must be positive"),
+        ({"n_iter": 0}, "n_iter must be a positive integer, got 0"),
+        ({"batch_size": 0}, "batch_size must be a positive integer, got 0"),
+        ({"n_batches": -1}, "n_batches must be a positive integer or None, got -1"),
+        ({"mask": "zeros"}, "mask must be None, 'nonzero' or a dict"),
+        ({"mask": {"9.weight": 1}}, "mask names .'9.weight'., which are no trainable"),
+        ({"mask": {"0.bias": [1]}}, r"mask\['0.bias'\] has shape \(1,\).*\(5,\)"),
+        ({"random_state": "a"}, "random_state must be None, an integer"),
+    ],
+)
+def test_wrong_options_are_refused(kwargs, message):
+    net, (X, y) = mlp(), samples(5)
+    with pytest.raises(InvalidInputError, match=message):
+        adaptive_sharpness(net, X, y, **kwargs)

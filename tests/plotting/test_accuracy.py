@@ -1,0 +1,157 @@
+"""Reliability, corruption and size, against naive loops and scikit-learn."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, log_loss
+
+from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting import (
+    CorruptionDisplay,
+    EnsembleSizeDisplay,
+    ReliabilityDisplay,
+)
+from sklearn_sharpbalance.plotting._base import PALETTE
+from sklearn_sharpbalance.plotting._ensembles import member_subsets
+from tests.plotting.made_up import PROBAS, Y, geometric_mean
+
+rng = np.random.default_rng(1)
+
+
+def test_bars_show_accuracy_and_gap_of_each_bin():
+    proba = geometric_mean(PROBAS)
+    display = ReliabilityDisplay.from_predictions(Y, proba, n_bins=5)
+    confidence, right = proba.max(1), proba.argmax(1) == Y
+    bars = iter(zip(display.bars_, display.gaps_, display.shares_))
+    for b in range(5):
+        inside = (confidence > b / 5) & (confidence <= (b + 1) / 5)
+        if not inside.any():
+            continue
+        bar, gap, share = next(bars)
+        assert bar.get_x() == pytest.approx(b / 5)
+        assert bar.get_height() == pytest.approx(right[inside].mean())
+        top = gap.get_y() + gap.get_height()
+        assert top == pytest.approx(confidence[inside].mean())
+        assert share.get_height() == pytest.approx(inside.mean())
+    assert next(bars, None) is None
+
+
+def test_reliability_lines_of_several_predictors_share_axes():
+    first = ReliabilityDisplay.from_predictions(Y, PROBAS[0], kind="line", name="a")
+    second = ReliabilityDisplay.from_predictions(
+        Y, PROBAS[1], kind="line", name="b", ax=first.ax_
+    )
+    assert first.line_.get_color() == PALETTE[0]
+    assert second.line_.get_color() == PALETTE[1]
+    assert second.diagonal_ is None  # there is one already
+    texts = [t.get_text() for t in first.ax_.get_legend().get_texts()]
+    assert texts == [f"a (ECE {first.ece:.3f})", f"b (ECE {second.ece:.3f})"]
+    with pytest.raises(InvalidInputError, match="kind must be 'bars' or 'line'"):
+        first.plot(kind="dots")
+
+
+def test_accuracies_equal_a_loop():
+    probas = rng.dirichlet(np.ones(4), size=(3, 2, 5, 60))
+    display = CorruptionDisplay.from_predictions(Y, {"a": probas, "b": probas[0]})
+    for s in range(2):
+        whole = [accuracy_score(Y, geometric_mean(p[s]).argmax(1)) for p in probas]
+        member = [accuracy_score(Y, q.argmax(1)) for p in probas for q in p[s]]
+        assert display.accuracy[0, s] == pytest.approx(np.mean(whole))
+        assert display.member_accuracy[0, s] == pytest.approx(np.mean(member))
+        assert display.accuracy[1, s] == pytest.approx(whole[0])
+    heights = display.plot(kind="lines").lines_[0].get_ydata()
+    np.testing.assert_allclose(heights, 100 * display.accuracy[0])
+
+
+@pytest.mark.parametrize("kind", ["bars", "mean"])
+def test_bars_are_members_below_and_gain_above(kind):
+    accuracy = np.array([[0.9, 0.8], [0.7, 0.75]])
+    member = np.array([[0.85, 0.7], [0.6, 0.8]])
+    display = CorruptionDisplay(accuracy, member_accuracy=member).plot(kind=kind)
+    if kind == "mean":
+        accuracy, member = accuracy.mean(1)[:, None], member.mean(1)[:, None]
+    for k in range(2):
+        for s, (low, gain) in enumerate(zip(display.member_bars_[k], display.bars_[k])):
+            assert low.get_height() == pytest.approx(100 * member[k, s])
+            top = gain.get_y() + gain.get_height()
+            assert top == pytest.approx(100 * accuracy[k, s])
+    low, high = display.ax_.get_ylim()
+    assert low < 100 * member.min()
+    assert high > 100 * accuracy.max()
+
+
+def test_wrong_accuracies_are_refused():
+    with pytest.raises(InvalidInputError, match=r"got \(1, 2\) and \(2, 2\)"):
+        CorruptionDisplay(np.ones((2, 2)), member_accuracy=np.ones((1, 2))).plot()
+    with pytest.raises(InvalidInputError, match="kind must be 'lines', 'bars' or"):
+        CorruptionDisplay(np.ones((2, 2))).plot(kind="pie")
+    with pytest.raises(InvalidInputError, match="of 'a' must have shape"):
+        CorruptionDisplay.from_predictions(Y, {"a": PROBAS})
+    with pytest.raises(InvalidInputError, match=r"same severities.* \[1, 2\]"):
+        CorruptionDisplay.from_predictions(
+            Y, {"a": PROBAS[None], "b": np.stack([PROBAS, PROBAS])}
+        )
+    with pytest.raises(InvalidInputError, match="one name for each of 2 ensembles"):
+        CorruptionDisplay(np.ones((2, 2)), names=["a"]).plot()
+
+
+@pytest.mark.parametrize(
+    ("metric", "function"),
+    [
+        ("accuracy", lambda y, p: accuracy_score(y, p.argmax(1))),
+        ("error", lambda y, p: 1 - accuracy_score(y, p.argmax(1))),
+        ("nll", lambda y, p: log_loss(y, p, labels=range(4))),
+        ("brier", metrics.brier_score),
+        ("ece", metrics.expected_calibration_error),
+        (metrics.brier_score, metrics.brier_score),
+    ],
+)
+def test_scores_of_all_subsets_equal_a_loop(metric, function):
+    display = EnsembleSizeDisplay.from_predictions(Y, PROBAS, metric=metric)
+    for size, scores in zip(range(1, 6), display.scores):
+        expected = [
+            function(Y, geometric_mean([PROBAS[i] for i in rows]))
+            for rows in combinations(range(5), size)
+        ]
+        np.testing.assert_allclose(scores, expected)
+    means = [np.mean(scores) for scores in display.scores]
+    np.testing.assert_allclose(display.line_.get_ydata(), means)
+
+
+def test_improvement_of_one_member_is_zero():
+    display = EnsembleSizeDisplay.from_predictions(Y, PROBAS, metric="improvement")
+    assert not display.scores[0].any()
+    member = np.mean(PROBAS.argmax(2) != Y)
+    whole = np.mean(geometric_mean(PROBAS).argmax(1) != Y)
+    assert display.scores[-1][0] == pytest.approx((member - whole) / member)
+
+
+def test_subsets_are_drawn_without_repetition():
+    drawn = member_subsets(10, 4, 50, np.random.default_rng(0))
+    assert len(set(drawn)) == len(drawn) == 50
+    assert all(len(set(rows)) == 4 and max(rows) < 10 for rows in drawn)
+    assert drawn == member_subsets(10, 4, 50, np.random.default_rng(0))
+    assert len(member_subsets(5, 2, 10, np.random.default_rng(0))) == 10
+
+
+def test_size_lines_of_several_ensembles_share_axes(ensemble, digits):
+    first = EnsembleSizeDisplay.from_estimator(ensemble, digits.X, digits.y, name="a")
+    second = EnsembleSizeDisplay.from_predictions(Y, PROBAS, name="b", ax=first.ax_)
+    assert second.line_.get_color() == PALETTE[1]
+    assert list(first.ax_.get_xticks()) == [1, 2, 3, 4, 5]
+    with pytest.raises(InvalidInputError, match="Unknown metric 'acc'"):
+        EnsembleSizeDisplay.from_predictions(Y, PROBAS, metric="acc")
+
+
+def test_size_uses_the_aggregation_of_the_estimator(ensemble, digits):
+    def first_member(logits):
+        return np.exp(logits[0])
+
+    display = EnsembleSizeDisplay.from_estimator(
+        ensemble, digits.X, digits.y, aggregation=first_member
+    )
+    proba = ensemble.member_predict_proba(digits.X)[0]
+    expected = accuracy_score(digits.y, ensemble.classes_[proba.argmax(1)])
+    assert display.scores[-1][0] == pytest.approx(expected)

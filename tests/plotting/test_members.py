@@ -1,0 +1,140 @@
+"""Overlap, agreement and history of members, against naive loops."""
+
+import numpy as np
+import pytest
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting import (
+    MemberAgreementDisplay,
+    SubsetOverlapDisplay,
+    TrainingHistoryDisplay,
+    subset_overlap,
+)
+from sklearn_sharpbalance.plotting._base import PALETTE
+from sklearn_sharpbalance.plotting.overlap import as_picture
+from tests.plotting.made_up import PROBAS
+
+rng = np.random.default_rng(1)
+
+
+@pytest.mark.parametrize("measure", ["jaccard", "share"])
+def test_overlap_equals_sets(measure):
+    masks = rng.random((4, 30)) < 0.3
+    sets = [set(np.flatnonzero(mask)) for mask in masks]
+    overlap = subset_overlap(masks, measure=measure)
+    for i, a in enumerate(sets):
+        for j, b in enumerate(sets):
+            whole = len(a | b) if measure == "jaccard" else len(a)
+            assert overlap[i, j] == pytest.approx(len(a & b) / whole)
+
+
+def test_overlap_of_empty_sets():
+    masks = np.array([[False, False], [False, False], [True, False]])
+    for measure in ("jaccard", "share"):
+        overlap = subset_overlap(masks, measure=measure)
+        assert overlap[0, 1] == 1.0
+        assert overlap[0, 2] == overlap[2, 0] == 0.0
+
+
+def test_wrong_masks_are_refused():
+    with pytest.raises(InvalidInputError, match=r"must be a boolean array .* int64"):
+        subset_overlap(np.ones((2, 3), dtype=np.int64))
+    with pytest.raises(InvalidInputError, match="measure must be 'jaccard' or 'share'"):
+        subset_overlap(np.ones((2, 3), dtype=bool), measure="dice")
+
+
+def test_hardest_pictures_are_those_of_highest_sharpness(ensemble, digits):
+    display = SubsetOverlapDisplay.from_estimator(ensemble, digits.images, digits.y)
+    display.plot_hardest(3)
+    assert display.axes_.shape == (3, 3)
+    for member, scores in enumerate(ensemble.sharpness_):
+        for column, sample in enumerate(np.argsort(scores)[::-1][:3]):
+            ax = display.axes_[member, column]
+            shown = ax.images[0].get_array()
+            np.testing.assert_array_equal(shown, digits.images[sample])
+            assert ax.get_title() == f"{digits.y[sample]}\n{scores[sample]:.2g}"
+    display.plot_hardest(2, highest=False)
+    flattest = digits.images[ensemble.sharpness_[0].argmin()]
+    np.testing.assert_array_equal(display.axes_[0, 0].images[0].get_array(), flattest)
+
+
+def test_hardest_pictures_need_pictures(ensemble):
+    display = SubsetOverlapDisplay.from_estimator(ensemble)
+    with pytest.raises(InvalidInputError, match="needs sharpness and images"):
+        display.plot_hardest()
+
+
+def test_layouts_of_pictures():
+    colour = rng.integers(256, size=(3, 8, 9), dtype=np.uint8)
+    np.testing.assert_array_equal(as_picture(colour), colour.transpose(1, 2, 0))
+    assert as_picture(colour[:1]).shape == (8, 9)
+    assert as_picture(colour.transpose(1, 2, 0)).shape == (8, 9, 3)
+    standard = as_picture(rng.normal(size=(3, 8, 9)))
+    assert (standard.min(), standard.max()) == (0, 1)
+    with pytest.raises(InvalidInputError, match=r"A picture must have .* \(64,\)"):
+        as_picture(np.zeros(64))
+
+
+def test_agreement_matrix_and_its_texts():
+    display = MemberAgreementDisplay.from_predictions(PROBAS)
+    labels = PROBAS.argmax(2)
+    for i in range(5):
+        for j in range(5):
+            expected = np.mean([a != b for a, b in zip(labels[i], labels[j])])
+            assert display.disagreement[i, j] == pytest.approx(expected)
+            assert display.text_[i, j].get_text() == f"{expected:.2f}"
+    assert display.im_.get_clim() == (0.0, display.disagreement.max())
+    assert display.plot(vmax=1.0).im_.get_clim() == (0.0, 1.0)
+
+
+def test_members_that_agree_can_be_drawn():
+    same = np.stack([PROBAS[0], PROBAS[0]])
+    display = MemberAgreementDisplay.from_predictions(same)
+    assert display.im_.get_clim() == (0.0, 1.0)
+    with pytest.raises(InvalidInputError, match=r"n_members\), got \(2,\)"):
+        MemberAgreementDisplay([0.1, 0.2]).plot()
+
+
+def test_every_form_of_history_shows_the_same():
+    epochs = [{"epoch": e, "train_loss": 1 / e, "phase": "warmup"} for e in (1, 2, 3)]
+    columns = {
+        "epoch": [1, 2, 3],
+        "train_loss": [1, 1 / 2, 1 / 3],
+        "phase": ["warmup"] * 3,
+    }
+    batches = [record | {"batches": [{"loss": 1}]} for record in epochs]
+    for history in ([epochs], [columns], epochs, columns, batches):
+        display = TrainingHistoryDisplay.from_history(history)
+        assert len(display.lines_) == len(display.lines_[0]) == 1
+        line = display.lines_[0][0]
+        np.testing.assert_allclose(line.get_xdata(), [1, 2, 3])
+        np.testing.assert_allclose(line.get_ydata(), [1, 1 / 2, 1 / 3])
+        assert display.phase_lines_ == []
+
+
+def test_phases_are_marked_where_they_begin(ensemble):
+    display = TrainingHistoryDisplay.from_estimator(ensemble)
+    assert [line.get_xdata()[0] for line in display.phase_lines_] == [2.5]
+    assert [t.get_text() for t in display.ax_.texts] == ["warmup", "balanced"]
+    assert display.plot(phases=False).phase_lines_ == []
+
+
+def test_history_draws_validation_dashed_in_the_members_colour(ensemble):
+    display = TrainingHistoryDisplay.from_estimator(ensemble)
+    train, valid = display.lines_
+    assert [line.get_color() for line in train] == list(PALETTE[:3])
+    assert [line.get_color() for line in valid] == list(PALETTE[:3])
+    assert {line.get_linestyle() for line in valid} == {"--"}
+    expected = [record["valid_loss"] for record in ensemble.history_[1]]
+    np.testing.assert_allclose(valid[1].get_ydata(), expected)
+    assert display.ax_.get_ylabel() == "Loss"
+
+
+def test_missing_records_are_gaps_or_errors():
+    epochs = [{"train_loss": 1.0}, {"train_loss": 0.5, "valid_acc": 0.7}]
+    display = TrainingHistoryDisplay.from_history([epochs], metric="valid_acc")
+    np.testing.assert_array_equal(display.lines_[0][0].get_ydata(), [np.nan, 0.7])
+    with pytest.raises(InvalidInputError, match=r"'lr' was not recorded .*train"):
+        display.plot(metric="lr")
+    with pytest.raises(InvalidInputError, match="history holds no epochs"):
+        TrainingHistoryDisplay.from_history([[], []])

@@ -1,0 +1,128 @@
+"""Sharpness against diversity: points, colours, lines and labels."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.stats import linregress
+from sklearn.metrics import accuracy_score
+
+from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting import (
+    TradeoffDisplay,
+    fit_tradeoff,
+)
+from tests.plotting.made_up import PROBAS, Y, geometric_mean
+
+rng = np.random.default_rng(1)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_fitted_line_equals_scipys(log):
+    x, y = rng.uniform(1, 5, 9), rng.uniform(1, 5, 9)
+    expected = linregress(np.log(x), np.log(y)) if log else linregress(x, y)
+    fit = fit_tradeoff(x, y, log=log)
+    assert fit.slope == pytest.approx(expected.slope)
+    at = np.array([1.5, 4.0])
+    if log:
+        line = np.exp(expected.intercept) * at**expected.slope
+    else:
+        line = expected.intercept + expected.slope * at
+    np.testing.assert_allclose(fit(at), line)
+
+
+def test_line_of_one_sharpness_is_undefined():
+    assert fit_tradeoff([1.0, 1.0], [0.1, 0.2]) is None
+    with pytest.raises(InvalidInputError, match="log=True needs positive sharpness"):
+        fit_tradeoff([0.0, 1.0], [0.1, 0.2], log=True)
+
+
+@pytest.mark.parametrize(
+    ("diversity", "expected"),
+    [
+        ("disagreement_error_ratio", metrics.disagreement_error_ratio(Y, PROBAS)),
+        ("disagreement", metrics.disagreement(PROBAS)),
+        ("variance_diversity", metrics.variance_diversity(PROBAS)),
+        ("kl_diversity", metrics.kl_diversity(PROBAS)),
+        (np.std, PROBAS.std()),
+    ],
+)
+def test_tradeoff_shows_the_measure_asked_for(diversity, expected):
+    display = TradeoffDisplay.from_predictions(
+        Y, [PROBAS], [0.7], diversity=diversity, color=None
+    )
+    point = display.scatters_["all"].get_offsets()[0]
+    np.testing.assert_allclose(point, [0.7, expected])
+
+
+def test_tradeoff_colours():
+    ensembles = [PROBAS, PROBAS[:2]]
+    combined = [geometric_mean(p) for p in ensembles]
+    member = [np.mean([accuracy_score(Y, p.argmax(1)) for p in e]) for e in ensembles]
+    whole = [accuracy_score(Y, p.argmax(1)) for p in combined]
+    expected = {
+        "member_accuracy": member,
+        "ensemble_accuracy": whole,
+        "improvement": [(w - m) / (1 - m) for m, w in zip(member, whole)],
+    }
+    for color, values in expected.items():
+        display = TradeoffDisplay.from_predictions(Y, ensembles, [1, 2], color=color)
+        np.testing.assert_allclose(display.color, values)
+        np.testing.assert_allclose(display.scatters_["all"].get_array(), values)
+        limits = display.colorbar_.mappable.get_clim()
+        np.testing.assert_allclose(limits, (min(values), max(values)))
+    fixed = display.plot(vmin=-1.0, vmax=1.0)
+    assert fixed.scatters_["all"].get_clim() == (-1.0, 1.0)
+
+
+def test_tradeoff_groups_share_a_scale_and_have_lines_of_their_own():
+    x = np.arange(6.0)
+    display = TradeoffDisplay(
+        x, np.r_[x[:3], 3 * x[3:]], color=x, groups=["a"] * 3 + ["b"] * 3
+    ).plot()
+    assert {s.get_clim() for s in display.scatters_.values()} == {(0.0, 5.0)}
+    assert display.fits_["a"].slope == pytest.approx(1)
+    assert display.fits_["b"].slope == pytest.approx(3)
+    texts = [t.get_text() for t in display.ax_.get_legend().get_texts()]
+    assert texts == [r"a ($\beta$ = 1)", r"b ($\beta$ = 3)"]
+
+
+def test_tradeoff_measures_sharpness_on_training_data(ensemble, digits):
+    seen = []
+
+    def sharpness(estimator, X, y):
+        seen.append((estimator, len(X), y[0]))
+        return 2.0
+
+    display = TradeoffDisplay.from_estimator(
+        [ensemble],
+        digits.X,
+        digits.y,
+        X_train=digits.X[:7],
+        y_train=digits.y[:7],
+        sharpness=sharpness,
+    )
+    assert seen == [(ensemble, 7, digits.y[0])]
+    assert display.sharpness.tolist() == [2.0]
+    assert display.labels is None
+
+
+def test_tradeoff_takes_adaptive_sharpness_by_itself(ensemble, digits):
+    display = TradeoffDisplay.from_estimator(
+        {"rho 0.1": ensemble}, digits.X[:20], digits.y[:20], random_state=0
+    )
+    expected = metrics.adaptive_sharpness(
+        ensemble, digits.X[:20], digits.y[:20], random_state=0
+    )
+    assert display.sharpness[0] == pytest.approx(expected)
+    assert [t.get_text() for t in display.texts_] == ["rho 0.1"]
+
+
+def test_labels_of_crowded_points_keep_apart():
+    x = np.linspace(0, 1, 9)
+    display = TradeoffDisplay(x, x, labels=[f"$\\rho$ = {v:.2f}" for v in x]).plot()
+    display.figure_.canvas.draw()
+    boxes = [t.get_window_extent() for t in display.texts_]
+    for a, b in combinations(boxes, 2):
+        assert not a.overlaps(b)

@@ -1,0 +1,281 @@
+"""Each scorer against a naive loop in float64, and its own edge cases."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import spearmanr
+from sklearn.datasets import load_digits
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.sharpness import (
+    FisherTraceScorer,
+    InputCurvatureScorer,
+    LastLayerGradientScorer,
+    LossRiseScorer,
+    LossScorer,
+    fisher_trace,
+    input_curvature,
+    last_layer_gradient,
+    loss_rise,
+    per_sample_loss,
+)
+from tests import reference
+from tests.sharpness.nets import Named, Pictures, Table, make_data, make_net
+
+
+def cross_entropy(outputs, y):
+    return F.cross_entropy(outputs, y, reduction="none")
+
+
+def problem(kind="table"):
+    module = {"table": Table, "pictures": Pictures, "dict": Named}[kind]
+    return make_net(module), *make_data(kind)
+
+
+def assert_close(actual, expected, rtol=1e-4, atol=1e-7):
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("kind", ["table", "pictures", "dict"])
+@pytest.mark.parametrize("method", ["auto", "layer_rules", "vmap", "loop"])
+def test_fisher_trace(kind, method):
+    net, X, y = problem(kind)
+    expected = reference.per_sample_squared_norms(net.module_, cross_entropy, X, y)
+    assert_close(FisherTraceScorer(method=method)(net, X, y), expected)
+    assert_close(fisher_trace(net, X, y, method=method), expected)
+
+
+def test_fisher_trace_of_softmax_regression():
+    net = make_net(nn.Linear, module__in_features=6, module__out_features=3)
+    X, y = make_data()
+    with torch.no_grad():
+        residual = net.module_(X).softmax(1) - F.one_hot(y, 3)
+    expected = residual.square().sum(1) * (X.square().sum(1) + 1)
+    assert_close(FisherTraceScorer()(net, X, y), expected)
+    assert_close(LastLayerGradientScorer()(net, X, y), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [("table", ["fc.weight", "fc.bias"]), ("dict", ["fc.weight", "fc.bias"])],
+)
+def test_last_layer_is_the_last_to_be_called(kind, names):
+    net, X, y = problem(kind)
+    expected = reference.per_sample_squared_norms(
+        net.module_, cross_entropy, X, y, names=names
+    )
+    assert_close(LastLayerGradientScorer()(net, X, y), expected)
+    assert_close(last_layer_gradient(net, X, y, method="loop"), expected)
+
+
+def test_last_layer_that_is_frozen_is_not_the_last():
+    net, X, y = problem()
+    net.module_.fc.requires_grad_(False)
+    expected = reference.per_sample_squared_norms(net.module_, cross_entropy, X, y)
+    assert_close(LastLayerGradientScorer()(net, X, y), expected)
+    net.module_.requires_grad_(False)
+    with pytest.raises(InvalidInputError, match="Table calls no layer with trainable"):
+        LastLayerGradientScorer()(net, X, y)
+
+
+def test_last_layer_runs_no_backward_pass_below_it():
+    net, X, y = problem()
+    reached = []
+    net.module_.body.register_forward_hook(
+        lambda m, a, out: reached.append(out.requires_grad)
+    )
+    LastLayerGradientScorer()(net, X, y)
+    assert reached
+    assert not any(reached)
+
+
+@pytest.mark.parametrize("kind", ["table", "pictures", "dict"])
+def test_loss(kind):
+    net, X, y = problem(kind)
+    expected = reference.per_sample_losses(net.module_, cross_entropy, X, y)
+    assert_close(LossScorer()(net, X, y), expected)
+    losses = per_sample_loss(net, X, y, chunk_size=4)
+    assert not losses.requires_grad
+    assert_close(losses, expected)
+
+
+@pytest.mark.parametrize("rho", [0.05, 1.0])
+@pytest.mark.parametrize("kind", ["table", "pictures", "dict"])
+def test_loss_rise(kind, rho):
+    net, X, y = problem(kind)
+    expected = reference.loss_rise(net.module_, cross_entropy, X, y, rho)
+    assert expected.mean() > 0
+    assert_close(LossRiseScorer(rho=rho)(net, X, y), expected, rtol=1e-3, atol=1e-6)
+    actual = loss_rise(net, X, y, rho=rho, chunk_size=3)
+    assert_close(actual, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_loss_rise_moves_no_frozen_weight():
+    net, X, y = problem()
+    net.module_.body.requires_grad_(False)
+    expected = reference.loss_rise(net.module_, cross_entropy, X, y, 0.5)
+    assert_close(LossRiseScorer(rho=0.5)(net, X, y), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_loss_rise_without_a_perturbation():
+    net, X, y = problem()
+    assert not LossRiseScorer(rho=0)(net, X, y).any()
+    with pytest.raises(InvalidInputError, match="`rho` must be a number of at least 0"):
+        LossRiseScorer(rho=-1)(net, X, y)
+
+
+def test_loss_rise_puts_weights_back_after_an_error():
+    net, X, y = problem()
+    before = {k: v.clone() for k, v in net.module_.state_dict().items()}
+    infer, calls = net.infer, []
+
+    def failing(x):
+        calls.append(x)
+        if len(calls) == 3:  # before, gradient, and now at the moved weights
+            moved = net.module_.state_dict()
+            assert not torch.equal(moved["fc.weight"], before["fc.weight"])
+            raise KeyError("of the user")
+        return infer(x)
+
+    net.infer = failing
+    with pytest.raises(KeyError, match="of the user"):
+        LossRiseScorer()(net, X, y)
+    assert all(torch.equal(v, before[k]) for k, v in net.module_.state_dict().items())
+    assert all(p.grad is None for p in net.module_.parameters())
+
+
+def drawn_signs(n, shape, seed=0):
+    random_state = np.random.RandomState(seed)
+    return [
+        torch.tensor(random_state.randint(0, 2, size=shape) * 2.0 - 1.0)
+        for _ in range(n)
+    ]
+
+
+def test_input_curvature_along_random_signs():
+    net, X, y = problem()
+    signs = drawn_signs(4, (6,), seed=5)
+    expected = reference.input_curvature(
+        net.module_, cross_entropy, X, y, 0.01, lambda gradient: signs
+    )
+    scorer = InputCurvatureScorer(step=0.01, n_directions=4, random_state=5)
+    assert_close(scorer(net, X, y), expected, rtol=1e-2, atol=1e-6)
+    state = np.random.RandomState(5)
+    scorer.set_params(random_state=state)
+    assert_close(scorer(net, X, y), expected, rtol=1e-2, atol=1e-6)
+
+
+def test_input_curvature_along_the_sign_of_the_gradient():
+    net, X, y = problem()
+    expected = reference.input_curvature(
+        net.module_,
+        cross_entropy,
+        X,
+        y,
+        0.1,
+        lambda gradient: [gradient.sign() / gradient.sign().norm()],
+    )
+    scorer = InputCurvatureScorer(step=0.1, directions="sign_gradient")
+    assert_close(scorer(net, X, y), expected, rtol=1e-2, atol=1e-6)
+
+
+def test_input_curvature_is_the_squared_hessian():
+    """In softmax regression the input's Hessian is W' (diag p - p p') W."""
+    net = make_net(nn.Linear, module__in_features=6, module__out_features=3)
+    net.module_.double()
+    X, y = make_data()
+    X = X.double()
+    with torch.no_grad():
+        p, w = net.module_(X).softmax(1), net.module_.weight
+        H = w.T @ (torch.diag_embed(p) - p[:, :, None] * p[:, None]) @ w  # (N, 6, 6)
+    expected = H.square().sum((1, 2))
+    actual = input_curvature(net, X, y, step=1e-5, n_directions=1000)
+    assert_close(actual, expected, rtol=0.1)
+
+
+def test_input_curvature_of_pictures_counts_in_units_of_their_range():
+    net, X, y = problem("pictures")
+    signs = drawn_signs(10, (3, 5, 5))
+
+    class Unit(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = net.module_
+
+        def forward(self, x):
+            return self.inner(x * 255)
+
+    expected = reference.input_curvature(
+        Unit(), cross_entropy, X.double() / 255, y, 1e-3, lambda gradient: signs
+    )
+    assert_close(InputCurvatureScorer()(net, X, y), expected, rtol=2e-2)
+
+
+def test_input_curvature_leaves_indices_alone():
+    net, X, y = problem("dict")
+
+    class Numbers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = net.module_
+
+        def forward(self, x):
+            return self.inner(numbers=x, words=X["words"][row : row + 1])
+
+    signs = drawn_signs(10, (6,))
+    expected = []
+    for row in range(len(y)):
+        x, target = X["numbers"][row : row + 1], y[row : row + 1]
+        expected += reference.input_curvature(
+            Numbers(), cross_entropy, x, target, 0.01, lambda gradient: signs
+        )
+    actual = InputCurvatureScorer(step=0.01)(net, X, y)
+    assert_close(actual, torch.stack(expected), rtol=1e-2, atol=1e-6)
+
+
+def test_input_curvature_needs_something_to_move():
+    net = make_net(nn.EmbeddingBag, module__num_embeddings=7, module__embedding_dim=3)
+    X = torch.randint(0, 7, (4, 2))
+    with pytest.raises(InvalidInputError, match="needs floating-point inputs or uint8"):
+        InputCurvatureScorer()(net, X, torch.zeros(4, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"step": 0}, "`step` must be a positive number. Got 0"),
+        ({"n_directions": 0}, "`n_directions` must be an integer of at least 1"),
+        ({"directions": "gauss"}, "'gauss'. Choose one of 'rademacher', 'sign_grad"),
+    ],
+)
+def test_input_curvature_checks_its_parameters(params, message):
+    with pytest.raises(InvalidInputError, match=message):
+        InputCurvatureScorer(**params)(*problem())
+
+
+def test_input_curvature_without_a_seed_draws_anew():
+    net, X, y = problem()
+    scorer = InputCurvatureScorer(n_directions=1, random_state=None)
+    assert not np.allclose(scorer(net, X, y), scorer(net, X, y))
+
+
+def test_curvatures_in_weights_and_in_the_input_rank_samples_alike():
+    """Figure 14 of the paper, on a trained network of digits."""
+    X, y = load_digits(return_X_y=True)
+    X = (X[:600] / 16).astype(np.float32)
+    y = y[:600]
+    net = make_net(
+        nn.Linear,
+        module__in_features=64,
+        module__out_features=10,
+        max_epochs=60,
+        lr=0.5,
+        train_split=None,
+        verbose=0,
+    )
+    net.partial_fit(X, y)
+    in_weights = FisherTraceScorer()(net, X, y)
+    in_input = InputCurvatureScorer()(net, X, y)
+    assert spearmanr(in_weights, in_input).statistic > 0.8
