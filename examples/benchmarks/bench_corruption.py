@@ -26,6 +26,7 @@ def machine():
     model = platform.processor() or platform.machine()
     return {
         "machine": f"{platform.system()} {model}, {os.cpu_count()} cores",
+        "load_average_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,

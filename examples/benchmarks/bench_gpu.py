@@ -120,9 +120,7 @@ def main():
             "balanced",
         ),
         "balanced": (
-            SharpBalanceEnsembleClassifier(
-                flat_ratio=0.4, warmup_epochs=1, **common
-            ),
+            SharpBalanceEnsembleClassifier(flat_ratio=0.4, warmup_epochs=1, **common),
             "balanced",
         ),
     }

@@ -13,11 +13,14 @@ from sklearn_sharpbalance.engine.feed import EpochFeed
 from sklearn_sharpbalance.engine.graph_step import GraphedStep
 from sklearn_sharpbalance.engine.refusals import meta_module, shared_refusal
 from sklearn_sharpbalance.members.data import DeviceData
+from sklearn_sharpbalance.members.precision import tf32
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import seeded
 
 __all__ = ["GraphEngine"]
 
+COMPILED_SAVES = 0.15  # of the time of a ResNet-18 epoch
+COMPILE_SECONDS = 40.0
 RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.RNNBase)
 
 
@@ -41,7 +44,7 @@ class GraphEngine(Engine):
         running = [session for session in sessions if not session.stopped]
         device = torch.device(net.device)
         source = DeviceData(data, device)
-        with seeded(device):
+        with seeded(device), tf32(phase.precision):
             while running and _epoch_of(running[0]) < phase.stop:
                 # A member that stops leaves the graph: the others are captured anew.
                 running = _run_until_stop(running, source, phase, masks)
@@ -57,6 +60,20 @@ def module_refusal(net, data):
     return shared_refusal(net) or _random_refusal(net)
 
 
+def _compiling_pays(session, phase, epoch):
+    """Whether what compiled modules would save is more than compiling takes.
+
+    Judged by the last epoch, which the graph without compiled modules ran; the first
+    epoch of a stretch also captures and is not asked.
+    """
+    if phase.compile is not None or torch.device(session.net.device).type != "cuda":
+        return False
+    if epoch != phase.start + 2:
+        return False
+    seconds = session.net.history[-1]["dur"]
+    return seconds * (phase.stop - epoch) * COMPILED_SAVES > COMPILE_SECONDS
+
+
 def _epoch_of(session):
     return len(session.net.history)
 
@@ -66,6 +83,8 @@ def _run_until_stop(sessions, source, phase, masks):
     feed = EpochFeed(sessions, source, phase, masks)
     step = GraphedStep(sessions, feed, phase)
     for epoch in range(_epoch_of(sessions[0]), phase.stop):
+        if _compiling_pays(sessions[0], phase, epoch):
+            step.compile()
         for session in sessions:
             session.begin_epoch()
         for length in feed.pieces(epoch):

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import torch
 from torch.nn.functional import cross_entropy
 
+from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.step import balanced_step
 
 __all__ = ["GraphedStep"]
@@ -33,13 +34,13 @@ class GraphedStep:
             _MemberStep(session, i, self, phase) for i, session in enumerate(sessions)
         ]
         self.graph = None
-        self.streams = [
-            torch.cuda.Stream() for _ in sessions if device.type == "cuda"
-        ]
+        self.streams = [torch.cuda.Stream() for _ in sessions if device.type == "cuda"]
 
     def run(self, n_steps):
         """Make ``n_steps`` updates of every member from the start of the buffers."""
         self.position.zero_()
+        for member in self.members:
+            member.module.train()
         if self.graph is None and self.streams:
             self._capture()
         for _ in range(n_steps):
@@ -62,16 +63,23 @@ class GraphedStep:
             member.close()
         self.graph = None
 
+    def compile(self):
+        """Run the modules through torch.compile from the next step on."""
+        for member in self.members:
+            member.module.compile(dynamic=False)
+        self.graph = None
+
     def _capture(self):
         before = [member.snapshot() for member in self.members]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), _choosing_algorithms():
             for _ in range(WARM_UP_STEPS):
                 self._step()
+                self.position.zero_()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph), _choosing_algorithms():
             self._step()
         for member, values in zip(self.members, before):
             member.put_back(values)
@@ -101,7 +109,6 @@ class _MemberStep:
     def __init__(self, session, i, shared, phase):
         self.net, self.i, self.shared, self.phase = session.net, i, shared, phase
         self.module, self.optimizer = session.net.module_, session.net.optimizer_
-        self.module.train()
         self.smoothing = session.net.criterion_.label_smoothing
         self.device = shared.position.device
         self.statistics = [
@@ -110,6 +117,7 @@ class _MemberStep:
             if isinstance(layer, torch.nn.modules.batchnorm._NormBase)
             for buffer in layer.buffers(recurse=False)
         ]
+        self.kept_statistics = [buffer.clone() for buffer in self.statistics]
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["initial_lr"]), device=self.device)
@@ -132,7 +140,7 @@ class _MemberStep:
             x = x.contiguous(memory_format=torch.channels_last)
 
         def loss_of(part):
-            with _autocast(self.phase.precision, self.device):
+            with autocast(self.phase.precision, self.device, cache=False):
                 logits = self.module(x[part])
             losses = cross_entropy(
                 logits.float(),
@@ -160,10 +168,10 @@ class _MemberStep:
         compiler.
         """
         if self.statistics:
-            before = [buffer.clone() for buffer in self.statistics]
+            torch._foreach_copy_(self.kept_statistics, self.statistics)
         yield
         if self.statistics:
-            torch._foreach_copy_(self.statistics, before)
+            torch._foreach_copy_(self.statistics, self.kept_statistics)
 
     def snapshot(self):
         """Copy of everything that a step changes."""
@@ -196,6 +204,17 @@ class _MemberStep:
         self.optimizer.zero_grad()
 
 
+@contextmanager
+def _choosing_algorithms():
+    """Let cuDNN time its algorithms for the shapes it meets."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def _state_tensors(optimizer):
     own = getattr(optimizer, "_own_state", {})
     return [
@@ -204,12 +223,3 @@ def _state_tensors(optimizer):
         for value in entries.values()
         if isinstance(value, torch.Tensor)
     ]
-
-
-def _autocast(precision, device):
-    """Autocast without a cache of cast weights, which a graph would not refresh."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    enabled = dtype is not None
-    return torch.autocast(
-        device.type, dtype=dtype or torch.bfloat16, enabled=enabled, cache_enabled=False
-    )

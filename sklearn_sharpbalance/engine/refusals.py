@@ -66,7 +66,8 @@ def meta_module(net):
     if isinstance(module, nn.Module):
         return module
     kwargs = net.get_params_for("module")
-    kwargs = {k: v for k, v in kwargs.items() if k not in ("module", "mean", "scale")}
+    own = ("module", "mean", "scale", "compile")
+    kwargs = {name: value for name, value in kwargs.items() if name not in own}
     try:
         with torch.device("meta"):
             return module(**kwargs)

@@ -14,10 +14,10 @@ from sklearn_sharpbalance.engine.stacking import (
 )
 from sklearn_sharpbalance.members.batches import epoch_batches
 from sklearn_sharpbalance.members.data import as_tensor
+from sklearn_sharpbalance.members.precision import autocast, tf32
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import epoch_rng
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
-from sklearn_sharpbalance.members.train import autocast
 
 __all__ = ["StackedEngine"]
 
@@ -42,10 +42,11 @@ class StackedEngine(Engine):
         """Train all members side by side."""
         sessions = [MemberSession(net, s, data, phase, on_epoch) for s in states]
         run = _StackedRun(sessions, data, phase, masks)
-        for epoch in range(phase.start, phase.stop):
-            if all(session.stopped for session in sessions):
-                break
-            run.epoch(epoch)
+        with tf32(phase.precision):
+            for epoch in range(phase.start, phase.stop):
+                if all(session.stopped for session in sessions):
+                    break
+                run.epoch(epoch)
         run.write_back(range(len(sessions)))
         return [session.finish() for session in sessions]
 
@@ -154,7 +155,9 @@ def _stacked_optimizer(sessions, network, phase):
     _, options = net.get_params_for_optimizer("optimizer", [])
     options.pop("params", None)
     optimizer = net.optimizer(
-        list(network.params.values()), **{**options, "rho": list(phase.rho)}, stacked=True
+        list(network.params.values()),
+        **{**options, "rho": list(phase.rho)},
+        stacked=True,
     )
     states = [session.net.optimizer_.state_dict() for session in sessions]
     stacked = stack_optimizer(states)

@@ -49,7 +49,11 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     linear = [layer for _, layer in layers if isinstance(layer, nn.Linear)]
     trainable = all(p.requires_grad for layer in linear for p in layer.parameters())
     distinct = len({id(layer) for layer in linear}) == len(linear)
-    return layers if linear and known and trainable and distinct and not flatten_later else None
+    return (
+        layers
+        if linear and known and trainable and distinct and not flatten_later
+        else None
+    )
 
 
 class StackedNetwork:
@@ -116,7 +120,9 @@ def unstack_optimizer(stacked: dict, member: int, groups: list[dict]) -> dict:
     """Optimizer state of one member; ``groups`` are its own parameter groups."""
     state = {
         key: {
-            name: value[member] if isinstance(value, torch.Tensor) and value.ndim else value
+            name: value[member]
+            if isinstance(value, torch.Tensor) and value.ndim
+            else value
             for name, value in entries.items()
         }
         for key, entries in stacked["state"].items()

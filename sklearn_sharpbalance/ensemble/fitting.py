@@ -197,4 +197,5 @@ def make_settings(params: dict[str, Any], net, fmt, n_members):
         lr_schedule=resolve_schedule(schedule),
         transform=resolve_transform(params["train_transform"]),
         precision=resolve_precision(params["precision"], net.device, fmt),
+        compile=net.module__compile,
     )

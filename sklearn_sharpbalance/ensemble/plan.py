@@ -32,6 +32,7 @@ class Settings:
     lr_schedule: object
     transform: object = None
     precision: str = "float32"
+    compile: bool | None = None
 
 
 def warmup_length(warmup_epochs, n_epochs):

@@ -84,7 +84,12 @@ class Trainer:
         sharpness = np.zeros(shape)
         if self.selector.needs_sharpness:
             sharpness = self._score(
-                self.net, state.members, self.data, self.scorer, self.n_jobs
+                self.net,
+                state.members,
+                self.data,
+                self.scorer,
+                self.settings.precision,
+                self.n_jobs,
             )
         rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
         masks = self.selector.select(sharpness, random_state=rng)
@@ -113,6 +118,7 @@ class Trainer:
             settings.lr_schedule,
             settings.transform,
             settings.precision,
+            settings.compile,
         )
 
 
@@ -120,10 +126,11 @@ def _run_phase(engine, net, members, data, phase, masks, on_epoch):
     return engine.run_phase(net, members, data, phase, masks, on_epoch)
 
 
-def _score_members(net, members, data, scorer, n_jobs):
+def _score_members(net, members, data, scorer, precision, n_jobs):
     """Sharpness of every sample by every member, (M, N)."""
     return np.stack(
         Parallel(n_jobs=n_jobs)(
-            delayed(score_member)(net, member, data, scorer) for member in members
+            delayed(score_member)(net, member, data, scorer, precision)
+            for member in members
         )
     )

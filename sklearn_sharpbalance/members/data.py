@@ -85,7 +85,6 @@ class DeviceData:
         for row, (x, *_) in zip(rows, loader):
             yield as_tensor(x, self.device), row
 
-
     def in_order(self, batch_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
         """Yield (x, rows) of all samples from the first to the last."""
         n = len(self.y)

@@ -24,11 +24,13 @@ class MemberModule(nn.Module):
         re-initialised, so that members differ.
     mean, scale : tensor or None, default=None
         Subtracted from and divided into the input; None leaves the input alone.
+    compile : bool or None, default=None
+        Whether training runs the module through ``torch.compile``.
     **kwargs
         Passed to the class or factory.
     """
 
-    def __init__(self, module, mean=None, scale=None, **kwargs):
+    def __init__(self, module, mean=None, scale=None, compile=None, **kwargs):
         super().__init__()
         is_instance = isinstance(module, nn.Module)
         self.module = fresh_copy(module) if is_instance else module(**kwargs)

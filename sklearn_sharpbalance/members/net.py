@@ -128,11 +128,15 @@ def member_net(
         if value is not None:
             net.set_params(**{name: value})
     mean, scale = statistics or (None, None)
+    # skorch's own compile renames every weight; sessions compile in place instead.
+    wants_compile = net.compile or None
     net.set_params(
         module=MemberModule,
         module__module=net.module,
         module__mean=mean,
         module__scale=scale,
+        module__compile=wants_compile,
+        compile=False,
         device=device,
         train_split=None,
         classes=list(range(n_classes)),

@@ -34,6 +34,8 @@ class Phase:
         Augmentation of a batch on the device.
     precision : str
         "float32", "tf32", "bf16" or "fp16".
+    compile : bool or None
+        Whether modules run through torch.compile; None leaves it to the engine.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Phase:
     lr_schedule: Callable[[float], float]
     transform: Callable[[Any], Any] | None = None
     precision: str = "float32"
+    compile: bool | None = None
 
     @property
     def last(self) -> bool:

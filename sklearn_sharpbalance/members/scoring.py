@@ -4,12 +4,13 @@ import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import as_tensor
+from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.state import restore
 
 __all__ = ["score_member"]
 
 
-def score_member(net, state, data, scorer):
+def score_member(net, state, data, scorer, precision="float32"):
     """Scores of one member: eval mode, no augmentation, observed labels.
 
     Parameters
@@ -19,6 +20,8 @@ def score_member(net, state, data, scorer):
     state : MemberState
     data : TrainingData
     scorer : SharpnessScorer
+    precision : str, default="float32"
+        Of the forward and backward passes.
 
     Returns
     -------
@@ -29,7 +32,9 @@ def score_member(net, state, data, scorer):
     X = data.X
     if isinstance(X, np.ndarray | dict):
         X = as_tensor(X, net.device)
-    scores = np.asarray(scorer.score_samples(net, X, data.y), dtype=np.float64)
+    with autocast(precision, net.device):
+        scores = scorer.score_samples(net, X, data.y)
+    scores = np.asarray(scores, dtype=np.float64)
     if scores.shape != data.y.shape or not np.isfinite(scores).all():
         raise InvalidInputError(
             f"{scorer!r} must return {len(data.y)} finite scores, got shape "

@@ -45,6 +45,8 @@ class MemberSession:
         self.net, self.state, self.phase = restore(net, state), state, phase
         self.data, self.on_epoch = data, on_epoch
         self.stopped = state.stopped
+        if phase.compile:
+            self.net.module_.compile(dynamic=False)
         for group in self.net.optimizer_.param_groups:
             # The name gives way where the base optimizer has a rho of its own.
             group["sam_rho" if "sam_rho" in group else "rho"] = phase.rho[state.index]
@@ -120,6 +122,7 @@ class MemberSession:
         return {"valid_loss": loss / n, "valid_acc": right / n}
 
     def _tell_valid_batch(self, x, y, output, loss):
+        self.net.notify("on_batch_begin", batch=(x, y), training=False)
         self.net.history.record_batch("valid_loss", loss.item())
         self.net.history.record_batch("valid_batch_size", len(y))
         step = {"loss": loss, "y_pred": output}
@@ -160,7 +163,8 @@ def listeners(net, prefix):
         callback
         for _, callback in net.callbacks_
         if any(
-            getattr(type(callback), hook) is not getattr(Callback, hook) for hook in hooks
+            getattr(type(callback), hook) is not getattr(Callback, hook)
+            for hook in hooks
         )
     ]
 

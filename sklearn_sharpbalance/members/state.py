@@ -86,6 +86,8 @@ def restore(net, state):
     with seeded(net.device):
         net.initialize()  # weights are drawn and overwritten: the RNG must not notice
     net.module_.load_state_dict(state.module)
+    if torch.device(net.device).type == "cuda":
+        net.module_.to(memory_format=torch.channels_last)  # what tensor cores want
     net.history.extend(dict(record, batches=[]) for record in state.history)
     for group in net.optimizer_.param_groups:
         group["initial_lr"] = group["lr"]

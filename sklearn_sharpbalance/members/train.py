@@ -1,18 +1,17 @@
 """Train one skorch net through one phase."""
 
-from contextlib import nullcontext
-
 import torch
 
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.members.augment import EpochAugment
 from sklearn_sharpbalance.members.batches import epoch_batches
 from sklearn_sharpbalance.members.data import DeviceData, take_rows
+from sklearn_sharpbalance.members.precision import autocast, tf32
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import epoch_rng, seeded
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 
-__all__ = ["autocast", "train_member"]
+__all__ = ["train_member"]
 
 
 def train_member(net, state, data, phase, mask, on_epoch=None):
@@ -39,7 +38,7 @@ def train_member(net, state, data, phase, mask, on_epoch=None):
         return state
     session = MemberSession(net, state, data, phase, on_epoch)
     source = DeviceData(data, session.net.device, _loader_params(session.net))
-    with seeded(session.net.device):
+    with seeded(session.net.device), tf32(phase.precision):
         for epoch in range(phase.start, phase.stop):
             train_epoch(session, source, mask, epoch)
             if session.stopped:
@@ -107,11 +106,3 @@ def _loader_params(net):
     """DataLoader settings of the net that say how items are fetched."""
     params = net.get_params_for("iterator_train")
     return {k: v for k, v in params.items() if k not in ("shuffle", "batch_size")}
-
-
-def autocast(precision, device):
-    """Context in which a forward pass runs at the given precision."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    if dtype is None:
-        return nullcontext()
-    return torch.autocast(torch.device(device).type, dtype=dtype)

@@ -115,6 +115,4 @@ def _split(state: dict, names: tuple[str, ...]) -> dict[Tensor, dict[str, Tensor
         found = {name: state[param].pop(name) for name in names if name in state[param]}
         if found:
             own[param] = found
-            if not state[param]:
-                del state[param]
     return own

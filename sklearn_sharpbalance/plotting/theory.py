@@ -235,20 +235,26 @@ class TheoryDisplay(Display):
         prefix = "" if self.name is None else f"{self.name}, "
         diversity = np.asarray(self.diversity, dtype=float)
         upper = np.asarray(self.upper, dtype=float)
-        look = {"color": color, "lw": 1.6}
+        look = {"color": color, "lw": 1.6, "marker": "."}
         (self.upper_line_,) = ax.plot(
             upper, diversity, label=f"{prefix}upper bound", gid="theory", **look
         )
         self.lower_line_ = self.points_ = None
         if bounds == "both" and self.lower is not None:
             lower = np.asarray(self.lower, dtype=float)
-            lower = np.where(lower > 0, lower, np.nan)
-            (self.lower_line_,) = ax.plot(
-                lower, diversity, ls="--", label=f"{prefix}lower bound", **look
-            )
+            says = lower > 0
+            if says.any():
+                (self.lower_line_,) = ax.plot(
+                    lower[says],
+                    diversity[says],
+                    ls="--",
+                    label=f"{prefix}lower bound",
+                    **look,
+                )
         if self.simulated_sharpness is not None:
             self._draw_simulation(ax, color, n_before, f"{prefix}simulated")
         ax.set(xlabel="Sharpness", ylabel="Diversity")
+        ax.margins(0.12)
         tidy(ax)
         if legend:
             ax.legend(fontsize=9)
@@ -267,6 +273,7 @@ class TheoryDisplay(Display):
             mec="black",
             mew=0.6,
             elinewidth=1,
+            capsize=2,
             color=color,
             label=label,
         )

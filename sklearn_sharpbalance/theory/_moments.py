@@ -49,8 +49,9 @@ def wishart_moment(m: int, *, n: int, d: int, variant: str = "derived") -> Fract
     variant : {"derived", "printed"}, default="derived"
         "derived" is exact for finite n and d. "printed" is the leading order that the
         paper takes from the Marchenko-Pastur law,
-        :math:`\sum_{l=1}^m (n/d)^l N(m, l)`, with relative errors of order
-        :math:`m^{3/2}/d`: at d = 150 one per cent at m = 4, a quarter at m = 30.
+        :math:`\sum_{l=1}^m (n/d)^l N(m, l)`, which is too small by
+        a share of order :math:`m^{3/2}/d`: for 300 x 150, one per cent at m = 4 and a
+        quarter at m = 30.
 
     Returns
     -------

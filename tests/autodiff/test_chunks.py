@@ -13,7 +13,8 @@ from sklearn_sharpbalance.autodiff import (
     per_sample_squared_norms,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
-from tests.autodiff.zoo import BY_OTHERS, BY_RULES, build, cross_entropy
+from tests.autodiff.traps import BY_OTHERS
+from tests.autodiff.zoo import BY_RULES, build, cross_entropy
 
 OUT_OF_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),

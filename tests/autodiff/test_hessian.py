@@ -14,7 +14,8 @@ from sklearn_sharpbalance.autodiff import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests import reference
-from tests.autodiff.zoo import BY_OTHERS, BY_RULES, build, cross_entropy
+from tests.autodiff.traps import BY_OTHERS
+from tests.autodiff.zoo import BY_RULES, build, cross_entropy
 
 NAMES = ["mlp", "embedding", "dict", "transformer", "lstm", "tied"]
 

@@ -10,13 +10,8 @@ from torch.utils.data import TensorDataset
 from sklearn_sharpbalance.autodiff import per_sample_squared_norms
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests import reference
-from tests.autodiff.zoo import (
-    BY_OTHERS,
-    BY_RULES,
-    OverwritesInput,
-    build,
-    cross_entropy,
-)
+from tests.autodiff.traps import BY_OTHERS, OverwritesInput
+from tests.autodiff.zoo import BY_RULES, build, cross_entropy
 
 ALL = BY_RULES | BY_OTHERS
 

@@ -9,9 +9,9 @@ from sklearn_sharpbalance.optim import OPTIMIZERS
 from tests.optim.reference import METHODS, loss_of, make, problem, same, train
 
 
-def closure_of(params, optimizer, scaler, batch, factors=(1.0, 1.0)):
+def closure_of(params, optimizer, scaler, batch, factors=None):
     """A closure whose loss is multiplied with a factor that differs by the pass."""
-    factors = list(factors)
+    factors = [1.0, 1.0] if factors is None else factors
 
     def closure():
         optimizer.zero_grad()
@@ -54,8 +54,10 @@ def test_step_with_a_non_finite_pass_is_left_out(method, base, factors):
         optimizer.step(closure_of(params, optimizer, scaler, batch), scaler=scaler)
         scaler.update()
     before = snapshot(params, optimizer)
-    bad = closure_of(params, optimizer, scaler, batches[2], factors)
+    left = list(factors)
+    bad = closure_of(params, optimizer, scaler, batches[2], left)
     loss = optimizer.step(bad, scaler=scaler)
+    assert left == ([1.0] if factors[0] == float("inf") else [])  # no second pass
     scaler.update()
     assert torch.equal(loss, loss_of(params, batches[2]))
     assert same(snapshot(params, optimizer), before)

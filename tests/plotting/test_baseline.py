@@ -18,7 +18,7 @@ from sklearn_sharpbalance.plotting import (
 )
 
 FOLDER = Path(__file__).parent / "baseline"
-TOLERANCE = 4.0  # of 255, root mean square; moving one bar by 1 % makes more
+TOLERANCE = 4.0  # of 255, root mean square; one bar lower by 0.01 makes 7
 
 
 def tradeoff(ax, slope=0.4):

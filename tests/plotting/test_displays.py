@@ -1,7 +1,9 @@
 """What every display keeps: the constructors, the axes, the labels, the RNG."""
 
 import ast
+import copy
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib as mpl
@@ -20,6 +22,7 @@ from sklearn_sharpbalance.plotting import (
     MemberAgreementDisplay,
     ReliabilityDisplay,
     SubsetOverlapDisplay,
+    TheoryDisplay,
     TradeoffDisplay,
     TrainingHistoryDisplay,
 )
@@ -114,6 +117,15 @@ BUILDERS = {
     "history_columns": lambda e, d, ax: TrainingHistoryDisplay.from_history(
         [{"train_loss": [2.0, 1.0]}], logy=True, ax=ax
     ),
+    "theory_init": lambda e, d, ax: TheoryDisplay(
+        [1.0, 0.8], [2.0, 1.5], lower=[-1.0, 0.5], labels=["a", "b"]
+    ).plot(ax),
+    "theory_theory": lambda e, d, ax: TheoryDisplay.from_theory(
+        2, 0.1, [0.1, 0.2], n=60, d=20, name="SAM", ax=ax
+    ),
+    "theory_simulation": lambda e, d, ax: TheoryDisplay.from_simulation(
+        2, 0.1, [0.1, 0.2], n=60, d=20, n_subsets=2, n_matrices=3, ax=ax
+    ),
     "size_estimator": lambda e, d, ax: EnsembleSizeDisplay.from_estimator(
         e, d.X, d.y, ax=ax
     ),
@@ -123,6 +135,18 @@ BUILDERS = {
 }
 
 MATRICES = (SubsetOverlapDisplay, MemberAgreementDisplay)
+
+
+@contextmanager
+def nothing_global_changes():
+    rc, torch_state = dict(mpl.rcParams), torch.get_rng_state()
+    name, keys, position, *_ = np.random.get_state()  # noqa: NPY002
+    yield
+    assert dict(mpl.rcParams) == rc
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    after = np.random.get_state()  # noqa: NPY002
+    assert (after[0], after[2]) == (name, position)
+    assert np.array_equal(after[1], keys)
 
 
 @pytest.fixture(params=BUILDERS)
@@ -154,17 +178,20 @@ def test_every_display_is_tested():
         assert short.get(name, name.removesuffix("Display").lower()) in names
 
 
-def test_new_figure_without_axes(build):
+def test_new_figure_without_axes(shown):
+    assert shown.figure_ is shown.ax_.figure
+    assert shown.ax_ in shown.figure_.axes
     before = plt.get_fignums()
-    display = build()
-    assert len(plt.get_fignums()) == len(before) + 1
-    assert display.figure_ is display.ax_.figure
-    assert display.ax_ in display.figure_.axes
+    again = copy.copy(shown)
+    assert again.plot() is again
+    assert again.ax_ is not shown.ax_
+    assert plt.get_fignums() == [*before, again.figure_.number]
 
 
 def test_given_axes_are_drawn_on(build):
     figure, axes = plt.subplots(1, 2)
-    display = build(axes[1])
+    with nothing_global_changes():
+        display = build(axes[1])
     assert display.ax_ is axes[1]
     assert display.figure_ is figure
     assert not axes[0].has_data()
@@ -181,22 +208,6 @@ def test_axes_are_labelled(shown):
         assert display.ax_.get_xlabel()
     if not isinstance(display, MATRICES):
         assert display.ax_.get_ylabel()
-
-
-def test_plot_returns_itself_and_can_be_repeated(build):
-    display = build()
-    assert display.plot() is display
-
-
-def test_nothing_global_changes(build):
-    rc = dict(mpl.rcParams)
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
-    build()
-    assert dict(mpl.rcParams) == rc
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    after = np.random.get_state()  # noqa: NPY002
-    assert np.array_equal(after[1], numpy_state[1])
-    assert after[2] == numpy_state[2]
 
 
 def overlaps(a, b):

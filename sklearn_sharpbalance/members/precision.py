@@ -1,0 +1,46 @@
+"""Numeric precision of forward and backward passes."""
+
+from contextlib import contextmanager
+
+import torch
+
+__all__ = ["autocast", "tf32"]
+
+AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(precision, device, *, cache=True):
+    """Context in which a pass runs at the given precision.
+
+    Parameters
+    ----------
+    precision : str
+        "float32" and "tf32" cast nothing.
+    device : str or torch.device
+    cache : bool, default=True
+        Keep cast weights until the block ends; a CUDA graph must not, since it would
+        not refresh them.
+    """
+    dtype = AUTOCAST_DTYPES.get(precision)
+    return torch.autocast(
+        torch.device(device).type,
+        dtype=dtype or torch.bfloat16,
+        enabled=dtype is not None,
+        cache_enabled=cache,
+    )
+
+
+@contextmanager
+def tf32(precision):
+    """Let float32 matrix products use TensorFloat-32 inside the block, if asked."""
+    if precision == "float32" or not torch.cuda.is_available():
+        yield
+        return
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]

@@ -1,0 +1,176 @@
+"""Small modules that the layer rules must recognise as not theirs."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from tests.autodiff.zoo import (
+    CLASSES,
+    frozen,
+    pictures,
+    sequences,
+    tabular,
+    tokens,
+    with_head,
+)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.b.weight = self.a.weight
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.b(self.a(x).tanh()))
+
+
+class TiedByUse(nn.Module):
+    """The embedding's weight serves as the last layer's, without a module for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.mix = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return F.linear(self.mix(self.embed(x).mean(1)), self.embed.weight)
+
+
+class ClassToken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 6))
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        token = self.token.expand(len(x), -1, -1)
+        return self.fc(torch.cat([token, x], 1).tanh().mean(1))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.attention(x, x, x)[0].mean(1))
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(
+            6, 2, 8, activation="gelu", batch_first=True
+        )
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.encoder(x).mean(1))
+
+
+class SequenceFirst(nn.Module):
+    """Positions before samples, and as many: the shapes look right and are not."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.a(x.transpose(0, 1)).tanh().mean(0))
+
+
+class TimeDistributed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        h = self.a(x.reshape(-1, 6)).tanh()
+        return self.fc(h.reshape(x.shape).mean(1))
+
+
+class LongShortTerm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(6, 4, batch_first=True)
+        self.fc = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.lstm(x)[0][:, -1])
+
+
+class OverwritesInput(nn.Module):
+    """Changes the input of a layer after the layer has seen it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        h = x * 2
+        out = self.a(h).tanh()
+        h.mul_(3)
+        return self.fc(out + h)
+
+
+class MyLinear(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.extra, self.fc = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+# name: (module, inputs, why the layer rules do not serve, what does)
+BY_OTHERS = {
+    "tied": (Tied, tabular, "two layers share a parameter", "vmap"),
+    "tied_by_use": (TiedByUse, tokens, "used outside of its layer", "vmap"),
+    "class_token": (ClassToken, sequences, "ClassToken holds 'token'", "vmap"),
+    "attention": (Attention, sequences, "MultiheadAttention holds", "vmap"),
+    "transformer": (Transformer, sequences, "MultiheadAttention holds", "vmap"),
+    "sequence_first": (SequenceFirst, sequences, "start with the batch axis", "vmap"),
+    "time_distributed": (TimeDistributed, sequences, "batch axis", "vmap"),
+    "lstm": (LongShortTerm, sequences, "LSTM holds 'weight_ih_l0'", "loop"),
+    "subclass": (lambda: with_head(MyLinear(6, 6)), tabular, "MyLinear holds", "vmap"),
+    "weight_norm": (
+        lambda: with_head(parametrizations.weight_norm(nn.Linear(6, 6))),
+        tabular,
+        "has no layer rule",
+        "vmap",
+    ),
+    "transposed": (
+        lambda: with_head(nn.ConvTranspose2d(4, 3, 3)),
+        pictures,
+        "ConvTranspose2d holds",
+        "vmap",
+    ),
+    "scaled_embedding": (
+        lambda: with_head(nn.Embedding(7, 4, scale_grad_by_freq=True)),
+        tokens,
+        "scale_grad_by_freq",
+        "loop",
+    ),
+    "bounded_embedding": (
+        lambda: with_head(nn.Embedding(7, 4, max_norm=0.5)),
+        tokens,
+        "max_norm",
+        "loop",
+    ),
+    "unused": (Unused, tabular, "is not called", "vmap"),
+    "overwrites_input": (  # autograd objects unless the weight is frozen
+        lambda: frozen(["a.weight"], OverwritesInput()),
+        tabular,
+        "input is modified in place",
+        "vmap",
+    ),
+}

@@ -1,0 +1,70 @@
+"""Theorems beside their simulation."""
+
+import numpy as np
+import pytest
+
+from sklearn_sharpbalance import theory
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting import TheoryDisplay
+from sklearn_sharpbalance.plotting._base import PALETTE
+
+SIZES = {"n": 60, "d": 20}
+RHO = [0.05, 0.1, 0.2]
+
+
+def test_curves_of_theorem_1():
+    display = TheoryDisplay.from_theory(3, 0.1, RHO, radius=0.3, **SIZES)
+    for i, rho in enumerate(RHO):
+        model = {"eta": 0.1, "rho": rho, **SIZES}
+        lower, upper = theory.sam_sharpness_bounds(3, radius=0.3, **model)
+        assert display.diversity[i] == theory.sam_diversity(3, **model)
+        assert display.upper[i] == upper
+        assert display.lower[i] == lower
+    np.testing.assert_array_equal(display.upper_line_.get_xdata(), display.upper)
+    np.testing.assert_array_equal(display.upper_line_.get_ydata(), display.diversity)
+
+
+def test_curves_of_theorem_2_vary_with_the_steps():
+    steps = [1, 2, 4]
+    display = TheoryDisplay.from_theory(steps, 0.1, 0.1, n_subsets=4, **SIZES)
+    for i, k in enumerate(steps):
+        model = {"eta": 0.1, "rho": 0.1, "n_subsets": 4, **SIZES}
+        bound = theory.subset_sharpness_bound(k, radius=0.5, **model)
+        assert display.upper[i] == bound
+        assert display.diversity[i] == theory.subset_diversity(k, **model)
+    assert display.lower is None
+    assert display.lower_line_ is None
+
+
+def test_simulated_points_are_those_of_the_simulation():
+    kwargs = {"n_matrices": 4, "n_starts": 5, "random_state": 0, **SIZES}
+    display = TheoryDisplay.from_simulation(2, 0.1, RHO, **kwargs)
+    run = theory.simulate(2, 0.1, RHO, **kwargs)
+    line, _, bars = display.points_
+    np.testing.assert_allclose(line.get_xdata(), run.sharpness)
+    np.testing.assert_allclose(line.get_ydata(), run.diversity)
+    assert len(bars) == 2
+    spread = bars[0].get_segments()[1][:, 0]  # from one end of the bar to the other
+    np.testing.assert_allclose(np.diff(spread), 2 * run.sharpness_error[1])
+
+
+def test_negative_lower_bounds_are_left_out():
+    display = TheoryDisplay([1.0, 2.0, 3.0], [5.0, 6.0, 7.0], lower=[-1.0, 0.5, 1.0])
+    display.plot()
+    np.testing.assert_array_equal(display.lower_line_.get_xdata(), [0.5, 1.0])
+    np.testing.assert_array_equal(display.lower_line_.get_ydata(), [2.0, 3.0])
+    assert display.plot(bounds="upper").lower_line_ is None
+    assert TheoryDisplay([1.0], [5.0], lower=[-1.0]).plot().lower_line_ is None
+    with pytest.raises(InvalidInputError, match="bounds must be 'both' or 'upper'"):
+        display.plot(bounds="lower")
+
+
+def test_methods_share_axes():
+    first = TheoryDisplay.from_theory(2, 0.1, RHO, name="SAM", **SIZES)
+    second = TheoryDisplay.from_theory(
+        2, 0.1, RHO, n_subsets=3, name="SharpBalance", ax=first.ax_, **SIZES
+    )
+    assert first.upper_line_.get_color() == PALETTE[0]
+    assert second.upper_line_.get_color() == PALETTE[1]
+    texts = [t.get_text() for t in first.ax_.get_legend().get_texts()]
+    assert texts[-1] == "SharpBalance, upper bound"

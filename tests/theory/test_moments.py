@@ -1,0 +1,119 @@
+from fractions import Fraction
+from itertools import pairwise
+from math import comb, prod
+
+import numpy as np
+import pytest
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.theory import narayana, wishart_moment
+
+
+def test_narayana_rows_are_symmetric_and_sum_to_catalan_numbers():
+    for m in range(1, 12):
+        row = [narayana(m, k) for k in range(1, m + 1)]
+        assert row == row[::-1]
+        assert sum(row) == comb(2 * m, m) // (m + 1)
+
+
+def test_narayana_counts_dyck_paths_by_peaks():
+    def peaks(m):
+        """Peaks of every balanced word of m ups (+1) and m downs (-1)."""
+        for bits in range(4**m):
+            word = [1 if bits >> i & 1 else -1 for i in range(2 * m)]
+            heights = np.cumsum(word)
+            if heights[-1] == 0 and heights.min() >= 0:
+                yield sum(a == 1 and b == -1 for a, b in pairwise(word))
+
+    for m in (1, 2, 3, 4):
+        counts = np.bincount(list(peaks(m)), minlength=m + 1)[1:]
+        assert counts.tolist() == [narayana(m, k) for k in range(1, m + 1)]
+
+
+@pytest.mark.parametrize("m", range(1, 9))
+def test_moments_of_one_column_are_those_of_chi_squared(m):
+    n = 7
+    assert wishart_moment(m, n=n, d=1) == prod(n + 2 * q for q in range(m))
+
+
+@pytest.mark.parametrize("m", range(1, 9))
+def test_moments_of_one_row_are_those_of_its_length(m):
+    d = 5
+    length = Fraction(prod(d + 2 * q for q in range(m)), d**m)
+    assert wishart_moment(m, n=1, d=d) == length / d
+
+
+def test_low_moments_have_their_closed_forms():
+    for n, d in [(3, 2), (10, 4), (4, 10)]:
+        r, e = Fraction(n, d), Fraction(1, d)
+        assert wishart_moment(0, n=n, d=d) == 1
+        assert wishart_moment(1, n=n, d=d) == r
+        assert wishart_moment(2, n=n, d=d) == r * (1 + r + e)
+        third = n**2 + d**2 + 3 * n * d + 3 * n + 3 * d + 4
+        assert wishart_moment(3, n=n, d=d) == r * Fraction(third, d**2)
+
+
+def test_second_moment_by_enumerating_gaussian_pairings():
+    """E tr (G'G)^2 by Wick's rule, entry by entry."""
+    n, d = 3, 4
+
+    def pairings(items):
+        if not items:
+            yield []
+            return
+        first, rest = items[0], items[1:]
+        for k, other in enumerate(rest):
+            for tail in pairings(rest[:k] + rest[k + 1 :]):
+                yield [(first, other), *tail]
+
+    total = 0
+    for i, j in np.ndindex(n, n):
+        for a, b in np.ndindex(d, d):
+            entries = [(i, a), (i, b), (j, b), (j, a)]
+            total += sum(
+                all(x == y for x, y in pairing) for pairing in pairings(entries)
+            )
+    assert wishart_moment(2, n=n, d=d) == Fraction(total, d**3)
+
+
+def test_moments_match_simulated_matrices():
+    rng = np.random.default_rng(0)
+    G = rng.standard_normal((20_000, 12, 6)) / np.sqrt(6)
+    spectrum = np.linalg.eigvalsh(G.swapaxes(1, 2) @ G)
+    for m in range(1, 7):
+        sample = (spectrum**m).mean(axis=1)
+        error = sample.std() / np.sqrt(len(sample))
+        exact = float(wishart_moment(m, n=12, d=6))
+        assert abs(sample.mean() - exact) < 4 * error
+
+
+def test_printed_moments_are_those_of_the_marchenko_pastur_density():
+    r = 4.0
+    low, high = (np.sqrt(r) - 1) ** 2, (np.sqrt(r) + 1) ** 2
+    turn = (np.arange(2000) + 0.5) / 2000 * np.pi
+    x = (low + high) / 2 + (high - low) / 2 * np.cos(turn)
+    root = (high - low) / 2 * np.sin(turn)
+    weight = root**2 / (2 * np.pi * x) * (np.pi / 2000)  # density times dx
+    assert weight.sum() == pytest.approx(1, abs=1e-9)
+    for m in range(1, 12):
+        printed = wishart_moment(m, n=40, d=10, variant="printed")
+        assert float(printed) == pytest.approx(np.sum(weight * x**m), rel=1e-9)
+
+
+def test_printed_moments_are_the_limit_of_the_exact_ones():
+    gaps = []
+    for size in (10, 100, 1000):
+        exact = wishart_moment(6, n=2 * size, d=size)
+        printed = wishart_moment(6, n=2 * size, d=size, variant="printed")
+        gaps.append(float(1 - printed / exact))
+    assert gaps[0] / gaps[1] == pytest.approx(10, rel=0.3)
+    assert gaps[1] / gaps[2] == pytest.approx(10, rel=0.05)
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(InvalidInputError, match=r"needs 1 <= k <= m, got m=2, k=3"):
+        narayana(2, 3)
+    with pytest.raises(InvalidInputError, match=r"must be >= 0, got -1"):
+        wishart_moment(-1, n=2, d=2)
+    with pytest.raises(InvalidInputError, match=r"Unknown variant 'paper'"):
+        wishart_moment(1, n=2, d=2, variant="paper")

@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+from scipy import optimize
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.theory import simulate
+from sklearn_sharpbalance.theory._simulate import (
+    _ascent_maximum,
+    _exact_maximum,
+    _measure,
+)
+
+
+def naive_sam(A, theta, teacher, k, eta, rho):
+    """SAM as the paper iterates it: the perturbation is rho times the gradient."""
+    for _ in range(k):
+        gradient = A.T @ A @ (theta - teacher)
+        theta = theta - eta * A.T @ A @ (theta + rho * gradient - teacher)
+    return theta
+
+
+@pytest.mark.parametrize("n_parts", [1, 3])
+def test_measurement_equals_the_naive_loop(n_parts):
+    rng = np.random.default_rng(0)
+    n, d, k, eta, rho, radius = 24, 6, 3, 0.1, 0.2, 0.7
+    A, T = rng.standard_normal((n, d)), rng.standard_normal((9, d))
+    starts, teacher = rng.standard_normal((5, d)), rng.standard_normal(d)
+    which = rng.integers(n_parts, size=5)
+    parts = A.reshape(n_parts, -1, d)
+    [diversity], [sharpness] = _measure(
+        A, T, parts, which, starts, teacher, ([k], [eta], [rho]), radius, _exact_maximum
+    )
+    ends = [
+        naive_sam(parts[s], start, teacher, k, eta, rho)
+        for s, start in zip(which, starts)
+    ]
+    expected = np.var([T @ end for end in ends], axis=0, ddof=1).mean()
+    assert diversity == pytest.approx(expected, rel=1e-9)
+    mean = np.mean(
+        [naive_sam(part, np.zeros(d), teacher, k, eta, rho) for part in parts], axis=0
+    )
+
+    def loss(theta):
+        return 0.5 * np.sum((A @ (theta - teacher)) ** 2)
+
+    def fall(point):
+        return loss(mean) - loss(mean + radius * point / np.linalg.norm(point))
+
+    found = min(
+        optimize.minimize(fall, rng.standard_normal(d), tol=1e-12).fun
+        for _ in range(10)
+    )
+    assert sharpness == pytest.approx(-found, rel=1e-6)
+
+
+def test_exact_maximum_is_never_beaten_and_reached():
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        curvature = rng.permutation(np.linspace(0, 5, 8))
+        gradients = rng.standard_normal((7, 8)) * 10.0 ** np.arange(-4, 3)[:, None]
+        radius = rng.uniform(0.1, 3)
+        best = _exact_maximum(curvature, gradients, radius)
+        points = rng.standard_normal((20_000, 8))
+        points *= radius / np.linalg.norm(points, axis=1, keepdims=True)
+        values = 0.5 * (points**2 @ curvature)[:, None] + points @ gradients.T
+        assert (values.max(axis=0) <= best * (1 + 1e-12)).all()
+        climbed = _ascent_maximum(curvature, gradients, radius, 0.1, 2000)
+        np.testing.assert_allclose(climbed, best, rtol=1e-3)
+
+
+def test_maximum_in_degenerate_cases():
+    curvature = np.array([1.0, 3.0, 2.0])
+    assert _exact_maximum(curvature, np.zeros((1, 3)), 2.0) == pytest.approx(6.0)
+    assert _exact_maximum(curvature, np.ones((1, 3)), 0.0) == 0.0
+    # No pull along the steepest axis: half of the radius is spent there all the same.
+    hard = _exact_maximum(curvature, np.array([[0.1, 0.0, 0.0]]), 1.0)
+    along = np.linspace(-1, 1, 200_001)
+    best = np.max(0.5 * along**2 + 1.5 * (1 - along**2) + 0.1 * along)
+    assert hard == pytest.approx(best, rel=1e-8)
+
+
+def test_ascent_finds_at_most_the_exact_maximum():
+    common = {"n": 120, "d": 20, "n_matrices": 5, "n_starts": 4, "random_state": 0}
+    exact = simulate([1, 4], 0.05, 0.1, **common)
+    ascent = simulate([1, 4], 0.05, 0.1, maximizer="ascent", **common)
+    assert (ascent.sharpnesses <= exact.sharpnesses * (1 + 1e-12)).all()
+    assert ascent.sharpness[0] == pytest.approx(exact.sharpness[0], rel=0.02)
+    assert ascent.sharpness[1] < 0.9 * exact.sharpness[1]  # stopped short
+    np.testing.assert_array_equal(ascent.diversities, exact.diversities)
+
+
+def test_grid_is_measured_on_the_same_matrices():
+    common = {"n": 40, "d": 10, "n_matrices": 4, "n_starts": 3, "random_state": 3}
+    run = simulate([[1], [2]], 0.1, [0.1, 0.2, 0.3], **common)
+    assert run.diversities.shape == run.sharpnesses.shape == (4, 2, 3)
+    alone = simulate(2, 0.1, 0.2, **common)
+    np.testing.assert_allclose(run.diversities[:, 1, 1], alone.diversities)
+    np.testing.assert_allclose(run.sharpness[1, 1], alone.sharpness)
+    expected = alone.diversities.std(ddof=1) / 2
+    np.testing.assert_allclose(alone.diversity_error, expected)
+
+
+def test_global_rng_is_left_alone():
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    simulate(1, 0.1, 0.1, n=10, d=5, n_matrices=2, n_starts=2)
+    np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"maximizer": "newton"}, r"Unknown maximizer 'newton'"),
+        ({"n_subsets": 7}, r"divide n=3000, got 7"),
+        ({"n_starts": 1}, r"at least 2 for variances, got 50 and 1"),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    with pytest.raises(InvalidInputError, match=message):
+        simulate(1, 0.1, 0.1, **change)

@@ -1,0 +1,234 @@
+"""Theorems 1 and 2 against brute force, identities and simulated models."""
+
+import math
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.theory import (
+    narayana,
+    phi,
+    sam_diversity,
+    sam_sharpness_bounds,
+    simulate,
+    subset_diversity,
+    subset_sharpness_bound,
+    wishart_moment,
+)
+from sklearn_sharpbalance.theory._subsets import _gradient_constant, _part
+
+SIZES = {"n": 60, "d": 20}
+
+
+def grid(ks, etas, rhos):
+    return [np.array(axis) for axis in zip(*product(ks, etas, rhos))]
+
+
+@pytest.mark.parametrize(("i", "j"), [(0, 0), (1, 0), (3, 0), (4, 2), (6, 1)])
+def test_printed_phi_equals_the_triple_sum(i, j):
+    eta, rho, n, d = Fraction(1, 8), Fraction(3, 4), 60, 20
+    ratio = Fraction(n, d)
+    total = Fraction(int(j == 0))
+    for k1, k2 in product(range(i + 1), repeat=2):
+        k3 = i - k1 - k2
+        m = k2 + 2 * k3 + j
+        if k3 < 0 or m == 0:
+            continue
+        count = math.factorial(i) // math.prod(map(math.factorial, (k1, k2, k3)))
+        moment = sum(
+            ratio**m * (1 / ratio) ** (m - k) * narayana(m, k) for k in range(1, m + 1)
+        )
+        total += count * (-eta) ** (k2 + k3) * rho**k3 * moment
+    value = phi(i, j, eta=0.125, rho=0.75, n=n, d=d, variant="printed")
+    assert value == float(total)
+
+
+@pytest.mark.parametrize(("i", "j"), [(2, 0), (4, 0), (4, 2), (5, 1)])
+def test_phi_equals_the_mean_over_matrices(i, j):
+    rng = np.random.default_rng(1)
+    A = rng.standard_normal((4000, 60, 20)) / np.sqrt(20)
+    x = np.linalg.eigvalsh(A.swapaxes(1, 2) @ A)
+    sample = ((1 - 0.1 * x - 0.02 * x**2) ** i * x**j).mean(axis=1)
+    error = sample.std() / np.sqrt(len(sample))
+    value = phi(i, j, eta=0.1, rho=0.2, **SIZES)
+    assert abs(sample.mean() - value) < 4 * error
+
+
+@pytest.mark.parametrize("variant", ["derived", "printed"])
+def test_phi_without_steps_is_a_moment(variant):
+    for j in range(5):
+        moment = float(wishart_moment(j, **SIZES, variant=variant))
+        assert phi(9, j, eta=0.0, rho=0.7, **SIZES, variant=variant) == moment
+        assert phi(0, j, eta=0.3, rho=0.7, **SIZES, variant=variant) == moment
+
+
+def test_phi_survives_cancellation_that_floats_do_not():
+    """1 - eta x is small on all of the spectrum: terms of 1e12 add up to 1e-13."""
+    i, eta, n, d = 40, 1 / 20, 3000, 150
+    value = phi(i, 0, eta=eta, rho=0.0, n=n, d=d)
+    naive = sum(
+        math.comb(i, m) * (-eta) ** m * float(wishart_moment(m, n=n, d=d))
+        for m in range(i + 1)
+    )
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((4, n, d)) / np.sqrt(d)
+    x = np.linalg.eigvalsh(A.swapaxes(1, 2) @ A)
+    assert value == pytest.approx(np.mean((1 - eta * x) ** i), rel=0.5)
+    assert abs(naive - value) > 100 * value  # what happens without exact sums
+
+
+def test_phi_beyond_the_range_of_floats_is_infinite():
+    assert phi(60, 0, eta=1e6, rho=1.0, n=10, d=2, variant="printed") == math.inf
+
+
+def test_diversity_of_untrained_models_is_their_variance():
+    assert sam_diversity(5, eta=0.0, rho=0.5, sigma=3.0, **SIZES) == 9.0
+    assert subset_diversity(5, eta=0.0, rho=0.5, n_subsets=3, sigma=3.0, **SIZES) == 9.0
+
+
+@pytest.mark.parametrize("variant", ["derived", "printed"])
+def test_one_subset_is_theorem_1(variant):
+    common = {"eta": 0.05, "rho": 0.3, "variant": variant, **SIZES}
+    assert subset_diversity(3, n_subsets=1, **common) == sam_diversity(3, **common)
+    _, upper = sam_sharpness_bounds(3, radius=0.4, theta_norm=2.0, **common)
+    bound = subset_sharpness_bound(3, n_subsets=1, radius=0.4, theta_norm=2.0, **common)
+    assert bound == pytest.approx(upper, rel=1e-12)
+
+
+def test_subset_bound_of_untrained_models_is_that_of_the_whole():
+    """Without steps B is the identity, and the sum over parts is S A'A theta."""
+    common = {"eta": 0.0, "rho": 0.0, "radius": 0.4, **SIZES}
+    _, upper = sam_sharpness_bounds(4, **common)
+    for parts in (2, 5, 6):
+        bound = subset_sharpness_bound(4, n_subsets=parts, **common)
+        assert bound == pytest.approx(upper, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("k", "eta", "rho"), [(2, 0.1, 0.2), (3, 0.4, 0.3), (1, 0.3, 0)]
+)
+def test_gradient_constant_equals_simulated_traces(k, eta, rho):
+    n, d, parts, repeats = 120, 30, 4, 1500
+    rng = np.random.default_rng(2)
+    traces = np.empty(repeats)
+    for row in range(repeats):
+        A = rng.standard_normal((parts, n // parts, d)) / np.sqrt(d)
+        W = A.swapaxes(1, 2) @ A
+        B = np.eye(d) - eta * W - eta * rho * W @ W
+        steps = np.linalg.matrix_power(B, k).sum(axis=0)
+        traces[row] = np.sum((W.sum(axis=0) @ steps) ** 2) / d
+    error = traces.std() / np.sqrt(repeats)
+    constants = {
+        variant: _gradient_constant(k, parts, _part(eta, rho, n, d, parts, variant))
+        for variant in ("derived", "printed")
+    }
+    # Freeness leaves a share of order 1/d; the printed constant is off by far more.
+    tolerance = 4 * error + 0.01 * traces.mean()
+    assert abs(constants["derived"] - traces.mean()) < tolerance
+    assert abs(constants["printed"] - traces.mean()) > tolerance
+
+
+GENTLE = grid((1, 2, 4), (0.001, 0.002, 0.005), (0.0, 0.05, 0.1))
+PAPER = grid((2, 4), (0.1, 0.05, 0.01), (0.3, 0.4, 0.5))
+
+
+@pytest.mark.parametrize("points", [GENTLE, PAPER], ids=["gentle", "paper"])
+@pytest.mark.parametrize("theta_norm", [1.0, 3.0])
+def test_theorem_1_contains_the_simulation(points, theta_norm):
+    sizes = {"n": 1000, "d": 50}
+    run = simulate(
+        *points,
+        radius=0.5,
+        n_test=200,
+        n_matrices=100,
+        theta_norm=theta_norm,
+        random_state=0,
+        **sizes,
+    )
+    inside, informative = [], []
+    for p, (k, eta, rho) in enumerate(zip(*points)):
+        common = {"eta": eta, "rho": rho, **sizes}
+        lower, upper = sam_sharpness_bounds(
+            int(k), radius=0.5, theta_norm=theta_norm, **common
+        )
+        inside.append(lower <= run.sharpness[p] <= upper)
+        informative.append(lower > 0)
+        assert run.diversity[p] == pytest.approx(
+            sam_diversity(int(k), **common), rel=0.05
+        )
+    assert np.mean(inside) >= 0.95
+    if points is GENTLE:
+        assert np.mean(informative) > 0.9
+
+
+@pytest.mark.parametrize("parts", [2, 5])
+def test_theorem_2_contains_the_simulation(parts):
+    points = grid((2, 4), (0.1, 0.03, 0.01), (0.1, 0.3, 0.5))
+    sizes = {"n": 500, "d": 50}
+    run = simulate(
+        *points,
+        radius=0.5,
+        n_test=200,
+        n_subsets=parts,
+        n_matrices=120,
+        theta_norm=2.0,
+        random_state=0,
+        **sizes,
+    )
+    inside, close = [], []
+    for p, (k, eta, rho) in enumerate(zip(*points)):
+        common = {
+            "eta": eta,
+            "rho": rho,
+            "n_subsets": parts,
+            "theta_norm": 2.0,
+            **sizes,
+        }
+        bound = subset_sharpness_bound(int(k), radius=0.5, **common)
+        inside.append(run.sharpness[p] <= bound)
+        diversity = subset_diversity(int(k), **common)
+        close.append(abs(run.diversity[p] / diversity - 1) < 0.05)
+    assert np.mean(inside) >= 0.95
+    assert np.mean(close) >= 0.95
+
+
+def test_printed_moments_miss_what_derived_ones_hit():
+    """Many steps on small parts: high moments, which the leading order underrates."""
+    sizes = {"n": 1000, "d": 50, "n_subsets": 10}
+    run = simulate(8, 0.3, 0.4, n_test=100, n_matrices=100, random_state=0, **sizes)
+    derived = subset_diversity(8, eta=0.3, rho=0.4, **sizes)
+    printed = subset_diversity(8, eta=0.3, rho=0.4, variant="printed", **sizes)
+    error = 4 * run.diversity_error
+    assert abs(run.diversity - derived) < error
+    assert run.diversity - printed > error
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: phi(-1, 0, eta=0.1, rho=0.1, **SIZES), r"powers i, j >= 0, got i=-1"),
+        (lambda: phi(1, 0, eta=0.1, rho=0.1, n=0, d=2), r"at least 1, got n=0, d=2"),
+        (
+            lambda: phi(1, 0, eta=0.1, rho=0.1, variant="x", **SIZES),
+            r"Unknown variant 'x'\. Choose 'derived' or 'printed'",
+        ),
+        (
+            lambda: sam_diversity(1, eta=0.1, rho=0.1, sigma=-1.0, **SIZES),
+            r"sigma must be finite and >= 0, got -1\.0",
+        ),
+        (
+            lambda: sam_sharpness_bounds(1, eta=0.1, rho=0.1, radius=math.nan, **SIZES),
+            r"radius must be finite and >= 0, got nan",
+        ),
+        (
+            lambda: subset_diversity(1, eta=0.1, rho=0.1, n_subsets=7, **SIZES),
+            r"divide n=60, got 7",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(InvalidInputError, match=message):
+        call()
