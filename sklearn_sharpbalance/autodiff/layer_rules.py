@@ -106,10 +106,26 @@ def convolution_patches(layer: _ConvNd, x: Tensor) -> Tensor:
         dilation = layer.dilation[i]
         span = dilation * (layer.kernel_size[i] - 1) + 1
         x = x.unfold(2 + i, span, layer.stride[i])[..., ::dilation]
-    # Now (B, C, out.., kernel..); positions go last.
+    # Now (B, C, out.., kernel..). The copy is fast if it keeps the innermost axis.
     out, kernel = range(2, 2 + dims), range(2 + dims, 2 + 2 * dims)
     positions = x.shape[2 : 2 + dims].numel()
+    if _is_channels_last(layer):
+        return x.permute(0, *out, *kernel, 1).reshape(len(x), positions, -1).mT
     return x.permute(0, 1, *kernel, *out).reshape(len(x), -1, positions)
+
+
+def _is_channels_last(layer):
+    """Whether patches may start with the channels; the same for all calls of a layer.
+
+    A grouped convolution wants its channels outside, to cut them into groups.
+    """
+    weight = layer.weight
+    return (
+        layer.groups == 1
+        and weight.ndim == 4
+        and not weight.is_contiguous()
+        and weight.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 def convolution_padding(layer: _ConvNd) -> list[int]:

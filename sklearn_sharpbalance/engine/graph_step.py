@@ -155,6 +155,7 @@ class _MemberStep:
             loss_of,
             self.phase.sizes.sam,
             len(y),
+            sam_share=weight[: self.phase.sizes.sam].sum(),
             module=False,
             perturbed_pass=self._statistics_put_back,
         )

@@ -115,7 +115,14 @@ class _StackedRun:
             return loss.sum()
 
         n_sam = self.phase.sizes.sam
-        balanced_step(self.optimizer, loss_of, n_sam, share.shape[1], module=False)
+        balanced_step(
+            self.optimizer,
+            loss_of,
+            n_sam,
+            share.shape[1],
+            sam_share=weight[:, :n_sam].sum(1),
+            module=False,
+        )
         return losses[0] if n_sam in (0, share.shape[1]) else losses[0] + losses[2]
 
     def end_epoch(self, epoch, running, losses):
@@ -154,11 +161,8 @@ def _stacked_optimizer(sessions, network, phase):
     net = sessions[0].net
     _, options = net.get_params_for_optimizer("optimizer", [])
     options.pop("params", None)
-    optimizer = net.optimizer(
-        list(network.params.values()),
-        **{**options, "rho": list(phase.rho)},
-        stacked=True,
-    )
+    options |= {"rho": list(phase.rho), "stacked": True}
+    optimizer = net.optimizer(list(network.params.values()), **options)
     states = [session.net.optimizer_.state_dict() for session in sessions]
     stacked = stack_optimizer(states)
     own = optimizer.state_dict()["param_groups"]

@@ -49,11 +49,8 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     linear = [layer for _, layer in layers if isinstance(layer, nn.Linear)]
     trainable = all(p.requires_grad for layer in linear for p in layer.parameters())
     distinct = len({id(layer) for layer in linear}) == len(linear)
-    return (
-        layers
-        if linear and known and trainable and distinct and not flatten_later
-        else None
-    )
+    fits = linear and known and trainable and distinct and not flatten_later
+    return layers if fits else None
 
 
 class StackedNetwork:
@@ -108,7 +105,7 @@ def stack_optimizer(states: Sequence[dict]) -> dict:
         stacked["state"][key] = {
             name: (
                 torch.stack([state["state"][key][name] for state in states])
-                if isinstance(value, torch.Tensor) and value.ndim
+                if _has_member_axis(value)
                 else value
             )
             for name, value in entries.items()
@@ -120,11 +117,14 @@ def unstack_optimizer(stacked: dict, member: int, groups: list[dict]) -> dict:
     """Optimizer state of one member; ``groups`` are its own parameter groups."""
     state = {
         key: {
-            name: value[member]
-            if isinstance(value, torch.Tensor) and value.ndim
-            else value
+            name: value[member] if _has_member_axis(value) else value
             for name, value in entries.items()
         }
         for key, entries in stacked["state"].items()
     }
     return {"param_groups": groups, "state": state}
+
+
+def _has_member_axis(value) -> bool:
+    """Counts of steps are scalars and the same for all members; the rest is stacked."""
+    return isinstance(value, torch.Tensor) and value.ndim > 0

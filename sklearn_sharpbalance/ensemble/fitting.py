@@ -22,16 +22,9 @@ from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
 from sklearn_sharpbalance.members.augment import resolve_transform
 from sklearn_sharpbalance.members.data import take_rows
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
-from sklearn_sharpbalance.optim import (
-    ASAM,
-    GSAM,
-    SAM,
-    FriendlySAM,
-    SharpnessAwareOptimizer,
-)
+from sklearn_sharpbalance.optim import OPTIMIZERS, SharpnessAwareOptimizer
 
 __all__ = [
-    "SAM_OPTIMIZERS",
     "Seeds",
     "build_net",
     "draw_seeds",
@@ -40,14 +33,6 @@ __all__ = [
     "resolve_device",
     "training_data",
 ]
-
-SAM_OPTIMIZERS: dict[str, type] = {
-    "sam": SAM,
-    "asam": ASAM,
-    "gsam": GSAM,
-    "friendly": FriendlySAM,
-}
-
 
 @dataclass(frozen=True)
 class Seeds:
@@ -169,11 +154,11 @@ def build_net(params, nested, fmt, X, n_classes):
 
 def resolve_sam(sam):
     """Class of the sharpness-aware optimizer for a name or a class."""
-    if isinstance(sam, str) and sam in SAM_OPTIMIZERS:
-        return SAM_OPTIMIZERS[sam]
+    if isinstance(sam, str) and sam in OPTIMIZERS:
+        return OPTIMIZERS[sam]
     if isinstance(sam, type) and issubclass(sam, SharpnessAwareOptimizer):
         return sam
-    names = ", ".join(map(repr, SAM_OPTIMIZERS))
+    names = ", ".join(map(repr, OPTIMIZERS))
     raise InvalidInputError(
         f"Unknown sam {sam!r}. Choose one of {names}, or pass a subclass of "
         "SharpnessAwareOptimizer."

@@ -49,7 +49,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Radius of the SAM perturbation; a sequence gives one per member.
     flat_ratio : float, default=0.4
         Share of the samples that each member proposes to the others.
-    sam : {"sam", "asam", "gsam", "friendly"} or optimizer class, default="sam"
+    sam : {"sam", "asam", "gsam", "friendly_sam"} or optimizer class, default="sam"
         Kind of sharpness-aware step, around the member's own optimizer.
     warmup : {"sam", "sgd"}, default="sam"
         How members train before the selection.

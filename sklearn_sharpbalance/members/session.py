@@ -159,14 +159,11 @@ class MemberSession:
 def listeners(net, prefix):
     """Callbacks of a net that override a hook whose name starts with ``prefix``."""
     hooks = [name for name in dir(Callback) if name.startswith(prefix)]
-    return [
-        callback
-        for _, callback in net.callbacks_
-        if any(
-            getattr(type(callback), hook) is not getattr(Callback, hook)
-            for hook in hooks
-        )
-    ]
+
+    def overrides(callback, hook):
+        return getattr(type(callback), hook) is not getattr(Callback, hook)
+
+    return [c for _, c in net.callbacks_ if any(overrides(c, hook) for hook in hooks)]
 
 
 def check_finite(loss, member, epoch, lr):

@@ -14,6 +14,7 @@ def balanced_step(
     n_sam: int,
     n_places: int,
     *,
+    sam_share=None,
     module=True,
     perturbed_pass=nullcontext,
     before_update: Callable[[], object] | None = None,
@@ -36,6 +37,8 @@ def balanced_step(
         so that the factors s and 1 - s are in it.
     n_sam, n_places : int
         Samples of the SAM part, and of the batch.
+    sam_share : float or Tensor, default=None
+        The share s, which the loss of the SAM part was multiplied with.
     module : nn.Module or True, default=True
         Whose BatchNorm statistics the perturbed pass leaves alone; True finds out.
     perturbed_pass : callable, default=nullcontext
@@ -54,7 +57,8 @@ def balanced_step(
         sam_part = slice(0, n_sam)
         losses.append(loss_of(sam_part))
         losses[-1].backward()
-        with optimizer.perturbed(freeze_norms=module), perturbed_pass():
+        moved = optimizer.perturbed(freeze_norms=module, grad_scale=sam_share)
+        with moved, perturbed_pass():
             loss_of(sam_part).backward()
     if n_sam < n_places:
         losses.append(loss_of(slice(n_sam, n_places)))

@@ -91,6 +91,7 @@ def train_batch(session, source, x, rows, share):
         loss_of,
         phase.sizes.sam,
         len(share),
+        sam_share=weight[: phase.sizes.sam].sum(),
         module=net.module_,
         before_update=tell_gradients if session.hears_gradients else None,
     )

@@ -5,13 +5,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 from sklearn_sharpbalance.autodiff import per_sample_squared_norms
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests import reference
 from tests.autodiff.traps import BY_OTHERS, OverwritesInput
-from tests.autodiff.zoo import BY_RULES, build, cross_entropy
+from tests.autodiff.zoo import BY_RULES, build, cross_entropy, pictures
 
 ALL = BY_RULES | BY_OTHERS
 
@@ -119,7 +119,9 @@ def test_few_samples(n):
     )
 
 
-@pytest.mark.parametrize("kind", ["numpy", "read_only", "dataset", "dataset_without_y"])
+@pytest.mark.parametrize(
+    "kind", ["numpy", "read_only", "dataset", "dataset_without_y", "subset"]
+)
 def test_kinds_of_data(kind):
     module, X, y = build(BY_RULES["mlp"])
     expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
@@ -129,6 +131,8 @@ def test_kinds_of_data(kind):
     if kind.startswith("dataset"):
         data = TensorDataset(X, y)
         targets = None if kind == "dataset_without_y" else y
+    if kind == "subset":
+        data, targets = Subset(TensorDataset(X, y), range(len(y))), None
     actual = per_sample_squared_norms(
         module, cross_entropy, data, targets, chunk_size=2
     )
@@ -152,6 +156,18 @@ def test_float32(name):
     actual = per_sample_squared_norms(module.float(), cross_entropy, X, y)
     assert actual.dtype == torch.float32
     assert_equal(actual, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, (_, inputs) in BY_RULES.items() if inputs is pictures]
+)
+def test_channels_last(name):
+    module, X, y = build(BY_RULES[name])
+    expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
+    module = module.to(memory_format=torch.channels_last)
+    for inputs in (X, X.to(memory_format=torch.channels_last)):
+        actual = per_sample_squared_norms(module, cross_entropy, inputs, y)
+        assert_equal(actual, expected)
 
 
 @pytest.mark.parametrize("name", ["residual", "sequence_gram", "twice"])
@@ -291,7 +307,7 @@ def test_cuda_equals_the_reference(name):
     module, y = module.cuda(), y.numpy()
     actual = per_sample_squared_norms(module, cross_entropy, X, y, chunk_size=4)
     assert actual.is_cuda
-    assert_equal(actual.cpu(), expected)
+    assert_equal(actual.cpu(), expected, rtol=1e-6)
 
 
 @pytest.mark.gpu
