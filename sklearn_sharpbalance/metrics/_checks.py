@@ -185,6 +185,6 @@ def top1(member_probas: np.ndarray) -> np.ndarray:
     return member_probas.argmax(axis=-1)
 
 
-def warn_undefined(message: str) -> None:
-    """Warn once, at the caller of the metric."""
-    warnings.warn(message, UndefinedMetricWarning, stacklevel=3)
+def warn_undefined(message: str, depth: int = 1) -> None:
+    """Warn at the caller of the metric, which is ``depth`` calls above this one."""
+    warnings.warn(message, UndefinedMetricWarning, stacklevel=2 + depth)

@@ -26,7 +26,23 @@ __all__ = [
 ]
 
 # Samples worked on at a time: the float64 copies then stay in the cache.
-CHUNK = 1024
+CHUNK = 512
+
+
+def _chunks(outputs):
+    """Yield float64 copies (M, B * C) of a few samples, and room for a result.
+
+    Both are views of two buffers that are used again: for each chunk to ask the
+    system for fresh memory would cost as much as the arithmetic.
+    """
+    M, N, C = outputs.shape
+    values = np.empty((M, min(CHUNK, N) * C))
+    room = np.empty_like(values)
+    for start in range(0, N, CHUNK):
+        rows = outputs[:, start : start + CHUNK].reshape(M, -1)
+        size = rows.shape[1]
+        values[:, :size] = rows
+        yield values[:, :size], room[:, :size]
 
 
 def _mean_over_pairs(matrix):
@@ -43,7 +59,8 @@ def _disagreement_of(predictions):
 def _warn_single(metric, value):
     warn_undefined(
         f"{metric} compares pairs of members, but member_probas holds one member; "
-        f"returning {value:.6g}, as for two identical members."
+        f"returning {value:.6g}, as for two identical members.",
+        depth=2,
     )
 
 
@@ -191,9 +208,9 @@ def variance_diversity(member_probas):
         _warn_single("variance_diversity", 0.0)
         return 0.0
     total = 0.0
-    for start in range(0, N, CHUNK):
-        chunk = outputs[:, start : start + CHUNK].astype(np.float64)  # (M, B, C)
-        total += np.square(chunk - chunk.mean(axis=0)).sum()
+    for chunk, gaps in _chunks(outputs):  # (M, B * C)
+        np.subtract(chunk, chunk.mean(axis=0), out=gaps)
+        total += np.einsum("mk,mk->", gaps, gaps)
     return float(total / (N * (M - 1)))
 
 
@@ -224,12 +241,11 @@ def pairwise_kl(member_probas, *, eps=1e-12):
     if not 0 < eps < 1:
         raise InvalidInputError(f"eps must lie between 0 and 1, got {eps!r}.")
     probas = check_member_probas(member_probas)
-    M, N, _ = probas.shape
-    cross = np.zeros((M, M))
-    for start in range(0, N, CHUNK):
-        p = probas[:, start : start + CHUNK].astype(np.float64).reshape(M, -1)
-        cross += p @ np.log(np.maximum(p, eps)).T  # (M, M): sum of p_i log p_j
-    kl = (np.diag(cross)[:, None] - cross) / N
+    cross = np.zeros((len(probas), len(probas)))
+    for p, logs in _chunks(probas):  # (M, B * C)
+        np.log(np.maximum(p, eps, out=logs), out=logs)
+        cross += p @ logs.T  # (M, M): sum of p_i log p_j
+    kl = (np.diag(cross)[:, None] - cross) / probas.shape[1]
     return np.maximum(kl, 0.0)  # rounding may leave -1e-17 for equal members
 
 

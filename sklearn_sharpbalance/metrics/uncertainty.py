@@ -1,7 +1,6 @@
 """Per-sample uncertainty, and how well confidence ranks mistakes."""
 
 import numpy as np
-from scipy.special import entr
 
 from sklearn_sharpbalance.metrics._checks import (
     check_lengths,
@@ -14,12 +13,16 @@ from sklearn_sharpbalance.metrics._checks import (
 __all__ = ["area_under_risk_coverage", "mutual_information", "predictive_entropy"]
 
 
-def _mean_over_members(probas):
-    """(N, C) in float64 from one predictor's or all members' probabilities."""
-    array = np.asarray(probas)
-    if array.ndim == 3:
-        return check_member_probas(array).mean(axis=0, dtype=np.float64)
-    return check_proba(array).astype(np.float64)
+def _entropy(proba):
+    """Entropy of the last axis, in chunks that stay in the cache."""
+    flat = proba.reshape(-1, proba.shape[-1])
+    tiny = np.finfo(np.float64).tiny
+    result = np.empty(len(flat))
+    for start in range(0, len(flat), 256):
+        p = np.clip(flat[start : start + 256].astype(np.float64), 0, 1)
+        logs = np.log(np.maximum(p, tiny))
+        result[start : start + 256] = 0.0 - np.einsum("nc,nc->n", p, logs)
+    return result.reshape(proba.shape[:-1])
 
 
 def predictive_entropy(probas):
@@ -42,8 +45,9 @@ def predictive_entropy(probas):
     >>> predictive_entropy([[1.0, 0.0], [0.5, 0.5]]).round(4)
     array([0.    , 0.6931])
     """
-    entropy = entr(np.clip(_mean_over_members(probas), 0, 1)).sum(axis=-1)
-    return np.abs(entropy)  # -0.0 becomes 0.0
+    if np.ndim(probas) == 3:
+        return _entropy(check_member_probas(probas).mean(axis=0, dtype=np.float64))
+    return _entropy(check_proba(probas))
 
 
 def mutual_information(member_probas):
@@ -78,8 +82,8 @@ def mutual_information(member_probas):
     array([0.6931])
     """
     probas = check_member_probas(member_probas)
-    own = np.mean([predictive_entropy(p) for p in probas], axis=0)  # (N,)
-    return np.maximum(predictive_entropy(probas) - own, 0.0)
+    total = _entropy(probas.mean(axis=0, dtype=np.float64))  # (N,)
+    return np.maximum(total - _entropy(probas).mean(axis=0), 0.0)
 
 
 def _expected_cumulative_errors(confidence, wrong):

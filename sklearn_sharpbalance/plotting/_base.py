@@ -102,13 +102,14 @@ def draw_matrix(
     M = len(matrix)
     texts = np.empty((M, M), dtype=object)
     size = 10 if M <= 6 else 8
+    digits = 3 if np.abs(matrix).max() < 0.1 else 2
     for i, j in np.ndindex(M, M):
         red, green, blue, _ = image.cmap(image.norm(matrix[i, j]))
         light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
         texts[i, j] = ax.text(
             j,
             i,
-            f"{matrix[i, j]:.2f}",
+            f"{matrix[i, j]:.{digits}f}",
             ha="center",
             va="center",
             fontsize=size,

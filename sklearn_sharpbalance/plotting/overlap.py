@@ -227,6 +227,12 @@ class SubsetOverlapDisplay(Display):
                 "X to from_estimator."
             )
         sharpness = np.asarray(self.sharpness)  # (M, N)
+        if len(self.images) != sharpness.shape[1]:
+            raise InvalidInputError(
+                f"There are {len(self.images)} images but scores of "
+                f"{sharpness.shape[1]} samples. Pass the samples that the members "
+                "trained on, without those held out for validation."
+            )
         order = np.argsort(-sharpness if highest else sharpness, axis=1, kind="stable")
         chosen = order[:, :n_images]
         names = check_names(self.member_names, len(sharpness), "Member")

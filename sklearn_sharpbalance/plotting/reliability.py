@@ -165,7 +165,7 @@ class ReliabilityDisplay(Display):
         """
         if kind not in ("bars", "line"):
             raise InvalidInputError(f"kind must be 'bars' or 'line', got {kind!r}.")
-        ax = self._start(ax, (4.4, 4.2), square=True)
+        ax = self._start(ax, (4.4, 4.8), square=True)
         n_before = sum(line.get_gid() == "reliability" for line in ax.lines)
         color = colour(n_before) if color is None else color
         self.bars_ = self.gaps_ = self.shares_ = self.line_ = self.diagonal_ = None
@@ -182,7 +182,10 @@ class ReliabilityDisplay(Display):
         ax.set(xlabel="Confidence", ylabel="Accuracy")
         tidy(ax)
         if legend:
-            ax.legend(loc="upper left", fontsize=9, framealpha=0.9)
+            # Above the axes: no corner is free of bars for every predictor.
+            ax.legend(
+                loc="lower left", bbox_to_anchor=(0, 1), fontsize=9, frameon=False
+            )
         return self
 
     def _label(self, fallback):
@@ -200,6 +203,7 @@ class ReliabilityDisplay(Display):
         self.bars_ = ax.bar(
             height=accuracy,
             color=color,
+            alpha=0.6,
             edgecolor="white",
             label=self._label("Accuracy"),
             **place,

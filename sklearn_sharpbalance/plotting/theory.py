@@ -10,13 +10,8 @@ from sklearn_sharpbalance.plotting._base import (
     place_labels,
     tidy,
 )
-from sklearn_sharpbalance.theory import (
-    sam_diversity,
-    sam_sharpness_bounds,
-    simulate,
-    subset_diversity,
-    subset_sharpness_bound,
-)
+from sklearn_sharpbalance.plotting._theory import theory_curves
+from sklearn_sharpbalance.theory import simulate
 
 __all__ = ["TheoryDisplay"]
 
@@ -277,27 +272,3 @@ class TheoryDisplay(Display):
             color=color,
             label=label,
         )
-
-
-def theory_curves(k, eta, rho, radius, n, d, n_subsets, sigma, theta_norm, variant):
-    """Diversity and bounds of sharpness for each setting, as arrays (n_points,)."""
-    settings = list(np.broadcast(*map(np.atleast_1d, (k, eta, rho))))
-    rows = []
-    for steps, step, perturbation in settings:
-        model = {"eta": float(step), "rho": float(perturbation), "n": n, "d": d}
-        model["variant"] = variant
-        reach = {"radius": radius, "theta_norm": theta_norm}
-        if n_subsets == 1:
-            diversity = sam_diversity(int(steps), sigma=sigma, **model)
-            bounds = sam_sharpness_bounds(int(steps), **reach, **model)
-        else:
-            model["n_subsets"] = n_subsets
-            diversity = subset_diversity(
-                int(steps), sigma=sigma, theta_norm=theta_norm, **model
-            )
-            upper = subset_sharpness_bound(int(steps), **reach, **model)
-            bounds = (np.nan, upper)
-        rows.append((diversity, *bounds))
-    diversity, lower, upper = np.array(rows).T
-    known = None if np.isnan(lower).all() else lower
-    return {"diversity": diversity, "lower": known, "upper": upper}

@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 from scipy.special import softmax
@@ -26,3 +27,4 @@ def warns_once():
         yield caught
     own = [w for w in caught if issubclass(w.category, UndefinedMetricWarning)]
     assert len(own) == 1, [str(w.message) for w in caught]
+    assert "test_" in Path(own[0].filename).name, own[0].filename

@@ -10,9 +10,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import get_scorer as sklearn_scorer
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from torch import nn
 
-from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import SCORERS, get_scorer
 from tests.metrics.nets import ensemble_of, mlp, samples
@@ -56,6 +57,11 @@ class Ensemble(ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+def small_network(n_classes=3):
+    """Takes pictures with channels first: the ensemble must turn them."""
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3))
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +211,29 @@ def test_estimators_without_members_are_told(data):
         InvalidInputError, match="LogisticRegression has no method member"
     ):
         SCORERS["disagreement"](single, X, y)
+
+
+@pytest.mark.parametrize("shape", [(20,), (5, 4, 1)], ids=["table", "pictures"])
+def test_ensembles_of_the_package(data, shape):
+    X, y = data
+    X = X[:90].reshape(90, *shape)
+    y = y[:90]
+    ensemble = DeepEnsembleClassifier(
+        MLP if len(shape) == 1 else small_network,
+        n_estimators=2,
+        max_epochs=2,
+        random_state=0,
+        device="cpu",
+    )
+    model = make_pipeline(FunctionTransformer(), ensemble).fit(X, y)
+    options = {
+        "neg_adaptive_sharpness": {"n_iter": 3, "n_batches": 2},
+        "neg_hessian_trace": {"n_probes": 2},
+        "neg_sam_sharpness": {"n_draws": 3},
+    }
+    for name in SCORERS:
+        score = get_scorer(name, **options.get(name, {}))(model, X, y)
+        assert np.isfinite(score), name
 
 
 def test_unknown_names_are_told():

@@ -38,6 +38,18 @@ def test_temperature_is_the_minimum(sharpen):
     assert fit_temperature(y, logits) == pytest.approx(np.exp(best.x), rel=1e-5)
 
 
+@pytest.mark.parametrize("sharpen", [1e-4, 1e4])
+def test_a_root_far_from_one_is_found(sharpen):
+    y, logits = logits_and_labels(sharpen=sharpen)
+    found = fit_temperature(y, logits, bounds=(1e-8, 1e8))
+    at_one = fit_temperature(y, logits / sharpen)
+    assert found == pytest.approx(at_one * sharpen, rel=1e-6)
+
+
+def test_without_information_any_temperature_will_do():
+    assert fit_temperature([0, 1, 2], np.full((3, 3), 1 / 3)) == 1.0
+
+
 def test_temperature_recovers_the_scale():
     y, logits = logits_and_labels(N=20000)
     assert fit_temperature(y, logits) == pytest.approx(3.0, rel=0.05)

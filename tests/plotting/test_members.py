@@ -62,6 +62,9 @@ def test_hardest_pictures_need_pictures(ensemble):
     display = SubsetOverlapDisplay.from_estimator(ensemble)
     with pytest.raises(InvalidInputError, match="needs sharpness and images"):
         display.plot_hardest()
+    display.images = [np.zeros((8, 8))] * 3
+    with pytest.raises(InvalidInputError, match="3 images but scores of 240 samples"):
+        display.plot_hardest()
 
 
 def test_layouts_of_pictures():
@@ -85,6 +88,11 @@ def test_agreement_matrix_and_its_texts():
             assert display.text_[i, j].get_text() == f"{expected:.2f}"
     assert display.im_.get_clim() == (0.0, display.disagreement.max())
     assert display.plot(vmax=1.0).im_.get_clim() == (0.0, 1.0)
+
+
+def test_small_disagreement_is_written_with_more_digits():
+    display = MemberAgreementDisplay([[0.0, 0.034], [0.034, 0.0]]).plot()
+    assert display.text_[0, 1].get_text() == "0.034"
 
 
 def test_members_that_agree_can_be_drawn():

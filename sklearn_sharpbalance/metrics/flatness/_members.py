@@ -104,7 +104,7 @@ def nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
 
 def _codes(X, y, labels):
     if y is None and isinstance(X, Dataset):
-        y = np.array([int(X[i][1]) for i in range(len(X))])
+        y = _labels_of(X)
     y = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if labels is not None:
         return encode_labels(y, len(labels), len(y), labels, "X")
@@ -115,6 +115,15 @@ def _codes(X, y, labels):
             "knows its classes."
         )
     return y.astype(np.int64)
+
+
+def _labels_of(dataset):
+    """Labels that a Dataset publishes, or else those of its items."""
+    for name in ("targets", "labels"):
+        labels = getattr(dataset, name, None)
+        if labels is not None and len(labels) == len(dataset):
+            return labels
+    return np.array([np.asarray(dataset[i][1]).item() for i in range(len(dataset))])
 
 
 def _choose(samples, batch_size, n_batches, rng, full_only):
