@@ -2,6 +2,7 @@
 
 from sklearn_sharpbalance.ensemble import (
     DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.networks import (
@@ -16,6 +17,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MLP",
     "DeepEnsembleClassifier",
+    "DiversifiedEnsembleClassifier",
     "ResNet18",
     "SharpBalanceEnsembleClassifier",
     "SmallCNN",

@@ -1,9 +1,7 @@
 """One skorch net at a time: every feature, and processes through joblib."""
 
-from joblib import effective_n_jobs
-from sklearn.utils.parallel import Parallel, delayed
-
 from sklearn_sharpbalance.engine.base import Engine
+from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.members import train_member
 
 __all__ = ["SkorchEngine"]
@@ -15,13 +13,20 @@ class SkorchEngine(Engine):
     Parameters
     ----------
     n_jobs : int or None, default=None
-        Members that train at once, as in joblib.
+        Members that train at once, as in joblib, by its backend: processes of this
+        machine (loky), or a cluster inside ``joblib.parallel_config(backend="dask")``.
+        Members of a worker that dies are trained again elsewhere.
+
+    Attributes
+    ----------
+    jobs : MemberJobs
+        Where members train.
     """
 
     name = "skorch"
 
     def __init__(self, n_jobs=None):
-        self.n_jobs = n_jobs
+        self.jobs = MemberJobs(n_jobs)
 
     @classmethod
     def refusal(cls, net, data, settings):
@@ -30,13 +35,11 @@ class SkorchEngine(Engine):
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
         """Train the members one after the other, or in parallel jobs."""
-        if effective_n_jobs(self.n_jobs) == 1:
-            return [
-                train_member(net, state, data, phase, mask, on_epoch)
-                for state, mask in zip(states, masks)
-            ]
         # Epochs of other processes are not heard: a closure does not travel.
-        return Parallel(n_jobs=self.n_jobs)(
-            delayed(train_member)(net, state, data, phase, mask)
-            for state, mask in zip(states, masks)
-        )
+        heard = None if self.jobs.parallel else on_epoch
+        each = [(state, phase, mask, heard) for state, mask in zip(states, masks)]
+        return self.jobs.run(_train, net, data, each)
+
+
+def _train(net, data, state, phase, mask, on_epoch):
+    return train_member(net, state, data, phase, mask, on_epoch)

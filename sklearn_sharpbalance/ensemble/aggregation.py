@@ -3,23 +3,31 @@
 from abc import ABC, abstractmethod
 
 import numpy as np
-import torch
 from scipy.special import softmax
 from sklearn.base import BaseEstimator
 
 from sklearn_sharpbalance._validation import Registry
-from sklearn_sharpbalance.members.data import DeviceData
-from sklearn_sharpbalance.members.state import MemberState, restore, to_cpu, unfitted
+from sklearn_sharpbalance.ensemble.predicting import member_logits
+from sklearn_sharpbalance.ensemble.soups import (
+    greedy_soup,
+    held_out_accuracy,
+    recompute_batch_statistics,
+    uniform_soup,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import fit_temperature
 
 __all__ = [
     "AGGREGATIONS",
     "Aggregation",
+    "BestMemberAggregation",
     "FunctionAggregation",
+    "GreedySoupAggregation",
     "MajorityAggregation",
     "MeanLogitAggregation",
     "MeanProbaAggregation",
+    "TemperatureAggregation",
     "UniformSoupAggregation",
-    "mean_weights",
     "recompute_batch_statistics",
 ]
 
@@ -28,8 +36,31 @@ class Aggregation(BaseEstimator, ABC):
     """How members become one prediction.
 
     A rule on predictions overrides :meth:`combine`. A rule on weights (a soup)
-    overrides :meth:`prepare` as well, which says which nets predict.
+    overrides :meth:`prepare` as well, which says which nets predict. A rule that
+    judges members sets :attr:`needs_validation`.
+
+    Attributes
+    ----------
+    needs_validation : bool
+        Whether :meth:`prepare` looks at held-out samples.
     """
+
+    needs_validation = False
+
+    def check(self, data):
+        """Raise an error if the data lack what :meth:`prepare` needs.
+
+        Parameters
+        ----------
+        data : TrainingData
+        """
+        if self.needs_validation and data.valid is None:
+            raise InvalidInputError(
+                f"{type(self).__name__} judges by held-out samples, got "
+                "validation_fraction=None. Training samples are not accepted in their "
+                "place: members know them by heart. Pass for example "
+                "validation_fraction=0.1."
+            )
 
     def prepare(self, nets, data):
         """Nets whose predictions are combined, chosen once at the end of ``fit``.
@@ -110,9 +141,97 @@ class UniformSoupAggregation(MeanLogitAggregation):
 
     def prepare(self, nets, data):
         """The soup as the only net."""
-        soup = mean_weights(nets)
-        recompute_batch_statistics(soup, data)
+        return [uniform_soup(nets, data)]
+
+
+class GreedySoupAggregation(MeanLogitAggregation):
+    """One net with the mean weights of those members that help it.
+
+    Members join in the order of their held-out accuracy, each only if the soup's own
+    does not fall. Needs ``validation_fraction``.
+
+    Attributes
+    ----------
+    chosen_ : list of int
+        Members in the soup, the most accurate first.
+    """
+
+    needs_validation = True
+
+    def prepare(self, nets, data):
+        """The soup as the only net."""
+        self.check(data)
+        soup, self.chosen_ = greedy_soup(nets, data)
         return [soup]
+
+
+class BestMemberAggregation(MeanLogitAggregation):
+    """The member with the highest accuracy on held-out samples; the first of equals.
+
+    Needs ``validation_fraction``: accuracy on training samples is not accepted, since
+    most members are right on all of them.
+
+    Attributes
+    ----------
+    member_ : int
+        Which one it is.
+    """
+
+    needs_validation = True
+
+    def prepare(self, nets, data):
+        """The best member as the only net."""
+        self.check(data)
+        accuracies = [held_out_accuracy(net, data.valid) for net in nets]
+        self.member_ = int(np.argmax(accuracies))
+        return [nets[self.member_]]
+
+
+class TemperatureAggregation(MeanLogitAggregation):
+    """Softmax of the mean logits over one temperature for the ensemble.
+
+    The temperature is that of the highest likelihood on held-out samples, so that
+    confidence matches accuracy. It changes no prediction. Needs
+    ``validation_fraction``.
+
+    Parameters
+    ----------
+    bounds : tuple of two floats, default=(0.01, 100.0)
+        Lowest and highest temperature.
+
+    Attributes
+    ----------
+    temperature_ : float
+        Above 1 for an over-confident ensemble.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rule = TemperatureAggregation()
+    >>> rule.temperature_ = 2.0
+    >>> rule.combine(np.log([[[0.9, 0.1]]])).round(2)  # 3 to 1, where it was 9 to 1
+    array([[0.75, 0.25]])
+    """
+
+    needs_validation = True
+
+    def __init__(self, bounds=(0.01, 100.0)):
+        self.bounds = bounds
+
+    def prepare(self, nets, data):
+        """All nets, once the temperature is known."""
+        self.check(data)
+        logits = member_logits(nets, data.valid.X).astype(np.float64).mean(axis=0)
+        self.temperature_ = fit_temperature(
+            data.valid.y, logits, kind="logits", bounds=self.bounds
+        )
+        return nets
+
+    def combine(self, member_logits):
+        """Softmax of the mean logits over the temperature."""
+        # Early stopping asks before there is a temperature, for the accuracy only.
+        temperature = getattr(self, "temperature_", 1.0)
+        return softmax(member_logits.mean(axis=0) / temperature, axis=-1)
 
 
 class FunctionAggregation(Aggregation):
@@ -137,41 +256,6 @@ AGGREGATIONS["mean_logit"] = MeanLogitAggregation
 AGGREGATIONS["mean_proba"] = MeanProbaAggregation
 AGGREGATIONS["majority"] = MajorityAggregation
 AGGREGATIONS["uniform_soup"] = UniformSoupAggregation
-
-
-def mean_weights(nets):
-    """A net whose floating-point weights are the mean over ``nets``."""
-    states = [net.module_.state_dict() for net in nets]
-    mean = {
-        key: (
-            torch.stack([state[key] for state in states]).mean(0)
-            if value.is_floating_point()
-            else value
-        )
-        for key, value in states[0].items()
-    }
-    return restore(unfitted(nets[0]), MemberState(0, 0, to_cpu(mean)))
-
-
-def recompute_batch_statistics(net, data, batch_size=512):
-    """Set running BatchNorm statistics to those of the data under these weights."""
-    norms = [
-        module
-        for module in net.module_.modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-        and module.track_running_stats
-    ]
-    if not norms:
-        return
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a cumulative average: every batch counts the same
-    net.module_.train()
-    with torch.no_grad():
-        for x, rows in DeviceData(data, net.device).in_order(batch_size):
-            if len(rows) == batch_size or len(rows) == len(data):
-                net.infer(x)  # a short last batch would count as much as a full one
-    net.module_.eval()
-    for norm, momentum in zip(norms, momenta):
-        norm.momentum = momentum
+AGGREGATIONS["greedy_soup"] = GreedySoupAggregation
+AGGREGATIONS["best_member"] = BestMemberAggregation
+AGGREGATIONS["temperature"] = TemperatureAggregation

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_memory
 
+from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.ensemble.plan import Segment, Settings
 from sklearn_sharpbalance.members import (
     MemberState,
@@ -44,6 +44,8 @@ class Trainer:
         For the selectors that draw.
     n_jobs : int or None
         Members that are scored at once.
+    any_device : bool, default=False
+        Whether members in other processes take the best device there.
     memory : None, str or joblib.Memory
         Where phases and scores are cached.
     """
@@ -59,14 +61,18 @@ class Trainer:
         engine,
         selection_seed,
         n_jobs=None,
+        any_device=False,
         memory=None,
     ):
         self.net, self.data, self.settings = net, data, settings
         self.scorer, self.selector, self.engine = scorer, selector, engine
-        self.selection_seed, self.n_jobs = selection_seed, n_jobs
+        self.selection_seed = selection_seed
+        # Shared with an engine that has jobs: the data are handed over once.
+        self.jobs = getattr(engine, "jobs", None) or MemberJobs(n_jobs)
+        self.jobs.any_device = any_device
         memory = check_memory(memory)
         self._run_phase = memory.cache(_run_phase, ignore=["on_epoch"])
-        self._score = memory.cache(_score_members, ignore=["n_jobs"])
+        self._score = memory.cache(_score_members, ignore=["jobs"])
 
     def run(self, state: EnsembleState, segment: Segment, on_epoch=None):
         """Train all members through one segment; returns the new state."""
@@ -89,7 +95,7 @@ class Trainer:
                 self.data,
                 self.scorer,
                 self.settings.precision,
-                self.n_jobs,
+                self.jobs,
             )
         rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
         masks = self.selector.select(sharpness, random_state=rng)
@@ -126,11 +132,11 @@ def _run_phase(engine, net, members, data, phase, masks, on_epoch):
     return engine.run_phase(net, members, data, phase, masks, on_epoch)
 
 
-def _score_members(net, members, data, scorer, precision, n_jobs):
+def _score_members(net, members, data, scorer, precision, jobs):
     """Sharpness of every sample by every member, (M, N)."""
-    return np.stack(
-        Parallel(n_jobs=n_jobs)(
-            delayed(score_member)(net, member, data, scorer, precision)
-            for member in members
-        )
-    )
+    each = [(member, scorer, precision) for member in members]
+    return np.stack(jobs.run(_score_member, net, data, each))
+
+
+def _score_member(net, data, member, scorer, precision):
+    return score_member(net, member, data, scorer, precision)

@@ -9,14 +9,16 @@ from sklearn_sharpbalance.metrics.calibration import (
     calibration_curve_bins,
     expected_calibration_error,
 )
+from sklearn_sharpbalance.metrics.divergence import (
+    kl_diversity,
+    pairwise_kl,
+    variance_diversity,
+)
 from sklearn_sharpbalance.metrics.diversity import (
     disagreement,
     disagreement_error_ratio,
-    kl_diversity,
     pairwise_disagreement,
-    pairwise_kl,
     unique_predictions,
-    variance_diversity,
 )
 from sklearn_sharpbalance.metrics.faults import double_fault, q_statistic
 from sklearn_sharpbalance.metrics.flatness import (

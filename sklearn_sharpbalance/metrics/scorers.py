@@ -12,12 +12,11 @@ from sklearn.pipeline import Pipeline
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics.calibration import expected_calibration_error
+from sklearn_sharpbalance.metrics.divergence import kl_diversity, variance_diversity
 from sklearn_sharpbalance.metrics.diversity import (
     disagreement,
     disagreement_error_ratio,
-    kl_diversity,
     unique_predictions,
-    variance_diversity,
 )
 from sklearn_sharpbalance.metrics.faults import double_fault, q_statistic
 from sklearn_sharpbalance.metrics.flatness import (

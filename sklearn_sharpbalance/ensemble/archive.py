@@ -1,0 +1,214 @@
+"""One file of tensors and plain values: safetensors with a JSON tree, no pickle.
+
+The file is a valid safetensors file, so that any reader of that format can look
+inside. Its metadata comes first and starts with the kind of the file, the version of
+the format and a digest of everything else. Damage is found by the digest before
+anything is parsed; a file that was crafted to match its digest is held to the
+lengths and to the amount of structure that a file of its size may have.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sklearn_sharpbalance.ensemble.tree import DTYPE_SIZES, Entry, decode, encode
+from sklearn_sharpbalance.exceptions import ModelFileError
+
+__all__ = ["FORMAT_VERSION", "read_archive", "write_archive"]
+
+FORMAT_VERSION = 1
+CHUNK = 2**20
+DIGEST_BYTES = 32
+LONGEST_HEADER = 100_000_000  # what the safetensors library accepts
+SMALLEST_BUDGET = 64 * 2**20  # bytes of Python objects that any file may become
+NODE_BYTES, COMMA_BYTES = 72, 40  # an empty container; a number in a list
+HEAD = re.compile(
+    rb'\{"__metadata__":\{"format":"sklearn-sharpbalance (\w+) (\d{1,9})","digest":"'
+)
+
+
+def write_archive(path, kind: str, tree: Any) -> None:
+    """Write a tree of plain values, arrays and tensors as one file, or not at all.
+
+    The file appears under its name when it is complete and on the disk, so that a
+    crash at any moment leaves the old file or the new one.
+
+    Parameters
+    ----------
+    path : str or path-like
+    kind : str
+        "model" or "checkpoint".
+    tree : dict
+        What :func:`encode` takes.
+    """
+    entries: dict[str, Entry] = {}
+    text = json.dumps(encode(tree, entries), allow_nan=False, separators=(",", ":"))
+    first, rest = _header(kind, text, entries)
+    body = [entry.data for entry in entries.values()]
+    digest = _digest(chain([first, rest], body))
+    write_atomically(Path(path), chain([first, digest, rest], body))
+
+
+def _header(kind, text, entries):
+    """Bytes before and after the digest: length and metadata, then the tensors."""
+    head = f'{{"__metadata__":{{"format":"sklearn-sharpbalance {kind} {FORMAT_VERSION}"'
+    head = (head + ',"digest":"').encode()
+    tail = f'","tree":{json.dumps(text)}}}'
+    start = 0
+    for name, entry in entries.items():
+        stop = start + len(entry.data)
+        offsets = {"dtype": entry.dtype, "shape": entry.shape}
+        offsets["data_offsets"] = [start, stop]
+        tail += f",{json.dumps(name)}:{json.dumps(offsets, separators=(',', ':'))}"
+        start = stop
+    rest = (tail + "}").encode()
+    n_bytes = len(head) + 2 * DIGEST_BYTES + len(rest)
+    rest += b" " * (-n_bytes % 8)  # tensors start at a multiple of eight
+    n_bytes += -n_bytes % 8
+    return n_bytes.to_bytes(8, "little") + head, rest
+
+
+def _digest(chunks: Iterable) -> bytes:
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest().encode()
+
+
+def write_atomically(path: Path, chunks: Iterable) -> None:
+    """Write to a temporary neighbour, flush it to the disk, and rename it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder):
+    """Make a rename durable where the system can open a folder."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def read_archive(path, kind: str) -> Any:
+    """The tree that :func:`write_archive` wrote.
+
+    Parameters
+    ----------
+    path : str or path-like
+    kind : str
+        What the file must be.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is damaged, of another kind or of a newer format.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        header = _read_header(file, size, path, kind)
+        try:
+            return _read_tree(file, header, size)
+        except Exception as error:  # whatever a crafted tree makes of the reader
+            reason = str(error) or type(error).__name__
+            raise ModelFileError(
+                f"{path} is not a {kind} that this package wrote: {reason}"
+            ) from error
+
+
+def _read_header(file, size, path, kind) -> bytes:
+    """The header, once the whole file has been found to be intact."""
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or not 0 < length <= min(size - 8, LONGEST_HEADER):
+        raise ModelFileError(
+            f"{path} is damaged or no {kind} of this package: it has {size} bytes and "
+            f"speaks of a header of {length}."
+        )
+    header = file.read(length)
+    head = HEAD.match(header)
+    if head is None:
+        raise ModelFileError(
+            f"{path} is damaged or no {kind} of this package: it does not start as one."
+        )
+    found, version = head[1].decode(errors="replace"), int(head[2])
+    if version > FORMAT_VERSION:
+        raise ModelFileError(
+            f"{path} has format {version}, which is newer than {FORMAT_VERSION}, the "
+            "newest that this version reads. Update: pip install -U "
+            "sklearn-sharpbalance."
+        )
+    if found != kind:
+        raise ModelFileError(f"{path} is a {found}, not a {kind}.")
+    stop = head.end() + 2 * DIGEST_BYTES
+    parts = [start, header[: head.end()], header[stop:]]
+    if _digest(chain(parts, _chunks(file))) != header[head.end() : stop]:
+        raise ModelFileError(
+            f"{path} is damaged: its content does not match its digest. Fetch or write "
+            "it again."
+        )
+    return header
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK):
+        yield chunk
+
+
+def _read_tree(file, header, size):
+    budget = max(2 * size, SMALLEST_BUDGET)
+    nodes = header.count(b"[") + header.count(b"{")
+    cost = NODE_BYTES * nodes + COMMA_BYTES * header.count(b",")
+    if cost > budget:
+        raise ValueError("it holds more structure than a file of its size may.")
+    table = json.loads(header)
+    tree = json.loads(table.pop("__metadata__")["tree"])
+    start = 8 + len(header)
+    _check_table(table, size - start)
+    entries = {
+        name: Entry(row["dtype"], row["shape"], _read(file, start, row["data_offsets"]))
+        for name, row in table.items()
+    }
+    return decode(tree, entries, budget - cost)
+
+
+def _check_table(table, n_bytes):
+    """Tensors must follow each other without gaps and have the size of their shape."""
+    end = 0
+    for name, row in table.items():
+        start, stop = row["data_offsets"]
+        shape = row["shape"]
+        if not all(type(v) is int and 0 <= v < 2**62 for v in (start, stop, *shape)):
+            raise ValueError(f"tensor {name!r} has no proper shape.")
+        if start != end or stop - start != prod(shape) * DTYPE_SIZES[row["dtype"]]:
+            raise ValueError(f"tensor {name!r} does not lie where it should.")
+        end = stop
+    if end != n_bytes:
+        raise ValueError(f"it has {n_bytes} bytes of tensors and speaks of {end}.")
+
+
+def _read(file, start, offsets):
+    data = bytearray(offsets[1] - offsets[0])
+    file.seek(start + offsets[0])
+    if file.readinto(data) != len(data):
+        raise ValueError("it ends too early.")
+    return data

@@ -1,0 +1,307 @@
+"""Members trained together and driven apart: SED, A2D and DivDis."""
+
+from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
+from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
+from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
+from sklearn_sharpbalance.ensemble.joint_fitting import prepare_joint, run_joint
+from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
+from sklearn_sharpbalance.ensemble.phased import _keeping_fitted_state, _take_weights
+from sklearn_sharpbalance.ensemble.plan import Segment
+from sklearn_sharpbalance.ensemble.predicting import member_logits
+from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS
+from sklearn_sharpbalance.ensemble.trunk import with_trunk
+from sklearn_sharpbalance.members import MemberState, initial_state, restore
+from sklearn_sharpbalance.members.check import check_module
+from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.members.state import capture
+
+__all__ = ["DiversifiedEnsembleClassifier"]
+
+
+class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
+    r"""Deep ensemble whose members are trained together to disagree.
+
+    Each member learns the labels; a second term makes pairs of members pay for
+    predicting alike. "sed" charges them on the training samples that the ensemble
+    finds hard; "a2d" and "divdis" on samples without labels, from where predictions
+    should not be trusted. What comes out disagrees on samples unlike the training
+    ones, which :func:`~sklearn_sharpbalance.metrics.predictive_diversity_score` turns
+    into a detector of such samples.
+
+    Parameters
+    ----------
+    estimator : None, nn.Module class, instance or factory, or NeuralNetClassifier, \
+            default=None
+        What a member is, as in :class:`SharpBalanceEnsembleClassifier`. With a shared
+        trunk: what its head is.
+    n_estimators : int, default=3
+        Number of members.
+    loss : {"sed", "a2d", "divdis"}, default="sed"
+        What makes members differ. "a2d" and "divdis" need ``X_unlabeled`` in ``fit``.
+    diversity_weight : float, default=0.1
+        Weight of that loss, the paper's lambda; 0 trains a deep ensemble.
+    pair_members : int or None, default=2
+        Members drawn anew in every step for the pair loss, so that its cost does not
+        grow with the ensemble. None takes all pairs, as the original A2D and DivDis
+        do; the objective is the same.
+    shared_trunk : nn.Module, callable or None, default=None
+        Frozen network, or a function that makes one, that turns samples into features
+        for all members; only a head per member is trained. It sees X as it is, in
+        evaluation mode. A module is copied and keeps its weights. Without
+        ``train_transform`` every sample passes it once.
+    max_epochs : int or None, default=None
+        None is 50, or the setting of a configured net.
+    lr : float or None, default=None
+        Learning rate; None is 0.1, or the setting of a configured net.
+    lr_schedule : {"cosine", "steps", "one_cycle", "constant"} or callable, default=None
+        As in :class:`SharpBalanceEnsembleClassifier`.
+    batch_size : int or None, default=None
+        None is 128, or the setting of a configured net.
+    optimizer : torch.optim.Optimizer class or None, default=None
+        None is SGD with momentum 0.9 and weight decay 5e-4, or the setting of a
+        configured net.
+    standardize : bool, default=True
+        Give each feature or channel that the members see mean zero and variance one.
+    train_transform : {"crop_flip"}, callable or None, default=None
+        Augmentation of a batch on the device, the same for all members.
+    aggregation : str, Aggregation or callable, default="mean_logit"
+        How members become one prediction.
+    validation_fraction : float or None, default=None
+        Share of the samples held out, stratified, for the history and for
+        aggregations that need it.
+    class_weight : dict, "balanced" or None, default=None
+    warm_start : bool, default=False
+        Start the next ``fit`` from the fitted weights.
+    device : str, default="auto"
+        "auto" takes CUDA where there is one.
+    precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
+        Of forward and backward passes; weights are float32.
+    callbacks : list or None, default=None
+        skorch callbacks for each member that listen to epochs. Members stop together,
+        once each has been asked to.
+    random_state : int, RandomState instance or None, default=None
+        The one source of randomness; the global RNG is neither used nor changed.
+    verbose : int, default=0
+        1 shows progress bars, 2 prints every epoch.
+    **nested
+        ``estimator__...`` and ``aggregation__...`` reach inside the parts.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (C,)
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        If X had names.
+    estimators_ : list of NeuralNetClassifier
+        The fitted members, each with the trunk if there is one.
+    heads_ : list of NeuralNetClassifier
+        What was trained: members without the trunk.
+    trunk_ : Trunk or None
+    train_indices_ : ndarray of shape (N,)
+        Rows of X that were trained on; all but the held-out ones.
+    history_ : list of list of dict
+        For each member a record per epoch, with the ``diversity_loss`` of all.
+    engine_ : EngineChoice
+        "stacked", one batched computation for MLP-like members, or "modules", one
+        after the other; and why.
+    n_iter_ : int
+        Epochs that were run.
+
+    Notes
+    -----
+    With a set :math:`I` of K drawn members and the A2D loss of
+    :func:`~sklearn_sharpbalance.members.diversity_losses.agree_to_disagree`, SED
+    minimises
+
+    .. math:: \frac1M \sum_m \mathrm{CE}^m + \frac{\lambda}{K(K-1)} \sum_{m<l \in I}
+       \frac1B \sum_n a_n \mathrm{A2D}(p^m(x_n), p^l(x_n)),
+       \quad a_n = \frac{\mathrm{CE}_n}{(\frac1B \sum_b \mathrm{CE}_b)^2}
+
+    with :math:`\mathrm{CE}_n` of the mean logits and without gradient through
+    :math:`a_n`. The pair term over a random :math:`I` has that over all members as its
+    mean. Steps follow M times this gradient: each member descends its own loss, and a
+    learning rate means what it means in a deep ensemble. All members see the same
+    batches. Unlabelled samples do not enter running BatchNorm statistics.
+
+    References
+    ----------
+    Rubinstein et al., Scalable ensemble diversification for OOD generalization and
+    detection, 2024.
+    Pagliardini et al., Agree to disagree: diversity through disagreement for better
+    transferability, ICLR 2023.
+    Lee, Yao and Finn, Diversify and disambiguate: out-of-distribution robustness via
+    disagreement, ICLR 2023.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_sharpbalance import DiversifiedEnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = DiversifiedEnsembleClassifier(max_epochs=20, random_state=0).fit(X, y)
+    >>> clf.member_predict_proba(X).shape
+    (3, 150, 3)
+    >>> clf.engine_.name
+    'stacked'
+    """
+
+    _nested_parts = ("estimator", "aggregation")
+    _parameter_constraints: dict = {
+        **{
+            name: rule
+            for name, rule in COMMON_CONSTRAINTS.items()
+            if name not in ("early_stopping", "engine", "n_jobs")
+        },
+        "loss": [StrOptions(set(DIVERSITY_LOSSES))],
+        "diversity_weight": [Interval(Real, 0, None, closed="left")],
+        "pair_members": [Interval(Integral, 2, None, closed="left"), None],
+    }
+
+    def __init__(
+        self,
+        estimator=None,
+        n_estimators=3,
+        *,
+        loss="sed",
+        diversity_weight=0.1,
+        pair_members=2,
+        shared_trunk=None,
+        max_epochs=None,
+        lr=None,
+        lr_schedule=None,
+        batch_size=None,
+        optimizer=None,
+        standardize=True,
+        train_transform=None,
+        aggregation="mean_logit",
+        validation_fraction=None,
+        class_weight=None,
+        warm_start=False,
+        device="auto",
+        precision="auto",
+        callbacks=None,
+        random_state=None,
+        verbose=0,
+        **nested,
+    ):
+        self.estimator = estimator
+        self.n_estimators = n_estimators
+        self.loss = loss
+        self.diversity_weight = diversity_weight
+        self.pair_members = pair_members
+        self.shared_trunk = shared_trunk
+        self.max_epochs = max_epochs
+        self.lr = lr
+        self.lr_schedule = lr_schedule
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.standardize = standardize
+        self.train_transform = train_transform
+        self.aggregation = aggregation
+        self.validation_fraction = validation_fraction
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.device = device
+        self.precision = precision
+        self.callbacks = callbacks
+        self.random_state = random_state
+        self.verbose = verbose
+        self._keep_nested(nested)
+
+    @with_callbacks
+    def fit(self, X, y=None, sample_weight=None, X_unlabeled=None):
+        """Train the members together.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, ...), dict of arrays, or Dataset
+            As in :meth:`SharpBalanceEnsembleClassifier.fit`.
+        y : array-like of shape (N,), default=None
+            Labels of any type; None takes those of a Dataset.
+        sample_weight : array-like of shape (N,), default=None
+            Weight of each sample in the losses.
+        X_unlabeled : array-like of shape (N', ...), dict or Dataset, default=None
+            Samples on which "a2d" and "divdis" make members disagree; not used by
+            "sed".
+
+        Returns
+        -------
+        self : estimator instance
+        """
+        with _keeping_fitted_state(self):
+            self._validate_params()
+            # SAM's name and radius are what the shared helpers ask for: nobody uses it.
+            params = self.get_params(deep=False)
+            params |= {"sam": "sam", "rho": 0.0, "warmup": "sgd"}
+            nested = self._nested("estimator")
+            job = prepare_joint(self, params, nested, X, y, sample_weight, X_unlabeled)
+            aggregation = AGGREGATIONS.resolve(self.aggregation)
+            aggregation.set_params(**self._nested("aggregation"))
+            aggregation.check(job.data)
+            self._train(job, aggregation)
+        return self
+
+    def _train(self, job, aggregation):
+        members, n_epochs = self._first_members(job), job.settings.n_epochs
+        monitor = FitMonitor(self, len(members), 1, n_epochs, self.verbose)
+        with (
+            monitor.fit(),
+            monitor.segment(Segment("joint", 0, n_epochs)) as on_epoch,
+        ):
+            members, self.engine_ = run_joint(job, members, on_epoch)
+        self.classes_, self.input_format_ = job.classes, job.input_format
+        self.net_, self.trunk_ = job.net, job.trunk
+        self.member_seeds_ = [member.seed for member in members]
+        self.heads_ = [restore(job.net, member) for member in members]
+        self.estimators_ = self._whole_members()
+        self.aggregation_ = aggregation
+        self.predictors_ = aggregation.prepare(self.heads_, job.data)
+        self.history_ = [member.history for member in members]
+        self.train_indices_ = job.data.rows
+        self.n_iter_ = len(members[0].history)
+
+    def _first_members(self, job):
+        """Members before training: fresh, or with the weights of an earlier fit."""
+        members = [
+            initial_state(job.net, i, seed) for i, seed in enumerate(job.seeds.members)
+        ]
+        if self.warm_start and hasattr(self, "heads_"):
+            for member, net in zip(members, self.heads_):
+                _take_weights(member, capture(net, MemberState(0, 0, {})))
+        check_module(job.net, members[0], job.data, len(job.classes))
+        return members
+
+    def _whole_members(self):
+        if self.trunk_ is None:
+            return self.heads_
+        return [with_trunk(head, self.trunk_) for head in self.heads_]
+
+    def member_decision_function(self, X):
+        """Logits of each member.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+
+        Returns
+        -------
+        logits : ndarray of shape (M, N, C)
+        """
+        return member_logits(self.heads_, self._check_predict(X))
+
+    def _check_predict(self, X):
+        """Validated samples as the heads see them: the trunk runs once for all."""
+        X = super()._check_predict(X)
+        return X if self.trunk_ is None else self.trunk_.features(X)
+
+    def __getstate__(self):
+        state = dict(super().__getstate__())
+        if state.get("trunk_") is not None:
+            del state["estimators_"]  # each would carry a trunk of its own
+        return state
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if getattr(self, "trunk_", None) is not None:
+            self.trunk_.to(self.heads_[0].device)
+            self.estimators_ = self._whole_members()

@@ -1,0 +1,198 @@
+"""What a joint fit settles before its first epoch, and how it runs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from sklearn_sharpbalance.engine.joint import choose_team
+from sklearn_sharpbalance.engine.refusals import callback_refusal
+from sklearn_sharpbalance.ensemble.fitting import (
+    Seeds,
+    build_net,
+    draw_seeds,
+    hold_out,
+    make_settings,
+    resolve_device,
+    resolve_precision,
+    training_data,
+)
+from sklearn_sharpbalance.ensemble.inputs import InputFormat, check_X
+from sklearn_sharpbalance.ensemble.plan import Settings
+from sklearn_sharpbalance.ensemble.trunk import Trunk, as_trunk, with_features
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members import Phase, TrainingData, part_sizes
+from sklearn_sharpbalance.members.data import n_rows
+from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.members.joint import JointObjective, train_jointly
+from sklearn_sharpbalance.members.joint_batches import JointFeed
+from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.train import _loader_params
+
+__all__ = ["JointJob", "prepare_joint", "run_joint"]
+
+
+@dataclass(frozen=True)
+class JointJob:
+    """Everything that a joint fit has settled before its first epoch.
+
+    Attributes
+    ----------
+    params : dict
+        Parameters of the estimator.
+    net : NeuralNetClassifier
+        What every member, or its head, is a copy of.
+    data : TrainingData
+        What the members see: samples, or the trunk's features of them.
+    read : TrainingData
+        What batches are read from: the same, or samples yet to be augmented.
+    unlabeled : TrainingData or None
+        Like ``read``, without labels.
+    trunk : Trunk or None
+    settings : Settings
+    seeds : Seeds
+    input_format : InputFormat
+    classes : ndarray of shape (C,)
+    """
+
+    params: dict[str, Any]
+    net: Any
+    data: TrainingData
+    read: TrainingData
+    unlabeled: TrainingData | None
+    trunk: Trunk | None
+    settings: Settings
+    seeds: Seeds
+    input_format: InputFormat
+    classes: np.ndarray
+
+
+def prepare_joint(
+    estimator, params, nested, X, y, sample_weight, X_unlabeled
+) -> JointJob:
+    """Validate everything and build what the fit needs, before any training."""
+    data, fmt, classes = training_data(
+        estimator, X, y, sample_weight, params["class_weight"]
+    )
+    unlabeled = check_unlabeled(estimator, X_unlabeled, fmt, data.X, params["loss"])
+    seeds = draw_seeds(params["random_state"], params["n_estimators"])
+    data = hold_out(data, params["validation_fraction"], seeds.split)
+    device = resolve_device(params["device"])
+    precision = resolve_precision(params["precision"], device, fmt)
+    trunk = as_trunk(params["shared_trunk"], seeds.selection, device, precision)
+    read, seen_format = data, fmt
+    if trunk is not None:
+        data = with_features(data, trunk)
+        shape = data.X.shape[1:]
+        seen_format = InputFormat("array", shape, shape)
+    net = build_net(params, nested, seen_format, data.X, len(classes))
+    settings = make_settings(params, net, fmt, params["n_estimators"])
+    if trunk is not None and settings.transform is None:
+        # Nothing changes from epoch to epoch: the trunk has done its work.
+        read = data
+        if unlabeled is not None:
+            unlabeled = with_features(unlabeled, trunk)
+    _check_callbacks(net)
+    return JointJob(
+        params, net, data, read, unlabeled, trunk, settings, seeds, fmt, classes
+    )
+
+
+def run_joint(job, members, on_epoch=None):
+    """Train all members; returns their states and the choice of the engine.
+
+    Parameters
+    ----------
+    job : JointJob
+    members : list of MemberState
+    on_epoch : callable or None
+        Called with (member, record) after every epoch of every member.
+    """
+    params, settings, n_members = job.params, job.settings, len(members)
+    nobody = np.zeros((n_members, len(job.data)), dtype=bool)
+    phase = Phase(
+        "joint",
+        0,
+        settings.n_epochs,
+        settings.n_epochs,
+        part_sizes(nobody, settings.batch_size),
+        (0.0,) * n_members,
+        settings.lr_schedule,
+        settings.transform,
+        settings.precision,
+        settings.compile,
+    )
+    team_type, choice = choose_team(job.net, job.data, settings)
+    sessions = [MemberSession(job.net, m, job.data, phase, on_epoch) for m in members]
+    feed = JointFeed(
+        job.read,
+        job.unlabeled,
+        phase,
+        n_members=n_members,
+        n_drawn=params["pair_members"],
+        seed=job.seeds.selection,
+        device=torch.device(job.net.device),
+        trunk=None if job.read is job.data else job.trunk,
+        loader_params=_loader_params(sessions[0].net),
+    )
+    objective = JointObjective(params["loss"], params["diversity_weight"])
+    return train_jointly(team_type(sessions, phase), feed, objective), choice
+
+
+def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
+    """Samples without labels, laid out like X; None for a loss that needs none."""
+    if not DIVERSITY_LOSSES[loss].needs_unlabeled:
+        return None
+    if X_unlabeled is None:
+        raise InvalidInputError(
+            f"loss={loss!r} drives members apart on samples without labels, but got "
+            "X_unlabeled=None. Pass them to fit as X_unlabeled, laid out like X, or "
+            "use loss='sed', which needs none."
+        )
+    if isinstance(X_unlabeled, Dataset) and not isinstance(
+        X_unlabeled[0], tuple | list
+    ):
+        X_unlabeled = _Labeled(X_unlabeled)
+    X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False)
+    same = found.shape == fmt.shape and isinstance(X_unlabeled, dict) == isinstance(
+        X, dict
+    )
+    if same and isinstance(X, dict):
+        same = X.keys() == X_unlabeled.keys()
+    if not same:
+        raise InvalidInputError(
+            f"X_unlabeled must be laid out like X: got {_layout(X_unlabeled, found)} "
+            f"beside {_layout(X, fmt)}."
+        )
+    return TrainingData(X_unlabeled, np.zeros(n_rows(X_unlabeled), dtype=np.int64))
+
+
+class _Labeled(Dataset):
+    """Items of a Dataset without labels as pairs, which is what readers expect."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, i):
+        return self.dataset[i], 0
+
+
+def _layout(X, fmt):
+    if isinstance(X, dict):
+        return f"a dictionary of {sorted(X)}"
+    return f"samples of shape {fmt.given_shape}"
+
+
+def _check_callbacks(net):
+    reason = callback_refusal(net)
+    if reason is not None:
+        raise InvalidInputError(
+            "Joint training calls callbacks at the start and the end of an epoch, but "
+            f"{reason}. Remove that callback; lr_schedule takes a name or a function "
+            "of progress."
+        )

@@ -1,0 +1,166 @@
+"""Nets from nets: means of weights, BatchNorm statistics, choices by held-out data."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sklearn_sharpbalance.ensemble.predicting import net_logits
+from sklearn_sharpbalance.members.data import DeviceData, TrainingData
+from sklearn_sharpbalance.members.state import MemberState, restore, to_cpu, unfitted
+
+__all__ = [
+    "greedy_soup",
+    "held_out_accuracy",
+    "mean_weights",
+    "recompute_batch_statistics",
+    "uniform_soup",
+]
+
+STATISTICS_BATCH = 512
+
+
+def uniform_soup(nets, data):
+    """One net with the mean of the weights of ``nets``.
+
+    Parameters
+    ----------
+    nets : list of NeuralNetClassifier
+    data : TrainingData
+        For the BatchNorm statistics of the mean.
+
+    Returns
+    -------
+    soup : NeuralNetClassifier
+    """
+    soup = mean_weights(nets)
+    recompute_batch_statistics(soup, data)
+    return soup
+
+
+def greedy_soup(nets, data):
+    """Soup of those members that each raise, or keep, its held-out accuracy.
+
+    Parameters
+    ----------
+    nets : list of NeuralNetClassifier
+    data : TrainingData
+        With a held-out part.
+
+    Returns
+    -------
+    soup : NeuralNetClassifier
+    chosen : list of int
+        Members in it, the most accurate first.
+
+    Notes
+    -----
+    Members are tried in the order of their own accuracy, so the soup is never worse
+    on the held-out samples than the best of them.
+
+    References
+    ----------
+    Wortsman et al., Model soups: averaging weights of multiple fine-tuned models
+    improves accuracy without increasing inference time, ICML 2022.
+    """
+    accuracies = [held_out_accuracy(net, data.valid) for net in nets]
+    first, *others = np.argsort(-np.asarray(accuracies), kind="stable").tolist()
+    soup, chosen, best = nets[first], [first], accuracies[first]
+    for member in others:
+        candidate = uniform_soup([nets[i] for i in (*chosen, member)], data)
+        accuracy = held_out_accuracy(candidate, data.valid)
+        if accuracy >= best:
+            soup, best = candidate, accuracy
+            chosen.append(member)
+    return soup, chosen
+
+
+def held_out_accuracy(net, valid: TrainingData) -> float:
+    """Share of the held-out samples that a net gets right."""
+    return float(np.mean(net_logits(net, valid.X).argmax(axis=1) == valid.y))
+
+
+def mean_weights(nets: Sequence):
+    """A net whose floating-point weights are the mean over ``nets``."""
+    states = [net.module_.state_dict() for net in nets]
+    mean = {
+        key: (
+            torch.stack([state[key] for state in states]).mean(0)
+            if value.is_floating_point()
+            else value
+        )
+        for key, value in states[0].items()
+    }
+    return restore(unfitted(nets[0]), MemberState(0, 0, to_cpu(mean)))
+
+
+def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
+    """Set running BatchNorm statistics to those of the data under these weights.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Initialised; changed in place.
+    data : TrainingData
+    batch_size : int, default=512
+        Layers normalise with the statistics of such a batch while those of the data
+        are gathered. The layers before which no other one normalises get the exact
+        moments of the data, whatever the size.
+
+    Notes
+    -----
+    Moments are pooled over batches (the variance between batches counts) and the
+    variance is the unbiased one, as torch's own running statistics have it. A layer
+    that stays in evaluation mode, as a frozen one does, keeps what it has.
+    """
+    net.module_.eval()
+    norms = [layer for layer in net.module_.modules() if _follows_data(layer)]
+    if not norms:
+        return
+    n_batches = -(-len(data) // batch_size)
+    batches = np.array_split(np.arange(len(data)), n_batches)
+    source = DeviceData(data, net.device)
+    moments = [_Moments() for _ in norms]
+    with ExitStack() as undo, torch.no_grad():
+        for norm, moment in zip(norms, moments):
+            undo.callback(norm.train, False)
+            undo.callback(norm.register_forward_pre_hook(moment.add).remove)
+            norm.train()
+        for rows in batches:
+            for x, _ in source.iterate(rows[None]):
+                net.infer(x)
+    for norm, moment in zip(norms, moments):
+        if moment.count > 1:
+            norm.running_mean.copy_(moment.mean)
+            norm.running_var.copy_(moment.squares / (moment.count - 1))
+
+
+def _follows_data(layer) -> bool:
+    """Whether training moves the running statistics of a layer in evaluation mode."""
+    if not isinstance(layer, _BatchNorm) or not layer.track_running_stats:
+        return False
+    layer.train()
+    follows = layer.training
+    layer.eval()
+    return follows
+
+
+class _Moments:
+    """Mean and sum of squared deviations per channel, over all batches so far."""
+
+    def __init__(self):
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def add(self, layer, inputs):
+        """Take in what a layer is called with; float64, pooled as Chan et al. do."""
+        x = inputs[0].detach().double().transpose(0, 1).flatten(1)  # (C, n)
+        count, mean = x.shape[1], x.mean(1)
+        squares = (x - mean[:, None]).square().sum(1)
+        total, shift = self.count + count, mean - self.mean
+        self.squares = (
+            self.squares + squares + shift.square() * (self.count * count / total)
+        )
+        self.mean = self.mean + shift * (count / total)
+        self.count = total

@@ -1,0 +1,167 @@
+"""A frozen trunk that all members share: features once, then one head per member."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members import DeviceData, MemberModule, TrainingData
+from sklearn_sharpbalance.members.data import n_rows
+from sklearn_sharpbalance.members.precision import autocast
+from sklearn_sharpbalance.members.state import seeded, unfitted
+
+__all__ = ["Trunk", "TrunkedModule", "as_trunk", "with_features", "with_trunk"]
+
+FEATURE_BATCH = 512
+
+
+class Trunk:
+    """A module in evaluation mode whose weights never change.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Changed in place: frozen and moved to the device.
+    device : str or torch.device
+    precision : str, default="float32"
+        Of its forward pass.
+    """
+
+    def __init__(self, module, device, precision="float32"):
+        self.module = module.eval().requires_grad_(False).to(device)
+        self.device, self.precision = torch.device(device), precision
+
+    def __call__(self, x):
+        """Features of a batch on the device."""
+        with torch.no_grad(), autocast(self.precision, self.device):
+            features = call_trunk(self.module, x)
+        return features.float()
+
+    def features(self, X):
+        """Features of samples as the trunk sees them, as an array (N, ...).
+
+        Parameters
+        ----------
+        X : ndarray, dict of ndarray, or Dataset
+        """
+        data = TrainingData(X, np.zeros(n_rows(X), dtype=np.int64))
+        batches = DeviceData(data, self.device).in_order(FEATURE_BATCH)
+        return np.concatenate([self(x).cpu().numpy() for x, _ in batches])
+
+    def to(self, device):
+        """Move to another device."""
+        self.module.to(device)
+        self.device = torch.device(device)
+        return self
+
+    def __sklearn_clone__(self):
+        return self  # members share it: a copy of their settings is no copy of it
+
+    def __getstate__(self):
+        # A pickle must open where there is no GPU.
+        module = copy.deepcopy(self.module).cpu()
+        return vars(self) | {"module": module, "device": torch.device("cpu")}
+
+
+def call_trunk(module, x):
+    """Output of a trunk for a tensor, or for a dictionary passed as keywords."""
+    if isinstance(x, dict):
+        return module(**x)
+    return module(x if x.is_floating_point() else x.float())
+
+
+class TrunkedModule(nn.Module):
+    """The shared trunk and one member's head as one module.
+
+    Parameters
+    ----------
+    trunk : Trunk
+        Not copied.
+    **member
+        Arguments of the :class:`MemberModule` that is the head.
+    """
+
+    def __init__(self, trunk, **member):
+        super().__init__()
+        self.trunk = trunk.module
+        self.head = MemberModule(**member)
+
+    def forward(self, X=None, /, **inputs):
+        """Logits for a tensor, or for a dictionary passed as keywords."""
+        return self.head(call_trunk(self.trunk, inputs if X is None else X))
+
+    def train(self, mode=True):
+        """Set the head to training or evaluation; the trunk stays in evaluation."""
+        super().train(mode)
+        self.trunk.eval()
+        return self
+
+
+def as_trunk(shared_trunk, seed, device, precision="float32"):
+    """The trunk for a module, which is copied, or a function that makes one.
+
+    Parameters
+    ----------
+    shared_trunk : nn.Module, callable or None
+    seed : int
+        For a function that draws weights.
+    device, precision : str
+    """
+    if shared_trunk is None:
+        return None
+    if isinstance(shared_trunk, nn.Module):
+        module = copy.deepcopy(shared_trunk)
+    elif callable(shared_trunk):
+        with seeded(device):
+            torch.manual_seed(seed)
+            module = shared_trunk()
+    else:
+        module = None
+    if not isinstance(module, nn.Module):
+        raise InvalidInputError(
+            "shared_trunk must be None, an nn.Module or a function without arguments "
+            f"that returns one, got {shared_trunk!r}."
+        )
+    return Trunk(module, device, precision)
+
+
+def with_features(data, trunk):
+    """Training data whose samples, the held-out ones too, are the trunk's features."""
+    try:
+        X = trunk.features(data.X)
+    except Exception as error:
+        name = type(trunk.module).__name__
+        raise InvalidInputError(
+            f"The shared trunk {name} failed on X: {error}. Check that it takes "
+            "samples of the shape of X and returns one tensor with a row per sample."
+        ) from error
+    if len(X) != len(data):
+        raise InvalidInputError(
+            f"The shared trunk {type(trunk.module).__name__} returned {len(X)} rows "
+            f"for {len(data)} samples."
+        )
+    valid = data.valid
+    if valid is not None:
+        valid = replace(valid, X=trunk.features(valid.X))
+    return replace(data, X=X, valid=valid)
+
+
+def with_trunk(head, trunk):
+    """A net that takes samples, from a net that takes their features.
+
+    Parameters
+    ----------
+    head : NeuralNetClassifier
+        Initialised.
+    trunk : Trunk
+        Shared, not copied.
+    """
+    net = unfitted(head).set_params(module=TrunkedModule, module__trunk=trunk)
+    with seeded(net.device):
+        net.initialize()
+    net.module_.head.load_state_dict(head.module_.state_dict())
+    net.history.extend(head.history)
+    return net

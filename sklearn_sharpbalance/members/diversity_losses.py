@@ -1,0 +1,279 @@
+r"""What members pay for being alike: the terms that joint training adds.
+
+Pure functions on logits :math:`f^m` with :math:`p^m = \mathrm{softmax} f^m`. A term
+over K members is :math:`\frac{1}{K(K-1)} \sum_{m<l}` of a pair loss, half of its mean
+over pairs. So the term over a random subset of the members has the term over all of
+them as its mean, whatever the size of the subset.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+__all__ = [
+    "DIVERSITY_LOSSES",
+    "DiversityLoss",
+    "a2d_term",
+    "agree_to_disagree",
+    "divdis_term",
+    "hard_sample_weights",
+    "mutual_information_loss",
+    "sed_term",
+]
+
+SMALLEST_LOSS = 1e-6  # of a batch: keeps weights finite once it is fitted perfectly
+
+
+def agree_to_disagree(logits_p, logits_q):
+    r"""A2D loss of two predictions, small where they differ.
+
+    Parameters
+    ----------
+    logits_p, logits_q : Tensor of shape (..., C)
+        Logits of the first and of the second member; shapes broadcast.
+
+    Returns
+    -------
+    loss : Tensor of shape (...)
+
+    Notes
+    -----
+    .. math:: -\log\left( p_c (1 - q_c) + (1 - p_c) q_c \right), \quad
+       c = \arg\max p
+
+    Worked out on logarithms, so that two members that are both certain of the same
+    class still feel a finite loss and its gradient.
+
+    References
+    ----------
+    Pagliardini et al., Agree to disagree: diversity through disagreement for better
+    transferability, ICLR 2023.
+
+    Examples
+    --------
+    >>> import torch
+    >>> p, q = torch.tensor([[0.75, 0.25], [0.25, 0.75]]).log()
+    >>> agree_to_disagree(p, q).exp()  # 1 / (0.75 * 0.75 + 0.25 * 0.25)
+    tensor(1.6000)
+    """
+    top = logits_p.argmax(-1, keepdim=True)
+    p, not_p = _class_and_rest(logits_p, top)
+    q, not_q = _class_and_rest(logits_q, top)
+    return -torch.logaddexp(p + not_q, not_p + q)
+
+
+def _class_and_rest(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability of one class, and of all others together.
+
+    The second is not computed from the first: ``log(1 - p)`` knows nothing of ``p``
+    once that has been rounded to one.
+    """
+    log_proba = logits.log_softmax(-1)
+    index = index.expand(*log_proba.shape[:-1], 1)
+    chosen = log_proba.gather(-1, index).squeeze(-1)
+    rest = log_proba.scatter(-1, index, -torch.inf).logsumexp(-1)
+    return chosen, rest
+
+
+def hard_sample_weights(mean_logits, y, weight):
+    r"""How far SED takes each sample of a batch for one from another distribution.
+
+    Parameters
+    ----------
+    mean_logits : Tensor of shape (B, C)
+        Mean of the members' logits.
+    y : Tensor of shape (B,)
+        Class codes.
+    weight : Tensor of shape (B,)
+        Weight of each sample in the mean over the batch, 1/B where all count the same.
+
+    Returns
+    -------
+    hardness : Tensor of shape (B,)
+        Without gradient.
+
+    Notes
+    -----
+    .. math:: a_n = \mathrm{CE}_n \Big/
+       \Big( \frac{1}{B} \sum_b \mathrm{CE}_b \Big)^2
+
+    Samples that the ensemble gets wrong weigh more than others. Their mean over the
+    batch is the inverse of the batch's loss, so they weigh little before the ensemble
+    has learnt something.
+
+    Examples
+    --------
+    >>> import torch
+    >>> logits = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
+    >>> a = hard_sample_weights(logits, torch.tensor([0, 1]), torch.tensor([0.5, 0.5]))
+    >>> a  # 1 / log 2
+    tensor([1.4427, 1.4427])
+    """
+    losses = cross_entropy(mean_logits.detach(), y, reduction="none")  # (B,)
+    batch_loss = (losses * weight).sum().clamp_min(SMALLEST_LOSS)
+    return losses / batch_loss.square()
+
+
+def a2d_term(logits, weight):
+    r"""A2D over all pairs of the given members.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (K, B, C)
+    weight : Tensor of shape (B,)
+        Weight of each sample in the sum over the batch.
+
+    Returns
+    -------
+    term : Tensor of shape ()
+
+    Notes
+    -----
+    .. math:: \frac{1}{K(K-1)} \sum_{m<l} \sum_n w_n \mathrm{A2D}(p^m(x_n), p^l(x_n))
+    """
+    n_members = len(logits)
+    per_sample = sum(
+        agree_to_disagree(logits[m], logits[m + 1 :]).sum(0)
+        for m in range(n_members - 1)
+    )  # (B,)
+    return (per_sample * weight).sum() / (n_members * (n_members - 1))
+
+
+def sed_term(logits, mean_logits, y, weight):
+    r"""A2D on the training samples themselves, on hard ones above all.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (K, B, C)
+        Of the members that were drawn.
+    mean_logits : Tensor of shape (B, C)
+        Mean over all members.
+    y : Tensor of shape (B,)
+        Class codes.
+    weight : Tensor of shape (B,)
+        Weight of each sample in the mean over the batch.
+
+    Returns
+    -------
+    term : Tensor of shape ()
+
+    Notes
+    -----
+    .. math:: \frac{1}{K(K-1)} \sum_{m<l} \frac{1}{B} \sum_n
+       \mathrm{stopgrad}(a_n) \, \mathrm{A2D}(p^m(x_n), p^l(x_n))
+
+    with :math:`a_n` from :func:`hard_sample_weights`.
+
+    References
+    ----------
+    Rubinstein et al., Scalable ensemble diversification for OOD generalization and
+    detection, 2024.
+    """
+    return a2d_term(logits, weight * hard_sample_weights(mean_logits, y, weight))
+
+
+def mutual_information_loss(proba_p, proba_q):
+    r"""Mutual information of two members' predictions over a batch.
+
+    Parameters
+    ----------
+    proba_p, proba_q : Tensor of shape (..., B, C)
+        Probabilities; shapes broadcast.
+
+    Returns
+    -------
+    loss : Tensor of shape (...)
+
+    Notes
+    -----
+    .. math:: \mathrm{KL}\Big( \frac1B \sum_n p(x_n) \otimes q(x_n) \,\Big\|\,
+       \frac1B \sum_n p(x_n) \otimes \frac1B \sum_n q(x_n) \Big)
+
+    Examples
+    --------
+    >>> import torch
+    >>> p = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> mutual_information_loss(p, p)  # log 2
+    tensor(0.6931)
+    """
+    tiny = torch.finfo(proba_p.dtype).tiny
+    joint = proba_p.mT @ proba_q / proba_p.shape[-2]  # (..., C, C)
+    apart = proba_p.mean(-2).unsqueeze(-1) * proba_q.mean(-2).unsqueeze(-2)
+    ratio = joint.clamp_min(tiny).log() - apart.clamp_min(tiny).log()
+    return (joint * ratio).sum((-2, -1))
+
+
+def divdis_term(logits, prior):
+    r"""DivDis: predictions that tell nothing about each other, on unlabelled samples.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (K, B, C)
+    prior : Tensor of shape (C,)
+        Share of each class among the labelled samples.
+
+    Returns
+    -------
+    term : Tensor of shape ()
+
+    Notes
+    -----
+    .. math:: \frac{1}{K(K-1)} \sum_{m<l} \mathrm{MI}(p^m, p^l)
+       + \frac1K \sum_m \mathrm{KL}\Big( \frac1B \sum_n p^m(x_n) \,\Big\|\, \pi \Big)
+
+    The second part keeps members from the easy way out, one class for all samples. The
+    paper weighs the two parts apart; here both go by ``diversity_weight``.
+
+    References
+    ----------
+    Lee, Yao and Finn, Diversify and disambiguate: out-of-distribution robustness via
+    disagreement, ICLR 2023.
+    """
+    n_members, proba = len(logits), logits.softmax(-1)
+    information = sum(
+        mutual_information_loss(proba[m], proba[m + 1 :]).sum()
+        for m in range(n_members - 1)
+    )
+    tiny = torch.finfo(proba.dtype).tiny
+    marginal = proba.mean(1).clamp_min(tiny)  # (K, C)
+    drift = (marginal * (marginal.log() - prior.clamp_min(tiny).log())).sum(1)
+    return information / (n_members * (n_members - 1)) + drift.mean()
+
+
+class DiversityLoss(NamedTuple):
+    """A term by name.
+
+    Attributes
+    ----------
+    term : callable
+        ``term(logits, batch, mean_logits)`` with the logits (K, B, C) of the drawn
+        members, on the unlabelled batch if there is one.
+    needs_unlabeled : bool
+        Whether it works on samples without labels.
+    """
+
+    term: Callable[..., Tensor]
+    needs_unlabeled: bool
+
+
+def _sed(logits, batch, mean_logits):
+    return sed_term(logits, mean_logits, batch.y, batch.weight)
+
+
+def _a2d(logits, batch, mean_logits):
+    n = logits.shape[1]
+    return a2d_term(logits, logits.new_full((n,), 1 / n))
+
+
+def _divdis(logits, batch, mean_logits):
+    return divdis_term(logits, batch.prior)
+
+
+DIVERSITY_LOSSES: dict[str, DiversityLoss] = {
+    "sed": DiversityLoss(_sed, needs_unlabeled=False),
+    "a2d": DiversityLoss(_a2d, needs_unlabeled=True),
+    "divdis": DiversityLoss(_divdis, needs_unlabeled=True),
+}
