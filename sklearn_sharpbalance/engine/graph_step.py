@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import torch
 from torch.nn.functional import cross_entropy
 
+from sklearn_sharpbalance.engine.cast_weights import CastWeights
 from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.step import balanced_step
 
@@ -43,6 +44,8 @@ class GraphedStep:
             member.module.train()
         if self.graph is None and self.streams:
             self._capture()
+        for member in self.members:
+            member.counters.n_passes += n_steps * member.clean_passes
         for _ in range(n_steps):
             if self.graph is not None:
                 self.graph.replay()
@@ -110,7 +113,9 @@ class _MemberStep:
         self.net, self.i, self.shared, self.phase = session.net, i, shared, phase
         self.module, self.optimizer = session.net.module_, session.net.optimizer_
         self.smoothing = session.net.criterion_.label_smoothing
+        self.clean_passes = (phase.sizes.sam > 0) + (phase.sizes.normal > 0)
         self.device = shared.position.device
+        self.counters = _BatchCounters(self.module)
         self.statistics = [
             buffer
             for layer in self.module.modules()
@@ -118,6 +123,7 @@ class _MemberStep:
             for buffer in layer.buffers(recurse=False)
         ]
         self.kept_statistics = [buffer.clone() for buffer in self.statistics]
+        self.cast = CastWeights(self.module, phase.precision)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["initial_lr"]), device=self.device)
@@ -140,6 +146,7 @@ class _MemberStep:
             x = x.contiguous(memory_format=torch.channels_last)
 
         def loss_of(part):
+            self.cast.push()
             with autocast(self.phase.precision, self.device, cache=False):
                 logits = self.module(x[part])
             losses = cross_entropy(
@@ -150,6 +157,10 @@ class _MemberStep:
             )
             return (losses * weight[part]).sum()
 
+        def backward(loss):
+            loss.backward()
+            self.cast.pull()
+
         loss = balanced_step(
             self.optimizer,
             loss_of,
@@ -157,6 +168,7 @@ class _MemberStep:
             len(y),
             sam_share=weight[: self.phase.sizes.sam].sum(),
             module=False,
+            backward=backward,
             perturbed_pass=self._statistics_put_back,
         )
         self.shared.total[self.i] += loss
@@ -195,7 +207,9 @@ class _MemberStep:
                 tensor.zero_()
 
     def close(self):
-        """Give the groups their plain options back; the rate is the last one used."""
+        """Give module and groups their own back; the rate is the last one used."""
+        self.cast.close()
+        self.counters.close()
         for group, plain in zip(self.optimizer.param_groups, self._plain_groups):
             rate = float(group["lr"])
             for key in ("lr", "capturable", "fused", "foreach"):
@@ -203,6 +217,28 @@ class _MemberStep:
                     group[key] = plain[key]
             group["lr"] = rate
         self.optimizer.zero_grad()
+
+
+class _BatchCounters:
+    """Takes the batch counters of BatchNorm out of the step: a kernel per layer and
+    pass for a number that only ``momentum=None`` ever looks at."""
+
+    def __init__(self, module):
+        self.kept = [
+            (layer, layer.num_batches_tracked)
+            for layer in module.modules()
+            if isinstance(layer, torch.nn.modules.batchnorm._NormBase)
+            and layer.num_batches_tracked is not None
+            and layer.momentum is not None
+        ]
+        for layer, _ in self.kept:
+            layer.num_batches_tracked = None
+        self.n_passes = 0
+
+    def close(self):
+        """Put the counters back, with the passes that were made meanwhile."""
+        for layer, counter in self.kept:
+            layer.num_batches_tracked = counter.add_(self.n_passes)
 
 
 @contextmanager

@@ -123,7 +123,8 @@ class _StackedRun:
             sam_share=weight[:, :n_sam].sum(1),
             module=False,
         )
-        return losses[0] if n_sam in (0, share.shape[1]) else losses[0] + losses[2]
+        # R, then S, then S perturbed; either part may be missing.
+        return losses[0] if n_sam in (0, share.shape[1]) else losses[0] + losses[1]
 
     def end_epoch(self, epoch, running, losses):
         """Write records and call callbacks; keep members that stop as they are."""

@@ -83,6 +83,9 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         precision="auto",
         n_jobs=None,
         memory=None,
+        checkpoint_dir=None,
+        checkpoint_every=None,
+        on_checkpoint_error="raise",
         callbacks=None,
         random_state=None,
         verbose=0,
@@ -107,6 +110,9 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         self.precision = precision
         self.n_jobs = n_jobs
         self.memory = memory
+        self.checkpoint_dir = checkpoint_dir
+        self.checkpoint_every = checkpoint_every
+        self.on_checkpoint_error = on_checkpoint_error
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose

@@ -52,14 +52,15 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     max_epochs : int or None, default=None
         None is 50, or the setting of a configured net.
     lr : float or None, default=None
-        Learning rate; None is 0.1, or the setting of a configured net.
+        Learning rate; None is 0.003, or the setting of a configured net.
     lr_schedule : {"cosine", "steps", "one_cycle", "constant"} or callable, default=None
         As in :class:`SharpBalanceEnsembleClassifier`.
     batch_size : int or None, default=None
         None is 128, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
-        None is SGD with momentum 0.9 and weight decay 5e-4, or the setting of a
-        configured net.
+        None is AdamW with weight decay 0.01, or the setting of a configured net.
+        Prefer optimizers that adapt their steps: the pair loss of "sed" weighs the
+        more the better a batch is fitted.
     standardize : bool, default=True
         Give each feature or channel that the members see mean zero and variance one.
     train_transform : {"crop_flip"}, callable or None, default=None

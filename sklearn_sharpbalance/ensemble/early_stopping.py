@@ -26,13 +26,15 @@ class EarlyStopping:
         Accuracy of the ensemble after every epoch.
     best : EnsembleState
         The state to go back to. Equal accuracy is decided by the likelihood.
+    best_score : tuple of float
+        Accuracy and mean log-likelihood of the best state.
     """
 
     aggregation: object
     patience: int
     scores: list = field(default_factory=list)
     best: object = None
-    _best_score: tuple = (-np.inf, -np.inf)
+    best_score: tuple = (-np.inf, -np.inf)
 
     @classmethod
     def of(cls, early_stopping, aggregation):
@@ -53,8 +55,8 @@ class EarlyStopping:
         likely = np.maximum(proba[np.arange(len(valid)), valid.y], 1e-30)
         score = (accuracy, float(np.mean(np.log(likely))))
         self.scores.append(accuracy)
-        if score > self._best_score:
-            self._best_score, self.best = score, state
+        if score > self.best_score:
+            self.best_score, self.best = score, state
         return state.epoch - self.best.epoch >= self.patience
 
 

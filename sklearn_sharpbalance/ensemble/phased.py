@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,16 @@ import numpy as np
 from sklearn_sharpbalance.engine import EngineChoice, choose_engine
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS, Aggregation
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
+from sklearn_sharpbalance.ensemble.checkpoint import (
+    FitCheckpoints,
+    fit_fingerprint,
+    remaining,
+)
 from sklearn_sharpbalance.ensemble.early_stopping import (
     EarlyStopping,
     check_early_stopping,
 )
+from sklearn_sharpbalance.ensemble.fingerprint import data_fingerprint, describe
 from sklearn_sharpbalance.ensemble.fitting import (
     Seeds,
     build_net,
@@ -69,8 +76,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self : estimator instance
         """
         with _keeping_fitted_state(self):
-            job = self._prepare(X, y, sample_weight)
-            self._train(job, EnsembleState(self._first_members(job)))
+            self._train(self._prepare(X, y, sample_weight, checkpoints=True))
         return self
 
     @with_callbacks
@@ -101,7 +107,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
             self._train_one_epoch(job, members)
         return self
 
-    def _prepare(self, X, y, sample_weight, *, classes=None, go_on=False):
+    def _prepare(
+        self, X, y, sample_weight, *, classes=None, go_on=False, checkpoints=False
+    ):
         """Validate everything and turn names into objects, before any work."""
         self._validate_params()
         params = self._full_params()
@@ -116,6 +124,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         )
         n_members = len(self.estimators_) if go_on else params["n_estimators"]
         seeds = draw_seeds(params["random_state"], n_members)
+        saved = self._checkpoints(params, data, classes, seeds) if checkpoints else None
+        seeds = seeds if saved is None else saved.seeds
         data = hold_out(data, params["validation_fraction"], seeds.split)
         check_early_stopping(params["early_stopping"], data)
         if go_on:
@@ -136,10 +146,27 @@ class PhasedEnsemble(BaseDeepEnsemble):
             engine=engine,
             selection_seed=seeds.selection,
             n_jobs=params["n_jobs"],
+            any_device=params["device"] == "auto",
             memory=params["memory"],
         )
         aggregation = self._aggregation(params)
-        return FitJob(params, trainer, aggregation, seeds, fmt, classes, choice)
+        return FitJob(params, trainer, aggregation, seeds, fmt, classes, choice, saved)
+
+    def _checkpoints(self, params, data, classes, seeds):
+        """Checkpoints of this fit, where the user wants them."""
+        if params["checkpoint_dir"] is None:
+            return None
+        start = "fresh"
+        if params["warm_start"] and hasattr(self, "estimators_"):
+            start = describe([member.module for member in self._fitted_members()])
+        fingerprint = fit_fingerprint(params, data_fingerprint(data, classes))
+        return FitCheckpoints(
+            params["checkpoint_dir"],
+            {**fingerprint, "first weights": start},
+            seeds,
+            every=params["checkpoint_every"],
+            on_error=params["on_checkpoint_error"],
+        )
 
     def _scorer(self, params):
         scorer = SHARPNESS_SCORERS.resolve(params["sharpness"])
@@ -174,30 +201,56 @@ class PhasedEnsemble(BaseDeepEnsemble):
             for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
         ]
 
-    def _train(self, job, state):
-        """Run the whole plan and keep its result."""
+    def _train(self, job):
+        """Run the whole plan, or what is left of it, and keep its result."""
         stopping = EarlyStopping.of(job.params["early_stopping"], job.aggregation)
-        n_epochs = job.trainer.settings.n_epochs
-        segments = plan_segments(
-            n_epochs,
-            warmup_length(job.params["warmup_epochs"], n_epochs),
-            reselect_every=job.params["reselect_every"],
-            cut_every=1 if stopping else None,
-        )
-        verbose = job.params["verbose"]
+        state, finished = self._start(job, stopping)
+        segments = [] if finished else self._segments(job, stopping, state.epoch)
+        n_epochs, verbose = job.trainer.settings.n_epochs, job.params["verbose"]
         monitor = FitMonitor(self, len(state.members), len(segments), n_epochs, verbose)
         with monitor.fit():
-            for segment in segments:
+            for segment, following in zip_longest(segments, segments[1:]):
                 with monitor.segment(segment) as on_epoch:
                     state = job.trainer.run(state, segment, on_epoch)
+                finished = following is None or monitor.stop
                 if stopping and stopping.update(job.trainer, state):
-                    break
-                if monitor.stop or all(member.stopped for member in state.members):
+                    finished = True
+                finished |= all(member.stopped for member in state.members)
+                if job.checkpoints and (
+                    finished or job.checkpoints.due(segment, following)
+                ):
+                    job.checkpoints.write(state, stopping, finished=finished)
+                if finished:
                     break
         if stopping:
             self.validation_scores_ = np.asarray(stopping.scores)
         self._keep(job, stopping.best if stopping else state)
         self.n_iter_ = state.epoch
+
+    def _start(self, job, stopping):
+        """State to train on from, and whether that is the end already."""
+        trainer, checkpoints = job.trainer, job.checkpoints
+        saved = checkpoints and checkpoints.load(trainer.net, trainer.data)
+        if not saved:
+            state = EnsembleState(self._first_members(job))
+            if checkpoints:  # what is wrong with the disk comes out before the work
+                checkpoints.write(state, stopping)
+            return state, False
+        if stopping:
+            stopping.scores, stopping.best = saved.scores, saved.best
+            stopping.best_score = saved.best_score
+        return saved.state, saved.finished
+
+    def _segments(self, job, stopping, epoch):
+        """The plan from ``epoch`` on."""
+        params, n_epochs = job.params, job.trainer.settings.n_epochs
+        segments = plan_segments(
+            n_epochs,
+            warmup_length(params["warmup_epochs"], n_epochs),
+            reselect_every=params["reselect_every"],
+            cut_every=1 if stopping else params["checkpoint_every"],
+        )
+        return remaining(segments, epoch)
 
     def _train_one_epoch(self, job, members):
         """One epoch on the samples of one ``partial_fit`` call."""
@@ -239,6 +292,7 @@ class FitJob:
     input_format: InputFormat
     classes: np.ndarray
     engine: EngineChoice
+    checkpoints: FitCheckpoints | None = None
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """SharpBalance: every member flat, but not on the same samples."""
 
+from os import PathLike
+
 from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
 from sklearn_sharpbalance.engine.choice import ENGINES
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
@@ -20,6 +22,9 @@ COMMON_CONSTRAINTS: dict = {
     "engine": [StrOptions({"auto", *ENGINES})],
     "precision": [StrOptions(PRECISIONS)],
     "n_jobs": [Integral, None],
+    "checkpoint_dir": [str, PathLike, None],
+    "checkpoint_every": [Interval(Integral, 1, None, closed="left"), None],
+    "on_checkpoint_error": [StrOptions({"raise", "warn"})],
     "callbacks": [list, None],
     "random_state": ["random_state"],
     "verbose": ["verbose"],
@@ -104,6 +109,16 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Members that train and score at once.
     memory : None, str or joblib.Memory, default=None
         Caches phases and scores, so that searches share them.
+    checkpoint_dir : str, path-like or None, default=None
+        Folder in which ``fit`` leaves its state after each phase. The same fit, on
+        the same data with the same parameters, goes on from there by itself, or reads
+        back the result if it was finished; another one refuses and says what differs.
+        ``{fit}`` in the name gives each combination of data and parameters a folder
+        of its own, as a search needs.
+    checkpoint_every : int or None, default=None
+        Also write a checkpoint after every so many epochs.
+    on_checkpoint_error : {"raise", "warn"}, default="raise"
+        Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None
         skorch callbacks for each member, besides those of a configured net.
     random_state : int, RandomState instance or None, default=None
@@ -195,6 +210,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         precision="auto",
         n_jobs=None,
         memory=None,
+        checkpoint_dir=None,
+        checkpoint_every=None,
+        on_checkpoint_error="raise",
         callbacks=None,
         random_state=None,
         verbose=0,
@@ -227,6 +245,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.precision = precision
         self.n_jobs = n_jobs
         self.memory = memory
+        self.checkpoint_dir = checkpoint_dir
+        self.checkpoint_every = checkpoint_every
+        self.on_checkpoint_error = on_checkpoint_error
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose

@@ -149,6 +149,9 @@ def _encode_column(values, entries, where):
         return encode(np.asarray(values, dtype=np.float64), entries, where)
     if all(type(value) is int and abs(value) < 2**62 for value in values):
         return encode(np.asarray(values, dtype=np.int64), entries, where)
+    first = values[0]
+    if isinstance(first, np.number) and all(type(v) is type(first) for v in values):
+        return {"$scalars": encode(np.asarray(values), entries, where)}
     return _encode_items(values, entries, where)
 
 
@@ -281,6 +284,7 @@ class _Decoder:
         "$dict": lambda self, value, _: {self(k): self(v) for k, v in value},
         "$records": _records,
         "$scalar": _scalar,
+        "$scalars": lambda self, value, _: list(self(value)),
         "$array": _array,
         "$tensor": _tensor,
         "$text": _text,

@@ -32,13 +32,17 @@ def autocast(precision, device, *, cache=True):
 
 @contextmanager
 def tf32(precision):
-    """Let float32 matrix products use TensorFloat-32 inside the block, if asked."""
-    if precision == "float32" or not torch.cuda.is_available():
+    """Let float32 products use TensorFloat-32 inside the block, or forbid it.
+
+    torch allows it for convolutions by default; "float32" means float32 here.
+    """
+    if not torch.cuda.is_available():
         yield
         return
+    allowed = precision != "float32"
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import as_tensor
-from sklearn_sharpbalance.members.precision import autocast
+from sklearn_sharpbalance.members.precision import autocast, tf32
 from sklearn_sharpbalance.members.state import restore
 
 __all__ = ["score_member"]
@@ -32,7 +32,7 @@ def score_member(net, state, data, scorer, precision="float32"):
     X = data.X
     if isinstance(X, np.ndarray | dict):
         X = as_tensor(X, net.device)
-    with autocast(precision, net.device):
+    with autocast(precision, net.device), tf32(precision):
         scores = scorer.score_samples(net, X, data.y)
     scores = np.asarray(scores, dtype=np.float64)
     if scores.shape != data.y.shape or not np.isfinite(scores).all():

@@ -45,6 +45,12 @@ class MemberSession:
         self.net, self.state, self.phase = restore(net, state), state, phase
         self.data, self.on_epoch = data, on_epoch
         self.stopped = state.stopped
+        # Off, it passes everything through unscaled.
+        self.scaler = torch.amp.GradScaler(
+            torch.device(self.net.device).type, enabled=phase.precision == "fp16"
+        )
+        if "scaler" in state.extra:
+            self.scaler.load_state_dict(state.extra["scaler"])
         if phase.compile:
             self.net.module_.compile(dynamic=False)
         for group in self.net.optimizer_.param_groups:
@@ -66,6 +72,19 @@ class MemberSession:
     def has_callbacks(self):
         """Whether anybody looks at the net after an epoch."""
         return bool(self.net.callbacks_)
+
+    def unscale(self):
+        """Bring gradients of a scaled loss back to their own size."""
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.net.optimizer_.base_optimizer)
+
+    def descend(self):
+        """Step of the base optimizer, left out if fp16 gradients are not finite."""
+        if self.scaler.is_enabled():
+            self.net.optimizer_.descend(scaler=self.scaler)
+            self.scaler.update()
+        else:
+            self.net.optimizer_.descend()
 
     def begin_epoch(self):
         """Open a record and tell the callbacks."""
@@ -139,6 +158,8 @@ class MemberSession:
             for name, callback in self.net.callbacks_
         }
         extra = {"callbacks": kept} if kept else {}
+        if self.scaler.is_enabled():
+            extra["scaler"] = self.scaler.state_dict()
         return capture(self.net, self.state, extra=extra, stopped=self.stopped)
 
     def _resume_callbacks(self):

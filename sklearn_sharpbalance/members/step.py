@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 
@@ -16,8 +17,10 @@ def balanced_step(
     *,
     sam_share=None,
     module=True,
+    backward: Callable[[torch.Tensor], Any] = torch.Tensor.backward,
     perturbed_pass=nullcontext,
     before_update: Callable[[], object] | None = None,
+    descend: Callable[[], object] | None = None,
 ) -> torch.Tensor:
     r"""Update on a batch whose first ``n_sam`` samples get SAM.
 
@@ -39,12 +42,16 @@ def balanced_step(
         Samples of the SAM part, and of the batch.
     sam_share : float or Tensor, default=None
         The share s, which the loss of the SAM part was multiplied with.
-    module : nn.Module or True, default=True
+    module : nn.Module, True or False, default=True
         Whose BatchNorm statistics the perturbed pass leaves alone; True finds out.
+    backward : callable, default=Tensor.backward
+        Puts the gradients of a loss into ``.grad``.
     perturbed_pass : callable, default=nullcontext
         Makes a context manager around the perturbed pass.
     before_update : callable, default=None
         Called when the gradients are complete, before the base optimizer's step.
+    descend : callable, default=None
+        Makes the base optimizer's step; None is ``optimizer.descend``.
 
     Returns
     -------
@@ -52,21 +59,47 @@ def balanced_step(
         Loss at the weights before the update, detached.
     """
     optimizer.zero_grad()
-    losses = []
+    loss = torch.zeros(())
+    normal = None
+    if n_sam < n_places:
+        loss = loss_of(slice(n_sam, n_places))
+        backward(loss)
+        normal = _set_gradients_aside(optimizer) if n_sam else None
     if n_sam:
         sam_part = slice(0, n_sam)
-        losses.append(loss_of(sam_part))
-        losses[-1].backward()
+        sam_loss = loss_of(sam_part)
+        backward(sam_loss)
         moved = optimizer.perturbed(freeze_norms=module, grad_scale=sam_share)
         with moved, perturbed_pass():
-            loss_of(sam_part).backward()
-    if n_sam < n_places:
-        losses.append(loss_of(slice(n_sam, n_places)))
-        losses[-1].backward()
+            backward(loss_of(sam_part))
+        loss = sam_loss if normal is None else loss.detach() + sam_loss
+        _add_gradients(normal)
     if before_update is not None:
         before_update()
-    optimizer.descend()
-    return sum(loss.detach() for loss in losses)
+    (descend or optimizer.descend)()
+    return loss.detach()
+
+
+def _set_gradients_aside(optimizer):
+    """Take all gradients out of ``.grad``: adding them later takes one call, where
+    accumulating would take one for every weight."""
+    kept = []
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.grad is not None:
+                kept.append((param, param.grad))
+                param.grad = None
+    return kept
+
+
+def _add_gradients(kept):
+    """Add gradients that were set aside to those that lie in ``.grad``."""
+    if not kept:
+        return
+    for param, grad in kept:
+        if param.grad is None:
+            param.grad = torch.zeros_like(grad)
+    torch._foreach_add_([param.grad for param, _ in kept], [grad for _, grad in kept])
 
 
 def set_learning_rate(optimizer, factor: float) -> None:

@@ -83,6 +83,7 @@ def train_batch(session, source, x, rows, share):
         return (losses.float() * weight[part]).sum()
 
     def tell_gradients():
+        session.unscale()
         named = list(net.module_.named_parameters())
         net.notify("on_grad_computed", named_parameters=named)
 
@@ -91,14 +92,19 @@ def train_batch(session, source, x, rows, share):
         loss_of,
         phase.sizes.sam,
         len(share),
-        sam_share=weight[: phase.sizes.sam].sum(),
+        sam_share=weight[: phase.sizes.sam].sum() * session.scaler.get_scale(),
         module=net.module_,
+        backward=lambda loss: session.scaler.scale(loss).backward(),
+        descend=session.descend,
         before_update=tell_gradients if session.hears_gradients else None,
     )
     if session.hears_batches:
         net.history.record_batch("train_loss", loss.item())
         net.history.record_batch("train_batch_size", len(y))
-        step = {"loss": loss, "y_pred": torch.cat(list(outputs.values()))}
+        step = {
+            "loss": loss,
+            "y_pred": torch.cat([outputs[k] for k in sorted(outputs)]),
+        }
         net.notify("on_batch_end", batch=(x, y), training=True, **step)
     return loss
 

@@ -100,6 +100,24 @@ def test_graph_steps_equal_skorch_on_the_cpu(transform):
     assert_same(got, want, 2e-4)
 
 
+def test_fp16_trains_with_a_scaled_loss_that_phases_carry_on():
+    states = run(SkorchEngine(), pictures(), SmallCNN, {}, precision="fp16")
+    reference = run(SkorchEngine(), pictures(), SmallCNN, {})
+    for got, want in zip(states, reference):
+        assert got.extra["scaler"]["_growth_tracker"] > 0
+        losses = [[row["train_loss"] for row in s.history] for s in (got, want)]
+        np.testing.assert_allclose(*losses, rtol=0.1)
+
+
+def test_fp16_skips_steps_that_are_not_finite():
+    """At the largest scale the first gradients overflow; weights must not notice."""
+    data = pictures()
+    data = TrainingData(data.X, data.y, np.full(len(data), 1e4, dtype=np.float32))
+    (state, _) = run(SkorchEngine(), data, SmallCNN, {}, precision="fp16", n_phases=1)
+    assert state.extra["scaler"]["scale"] < 65536
+    assert all(torch.isfinite(v).all() for v in state.module.values())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("transform", [None, RandomCropFlip(padding=1)])
 def test_graph_equals_skorch_on_a_gpu(transform):
@@ -175,3 +193,18 @@ def test_auto_says_why_it_did_not_take_a_faster_engine():
 def test_settings_serve_as_a_request():
     settings = Settings(1, 1, (0.0,), "sgd", cosine)
     assert SkorchEngine.refusal(None, None, settings) is None
+
+
+def test_graph_steps_equal_skorch_in_bf16_and_count_batches():
+    """Weights that are cast together compute what autocast computes one by one."""
+    want = run(SkorchEngine(), pictures(), SmallCNN, {}, precision="bf16")
+    got = run(GraphEngine(), pictures(), SmallCNN, {}, precision="bf16")
+    assert_same(got, want, 2e-2)
+    counters = [k for k in want[0].module if k.endswith("num_batches_tracked")]
+    assert counters
+    for key in counters:
+        assert got[0].module[key] == want[0].module[key] > 0
+    assert all(
+        v.dtype == w.dtype
+        for v, w in zip(got[0].module.values(), want[0].module.values())
+    )
