@@ -3,6 +3,7 @@
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
 from sklearn_sharpbalance.engine.graph import GraphEngine
 from sklearn_sharpbalance.engine.one_by_one import SkorchEngine
+from sklearn_sharpbalance.engine.spread import SpreadEngine
 from sklearn_sharpbalance.engine.stacked import StackedEngine
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 
@@ -16,7 +17,7 @@ ENGINES: dict[str, type[Engine]] = {
 }
 
 
-def choose_engine(name, net, data, settings, *, n_jobs=None):
+def choose_engine(name, net, data, settings, *, n_jobs=None, devices=()):
     """The engine that trains these members, and why.
 
     Parameters
@@ -27,6 +28,8 @@ def choose_engine(name, net, data, settings, *, n_jobs=None):
     data : TrainingData
     settings : Settings
     n_jobs : int or None
+    devices : sequence of str
+        More than one spreads the members.
 
     Returns
     -------
@@ -41,16 +44,19 @@ def choose_engine(name, net, data, settings, *, n_jobs=None):
                 f"engine={name!r} cannot train this ensemble: {reason}. Use "
                 "engine='auto' or engine='skorch'."
             )
-        return _make(engine, n_jobs), EngineChoice(name, "asked for")
+        return _make(engine, n_jobs, devices), EngineChoice(name, "asked for")
     refusals = []
     for engine in ENGINES.values():
         reason = engine.refusal(net, data, settings)
         if reason is None:
             why = "; ".join(refusals) or "the fastest that fits"
-            return _make(engine, n_jobs), EngineChoice(engine.name, why)
+            return _make(engine, n_jobs, devices), EngineChoice(engine.name, why)
         refusals.append(f"not {engine.name}: {reason}")
     raise AssertionError("the skorch engine refuses nothing")
 
 
-def _make(engine, n_jobs):
-    return engine(n_jobs) if engine is SkorchEngine else engine()
+def _make(kind, n_jobs, devices):
+    if len(devices) > 1:
+        # One process drives all devices: joblib would start one copy per member.
+        return SpreadEngine(kind(), list(devices))
+    return kind(n_jobs) if kind is SkorchEngine else kind()

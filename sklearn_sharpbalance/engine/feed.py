@@ -10,6 +10,7 @@ import torch
 
 from sklearn_sharpbalance.members.augment import EpochAugment, PictureTransform
 from sklearn_sharpbalance.members.batches import epoch_batches
+from sklearn_sharpbalance.members.data import to_device
 from sklearn_sharpbalance.members.state import epoch_rng, seeded
 
 __all__ = ["EpochFeed"]
@@ -25,8 +26,8 @@ class EpochFeed:
     sessions : list of MemberSession
     source : DeviceData
     phase : Phase
-    masks : ndarray of shape (M, N), dtype bool
-        Of all members of the ensemble.
+    masks : list of ndarray of shape (N,), dtype bool
+        Of the sessions.
 
     Attributes
     ----------
@@ -38,10 +39,10 @@ class EpochFeed:
 
     def __init__(self, sessions, source, phase, masks):
         self.sessions, self.source, self.phase = sessions, source, phase
-        self.masks = [masks[session.state.index] for session in sessions]
+        self.masks = masks
         sizes, device = phase.sizes, source.device
         width = sizes.sam + sizes.normal
-        sample = source.X[:1]
+        sample = source.take(torch.zeros(1, dtype=torch.int64))
         bytes_a_step = len(sessions) * width * sample.numel() * sample.element_size()
         self.length = min(sizes.n_batches, max(1, PIECE_BYTES // bytes_a_step))
         if phase.transform is not None and not _draws_apart(phase.transform):
@@ -66,7 +67,7 @@ class EpochFeed:
         dealt: dict[int, tuple] = {}
         for start in range(0, n_batches, self.length):
             stop = min(start + self.length, n_batches)
-            self.lr[: stop - start] = _to_device(rates[start:stop], device)
+            self.lr[: stop - start] = to_device(rates[start:stop], device)
             for i in range(len(self.sessions)):
                 if i not in dealt:
                     dealt[i] = self._deal(i, epoch)
@@ -77,29 +78,23 @@ class EpochFeed:
         """Rows, shares and augmentation of one member's epoch."""
         seed, device = self.sessions[i].state.seed, self.source.device
         batches = epoch_batches(self.masks[i], self.phase.sizes, epoch_rng(seed, epoch))
-        seeded.reseed(seed, epoch)
+        seeded.reseed(seed, epoch, device)
         augment = EpochAugment(self.phase.transform, batches.indices.shape, device)
-        rows = _to_device(torch.from_numpy(batches.indices), device)
-        share = _to_device(torch.from_numpy(batches.share), device)
+        rows = torch.from_numpy(batches.indices)
+        share = to_device(torch.from_numpy(batches.share), device)
         return rows, share, augment
 
     def _fill(self, i, start, stop, rows, share, augment):
         """Write steps ``start`` to ``stop`` of one member into its buffers."""
         source, n = self.source, stop - start
         rows, share = rows[start:stop], share[start:stop]
+        self.x[i][:n] = augment.batches(start, stop, source.take(rows))
+        rows = to_device(rows, source.device)
+        self.y[i][:n] = source.y[rows]
         if source.weight is not None:
             share = share * source.weight[rows]
-        self.x[i][:n] = augment.batches(start, stop, source.X[rows])
-        self.y[i][:n] = source.y[rows]
         self.weight[i][:n] = share
 
 
 def _draws_apart(transform):
     return isinstance(transform, PictureTransform)
-
-
-def _to_device(values, device):
-    """Copy that does not wait for what the device is doing."""
-    if device.type != "cuda":
-        return values.to(device)
-    return values.pin_memory().to(device, non_blocking=True)

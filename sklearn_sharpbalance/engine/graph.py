@@ -41,13 +41,14 @@ class GraphEngine(Engine):
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
         """Train all members side by side."""
         sessions = [MemberSession(net, s, data, phase, on_epoch) for s in states]
-        running = [session for session in sessions if not session.stopped]
+        running = [pair for pair in zip(sessions, masks) if not pair[0].stopped]
         device = torch.device(net.device)
         source = DeviceData(data, device)
         with seeded(device), tf32(phase.precision):
-            while running and _epoch_of(running[0]) < phase.stop:
+            while running and _epoch_of(running[0][0]) < phase.stop:
                 # A member that stops leaves the graph: the others are captured anew.
-                running = _run_until_stop(running, source, phase, masks)
+                _run_until_stop(*zip(*running), source, phase)
+                running = [pair for pair in running if not pair[0].stopped]
         return [session.finish() for session in sessions]
 
 
@@ -78,8 +79,8 @@ def _epoch_of(session):
     return len(session.net.history)
 
 
-def _run_until_stop(sessions, source, phase, masks):
-    """Train until the phase ends or a member stops; returns who still runs."""
+def _run_until_stop(sessions, masks, source, phase):
+    """Train until the phase ends or a member stops."""
     feed = EpochFeed(sessions, source, phase, masks)
     step = GraphedStep(sessions, feed, phase)
     for epoch in range(_epoch_of(sessions[0]), phase.stop):
@@ -95,7 +96,6 @@ def _run_until_stop(sessions, source, phase, masks):
         if any(session.stopped for session in sessions):
             break
     step.close()
-    return [session for session in sessions if not session.stopped]
 
 
 def _random_refusal(net):

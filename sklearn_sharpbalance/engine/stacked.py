@@ -131,15 +131,17 @@ class _StackedRun:
         if any(s.has_callbacks or s.valid is not None for s in running):
             self.write_weights(running)
         lr = float(self.optimizer.param_groups[0]["lr"])
-        for session in running:
-            session.end_epoch(epoch, losses[session.state.index], lr)
-        self.write_back(s.state.index for s in running if s.stopped)
+        for i, session in enumerate(self.sessions):
+            if session in running:
+                session.end_epoch(epoch, losses[i], lr)
+        self.write_back(i for i, s in enumerate(self.sessions) if s.stopped)
 
     def write_weights(self, sessions):
         """Copy the stacked weights into the members' modules."""
-        for session in sessions:
-            weights = self.network.member_weights(session.state.index)
-            session.net.module_.load_state_dict(weights, strict=False)
+        for i, session in enumerate(self.sessions):
+            if session in sessions:
+                weights = self.network.member_weights(i)
+                session.net.module_.load_state_dict(weights, strict=False)
 
     def write_back(self, members):
         """Copy weights and optimizer state into members that were not frozen yet."""
@@ -162,7 +164,8 @@ def _stacked_optimizer(sessions, network, phase):
     net = sessions[0].net
     _, options = net.get_params_for_optimizer("optimizer", [])
     options.pop("params", None)
-    options |= {"rho": list(phase.rho), "stacked": True}
+    rho = [phase.rho[session.state.index] for session in sessions]
+    options |= {"rho": rho, "stacked": True}
     optimizer = net.optimizer(list(network.params.values()), **options)
     states = [session.net.optimizer_.state_dict() for session in sessions]
     stacked = stack_optimizer(states)

@@ -25,8 +25,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         Number of members.
     max_epochs, lr, lr_schedule, batch_size, optimizer, standardize, train_transform, \
             aggregation, validation_fraction, early_stopping, class_weight, \
-            warm_start, engine, device, precision, n_jobs, memory, callbacks, \
-            random_state, verbose
+            warm_start, engine, device, precision, n_jobs, memory, checkpoint_dir, \
+            checkpoint_every, on_checkpoint_error, callbacks, random_state, verbose
         As in :class:`SharpBalanceEnsembleClassifier`.
     **nested
         ``estimator__...`` and ``aggregation__...`` reach inside the parts.

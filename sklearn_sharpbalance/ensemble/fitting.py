@@ -31,6 +31,7 @@ __all__ = [
     "hold_out",
     "make_settings",
     "resolve_device",
+    "resolve_devices",
     "training_data",
 ]
 
@@ -108,6 +109,15 @@ def resolve_device(device):
     return str(device)
 
 
+def resolve_devices(device):
+    """Names of the devices that members are spread over."""
+    if isinstance(device, list | tuple):
+        if not device:
+            raise InvalidInputError("device is an empty list. Name at least one device.")
+        return [resolve_device(one) for one in device]
+    return [resolve_device(device)]
+
+
 def resolve_precision(precision, device, fmt):
     """Precision of the forward and backward passes for "auto" or a name."""
     if precision != "auto":
@@ -144,7 +154,7 @@ def build_net(params, nested, fmt, X, n_classes):
         n_classes,
         statistics=input_statistics(X, fmt) if params["standardize"] else None,
         sam=resolve_sam(params["sam"]),
-        device=resolve_device(params["device"]),
+        device=resolve_devices(params["device"])[0],
         settings={
             k: params[k] for k in ("lr", "batch_size", "max_epochs", "optimizer")
         },

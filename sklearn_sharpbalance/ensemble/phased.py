@@ -26,6 +26,7 @@ from sklearn_sharpbalance.ensemble.fitting import (
     draw_seeds,
     hold_out,
     make_settings,
+    resolve_devices,
     training_data,
 )
 from sklearn_sharpbalance.ensemble.inputs import InputFormat
@@ -135,7 +136,12 @@ class PhasedEnsemble(BaseDeepEnsemble):
             net = build_net(params, nested, fmt, data.X, len(classes))
         settings = make_settings(params, net, fmt, n_members)
         engine, choice = choose_engine(
-            params["engine"], net, data, settings, n_jobs=params["n_jobs"]
+            params["engine"],
+            net,
+            data,
+            settings,
+            n_jobs=params["n_jobs"],
+            devices=resolve_devices(params["device"]),
         )
         trainer = Trainer(
             net,

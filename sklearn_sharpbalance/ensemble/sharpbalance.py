@@ -101,8 +101,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         members as one batched computation; "graph" replays CUDA graphs, with members
         on parallel streams; "skorch" trains one net at a time and can do everything.
         "auto" takes the first of these that can, and says why in ``engine_``.
-    device : str, default="auto"
-        "auto" takes CUDA where there is one.
+    device : str or list of str, default="auto"
+        "auto" takes CUDA where there is one. A list spreads the members over several
+        devices, which train at once.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
         Of forward and backward passes; weights are float32.
     n_jobs : int or None, default=None

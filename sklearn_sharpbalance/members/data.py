@@ -44,8 +44,9 @@ class TrainingData:
 class DeviceData:
     """Batches of a :class:`TrainingData` on a device.
 
-    Arrays are moved to the device once and gathered there. Items of a Dataset come
-    through a DataLoader.
+    Arrays are moved to the device once and gathered there. Arrays that would take
+    more than half of a GPU's free memory stay on the host and stream through pinned
+    memory, one batch ahead. Items of a Dataset come through a DataLoader.
 
     Parameters
     ----------
@@ -53,9 +54,11 @@ class DeviceData:
     device : str or torch.device
     loader_params : dict, default=None
         Passed to the DataLoader (``num_workers``, ``pin_memory``, ``collate_fn``).
+    resident : bool or None, default=None
+        Whether arrays live on the device; None decides by the memory that is free.
     """
 
-    def __init__(self, data: TrainingData, device, loader_params=None):
+    def __init__(self, data: TrainingData, device, loader_params=None, resident=None):
         self.device = torch.device(device)
         self.y = torch.as_tensor(data.y, device=self.device)
         self.weight = (
@@ -63,9 +66,19 @@ class DeviceData:
             if data.weight is None
             else torch.as_tensor(data.weight, device=self.device)
         )
-        self.is_dataset = isinstance(data.X, Dataset)
-        self.X = data.X if self.is_dataset else as_tensor(data.X, self.device)
         self.loader_params = loader_params or {}
+        self.is_dataset = isinstance(data.X, Dataset)
+        if self.is_dataset:
+            self.X, self.resident = data.X, False
+            return
+        self.resident = fits_on(data.X, self.device) if resident is None else resident
+        self.X = as_tensor(data.X, self.device if self.resident else "cpu")
+
+    def take(self, rows: torch.Tensor):
+        """Samples in any shape of rows (indices on the CPU), on the device."""
+        if self.resident:
+            return take_rows(self.X, to_device(rows, self.device))
+        return map_arrays(lambda array: to_device(array[rows], self.device), self.X)
 
     def iterate(self, indices: np.ndarray) -> Iterator[tuple[Any, torch.Tensor]]:
         """Yield (x, rows) of each batch, both on the device.
@@ -75,21 +88,69 @@ class DeviceData:
         indices : ndarray of shape (n_batches, B)
         """
         rows = torch.as_tensor(indices, device=self.device)
-        if not self.is_dataset:
+        if self.is_dataset:
+            batches = indices.tolist()
+            loader = DataLoader(self.X, batch_sampler=batches, **self.loader_params)
+            for row, (x, *_) in zip(rows, loader):
+                yield as_tensor(x, self.device), row
+        elif self.resident:
             for row in rows:
                 yield take_rows(self.X, row), row
-            return
-        loader = DataLoader(
-            self.X, batch_sampler=indices.tolist(), **self.loader_params
-        )
-        for row, (x, *_) in zip(rows, loader):
-            yield as_tensor(x, self.device), row
+        else:
+            ahead = one_ahead(self.take, torch.as_tensor(indices), self.device)
+            yield from zip(ahead, rows)
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
         """Yield (x, rows) of all samples from the first to the last."""
         n = len(self.y)
         for rows in np.split(np.arange(n), range(batch_size, n, batch_size)):
             yield from self.iterate(rows[None])
+
+
+def fits_on(X, device) -> bool:
+    """Whether arrays take less than half of the memory that the device has free."""
+    if device.type != "cuda":
+        return True
+    arrays = X.values() if isinstance(X, Mapping) else [X]
+    free, _ = torch.cuda.mem_get_info(device)
+    return sum(array.nbytes for array in arrays) < free / 2
+
+
+def one_ahead(fetch, batches, device):
+    """Fetch each batch on a stream of its own while the one before is worked on."""
+    if device.type != "cuda":
+        yield from map(fetch, batches)
+        return
+    stream = torch.cuda.Stream(device)
+
+    def start(batch):
+        with torch.cuda.stream(stream):
+            return fetch(batch)
+
+    pending = start(batches[0])
+    for following in [*batches[1:], None]:
+        torch.cuda.current_stream(device).wait_stream(stream)
+        current = pending
+        # The allocator must know that the batch is used on this stream as well.
+        map_arrays(
+            lambda x: x.record_stream(torch.cuda.current_stream(device)), current
+        )
+        pending = None if following is None else start(following)
+        yield current
+
+
+def to_device(values: torch.Tensor, device) -> torch.Tensor:
+    """Copy that does not wait for what the device is doing."""
+    if torch.device(device).type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+def map_arrays(function, X):
+    """Apply a function to an array, or to each value of a dictionary of arrays."""
+    if isinstance(X, Mapping):
+        return {key: function(value) for key, value in X.items()}
+    return function(X)
 
 
 def as_tensor(X, device):
@@ -107,9 +168,7 @@ def as_tensor(X, device):
 
 def take_rows(X, rows):
     """Rows of an array or tensor, or of each value of a dictionary."""
-    if isinstance(X, Mapping):
-        return {key: value[rows] for key, value in X.items()}
-    return X[rows]
+    return map_arrays(lambda array: array[rows], X)
 
 
 def n_rows(X) -> int:

@@ -66,9 +66,17 @@ class seeded:
         return self._fork.__exit__(*error)
 
     @staticmethod
-    def reseed(seed, epoch):
-        """Seed dropout and augmentation for one epoch of one member."""
-        torch.manual_seed(int(epoch_rng(seed, epoch).integers(2**62)))
+    def reseed(seed, epoch, device="cpu"):
+        """Seed dropout and augmentation for one epoch of one member.
+
+        Only the CPU's generator and that of ``device`` are seeded: members on other
+        devices may be drawing from theirs.
+        """
+        value = int(epoch_rng(seed, epoch).integers(2**62))
+        torch.default_generator.manual_seed(value)
+        if torch.device(device).type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(value)
 
 
 def initial_state(net, index, seed):

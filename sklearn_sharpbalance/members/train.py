@@ -50,7 +50,7 @@ def train_epoch(session, source, mask, epoch):
     """One epoch of one member, batch by batch."""
     net, seed = session.net, session.state.seed
     batches = epoch_batches(mask, session.phase.sizes, epoch_rng(seed, epoch))
-    seeded.reseed(seed, epoch)
+    seeded.reseed(seed, epoch, net.device)
     session.begin_epoch()
     share = torch.as_tensor(batches.share, device=net.device)
     augment = EpochAugment(session.phase.transform, share.shape, net.device)

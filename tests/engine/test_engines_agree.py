@@ -11,6 +11,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
 from sklearn_sharpbalance.ensemble.plan import Settings
 from sklearn_sharpbalance.members import (
+    DeviceData,
     Phase,
     TrainingData,
     as_skorch_net,
@@ -208,3 +209,35 @@ def test_graph_steps_equal_skorch_in_bf16_and_count_batches():
         v.dtype == w.dtype
         for v, w in zip(got[0].module.values(), want[0].module.values())
     )
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_members_spread_over_devices_are_the_same_members(engine):
+    data = table()
+    settings = {"max_epochs": 3, "engine": engine, "random_state": 0}
+    one = SharpBalance(device="cpu", **settings).fit(data.X, data.y)
+    two = SharpBalance(device=["cpu", "cpu"], **settings).fit(data.X, data.y)
+    np.testing.assert_allclose(
+        two.member_predict_proba(data.X), one.member_predict_proba(data.X), atol=1e-5
+    )
+    np.testing.assert_array_equal(two.sam_masks_, one.sam_masks_)
+
+
+def test_streamed_batches_are_those_that_live_on_the_device():
+    data = pictures()
+    rows = np.arange(60).reshape(6, 10)[::-1].copy()
+    resident = DeviceData(data, "cpu", resident=True)
+    streamed = DeviceData(data, "cpu", resident=False)
+    for (a, i), (b, j) in zip(resident.iterate(rows), streamed.iterate(rows)):
+        assert torch.equal(a, b)
+        assert torch.equal(i, j)
+    some = torch.tensor([[3, 1], [4, 1]])
+    assert torch.equal(resident.take(some), streamed.take(some))
+
+
+@pytest.mark.gpu
+def test_streaming_to_a_gpu_equals_residence():
+    data = pictures()
+    rows = np.arange(60).reshape(6, 10)
+    for x, row in DeviceData(data, "cuda", resident=False).iterate(rows):
+        assert torch.equal(x.cpu(), torch.as_tensor(data.X)[row.cpu()])
