@@ -39,6 +39,10 @@ class CastWeights:
                         self.places.append((layer, name, weight))
         self.masters = [weight for _, _, weight in self.places]
         self.casts = [nn.Parameter(w.detach().to(dtype)) for w in self.masters]
+        self.open()
+
+    def open(self) -> None:
+        """Give the layers the cast weights to compute with."""
         for (layer, name, _), cast in zip(self.places, self.casts):
             setattr(layer, name, cast)
 

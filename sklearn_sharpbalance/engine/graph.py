@@ -91,8 +91,9 @@ def _run_until_stop(sessions, masks, source, phase):
         for length in feed.pieces(epoch):
             step.run(length)
         losses, lr = step.losses(), feed.last_lr
-        for session, loss in zip(sessions, losses):
-            session.end_epoch(epoch, loss, lr)
+        with step.at_rest():
+            for session, loss in zip(sessions, losses):
+                session.end_epoch(epoch, loss, lr)
         if any(session.stopped for session in sessions):
             break
     step.close()

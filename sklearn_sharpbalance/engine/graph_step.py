@@ -60,6 +60,18 @@ class GraphedStep:
         self.n_steps = 0
         return losses
 
+    @contextmanager
+    def at_rest(self):
+        """Modules as anybody may use them, for callbacks and validation."""
+        for member in self.members:
+            member.cast.close()
+            member.counters.close()
+        with torch.compiler.set_stance("force_eager"):
+            yield
+        for member in self.members:
+            member.cast.open()
+            member.counters.open()
+
     def close(self):
         """Leave the optimizers as they were found, and free the graph."""
         for member in self.members:
@@ -231,14 +243,19 @@ class _BatchCounters:
             and layer.num_batches_tracked is not None
             and layer.momentum is not None
         ]
+        self.n_passes = 0
+        self.open()
+
+    def open(self):
+        """Take the counters away from the layers."""
         for layer, _ in self.kept:
             layer.num_batches_tracked = None
-        self.n_passes = 0
 
     def close(self):
         """Put the counters back, with the passes that were made meanwhile."""
         for layer, counter in self.kept:
             layer.num_batches_tracked = counter.add_(self.n_passes)
+        self.n_passes = 0
 
 
 @contextmanager

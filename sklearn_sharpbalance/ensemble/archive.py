@@ -34,7 +34,7 @@ HEAD = re.compile(
 )
 
 
-def write_archive(path, kind: str, tree: Any) -> None:
+def write_archive(path, kind: str, tree: Any, special=None) -> None:
     """Write a tree of plain values, arrays and tensors as one file, or not at all.
 
     The file appears under its name when it is complete and on the disk, so that a
@@ -47,9 +47,12 @@ def write_archive(path, kind: str, tree: Any) -> None:
         "model" or "checkpoint".
     tree : dict
         What :func:`encode` takes.
+    special : callable, default=None
+        For objects, as in :func:`encode`.
     """
     entries: dict[str, Entry] = {}
-    text = json.dumps(encode(tree, entries), allow_nan=False, separators=(",", ":"))
+    encoded = encode(tree, entries, special)
+    text = json.dumps(encoded, allow_nan=False, separators=(",", ":"))
     first, rest = _header(kind, text, entries)
     body = [entry.data for entry in entries.values()]
     digest = _digest(chain([first, rest], body))
@@ -109,7 +112,7 @@ def _flush_folder(folder):
             os.close(handle)
 
 
-def read_archive(path, kind: str) -> Any:
+def read_archive(path, kind: str, special=None) -> Any:
     """The tree that :func:`write_archive` wrote.
 
     Parameters
@@ -117,6 +120,8 @@ def read_archive(path, kind: str) -> Any:
     path : str or path-like
     kind : str
         What the file must be.
+    special : dict of str to callable, default=None
+        For objects, as in :func:`decode`.
 
     Raises
     ------
@@ -127,7 +132,7 @@ def read_archive(path, kind: str) -> Any:
         size = os.fstat(file.fileno()).st_size
         header = _read_header(file, size, path, kind)
         try:
-            return _read_tree(file, header, size)
+            return _read_tree(file, header, size, special)
         except Exception as error:  # whatever a crafted tree makes of the reader
             reason = str(error) or type(error).__name__
             raise ModelFileError(
@@ -174,7 +179,7 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def _read_tree(file, header, size):
+def _read_tree(file, header, size, special):
     budget = max(2 * size, SMALLEST_BUDGET)
     nodes = header.count(b"[") + header.count(b"{")
     cost = NODE_BYTES * nodes + COMMA_BYTES * header.count(b",")
@@ -188,7 +193,7 @@ def _read_tree(file, header, size):
         name: Entry(row["dtype"], row["shape"], _read(file, start, row["data_offsets"]))
         for name, row in table.items()
     }
-    return decode(tree, entries, budget - cost)
+    return decode(tree, entries, budget - cost, special)
 
 
 def _check_table(table, n_bytes):

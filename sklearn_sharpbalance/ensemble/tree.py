@@ -8,7 +8,6 @@ the JSON as raw bytes. Any other object is refused by name: nothing is pickled.
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,39 +16,26 @@ import torch
 __all__ = ["DTYPE_SIZES", "Entry", "NotPlainError", "decode", "encode"]
 
 CELL_BYTES = 64  # a number in a record, and its share of the dictionary
-_TORCH = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-}
-_NUMPY = {
-    "BOOL": "?",
-    "U8": "u1",
-    "I8": "i1",
-    "U16": "<u2",
-    "I16": "<i2",
-    "U32": "<u4",
-    "I32": "<i4",
-    "U64": "<u8",
-    "I64": "<i8",
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
-    "C64": "<c8",
-}
+_DTYPES = [
+    ("BOOL", torch.bool, "?"),
+    ("U8", torch.uint8, "u1"),
+    ("I8", torch.int8, "i1"),
+    ("U16", torch.uint16, "<u2"),
+    ("I16", torch.int16, "<i2"),
+    ("U32", torch.uint32, "<u4"),
+    ("I32", torch.int32, "<i4"),
+    ("U64", torch.uint64, "<u8"),
+    ("I64", torch.int64, "<i8"),
+    ("F16", torch.float16, "<f2"),
+    ("BF16", torch.bfloat16, None),
+    ("F32", torch.float32, "<f4"),
+    ("F64", torch.float64, "<f8"),
+    ("C64", torch.complex64, "<c8"),
+    ("F8_E4M3", torch.float8_e4m3fn, None),
+    ("F8_E5M2", torch.float8_e5m2, None),
+]
+_TORCH = {name: dtype for name, dtype, _ in _DTYPES}
+_NUMPY = {name: dtype for name, _, dtype in _DTYPES if dtype is not None}
 _TORCH_NAMES = {dtype: name for name, dtype in _TORCH.items()}
 _NUMPY_NAMES = {np.dtype(dtype): name for name, dtype in _NUMPY.items()}
 DTYPE_SIZES = {name: dtype.itemsize for name, dtype in _TORCH.items()}
@@ -79,7 +65,7 @@ class Entry:
     data: Any
 
 
-def encode(value: Any, entries: dict[str, Entry], where: str = "") -> Any:
+def encode(value: Any, entries: dict[str, Entry], special=None) -> Any:
     """JSON for a value; arrays and tensors go to ``entries``.
 
     Parameters
@@ -87,8 +73,9 @@ def encode(value: Any, entries: dict[str, Entry], where: str = "") -> Any:
     value : object
     entries : dict
         Filled with the raw arrays, by the path at which they stand.
-    where : str, default=""
-        Path of the value.
+    special : callable, default=None
+        Gives (tag, plain value) for an object that is neither plain nor an array, or
+        None if it knows no such thing.
 
     Raises
     ------
@@ -100,104 +87,113 @@ def encode(value: Any, entries: dict[str, Entry], where: str = "") -> Any:
     >>> encode({"rho": 0.1, "hidden": (8, 8)}, {})
     {'rho': 0.1, 'hidden': {'$tuple': [8, 8]}}
     """
-    if value is None or type(value) in (bool, int, str):
-        return value
-    if type(value) is float:
-        return value if math.isfinite(value) else {"$float": str(value)}
-    if type(value) is list:
-        return _encode_list(value, entries, where)
-    if type(value) is tuple:
-        return {"$tuple": _encode_items(value, entries, where)}
-    if isinstance(value, dict):
-        return _encode_dict(value, entries, where)
-    if isinstance(value, np.generic):
-        return {"$scalar": encode(np.asarray(value), entries, where)}
-    if isinstance(value, np.ndarray):
-        return _encode_array(value, entries, where)
-    if isinstance(value, torch.Tensor):
-        return _encode_tensor(value, entries, where)
-    raise NotPlainError(where, value)
+    return _Encoder(entries, special)(value, "")
 
 
-def _encode_items(values, entries, where):
-    return [encode(item, entries, f"{where}.{i}") for i, item in enumerate(values)]
+class _Encoder:
+    def __init__(self, entries, special):
+        self.entries, self.special = entries, special
+
+    def __call__(self, value, where):
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"$float": str(value)}
+        if type(value) is list:
+            return self._list(value, where)
+        if type(value) is tuple:
+            return {"$tuple": self._items(value, where)}
+        if isinstance(value, dict):
+            return self._dict(value, where)
+        if isinstance(value, np.generic):
+            return {"$scalar": self._array(np.asarray(value), where)}
+        if isinstance(value, np.ndarray):
+            return self._array(value, where)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, where)
+        found = None if self.special is None else self.special(value)
+        if found is None:
+            raise NotPlainError(where, value)
+        return {found[0]: self(found[1], where)}
+
+    def _items(self, values, where):
+        return [self(item, f"{where}.{i}") for i, item in enumerate(values)]
+
+    def _list(self, values, where):
+        """Lists of records with the same names go column by column."""
+        if len(values) < 2 or not _are_records(values):
+            return self._items(values, where)
+        names = list(values[0])
+        columns = [[row[name] for row in values] for name in names]
+        return {
+            "$records": [
+                [name, self._column(column, f"{where}.{name}")]
+                for name, column in zip(names, columns)
+            ]
+        }
+
+    def _column(self, values, where):
+        if all(type(value) is float for value in values):
+            return self._array(np.asarray(values, dtype=np.float64), where)
+        if all(type(value) is int and abs(value) < 2**62 for value in values):
+            return self._array(np.asarray(values, dtype=np.int64), where)
+        first = values[0]
+        if isinstance(first, np.number) and all(type(v) is type(first) for v in values):
+            return {"$scalars": self._array(np.asarray(values), where)}
+        return self._items(values, where)
+
+    def _dict(self, value, where):
+        prefix = f"{where}." if where else ""
+        items = {key: self(item, f"{prefix}{key}") for key, item in value.items()}
+        if all(type(key) is str and not key.startswith("$") for key in items):
+            return items
+        return {"$dict": [[self(key, where), item] for key, item in items.items()]}
+
+    def _array(self, array, where):
+        if array.dtype.kind == "U":
+            flat = array.reshape(-1).tolist()
+            return {"$text": flat, "dtype": array.dtype.str, "shape": list(array.shape)}
+        if array.dtype.kind == "O":
+            return {"$objects": self(array.tolist(), where)}
+        if array.dtype.kind in "mM":
+            numbers = np.asarray(array, order="C").view(np.int64)
+            return {"$time": self._array(numbers, where), "dtype": array.dtype.str}
+        name = _NUMPY_NAMES.get(array.dtype.newbyteorder("<"))
+        if name is None:
+            raise NotPlainError(where, array)
+        array = np.asarray(array, dtype=_NUMPY[name], order="C")
+        data = array.reshape(-1).view(np.uint8).data
+        return {"$array": self._add(where, Entry(name, list(array.shape), data))}
+
+    def _tensor(self, tensor, where):
+        name = _TORCH_NAMES.get(tensor.dtype)
+        if name is None or tensor.layout is not torch.strided or tensor.is_quantized:
+            raise NotPlainError(where, tensor)
+        tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        data = tensor.reshape(-1).view(torch.uint8).numpy().data
+        return {"$tensor": self._add(where, Entry(name, list(tensor.shape), data))}
+
+    def _add(self, where, entry):
+        name = where or "value"
+        while name in self.entries or name == "__metadata__":  # keys may hold dots
+            name += "'"
+        self.entries[name] = entry
+        return name
 
 
-def _encode_list(values, entries, where):
-    """Long lists of records with the same names go column by column."""
-    first = values[0] if values else None
-    named = isinstance(first, dict) and all(type(key) is str for key in first)
-    if not named or len(values) < 2 or not first or not _same_names(values):
-        return _encode_items(values, entries, where)
-    columns = [[row[name] for row in values] for name in first]
-    return {
-        "$records": [
-            [name, _encode_column(column, entries, f"{where}.{name}")]
-            for name, column in zip(first, columns)
-        ]
-    }
-
-
-def _same_names(rows):
-    return all(type(row) is dict for row in rows) and all(
-        list(a) == list(b) for a, b in pairwise(rows)
+def _are_records(rows):
+    """Whether all rows are dictionaries of the same names in the same order."""
+    if not all(type(row) is dict and row for row in rows):
+        return False
+    names = list(rows[0])
+    return all(type(name) is str for name in names) and all(
+        list(row) == names for row in rows
     )
 
 
-def _encode_column(values, entries, where):
-    if all(type(value) is float for value in values):
-        return encode(np.asarray(values, dtype=np.float64), entries, where)
-    if all(type(value) is int and abs(value) < 2**62 for value in values):
-        return encode(np.asarray(values, dtype=np.int64), entries, where)
-    first = values[0]
-    if isinstance(first, np.number) and all(type(v) is type(first) for v in values):
-        return {"$scalars": encode(np.asarray(values), entries, where)}
-    return _encode_items(values, entries, where)
-
-
-def _encode_dict(value, entries, where):
-    prefix = f"{where}." if where else ""
-    items = {key: encode(v, entries, f"{prefix}{key}") for key, v in value.items()}
-    if all(type(key) is str and not key.startswith("$") for key in items):
-        return items
-    return {"$dict": [[encode(key, entries, where), v] for key, v in items.items()]}
-
-
-def _encode_array(array, entries, where):
-    if array.dtype.kind == "U":
-        flat = array.reshape(-1).tolist()
-        return {"$text": flat, "dtype": array.dtype.str, "shape": list(array.shape)}
-    if array.dtype.kind == "O":
-        return {"$objects": encode(array.tolist(), entries, where)}
-    if array.dtype.kind in "mM":
-        numbers = encode(np.ascontiguousarray(array).view(np.int64), entries, where)
-        return {"$time": numbers, "dtype": array.dtype.str}
-    name = _NUMPY_NAMES.get(array.dtype.newbyteorder("<"))
-    if name is None:
-        raise NotPlainError(where, array)
-    array = np.asarray(array, dtype=_NUMPY[name], order="C")
-    data = array.reshape(-1).view(np.uint8).data
-    return {"$array": _add(entries, where, Entry(name, list(array.shape), data))}
-
-
-def _encode_tensor(tensor, entries, where):
-    name = _TORCH_NAMES.get(tensor.dtype)
-    if name is None or tensor.layout is not torch.strided or tensor.is_quantized:
-        raise NotPlainError(where, tensor)
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    data = tensor.reshape(-1).view(torch.uint8).numpy().data
-    return {"$tensor": _add(entries, where, Entry(name, list(tensor.shape), data))}
-
-
-def _add(entries, where, entry):
-    name = where or "value"
-    while name in entries or name == "__metadata__":  # keys may hold dots themselves
-        name += "'"
-    entries[name] = entry
-    return name
-
-
-def decode(value: Any, entries: dict[str, Entry], budget: int = 2**62) -> Any:
+def decode(
+    value: Any, entries: dict[str, Entry], budget: int = 2**62, special=None
+) -> Any:
     """The value that :func:`encode` was given.
 
     Parameters
@@ -208,18 +204,20 @@ def decode(value: Any, entries: dict[str, Entry], budget: int = 2**62) -> Any:
         Raw arrays.
     budget : int, default=2**62
         Bytes of Python objects that records may become.
+    special : dict of str to callable, default=None
+        For each tag of its own what makes an object of a plain value.
 
     Raises
     ------
     Exception
         ValueError, TypeError or KeyError if the JSON is not what :func:`encode` returns.
     """
-    return _Decoder(entries, budget)(value)
+    return _Decoder(entries, budget, special or {})(value)
 
 
 class _Decoder:
-    def __init__(self, entries, budget):
-        self.entries, self.budget = entries, budget
+    def __init__(self, entries, budget, special):
+        self.entries, self.budget, self.special = entries, budget, special
 
     def __call__(self, value):
         if isinstance(value, list):
@@ -229,6 +227,8 @@ class _Decoder:
         tag = next((key for key in value if key.startswith("$")), None)
         if tag is None:
             return {key: self(item) for key, item in value.items()}
+        if tag in self.special:
+            return self.special[tag](self(value[tag]))
         if tag not in self.TAGS:
             raise ValueError(f"it holds an unknown tag {tag!r}.")
         return self.TAGS[tag](self, value[tag], value)

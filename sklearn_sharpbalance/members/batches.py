@@ -99,23 +99,38 @@ def epoch_batches(mask, sizes, rng):
     -------
     batches : EpochBatches
     """
+    starts = _starts(mask.sum(), sizes.n_batches)  # of the SAM part
+    others = _starts((~mask).sum(), sizes.n_batches, late=mask.any())
     parts = [
-        _deal(np.flatnonzero(part), sizes.n_batches, places, rng, len(mask))
-        for part, places in ((mask, sizes.sam), (~mask, sizes.normal))
+        _deal(np.flatnonzero(part), first, places, rng, len(mask))
+        for part, first, places in (
+            (mask, starts, sizes.sam),
+            (~mask, others, sizes.normal),
+        )
     ]
     indices = np.concatenate([indices for indices, _ in parts], axis=1)
     counts = np.concatenate([real for _, real in parts], axis=1).astype(np.float32)
     return EpochBatches(indices, counts / counts.sum(axis=1, keepdims=True))
 
 
-def _deal(samples, n_batches, places, rng, n_all):
+def _starts(n_samples, n_batches, late=False):
+    """First sample of each batch, and the end: (n_batches + 1,).
+
+    Of two parts one is rounded down and one up. So the batches that are short of the
+    one are not short of the other as well, and none is empty.
+    """
+    edges = np.arange(n_batches + 1) * n_samples
+    return -(-edges // n_batches) if late else edges // n_batches
+
+
+def _deal(samples, first, places, rng, n_all):
     """Spread shuffled samples over batches as evenly as can be."""
+    n_batches = len(first) - 1
     if len(samples) == 0:
         # The part has places because another member uses them: fill, weigh nothing.
         fill = rng.integers(n_all, size=(n_batches, places))
         return fill, np.zeros((n_batches, places), dtype=bool)
     samples = rng.permutation(samples)
-    first = np.arange(n_batches + 1) * len(samples) // n_batches  # (n_batches + 1,)
     place = np.arange(places)
     indices = samples[(first[:-1, None] + place) % len(samples)]
     return indices, place < np.diff(first)[:, None]

@@ -1,43 +1,148 @@
-"""Accuracy of ensembles and of their members on corrupted pictures."""
+"""Corrupted pictures and tables, and who still recognises them."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_sharpbalance.corruption import iter_corruptions
+from sklearn_sharpbalance.corruption import (
+    SEVERITIES,
+    TABULAR_CORRUPTIONS,
+    corrupt_table,
+    iter_corruptions,
+)
+from sklearn_sharpbalance.corruption._random import resolve_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 from sklearn_sharpbalance.plotting._ensembles import combine, member_probas_of
+
+# Most estimators refuse NaN, which this kind writes: it has to be asked for.
+TABLE_KINDS = tuple(name for name in TABULAR_CORRUPTIONS if name != "missing_nan")
+
+
+class Hits(NamedTuple):
+    """Which samples of one corrupted set an ensemble gets right."""
+
+    members: np.ndarray  # (M, N) bool
+    ensemble: np.ndarray  # (N,) bool
+
+
+def probas_of(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Probabilities (M, N, C) of members, (N, C) of the ensemble, and its classes."""
+    members = member_probas_of(estimator, X)
+    return members, np.asarray(estimator.predict_proba(X)), estimator.classes_
+
+
+def corrupted_sets(
+    X: Any,
+    y: Any,
+    corruptions: Iterable | Mapping | None = None,
+    severities: Iterable[int] = SEVERITIES,
+    random_state: Any = 0,
+) -> Iterator[tuple[str, int, Any, Any]]:
+    """Yield kind, severity, samples and labels of corrupted data, laid out as ``X``.
+
+    Parameters
+    ----------
+    X : array-like
+        Pictures of uint8, (N, H, W[, C]) or (N, C, H, W), or a table (N, F).
+    y : array-like of shape (N,)
+    corruptions : iterable, mapping or None
+        Kinds; None is all of them. A mapping of (kind, severity) to (samples, labels),
+        such as ``CorruptionFiles``, is read instead of corrupting ``X``.
+    severities : iterable of int
+    random_state : int, Generator, RandomState or None
+    """
+    if isinstance(corruptions, Mapping):
+        yield from _given_sets(corruptions, severities)
+    elif np.ndim(X) == 2:
+        yield from _corrupted_tables(X, y, corruptions, severities, random_state)
+    else:
+        images, layout = _channels_last(X)
+        for kind, severity, out in iter_corruptions(
+            images, corruptions, severities, random_state
+        ):
+            first = layout == "first"
+            yield kind, severity, out.transpose(0, 3, 1, 2) if first else out, y
+
+
+def iter_hits(
+    ensembles: Iterable[Any],
+    sets: Iterable[tuple[str, int, Any, Any]],
+    predict: Callable[[Any, Any], tuple[np.ndarray, np.ndarray, Any]] = probas_of,
+) -> Iterator[tuple[str, int, list[Hits]]]:
+    """Yield kind, severity and the hits of each ensemble, one corrupted set a time.
+
+    Parameters
+    ----------
+    ensembles : iterable of fitted ensembles
+    sets : iterable
+        What :func:`corrupted_sets` yields.
+    predict : callable
+        Probabilities of the members and of the ensemble, and the classes.
+    """
+    ensembles = list(ensembles)
+    for kind, severity, X, y in sets:
+        hits = []
+        for estimator in ensembles:
+            members, whole, classes = predict(estimator, X)
+            codes = encode_labels(y, whole.shape[1], len(whole), classes)
+            hits.append(Hits(members.argmax(-1) == codes, whole.argmax(-1) == codes))
+        yield kind, severity, hits
 
 
 def measure(
     ensembles: Mapping[str, Any],
     X: Any,
     y: Any,
-    corruptions: Iterable | None,
+    corruptions: Iterable | Mapping | None,
     severities: tuple[int, ...],
     random_state: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Accuracies (K, S) of ensembles and of a member, mean over the kinds."""
-    images, layout = _channels_last(X)
     shape = (len(ensembles), len(severities))
     of_ensemble, of_member = np.zeros(shape), np.zeros(shape)
     n_kinds = np.zeros(len(severities))
-    for _, severity, corrupted in iter_corruptions(
-        images, corruptions, severities, random_state
-    ):
+    sets = corrupted_sets(X, y, corruptions, severities, random_state)
+    for _, severity, hits in iter_hits(ensembles.values(), sets):
         s = severities.index(severity)
         n_kinds[s] += 1
-        pictures = corrupted.transpose(0, 3, 1, 2) if layout == "first" else corrupted
-        for k, estimator in enumerate(ensembles.values()):
-            labels = np.asarray(estimator.classes_)
-            codes = encode_labels(y, len(labels), len(pictures), labels)
-            members = member_probas_of(estimator, pictures)  # (M, N, C)
-            whole = np.asarray(estimator.predict_proba(pictures))  # (N, C)
-            of_member[k, s] += (members.argmax(-1) == codes).mean()
-            of_ensemble[k, s] += (whole.argmax(-1) == codes).mean()
+        of_member[:, s] += [hit.members.mean() for hit in hits]
+        of_ensemble[:, s] += [hit.ensemble.mean() for hit in hits]
     return of_ensemble / n_kinds, of_member / n_kinds
+
+
+def _given_sets(
+    sets: Mapping, severities: Iterable[int]
+) -> Iterator[tuple[str, int, Any, Any]]:
+    keys, severities = list(sets), list(severities)
+    found = set(keys)
+    for kind in dict.fromkeys(kind for kind, _ in keys):
+        for severity in severities:
+            if (kind, severity) not in found:
+                raise InvalidInputError(
+                    f"corruptions has no set ({kind!r}, {severity}). Pass the "
+                    "severities that it has for every kind."
+                )
+            X, y = sets[kind, severity]
+            yield kind, severity, X, y
+
+
+def _corrupted_tables(
+    X: Any,
+    y: Any,
+    corruptions: Iterable | None,
+    severities: Iterable[int],
+    random_state: Any,
+) -> Iterator[tuple[str, int, Any, Any]]:
+    seed, severities = resolve_seed(random_state), list(severities)
+    for name in TABLE_KINDS if corruptions is None else corruptions:
+        kind = name if isinstance(name, str) else getattr(name, "__name__", str(name))
+        for severity in severities:
+            table, labels = corrupt_table(X, y, name, severity, random_state=seed)
+            if hasattr(X, "iloc"):  # estimators look at the names of a DataFrame
+                table = type(X)(table, columns=X.columns)
+            yield kind, severity, table, labels
 
 
 def _channels_last(X: Any) -> tuple[np.ndarray, str]:

@@ -241,3 +241,15 @@ def test_streaming_to_a_gpu_equals_residence():
     rows = np.arange(60).reshape(6, 10)
     for x, row in DeviceData(data, "cuda", resident=False).iterate(rows):
         assert torch.equal(x.cpu(), torch.as_tensor(data.X)[row.cpu()])
+
+
+def test_graph_steps_show_callbacks_and_validation_the_trained_weights():
+    """Between epochs the module holds its own weights, not the cast copies."""
+    whole, held = pictures(80), pictures(30, seed=1)
+    data = TrainingData(whole.X, whole.y, valid=TrainingData(held.X, held.y))
+    histories = []
+    for engine in (SkorchEngine(), GraphEngine()):
+        states = run(engine, data, SmallCNN, {}, precision="bf16")
+        histories.append([[r["valid_loss"] for r in s.history] for s in states])
+        assert all(v.dtype != torch.bfloat16 for v in states[0].module.values())
+    np.testing.assert_allclose(*histories, rtol=0.05)

@@ -1,0 +1,91 @@
+"""Batches on a device: arrays, dictionaries and Datasets give the same samples."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from sklearn_sharpbalance.members import DeviceData, TrainingData
+from sklearn_sharpbalance.members.data import as_tensor, n_rows, take_rows
+
+N = 11
+X = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
+Y = np.arange(N, dtype=np.int64) % 3
+ROWS = np.array([[3, 1, 1], [10, 0, 7]])
+
+
+class Pairs(Dataset):
+    """A Dataset that counts what is read of it."""
+
+    def __init__(self):
+        self.read = []
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        return X[i], int(Y[i])
+
+
+@pytest.mark.parametrize("kind", ["array", "dataset", "tensors"])
+def test_batches_hold_the_rows_that_were_asked_for(kind):
+    source = {
+        "array": X,
+        "dataset": Pairs(),
+        "tensors": TensorDataset(torch.tensor(X), torch.tensor(Y)),
+    }[kind]
+    batches = list(DeviceData(TrainingData(source, Y), "cpu").iterate(ROWS))
+    assert len(batches) == 2
+    for (x, rows), wanted in zip(batches, ROWS):
+        np.testing.assert_array_equal(rows, wanted)
+        np.testing.assert_array_equal(x, X[wanted])
+
+
+def test_a_dictionary_keeps_its_keys():
+    data = DeviceData(TrainingData({"a": X, "b": Y}, Y), "cpu")
+    for (x, _), wanted in zip(data.iterate(ROWS), ROWS):
+        np.testing.assert_array_equal(x["a"], X[wanted])
+        np.testing.assert_array_equal(x["b"], Y[wanted])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 100])
+def test_in_order_covers_everything_once(batch_size):
+    data = DeviceData(TrainingData(X, Y), "cpu")
+    parts = list(data.in_order(batch_size))
+    assert max(len(x) for x, _ in parts) == min(batch_size, N)
+    np.testing.assert_array_equal(torch.cat([x for x, _ in parts]), X)
+    np.testing.assert_array_equal(torch.cat([rows for _, rows in parts]), range(N))
+
+
+def test_a_dataset_is_read_item_by_item_and_no_more():
+    pairs = Pairs()
+    list(DeviceData(TrainingData(pairs, Y), "cpu").iterate(ROWS))
+    assert pairs.read == ROWS.flatten().tolist()
+
+
+def test_settings_of_the_loader_arrive():
+    def collate(items):
+        return torch.stack([torch.tensor(x) * 2 for x, _ in items]), None
+
+    data = DeviceData(TrainingData(Pairs(), Y), "cpu", {"collate_fn": collate})
+    x, _ = next(data.iterate(ROWS))
+    np.testing.assert_array_equal(x, 2 * X[ROWS[0]])
+
+
+def test_read_only_arrays_pass_without_a_warning_or_a_copy():
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensor = as_tensor(frozen, "cpu")
+    assert tensor.data_ptr() == frozen.ctypes.data
+
+
+def test_rows_of_whatever_it_is():
+    rows = [2, 0]
+    np.testing.assert_array_equal(take_rows(X, rows), X[rows])
+    np.testing.assert_array_equal(take_rows({"a": X}, rows)["a"], X[rows])
+    assert n_rows(X) == n_rows({"a": X, "b": Y}) == n_rows(Pairs()) == N

@@ -1,0 +1,92 @@
+"""The module of a member: standardised input, fresh copies of a prototype."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+from sklearn_sharpbalance.members import MemberModule
+from sklearn_sharpbalance.members.module import fresh_copy
+
+
+def test_input_is_standardised_before_the_inner_module():
+    mean, scale = torch.tensor([1.0, -2.0]), torch.tensor([2.0, 4.0])
+    module = MemberModule(nn.Identity, mean, scale)
+    x = torch.tensor([[3.0, 2.0], [1.0, -2.0]])
+    assert module(x).tolist() == [[1.0, 1.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
+def test_whole_numbers_become_floats(dtype):
+    module = MemberModule(nn.Identity)
+    result = module(torch.tensor([[0, 1]], dtype=dtype))
+    assert result.dtype == torch.float32
+    assert result.tolist() == [[0.0, 1.0]]
+
+
+class Sum(nn.Module):
+    def forward(self, left, right):
+        return left + 10 * right
+
+
+def test_keywords_reach_the_inner_module_as_they_are():
+    module = MemberModule(Sum)
+    assert module(left=torch.ones(2), right=torch.ones(2)).tolist() == [11.0, 11.0]
+
+
+def test_statistics_travel_with_the_weights():
+    mean, scale = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    module = MemberModule(MLP, mean, scale, n_features=2, n_classes=3)
+    twin = MemberModule(
+        MLP, torch.zeros(2), torch.ones(2), n_features=2, n_classes=3
+    )
+    twin.load_state_dict(module.state_dict())
+    x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    assert twin(x).equal(module(x))
+    assert not any(name in ("mean", "scale") for name, _ in module.named_parameters())
+
+
+def prototype():
+    layers = [nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)]
+    module = nn.Sequential(*layers)
+    module(torch.randn(8, 3))  # moves the running statistics
+    return module
+
+
+def test_copies_of_a_prototype_start_anew_and_apart():
+    original = prototype()
+    before = {key: value.clone() for key, value in original.state_dict().items()}
+    copies = [fresh_copy(original) for _ in range(2)]
+    for key in ("0.weight", "3.weight", "0.bias"):
+        versions = [m.state_dict()[key] for m in (original, *copies)]
+        assert len({tuple(v.flatten().tolist()) for v in versions}) == 3
+    for copied in copies:
+        assert (copied[1].running_mean == 0).all()
+        assert copied[1].num_batches_tracked == 0
+    for key, value in original.state_dict().items():
+        assert value.equal(before[key])
+
+
+class WithToken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.ones(1, 2))
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, X):
+        return self.head(X + self.token)
+
+
+def test_a_layer_that_cannot_start_anew_is_told_of():
+    with pytest.warns(SharpBalanceWarning, match="WithToken"):
+        MemberModule(WithToken())
+
+
+def test_the_prototype_keeps_its_settings():
+    """Re-initialising draws weights anew, it does not change what a layer is."""
+    original = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2, bias=False), nn.Dropout(0.3))
+    copied = fresh_copy(original)
+    assert repr(copied) == repr(original)
+    assert np.shape(copied[0].weight) == (2, 1, 3, 3)

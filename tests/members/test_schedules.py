@@ -1,0 +1,79 @@
+"""Learning-rate schedules against torch's own schedulers and closed forms."""
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from sklearn_sharpbalance.members import PartSizes, Phase
+from sklearn_sharpbalance.members.schedules import (
+    LR_SCHEDULES,
+    constant,
+    cosine,
+    one_cycle,
+    paper_steps,
+    resolve,
+)
+
+N_STEPS = 2000
+
+
+def by_torch(kind, **options):
+    """Rates of a torch scheduler over N_STEPS steps from rate one."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = kind(optimizer, **options)
+    rates = []
+    for _ in range(N_STEPS):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return np.array(rates)
+
+
+def ours(schedule):
+    return np.array([schedule(step / N_STEPS) for step in range(N_STEPS)])
+
+
+def test_steps_are_torchs_multi_step():
+    milestones = [N_STEPS // 2, N_STEPS * 3 // 4]
+    want = by_torch(lr_scheduler.MultiStepLR, milestones=milestones, gamma=0.1)
+    np.testing.assert_allclose(ours(paper_steps), want)
+
+
+def test_cosine_is_torchs_cosine_annealing():
+    want = by_torch(lr_scheduler.CosineAnnealingLR, T_max=N_STEPS)
+    np.testing.assert_allclose(ours(cosine), want, atol=1e-9)
+
+
+def test_one_cycle_is_torchs_one_cycle():
+    want = by_torch(
+        lr_scheduler.OneCycleLR,
+        max_lr=1.0,
+        total_steps=N_STEPS,
+        cycle_momentum=False,
+        div_factor=25,
+        final_div_factor=400,  # of the first rate, 1/25: ends at 1e-4
+    )
+    # torch counts its two stretches between steps, which shifts it by one of 2000.
+    np.testing.assert_allclose(ours(one_cycle), want, atol=5e-3)
+    assert one_cycle(0.0) == pytest.approx(1 / 25)
+    assert one_cycle(1.0) == pytest.approx(1e-4)
+
+
+def test_constant():
+    assert set(ours(constant)) == {1.0}
+
+
+def test_names_and_functions_resolve():
+    assert {name: resolve(name) for name in LR_SCHEDULES} == LR_SCHEDULES
+    assert resolve(abs) is abs
+
+
+def test_a_phase_knows_its_place_in_the_whole_training():
+    sizes = PartSizes(n_batches=4, sam=0, normal=8)
+    phase = Phase("balanced", 5, 10, 10, sizes, (0.0,), lambda progress: progress)
+    assert phase.lr_factor(5, 0) == pytest.approx(0.5)
+    assert phase.lr_factor(7, 2) == pytest.approx(0.75)
+    assert phase.last
+    warm_up = Phase("warmup", 0, 5, 10, sizes, (0.0,), constant)
+    assert not warm_up.last
