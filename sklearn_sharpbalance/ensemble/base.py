@@ -10,7 +10,7 @@ from sklearn_sharpbalance.ensemble.inputs import check_X, check_y
 from sklearn_sharpbalance.ensemble.monitor import CallbackSupportMixin
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin
 from sklearn_sharpbalance.ensemble.predicting import member_logits
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 
 __all__ = ["BaseDeepEnsemble"]
 
@@ -151,6 +151,49 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
             classes, codes = check_y(X, None)
             y = classes[codes]
         return super().score(X, y, sample_weight)
+
+    def save(self, path, *, optimizer=True):
+        """Write the fitted ensemble to one file, without pickle.
+
+        The file holds weights and arrays as safetensors and all else as JSON. It can
+        be opened by :func:`~sklearn_sharpbalance.load` without trust in who wrote it.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file appears when it is complete; an older one is replaced.
+        optimizer : bool, default=True
+            Whether to keep the momentum with which ``partial_fit`` goes on; without
+            it the file has about half the size.
+        """
+        from sklearn_sharpbalance.ensemble.persistence import save
+
+        save(self, path, optimizer=optimizer)
+
+    @classmethod
+    def load(cls, path, **params):
+        """Read an ensemble that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+        **params
+            As in :func:`~sklearn_sharpbalance.load`: ``module`` and whatever else
+            the file could only name, ``device``, ``n_jobs``.
+
+        Returns
+        -------
+        estimator : estimator instance
+        """
+        from sklearn_sharpbalance.ensemble.persistence import load
+
+        estimator = load(path, **params)
+        if not isinstance(estimator, cls):
+            raise ModelFileError(
+                f"{path} holds a {type(estimator).__name__}, not a {cls.__name__}. Use "
+                "sklearn_sharpbalance.load, which takes any."
+            )
+        return estimator
 
     def _aggregate(self, logits):
         proba = self.aggregation_.combine(logits.astype(np.float64))

@@ -143,12 +143,11 @@ def member_net(
         verbose=0,
         **_wrap_optimizer(net.optimizer, sam),
     )
-    net.set_params(callbacks=[*_as_list(net.callbacks), *_as_list(callbacks)] or None)
-    for name in _OWN_RECORDS:
-        # Switched off by name; a user's callback of the same name stays on.
-        if name not in dict(_named(net.callbacks)):
-            net.set_params(**{f"callbacks__{name}": None})
-    return net
+    # Not by set_params, which fails on a net whose callbacks are "disable".
+    net.callbacks = [*_as_list(net.callbacks), *_as_list(callbacks)] or None
+    net.initialize_callbacks()
+    own = [name for name, _ in net.callbacks_ if name in _OWN_RECORDS]
+    return net.set_params(**{f"callbacks__{name}": None for name in own})
 
 
 def _wrap_optimizer(optimizer, sam):
@@ -161,7 +160,3 @@ def _as_list(callbacks):
     if callbacks is None or callbacks == "disable":
         return []
     return list(callbacks.items() if isinstance(callbacks, Mapping) else callbacks)
-
-
-def _named(callbacks):
-    return [c for c in callbacks or [] if isinstance(c, tuple)]

@@ -1,0 +1,224 @@
+"""CPU: ensembles against scikit-learn's own, side by side in one run.
+
+    python examples/benchmarks/bench_cpu.py [--out DIR] [--quick]
+
+Three MLPs of 128-128 hidden units, batch 128, momentum SGD, the same epochs for all.
+Times are medians of alternating repetitions.
+"""
+
+import argparse
+import tempfile
+import time
+import warnings
+
+import numpy as np
+import torch
+from _machine import write
+from sklearn.datasets import load_digits, make_classification
+from sklearn.ensemble import BaggingClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPClassifier
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+    SmallCNN,
+)
+
+warnings.simplefilter("ignore", ConvergenceWarning)
+
+
+def seconds(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def side_by_side(calls, repeats):
+    """Median time of each call; repetitions alternate so that noise is shared."""
+    for call in calls.values():
+        call()
+    times = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            times[name].append(seconds(call))
+    return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def bagging(epochs):
+    mlp = MLPClassifier(
+        (128, 128),
+        solver="sgd",
+        learning_rate_init=0.1,
+        momentum=0.9,
+        batch_size=128,
+        max_iter=epochs,
+        tol=-np.inf,
+        n_iter_no_change=epochs,
+        random_state=0,
+    )
+    return BaggingClassifier(mlp, 3, bootstrap=False, random_state=0)
+
+
+def against_bagging(X, y, epochs, repeats):
+    """Fit times of our ensembles and of Bagging(MLPClassifier) on the same data."""
+    settings = {"max_epochs": epochs, "random_state": 0, "device": "cpu"}
+    deep = DeepEnsembleClassifier(**settings)
+    sharpbalance = SharpBalanceEnsembleClassifier(**settings)
+    skorch_nets = DeepEnsembleClassifier(engine="skorch", **settings)
+    scaled = (X - X.mean(0)) / np.maximum(X.std(0), 1e-8)
+    times = side_by_side(
+        {
+            "bagging": lambda: bagging(epochs).fit(scaled, y),
+            "deep": lambda: deep.fit(X, y),
+            "sharpbalance": lambda: sharpbalance.fit(X, y),
+            "skorch_nets": lambda: skorch_nets.fit(X, y),
+        },
+        repeats,
+    )
+    ratios = {f"{name}_ratio": t / times["bagging"] for name, t in times.items()}
+    return times | ratios
+
+
+def prediction(X, y, repeats):
+    """predict_proba against a bare loop of forward passes."""
+    clf = DeepEnsembleClassifier(max_epochs=2, random_state=0, device="cpu").fit(X, y)
+    X = X.astype(np.float32)
+
+    def bare():
+        with torch.inference_mode():
+            for net in clf.estimators_:
+                for part in torch.as_tensor(X).split(2048):
+                    net.module_(part).softmax(1).numpy()
+
+    times = side_by_side(
+        {"bare": bare, "predict_proba": lambda: clf.predict_proba(X)}, repeats
+    )
+    return times | {"ratio": times["predict_proba"] / times["bare"]}
+
+
+def parallel(repeats):
+    """Members that do not stack: n_jobs=2 against one after the other."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(256, size=(2000, 3, 32, 32), dtype=np.uint8)
+    y = rng.integers(10, size=2000)
+    settings = {"n_estimators": 4, "max_epochs": 3, "random_state": 0, "device": "cpu"}
+
+    def fit(n_jobs):
+        DeepEnsembleClassifier(SmallCNN, n_jobs=n_jobs, **settings).fit(X, y)
+
+    calls = {"serial": lambda: fit(1), "n_jobs=2": lambda: fit(2)}
+    times = side_by_side(calls, repeats)
+    return times | {"speedup": times["serial"] / times["n_jobs=2"]}
+
+
+def search(X, y):
+    """A grid over rho and flat_ratio with and without shared warm-ups."""
+    grid = {"rho": [0.02, 0.05, 0.1], "flat_ratio": [0.2, 0.4, 0.6]}
+
+    def fit(memory):
+        clf = SharpBalanceEnsembleClassifier(
+            warmup="sgd", max_epochs=20, random_state=0, memory=memory, device="cpu"
+        )
+        return GridSearchCV(clf, grid, cv=3, refit=False).fit(X, y)
+
+    plain = seconds(lambda: fit(None))
+    with tempfile.TemporaryDirectory() as folder:
+        cached = seconds(lambda: fit(folder))
+    return {"plain": plain, "memory": cached, "ratio": cached / plain}
+
+
+def scaling(quick):
+    """Fit time against members and samples, per unit of work."""
+    rng = np.random.default_rng(0)
+
+    def fit(m, n):
+        X, y = rng.normal(size=(n, 50)), rng.integers(5, size=n)
+        clf = SharpBalanceEnsembleClassifier(n_estimators=m, max_epochs=4, device="cpu")
+        start = time.perf_counter()
+        clf.fit(X, y)
+        return time.perf_counter() - start
+
+    sizes = (1000, 10_000) if quick else (1000, 10_000, 100_000)
+    return {
+        "seconds_by_members": {m: fit(m, 5000) for m in (1, 2, 4, 8)},
+        "seconds_by_samples": {n: fit(3, n) for n in sizes},
+    }
+
+
+def overhead(X, y, repeats):
+    """What ``fit`` adds to the time that its engine runs."""
+    from sklearn_sharpbalance.engine import StackedEngine
+
+    inside = []
+    run_phase = StackedEngine.run_phase
+
+    def timed(self, *args, **kwargs):
+        start = time.perf_counter()
+        states = run_phase(self, *args, **kwargs)
+        inside.append(time.perf_counter() - start)
+        return states
+
+    clf = DeepEnsembleClassifier(max_epochs=20, random_state=0, device="cpu")
+    clf.fit(X, y)
+    shares = []
+    StackedEngine.run_phase = timed
+    try:
+        for _ in range(repeats):
+            inside.clear()
+            total = seconds(lambda: clf.fit(X, y))
+            shares.append((total - sum(inside)) / sum(inside))
+    finally:
+        StackedEngine.run_phase = run_phase
+    return {"share_over_engine": float(np.median(shares))}
+
+
+def draw(numbers, path):
+    """Cost against members and samples, with the linear line."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    for ax, key, label in zip(
+        axes, ("seconds_by_members", "seconds_by_samples"), ("members", "samples")
+    ):
+        x = np.array(list(numbers[key]), dtype=float)
+        t = np.array(list(numbers[key].values()))
+        ax.loglog(x, t, "o-", label="measured")
+        ax.loglog(x, t[0] * x / x[0], "--", color="grey", label="linear")
+        ax.set(xlabel=label, ylabel="seconds of fit")
+        ax.legend()
+    figure.savefig(path, dpi=110)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    repeats = 1 if options.quick else 5
+    X, y = load_digits(return_X_y=True)
+    X_large, y_large = make_classification(
+        40_000, 50, n_informative=20, n_classes=5, random_state=0
+    )
+    numbers = {}
+    for name, call in {
+        "digits_50_epochs": lambda: against_bagging(X, y, 50, repeats),
+        "40k_x_50_5_epochs": lambda: against_bagging(X_large, y_large, 5, repeats),
+        "prediction": lambda: prediction(X_large, y_large, repeats),
+        "parallel": lambda: parallel(max(1, repeats // 2)),
+        "search": lambda: search(X, y),
+        "scaling": lambda: scaling(options.quick),
+        "overhead": lambda: overhead(X, y, repeats),
+    }.items():
+        numbers[name] = call()
+        print(name, numbers[name], flush=True)
+    path = write("cpu", numbers, options.out)
+    draw(numbers["scaling"], path.with_name("cpu_scaling.png"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Model files: one file that any machine can open and that never runs code.
+
+Weights and arrays are stored as safetensors, all else as JSON. What a user wrote
+(module classes, functions, callbacks) is stored by name only and passed again to
+:func:`load`.
+"""
+
+import inspect
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from skorch import NeuralNet, NeuralNetClassifier
+
+from sklearn_sharpbalance.ensemble.archive import read_archive, write_archive
+from sklearn_sharpbalance.ensemble.fingerprint import describe
+from sklearn_sharpbalance.ensemble.naming import SPECIAL_TAGS, name_of, special_value
+from sklearn_sharpbalance.ensemble.rebuilding import rebuild
+from sklearn_sharpbalance.ensemble.tree import NotPlainError, encode
+from sklearn_sharpbalance.exceptions import (
+    InvalidInputError,
+    ModelFileError,
+    SharpBalanceError,
+)
+from sklearn_sharpbalance.members.state import to_cpu
+
+__all__ = ["load", "save"]
+
+# Paths and numbers of processes of the machine that wrote a file mean nothing elsewhere.
+MACHINE = ("n_jobs", "memory", "checkpoint_dir")
+# Fitted attributes that are stored in a form of their own.
+PARTS = {
+    "net_",
+    "estimators_",
+    "heads_",
+    "predictors_",
+    "aggregation_",
+    "input_format_",
+    "engine_",
+    "trunk_",
+}
+
+
+def save(estimator, path, *, optimizer=True) -> None:
+    """Write a fitted ensemble to one file.
+
+    Parameters
+    ----------
+    estimator : BaseDeepEnsemble
+        Fitted.
+    path : str or path-like
+        The file appears when it is complete; an older one is replaced.
+    optimizer : bool, default=True
+        Whether to keep the momentum with which ``partial_fit`` goes on; without it
+        the file has about half the size.
+    """
+    check_is_fitted(estimator)
+    try:
+        write_archive(path, "model", _tree(estimator, optimizer), special_value)
+    except NotPlainError as error:
+        raise InvalidInputError(
+            f"{type(estimator).__name__} cannot be saved: {error}, which a file "
+            "without pickle cannot hold. Set it to numbers, strings or arrays, or use "
+            "joblib.dump."
+        ) from error
+
+
+def load(path, **params):
+    """Read an ensemble that ``save`` wrote, on any machine.
+
+    The file names the classes and functions that belong to the ensemble; it holds
+    none of their code and runs none. Names of this package's networks and of torch's
+    layers are looked up, everything else is passed here again.
+
+    Parameters
+    ----------
+    path : str or path-like
+    **params
+        ``module``, the class or factory of the members' network; any other parameter
+        that the file could only name (the error lists them); ``device``, ``n_jobs``,
+        ``memory``, ``checkpoint_dir``, ``verbose`` to set them for this machine. What
+        was written on a GPU opens on the CPU where there is none.
+
+    Returns
+    -------
+    estimator : BaseDeepEnsemble
+        Fitted.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is damaged, of a newer format or not a model.
+    InvalidInputError
+        If something must be passed that was not.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_sharpbalance import DeepEnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = DeepEnsembleClassifier(max_epochs=2, random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "iris.safetensors")
+    ...     clf.save(path)
+    ...     again = load(path)
+    >>> bool((again.predict_proba(X) == clf.predict_proba(X)).all())
+    True
+    """
+    tree = read_archive(path, "model", SPECIAL_TAGS)
+    try:
+        return rebuild(tree, params)
+    except SharpBalanceError as error:
+        raise type(error)(f"{path}: {error}") from error.__cause__
+    except Exception as error:  # whatever a crafted file makes of the constructors
+        raise ModelFileError(
+            f"{path} does not describe a model: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _tree(estimator, optimizer) -> dict[str, Any]:
+    params = estimator.get_params(deep=False)
+    nets = getattr(estimator, "heads_", estimator.estimators_)
+    fitted = {
+        name: value
+        for name, value in vars(estimator).items()
+        if name.endswith("_") and not name.startswith("_") and name not in PARTS
+    }
+    aggregation = vars(estimator.aggregation_)
+    trunk = getattr(estimator, "trunk_", None)
+    if trunk is not None:
+        state = to_cpu(trunk.module.state_dict())
+        trunk = {"module": state, "precision": trunk.precision}
+    return {
+        "class": f"{type(estimator).__module__}.{type(estimator).__qualname__}",
+        "versions": {"torch": str(torch.__version__), "numpy": np.__version__},
+        "params": {k: _param(v) for k, v in params.items() if k not in MACHINE},
+        "net": _net(estimator.net_),
+        "input_format": asdict(estimator.input_format_),
+        "engine": list(estimator.engine_),
+        "aggregation": {k: v for k, v in aggregation.items() if k.endswith("_")},
+        "members": [_member(net, optimizer) for net in nets],
+        "predictors": [_predictor(net, nets) for net in estimator.predictors_],
+        "trunk": trunk,
+        "fitted": fitted,
+    }
+
+
+def _member(net, optimizer):
+    state = to_cpu(net.optimizer_.state_dict()) if optimizer else None
+    return {"module": to_cpu(net.module_.state_dict()), "optimizer": state}
+
+
+def _predictor(net, nets):
+    """A member by its number; a net of its own (a soup) by its weights."""
+    for i, member in enumerate(nets):
+        if net is member:
+            return i
+    return to_cpu(net.module_.state_dict())
+
+
+def _param(value):
+    """A value that is plain or can be named, a net by its own, else what it is."""
+    if isinstance(value, NeuralNetClassifier) and name_of(type(value)):
+        return {"net": _net(value)}
+    try:
+        encode(value, {}, special_value)
+    except NotPlainError:
+        return {"missing": _label(value)}
+    return {"value": value}
+
+
+def _net(net):
+    """Settings of a skorch net that are not skorch's own."""
+    own = {
+        name: parameter.default
+        for cls in (NeuralNet, NeuralNetClassifier)
+        for name, parameter in inspect.signature(cls).parameters.items()
+    }
+    params = {
+        name: _param(value)
+        for name, value in net.get_params(deep=False).items()
+        if not name.startswith("_") and value is not own.get(name, own)
+    }
+    params.pop("train_split", None)  # an ensemble holds out samples by itself
+    is_named = name_of(type(net)) is not None
+    cls = {"value": type(net)} if is_named else {"missing": _label(type(net))}
+    return {"class": cls, "params": params}
+
+
+def _label(value):
+    if isinstance(value, type):
+        return f"class {describe(value)}"
+    return f"{'function' if inspect.isroutine(value) else 'object'} {describe(value)}"

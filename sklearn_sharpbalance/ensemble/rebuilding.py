@@ -1,0 +1,261 @@
+"""From the content of a model file back to a fitted ensemble."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from sklearn_sharpbalance.engine import EngineChoice
+from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
+from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
+from sklearn_sharpbalance.ensemble.fitting import resolve_devices
+from sklearn_sharpbalance.ensemble.inputs import InputFormat
+from sklearn_sharpbalance.ensemble.trunk import as_trunk
+from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
+from sklearn_sharpbalance.members import MemberModule, MemberState, restore
+
+__all__ = ["rebuild"]
+
+# What may be set for the machine that opens a file.
+SETTABLE = ("device", "n_jobs", "memory", "checkpoint_dir", "verbose")
+SPARE_LAYERS = 1000  # layers without weights that a network may have
+
+
+def rebuild(tree: dict[str, Any], passed: dict[str, Any]):
+    """The estimator that a file describes.
+
+    Parameters
+    ----------
+    tree : dict
+        Content of the file.
+    passed : dict
+        What the user passes for what the file could only name.
+    """
+    cls = _ensemble_class(tree["class"])
+    objects = _Objects(passed)
+    params = {name: objects.get(name, entry) for name, entry in tree["params"].items()}
+    objects.check(cls)
+    params |= {name: passed[name] for name in SETTABLE if name in passed}
+    estimator = cls(**params)
+    estimator._validate_params()
+    _set_fitted(estimator, tree, _net(tree["net"], params, objects, _device(params)))
+    return estimator
+
+
+def _ensemble_class(name):
+    kinds = [BaseDeepEnsemble]
+    for kind in kinds:  # grows while it is read: children of children
+        if f"{kind.__module__}.{kind.__qualname__}" == name:
+            return kind
+        kinds += kind.__subclasses__()
+    raise ModelFileError(
+        f"it holds a {name!r}, and no ensemble of that name is imported here."
+    )
+
+
+class _Objects:
+    """Values of a file's parameters; what it only names comes from the user.
+
+    Parameters
+    ----------
+    passed : dict
+        By name of the parameter; "module" stands for the network wherever it is.
+    """
+
+    def __init__(self, passed):
+        self.passed = passed
+        self.needed: dict[str, str] = {}
+        self.known: dict[str, Any] = {}
+
+    def get(self, name: str, entry: dict[str, Any]) -> Any:
+        """Value of one parameter."""
+        if "value" in entry:
+            return entry["value"]
+        if "net" in entry:
+            net = entry["net"]
+            params = {k: self.get(f"{name}__{k}", v) for k, v in net["params"].items()}
+            return _make_net(net["class"]["value"], params)
+        label, key = entry["missing"], name
+        if name in ("estimator", "estimator__module") and "module" in self.passed:
+            key = "module"
+        if key in self.passed:
+            self.known[label] = self.passed[key]
+        else:
+            self.needed["module" if name == "estimator" else name] = label
+        return self.known.get(label)
+
+    def check(self, cls) -> None:
+        """Raise if something is missing, or was passed that has no place."""
+        if self.needed:
+            listed = ", ".join(f"{name} ({what})" for name, what in self.needed.items())
+            call = ", ".join(f"{name}=..." for name in self.needed)
+            raise InvalidInputError(
+                f"the file names what it cannot hold: {listed}. Pass it again: "
+                f"load(path, {call})."
+            )
+        for name, value in self.passed.items():
+            if name in SETTABLE or any(value is one for one in self.known.values()):
+                continue
+            raise InvalidInputError(
+                f"{name} is a setting that the file holds itself. Leave it out and use "
+                f"set_params on the loaded {cls.__name__}."
+            )
+
+
+def _make_net(cls, params):
+    criterion = params.get("criterion", nn.NLLLoss)
+    if not issubclass(cls, NeuralNetClassifier) or "module" not in params:
+        raise ModelFileError("it describes a net without a module.")
+    if criterion.__module__.startswith("torch.nn") and not issubclass(
+        criterion, nn.modules.loss._Loss
+    ):
+        raise ModelFileError(f"it takes {criterion.__name__} for a loss.")
+    return cls(**params)
+
+
+def _net(tree, params, objects, device):
+    """The net that every member is a copy of."""
+    estimator = params["estimator"]
+    settings = {}
+    for name, entry in tree["params"].items():
+        if name != "callbacks":  # made anew below, from what the user passed
+            settings[name] = (
+                entry["value"] if "value" in entry else objects.known[entry["missing"]]
+            )
+    if settings.get("module") is not MemberModule:
+        raise ModelFileError("its members are not of this package.")
+    of_net = getattr(estimator, "callbacks", None)  # None or "disable" too
+    callbacks = [
+        *(of_net if isinstance(of_net, list | tuple) else []),
+        *(params.get("callbacks") or []),
+    ]
+    if isinstance(params.get("lr_schedule"), LRScheduler):
+        callbacks.append(("lr_schedule", params["lr_schedule"]))
+    own = {"device": device, "train_split": None, "callbacks": callbacks or None}
+    return _make_net(tree["class"].get("value", type(estimator)), {**settings, **own})
+
+
+def _device(params):
+    """The device of the file where it exists, else the CPU."""
+    try:
+        return resolve_devices(params["device"])[0]
+    except InvalidInputError:
+        return "cpu"
+
+
+def _set_fitted(estimator, tree, net):
+    for name, value in tree["fitted"].items():
+        if not name.isidentifier() or name.startswith("_") or not name.endswith("_"):
+            raise ModelFileError(f"it sets {name!r}, which no fit does.")
+        setattr(estimator, name, value)
+    estimator.net_ = net
+    estimator.engine_ = EngineChoice(*tree["engine"])
+    estimator.input_format_ = _input_format(tree["input_format"])
+    seeds, histories = estimator.member_seeds_, estimator.history_
+    members = [
+        MemberState(i, seed, **member, history=history)
+        for i, (member, seed, history) in enumerate(
+            zip(tree["members"], seeds, histories, strict=True)
+        )
+    ]
+    for member in members:
+        check_weights(net, member.module)
+    nets = [restore(net, member) for member in members]
+    estimator.aggregation_ = _aggregation(estimator, tree["aggregation"])
+    estimator.predictors_ = [
+        nets[one] if isinstance(one, int) else _restore_weights(net, one)
+        for one in tree["predictors"]
+    ]
+    _set_nets(estimator, nets, tree["trunk"])
+
+
+def _restore_weights(net, module):
+    check_weights(net, module)
+    return restore(net, MemberState(0, 0, module))
+
+
+def _set_nets(estimator, nets, trunk):
+    """Members; for an ensemble over a shared trunk these are heads."""
+    if not hasattr(estimator, "_whole_members"):
+        estimator.estimators_ = nets
+        return
+    estimator.heads_, estimator.trunk_ = nets, None
+    if trunk is not None:
+        device, precision = nets[0].device, trunk["precision"]
+        estimator.trunk_ = as_trunk(estimator.shared_trunk, 0, device, precision)
+        estimator.trunk_.module.load_state_dict(trunk["module"])
+    estimator.estimators_ = estimator._whole_members()
+
+
+def _aggregation(estimator, fitted):
+    aggregation = AGGREGATIONS.resolve(estimator.aggregation)
+    aggregation.set_params(**estimator._nested("aggregation"))
+    for name, value in fitted.items():
+        if not name.isidentifier() or name.startswith("_") or not name.endswith("_"):
+            raise ModelFileError(f"it sets {name!r}, which no fit does.")
+        setattr(aggregation, name, value)
+    return aggregation
+
+
+def _input_format(tree):
+    shapes = {
+        name: value if value is None else tuple(int(size) for size in value)
+        for name, value in tree.items()
+        if name.endswith("shape")
+    }
+    return InputFormat(**{**tree, **shapes})
+
+
+def check_weights(net, state) -> None:
+    """Raise if the weights are not those of the network, before it takes memory.
+
+    A crafted file can ask for a network of any size. It is built without memory
+    first, and for real only if the file has all its weights.
+    """
+    module = net.module__module
+    own = ("module", "mean", "scale", "compile")
+    if isinstance(module, nn.Module):
+        return  # a prototype that the user passed
+    kwargs = net.get_params_for("module")
+    kwargs = {name: value for name, value in kwargs.items() if name not in own}
+    with _bounded(SPARE_LAYERS + 4 * len(state)), torch.device("meta"):
+        inner = module(**kwargs)
+    for key, value in inner.state_dict().items():
+        stored = state.get(f"module.{key}")
+        lazy = nn.parameter.is_lazy(value)
+        if stored is None or (not lazy and stored.shape != value.shape):
+            found = None if stored is None else tuple(stored.shape)
+            raise ModelFileError(
+                f"its weights are not those of {type(inner).__name__}: {key!r} has "
+                f"shape {found} in place of {tuple(value.shape)}."
+            )
+
+
+@contextmanager
+def _bounded(limit: int) -> Iterator[None]:
+    """Let a block build modules of at most so many layers and parameters."""
+    count = 0
+
+    def hook(module, name, value):
+        nonlocal count
+        count += 1
+        if count > limit:
+            raise ModelFileError("it describes more layers than it has weights for.")
+
+    handles = [
+        register_module_module_registration_hook(hook),
+        register_module_parameter_registration_hook(hook),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

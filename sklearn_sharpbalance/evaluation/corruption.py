@@ -1,0 +1,261 @@
+"""Accuracy on corrupted pictures and tables, by kind and severity."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sklearn_sharpbalance.corruption import SEVERITIES
+from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
+from sklearn_sharpbalance.evaluation._outputs import check_arrays, probas_of
+from sklearn_sharpbalance.evaluation._resampling import Draws
+from sklearn_sharpbalance.evaluation._table import Table
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting import CorruptionDisplay
+from sklearn_sharpbalance.plotting._corruption import corrupted_sets, iter_hits
+
+__all__ = ["CorruptionAccuracy", "corruption_accuracy"]
+
+
+class CorruptionAccuracy(Table):
+    """Accuracy by kind of corruption and severity, of the ensemble and its members.
+
+    As a mapping: columns ``kind``, ``severity``, ``ensemble`` and ``members`` (the
+    mean over them), one row for each corrupted set.
+
+    Parameters
+    ----------
+    kinds : sequence of str of length K
+    severities : sequence of int of length S
+    ensemble : array-like of shape (K, S)
+    members : array-like of shape (M, K, S)
+
+    Attributes
+    ----------
+    kinds, severities : tuple
+    ensemble_ : ndarray of shape (K, S)
+    members_ : ndarray of shape (M, K, S)
+    mean, member_mean : float
+        cACC: the mean over kinds and severities.
+    by_severity, member_by_severity : ndarray of shape (S,)
+    by_kind, member_by_kind : ndarray of shape (K,)
+
+    Examples
+    --------
+    >>> result = CorruptionAccuracy(["fog"], [1, 5], [[0.75, 0.25]], [[[0.5, 0.0]]])
+    >>> result.mean, result.member_mean
+    (0.5, 0.25)
+    """
+
+    def __init__(self, kinds, severities, ensemble, members):
+        self.kinds, self.severities = tuple(kinds), tuple(severities)
+        self.ensemble_ = np.asarray(ensemble, dtype=float)
+        self.members_ = np.asarray(members, dtype=float)
+        shape = (len(self.kinds), len(self.severities))
+        if self.ensemble_.shape != shape or self.members_.shape[1:] != shape:
+            raise InvalidInputError(
+                f"{shape[0]} kinds and {shape[1]} severities need an ensemble of shape "
+                f"{shape} and members of shape (M, {shape[0]}, {shape[1]}), got "
+                f"{self.ensemble_.shape} and {self.members_.shape}."
+            )
+        super().__init__(
+            {
+                "kind": np.repeat(self.kinds, shape[1]),
+                "severity": np.tile(self.severities, shape[0]),
+                "ensemble": self.ensemble_.ravel(),
+                "members": self.members_.mean(axis=0).ravel(),
+            }
+        )
+
+    @property
+    def mean(self) -> float:
+        return float(self.ensemble_.mean())
+
+    @property
+    def member_mean(self) -> float:
+        return float(self.members_.mean())
+
+    @property
+    def by_severity(self) -> np.ndarray:
+        return self.ensemble_.mean(axis=0)
+
+    @property
+    def member_by_severity(self) -> np.ndarray:
+        return self.members_.mean(axis=(0, 1))
+
+    @property
+    def by_kind(self) -> np.ndarray:
+        return self.ensemble_.mean(axis=1)
+
+    @property
+    def member_by_kind(self) -> np.ndarray:
+        return self.members_.mean(axis=(0, 2))
+
+    def display(self, ax=None, *, name="Ensemble", **kwargs):
+        """Draw the accuracy by severity.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+        name : str, default="Ensemble"
+        **kwargs
+            Passed to :meth:`CorruptionDisplay.plot`.
+
+        Returns
+        -------
+        display : CorruptionDisplay
+        """
+        display = CorruptionDisplay(
+            self.by_severity[None],
+            member_accuracy=self.member_by_severity[None],
+            severities=self.severities,
+            names=[name],
+        )
+        return display.plot(ax, **kwargs)
+
+
+def corruption_accuracy(
+    estimator,
+    X,
+    y,
+    *,
+    corruptions=None,
+    severities=SEVERITIES,
+    random_state=0,
+):
+    """Accuracy of an ensemble and its members on corrupted samples.
+
+    Parameters
+    ----------
+    estimator : fitted classifier
+        An ensemble of this package; of any other classifier the ensemble and its only
+        member are the same. Pipelines and finished searches are looked into.
+    X : array-like
+        Clean pictures, uint8 of shape (N, H, W[, C]) or (N, C, H, W), or a table
+        (N, F). Not used if ``corruptions`` is a mapping.
+    y : array-like of shape (N,)
+        Labels.
+    corruptions : iterable of str or callable, mapping, or None, default=None
+        Kinds of corruption; None is all fifteen for pictures, and all but
+        "missing_nan" for tables. A mapping of (kind, severity) to samples and labels
+        is taken as it is: :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`.
+    severities : sequence of int, default=(1, 2, 3, 4, 5)
+    random_state : int, Generator, RandomState or None, default=0
+        Draws the corruptions.
+
+    Returns
+    -------
+    result : CorruptionAccuracy
+        ``mean`` is the cACC of the ensemble, ``by_severity`` and ``by_kind`` its parts.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn_sharpbalance.evaluation import corruption_accuracy
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = LogisticRegression(max_iter=500).fit(X, y)
+    >>> result = corruption_accuracy(clf, X, y, corruptions=["feature_noise"])
+    >>> result.ensemble_.shape
+    (1, 5)
+    >>> bool(result.by_severity[0] > result.by_severity[4])
+    True
+    """
+    (hits,) = corruption_hits([estimator], X, y, corruptions, severities, random_state)
+    return hits.accuracy()
+
+
+class SetHits(NamedTuple):
+    """What is kept of one corrupted set."""
+
+    kind: str
+    severity: int
+    members: np.ndarray  # (M,) accuracy of each
+    member_share: np.ndarray  # (N,) share of the members that are right
+    ensemble: np.ndarray  # (N,) bool
+
+
+class CorruptionHits(NamedTuple):
+    """Who got which corrupted samples right."""
+
+    sets: list[SetHits]
+
+    @property
+    def severities(self) -> list[int]:
+        return list(dict.fromkeys(hits.severity for hits in self.sets))
+
+    def accuracy(self) -> CorruptionAccuracy:
+        """Accuracy of each set."""
+        kinds = list(dict.fromkeys(hits.kind for hits in self.sets))
+        shape = (len(kinds), len(self.severities))
+        ensemble = np.array([hits.ensemble.mean() for hits in self.sets])
+        members = np.stack([hits.members for hits in self.sets], axis=1)  # (M, K * S)
+        return CorruptionAccuracy(
+            kinds,
+            self.severities,
+            ensemble.reshape(shape),
+            members.reshape(len(members), *shape),
+        )
+
+
+def corruption_hits(
+    estimators: Sequence[Any],
+    X: Any,
+    y: Any,
+    corruptions: Iterable | None,
+    severities: Iterable[int],
+    random_state: Any,
+) -> list[CorruptionHits]:
+    """Hits of each estimator; every set is made once for all of them."""
+    check_arrays(X, "Corrupting samples")
+    severities = list(severities)
+    sets = corrupted_sets(X, y, corruptions, severities, random_state)
+    result = [CorruptionHits([]) for _ in estimators]
+    for kind, severity, hits in iter_hits(estimators, sets, probas_of):
+        for kept, (members, ensemble) in zip(result, hits):
+            share = members.mean(axis=0, dtype=np.float32)
+            kept.sets.append(
+                SetHits(kind, severity, members.mean(axis=1), share, ensemble)
+            )
+    if not result or not result[0].sets:
+        raise InvalidInputError(
+            f"There is nothing to measure: corruptions={corruptions!r} at severities "
+            f"{severities} make no corrupted set."
+        )
+    return result
+
+
+def measure_corruption(hits: CorruptionHits, draws: Draws, stream: int = 0) -> Run:
+    """cACC in all and by severity, of members and ensemble, with bootstrap draws."""
+    names, severities = ("members", "ensemble"), hits.severities
+    result = hits.accuracy()
+    values = np.stack([result.member_by_severity, result.by_severity])  # (2, S)
+    sampled = _sampled(hits, draws, stream)  # (2, S, n_draws) or None
+    run: Run = {}
+    for p, part in enumerate(names):
+        every = None if sampled is None else sampled[p].mean(axis=0)
+        key = Key("corrupted_accuracy", part)
+        run[key] = Measured(float(values[p].mean()), every)
+        for s, severity in enumerate(severities):
+            one = None if sampled is None else sampled[p, s]
+            detail = key._replace(detail=f"severity {severity}")
+            run[detail] = Measured(float(values[p, s]), one)
+    return run
+
+
+def _sampled(hits: CorruptionHits, draws: Draws, stream: int) -> np.ndarray | None:
+    """Accuracy by severity on bootstrap draws, (2, S, n_draws)."""
+    if draws.n_draws == 0:
+        return None
+    severities = hits.severities
+    counts = {s: sum(h.severity == s for h in hits.sets) for s in severities}
+    sampled = np.zeros((draws.n_draws, 2, len(severities)))
+    # Sets of one size are rows of the same samples and share their draws.
+    for n in {len(h.ensemble) for h in hits.sets}:
+        table = np.zeros((n, 2, len(severities)))
+        for h in (h for h in hits.sets if len(h.ensemble) == n):
+            s = severities.index(h.severity)
+            table[:, 0, s] += h.member_share / counts[h.severity]
+            table[:, 1, s] += h.ensemble / counts[h.severity]
+        sampled += draws.means(table.reshape(n, -1), stream).reshape(sampled.shape)
+    return sampled.transpose(1, 2, 0)

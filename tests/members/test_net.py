@@ -1,0 +1,161 @@
+"""From what a user passes as ``estimator`` to the net that members are copies of."""
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import EpochScoring, EpochTimer, LRScheduler
+from torch import nn
+
+from sklearn_sharpbalance import MLP, SmallCNN
+from sklearn_sharpbalance.members import MemberModule, as_skorch_net, member_net
+from sklearn_sharpbalance.optim import ASAM, SAM
+
+
+class Sized(nn.Module):
+    """Takes its sizes under other names."""
+
+    def __init__(self, input_dim, num_classes, width=3):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(input_dim, width), nn.ReLU(), nn.Linear(width, num_classes)
+        )
+
+    def forward(self, X):
+        return self.layers(X)
+
+
+def factory(n_features, n_classes, width=7):
+    return nn.Sequential(nn.Linear(n_features, width), nn.Linear(width, n_classes))
+
+
+def built(net, **options):
+    return member_net(net, 3, sam=SAM, device="cpu", **options).initialize()
+
+
+def test_no_estimator_takes_a_network_by_the_shape():
+    assert as_skorch_net(None, (4,), 3).module is MLP
+    assert as_skorch_net(None, (3, 32, 32), 3).module is SmallCNN
+
+
+def test_a_class_gets_its_sizes_by_any_usual_name():
+    net = built(as_skorch_net(Sized, (4,), 3, {"module__width": 5}))
+    assert net.module_.module.layers[0].weight.shape == (5, 4)
+    assert net.module_.module.layers[2].weight.shape == (3, 5)
+
+
+def test_sizes_that_were_given_are_kept():
+    net = as_skorch_net(Sized, (4,), 3, {"module__input_dim": 9})
+    assert built(net).module_.module.layers[0].in_features == 9
+
+
+def test_channels_are_filled_in_for_pictures():
+    net = built(as_skorch_net(SmallCNN, (3, 16, 16), 3, {"module__width": 4}))
+    assert net.module_.module[0].in_channels == 3
+
+
+def test_a_factory_is_called_for_every_member():
+    net = as_skorch_net(factory, (4,), 3, {"module__width": 2})
+    net = member_net(net, 3, sam=SAM, device="cpu")
+    first, second = (net.__class__(**net.get_params(deep=False)) for _ in range(2))
+    modules = [copy.initialize().module_.module for copy in (first, second)]
+    assert modules[0] is not modules[1]
+    assert modules[0][0].weight.shape == (2, 4)
+
+
+def test_the_default_recipe_is_the_papers():
+    net = as_skorch_net(Sized, (4,), 3)
+    assert (net.lr, net.batch_size, net.max_epochs) == (0.1, 128, 50)
+    options = built(net).optimizer_.param_groups[0]
+    assert (options["momentum"], options["weight_decay"]) == (0.9, 5e-4)
+
+
+def configured(**options):
+    return NeuralNetClassifier(
+        Sized,
+        module__input_dim=4,
+        module__num_classes=3,
+        criterion=nn.CrossEntropyLoss,
+        **options,
+    )
+
+
+def test_a_configured_net_keeps_its_settings_and_is_not_touched():
+    given = configured(
+        lr=0.03, optimizer=torch.optim.Adam, optimizer__betas=(0.8, 0.9), batch_size=7
+    )
+    before = str(given.get_params(deep=False))
+    net = built(as_skorch_net(given, (4,), 3))
+    assert isinstance(net.optimizer_, SAM)
+    assert isinstance(net.optimizer_.base_optimizer, torch.optim.Adam)
+    group = net.optimizer_.param_groups[0]
+    assert (group["lr"], group["betas"]) == (0.03, (0.8, 0.9))
+    assert net.batch_size == 7
+    assert str(given.get_params(deep=False)) == before
+    assert not given.initialized_
+
+
+def test_settings_of_the_ensemble_win_where_they_are_given():
+    settings = {"lr": 0.5, "batch_size": None, "max_epochs": 3, "optimizer": None}
+    net = built(as_skorch_net(configured(lr=0.03), (4,), 3), settings=settings)
+    assert (net.lr, net.batch_size, net.max_epochs) == (0.5, 128, 3)
+    assert isinstance(net.optimizer_.base_optimizer, torch.optim.SGD)
+
+
+def test_a_sharpness_aware_optimizer_is_not_wrapped_again():
+    given = configured(optimizer=ASAM, optimizer__eta=0.1)
+    net = built(as_skorch_net(given, (4,), 3))
+    assert type(net.optimizer_) is ASAM
+    assert isinstance(net.optimizer_.base_optimizer, torch.optim.SGD)
+
+
+def test_the_statistics_are_in_the_module():
+    statistics = (torch.zeros(4), torch.full((4,), 2.0))
+    net = built(as_skorch_net(Sized, (4,), 3), statistics=statistics)
+    assert isinstance(net.module_, MemberModule)
+    np.testing.assert_array_equal(net.module_.scale, statistics[1])
+
+
+OWN = {"epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log"}
+
+
+def names(net):
+    return [name for name, _ in net.callbacks_]
+
+
+def test_skorchs_own_records_are_off():
+    assert not OWN & set(names(built(as_skorch_net(Sized, (4,), 3))))
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_callbacks_of_the_net_and_of_the_ensemble_are_both_kept(as_dict):
+    mine = [("schedule", LRScheduler()), ("f1", EpochScoring("f1_macro", name="f1"))]
+    given = configured(callbacks=mine)
+    more = {"timer": EpochTimer()} if as_dict else [("timer", EpochTimer())]
+    net = built(as_skorch_net(given, (4,), 3), callbacks=more)
+    assert names(net) == ["schedule", "f1", "timer"]
+    assert len(given.callbacks) == 2
+
+
+def test_records_that_a_net_of_its_own_kind_does_not_have_are_not_missed():
+    class Quiet(NeuralNetClassifier):
+        @property
+        def _default_callbacks(self):
+            return [("timer", EpochTimer())]
+
+    given = Quiet(Sized, criterion=nn.CrossEntropyLoss)
+    assert names(built(as_skorch_net(given, (4,), 3))) == ["timer"]
+
+
+def test_callbacks_that_were_disabled_stay_disabled():
+    assert names(built(as_skorch_net(configured(callbacks="disable"), (4,), 3))) == []
+    more = [("timer", EpochTimer())]
+    net = as_skorch_net(configured(callbacks="disable"), (4,), 3)
+    assert names(built(net, callbacks=more)) == ["timer"]
+
+
+def test_settings_of_callbacks_reach_them_by_name():
+    given = configured(callbacks=[("schedule", LRScheduler())])
+    nested = {"callbacks__schedule__policy": "StepLR"}
+    net = built(as_skorch_net(given, (4,), 3, nested))
+    assert dict(net.callbacks_)["schedule"].policy == "StepLR"

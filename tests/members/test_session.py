@@ -1,0 +1,251 @@
+"""A member at work: callbacks, records, stopping, and cuts that nobody notices."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
+from torch import nn
+
+from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.exceptions import DivergenceError
+from sklearn_sharpbalance.members import (
+    Phase,
+    TrainingData,
+    as_skorch_net,
+    initial_state,
+    member_net,
+    part_sizes,
+    restore,
+    train_member,
+)
+from sklearn_sharpbalance.members.schedules import constant, cosine
+from sklearn_sharpbalance.optim import SAM
+
+N_EPOCHS = 4
+
+
+def table(n=48, seed=0, held_out=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n + held_out, 5)).astype(np.float32)
+    y = (X[:, 0] > 0).astype(np.int64) + (X[:, 1] > 1)
+    valid = TrainingData(X[n:], y[n:]) if held_out else None
+    return TrainingData(X[:n], y[:n], valid=valid)
+
+
+def make_net(callbacks=None, module=MLP, lr=None, **module_options):
+    nested = {f"module__{key}": value for key, value in module_options.items()}
+    if module is MLP:
+        nested.setdefault("module__hidden", (6,))
+    net = as_skorch_net(module, (5,), 3, nested)
+    settings = {"lr": lr, "batch_size": 16}
+    return member_net(
+        net, 3, sam=SAM, device="cpu", settings=settings, callbacks=callbacks
+    )
+
+
+def train(net, data, cuts=(0, N_EPOCHS), *, mask=None, schedule=cosine, on_epoch=None):
+    """Train one member through the stretches between the cuts."""
+    mask = np.arange(len(data)) % 3 == 0 if mask is None else mask
+    state = initial_state(net, 0, seed=3)
+    sizes = part_sizes(mask[None], 16)
+    for start, stop in zip(cuts, cuts[1:]):
+        phase = Phase("balanced", start, stop, cuts[-1], sizes, (0.1,), schedule)
+        state = train_member(net, state, data, phase, mask, on_epoch)
+        state = pickle.loads(pickle.dumps(state))  # as if it came from a worker
+    return state
+
+
+class Dropping(nn.Module):
+    """Everything that remembers or draws: BatchNorm and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.4), nn.Linear(8, 3)
+        )
+
+    def forward(self, X):
+        return self.layers(X)
+
+
+class Recorder(Callback):
+    """Writes down what it hears."""
+
+    def __init__(self, heard=None):
+        self.heard = heard
+
+    def initialize(self):
+        self.heard = []
+        return self
+
+    def on_train_begin(self, net, X=None, y=None, **kwargs):
+        self.heard.append("train begins")
+
+    def on_train_end(self, net, X=None, y=None, **kwargs):
+        self.heard.append("train ends")
+
+    def on_epoch_begin(self, net, dataset_train=None, dataset_valid=None, **kwargs):
+        self.heard.append("epoch begins")
+
+    def on_epoch_end(self, net, dataset_train=None, dataset_valid=None, **kwargs):
+        self.heard.append(f"epoch {net.history[-1, 'epoch']} ends")
+
+
+STEP_LR = {"policy": "StepLR", "step_size": 1, "gamma": 0.5}
+
+
+@pytest.mark.parametrize("module", [MLP, Dropping])
+@pytest.mark.parametrize(
+    "callbacks",
+    [None, [("schedule", LRScheduler(**STEP_LR))], [("heard", Recorder())]],
+    ids=["none", "scheduler", "recorder"],
+)
+@pytest.mark.parametrize("cuts", [(0, 1, N_EPOCHS), (0, 1, 2, 3, N_EPOCHS)])
+def test_cutting_a_phase_changes_nothing(module, callbacks, cuts):
+    data, net = table(held_out=12), make_net(callbacks, module)
+    whole, cut = train(net, data), train(net, data, cuts)
+    for key, value in whole.module.items():
+        assert value.equal(cut.module[key]), key
+    for key, entries in whole.optimizer["state"].items():
+        for name, value in entries.items():
+            assert torch.equal(value, cut.optimizer["state"][key][name])
+    columns = ("epoch", "train_loss", "valid_loss", "valid_acc", "lr")
+    for one, other in zip(whole.history, cut.history):
+        assert [one[c] for c in columns] == [other[c] for c in columns]
+    assert len(whole.history) == len(cut.history) == N_EPOCHS
+
+
+def test_training_does_not_change_the_state_it_starts_from():
+    data, net = table(), make_net()
+    state = initial_state(net, 0, seed=3)
+    before = {key: value.clone() for key, value in state.module.items()}
+    sizes = part_sizes(np.ones((1, len(data)), dtype=bool), 16)
+    phase = Phase("warmup", 0, 1, 1, sizes, (0.1,), constant)
+    train_member(net, state, data, phase, np.ones(len(data), dtype=bool))
+    assert state.history == []
+    assert all(value.equal(before[key]) for key, value in state.module.items())
+
+
+@pytest.mark.parametrize("cuts", [(0, 3), (0, 1, 3)])
+def test_callbacks_live_through_all_phases(cuts):
+    state = train(make_net([("heard", Recorder())]), table(), cuts)
+    epochs = [f"epoch {i} ends" for i in (1, 2, 3)]
+    expected = ["train begins"]
+    for line in epochs:
+        expected += ["epoch begins", line]
+    assert state.extra["callbacks"]["heard"].heard == [*expected, "train ends"]
+
+
+class BatchWatcher(Callback):
+    """Keeps what is said about batches and gradients."""
+
+    def initialize(self):
+        self.batches, self.norms = [], []
+        return self
+
+    def on_batch_end(self, net, batch=None, training=False, **kwargs):
+        x, y = batch
+        self.batches.append((training, len(x), len(y), tuple(kwargs["y_pred"].shape)))
+
+    def on_grad_computed(self, net, named_parameters, **kwargs):
+        self.norms.append(sum(float(p.grad.norm()) for _, p in named_parameters))
+
+
+def test_callbacks_hear_of_batches_and_gradients():
+    data = table(n=48, held_out=10)
+    net = make_net([("watch", BatchWatcher())])
+    mask = np.arange(48) < 24  # three batches of eight and eight
+    watcher = train(net, data, (0, 2), mask=mask).extra["callbacks"]["watch"]
+    training = [(True, 16, 16, (16, 3))] * 3
+    held_out = [(False, 10, 10, (10, 3))]
+    assert watcher.batches == (training + held_out) * 2
+    assert len(watcher.norms) == 6
+    assert min(watcher.norms) > 0
+
+
+def test_records_of_the_held_out_part_are_those_of_the_member():
+    data, net = table(held_out=25), make_net()
+    state = train(net, data)
+    logits = restore(net, state).module_.eval()(torch.tensor(data.valid.X))
+    y = torch.tensor(data.valid.y)
+    row = state.history[-1]
+    loss = nn.functional.cross_entropy(logits, y).item()
+    assert row["valid_loss"] == pytest.approx(loss, rel=1e-5)
+    assert row["valid_acc"] == (logits.argmax(1) == y).float().mean().item()
+
+
+def test_skorchs_scoring_sees_the_held_out_part():
+    scoring = EpochScoring("accuracy", name="mine", lower_is_better=False)
+    data = table(held_out=25)
+    state = train(make_net([("mine", scoring)]), data)
+    for row in state.history:
+        assert row["mine"] == pytest.approx(row["valid_acc"])
+
+
+def test_a_scheduler_of_skorch_sets_the_rate():
+    net = make_net([("schedule", LRScheduler(**STEP_LR))], lr=0.2)
+    rates = [row["lr"] for row in train(net, table(), (0, 2, 4)).history]
+    assert rates == pytest.approx([0.2, 0.1, 0.05, 0.025])
+
+
+def test_a_scheduler_that_steps_with_every_batch():
+    options = {"policy": "ExponentialLR", "gamma": 0.5, "step_every": "batch"}
+    net = make_net([("schedule", LRScheduler(**options))], lr=1.0)
+    rates = [row["lr"] for row in train(net, table(48), (0, 1, 2)).history]
+    # Three batches an epoch; each record holds the rate after the last batch's step.
+    assert rates == pytest.approx([0.5**3, 0.5**6])
+
+
+def test_the_rate_of_a_schedule_is_set_before_every_batch():
+    state = train(make_net(lr=0.5), table(48), (0, 2), schedule=lambda done: 1 - done)
+    # The last of three batches in the first and in the second of two epochs.
+    rates = [0.5 * (1 - 2 / 6), 0.5 * (1 - 5 / 6)]
+    assert [row["lr"] for row in state.history] == pytest.approx(rates)
+
+
+def test_early_stopping_of_skorch_ends_this_member():
+    stopper = EarlyStopping(monitor="train_loss", patience=1, threshold=10.0)
+    net = make_net([("stop", stopper)])
+    state = train(net, table(), (0, 3, 6))
+    assert state.stopped
+    assert len(state.history) == 1
+
+
+class Interrupter(Callback):
+    """Stands for a user who presses Ctrl-C while a callback is at work."""
+
+    def on_epoch_end(self, net, **kwargs):
+        press()
+
+
+def press():
+    raise KeyboardInterrupt
+
+
+def test_a_real_interrupt_is_not_swallowed():
+    with pytest.raises(KeyboardInterrupt):
+        train(make_net([("interrupt", Interrupter())]), table())
+
+
+def test_the_listener_is_told_and_can_stop_the_member():
+    heard = []
+
+    def on_epoch(member, record):
+        heard.append((member, record["epoch"], record["phase"]))
+        return record["epoch"] == 2
+
+    state = train(make_net(), table(), on_epoch=on_epoch)
+    assert heard == [(0, 1, "balanced"), (0, 2, "balanced")]
+    assert state.stopped
+    again = train_member(make_net(), state, table(), None, None)
+    assert again is state
+
+
+def test_a_loss_that_is_no_number_stops_with_a_remedy():
+    data = table()
+    data = replace(data, X=data.X * 1e20)
+    with pytest.raises(DivergenceError, match=r"member 0 .* epoch 1 .* Lower lr or rho"):
+        train(make_net(lr=1e30), data)

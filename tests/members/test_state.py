@@ -1,0 +1,128 @@
+"""A member between phases: plain values, exact round trips, no global randomness."""
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.members import as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members import restore as restore_member
+from sklearn_sharpbalance.members.state import capture, epoch_rng, seeded, to_cpu
+from sklearn_sharpbalance.optim import SAM
+
+X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(12) % 3
+
+
+@pytest.fixture
+def net():
+    net = as_skorch_net(MLP, (4,), 3, {"module__hidden": (5,)})
+    return member_net(net, 3, sam=SAM, device="cpu")
+
+
+def same(one, other):
+    return all(one[key].equal(other[key]) for key in one) and len(one) == len(other)
+
+
+def test_weights_come_from_the_seed_alone(net):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        first = initial_state(net, 0, seed=7)
+        torch.manual_seed(2)
+        second = initial_state(net, 1, seed=7)
+    assert same(first.module, second.module)
+    assert not same(first.module, initial_state(net, 0, seed=8).module)
+
+
+def test_weights_are_those_of_the_module_under_its_seed(net):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        plain = MLP(4, 3, hidden=(5,)).state_dict()
+    state = initial_state(net, 0, seed=7).module
+    assert same({f"module.{key}": value for key, value in plain.items()}, state)
+
+
+def test_nothing_touches_the_global_generators(net):
+    before = (torch.get_rng_state(), np.random.get_state()[1], random.getstate())
+    state = initial_state(net, 0, seed=7)
+    restore_member(net, state)
+    with seeded("cpu"):
+        seeded.reseed(3, 4)
+        torch.rand(5)
+    assert torch.get_rng_state().equal(before[0])
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])
+    assert random.getstate() == before[2]
+
+
+def test_a_seeded_block_depends_on_seed_and_epoch():
+    def draw(seed, epoch):
+        with seeded("cpu"):
+            seeded.reseed(seed, epoch)
+            return torch.rand(3).tolist()
+
+    assert draw(1, 2) == draw(1, 2)
+    assert len({tuple(draw(*pair)) for pair in [(1, 2), (2, 1), (1, 3)]}) == 3
+
+
+def test_epochs_have_generators_of_their_own():
+    first, again = epoch_rng(5, 1).random(4), epoch_rng(5, 1).random(4)
+    np.testing.assert_array_equal(first, again)
+    assert (first != epoch_rng(5, 2).random(4)).all()
+    assert (first != epoch_rng(1, 5).random(4)).all()
+
+
+def take_steps(net, n=3):
+    for _ in range(n):
+        net.optimizer_.zero_grad()
+        nn.functional.cross_entropy(net.module_(X), Y).backward()
+        net.optimizer_.descend()
+
+
+def test_a_member_goes_on_from_its_state_as_if_it_had_never_stopped(net):
+    straight = restore_member(net, initial_state(net, 0, seed=1))
+    take_steps(straight, 6)
+
+    state = initial_state(net, 0, seed=1)
+    for _ in range(2):
+        part = restore_member(net, state)
+        take_steps(part, 3)
+        state = pickle.loads(pickle.dumps(capture(part, state)))
+    assert same(state.module, straight.module_.state_dict())
+    momentum = restore_member(net, state).optimizer_.state_dict()["state"]
+    for key, entries in straight.optimizer_.state_dict()["state"].items():
+        assert momentum[key]["momentum_buffer"].equal(entries["momentum_buffer"])
+
+
+def test_a_state_does_not_move_with_the_net(net):
+    state = initial_state(net, 0, seed=1)
+    live = restore_member(net, state)
+    kept = capture(live, state)
+    before = {key: value.clone() for key, value in kept.module.items()}
+    take_steps(live)
+    assert same(kept.module, before)
+    assert same(state.module, before)
+
+
+def test_history_survives_the_round_trip(net):
+    state = initial_state(net, 0, seed=1)
+    live = restore_member(net, state)
+    live.history.new_epoch()
+    live.history.record("epoch", 1)
+    live.history.record("train_loss", 0.5)
+    again = restore_member(net, capture(live, state))
+    assert again.history[:, ("epoch", "train_loss")] == [(1, 0.5)]
+
+
+def test_to_cpu_copies_all_the_way_down():
+    inner = torch.ones(2, requires_grad=True)
+    tree = {"a": [inner, (inner, "text")], "n": 3}
+    copied = to_cpu(tree)
+    inner.data += 1
+    assert copied["a"][0].tolist() == [1.0, 1.0]
+    assert copied["a"][1][1] == "text"
+    assert copied["n"] == 3
+    assert not copied["a"][0].requires_grad

@@ -1,0 +1,162 @@
+"""The mixed update against its formula, written out in float64."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.members import balanced_step
+from sklearn_sharpbalance.members.step import set_learning_rate
+from sklearn_sharpbalance.optim import SAM
+
+N, N_SAM, RHO, LR = 10, 4, 0.3, 0.1
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, 3, generator=generator, dtype=torch.float64)
+    return x, torch.arange(N) % 4
+
+
+@pytest.fixture
+def module():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4)).double()
+
+
+def flat_gradient(module, x, y):
+    """Gradient of the mean loss as one vector."""
+    loss = nn.functional.cross_entropy(module(x), y)
+    gradients = torch.autograd.grad(loss, list(module.parameters()))
+    return torch.cat([g.flatten() for g in gradients])
+
+
+def flat_weights(module):
+    return nn.utils.parameters_to_vector(module.parameters()).detach()
+
+
+def moved(module, epsilon):
+    module = copy.deepcopy(module)
+    vector = flat_weights(module) + epsilon
+    nn.utils.vector_to_parameters(vector, module.parameters())
+    return module
+
+
+def formula(module, x, y, n_sam, rho):
+    """(1 - s) grad L_R(w) + s grad L_S(w + eps), in the order of the paper."""
+    share = n_sam / len(y)
+    direction = torch.zeros_like(flat_weights(module))
+    if n_sam < len(y):
+        direction += (1 - share) * flat_gradient(module, x[n_sam:], y[n_sam:])
+    if n_sam:
+        g = flat_gradient(module, x[:n_sam], y[:n_sam])
+        there = moved(module, rho * g / g.norm())
+        direction += share * flat_gradient(there, x[:n_sam], y[:n_sam])
+    return direction
+
+
+def losses_of(module, x, y):
+    """The loss of a slice as engines give it: samples weigh 1/B each."""
+
+    def loss_of(part):
+        return nn.functional.cross_entropy(module(x[part]), y[part], reduction="sum") / N
+
+    return loss_of
+
+
+@pytest.mark.parametrize("n_sam", [0, 1, N_SAM, N])
+def test_the_update_is_the_formula(module, batch, n_sam):
+    expected = formula(module, *batch, n_sam, RHO)
+    before = flat_weights(module)
+    optimizer = SAM(module.parameters(), rho=RHO, lr=LR)
+    loss = balanced_step(optimizer, losses_of(module, *batch), n_sam, N)
+    torch.testing.assert_close(
+        (before - flat_weights(module)) / LR, expected, atol=1e-12, rtol=1e-10
+    )
+    before_step = moved(module, before - flat_weights(module))
+    torch.testing.assert_close(
+        loss, nn.functional.cross_entropy(before_step(batch[0]), batch[1]).detach()
+    )
+
+
+def test_no_sam_sample_is_the_base_optimizer_bit_for_bit(module, batch):
+    twin = copy.deepcopy(module)
+    options = {"lr": LR, "momentum": 0.9, "weight_decay": 1e-2}
+    ours = SAM(module.parameters(), rho=RHO, **options)
+    plain = torch.optim.SGD(twin.parameters(), **options)
+    for _ in range(3):
+        balanced_step(ours, losses_of(module, *batch), 0, N)
+        plain.zero_grad()
+        losses_of(twin, *batch)(slice(0, N)).backward()
+        plain.step()
+    assert flat_weights(module).equal(flat_weights(twin))
+
+
+def test_only_sam_samples_are_sam_bit_for_bit(module, batch):
+    twin = copy.deepcopy(module)
+    options = {"rho": RHO, "lr": LR, "momentum": 0.9}
+    ours, sam = SAM(module.parameters(), **options), SAM(twin.parameters(), **options)
+
+    def closure():
+        sam.zero_grad()
+        loss = losses_of(twin, *batch)(slice(0, N))
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        balanced_step(ours, losses_of(module, *batch), N, N)
+        sam.step(closure)
+    assert flat_weights(module).equal(flat_weights(twin))
+
+
+def test_rho_zero_makes_all_samples_alike(module, batch):
+    twin = copy.deepcopy(module)
+    for model, n_sam in ((module, N_SAM), (twin, 0)):
+        optimizer = SAM(model.parameters(), rho=0.0, lr=LR)
+        balanced_step(optimizer, losses_of(model, *batch), n_sam, N)
+    torch.testing.assert_close(flat_weights(module), flat_weights(twin))
+
+
+@pytest.mark.parametrize("find_out", [True, False])
+def test_clean_passes_update_batch_norm_once_and_the_perturbed_pass_never(
+    batch, find_out
+):
+    x, y = batch
+    module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4)).double()
+    optimizer = SAM(module.parameters(), rho=RHO, lr=LR)
+    given = True if find_out else module
+    balanced_step(optimizer, losses_of(module, x, y), N_SAM, N, module=given)
+    parts = [x[:N_SAM].mean(0), x[N_SAM:].mean(0)]
+    # Momentum 0.1; which part goes first is the step's own business.
+    expected = [0.09 * first + 0.1 * last for first, last in (parts, parts[::-1])]
+    got = module[0].running_mean
+    assert any(torch.allclose(got, mean, atol=1e-12) for mean in expected)
+    assert module[0].num_batches_tracked == 2
+
+
+def test_gradients_are_complete_when_they_are_shown(module, batch):
+    expected = formula(module, *batch, N_SAM, RHO)
+    shown = []
+
+    def look():
+        shown.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+
+    optimizer = SAM(module.parameters(), rho=RHO, lr=LR)
+    balanced_step(optimizer, losses_of(module, *batch), N_SAM, N, before_update=look)
+    assert len(shown) == 1
+    torch.testing.assert_close(shown[0], expected, atol=1e-12, rtol=1e-10)
+
+
+def test_learning_rates_are_factors_of_where_groups_started():
+    weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    groups = [{"params": weights[0], "lr": 0.2}, {"params": weights[1], "lr": 0.4}]
+    optimizer = SAM(groups, lr=1.0)
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
+    for factor in (0.5, 0.25):
+        set_learning_rate(optimizer, factor)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert rates == [0.2 * factor, 0.4 * factor]
