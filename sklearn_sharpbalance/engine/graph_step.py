@@ -135,6 +135,9 @@ class _MemberStep:
             for buffer in layer.buffers(recurse=False)
         ]
         self.kept_statistics = [buffer.clone() for buffer in self.statistics]
+        weights = dict(self.module.named_parameters())
+        self.masked = [weights[name] for name in session.masks]
+        self.masks = list(session.masks.values())
         self.cast = CastWeights(self.module, phase.precision)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
@@ -172,6 +175,8 @@ class _MemberStep:
         def backward(loss):
             loss.backward()
             self.cast.pull()
+            if self.masks:
+                torch._foreach_mul_([w.grad for w in self.masked], self.masks)
 
         loss = balanced_step(
             self.optimizer,

@@ -74,7 +74,26 @@ class _StackedRun:
             else torch.as_tensor(data.weight, device=self.device)
         )
         self.valid = sessions[0].valid
+        self.gradient_masks = self._stacked_masks()
         self.frozen = [session.stopped for session in sessions]
+
+    def _stacked_masks(self):
+        """Masks of pruned weights with a member axis, by the names of the weights."""
+        if not self.phase.pruned:
+            return {}
+        weights = self.network.params.items()
+        return {
+            name: (weight.detach() != 0).float()
+            for name, weight in weights
+            if weight.ndim > 2  # a matrix for each member; biases are not pruned
+        }
+
+    def backward(self, loss):
+        """Gradients of a loss; pruned weights get none."""
+        loss.backward()
+        if self.gradient_masks:
+            grads = [self.network.params[name].grad for name in self.gradient_masks]
+            torch._foreach_mul_(grads, list(self.gradient_masks.values()))
 
     def epoch(self, epoch):
         """One epoch of all members."""
@@ -122,13 +141,14 @@ class _StackedRun:
             share.shape[1],
             sam_share=weight[:, :n_sam].sum(1),
             module=False,
+            backward=self.backward,
         )
         # R, then S, then S perturbed; either part may be missing.
         return losses[0] if n_sam in (0, share.shape[1]) else losses[0] + losses[1]
 
     def end_epoch(self, epoch, running, losses):
         """Write records and call callbacks; keep members that stop as they are."""
-        if any(s.has_callbacks or s.valid is not None for s in running):
+        if any(session.looks_at_weights for session in running):
             self.write_weights(running)
         lr = float(self.optimizer.param_groups[0]["lr"])
         for i, session in enumerate(self.sessions):

@@ -195,6 +195,41 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
             )
         return estimator
 
+    def export_onnx(self, path, *, dtype=None):
+        """Write the ensemble, standardisation and aggregation included, as ONNX.
+
+        Parameters
+        ----------
+        path : str or path-like
+        dtype : {"float32", "uint8"} or None, default=None
+            Type of the samples that the model takes; None is that of ``fit``.
+
+        Notes
+        -----
+        Input ``X`` (batch, ...) as in ``predict_proba``; output ``probabilities``
+        (batch, C). The labels of the columns are in the metadata under ``classes``.
+        """
+        from sklearn_sharpbalance.ensemble.export import export_onnx
+
+        export_onnx(self, path, dtype=dtype)
+
+    def export_torch(self, path, *, dtype=None):
+        """Write the ensemble as one ``torch.export`` program.
+
+        Parameters
+        ----------
+        path : str or path-like
+        dtype : {"float32", "uint8"} or None, default=None
+            Type of the samples that the program takes; None is that of ``fit``.
+
+        Notes
+        -----
+        ``torch.export.load(path).module()(X)`` gives the probabilities.
+        """
+        from sklearn_sharpbalance.ensemble.export import export_torch
+
+        export_torch(self, path, dtype=dtype)
+
     def _aggregate(self, logits):
         proba = self.aggregation_.combine(logits.astype(np.float64))
         return proba / proba.sum(axis=1, keepdims=True)

@@ -60,13 +60,16 @@ class CheckpointFolder:
     def files(self) -> list[Path]:
         """Checkpoints from the oldest to the newest."""
         try:
-            found = [p for p in self.folder.iterdir() if NAME.fullmatch(p.name)]
+            names = [
+                (NAME.fullmatch(path.name), path) for path in self.folder.iterdir()
+            ]
         except FileNotFoundError:
             return []
         except OSError as error:
             self._fail(f"Cannot look into checkpoint_dir {self.folder}: {error}", error)
             return []
-        return sorted(found, key=lambda p: int(NAME.fullmatch(p.name)[1]))
+        epochs = sorted((int(name[1]), path) for name, path in names if name)
+        return [path for _, path in epochs]
 
     def latest(self) -> Any:
         """Content of the newest checkpoint that is intact; None if there is none."""
@@ -131,9 +134,7 @@ class CheckpointFolder:
     def _fail(self, message, error):
         if self.on_error == "raise":
             raise CheckpointError(message) from error
-        warnings.warn(
-            f"{message} The fit goes on.", SharpBalanceWarning, stacklevel=3
-        )
+        warnings.warn(f"{message} The fit goes on.", SharpBalanceWarning, stacklevel=3)
 
 
 def fit_fingerprint(params: dict[str, Any], data: dict[str, str]) -> dict[str, str]:

@@ -25,8 +25,9 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         Number of members.
     max_epochs, lr, lr_schedule, batch_size, optimizer, standardize, train_transform, \
             aggregation, validation_fraction, early_stopping, class_weight, \
-            warm_start, engine, device, precision, n_jobs, memory, checkpoint_dir, \
-            checkpoint_every, on_checkpoint_error, callbacks, random_state, verbose
+            warm_start, weight_averaging, prune, engine, device, precision, n_jobs, \
+            memory, checkpoint_dir, checkpoint_every, on_checkpoint_error, callbacks, \
+            random_state, verbose
         As in :class:`SharpBalanceEnsembleClassifier`.
     **nested
         ``estimator__...`` and ``aggregation__...`` reach inside the parts.
@@ -78,6 +79,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         early_stopping=False,
         class_weight=None,
         warm_start=False,
+        weight_averaging=None,
+        prune=None,
         engine="auto",
         device="auto",
         precision="auto",
@@ -105,6 +108,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         self.early_stopping = early_stopping
         self.class_weight = class_weight
         self.warm_start = warm_start
+        self.weight_averaging = weight_averaging
+        self.prune = prune
         self.engine = engine
         self.device = device
         self.precision = precision

@@ -1,6 +1,7 @@
 """Early stopping on the score of the ensemble, not of a member."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -30,10 +31,10 @@ class EarlyStopping:
         Accuracy and mean log-likelihood of the best state.
     """
 
-    aggregation: object
+    aggregation: Any
     patience: int
     scores: list = field(default_factory=list)
-    best: object = None
+    best: Any = None
     best_score: tuple = (-np.inf, -np.inf)
 
     @classmethod

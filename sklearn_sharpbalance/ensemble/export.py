@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNetClassifier
@@ -111,7 +110,8 @@ def as_module(estimator) -> AggregatedModule:
     modules = [copy.deepcopy(net.module_).cpu() for net in nets]
     gives_proba = isinstance(nets[0].criterion_, nn.NLLLoss)
     rule, fmt = estimator.aggregation_, estimator.input_format_
-    return AggregatedModule(modules, rule, fmt, gives_proba).eval()
+    module = AggregatedModule(modules, rule, fmt, gives_proba)
+    return module.eval().requires_grad_(False)
 
 
 def _check_exportable(estimator):
@@ -137,6 +137,7 @@ def _check_exportable(estimator):
 
 def _example(estimator, dtype):
     """A small batch of the shape and type that the exported model takes."""
+    dtype = dtype or estimator.input_format_.dtype
     if dtype not in ("float32", "uint8"):
         raise InvalidInputError(f"dtype must be 'float32' or 'uint8', got {dtype!r}.")
     shape = (2, *estimator.input_format_.given_shape)
@@ -146,11 +147,10 @@ def _example(estimator, dtype):
 def _program(estimator, dtype):
     module, X = as_module(estimator), _example(estimator, dtype)
     batch = torch.export.Dim("batch", min=1)
-    with torch.no_grad():
-        return torch.export.export(module, (X,), dynamic_shapes={"X": {0: batch}})
+    return torch.export.export(module, (X,), dynamic_shapes={"X": {0: batch}})
 
 
-def export_torch(estimator, path, *, dtype="float32") -> None:
+def export_torch(estimator, path, *, dtype=None) -> None:
     """Write the ensemble as one ``torch.export`` program.
 
     Parameters
@@ -159,8 +159,9 @@ def export_torch(estimator, path, *, dtype="float32") -> None:
         Fitted.
     path : str or path-like
         Customarily with the ending ``.pt2``.
-    dtype : {"float32", "uint8"}, default="float32"
-        Type of the samples that the program takes.
+    dtype : {"float32", "uint8"} or None, default=None
+        Type of the samples that the program takes; None is that of the samples that
+        the ensemble was fitted on.
 
     Notes
     -----
@@ -172,7 +173,7 @@ def export_torch(estimator, path, *, dtype="float32") -> None:
     _replace(path, lambda p: torch.export.save(program, p, extra_files=extra))
 
 
-def export_onnx(estimator, path, *, dtype="float32") -> None:
+def export_onnx(estimator, path, *, dtype=None) -> None:
     """Write the ensemble as one ONNX model.
 
     Parameters
@@ -180,8 +181,9 @@ def export_onnx(estimator, path, *, dtype="float32") -> None:
     estimator : BaseDeepEnsemble
         Fitted.
     path : str or path-like
-    dtype : {"float32", "uint8"}, default="float32"
-        Type of the samples that the model takes.
+    dtype : {"float32", "uint8"} or None, default=None
+        Type of the samples that the model takes; None is that of the samples that the
+        ensemble was fitted on.
 
     Notes
     -----
@@ -204,6 +206,7 @@ def export_onnx(estimator, path, *, dtype="float32") -> None:
         dynamo=True,
         verbose=False,
     )
+    assert model is not None  # it is only where torch writes the file by itself
     model.model.metadata_props["classes"] = _classes(estimator)
     weights = sum(p.numel() * p.element_size() for p in program.state_dict.values())
     if weights > LARGEST_ONNX:

@@ -16,10 +16,11 @@ from sklearn_sharpbalance.ensemble.inputs import (
     check_y,
     input_statistics,
 )
-from sklearn_sharpbalance.ensemble.plan import Settings, member_rho
+from sklearn_sharpbalance.ensemble.plan import Settings, member_rho, warmup_length
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
 from sklearn_sharpbalance.members.augment import resolve_transform
+from sklearn_sharpbalance.members.averaging import resolve_averaging
 from sklearn_sharpbalance.members.data import take_rows
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
 from sklearn_sharpbalance.optim import OPTIMIZERS, SharpnessAwareOptimizer
@@ -34,6 +35,7 @@ __all__ = [
     "resolve_devices",
     "training_data",
 ]
+
 
 @dataclass(frozen=True)
 class Seeds:
@@ -113,7 +115,7 @@ def resolve_devices(device):
     """Names of the devices that members are spread over."""
     if isinstance(device, list | tuple):
         if not device:
-            raise InvalidInputError("device is an empty list. Name at least one device.")
+            raise InvalidInputError("device is an empty list. Name at least one.")
         return [resolve_device(one) for one in device]
     return [resolve_device(device)]
 
@@ -144,7 +146,9 @@ def build_net(params, nested, fmt, X, n_classes):
         For the statistics of the input.
     n_classes : int
     """
-    net = as_skorch_net(params["estimator"], fmt.shape, n_classes, nested)
+    net = as_skorch_net(
+        params["estimator"], fmt.shape, n_classes, nested, params["optimizer"]
+    )
     schedule = params["lr_schedule"]
     callbacks = list(params["callbacks"] or [])
     if isinstance(schedule, LRScheduler):
@@ -184,6 +188,10 @@ def make_settings(params: dict[str, Any], net, fmt, n_members):
         schedule = "constant" if is_net else "cosine"
     if isinstance(schedule, LRScheduler):
         schedule = "constant"  # the callback sets the rate
+    n_warmup = warmup_length(params["warmup_epochs"], net.max_epochs)
+    prune_epoch = None
+    if params["prune"]:
+        prune_epoch = n_warmup or net.max_epochs // 2
     return Settings(
         n_epochs=net.max_epochs,
         batch_size=net.batch_size,
@@ -193,4 +201,7 @@ def make_settings(params: dict[str, Any], net, fmt, n_members):
         transform=resolve_transform(params["train_transform"]),
         precision=resolve_precision(params["precision"], net.device, fmt),
         compile=net.module__compile,
+        prune=params["prune"],
+        prune_epoch=prune_epoch,
+        averaging=resolve_averaging(params["weight_averaging"]),
     )

@@ -36,19 +36,21 @@ class InputFormat:
         Shape of one sample as the user passes it.
     shape : tuple of int or None
         Shape of one sample as the module sees it; pictures have channels first.
+    dtype : str
+        "uint8" for pictures of bytes, else "float32".
     """
 
     kind: str
     given_shape: tuple[int, ...] | None
     shape: tuple[int, ...] | None
+    dtype: str = "float32"
 
     def to_module(self, X):
         """Batch of the user's layout in the module's layout."""
-        if self.kind != "pictures" or self.given_shape == self.shape:
-            return X
-        if len(self.given_shape) == 2:
-            return X[:, None]  # grey pictures without a channel axis
-        return np.ascontiguousarray(np.moveaxis(X, -1, 1))
+        if self.kind == "pictures" and self.given_shape != self.shape:
+            grey = len(self.given_shape) == 2  # without a channel axis
+            X = X[:, None] if grey else np.moveaxis(X, -1, 1)
+        return _usual_strides(X)
 
 
 def check_X(estimator, X, *, reset):
@@ -72,30 +74,42 @@ def check_X(estimator, X, *, reset):
     if isinstance(X, Mapping) and not issparse(X):  # some sparse matrices are both
         return _check_dict(X)
     X = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else X
-    keeps_bytes = getattr(X, "dtype", None) == np.uint8 and np.ndim(X) > 2
-    X = validate_data(
-        estimator,
-        X,
-        reset=reset,
-        dtype=np.uint8 if keeps_bytes else np.float32,
-        order="C",
-        allow_nd=True,
-        ensure_min_samples=1,
-    )
+    has_axes = getattr(X, "ndim", 2) > 2
+    keeps_bytes = has_axes and getattr(X, "dtype", None) == np.uint8
+    options = {
+        "dtype": np.uint8 if keeps_bytes else np.float32,
+        "order": "C",
+        "allow_nd": True,
+    }
+    if has_axes and not reset:
+        # Not by the length of the second axis: pictures may come in another layout.
+        X = check_array(X, input_name="X", estimator=estimator, **options)
+    else:
+        X = validate_data(estimator, X, reset=reset, **options)
     fmt = _array_format(X)
     return fmt.to_module(X), fmt
+
+
+def _usual_strides(X):
+    """The array in C order, with the strides that a new one would have.
+
+    Along axes of length one numpy leaves strides open, and torch reads from them
+    whether channels come last, which decides how it computes.
+    """
+    return np.ascontiguousarray(X).reshape(-1).reshape(X.shape)
 
 
 def _array_format(X):
     shape = X.shape[1:]
     if len(shape) == 1:
         return InputFormat("table", shape, shape)
+    dtype = str(X.dtype)
     if len(shape) == 2 and X.dtype == np.uint8:
-        return InputFormat("pictures", shape, (1, *shape))
+        return InputFormat("pictures", shape, (1, *shape), dtype)
     if len(shape) == 3 and shape[0] in PICTURE_CHANNELS:
-        return InputFormat("pictures", shape, shape)
+        return InputFormat("pictures", shape, shape, dtype)
     if len(shape) == 3 and shape[-1] in PICTURE_CHANNELS:
-        return InputFormat("pictures", shape, (shape[-1], *shape[:-1]))
+        return InputFormat("pictures", shape, (shape[-1], *shape[:-1]), dtype)
     if X.dtype == np.uint8:
         raise InvalidInputError(
             f"Pictures must be (N, H, W, C) or (N, C, H, W) with C in "
@@ -124,7 +138,8 @@ def _check_dataset(dataset):
             f"{type(x).__name__}. Give it a transform such as "
             "torchvision.transforms.v2.PILToTensor()."
         )
-    return dataset, InputFormat("dataset", tuple(x.shape), tuple(x.shape))
+    dtype = "uint8" if x.dtype in (torch.uint8, np.uint8) else "float32"
+    return dataset, InputFormat("dataset", tuple(x.shape), tuple(x.shape), dtype)
 
 
 def _check_dict(X):
@@ -133,7 +148,9 @@ def _check_dict(X):
     arrays = {}
     for key, value in X.items():
         value = value.detach().cpu().numpy() if torch.is_tensor(value) else value
-        array = check_array(value, allow_nd=True, ensure_2d=False, input_name=key)
+        array = check_array(
+            value, order="C", allow_nd=True, ensure_2d=False, input_name=key
+        )
         floating = np.issubdtype(array.dtype, np.floating)
         arrays[key] = array.astype(np.float32 if floating else array.dtype, copy=False)
     check_consistent_length(*arrays.values())

@@ -46,8 +46,8 @@ def named(name: str) -> Any:
     <class 'torch.nn.modules.activation.ReLU'>
     """
     if name in _OWN or name in _FACTORIES:
-        return _OWN.get(name) or _FACTORIES[name]
-    folder, _, last = name.rpartition(".")
+        return {**_OWN, **_FACTORIES}[name]
+    folder, _, last = str(name).rpartition(".")
     if folder not in _FOLDERS or not last.isidentifier() or last.startswith("_"):
         raise ValueError(f"it names {name!r}, which a file may not name.")
     found = getattr(importlib.import_module(folder), last, None)
@@ -58,17 +58,17 @@ def named(name: str) -> Any:
 
 def name_of(value: Any) -> str | None:
     """Name by which :func:`named` finds a class again; None if it does not."""
-    for table in (_OWN, _FACTORIES):
-        for name, known in table.items():
-            if known is value:
-                return name
+    for name, known in {**_OWN, **_FACTORIES}.items():
+        if known is value:
+            return name
     if not isinstance(value, type):
         return None
+    last = value.__name__
     for folder, kind in _FOLDERS.items():
         if issubclass(value, kind):
-            known = getattr(importlib.import_module(folder), value.__name__, None)
-            if known is value:
-                return f"{folder}.{value.__name__}"
+            found = getattr(importlib.import_module(folder), last, None)
+            if found is value:
+                return f"{folder}.{last}"
     return None
 
 

@@ -34,6 +34,10 @@ class NestedParamsMixin(BaseEstimator):
             k[len(prefix) :]: v for k, v in vars(self).items() if k.startswith(prefix)
         }
 
+    def _forget_nested(self, part):
+        for name in self._nested(part):
+            delattr(self, f"{part}__{name}")
+
     def get_params(self, deep=True):
         """Get the parameters of this estimator, kept nested ones included.
 
@@ -69,5 +73,8 @@ class NestedParamsMixin(BaseEstimator):
             is_kept = (separator and is_kept) or name == "nested"
             (kept if is_kept else direct)[name] = value
         super().set_params(**direct)
+        for part in self._nested_parts:
+            if hasattr(params.get(part), "set_params"):
+                self._forget_nested(part)  # an object brings its own
         self._keep_nested(kept)
         return self

@@ -28,7 +28,7 @@ from sklearn_sharpbalance.members.state import to_cpu
 
 __all__ = ["load", "save"]
 
-# Paths and numbers of processes of the machine that wrote a file mean nothing elsewhere.
+# What only has a meaning on the machine that wrote the file.
 MACHINE = ("n_jobs", "memory", "checkpoint_dir")
 # Fitted attributes that are stored in a form of their own.
 PARTS = {

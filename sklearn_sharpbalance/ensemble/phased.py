@@ -1,14 +1,12 @@
 """The fit that SharpBalance and its baselines share: phases over skorch members."""
 
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 
-from sklearn_sharpbalance.engine import EngineChoice, choose_engine
-from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS, Aggregation
+from sklearn_sharpbalance.engine import choose_engine
+from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.checkpoint import (
     FitCheckpoints,
@@ -21,7 +19,6 @@ from sklearn_sharpbalance.ensemble.early_stopping import (
 )
 from sklearn_sharpbalance.ensemble.fingerprint import data_fingerprint, describe
 from sklearn_sharpbalance.ensemble.fitting import (
-    Seeds,
     build_net,
     draw_seeds,
     hold_out,
@@ -29,12 +26,16 @@ from sklearn_sharpbalance.ensemble.fitting import (
     resolve_devices,
     training_data,
 )
-from sklearn_sharpbalance.ensemble.inputs import InputFormat
+from sklearn_sharpbalance.ensemble.job import (
+    FitJob,
+    _keeping_fitted_state,
+    _take_weights,
+)
 from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
 from sklearn_sharpbalance.ensemble.plan import Segment, plan_segments, warmup_length
+from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.ensemble.training import EnsembleState, Trainer
-from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members import MemberState, initial_state, restore
+from sklearn_sharpbalance.members import MemberState, initial_state
 from sklearn_sharpbalance.members.check import check_module
 from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.members.state import capture
@@ -51,7 +52,12 @@ class PhasedEnsemble(BaseDeepEnsemble):
     does not offer.
     """
 
-    _nested_parts = ("estimator", "sharpness", "selection", "aggregation")
+    _nested_parts: tuple[str, ...] = (
+        "estimator",
+        "sharpness",
+        "selection",
+        "aggregation",
+    )
 
     def _full_params(self):
         return self.get_params(deep=False)
@@ -255,6 +261,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             warmup_length(params["warmup_epochs"], n_epochs),
             reselect_every=params["reselect_every"],
             cut_every=1 if stopping else params["checkpoint_every"],
+            prune_epoch=job.trainer.settings.prune_epoch,
         )
         return remaining(segments, epoch)
 
@@ -277,7 +284,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.input_format_ = job.input_format
         self.net_ = trainer.net
         self.member_seeds_ = [member.seed for member in state.members]
-        self.estimators_ = [restore(trainer.net, member) for member in state.members]
+        self.estimators_ = [
+            final_net(trainer.net, member, trainer.data) for member in state.members
+        ]
         self.aggregation_ = job.aggregation
         self.predictors_ = job.aggregation.prepare(self.estimators_, trainer.data)
         self.sam_masks_ = trainer.masks(state)
@@ -285,47 +294,3 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.history_ = [member.history for member in state.members]
         self.engine_ = job.engine
         self.train_indices_ = trainer.data.rows
-
-
-@dataclass(frozen=True)
-class FitJob:
-    """Everything that a fit has settled before its first epoch."""
-
-    params: dict[str, Any]
-    trainer: Trainer
-    aggregation: Aggregation
-    seeds: Seeds
-    input_format: InputFormat
-    classes: np.ndarray
-    engine: EngineChoice
-    checkpoints: FitCheckpoints | None = None
-
-
-@contextmanager
-def _keeping_fitted_state(estimator):
-    """Leave what was fitted before untouched if the block fails."""
-
-    def fitted():
-        return {k: v for k, v in vars(estimator).items() if k.endswith("_")}
-
-    before = fitted()
-    try:
-        yield
-    except BaseException:
-        for name in fitted():
-            delattr(estimator, name)
-        vars(estimator).update(before)
-        raise
-
-
-def _take_weights(member, fitted):
-    """Start a member from fitted weights; statistics of the input stay its own."""
-    weights = {k: v for k, v in fitted.module.items() if k.startswith("module.")}
-    for key, value in weights.items():
-        if key not in member.module or member.module[key].shape != value.shape:
-            raise InvalidInputError(
-                f"warm_start=True goes on from the fitted weights, but {key!r} has "
-                f"shape {tuple(value.shape)} there and does not fit the new network or "
-                "data. Set warm_start=False."
-            )
-    member.module.update(weights)

@@ -7,18 +7,23 @@ from numbers import Integral
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.averaging import WeightAveraging
 
 __all__ = ["Segment", "Settings", "member_rho", "plan_segments", "warmup_length"]
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Epochs ``start`` to ``stop``; ``select`` draws the SAM sets anew before them."""
+    """Epochs ``start`` to ``stop``.
+
+    Before them ``prune`` sets small weights to zero, and ``select`` draws the SAM sets.
+    """
 
     name: str
     start: int
     stop: int
     select: bool = False
+    prune: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,9 @@ class Settings:
     transform: object = None
     precision: str = "float32"
     compile: bool | None = None
+    prune: float | None = None
+    prune_epoch: int | None = None
+    averaging: WeightAveraging | None = None
 
 
 def warmup_length(warmup_epochs, n_epochs):
@@ -53,7 +61,9 @@ def warmup_length(warmup_epochs, n_epochs):
     return int(warmup_epochs * n_epochs)
 
 
-def plan_segments(n_epochs, n_warmup, *, reselect_every=None, cut_every=None):
+def plan_segments(
+    n_epochs, n_warmup, *, reselect_every=None, cut_every=None, prune_epoch=None
+):
     """Cut a training into segments.
 
     Parameters
@@ -64,6 +74,8 @@ def plan_segments(n_epochs, n_warmup, *, reselect_every=None, cut_every=None):
     cut_every : int or None
         End a segment at least every so many epochs, so that something can look at
         the members in between (early stopping, checkpoints). Members do not notice.
+    prune_epoch : int or None
+        Prune the members before this epoch.
 
     Returns
     -------
@@ -72,8 +84,8 @@ def plan_segments(n_epochs, n_warmup, *, reselect_every=None, cut_every=None):
     Examples
     --------
     >>> plan_segments(4, 2)
-    [Segment(name='warmup', start=0, stop=2, select=False),
-     Segment(name='balanced', start=2, stop=4, select=True)]
+    [Segment(name='warmup', start=0, stop=2, select=False, prune=False),
+     Segment(name='balanced', start=2, stop=4, select=True, prune=False)]
     """
     selects = {n_warmup}
     if reselect_every is not None:
@@ -81,9 +93,17 @@ def plan_segments(n_epochs, n_warmup, *, reselect_every=None, cut_every=None):
     cuts = {0, n_epochs, *selects}
     if cut_every is not None:
         cuts.update(range(0, n_epochs, cut_every))
+    if prune_epoch is not None:
+        cuts.add(prune_epoch)
     edges = sorted(cut for cut in cuts if cut <= n_epochs)
     return [
-        Segment("balanced" if a >= n_warmup else "warmup", a, b, select=a in selects)
+        Segment(
+            "balanced" if a >= n_warmup else "warmup",
+            a,
+            b,
+            select=a in selects,
+            prune=a == prune_epoch,
+        )
         for a, b in pairwise(edges)
     ]
 

@@ -3,6 +3,8 @@
 import numpy as np
 import torch
 
+from sklearn_sharpbalance.autodiff import in_chunks
+from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
 from sklearn_sharpbalance.members import DeviceData, TrainingData
 from sklearn_sharpbalance.members.data import n_rows
 
@@ -14,6 +16,9 @@ PREDICT_BATCH = 2048
 def member_logits(nets, X):
     """Logits of each net, (M, N, C) float32.
 
+    Each batch goes to the device once and through all members there. A batch that
+    does not fit into the device's memory is halved.
+
     Parameters
     ----------
     nets : list of NeuralNetClassifier
@@ -21,25 +26,63 @@ def member_logits(nets, X):
     X : ndarray, dict of ndarray, or Dataset
         Laid out as the modules see it.
     """
-    return np.stack([net_logits(net, X) for net in nets])
+    if len({str(net.device) for net in nets}) > 1:
+        return np.concatenate([member_logits([net], X) for net in nets])
+    labels = np.zeros(n_rows(X), dtype=np.int64)
+    source = DeviceData(TrainingData(X, labels), nets[0].device)
+    forward = _stacked_forward(nets, source) or _forward_one_by_one(nets)
 
+    def predict(part):
+        rows = np.arange(len(labels))[part]
+        ((x, _),) = source.iterate(rows[None])
+        return forward(x).transpose(0, 1).cpu()  # (B, M, C)
 
-def net_logits(net, X, batch_size=PREDICT_BATCH):
-    """Logits of one net, (N, C) float32.
-
-    A net that returns probabilities (criterion ``NLLLoss``, skorch's convention)
-    gives their logarithm.
-    """
-    n = n_rows(X)
-    source = DeviceData(TrainingData(X, np.zeros(n, dtype=np.int64)), net.device)
-    was_training = net.module_.training
-    net.module_.eval()
-    parts = []
+    was_training = [net.module_.training for net in nets]
+    for net in nets:
+        net.module_.eval()
     with torch.inference_mode():
-        for x, _ in source.in_order(batch_size):
-            parts.append(net.infer(x).float())
-    net.module_.train(was_training)
-    logits = torch.cat(parts).cpu().numpy()
+        logits = in_chunks(predict, len(labels), PREDICT_BATCH, setting="batch")
+    for net, training in zip(nets, was_training):
+        net.module_.train(training)
+    return np.ascontiguousarray(logits.transpose(0, 1).numpy())
+
+
+def net_logits(net, X):
+    """Logits of one net, (N, C) float32."""
+    return member_logits([net], X)[0]
+
+
+def _forward_one_by_one(nets):
+    def forward(x):
+        return torch.stack([_logits(net, net.infer(x)) for net in nets])
+
+    return forward
+
+
+def _logits(net, output):
+    """Logits; the logarithm for a net that returns probabilities.
+
+    skorch's convention: with the criterion ``NLLLoss`` modules return probabilities.
+    """
+    output = output.float()
     if isinstance(net.criterion_, torch.nn.NLLLoss):
-        logits = np.log(np.maximum(logits, np.finfo(np.float32).tiny))
-    return logits
+        return output.clamp_min(torch.finfo(torch.float32).tiny).log()
+    return output
+
+
+def _stacked_forward(nets, source):
+    """All members in one batched product; None for members that do not stack."""
+    modules = [net.module_.module for net in nets]
+    layers = stackable_layers(modules[0])
+    same = len({type(module) for module in modules}) == 1
+    takes_logits = not isinstance(nets[0].criterion_, torch.nn.NLLLoss)
+    if layers is None or not same or not takes_logits or source.is_dataset:
+        return None
+    states = [module.state_dict() for module in modules]
+    network = StackedNetwork(layers, states, source.device)
+
+    def forward(x):
+        x = nets[0].module_.standardize(x).flatten(1)
+        return network(x.expand(len(nets), *x.shape))
+
+    return forward

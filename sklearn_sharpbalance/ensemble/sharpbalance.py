@@ -19,6 +19,7 @@ COMMON_CONSTRAINTS: dict = {
     "early_stopping": ["boolean", Interval(Integral, 1, None, closed="left")],
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "warm_start": ["boolean"],
+    "prune": [Interval(Real, 0, 1, closed="left"), None],
     "engine": [StrOptions({"auto", *ENGINES})],
     "precision": [StrOptions(PRECISIONS)],
     "n_jobs": [Integral, None],
@@ -96,6 +97,12 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     class_weight : dict, "balanced" or None, default=None
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
+    weight_averaging : {"uniform", "exponential"}, WeightAveraging or None, default=None
+        Let members predict with an average of their weights over the later epochs;
+        BatchNorm statistics are recomputed for it.
+    prune : float or None, default=None
+        Share of each member's weights to set to zero by magnitude when the warm-up
+        ends (half-way without one); they stay zero.
     engine : {"auto", "stacked", "graph", "skorch"}, default="auto"
         How members train; all engines give the same result. "stacked" trains MLP-like
         members as one batched computation; "graph" replays CUDA graphs, with members
@@ -206,6 +213,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         early_stopping=False,
         class_weight=None,
         warm_start=False,
+        weight_averaging=None,
+        prune=None,
         engine="auto",
         device="auto",
         precision="auto",
@@ -241,6 +250,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.early_stopping = early_stopping
         self.class_weight = class_weight
         self.warm_start = warm_start
+        self.weight_averaging = weight_averaging
+        self.prune = prune
         self.engine = engine
         self.device = device
         self.precision = precision

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from sklearn_sharpbalance.members.data import DeviceData, TrainingData
 from sklearn_sharpbalance.members.state import MemberState, restore, to_cpu, unfitted
 
 __all__ = [
+    "final_net",
     "greedy_soup",
     "held_out_accuracy",
     "mean_weights",
@@ -80,6 +82,25 @@ def greedy_soup(nets, data):
 def held_out_accuracy(net, valid: TrainingData) -> float:
     """Share of the held-out samples that a net gets right."""
     return float(np.mean(net_logits(net, valid.X).argmax(axis=1) == valid.y))
+
+
+def final_net(net, member, data):
+    """The net that a member predicts with: its last weights, or their average.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Settings shared by all members; not changed.
+    member : MemberState
+    data : TrainingData
+        For the BatchNorm statistics of an average.
+    """
+    average = member.extra.get("average")
+    if average is None:
+        return restore(net, member)
+    averaged = restore(net, replace(member, module=average["weights"]))
+    recompute_batch_statistics(averaged, data)
+    return averaged
 
 
 def mean_weights(nets: Sequence):

@@ -13,6 +13,7 @@ from sklearn_sharpbalance.members import (
     part_sizes,
     score_member,
 )
+from sklearn_sharpbalance.members.pruning import pruned_member
 
 __all__ = ["EnsembleState", "Trainer"]
 
@@ -76,6 +77,10 @@ class Trainer:
 
     def run(self, state: EnsembleState, segment: Segment, on_epoch=None):
         """Train all members through one segment; returns the new state."""
+        if segment.prune:
+            share = self.settings.prune
+            members = [pruned_member(member, share) for member in state.members]
+            state = replace(state, members=members)
         state = self._select(state, segment) if segment.select else state
         masks = self.masks(state, segment.name)
         phase = self._phase(segment, masks)
@@ -125,6 +130,9 @@ class Trainer:
             settings.transform,
             settings.precision,
             settings.compile,
+            pruned=settings.prune_epoch is not None
+            and segment.start >= settings.prune_epoch,
+            averaging=settings.averaging,
         )
 
 

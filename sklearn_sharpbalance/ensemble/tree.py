@@ -210,7 +210,7 @@ def decode(
     Raises
     ------
     Exception
-        ValueError, TypeError or KeyError if the JSON is not what :func:`encode` returns.
+        ValueError, TypeError or KeyError, if the JSON is not what :func:`encode` gives.
     """
     return _Decoder(entries, budget, special or {})(value)
 

@@ -100,9 +100,7 @@ _PROPER = {
 }
 
 
-def measure_predictions(
-    outputs: Outputs, y: Any, draws: Draws, stream: int = 0
-) -> Run:
+def measure_predictions(outputs: Outputs, y: Any, draws: Draws, stream: int = 0) -> Run:
     """Accuracy, calibration and diversity on clean samples.
 
     Parameters

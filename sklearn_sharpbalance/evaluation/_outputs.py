@@ -25,7 +25,8 @@ class Outputs(NamedTuple):
 
     def codes(self, y: Any) -> np.ndarray:
         """Column of each label, (N,)."""
-        return encode_labels(y, *self.proba.shape[::-1], self.classes, "X")
+        n_samples, n_classes = self.proba.shape
+        return encode_labels(y, n_classes, n_samples, self.classes, "X")
 
 
 def outputs_of(estimator: Any, X: Any) -> Outputs:

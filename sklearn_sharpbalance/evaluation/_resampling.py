@@ -98,6 +98,7 @@ class Draws:
                 waiting = np.concatenate([waiting, next(queue)])
             yield known, waiting[: len(known)]
             waiting = waiting[len(known) :]
+        next(queue, None)  # to its end, where small sets are kept
 
     def means(self, values: np.ndarray, *stream: int) -> np.ndarray:
         """Means (n_draws, K) over the drawn samples of K values a sample, (N, K)."""

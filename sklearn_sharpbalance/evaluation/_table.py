@@ -106,7 +106,9 @@ def markdown_table(
 
 def number(value: float, digits: int) -> str:
     """A number with so many decimals; a dash for one that is not there."""
-    return "–" if np.isnan(value) else f"{value:.{digits}f}"
+    if np.isnan(value):
+        return "–"
+    return f"{round(value, digits) + 0.0:.{digits}f}"  # no minus before a zero
 
 
 def _cell(value: Any, digits: int) -> str:

@@ -136,7 +136,7 @@ def check_scores(
 
 
 def _missing(outputs: Outputs) -> dict[str, str]:
-    missing = {}
+    missing: dict[str, str] = {}
     if outputs.member_logits is None:
         why = "it needs logits, from a method member_decision_function"
         missing |= dict.fromkeys(LOGIT_SCORES, why)
@@ -204,8 +204,12 @@ def _measured_auroc(
     return Measured(value, np.concatenate(parts))
 
 
-def as_foreign_sets(ood: Any) -> dict[str, Any]:
+def as_foreign_sets(ood: Any, X: Any) -> dict[str, Any]:
     """Names of foreign sets and their samples."""
     if ood is None:
         return {}
-    return dict(ood) if isinstance(ood, Mapping) else {"foreign": ood}
+    # Samples may be dictionaries themselves: of the keys that X has.
+    is_samples = isinstance(X, Mapping) and set(X) == set(ood)
+    if isinstance(ood, Mapping) and not is_samples:
+        return {str(name): samples for name, samples in ood.items()}
+    return {"foreign": ood}

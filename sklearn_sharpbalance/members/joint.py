@@ -224,7 +224,7 @@ def _end_epoch(team, epoch, losses, diversity):
             f"The diversity term became {diversity} in epoch {epoch + 1} at learning "
             f"rate {lr:g}. Lower lr or diversity_weight."
         )
-    if any(s.has_callbacks or s.valid is not None for s in team.sessions):
+    if any(session.looks_at_weights for session in team.sessions):
         team.write_weights()
     for session, loss in zip(team.sessions, losses):
         session.net.history.record("diversity_loss", diversity)

@@ -26,12 +26,11 @@ _DEFAULTS = {
     "lr": 0.1,
     "batch_size": 128,
     "max_epochs": 50,
-    "optimizer__momentum": 0.9,
-    "optimizer__weight_decay": 5e-4,
 }
+_SGD_DEFAULTS = {"optimizer__momentum": 0.9, "optimizer__weight_decay": 5e-4}
 
 
-def as_skorch_net(estimator, input_shape, n_classes, nested=None):
+def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None):
     """A fresh skorch net for what the user passed.
 
     Parameters
@@ -42,6 +41,9 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None):
     n_classes : int
     nested : dict, default=None
         ``estimator__...`` parameters, without the prefix.
+    optimizer : type or None, default=None
+        Optimizer of a net that is made here; None is SGD by the paper's recipe, whose
+        momentum and weight decay no other optimizer inherits.
 
     Returns
     -------
@@ -51,14 +53,15 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None):
     if isinstance(estimator, NeuralNetClassifier):
         net = clone(estimator)
     else:
-        net = _default_net(estimator, input_shape, n_classes)
+        optimizer = nested.get("optimizer", optimizer) or torch.optim.SGD
+        net = _default_net(estimator, input_shape, n_classes, optimizer)
     net.set_params(**nested)
     if not isinstance(net.module, nn.Module):
         _fill_sizes(net, input_shape, n_classes)
     return net
 
 
-def _default_net(estimator, input_shape, n_classes):
+def _default_net(estimator, input_shape, n_classes, optimizer):
     """The recipe of the paper around a module, or around a default network."""
     kwargs = {}
     if estimator is None:
@@ -79,8 +82,9 @@ def _default_net(estimator, input_shape, n_classes):
     return NeuralNetClassifier(
         estimator,
         criterion=nn.CrossEntropyLoss,
-        optimizer=torch.optim.SGD,
+        optimizer=optimizer,
         **_DEFAULTS,
+        **(_SGD_DEFAULTS if optimizer is torch.optim.SGD else {}),
         **{f"module__{key}": value for key, value in kwargs.items()},
     )
 
@@ -143,11 +147,13 @@ def member_net(
         verbose=0,
         **_wrap_optimizer(net.optimizer, sam),
     )
-    # Not by set_params, which fails on a net whose callbacks are "disable".
-    net.callbacks = [*_as_list(net.callbacks), *_as_list(callbacks)] or None
-    net.initialize_callbacks()
-    own = [name for name, _ in net.callbacks_ if name in _OWN_RECORDS]
-    return net.set_params(**{f"callbacks__{name}": None for name in own})
+    # As attributes: set_params would initialise callbacks that are not this net's own,
+    # and fails where callbacks are "disable".
+    more = clone(_as_list(callbacks), safe=False)
+    net.callbacks = [*_as_list(net.callbacks), *more] or None
+    for name in _OWN_RECORDS:
+        setattr(net, f"callbacks__{name}", None)
+    return net
 
 
 def _wrap_optimizer(optimizer, sam):

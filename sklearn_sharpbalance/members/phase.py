@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sklearn_sharpbalance.members.averaging import WeightAveraging
 from sklearn_sharpbalance.members.batches import PartSizes
 
 __all__ = ["Phase"]
@@ -36,6 +37,9 @@ class Phase:
         "float32", "tf32", "bf16" or "fp16".
     compile : bool or None
         Whether modules run through torch.compile; None leaves it to the engine.
+    pruned : bool
+        Whether weights that are zero at the start stay zero.
+    averaging : WeightAveraging or None
     """
 
     name: str
@@ -48,6 +52,8 @@ class Phase:
     transform: Callable[[Any], Any] | None = None
     precision: str = "float32"
     compile: bool | None = None
+    pruned: bool = False
+    averaging: WeightAveraging | None = None
 
     @property
     def last(self) -> bool:

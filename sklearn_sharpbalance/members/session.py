@@ -12,8 +12,10 @@ from skorch.callbacks import Callback, LRScheduler
 
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.exceptions import DivergenceError
+from sklearn_sharpbalance.members.averaging import updated_average
 from sklearn_sharpbalance.members.data import DeviceData
-from sklearn_sharpbalance.members.state import capture, restore
+from sklearn_sharpbalance.members.pruning import gradient_masks
+from sklearn_sharpbalance.members.state import capture, restore, to_cpu
 
 __all__ = ["MemberSession", "listeners"]
 
@@ -56,6 +58,10 @@ class MemberSession:
         for group in self.net.optimizer_.param_groups:
             # The name gives way where the base optimizer has a rho of its own.
             group["sam_rho" if "sam_rho" in group else "rho"] = phase.rho[state.index]
+        self.average = state.extra.get("average")
+        self.masks = {}
+        if phase.pruned:
+            self.masks = gradient_masks(self.net.module_.named_parameters())
         self.valid = data.valid and DeviceData(data.valid, self.net.device)
         self._datasets = {
             "dataset_train": self.net.get_dataset(data.X, data.y),
@@ -69,9 +75,11 @@ class MemberSession:
         self._started = 0.0
 
     @property
-    def has_callbacks(self):
+    def looks_at_weights(self):
         """Whether anybody looks at the net after an epoch."""
-        return bool(self.net.callbacks_)
+        return bool(
+            self.net.callbacks_ or self.valid is not None or self.phase.averaging
+        )
 
     def unscale(self):
         """Bring gradients of a scaled loss back to their own size."""
@@ -85,6 +93,18 @@ class MemberSession:
             self.scaler.update()
         else:
             self.net.optimizer_.descend()
+
+    def mask_gradients(self):
+        """Leave pruned weights where they are."""
+        if self.masks:
+            weights = dict(self.net.module_.named_parameters())
+            grads = [weights[name].grad for name in self.masks]
+            torch._foreach_mul_(grads, list(self.masks.values()))
+
+    def backward(self, loss):
+        """Gradients of a loss, scaled where fp16 wants it, masked where pruned."""
+        self.scaler.scale(loss).backward()
+        self.mask_gradients()
 
     def begin_epoch(self):
         """Open a record and tell the callbacks."""
@@ -111,6 +131,10 @@ class MemberSession:
         record["dur"] = time.perf_counter() - self._started
         for name, value in record.items():
             self.net.history.record(name, value)
+        averaging = self.phase.averaging
+        if averaging is not None and averaging.covers(epoch, self.phase.n_epochs):
+            weights = self.net.module_.state_dict()
+            self.average = updated_average(self.average, weights, averaging)
         self._tell_end()
         if self.on_epoch is not None:
             self.stopped |= self.on_epoch(self.state.index, self.net.history[-1])
@@ -160,6 +184,8 @@ class MemberSession:
         extra = {"callbacks": kept} if kept else {}
         if self.scaler.is_enabled():
             extra["scaler"] = self.scaler.state_dict()
+        if self.average is not None:
+            extra["average"] = to_cpu(self.average)
         return capture(self.net, self.state, extra=extra, stopped=self.stopped)
 
     def _resume_callbacks(self):
@@ -167,14 +193,26 @@ class MemberSession:
         kept = self.state.extra.get("callbacks", {})
         resumed = []
         for name, callback in self.net.callbacks_:
-            if name in kept and not isinstance(callback, LRScheduler):
+            if isinstance(callback, LRScheduler):
+                self._resume_scheduler(callback, kept.get(name))
+            elif name in kept:
                 callback = kept[name]
             else:
                 callback.on_train_begin(self.net, X=self.data.X, y=self.data.y)
-                if name in kept:
-                    callback.lr_scheduler_.load_state_dict(kept[name])
             resumed.append((name, callback))
         self.net.callbacks_ = resumed
+
+    def _resume_scheduler(self, callback, kept):
+        """Make a scheduler on this net's optimizer, in the state it was in."""
+        groups = self.net.optimizer_.param_groups
+        before = [{k: v for k, v in g.items() if k != "params"} for g in groups]
+        callback.on_train_begin(self.net, X=self.data.X, y=self.data.y)
+        if kept is not None:
+            callback.lr_scheduler_.load_state_dict(dict(kept))
+        if self.state.optimizer is not None:
+            # Schedulers take a step when they are made. This one was made before.
+            for group, values in zip(groups, before):
+                group.update(values)
 
 
 def listeners(net, prefix):

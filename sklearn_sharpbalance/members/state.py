@@ -100,7 +100,8 @@ def restore(net, state):
     for group in net.optimizer_.param_groups:
         group["initial_lr"] = group["lr"]
     if state.optimizer is not None:
-        net.optimizer_.load_state_dict(state.optimizer)
+        # A copy: torch takes tensors over as they are, and steps change them in place.
+        net.optimizer_.load_state_dict(to_cpu(state.optimizer))
     return net
 
 

@@ -94,7 +94,7 @@ def train_batch(session, source, x, rows, share):
         len(share),
         sam_share=weight[: phase.sizes.sam].sum() * session.scaler.get_scale(),
         module=net.module_,
-        backward=lambda loss: session.scaler.scale(loss).backward(),
+        backward=session.backward,
         descend=session.descend,
         before_update=tell_gradients if session.hears_gradients else None,
     )

@@ -39,9 +39,7 @@ def test_keywords_reach_the_inner_module_as_they_are():
 def test_statistics_travel_with_the_weights():
     mean, scale = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
     module = MemberModule(MLP, mean, scale, n_features=2, n_classes=3)
-    twin = MemberModule(
-        MLP, torch.zeros(2), torch.ones(2), n_features=2, n_classes=3
-    )
+    twin = MemberModule(MLP, torch.zeros(2), torch.ones(2), n_features=2, n_classes=3)
     twin.load_state_dict(module.state_dict())
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     assert twin(x).equal(module(x))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
 from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
 
 from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance.exceptions import DivergenceError
@@ -74,24 +75,21 @@ class Dropping(nn.Module):
 class Recorder(Callback):
     """Writes down what it hears."""
 
-    def __init__(self, heard=None):
-        self.heard = heard
-
     def initialize(self):
-        self.heard = []
+        self.heard_ = []
         return self
 
     def on_train_begin(self, net, X=None, y=None, **kwargs):
-        self.heard.append("train begins")
+        self.heard_.append("train begins")
 
     def on_train_end(self, net, X=None, y=None, **kwargs):
-        self.heard.append("train ends")
+        self.heard_.append("train ends")
 
     def on_epoch_begin(self, net, dataset_train=None, dataset_valid=None, **kwargs):
-        self.heard.append("epoch begins")
+        self.heard_.append("epoch begins")
 
     def on_epoch_end(self, net, dataset_train=None, dataset_valid=None, **kwargs):
-        self.heard.append(f"epoch {net.history[-1, 'epoch']} ends")
+        self.heard_.append(f"epoch {net.history[-1, 'epoch']} ends")
 
 
 STEP_LR = {"policy": "StepLR", "step_size": 1, "gamma": 0.5}
@@ -118,6 +116,57 @@ def test_cutting_a_phase_changes_nothing(module, callbacks, cuts):
     assert len(whole.history) == len(cut.history) == N_EPOCHS
 
 
+def falling(epoch):
+    return 1 / (1 + epoch)
+
+
+SCHEDULERS = {
+    "lambda": {"policy": "LambdaLR", "lr_lambda": falling},
+    "plateau": {
+        "policy": "ReduceLROnPlateau",
+        "monitor": "train_loss",
+        "patience": 0,
+        "threshold": 0.5,  # the loss would have to halve
+    },
+    "cosine": {"policy": "CosineAnnealingLR", "T_max": 4},
+    "one cycle": {
+        "policy": OneCycleLR,
+        "max_lr": 0.2,
+        "total_steps": 3 * N_EPOCHS + 1,
+        "step_every": "batch",
+    },
+    "cyclic": {
+        "policy": "CyclicLR",
+        "base_lr": 0.01,
+        "max_lr": 0.2,
+        "step_size_up": 2,
+        "step_every": "batch",
+    },
+    "warm restart": {"policy": "WarmRestartLR", "base_period": 2},
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_cutting_a_phase_changes_nothing_for_any_scheduler(kind):
+    net = make_net([("schedule", LRScheduler(**SCHEDULERS[kind]))])
+    whole, cut = train(net, table()), train(net, table(), (0, 1, 3, N_EPOCHS))
+    rates = [row["lr"] for row in whole.history]
+    assert [row["lr"] for row in cut.history] == rates
+    assert len(set(rates)) > 1
+    for key, value in whole.module.items():
+        assert value.equal(cut.module[key]), key
+
+
+def test_a_state_can_be_trained_from_twice():
+    net = make_net([("schedule", LRScheduler(**SCHEDULERS["cyclic"]))])
+    state = train(net, table(), (0, 2))
+    sizes = part_sizes(np.zeros((1, 48), dtype=bool), 16)
+    phase = Phase("balanced", 2, 4, 4, sizes, (0.0,), constant)
+    nobody = np.zeros(48, dtype=bool)
+    one, two = (train_member(net, state, table(), phase, nobody) for _ in range(2))
+    assert all(value.equal(two.module[key]) for key, value in one.module.items())
+
+
 def test_training_does_not_change_the_state_it_starts_from():
     data, net = table(), make_net()
     state = initial_state(net, 0, seed=3)
@@ -136,22 +185,22 @@ def test_callbacks_live_through_all_phases(cuts):
     expected = ["train begins"]
     for line in epochs:
         expected += ["epoch begins", line]
-    assert state.extra["callbacks"]["heard"].heard == [*expected, "train ends"]
+    assert state.extra["callbacks"]["heard"].heard_ == [*expected, "train ends"]
 
 
 class BatchWatcher(Callback):
     """Keeps what is said about batches and gradients."""
 
     def initialize(self):
-        self.batches, self.norms = [], []
+        self.batches_, self.norms_ = [], []
         return self
 
     def on_batch_end(self, net, batch=None, training=False, **kwargs):
         x, y = batch
-        self.batches.append((training, len(x), len(y), tuple(kwargs["y_pred"].shape)))
+        self.batches_.append((training, len(x), len(y), tuple(kwargs["y_pred"].shape)))
 
     def on_grad_computed(self, net, named_parameters, **kwargs):
-        self.norms.append(sum(float(p.grad.norm()) for _, p in named_parameters))
+        self.norms_.append(sum(float(p.grad.norm()) for _, p in named_parameters))
 
 
 def test_callbacks_hear_of_batches_and_gradients():
@@ -161,9 +210,9 @@ def test_callbacks_hear_of_batches_and_gradients():
     watcher = train(net, data, (0, 2), mask=mask).extra["callbacks"]["watch"]
     training = [(True, 16, 16, (16, 3))] * 3
     held_out = [(False, 10, 10, (10, 3))]
-    assert watcher.batches == (training + held_out) * 2
-    assert len(watcher.norms) == 6
-    assert min(watcher.norms) > 0
+    assert watcher.batches_ == (training + held_out) * 2
+    assert len(watcher.norms_) == 6
+    assert min(watcher.norms_) > 0
 
 
 def test_records_of_the_held_out_part_are_those_of_the_member():
@@ -174,7 +223,8 @@ def test_records_of_the_held_out_part_are_those_of_the_member():
     row = state.history[-1]
     loss = nn.functional.cross_entropy(logits, y).item()
     assert row["valid_loss"] == pytest.approx(loss, rel=1e-5)
-    assert row["valid_acc"] == (logits.argmax(1) == y).float().mean().item()
+    accuracy = (logits.argmax(1) == y).double().mean().item()
+    assert row["valid_acc"] == pytest.approx(accuracy)
 
 
 def test_skorchs_scoring_sees_the_held_out_part():
@@ -183,6 +233,13 @@ def test_skorchs_scoring_sees_the_held_out_part():
     state = train(make_net([("mine", scoring)]), data)
     for row in state.history:
         assert row["mine"] == pytest.approx(row["valid_acc"])
+
+
+def test_callbacks_that_the_user_holds_stay_as_they_are():
+    mine = [("heard", Recorder()), ("schedule", LRScheduler(**STEP_LR))]
+    before = [dict(vars(callback)) for _, callback in mine]
+    train(make_net(mine), table(), (0, 1))
+    assert [vars(callback) for _, callback in mine] == before
 
 
 def test_a_scheduler_of_skorch_sets_the_rate():
@@ -211,7 +268,7 @@ def test_early_stopping_of_skorch_ends_this_member():
     net = make_net([("stop", stopper)])
     state = train(net, table(), (0, 3, 6))
     assert state.stopped
-    assert len(state.history) == 1
+    assert len(state.history) == 2
 
 
 class Interrupter(Callback):
@@ -247,5 +304,7 @@ def test_the_listener_is_told_and_can_stop_the_member():
 def test_a_loss_that_is_no_number_stops_with_a_remedy():
     data = table()
     data = replace(data, X=data.X * 1e20)
-    with pytest.raises(DivergenceError, match=r"member 0 .* epoch 1 .* Lower lr or rho"):
+    with pytest.raises(
+        DivergenceError, match=r"member 0 .* epoch 1 .* Lower lr or rho"
+    ):
         train(make_net(lr=1e30), data)

@@ -62,7 +62,9 @@ def losses_of(module, x, y):
     """The loss of a slice as engines give it: samples weigh 1/B each."""
 
     def loss_of(part):
-        return nn.functional.cross_entropy(module(x[part]), y[part], reduction="sum") / N
+        return (
+            nn.functional.cross_entropy(module(x[part]), y[part], reduction="sum") / N
+        )
 
     return loss_of
 

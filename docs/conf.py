@@ -1,0 +1,122 @@
+"""The documentation site: ``sphinx-build -W -b html docs docs/_build/html``.
+
+Nothing is downloaded at build time, and the pages need no network: formulas become
+MathML, which browsers draw by themselves.
+"""
+
+import os
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+sys.path[:0] = [str(ROOT), str(HERE / "_ext")]
+
+# Notebooks live with the examples; Sphinx reads sources below its own folder only.
+for notebook in (ROOT / "examples").glob("*.ipynb"):
+    shutil.copy2(notebook, HERE / "notebooks")
+
+import sklearn_sharpbalance
+
+# Project ---------------------------------------------------------------------------
+
+project = "sklearn-sharpbalance"
+author = "the sklearn-sharpbalance developers"
+project_copyright = author
+version = release = sklearn_sharpbalance.__version__
+
+# Sources ---------------------------------------------------------------------------
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "sphinx_gallery.gen_gallery",
+    "myst_nb",
+    "mathml",
+]
+exclude_patterns = [
+    "_build",
+    "**.ipynb_checkpoints",
+    "auto_examples/*.ipynb",  # sphinx-gallery writes one beside every example
+    "auto_examples/*.py",
+    "sg_execution_times.rst",
+    "auto_examples/sg_execution_times.rst",
+]
+templates_path = ["_templates"]
+suppress_warnings = ["config.cache"]  # functions in sphinx_gallery_conf
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # the outputs in the files are shown; tests run them
+
+# API -------------------------------------------------------------------------------
+
+autosummary_generate = True
+autosummary_imported_members = True
+autodoc_typehints = "none"  # types stand in the docstrings, with shapes
+numpydoc_show_class_members = False  # the class template lists them
+numpydoc_xref_param_type = False
+default_role = None
+
+# Gallery ---------------------------------------------------------------------------
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+warnings.filterwarnings("ignore", message=".*non-interactive.*", category=UserWarning)
+
+EXAMPLES_ORDER = [
+    "plot_quickstart.py",
+    "plot_compare_methods_digits.py",
+    "plot_evaluate_report.py",
+    "plot_subset_overlap.py",
+    "plot_loss_landscape.py",
+    "plot_theory_bounds.py",
+    "plot_custom_scorer_and_selector.py",
+    "plot_finetune_frozen_trunk_sed.py",
+    "plot_text_classification.py",
+]
+
+
+def example_order(name):
+    """Place of an example in the gallery; those without one come last, by name."""
+    known = EXAMPLES_ORDER
+    return (known.index(name) if name in known else len(known), name)
+
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "filename_pattern": r"/plot_",
+    "within_subsection_order": "conf.example_order",
+    "nested_sections": False,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "min_reported_time": 1e9,
+    "plot_gallery": True,
+    "abort_on_example_error": True,
+    "doc_module": ("sklearn_sharpbalance",),
+    "reference_url": {"sklearn_sharpbalance": None},
+    "matplotlib_animations": False,
+}
+
+# HTML ------------------------------------------------------------------------------
+
+html_theme = "pydata_sphinx_theme"
+html_title = "sklearn-sharpbalance"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_math_renderer = "mathml"
+html_show_sourcelink = False
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": ["sphinx-version"],
+}
+html_sidebars = {"index": []}

@@ -1,0 +1,95 @@
+"""Dots with intervals on horizontal lines, one for each method."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sklearn_sharpbalance.plotting._base import tidy
+
+__all__ = [
+    "Dot",
+    "axes",
+    "draw_dots",
+    "height",
+    "legend_above",
+    "method_axis",
+    "row_dots",
+]
+
+WIDTH = 5.4  # inches: text of 10 points is still read on the width of a phone
+
+
+def axes(inches: float, n_columns: int = 1) -> tuple[Any, Any]:
+    """A figure of its own: neither pyplot's state nor its backend is touched."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, inches), layout="constrained")
+    return figure, figure.subplots(1, n_columns, sharey=n_columns > 1)
+
+
+def height(n_rows: int) -> float:
+    """Inches of a figure with so many lines."""
+    return 1.3 + 0.42 * n_rows
+
+
+class Dot(NamedTuple):
+    """A value and its interval, at the height of a line."""
+
+    at: float
+    value: float
+    low: float
+    high: float
+
+
+def draw_dots(
+    ax: Any, dots: Sequence[Dot], color: str, shape: str = "o", filled: bool = True
+) -> Any:
+    """Values with their intervals, on horizontal lines."""
+    x, y = np.array([d.value for d in dots]), np.array([d.at for d in dots])
+    for dot in dots:
+        if not np.isnan(dot.low):
+            ax.plot([dot.low, dot.high], [dot.at] * 2, color=color, lw=1.6, alpha=0.7)
+    face = color if filled else "white"
+    look = {"facecolors": face, "edgecolors": color, "linewidths": 1.4, "zorder": 3}
+    return ax.scatter(x, y, s=48, marker=shape, **look)
+
+
+def row_dots(
+    report: Any, metric: str, part: str, detail: str, shift: float = 0.0
+) -> Iterator[Dot]:
+    """One number of each method that has it."""
+    for i, method in enumerate(report.methods):
+        if report.has(method, metric, part, detail):
+            row = report.row(method, metric, part, detail)
+            yield Dot(i + shift, row["mean"], row["low"], row["high"])
+
+
+def method_axis(ax: Any, names: Sequence[str]) -> None:
+    """Names of the lines, the first at the top."""
+    ax.set_yticks(range(len(names)), labels=[_wrapped(name) for name in names])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    tidy(ax, grid="x")
+
+
+def _wrapped(name: str) -> str:
+    from textwrap import fill
+
+    return fill(name, 18, break_long_words=False)
+
+
+def legend_above(
+    ax: Any, handles: Any, labels: Sequence[str], columns: int = 2
+) -> None:
+    ax.legend(
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0.2,
+        columnspacing=1.2,
+        handletextpad=0.3,
+    )

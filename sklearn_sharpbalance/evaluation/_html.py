@@ -1,0 +1,249 @@
+"""A report as one page of HTML that needs nothing else."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from sklearn_sharpbalance.evaluation._figures import Picture, figures
+from sklearn_sharpbalance.evaluation._measures import METRICS, Key
+from sklearn_sharpbalance.evaluation._table import number
+from sklearn_sharpbalance.evaluation._text import decimals, spread_of
+
+__all__ = ["fragment", "page"]
+
+DIGITS = 3
+SECTIONS = {
+    "accuracy": (
+        "Accuracy and calibration",
+        ("accuracy", "nll", "brier", "ece", "aurc"),
+    ),
+    "diversity": (
+        "Diversity and flatness",
+        ("eir", "der", "disagreement", "variance", "kl", "sharpness"),
+    ),
+    "corruption": ("Corruptions", ("corrupted_accuracy",)),
+    "ood": ("Foreign samples", ("ood_auroc",)),
+    "cost": ("Cost", ("epochs", "gradient_passes")),
+}
+STYLE = """
+:root { color-scheme: light; }
+.evaluation { font: 16px/1.5 system-ui, sans-serif; color: #1b1f24; }
+.evaluation h1 { font-size: 1.6rem; margin: 0 0 .3rem; }
+.evaluation h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; }
+.evaluation p { max-width: 44rem; margin: .4rem 0; }
+.evaluation .quiet { color: #57606a; font-size: .9rem; }
+.evaluation .scroll { overflow-x: auto; margin: .8rem 0; }
+.evaluation table { border-collapse: collapse; font-size: .9rem;
+  font-variant-numeric: tabular-nums; }
+.evaluation th, .evaluation td { padding: .35rem .6rem; text-align: right;
+  border-bottom: 1px solid #d8dee4; vertical-align: top; white-space: nowrap; }
+.evaluation thead th { border-bottom: 2px solid #57606a; text-align: center; }
+.evaluation th.method { position: sticky; left: 0; background: #fff;
+  text-align: left; white-space: normal; min-width: 6.5rem; }
+.evaluation td.first { border-left: 1px solid #d8dee4; }
+.evaluation td small { display: block; color: #57606a; }
+.evaluation td.best { background: #e7f3ea; font-weight: 600; }
+.evaluation td.best small { font-weight: 400; }
+.evaluation .figures { display: grid; gap: 1.2rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+.evaluation figure { margin: 0; max-width: 34rem; }
+.evaluation img { width: 100%; height: auto; display: block; }
+.evaluation figcaption { font-size: .85rem; color: #57606a; }
+.evaluation dt { font-weight: 600; margin-top: .5rem; }
+.evaluation dd { margin: 0; max-width: 44rem; }
+"""
+PAGE_STYLE = (
+    "body { margin: 0 auto; padding: 1rem; max-width: 72rem; background: #fff; }"
+)
+
+
+def page(report: Any, title: str) -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>",
+            f"<style>{PAGE_STYLE}{STYLE}</style>",
+            "</head>",
+            "<body>",
+            '<main class="evaluation">',
+            f"<h1>{escape(title)}</h1>",
+            f'<p class="quiet">{_summary(report)}</p>',
+            *_sections(report, figures(report)),
+            *_glossary(report),
+            "</main>",
+            "</body>",
+            "</html>\n",
+        ]
+    )
+
+
+def fragment(report: Any) -> str:
+    """Tables without figures, for a notebook."""
+    parts = [f'<p class="quiet">{_summary(report)}</p>', *_sections(report, [])]
+    return f'<div class="evaluation"><style>{STYLE}</style>{"".join(parts)}</div>'
+
+
+def _summary(report: Any) -> str:
+    n_runs = {len(runs) for runs in report.runs.values()}
+    runs = f"{min(n_runs)} to {max(n_runs)}" if len(n_runs) > 1 else f"{max(n_runs)}"
+    spread = (
+        "Beside a mean stands the standard deviation over runs."
+        if max(n_runs) > 1
+        else f"In brackets: {100 * report.confidence:g} % bootstrap interval over "
+        "samples."
+    )
+    return (
+        f"{_count(len(report.methods), 'method')}, {runs} "
+        f"run{'s' if n_runs != {1} else ''} of each, {report.n_samples} test samples. "
+        f"{spread} The best value of a column is shaded."
+    )
+
+
+def _count(n: int, thing: str) -> str:
+    return f"{n} {thing}{'' if n == 1 else 's'}"
+
+
+def _sections(report: Any, pictures: Sequence[Picture]) -> Iterable[str]:
+    if report.ranking is not None:
+        yield "<section>"
+        yield f"<h2>Ranking by {escape(report.ranking.metric)}</h2>"
+        yield _figures([p for p in pictures if p.section == "ranking"])
+        yield _ranking_table(report.ranking)
+        yield "</section>"
+    for name, (heading, metrics) in SECTIONS.items():
+        keys = [key for key in report.keys_ if key.metric in metrics]
+        if not keys:
+            continue
+        yield "<section>"
+        yield f"<h2>{escape(heading)}</h2>"
+        yield _figures([p for p in pictures if p.section == name])
+        yield _table(report, keys)
+        yield "</section>"
+
+
+def _figures(pictures: Sequence[Picture]) -> str:
+    if not pictures:
+        return ""
+    items = [
+        f'<figure><img alt="{escape(p.caption)}" src="data:image/png;base64,{p.data}">'
+        f"<figcaption>{escape(p.caption)}</figcaption></figure>"
+        for p in pictures
+    ]
+    return f'<div class="figures">{"".join(items)}</div>'
+
+
+def _table(report: Any, keys: Sequence[Key]) -> str:
+    """A row per method; members and ensemble of a number side by side."""
+    groups: dict[tuple[str, str], list[Key]] = {}
+    for key in keys:
+        groups.setdefault((key.metric, key.detail), []).append(key)
+    top, below = ['<th rowspan="2" scope="col" class="method">Method</th>'], []
+    for (metric, detail), of_group in groups.items():
+        heading = escape(_heading(metric, detail))
+        top.append(f'<th colspan="{len(of_group)}" scope="colgroup">{heading}</th>')
+        below += [f'<th scope="col">{key.part}</th>' for key in of_group]
+    rows = []
+    firsts = {of_group[0] for of_group in groups.values()}
+    best = {key: _best(report, key) for key in keys}
+    places = {key: _places(report, key) for key in keys}
+    for method in report.methods:
+        cells = [
+            _cell(report, method, key, places[key], key in firsts, method in best[key])
+            for key in keys
+        ]
+        rows.append(_row(method, cells))
+    head = f"<thead><tr>{''.join(top)}</tr><tr>{''.join(below)}</tr></thead>"
+    body = f"<tbody>{''.join(rows)}</tbody>"
+    return f'<div class="scroll" tabindex="0"><table>{head}{body}</table></div>'
+
+
+def _row(method: str, cells: Iterable[str]) -> str:
+    name = f'<th scope="row" class="method">{escape(method)}</th>'
+    return f"<tr>{name}{''.join(cells)}</tr>"
+
+
+def _heading(metric: str, detail: str) -> str:
+    found = METRICS[metric]
+    detail = detail[:1].upper() + detail[1:]
+    return found._replace(label=detail or found.label).arrow
+
+
+def _cell(
+    report: Any, method: str, key: Key, places: int, first: bool, best: bool
+) -> str:
+    names = [name for name, on in (("first", first), ("best", best)) if on]
+    look = f' class="{" ".join(names)}"' if names else ""
+    if not report.has(method, *key):
+        return f"<td{look}>–</td>"
+    row = report.row(method, *key)
+    spread = spread_of(row, places, "auto")
+    small = f"<small>{escape(spread)}</small>" if spread else ""
+    return f"<td{look}>{number(row['mean'], places)}{small}</td>"
+
+
+def _places(report: Any, key: Key) -> int:
+    """Decimals of a column."""
+    methods = [method for method in report.methods if report.has(method, *key)]
+    return decimals([report.row(method, *key)["mean"] for method in methods], DIGITS)
+
+
+def _best(report: Any, key: Key) -> set[str]:
+    """Methods with the best value of a column, where one is better than another."""
+    better = METRICS[key.metric].better
+    methods = [method for method in report.methods if report.has(method, *key)]
+    if better == 0 or len(methods) < 2:
+        return set()
+    values = np.array([report.row(method, *key)["mean"] for method in methods])
+    top = (better * values).max()
+    best = {m for m, value in zip(methods, better * values) if value == top}
+    return best if len(best) < len(methods) else set()
+
+
+def _ranking_table(ranking: Any) -> str:
+    heads = ["Mean", "Mean rank", "Difference to the best", "Best in"]
+    places = decimals(ranking["mean"], DIGITS)
+    rows = []
+    for i in range(ranking.n_rows):
+        rank = _with_limits(ranking, "rank", i, 2)
+        difference = _with_limits(ranking, "difference", i, places) if i else "–"
+        share = ranking["best_share"][i]
+        best = "–" if np.isnan(share) else f"{100 * share:.0f} % of draws"
+        mean = number(ranking["mean"][i], places)
+        cells = [f"<td>{text}</td>" for text in (mean, rank, difference, best)]
+        rows.append(_row(str(ranking["method"][i]), cells))
+    head = '<th scope="col" class="method">Method</th>'
+    head += "".join(f'<th scope="col">{name}</th>' for name in heads)
+    return (
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _with_limits(ranking: Any, column: str, i: int, digits: int) -> str:
+    value = number(ranking[column][i], digits)
+    low, high = ranking[f"{column}_low"][i], ranking[f"{column}_high"][i]
+    if np.isnan(low):
+        return value
+    return f"{value}<small>[{number(low, digits)}, {number(high, digits)}]</small>"
+
+
+def _glossary(report: Any) -> Iterable[str]:
+    yield "<section><h2>What the numbers mean</h2><dl>"
+    for name in dict.fromkeys(key.metric for key in report.keys_):
+        metric = METRICS[name]
+        better = {1: " Larger is better.", -1: " Smaller is better.", 0: ""}
+        text = escape(metric.meaning + better[metric.better])
+        yield f"<dt>{escape(metric.label)}</dt><dd>{text}</dd>"
+    yield (
+        "</dl><p>Members: the mean of their own values. Intervals draw the test "
+        "samples with replacement, the same for all methods; they say nothing about "
+        "other trainings, which the standard deviation over runs is about.</p>"
+        "</section>"
+    )

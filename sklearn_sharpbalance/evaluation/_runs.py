@@ -1,0 +1,178 @@
+"""Measuring several fitted classifiers on the same samples."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sklearn_sharpbalance.corruption import SEVERITIES
+from sklearn_sharpbalance.corruption._random import resolve_seed
+from sklearn_sharpbalance.evaluation._measures import (
+    Key,
+    Measured,
+    Run,
+    measure_predictions,
+)
+from sklearn_sharpbalance.evaluation._outputs import outputs_of
+from sklearn_sharpbalance.evaluation._resampling import Draws
+from sklearn_sharpbalance.evaluation.corruption import (
+    CorruptionAccuracy,
+    corruption_hits,
+    measure_corruption,
+)
+from sklearn_sharpbalance.evaluation.ood import as_foreign_sets, measure_ood
+from sklearn_sharpbalance.evaluation.report import EvaluationReport
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import (
+    CalibrationBins,
+    adaptive_sharpness,
+    calibration_curve_bins,
+)
+from sklearn_sharpbalance.metrics.scorers import last_step
+
+__all__ = ["RunResult", "Study", "as_seed", "make_report", "measure_runs"]
+
+SHARPNESS_STREAM = 10_000
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is measured, and how."""
+
+    corruptions: Any = None
+    severities: Sequence[int] = SEVERITIES
+    ood: Any = None
+    sharpness: bool | Mapping | Callable = False
+    confidence: float = 0.95
+    random_state: int = 0
+
+    def __post_init__(self):
+        if not 0 < self.confidence < 1:
+            raise InvalidInputError(
+                f"confidence must lie between 0 and 1, got {self.confidence!r}."
+            )
+
+    @property
+    def kinds(self) -> Iterable | None:
+        """Kinds of corruption as the functions that make them take it."""
+        everything = self.corruptions is True or isinstance(self.corruptions, str)
+        if isinstance(self.corruptions, str) and self.corruptions != "all":
+            return [self.corruptions]
+        return None if everything else self.corruptions
+
+
+class RunResult(NamedTuple):
+    """One classifier on one set of samples."""
+
+    numbers: Run
+    calibration: CalibrationBins
+    corruption: CorruptionAccuracy | None
+
+
+def as_seed(random_state: Any) -> int:
+    """A seed that every generator takes, from anything that can be a random state."""
+    return resolve_seed(random_state) % 2**32
+
+
+def measure_runs(
+    estimators: Sequence[Any],
+    X: Any,
+    y: Any,
+    study: Study,
+    draws: Draws,
+    *,
+    X_train: Any = None,
+    y_train: Any = None,
+    stream: int = 0,
+) -> list[RunResult]:
+    """Measure fitted classifiers on the same samples.
+
+    Parameters
+    ----------
+    estimators : sequence of fitted classifiers
+    X, y : array-likes
+    study : Study
+    draws : Draws
+    X_train, y_train : array-likes, default=None
+        Where sharpness is measured; ``X`` and ``y`` if None.
+    stream : int, default=0
+        Which set of samples it is, so that different sets are drawn independently.
+    """
+    hits: Sequence[Any] = [None] * len(estimators)
+    if study.corruptions is not None and study.corruptions is not False:
+        seed = study.random_state
+        hits = corruption_hits(estimators, X, y, study.kinds, study.severities, seed)
+    foreign = as_foreign_sets(study.ood, X)
+    X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
+    results = []
+    for estimator, hit in zip(estimators, hits):
+        outputs = outputs_of(estimator, X)
+        numbers = measure_predictions(outputs, y, draws, stream)
+        if study.sharpness is not False:
+            numbers |= _measure_sharpness(
+                estimator, X_train, y_train, study, draws, stream
+            )
+        if hit is not None:
+            numbers |= measure_corruption(hit, draws, stream)
+        if foreign:
+            outside = {name: outputs_of(estimator, s) for name, s in foreign.items()}
+            numbers |= measure_ood(outputs, outside, draws, stream)
+        bins = calibration_curve_bins(outputs.codes(y), outputs.proba)
+        accuracy = None if hit is None else hit.accuracy()
+        results.append(RunResult(numbers, bins, accuracy))
+    return results
+
+
+def _measure_sharpness(
+    estimator: Any, X: Any, y: Any, study: Study, draws: Draws, stream: int
+) -> Run:
+    """Mean sharpness of the members; draws are over the batches it is measured on."""
+    key = Key("sharpness", "members")
+    if callable(study.sharpness):
+        return {key: Measured(float(np.mean(study.sharpness(estimator, X, y))))}
+    model, X = last_step(estimator, X)
+    nets = getattr(model, "estimators_", [model])
+    nets = nets.ravel() if isinstance(nets, np.ndarray) else nets
+    if not all(hasattr(net, "module_") for net in nets):
+        return {}  # a forest has no weights to perturb
+    options = dict(study.sharpness) if isinstance(study.sharpness, Mapping) else {}
+    options = {"random_state": study.random_state} | options
+    values = adaptive_sharpness(model, X, y, return_batches=True, **options)
+    values = np.atleast_2d(values).mean(axis=0)  # (n_batches,)
+    sampled = draws.means(values[:, None], stream, SHARPNESS_STREAM)[:, 0]
+    return {key: Measured(float(values.mean()), sampled if len(sampled) else None)}
+
+
+def make_report(
+    results: Mapping[str, Sequence[RunResult]], n_samples: int, study: Study
+) -> EvaluationReport:
+    """The report of all runs of all methods."""
+    corruption = {
+        name: [run.corruption for run in runs if run.corruption is not None]
+        for name, runs in results.items()
+    }
+    return EvaluationReport(
+        {name: [run.numbers for run in runs] for name, runs in results.items()},
+        n_samples=n_samples,
+        confidence=study.confidence,
+        calibration={
+            name: _pooled([run.calibration for run in runs])
+            for name, runs in results.items()
+        },
+        corruption=corruption if any(corruption.values()) else None,
+        random_state=study.random_state,
+    )
+
+
+def _pooled(bins: Sequence[CalibrationBins]) -> CalibrationBins:
+    """Bins of the predictions of all runs together."""
+    counts = np.stack([b.counts for b in bins])  # (R, n_bins)
+    total = counts.sum(axis=0)
+    divisor = np.maximum(total, 1)
+    return CalibrationBins(
+        total,
+        (counts * np.stack([b.confidence for b in bins])).sum(axis=0) / divisor,
+        (counts * np.stack([b.accuracy for b in bins])).sum(axis=0) / divisor,
+        bins[0].edges,
+    )

@@ -1,0 +1,234 @@
+"""Training several methods at the same cost, and telling which is better."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import (
+    StratifiedKFold,
+    StratifiedShuffleSplit,
+    check_cv,
+)
+
+from sklearn_sharpbalance.corruption import SEVERITIES
+from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
+from sklearn_sharpbalance.evaluation._outputs import as_methods, last_step_of
+from sklearn_sharpbalance.evaluation._resampling import Draws
+from sklearn_sharpbalance.evaluation._runs import (
+    Study,
+    as_seed,
+    make_report,
+    measure_runs,
+)
+from sklearn_sharpbalance.evaluation._training import as_seeds, seeded, take
+from sklearn_sharpbalance.evaluation.compute import (
+    counts_passes,
+    gradient_passes,
+    match_passes,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.data import n_rows
+
+__all__ = ["compare"]
+
+
+def compare(
+    methods,
+    X,
+    y,
+    *,
+    cv=5,
+    seeds=1,
+    matched_compute=True,
+    reference=None,
+    rank_by="accuracy",
+    fit_params=None,
+    corruptions=None,
+    severities=SEVERITIES,
+    ood=None,
+    sharpness=False,
+    n_bootstrap=1000,
+    confidence=0.95,
+    random_state=0,
+    verbose=0,
+):
+    """Train methods at matched compute, and rank them.
+
+    Parameters
+    ----------
+    methods : list of estimators, or dict of str to estimator
+        Unfitted; they are cloned.
+    X : array-like, DataFrame, dict of arrays or Dataset
+        Samples.
+    y : array-like of shape (N,)
+        Labels.
+    cv : int, float, splitter or iterable of (train, test), default=5
+        A number of stratified folds, the share of one stratified test set, or how
+        scikit-learn splits otherwise.
+    seeds : int or sequence of int, default=1
+        Trainings on each fold: their number, or the ``random_state`` of each.
+    matched_compute : bool, default=True
+        Change ``max_epochs`` so that every ensemble takes as many gradient passes as
+        the reference does: SAM counts double, a balanced epoch 1 plus the share of its
+        SAM samples, each times the members (:func:`gradient_passes`). A count of
+        warm-up epochs keeps its share; learning-rate schedules follow by themselves.
+        Other classifiers stay as they are.
+    reference : str or None, default=None
+        Name of the method whose cost counts; None is the first.
+    rank_by : str, default="accuracy"
+        Metric of the ensembles to rank by; see :meth:`EvaluationReport.rank` for more.
+    fit_params : dict of str to dict, default=None
+        More arguments of ``fit`` by method, such as ``{"A2D": {"X_unlabeled": X_u}}``.
+    corruptions, severities, ood, sharpness, n_bootstrap, confidence
+        As in :func:`evaluate`. Sharpness is measured on the training samples.
+    random_state : int, Generator, RandomState or None, default=0
+        Draws folds, seeds (where their number was given), and what :func:`evaluate`
+        draws.
+    verbose : int, default=0
+        1 prints a line for each training.
+
+    Returns
+    -------
+    report : EvaluationReport
+        A run is one fold and seed; ``std`` is over runs. It has the numbers
+        "gradient_passes" and "epochs" of what was run, and a ``ranking``.
+
+    Notes
+    -----
+    The passes of a method that selects samples are known exactly only after its fit;
+    the report holds what they came out at.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_sharpbalance import (
+    ...     DeepEnsembleClassifier, SharpBalanceEnsembleClassifier)
+    >>> from sklearn_sharpbalance.evaluation import compare
+    >>> X, y = load_iris(return_X_y=True)
+    >>> report = compare(
+    ...     {"deep": DeepEnsembleClassifier(max_epochs=8),
+    ...      "SAM": SharpBalanceEnsembleClassifier(selection="all")},
+    ...     X, y, cv=2, n_bootstrap=100)
+    >>> report.row("SAM", "epochs")["mean"]  # 3 members * 4 epochs * 2 passes = 3 * 8
+    4.0
+    """
+    named = _one_of_each(methods)
+    study = Study(
+        corruptions, severities, ood, sharpness, confidence, as_seed(random_state)
+    )
+    if matched_compute:
+        named = _match(named, reference)
+    fit_params = _check_fit_params(fit_params, named)
+    seeds = as_seeds(seeds, study.random_state)
+    y, draws = np.asarray(y), Draws(n_bootstrap, study.random_state)
+    results = {name: [] for name in named}
+    n_tested = 0
+    for fold, (train, test) in enumerate(_splits(cv, X, y, study.random_state)):
+        samples = take(X, train), y[train]
+        fitted = _train(named, *samples, seeds, fit_params, fold, verbose)
+        measured = measure_runs(
+            [estimator for _, estimator in fitted],
+            take(X, test),
+            y[test],
+            study,
+            draws,
+            X_train=samples[0],
+            y_train=samples[1],
+            stream=fold,
+        )
+        for (name, estimator), result in zip(fitted, measured):
+            numbers = result.numbers | _cost(estimator)
+            results[name].append(result._replace(numbers=numbers))
+        n_tested += len(test)
+    report = make_report(results, n_tested, study)
+    report.ranking = report.rank(rank_by)
+    return report
+
+
+def _train(
+    named: Mapping[str, Any],
+    X: Any,
+    y: np.ndarray,
+    seeds: Sequence[int],
+    fit_params: Mapping[str, dict],
+    fold: int,
+    verbose: int,
+) -> list[tuple[str, Any]]:
+    """Every method with every seed, fitted."""
+    fitted = []
+    for name, method in named.items():
+        for seed in seeds:
+            if verbose:
+                print(f"fold {fold + 1}: {name}, random_state={seed}")
+            estimator = seeded(method, seed)
+            fitted.append((name, estimator.fit(X, y, **fit_params.get(name, {}))))
+    return fitted
+
+
+def _one_of_each(methods: Any) -> dict[str, Any]:
+    """Unfitted methods by name."""
+    named = as_methods(methods)
+    for name, estimators in named.items():
+        if len(estimators) != 1:
+            raise InvalidInputError(
+                f"compare trains one estimator per method, got {len(estimators)} for "
+                f"{name!r}. Ask for several trainings with seeds."
+            )
+    return {name: estimators[0] for name, estimators in named.items()}
+
+
+def _match(named: dict[str, Any], reference: str | None) -> dict[str, Any]:
+    """Clones whose ``max_epochs`` make them cost what the reference does."""
+    reference = next(iter(named)) if reference is None else reference
+    if reference not in named:
+        raise InvalidInputError(
+            f"Unknown reference {reference!r}. Choose one of "
+            f"{', '.join(map(repr, named))}."
+        )
+    try:
+        passes = gradient_passes(clone(named[reference]))
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"The cost of the reference {reference!r} is not known: {error} Name "
+            "another reference, or pass matched_compute=False."
+        ) from error
+    matched = {}
+    for name, given in named.items():
+        matched[name] = estimator = clone(given)
+        if name != reference and counts_passes(estimator):
+            last_step_of(estimator).set_params(**match_passes(estimator, passes))
+    return matched
+
+
+def _splits(cv: Any, X: Any, y: np.ndarray, random_state: int) -> Iterator:
+    rows = np.zeros(len(y))  # splitters look at the number of samples only
+    if len(y) != n_rows(X):
+        raise InvalidInputError(f"X has {n_rows(X)} samples, y has {len(y)}.")
+    if isinstance(cv, Integral) and not isinstance(cv, bool):
+        cv = StratifiedKFold(int(cv), shuffle=True, random_state=random_state)
+    elif isinstance(cv, float):
+        cv = StratifiedShuffleSplit(1, test_size=cv, random_state=random_state)
+    return check_cv(cv, y, classifier=True).split(rows, y)
+
+
+def _check_fit_params(fit_params: Any, named: Mapping[str, Any]) -> dict[str, dict]:
+    unknown = set(fit_params or {}) - set(named)
+    if unknown:
+        raise InvalidInputError(
+            f"fit_params names {sorted(unknown)}, which are not among the methods "
+            f"{list(named)}."
+        )
+    return dict(fit_params or {})
+
+
+def _cost(estimator: Any) -> Run:
+    """What a training took, where it is known."""
+    ensemble = last_step_of(estimator)
+    if not counts_passes(ensemble):
+        return {}
+    return {
+        Key("epochs"): Measured(float(ensemble.n_iter_)),
+        Key("gradient_passes"): Measured(gradient_passes(ensemble)),
+    }

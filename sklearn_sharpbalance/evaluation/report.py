@@ -1,0 +1,292 @@
+"""The result of an evaluation: a tidy table, and ways to read it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sklearn_sharpbalance.evaluation._measures import METRICS, Key, Run
+from sklearn_sharpbalance.evaluation._resampling import interval
+from sklearn_sharpbalance.evaluation._table import Table, markdown_table
+from sklearn_sharpbalance.evaluation._text import decimals, format_cell, label
+from sklearn_sharpbalance.evaluation.ranking import MethodRanking, rank_methods
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["EvaluationReport"]
+
+PARTS = ("members", "ensemble")
+
+
+class EvaluationReport(Table):
+    """What :func:`evaluate` and :func:`compare` found.
+
+    As a mapping, a tidy table: columns ``method``, ``metric``, ``part`` ("members":
+    the mean over them, or "ensemble"), ``detail`` (severity or score, else empty),
+    ``mean`` and ``std`` over the runs of the method, ``low`` and ``high`` (bootstrap
+    interval of the mean, over samples) and ``n_runs``; one row for each number.
+
+    Parameters
+    ----------
+    runs : mapping of str to sequence of dict
+        For each method its runs (seeds, folds), each the measured numbers by key.
+    n_samples : int
+        Samples that each run was measured on.
+    confidence : float, default=0.95
+        Of the intervals.
+    calibration : mapping of str to CalibrationBins, default=None
+        Reliability of each method's ensemble, all runs together.
+    corruption : mapping of str to list of CorruptionAccuracy, default=None
+        Accuracy by kind and severity, for each run.
+    random_state : int, default=0
+        Draws the runs in :meth:`rank`.
+
+    Attributes
+    ----------
+    methods : tuple of str
+    ranking : MethodRanking or None
+        Set by :func:`compare`.
+
+    Notes
+    -----
+    ``std`` is the spread between training runs, with ``R - 1``; it is NaN for one run.
+    The interval is about the choice of the test samples only; it is NaN without
+    bootstrap draws or for a number that is not a mean over samples. It holds the
+    percentiles of the draws. Resampled ECE is biased upwards, as ECE itself is on few
+    samples, so that its interval may lie above the value.
+    """
+
+    def __init__(
+        self,
+        runs: Mapping[str, Sequence[Run]],
+        *,
+        n_samples: int,
+        confidence: float = 0.95,
+        calibration: Mapping[str, Any] | None = None,
+        corruption: Mapping[str, Any] | None = None,
+        random_state: int = 0,
+    ):
+        self.runs = {name: list(of_method) for name, of_method in runs.items()}
+        self.methods = tuple(self.runs)
+        self.n_samples, self.confidence = n_samples, confidence
+        self.calibration, self.corruption = calibration or {}, corruption or {}
+        self.random_state = random_state
+        self.ranking: MethodRanking | None = None
+        self.keys_ = _ordered_keys(self.runs)
+        rows = [
+            self._row(method, key)
+            for key in self.keys_
+            for method in self.methods
+            if key in self.runs[method][0]
+        ]
+        super().__init__({name: [row[name] for row in rows] for name in rows[0]})
+        self._index = {
+            (row["method"], Key(row["metric"], row["part"], row["detail"])): row
+            for row in rows
+        }
+
+    def _row(self, method: str, key: Key) -> dict[str, Any]:
+        values = self.run_values(method, *key)
+        draws = self._draws(method, key)
+        low, high = interval(
+            None if draws is None else draws.mean(axis=0), self.confidence
+        )
+        return {
+            "method": method,
+            **key._asdict(),
+            "mean": float(values.mean()),
+            "std": float(values.std(ddof=1)) if len(values) > 1 else np.nan,
+            "low": low,
+            "high": high,
+            "n_runs": len(values),
+        }
+
+    def run_values(self, method, metric, part="ensemble", detail=""):
+        """Value in each run of a method.
+
+        Parameters
+        ----------
+        method, metric : str
+        part : {"ensemble", "members"}, default="ensemble"
+        detail : str, default=""
+
+        Returns
+        -------
+        values : ndarray of shape (n_runs,)
+        """
+        key = self._check(method, Key(metric, part, detail))
+        return np.array([run[key].value for run in self.runs[method]])
+
+    def row(self, method, metric, part="ensemble", detail=""):
+        """One row of the table.
+
+        Parameters
+        ----------
+        method, metric : str
+        part : {"ensemble", "members"}, default="ensemble"
+        detail : str, default=""
+
+        Returns
+        -------
+        row : dict
+            With "mean", "std", "low", "high" and "n_runs".
+        """
+        return dict(self._index[method, self._check(method, Key(metric, part, detail))])
+
+    def has(self, method, metric, part="ensemble", detail=""):
+        """Whether the report has that number."""
+        return (method, Key(metric, part, detail)) in self._index
+
+    def _draws(self, method: str, key: Key) -> np.ndarray | None:
+        """Bootstrap draws (R, B) of a number, if every run has them."""
+        draws = [run[key].draws for run in self.runs[method]]
+        return None if any(d is None for d in draws) else np.stack(draws)  # type: ignore[arg-type]
+
+    def _check(self, method: str, key: Key) -> Key:
+        if method not in self.runs:
+            raise InvalidInputError(
+                f"Unknown method {method!r}. The report has "
+                f"{', '.join(map(repr, self.methods))}."
+            )
+        if key not in self.runs[method][0]:
+            known = ", ".join(dict.fromkeys(repr(k.metric) for k in self.keys_))
+            raise InvalidInputError(
+                f"The report has no {key.metric!r} of the {key.part} of {method!r}"
+                + (f" for {key.detail!r}" if key.detail else "")
+                + f". It has {known}."
+            )
+        return key
+
+    def rank(self, metric="accuracy", part="ensemble", detail=""):
+        """Rank the methods.
+
+        Parameters
+        ----------
+        metric : str, default="accuracy"
+            One with a better direction, such as "nll" or "corrupted_accuracy".
+        part : {"ensemble", "members"}, default="ensemble"
+        detail : str, default=""
+
+        Returns
+        -------
+        ranking : MethodRanking
+            Mean ranks and paired differences to the best method, with intervals; see
+            :func:`rank_methods`. Run i of each method is taken to belong together.
+        """
+        better = METRICS[metric].better if metric in METRICS else 0
+        if better == 0:
+            names = ", ".join(repr(name) for name, m in METRICS.items() if m.better)
+            raise InvalidInputError(
+                f"Methods cannot be ranked by {metric!r}: it has no better direction. "
+                f"Choose one of {names}."
+            )
+        values = [self.run_values(m, metric, part, detail) for m in self.methods]
+        if len({len(v) for v in values}) > 1:
+            raise InvalidInputError(
+                "Ranking compares runs in pairs, but the methods have "
+                f"{[len(v) for v in values]} runs. Pass equally many of each."
+            )
+        key = Key(metric, part, detail)
+        draws = [self._draws(method, key) for method in self.methods]
+        known = all(d is not None for d in draws)
+        return rank_methods(
+            self.methods,
+            np.stack(values),
+            np.stack(draws) if known else None,
+            better=better,
+            confidence=self.confidence,
+            random_state=self.random_state,
+            metric=label(key),
+        )
+
+    def to_frame(self, *, wide=False):
+        """The report as a pandas DataFrame.
+
+        Parameters
+        ----------
+        wide : bool, default=False
+            Means only, a row for each number and a column for each method.
+
+        Returns
+        -------
+        frame : pandas.DataFrame
+        """
+        frame = super().to_frame()
+        if not wide:
+            return frame
+        index = ["metric", "part", "detail"]
+        table = frame.pivot(index=index, columns="method", values="mean")
+        return table.loc[[tuple(key) for key in self.keys_], list(self.methods)]
+
+    def to_markdown(self, *, digits=3, spread="auto"):
+        """The report as a table in Markdown: a row per number, a column per method.
+
+        Parameters
+        ----------
+        digits : int, default=3
+            Significant digits of the smallest mean in a row.
+        spread : {"auto", "std", "interval", None}, default="auto"
+            What stands beside the means: the standard deviation over runs, the
+            bootstrap interval, or nothing. "auto" is "std" where there are several
+            runs, else "interval".
+
+        Returns
+        -------
+        text : str
+        """
+        if spread not in ("auto", "std", "interval", None):
+            raise InvalidInputError(
+                f"spread must be 'auto', 'std', 'interval' or None, got {spread!r}."
+            )
+        rows = []
+        for key in self.keys_:
+            found = [self._index.get((method, key)) for method in self.methods]
+            places = decimals([cell["mean"] for cell in found if cell], digits)
+            cells = [
+                "–" if c is None else format_cell(c, places, spread) for c in found
+            ]
+            rows.append([label(key), key.part, *cells])
+        header = ["metric", "of", *self.methods]
+        return markdown_table(header, rows, [False, False, *[True] * len(self.methods)])
+
+    def to_html(self, path=None, *, title="Evaluation report"):
+        """The report as one self-contained page with figures.
+
+        The page needs no network, no script and no other file.
+
+        Parameters
+        ----------
+        path : str or Path, default=None
+            Where to write it; None only returns it.
+        title : str, default="Evaluation report"
+
+        Returns
+        -------
+        html : str
+        """
+        from sklearn_sharpbalance.evaluation._html import page
+
+        text = page(self, title)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def _repr_html_(self) -> str:
+        from sklearn_sharpbalance.evaluation._html import fragment
+
+        return fragment(self)
+
+
+def _ordered_keys(runs: Mapping[str, Sequence[Run]]) -> list[Key]:
+    """All keys, by metric, then by detail, members before the ensemble."""
+    found = list(dict.fromkeys(key for rs in runs.values() for key in rs[0]))
+    details = list(dict.fromkeys(key.detail for key in found))
+    metrics = list(METRICS)
+    return sorted(
+        found,
+        key=lambda k: (
+            metrics.index(k.metric),
+            details.index(k.detail),
+            PARTS.index(k.part),
+        ),
+    )

@@ -1,0 +1,285 @@
+"""A parameter study: sharpness and diversity as rho, and another parameter, change."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import train_test_split
+
+from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance.evaluation._outputs import outputs_of
+from sklearn_sharpbalance.evaluation._runs import as_seed
+from sklearn_sharpbalance.evaluation._table import Table
+from sklearn_sharpbalance.evaluation._training import as_seeds, seeded, take
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting import TradeoffDisplay
+from sklearn_sharpbalance.plotting._tradeoff import (
+    COLOURS,
+    DIVERSITIES,
+    mean_sharpness,
+)
+
+__all__ = ["TradeoffCurve", "tradeoff_curve"]
+
+MEASURES = ("sharpness", *DIVERSITIES, *COLOURS)
+
+
+class TradeoffCurve(Table):
+    """What :func:`tradeoff_curve` found.
+
+    As a mapping: columns ``rho``, the other parameters by name, ``seed``,
+    ``sharpness``, the diversities ``disagreement_error_ratio``, ``disagreement``,
+    ``variance_diversity`` and ``kl_diversity``, and ``improvement``,
+    ``member_accuracy`` and ``ensemble_accuracy``; one row for each training.
+
+    Parameters
+    ----------
+    columns : mapping of str to array-like
+    parameters : sequence of str, default=("rho",)
+        Names of the columns that were varied; rho comes first.
+    sharpness_name : str
+        Label of the measure of sharpness.
+    """
+
+    def __init__(
+        self,
+        columns,
+        *,
+        parameters=("rho",),
+        sharpness_name="Adaptive worst-case sharpness",
+    ):
+        super().__init__(columns)
+        self.parameters = tuple(parameters)
+        self.sharpness_name = sharpness_name
+
+    def mean(self):
+        """The same table with the mean over seeds.
+
+        Returns
+        -------
+        curve : TradeoffCurve
+            One row for each setting, without the column ``seed``.
+        """
+        settings = list(zip(*(self[name].tolist() for name in self.parameters)))
+        first = [settings.index(setting) for setting in dict.fromkeys(settings)]
+        rows = [
+            [i for i, other in enumerate(settings) if other == settings[k]]
+            for k in first
+        ]
+        columns = {name: self[name][first] for name in self.parameters}
+        columns |= {
+            name: np.array([self[name][same].mean() for same in rows])
+            for name in MEASURES
+        }
+        return TradeoffCurve(
+            columns, parameters=self.parameters, sharpness_name=self.sharpness_name
+        )
+
+    def display(
+        self,
+        ax=None,
+        *,
+        diversity="disagreement_error_ratio",
+        color="improvement",
+        average=True,
+        **kwargs,
+    ):
+        """Draw sharpness against diversity, a group for each other setting.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+        diversity : str, default="disagreement_error_ratio"
+            Column of the vertical axis.
+        color : str or None, default="improvement"
+            Column that colours the points.
+        average : bool, default=True
+            One point for the mean over seeds; False draws each training.
+        **kwargs
+            Passed to :meth:`TradeoffDisplay.plot`.
+
+        Returns
+        -------
+        display : TradeoffDisplay
+            Its ``fits_`` hold the slope of each group.
+        """
+        _check_choice("diversity", diversity, DIVERSITIES)
+        if color is not None:
+            _check_choice("color", color, COLOURS)
+        curve = self.mean() if average else self
+        display = TradeoffDisplay(
+            curve["sharpness"],
+            curve[diversity],
+            color=None if color is None else curve[color],
+            labels=[_short(rho) for rho in curve["rho"]],
+            groups=curve._groups(),
+            sharpness_name=self.sharpness_name,
+            diversity_name=DIVERSITIES[diversity][0],
+            color_name=None if color is None else COLOURS[color],
+        )
+        return display.plot(ax, **kwargs)
+
+    def _groups(self) -> list[str] | None:
+        others = self.parameters[1:]
+        if not others:
+            return None
+        return [
+            ", ".join(
+                f"{name.split('__')[-1]} {_short(self[name][i])}" for name in others
+            )
+            for i in range(self.n_rows)
+        ]
+
+
+def tradeoff_curve(
+    estimator,
+    X,
+    y,
+    *,
+    rho,
+    X_test=None,
+    y_test=None,
+    other=None,
+    seeds=1,
+    sharpness=None,
+    sharpness_name=None,
+    random_state=0,
+    verbose=0,
+):
+    """Train over rho, and measure flatness, diversity and accuracy each time.
+
+    Parameters
+    ----------
+    estimator : SharpBalanceEnsembleClassifier, or another with ``rho``
+        Unfitted; it is cloned. ``selection="all"`` studies SAM ensembles, as the
+        paper's figures 3 to 5 do.
+    X, y : array-likes
+        Training samples, on which sharpness is measured.
+    rho : sequence of float
+        Radii to train with.
+    X_test, y_test : array-likes, default=None
+        Where diversity and accuracy are measured; the paper takes corrupted test
+        data. None holds out a stratified quarter of ``X``.
+    other : dict of str to sequence, default=None
+        Other parameters and their values, such as
+        ``{"estimator__module__width": [1, 2]}``; all combinations are trained.
+    seeds : int or sequence of int, default=1
+        Trainings of each setting: their number, or the ``random_state`` of each.
+    sharpness : callable, dict or None, default=None
+        ``sharpness(estimator, X, y) -> float``; a dictionary holds options of
+        :func:`~sklearn_sharpbalance.metrics.adaptive_sharpness`, which None takes.
+    sharpness_name : str, default=None
+        Label of that axis.
+    random_state : int, Generator, RandomState or None, default=0
+        Draws seeds, the held-out part, and batches for sharpness.
+    verbose : int, default=0
+        1 prints a line for each training.
+
+    Returns
+    -------
+    curve : TradeoffCurve
+        A table with ``to_frame()``, and a figure by ``display()``.
+
+    References
+    ----------
+    .. [1] H. Lu et al. (2024). Sharpness-diversity tradeoff: improving flat ensembles
+       with SharpBalance. NeurIPS. Figures 1c, 3, 4 and 5.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
+    >>> from sklearn_sharpbalance.evaluation import tradeoff_curve
+    >>> X, y = load_iris(return_X_y=True)
+    >>> sam = SharpBalanceEnsembleClassifier(selection="all", max_epochs=3)
+    >>> curve = tradeoff_curve(sam, X, y, rho=[0.05, 0.5], sharpness={"n_batches": 2})
+    >>> curve["rho"], curve["sharpness"].shape
+    (array([0.05, 0.5 ]), (2,))
+    """
+    seed = as_seed(random_state)
+    if X_test is None:
+        train, test = train_test_split(
+            np.arange(len(y)), test_size=0.25, stratify=y, random_state=seed
+        )
+        y = np.asarray(y)
+        X, X_test, y, y_test = take(X, train), take(X, test), y[train], y[test]
+    elif y_test is None:
+        raise InvalidInputError("X_test was passed without y_test. Pass its labels.")
+    grid = {"rho": list(rho), **(other or {})}
+    if "rho" not in estimator.get_params(deep=True):
+        raise InvalidInputError(
+            f"{type(estimator).__name__} has no parameter rho to vary. Pass a "
+            "SharpBalanceEnsembleClassifier; selection='all' is a SAM ensemble."
+        )
+    measure, name = _sharpness_measure(sharpness, sharpness_name, seed)
+    rows = []
+    for setting, run_seed in _settings(grid, as_seeds(seeds, seed)):
+        if verbose:
+            print(
+                ", ".join(f"{k}={v!r}" for k, v in setting.items()), f"seed={run_seed}"
+            )
+        fitted = seeded(clone(estimator).set_params(**setting), run_seed).fit(X, y)
+        found = {"sharpness": mean_sharpness(fitted, X, y, measure, seed)}
+        rows.append(
+            setting | {"seed": run_seed} | found | _measure(fitted, X_test, y_test)
+        )
+    columns = {key: [row[key] for row in rows] for key in rows[0]}
+    return TradeoffCurve(columns, parameters=list(grid), sharpness_name=name)
+
+
+def _settings(
+    grid: Mapping[str, Sequence], seeds: Sequence[int]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Every combination of values with every seed; rho changes fastest."""
+    empty = [name for name, values in grid.items() if not len(values)]
+    if empty:
+        raise InvalidInputError(f"{empty[0]} has no values to train with.")
+    names = list(grid)[::-1]
+    for values in product(*(grid[name] for name in names)):
+        setting = dict(zip(names, values))
+        for seed in seeds:
+            yield {name: setting[name] for name in grid}, seed
+
+
+def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any, str]:
+    """A function of (estimator, X, y), or None for the default, and its label."""
+    if isinstance(sharpness, Mapping):
+        options = {"random_state": seed} | dict(sharpness)
+
+        def measure(estimator, X, y):
+            return metrics.adaptive_sharpness(estimator, X, y, **options)
+
+        return measure, name or "Adaptive worst-case sharpness"
+    if sharpness is None:
+        return None, name or "Adaptive worst-case sharpness"
+    given = getattr(sharpness, "__name__", "sharpness").replace("_", " ").capitalize()
+    return sharpness, name or given
+
+
+def _measure(estimator: Any, X: Any, y: Any) -> dict[str, float]:
+    """Diversity, improvement and accuracy of a fitted ensemble."""
+    outputs = outputs_of(estimator, X)
+    codes, probas = outputs.codes(y), outputs.member_probas
+    found = {
+        name: getattr(metrics, name)(*([codes] if reads_labels else []), probas)
+        for name, (_, reads_labels) in DIVERSITIES.items()
+    }
+    found["improvement"] = metrics.ensemble_improvement_rate(
+        codes, probas, ensemble_proba=outputs.proba
+    )
+    found["member_accuracy"] = float((probas.argmax(-1) == codes).mean())
+    found["ensemble_accuracy"] = float((outputs.proba.argmax(-1) == codes).mean())
+    return found
+
+
+def _check_choice(what: str, value: str, choices: Mapping[str, Any]) -> None:
+    if value not in choices:
+        raise InvalidInputError(
+            f"Unknown {what} {value!r}. Choose one of {', '.join(map(repr, choices))}."
+        )
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)

@@ -1,0 +1,99 @@
+"""Members that predict with an average of the weights they passed through."""
+
+from dataclasses import dataclass
+
+import torch
+
+from sklearn_sharpbalance._validation import Interval, Real
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["WeightAveraging", "resolve_averaging", "updated_average"]
+
+KINDS = ("uniform", "exponential")
+
+
+@dataclass(frozen=True)
+class WeightAveraging:
+    """How and from when on a member's weights are averaged, once an epoch.
+
+    Parameters
+    ----------
+    kind : {"uniform", "exponential"}, default="uniform"
+        All epochs alike (stochastic weight averaging), or recent ones more.
+    start : float, default=0.5
+        Share of the epochs after which averaging begins.
+    decay : float, default=0.9
+        Weight of the past in each exponential update.
+
+    References
+    ----------
+    Arpit et al., Ensemble of averages: improving model selection and boosting
+    performance in domain generalization, NeurIPS 2022.
+    """
+
+    kind: str = "uniform"
+    start: float = 0.5
+    decay: float = 0.9
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise InvalidInputError(
+                f"Unknown kind of averaging {self.kind!r}. Choose one of {KINDS}."
+            )
+        for name in ("start", "decay"):
+            value = getattr(self, name)
+            if not Interval(Real, 0, 1, closed="left").__contains__(value):
+                raise InvalidInputError(f"{name} must be in [0, 1), got {value!r}.")
+
+    def covers(self, epoch: int, n_epochs: int) -> bool:
+        """Whether the weights after ``epoch`` are part of the average."""
+        return epoch + 1 > self.start * n_epochs
+
+
+def resolve_averaging(value):
+    """None, the averaging of a name, or a :class:`WeightAveraging` as it is."""
+    if value is None or isinstance(value, WeightAveraging):
+        return value
+    if isinstance(value, str) and value in KINDS:
+        return WeightAveraging(value)
+    raise InvalidInputError(
+        f"Unknown weight_averaging {value!r}. Choose one of {KINDS}, or pass a "
+        "WeightAveraging."
+    )
+
+
+def updated_average(average, weights, averaging):
+    """Average of weights with those of one more epoch.
+
+    Parameters
+    ----------
+    average : dict or None
+        With "weights" and "count"; None before the first.
+    weights : dict of str to Tensor
+    averaging : WeightAveraging
+
+    Returns
+    -------
+    average : dict
+
+    Examples
+    --------
+    >>> import torch
+    >>> how, average = WeightAveraging("uniform"), None
+    >>> for value in (1.0, 2.0, 6.0):
+    ...     average = updated_average(average, {"w": torch.tensor(value)}, how)
+    >>> average["weights"]["w"].item()
+    3.0
+    """
+    if average is None:
+        copy = {key: value.detach().clone() for key, value in weights.items()}
+        return {"weights": copy, "count": 1}
+    count = average["count"] + 1
+    step = 1 / count if averaging.kind == "uniform" else 1 - averaging.decay
+    mean = {
+        key: torch.lerp(average["weights"][key].to(value.device), value, step)
+        if value.is_floating_point()
+        else value.clone()
+        for key, value in weights.items()
+    }
+    return {"weights": mean, "count": count}

@@ -1,0 +1,269 @@
+"""From members to one prediction: soups, choices and temperatures."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from sklearn.datasets import load_digits, make_classification
+from torch import nn
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
+from sklearn_sharpbalance.ensemble import AGGREGATIONS
+from sklearn_sharpbalance.ensemble.soups import (
+    greedy_soup,
+    mean_weights,
+    recompute_batch_statistics,
+    uniform_soup,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
+from sklearn_sharpbalance.members import TrainingData
+from sklearn_sharpbalance.networks import finetune
+from sklearn_sharpbalance.networks.transfer import FrozenBatchNorm1d
+
+JUDGES = ["greedy_soup", "best_member", "temperature"]
+FAST = {"max_epochs": 4, "random_state": 0, "device": "cpu"}
+
+
+def table(n=300, seed=0):
+    X, y = make_classification(
+        n, 8, n_informative=5, n_classes=3, flip_y=0.2, random_state=seed
+    )
+    return X.astype(np.float32), y
+
+
+class Normed(nn.Module):
+    """Two BatchNorm layers, the first on the input itself."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.first = nn.BatchNorm1d(n_features)
+        self.hidden = nn.Linear(n_features, 12)
+        self.second = nn.BatchNorm1d(12)
+        self.drop = nn.Dropout(0.5)
+        self.last = nn.Linear(12, n_classes)
+
+    def forward(self, x):
+        x = self.second(self.hidden(self.first(x))).relu()
+        return self.last(self.drop(x))
+
+
+def fit(**params):
+    X, y = table()
+    params = {"n_estimators": 3, "validation_fraction": 0.3, **FAST, **params}
+    return DeepEnsembleClassifier(**params).fit(X, y), X, y
+
+
+def split(clf, X, y):
+    """What the members trained on, and what was held out."""
+    held = np.setdiff1d(np.arange(len(X)), clf.train_indices_)
+    kept = clf.train_indices_
+    return TrainingData(X[kept], y[kept], valid=TrainingData(X[held], y[held]))
+
+
+def from_one_start(n=3):
+    """Members that go on apart from one warm-up, so that their mean means something."""
+    X, y = table()
+    base = DeepEnsembleClassifier(
+        Normed, 1, standardize=False, validation_fraction=0.3, warm_start=True, **FAST
+    ).fit(X, y)
+    apart = [copy.deepcopy(base) for _ in range(n)]
+    for seed, clf in enumerate(apart):
+        clf.set_params(max_epochs=3, lr=0.02, random_state=seed).fit(X, y)
+    nets = [clf.estimators_[0] for clf in apart]
+    return nets, split(base, X, y)
+
+
+@pytest.mark.parametrize("rule", AGGREGATIONS)
+def test_every_rule_gives_probabilities_and_pickles(rule):
+    clf, X, _ = fit(aggregation=rule)
+    proba = clf.predict_proba(X)
+    assert proba.shape == (300, 3)
+    np.testing.assert_allclose(proba.sum(1), 1, rtol=1e-6)
+    again = pickle.loads(pickle.dumps(clf)).predict_proba(X)
+    np.testing.assert_array_equal(again, proba)
+
+
+def test_rules_on_predictions_are_their_formulas():
+    logits = np.random.default_rng(0).normal(size=(5, 20, 3))
+    for n in range(20):
+        one = logits[:, n : n + 1]
+        by_hand = {
+            "mean_logit": np.exp(sum(one[:, 0]) / 5),
+            "mean_proba": sum(np.exp(f) / np.exp(f).sum() for f in one[:, 0]) / 5,
+        }
+        for rule, want in by_hand.items():
+            got = AGGREGATIONS.resolve(rule).combine(one)[0]
+            np.testing.assert_allclose(got, want / want.sum(), rtol=1e-12)
+        votes = np.bincount(one[:, 0].argmax(1), minlength=3) / 5
+        got = AGGREGATIONS.resolve("majority").combine(one)[0]
+        np.testing.assert_allclose(got, votes, atol=1e-6)
+
+
+def test_majority_breaks_ties_by_the_mean_logit():
+    logits = np.array([[[1.0, 0.0]], [[0.0, 3.0]]])
+    assert AGGREGATIONS.resolve("majority").combine(logits).argmax() == 1
+
+
+def test_a_soup_is_the_mean_of_weights_with_statistics_of_the_data():
+    nets, data = from_one_start()
+    states = [net.module_.state_dict() for net in nets]
+    assert any((states[0][k] != states[1][k]).any() for k in states[0])
+    soup = uniform_soup(nets, data).module_.state_dict()
+    for key, value in soup.items():
+        if value.is_floating_point() and "running" not in key:
+            want = sum(state[key].double() for state in states) / len(states)
+            torch.testing.assert_close(value.double(), want, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        soup["module.first.running_mean"], torch.tensor(data.X.mean(0))
+    )
+    torch.testing.assert_close(
+        soup["module.first.running_var"], torch.tensor(data.X.var(0, ddof=1))
+    )
+
+
+def test_statistics_from_one_batch_are_those_of_torch_itself():
+    nets, data = from_one_start(1)
+    net = nets[0]
+    recompute_batch_statistics(net, data, batch_size=10_000)
+    mine = {k: v.clone() for k, v in net.module_.state_dict().items() if "running" in k}
+    for norm in (net.module_.module.first, net.module_.module.second):
+        norm.reset_running_stats()
+        norm.momentum = None
+        norm.train()
+    net.module_(torch.tensor(data.X))
+    assert len(mine) == 4
+    for key, value in mine.items():
+        torch.testing.assert_close(value, net.module_.state_dict()[key])
+
+
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_statistics_of_the_first_layer_do_not_depend_on_batches(batch_size):
+    nets, data = from_one_start(1)
+    recompute_batch_statistics(nets[0], data, batch_size=batch_size)
+    first = nets[0].module_.module.first
+    torch.testing.assert_close(first.running_mean, torch.tensor(data.X.mean(0)))
+    torch.testing.assert_close(first.running_var, torch.tensor(data.X.var(0, ddof=1)))
+
+
+def test_recomputing_draws_nothing_and_leaves_frozen_layers_alone():
+    X, y = table()
+    body = Normed(8, 3)
+    body.first.running_mean.fill_(5.0)
+
+    def build():
+        return finetune(body, 3, trainable=1)
+
+    net = DeepEnsembleClassifier(build, 1, **FAST).fit(X, y).estimators_[0]
+    assert isinstance(net.module_.module.first, FrozenBatchNorm1d)
+    before = torch.get_rng_state()
+    recompute_batch_statistics(net, TrainingData(X, y))
+    assert (torch.get_rng_state() == before).all()
+    assert (net.module_.module.first.running_mean == 5.0).all()
+    assert not net.module_.training
+    assert net.module_.module.first.momentum == 0.1
+
+
+def test_the_soup_of_equal_members_is_the_member():
+    clf, X, _ = fit(n_estimators=1)
+    net = clf.estimators_[0]
+    soup = mean_weights([net, net, net])
+    with torch.no_grad():
+        got, want = soup.module_(torch.tensor(X)), net.module_(torch.tensor(X))
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+def accuracy(states, net, data):
+    """Held-out accuracy of the mean of some states, by hand."""
+    module = mean_weights([net]).module_
+    mean = {k: sum(s[k] for s in states) / len(states) for k in states[0]}
+    module.load_state_dict(mean)
+    with torch.no_grad():
+        guess = module(torch.tensor(data.valid.X)).argmax(1).numpy()
+    return np.mean(guess == data.valid.y)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_soup_is_the_greedy_loop(seed):
+    clf, X, y = fit(n_estimators=4, random_state=seed, max_epochs=2)
+    data = split(clf, X, y)
+    states = [net.module_.state_dict() for net in clf.estimators_]
+    alone = [accuracy([s], clf.estimators_[0], data) for s in states]
+    order = sorted(range(4), key=lambda i: -alone[i])
+    chosen, best = [order[0]], alone[order[0]]
+    for i in order[1:]:
+        tried = accuracy([states[j] for j in (*chosen, i)], clf.estimators_[0], data)
+        if tried >= best:
+            chosen, best = [*chosen, i], tried
+    soup, got = greedy_soup(clf.estimators_, data)
+    assert got == chosen
+    assert accuracy([soup.module_.state_dict()], soup, data) == best >= max(alone)
+
+
+def test_greedy_soup_leaves_out_who_does_not_help():
+    """Members from different starts: the mean of their weights is no good."""
+    X, y = load_digits(return_X_y=True)
+    params = {"max_epochs": 8, "validation_fraction": 0.3, "random_state": 0}
+    clf = DeepEnsembleClassifier(aggregation="greedy_soup", **params).fit(X, y)
+    assert len(clf.aggregation_.chosen_) == 1
+    assert clf.score(X, y) > 0.95
+    poor = DeepEnsembleClassifier(aggregation="uniform_soup", **params).fit(X, y)
+    assert poor.score(X, y) < 0.95
+
+
+def test_best_member_is_the_one_with_the_best_held_out_accuracy():
+    clf, X, y = fit(aggregation="best_member", n_estimators=4)
+    data = split(clf, X, y)
+    scores = [
+        np.mean(net.predict(data.valid.X) == data.valid.y) for net in clf.estimators_
+    ]
+    best = int(np.argmax(scores))
+    assert clf.aggregation_.member_ == best
+    want = clf.member_predict_proba(X)[best]
+    np.testing.assert_allclose(clf.predict_proba(X), want, rtol=1e-6)
+
+
+def test_temperature_is_the_one_of_highest_held_out_likelihood():
+    clf, X, y = fit(aggregation="temperature", max_epochs=60)
+    plain, _, _ = fit(max_epochs=60)
+    data = split(clf, X, y)
+    logits = clf.member_decision_function(data.valid.X).astype(float).mean(0)
+
+    def nll(t):
+        return -log_softmax(logits / t, axis=1)[range(len(logits)), data.valid.y].mean()
+
+    want = minimize_scalar(nll, bounds=(0.1, 20), method="bounded").x
+    assert clf.aggregation_.temperature_ == pytest.approx(want, rel=1e-3)
+    assert want > 1.2  # trained to the end on noisy labels: too sure of itself
+    np.testing.assert_array_equal(clf.predict(X), plain.predict(X))
+    mean = clf.member_decision_function(X).astype(float).mean(0)
+    np.testing.assert_allclose(
+        clf.predict_proba(X), softmax(mean / want, axis=1), atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("rule", JUDGES)
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+def test_judging_needs_held_out_samples(rule, kind):
+    X, y = table(60)
+    clf = kind(n_estimators=2, aggregation=rule, **FAST)
+    with pytest.raises(
+        InvalidInputError, match=r"Training samples are not accepted.*validation_frac"
+    ):
+        clf.fit(X, y)
+
+
+def test_early_stopping_goes_together_with_every_judge():
+    for rule in JUDGES:
+        clf, X, y = fit(aggregation=rule, early_stopping=2, max_epochs=6)
+        assert clf.score(X, y) > 0.5
+
+
+def test_parameters_of_a_rule_are_reached_by_name():
+    with pytest.warns(UndefinedMetricWarning, match="it still falls at the bound 3.0"):
+        clf, _, _ = fit(aggregation="temperature", aggregation__bounds=(3.0, 4.0))
+    assert clf.aggregation_.temperature_ == 3.0

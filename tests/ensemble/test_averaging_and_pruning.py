@@ -1,0 +1,120 @@
+"""Averaged and sparse members, in every engine that can train them."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_blobs
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.averaging import WeightAveraging
+from sklearn_sharpbalance.members.pruning import prune_by_magnitude, sparsity
+
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": 6,
+    "batch_size": 32,
+    "estimator__module__hidden": (16,),
+    "random_state": 0,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    return make_blobs(120, centers=3, cluster_std=2.0, random_state=0)
+
+
+def weights_per_epoch(X, y, engine):
+    """Weights of member 0 after every epoch, by fits of every length.
+
+    A constant learning rate makes the shorter fits the beginning of the longer ones.
+    """
+    fits = [
+        DeepEnsembleClassifier(
+            **{**SMALL, "lr_schedule": "constant", "engine": engine, "max_epochs": n}
+        ).fit(X, y)
+        for n in range(1, 7)
+    ]
+    return [fit.estimators_[0].module_.state_dict() for fit in fits]
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("kind", ["uniform", "exponential"])
+def test_average_is_that_of_the_weights_after_each_epoch(blobs, engine, kind):
+    steps = weights_per_epoch(*blobs, engine)[3:]
+    clf = DeepEnsembleClassifier(
+        lr_schedule="constant", engine=engine, weight_averaging=kind, **SMALL
+    ).fit(*blobs)
+    got = clf.estimators_[0].module_.state_dict()
+    for key, value in got.items():
+        each = torch.stack([step[key] for step in steps])
+        if kind == "uniform":
+            want = each.mean(0)
+        else:
+            want = 0.81 * each[0] + 0.09 * each[1] + 0.1 * each[2]
+        torch.testing.assert_close(value, want, atol=1e-6, rtol=1e-4)
+
+
+def test_batch_norm_statistics_of_an_average_are_those_of_the_data():
+    rng = np.random.default_rng(0)
+    X = rng.integers(256, size=(64, 8, 8, 1), dtype=np.uint8)
+    y = rng.integers(2, size=64)
+    clf = DeepEnsembleClassifier(
+        SmallCNN, weight_averaging="uniform", n_estimators=1, max_epochs=4, device="cpu"
+    ).fit(X, y)
+    net = clf.estimators_[0]
+    norm = next(m for m in net.module_.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    seen = []
+    hook = norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    clf.member_predict_proba(X)
+    hook.remove()
+    mean = torch.cat(seen).mean((0, 2, 3))
+    torch.testing.assert_close(norm.running_mean, mean, atol=1e-4, rtol=1e-3)
+
+
+def test_unknown_averaging_names_the_known():
+    with pytest.raises(InvalidInputError, match="Unknown weight_averaging 'swa'"):
+        DeepEnsembleClassifier(weight_averaging="swa").fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(InvalidInputError, match=r"start must be in \[0, 1\)"):
+        WeightAveraging(start=1.5)
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
+def test_pruned_weights_stay_zero_through_training(blobs, engine, optimizer):
+    clf = SharpBalance(
+        **SMALL, engine=engine, prune=0.6, rho=0.1, optimizer=optimizer, lr=0.01
+    ).fit(*blobs)
+    assert clf.sam_masks_.any()
+    for net in clf.estimators_:
+        assert sparsity(net) == pytest.approx(0.6, abs=0.01)
+        biases = [p for n, p in net.module_.named_parameters() if n.endswith("bias")]
+        assert all((bias != 0).any() for bias in biases)
+
+
+def test_engines_prune_alike(blobs):
+    probas = [
+        SharpBalance(**SMALL, engine=engine, prune=0.5)
+        .fit(*blobs)
+        .predict_proba(blobs[0])
+        for engine in ("skorch", "stacked")
+    ]
+    np.testing.assert_allclose(*probas, atol=1e-5)
+
+
+def test_pruning_takes_the_smallest_of_all_layers():
+    rng = np.random.default_rng(0)
+    state = {
+        "module.a.weight": torch.tensor(rng.normal(size=(4, 5))),
+        "module.b.weight": torch.tensor(3 * rng.normal(size=(2, 3))),
+        "module.b.bias": torch.zeros(2),
+        "mean": torch.ones(3, 3),
+    }
+    pruned = prune_by_magnitude(state, 0.5)
+    keys = ("module.a.weight", "module.b.weight")
+    before, after = (torch.cat([s[k].flatten() for k in keys]) for s in (state, pruned))
+    largest = set(before.abs().argsort(descending=True)[:13].tolist())
+    assert set(torch.nonzero(after).flatten().tolist()) == largest
+    assert pruned["mean"].equal(state["mean"])

@@ -1,0 +1,424 @@
+"""What a fit can be told: phases, schedules, augmentation, weights, going on."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.utils import compute_sample_weight
+from skorch.callbacks import LRScheduler
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.sharpness import FisherTraceScorer, LossScorer
+
+N, BATCH, EPOCHS = 60, 20, 4
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": EPOCHS,
+    "batch_size": BATCH,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (16,),
+}
+
+
+def table(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 5))
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
+
+
+def pictures(n=40, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(2, size=n)
+    X = rng.integers(0, 100, size=(n, 1, 8, 8)) + 100 * y[:, None, None, None]
+    return X.astype(np.uint8), y
+
+
+def column(clf, name, member=0):
+    return [row[name] for row in clf.history_[member]]
+
+
+def weights(clf, member):
+    state = clf.estimators_[member].module_.state_dict()
+    return torch.cat([value.flatten().double() for value in state.values()])
+
+
+def assert_same_members(one, other):
+    for i in range(len(one.estimators_)):
+        assert weights(one, i).equal(weights(other, i))
+
+
+# Phases ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("warmup_epochs", "n_warmup"),
+    [(0, 0), (1, 1), (4, 4), (0.5, 2), (0.3, 1), (1.0, 4)],
+)
+def test_warm_up_as_a_count_or_a_share(warmup_epochs, n_warmup):
+    clf = SharpBalance(warmup_epochs=warmup_epochs, **SMALL).fit(*table())
+    phases = ["warmup"] * n_warmup + ["balanced"] * (EPOCHS - n_warmup)
+    assert column(clf, "phase") == phases
+    assert column(clf, "epoch") == [1, 2, 3, 4]
+    assert clf.n_iter_ == EPOCHS
+
+
+@pytest.mark.parametrize(("warmup", "everybody"), [("sam", True), ("sgd", False)])
+def test_a_fit_that_is_all_warm_up_never_scores(warmup, everybody):
+    clf = SharpBalance(warmup=warmup, warmup_epochs=1.0, **SMALL).fit(*table())
+    assert clf.sharpness_ is None
+    assert (clf.sam_masks_ == everybody).all()
+
+
+@pytest.mark.parametrize(("warmup", "selection"), [("sam", "all"), ("sgd", "none")])
+def test_the_warm_up_is_that_of_the_baseline(warmup, selection):
+    X, y = table()
+    clf = SharpBalance(warmup=warmup, warmup_epochs=2, rho=0.3, **SMALL).fit(X, y)
+    baseline = SharpBalance(selection=selection, warmup_epochs=0, rho=0.3, **SMALL)
+    baseline.fit(X, y)
+    losses, reference = column(clf, "train_loss"), column(baseline, "train_loss")
+    assert losses[:2] == reference[:2]
+    assert losses[2:] != reference[2:]
+
+
+@pytest.mark.parametrize(
+    ("reselect_every", "epochs"), [(None, [2]), (1, [2, 3, 4, 5]), (3, [2, 5])]
+)
+def test_selecting_again(reselect_every, epochs):
+    """Each selection sees members that have trained for so many epochs."""
+    seen = []
+
+    def scorer(net, X, y):
+        seen.append(len(net.history))
+        return np.arange(len(y)) + 100.0 * len(net.history)
+
+    clf = SharpBalance(
+        sharpness=scorer,
+        reselect_every=reselect_every,
+        warmup_epochs=2,
+        **{**SMALL, "max_epochs": 6},
+    ).fit(*table())
+    assert seen == [epoch for epoch in epochs for _ in range(2)]
+    np.testing.assert_array_equal(clf.sharpness_[0], np.arange(N) + 100.0 * epochs[-1])
+
+
+def test_random_sets_are_drawn_anew_at_every_selection():
+    drawn = []
+
+    def selection(sharpness, random_state):
+        masks = random_state.random_sample(sharpness.shape) < 0.5
+        drawn.append(masks)
+        return masks
+
+    options = {"selection": selection, "warmup_epochs": 0, **SMALL}
+    clf = SharpBalance(reselect_every=2, **options).fit(*table())
+    assert len(drawn) == 2
+    assert (drawn[0] != drawn[1]).any()
+    np.testing.assert_array_equal(clf.sam_masks_, drawn[-1])
+
+
+def test_one_radius_for_each_member():
+    X, y = table()
+    options = {"selection": "all", "engine": "skorch", **SMALL}
+    mixed = SharpBalance(rho=[0.0, 0.4], **options).fit(X, y)
+    for member, rho in enumerate((0.0, 0.4)):
+        alone = SharpBalance(rho=rho, **options).fit(X, y)
+        assert weights(mixed, member).equal(weights(alone, member))
+        assert not weights(mixed, 1 - member).equal(weights(alone, 1 - member))
+
+
+@pytest.mark.parametrize("sam", ["asam", "gsam", "friendly_sam"])
+def test_other_kinds_of_sharpness_aware_steps(sam):
+    X, y = table()
+    clf = SharpBalance(sam=sam, **SMALL).fit(X, y)
+    plain = SharpBalance(**SMALL).fit(X, y)
+    assert not weights(clf, 0).equal(weights(plain, 0))
+    assert column(clf, "train_loss")[-1] < column(clf, "train_loss")[0]
+
+
+# Learning rates ----------------------------------------------------------------------
+
+# The recorded rate is that of the last of three batches.
+DONE = (np.arange(EPOCHS) + 2 / 3) / EPOCHS
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        (None, 0.5 * (1 + np.cos(np.pi * DONE))),
+        ("cosine", 0.5 * (1 + np.cos(np.pi * DONE))),
+        ("steps", [1, 1, 0.1, 0.01]),
+        ("constant", [1, 1, 1, 1]),
+        (lambda done: 1 - done, 1 - DONE),
+    ],
+)
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_the_rate_follows_its_schedule_through_both_phases(schedule, factors, engine):
+    clf = SharpBalance(lr=0.2, lr_schedule=schedule, engine=engine, **SMALL)
+    clf.fit(*table())
+    for member in range(2):
+        got = column(clf, "lr", member)
+        np.testing.assert_allclose(got, 0.2 * np.asarray(factors), rtol=1e-6)
+
+
+def test_one_cycle_rises_and_falls():
+    options = {**SMALL, "max_epochs": 20}
+    clf = SharpBalance(lr=0.2, lr_schedule="one_cycle", **options).fit(*table())
+    rates = np.array(column(clf, "lr"))
+    assert np.argmax(rates) in (5, 6)
+    assert (np.diff(rates[:5]) > 0).all()
+    assert (np.diff(rates[7:]) < 0).all()
+    assert rates.max() == pytest.approx(0.2, rel=0.02)
+    assert rates[-1] < 0.2 / 100
+
+
+def test_a_scheduler_of_skorch():
+    schedule = LRScheduler("StepLR", step_size=1, gamma=0.5)
+    clf = SharpBalance(lr=0.2, lr_schedule=schedule, **SMALL).fit(*table())
+    for member in range(2):
+        rates = column(clf, "lr", member)
+        assert rates == pytest.approx([0.2, 0.1, 0.05, 0.025])
+    assert clf.engine_.name == "skorch"
+    assert "LRScheduler" in clf.engine_.reason
+
+
+# Augmentation ------------------------------------------------------------------------
+
+
+def test_scoring_and_prediction_never_see_the_augmentation():
+    X, y = pictures()
+    calls = []
+
+    def wipe(x):
+        calls.append(len(x))
+        return torch.zeros_like(x)
+
+    options = {"warmup_epochs": 0, "max_epochs": 2, "batch_size": 20, "device": "cpu"}
+    options |= {"n_estimators": 2, "random_state": 0, "validation_fraction": 0.25}
+    options |= {"estimator__module__width": 4}
+    wiped = SharpBalance(train_transform=wipe, **options).fit(X, y)
+    n_batches = 2 * 2 * 2  # members, epochs, batches
+    assert len(calls) == n_batches
+    plain = SharpBalance(**options).fit(X, y)
+    # Scores at epoch 0 come from members that have not trained: the pictures decide.
+    np.testing.assert_array_equal(wiped.sharpness_, plain.sharpness_)
+    before = len(calls)
+    probas = wiped.predict_proba(X)
+    assert len(calls) == before
+    assert np.ptp(probas[:, 0]) > 0  # of pictures, not of blanks
+    # A member that only saw blanks has learned nothing of the pictures.
+    assert column(wiped, "train_loss")[-1] > column(plain, "train_loss")[-1]
+
+
+def make_v2():
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    return v2.Compose([v2.RandomHorizontalFlip(), v2.ColorJitter(brightness=0.5)])
+
+
+@pytest.mark.parametrize("kind", ["crop_flip", "torchvision", "function"])
+def test_kinds_of_augmentation(kind):
+    X, y = pictures()
+    transform = {
+        "crop_flip": "crop_flip",
+        "torchvision": make_v2() if kind == "torchvision" else None,
+        "function": lambda x: x.flip(-1),
+    }[kind]
+    options = {"max_epochs": 2, "batch_size": 20, "n_estimators": 2, "device": "cpu"}
+    options |= {"random_state": 0, "estimator__module__width": 4}
+    one, same = (
+        SharpBalance(train_transform=transform, **options).fit(X, y) for _ in range(2)
+    )
+    assert_same_members(one, same)
+    plain = SharpBalance(**options).fit(X, y)
+    assert not weights(one, 0).equal(weights(plain, 0))
+
+
+# Held-out samples ----------------------------------------------------------------------
+
+
+def noise(n=80, seed=0):
+    """Labels that nothing can be learned of: a member only gets worse."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 5)), rng.integers(3, size=n)
+
+
+def test_a_stratified_share_is_held_out():
+    y = np.repeat(["a", "b", "c"], [60, 30, 10])
+    X = np.random.default_rng(0).normal(size=(100, 5))
+    clf = SharpBalance(validation_fraction=0.2, **SMALL).fit(X, y)
+    assert clf.sam_masks_.shape == (2, 80)
+    held = np.setdiff1d(np.arange(100), clf.train_indices_)
+    assert np.unique(y[held], return_counts=True)[1].tolist() == [12, 6, 2]
+    assert set(column(clf, "valid_acc")) <= set(np.arange(21) / 20)
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_early_stopping_goes_back_to_the_ensembles_best_epoch(engine):
+    X, y = noise()
+    clf = SharpBalance(
+        validation_fraction=0.25,
+        early_stopping=3,
+        engine=engine,
+        lr=0.5,
+        **{**SMALL, "max_epochs": 60},
+    ).fit(X, y)
+    scores = clf.validation_scores_
+    assert clf.n_iter_ == len(scores) < 60
+    best = len(clf.history_[0])
+    assert clf.n_iter_ - best == 3
+    assert scores[best - 1] == scores.max()
+    held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
+    assert clf.score(X[held], y[held]) == pytest.approx(scores.max())
+    # The score of the ensemble, not of a member: the mean of the logits decides.
+    logits = clf.member_decision_function(X[held]).mean(axis=0)
+    assert (logits.argmax(1) == y[held]).mean() == pytest.approx(scores.max())
+
+
+def test_early_stopping_by_true_waits_ten_epochs():
+    X, y = noise()
+    options = {**SMALL, "max_epochs": 100, "lr": 0.5}
+    clf = DeepEnsembleClassifier(
+        validation_fraction=0.25, early_stopping=True, **options
+    ).fit(X, y)
+    assert clf.n_iter_ - len(clf.history_[0]) == 10
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_the_best_epoch_comes_back_with_its_momentum(engine):
+    """Not with that of the last epoch, so that training can go on from there."""
+    X, y = noise()
+    options = {**SMALL, "max_epochs": 60, "lr": 0.5, "lr_schedule": "constant"}
+    options |= {"validation_fraction": 0.25, "engine": engine}
+    stopped = DeepEnsembleClassifier(early_stopping=3, **options).fit(X, y)
+    best = len(stopped.history_[0])
+    short = DeepEnsembleClassifier(**{**options, "max_epochs": best}).fit(X, y)
+    assert_same_members(stopped, short)
+    for one, other in zip(stopped.estimators_, short.estimators_):
+        mine, theirs = (net.optimizer_.state_dict()["state"] for net in (one, other))
+        for key, entries in mine.items():
+            assert entries["momentum_buffer"].equal(theirs[key]["momentum_buffer"])
+
+
+# Weights -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scorer", "degree"), [(FisherTraceScorer(), 2), (LossScorer(), 1)]
+)
+def test_weights_enter_the_scores_as_they_enter_the_loss(scorer, degree):
+    """A loss of twice the weight has a gradient of twice the length."""
+    X, y = table()
+    weight = np.random.default_rng(2).uniform(0.5, 2, N)
+    options = {"sharpness": scorer, "warmup_epochs": 0, **SMALL}
+    plain = SharpBalance(**options).fit(X, y).sharpness_
+    weighted = SharpBalance(**options).fit(X, y, sample_weight=weight).sharpness_
+    factor = (weight / weight.mean()) ** degree
+    np.testing.assert_allclose(weighted, plain * factor, rtol=1e-5)
+
+
+def test_only_ratios_of_weights_matter():
+    X, y = table()
+    weight = np.random.default_rng(2).integers(1, 4, N)
+    one = SharpBalance(**SMALL).fit(X, y, sample_weight=weight)
+    other = SharpBalance(**SMALL).fit(X, y, sample_weight=8 * weight)
+    assert_same_members(one, other)
+    plain = SharpBalance(**SMALL).fit(X, y)
+    assert not weights(one, 0).equal(weights(plain, 0))
+    equal = SharpBalance(**SMALL).fit(X, y, sample_weight=np.full(N, 3.0))
+    assert_same_members(equal, plain)
+
+
+LABELS = np.array(["no", "perhaps", "yes"])
+
+
+@pytest.mark.parametrize(
+    "class_weight", ["balanced", {"no": 1, "perhaps": 3, "yes": 5}]
+)
+def test_class_weights_are_sample_weights(class_weight):
+    X, y = table()
+    y = LABELS[y]
+    one = SharpBalance(class_weight=class_weight, **SMALL).fit(X, y)
+    by_class = compute_sample_weight(class_weight, y)
+    other = SharpBalance(**SMALL).fit(X, y, sample_weight=by_class)
+    assert_same_members(one, other)
+    np.testing.assert_array_equal(one.sharpness_, other.sharpness_)
+    assert not weights(one, 0).equal(weights(SharpBalance(**SMALL).fit(X, y), 0))
+
+
+def test_class_weights_and_sample_weights_multiply():
+    X, y = table()
+    weight = np.random.default_rng(2).uniform(0.5, 2, N)
+    both = SharpBalance(class_weight={0: 1, 1: 2, 2: 4}, **SMALL)
+    both.fit(X, y, sample_weight=weight)
+    product = SharpBalance(**SMALL).fit(X, y, sample_weight=weight * 2.0**y)
+    assert_same_members(both, product)
+
+
+# Going on ------------------------------------------------------------------------------
+
+
+def test_warm_start_goes_on_from_the_fitted_weights():
+    X, y = table()
+    clf = SharpBalance(warm_start=True, **SMALL).fit(X, y)
+    before = [weights(clf, i) for i in range(2)]
+    clf.set_params(lr=1e-12).fit(X, y)
+    for i in range(2):
+        torch.testing.assert_close(weights(clf, i), before[i], atol=1e-7, rtol=0)
+    clf.set_params(warm_start=False).fit(X, y)
+    assert (weights(clf, 0) - before[0]).abs().max() > 1e-2
+    assert len(clf.history_[0]) == EPOCHS
+
+
+def test_warm_start_takes_more_members():
+    X, y = table()
+    clf = SharpBalance(warm_start=True, **SMALL).fit(X, y)
+    before = weights(clf, 0)
+    clf.set_params(n_estimators=3, lr=1e-12).fit(X, y)
+    assert len(clf.estimators_) == 3
+    torch.testing.assert_close(weights(clf, 0), before, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_calls_of_partial_fit_are_epochs_of_fit(engine):
+    """Bit for bit, where the rate is constant and sets are chosen every epoch."""
+    X, y = table()
+    options = {"warmup_epochs": 2, "engine": engine, **SMALL}
+    steps = SharpBalance(**options)
+    for epoch in range(EPOCHS):
+        assert steps.partial_fit(X, y) is steps
+        assert steps.n_iter_ == epoch + 1
+    whole = SharpBalance(reselect_every=1, lr_schedule="constant", **options).fit(X, y)
+    assert_same_members(steps, whole)
+    assert column(steps, "phase") == column(whole, "phase")
+    np.testing.assert_array_equal(steps.sam_masks_, whole.sam_masks_)
+
+
+def test_partial_fit_learns_classes_that_come_later():
+    X, y = table()
+    order = np.argsort(y, kind="stable")
+    clf = SharpBalance(**SMALL)
+    clf.partial_fit(X[order[:20]], y[order[:20]] * 0 + 1, classes=[0, 1, 2])
+    assert clf.predict_proba(X).shape == (N, 3)
+    for _ in range(15):
+        clf.partial_fit(X, y)
+    assert clf.score(X, y) > 0.8
+    np.testing.assert_array_equal(clf.classes_, [0, 1, 2])
+
+
+def test_partial_fit_goes_on_from_fit():
+    X, y = table()
+    clf = SharpBalance(**SMALL).fit(X, y)
+    clf.partial_fit(X[:30], y[:30])
+    assert clf.n_iter_ == EPOCHS + 1
+    assert column(clf, "phase")[-1] == "balanced"
+    assert clf.sam_masks_.shape == (2, 30)
+    assert clf.predict(X).shape == (N,)
+
+
+def test_one_member():
+    X, y = table()
+    clf = SharpBalance(warmup="sgd", **{**SMALL, "n_estimators": 1}).fit(X, y)
+    assert not clf.sam_masks_.any()  # there are no others to propose anything
+    np.testing.assert_allclose(
+        clf.predict_proba(X), clf.member_predict_proba(X)[0], rtol=1e-6
+    )

@@ -1,0 +1,154 @@
+"""``memory=``: the same ensembles, and work that several fits share is done once."""
+
+from collections import Counter
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.model_selection import GridSearchCV
+
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.engine import SkorchEngine, StackedEngine
+from sklearn_sharpbalance.sharpness import FisherTraceScorer
+
+N = 60
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": 4,
+    "batch_size": 20,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (8,),
+}
+
+
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 4))
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """Counts the phases that were trained and the scores that were computed."""
+    done = Counter()
+
+    def counting(kind, method, name_of):
+        original = getattr(kind, method)
+
+        def counted(self, *args, **kwargs):
+            done[name_of(*args)] += 1
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(kind, method, counted)
+
+    for engine in (SkorchEngine, StackedEngine):
+        counting(engine, "run_phase", lambda net, states, data, phase, *_: phase.name)
+    counting(FisherTraceScorer, "score_samples", lambda *_: "scores")
+    return done
+
+
+def assert_same(one, other):
+    for mine, theirs in zip(one.estimators_, other.estimators_):
+        state, twin = mine.module_.state_dict(), theirs.module_.state_dict()
+        assert all(torch.equal(value, twin[key]) for key, value in state.items())
+    np.testing.assert_array_equal(one.sharpness_, other.sharpness_)
+    np.testing.assert_array_equal(one.sam_masks_, other.sam_masks_)
+    for mine, theirs in zip(one.history_, other.history_):
+        losses = [[row["train_loss"] for row in history] for history in (mine, theirs)]
+        assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_a_cached_fit_is_the_same_fit(tmp_path, work, engine):
+    X, y = table()
+    options = {"validation_fraction": 0.2, "engine": engine, **SMALL}
+    plain = SharpBalance(**options).fit(X, y)
+    work.clear()
+    first = SharpBalance(memory=str(tmp_path), **options).fit(X, y)
+    assert work == {"warmup": 1, "balanced": 1, "scores": 2}
+    second = SharpBalance(memory=str(tmp_path), **options).fit(X, y)
+    assert work == {"warmup": 1, "balanced": 1, "scores": 2}  # nothing was done again
+    assert_same(first, plain)
+    assert_same(second, plain)
+    np.testing.assert_array_equal(second.predict_proba(X), plain.predict_proba(X))
+    # A member that was read from the store trains on as any other.
+    assert_same(second.partial_fit(X, y), plain.partial_fit(X, y))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lr": 0.05},
+        {"batch_size": 15},
+        {"random_state": 1},
+        {"rho": 0.3},
+        {"max_epochs": 5},
+        {"lr_schedule": "constant"},
+        {"estimator__module__hidden": (9,)},
+        {"standardize": False},
+        {"class_weight": "balanced"},
+        {"warmup": "sgd"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_matters_to_the_warm_up_is_not_mixed_up(tmp_path, work, change):
+    X, y = table()
+    options = {"memory": str(tmp_path), **SMALL}
+    SharpBalance(**options).fit(X, y)
+    other = SharpBalance(**{**options, **change}).fit(X, y)
+    assert work["warmup"] == 2
+    assert_same(other, SharpBalance(**{**SMALL, **change}).fit(X, y))
+
+
+def test_other_data_are_other_work(tmp_path, work):
+    X, y = table()
+    options = {"memory": str(tmp_path), **SMALL}
+    SharpBalance(**options).fit(X, y)
+    nudged = X.copy()
+    nudged[0, 0] += 1e-3
+    SharpBalance(**options).fit(nudged, y)
+    assert work["warmup"] == 2
+
+
+def test_a_search_trains_the_warm_up_of_each_fold_once(tmp_path, work):
+    """Warm-up without SAM: neither rho nor flat_ratio matters before the selection."""
+    X, y = table()
+    clf = SharpBalance(warmup="sgd", memory=joblib.Memory(tmp_path, verbose=0), **SMALL)
+    grid = {"rho": [0.05, 0.3], "flat_ratio": [0.2, 0.5]}
+    search = GridSearchCV(clf, grid, cv=2, refit=False, scoring="neg_log_loss")
+    search.fit(X, y)
+    assert work == {"warmup": 2, "balanced": 8, "scores": 4}
+    plain = GridSearchCV(clf.set_params(memory=None), grid, cv=2, refit=False)
+    plain.set_params(scoring="neg_log_loss").fit(X, y)
+    np.testing.assert_array_equal(
+        search.cv_results_["mean_test_score"], plain.cv_results_["mean_test_score"]
+    )
+
+
+def test_a_search_shares_the_warm_up_with_sam_over_flat_ratio_only(tmp_path, work):
+    X, y = table()
+    clf = SharpBalance(warmup="sam", memory=str(tmp_path), **SMALL)
+    grid = {"rho": [0.05, 0.3], "flat_ratio": [0.2, 0.5]}
+    GridSearchCV(clf, grid, cv=2, refit=False).fit(X, y)
+    assert work == {"warmup": 4, "balanced": 8, "scores": 8}
+
+
+def test_without_a_place_nothing_is_kept(tmp_path, work, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = table()
+    for _ in range(2):
+        SharpBalance(**SMALL).fit(X, y)
+    assert work["warmup"] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_early_stopping_from_the_store(tmp_path, work):
+    X, y = table()
+    options = {"validation_fraction": 0.25, "early_stopping": 2, **SMALL}
+    plain = SharpBalance(**options).fit(X, y)
+    cached = [SharpBalance(memory=str(tmp_path), **options).fit(X, y) for _ in "ab"]
+    for clf in cached:
+        assert_same(clf, plain)
+        np.testing.assert_array_equal(clf.validation_scores_, plain.validation_scores_)

@@ -1,0 +1,336 @@
+"""Parameters: what ``estimator`` may be, and the round trip of nested ones."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback, EpochScoring
+from torch import nn
+
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.optim import ASAM
+from sklearn_sharpbalance.selection import RandomSelector, SharpBalanceSelector
+from sklearn_sharpbalance.sharpness import LossRiseScorer, LossScorer
+
+N = 48
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": 3,
+    "batch_size": 16,
+    "random_state": 0,
+    "device": "cpu",
+}
+
+
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 4)).astype(np.float32)
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)
+
+
+class Wide(nn.Module):
+    """One hidden layer; ``softmax`` ends it as skorch's default criterion wants."""
+
+    def __init__(self, n_features, n_classes, width=8, softmax=False):
+        super().__init__()
+        self.hidden = nn.Linear(n_features, width)
+        self.head = nn.Linear(width, n_classes)
+        self.end = nn.Softmax(dim=1) if softmax else nn.Identity()
+
+    def forward(self, X):
+        return self.end(self.head(torch.relu(self.hidden(X))))
+
+
+def make_wide(n_features, n_classes, width=8):
+    return Wide(n_features, n_classes, width)
+
+
+def weights(clf, member=0):
+    module = clf.estimators_[member].module_.module
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+# What a member is ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [Wide, make_wide])
+def test_a_class_or_a_factory_gets_its_sizes(estimator):
+    X, y = table()
+    clf = SharpBalance(estimator, estimator__module__width=5, **SMALL).fit(X, y)
+    for net in clf.estimators_:
+        assert net.module_.module.hidden.weight.shape == (5, 4)
+        assert net.module_.module.head.weight.shape == (3, 5)
+    assert not weights(clf, 0).equal(weights(clf, 1))
+
+
+def test_a_class_and_a_factory_are_the_same_members():
+    X, y = table()
+    one, other = (SharpBalance(e, **SMALL).fit(X, y) for e in (Wide, make_wide))
+    assert weights(one).equal(weights(other))
+
+
+def test_an_instance_is_a_prototype():
+    X, y = table()
+    prototype = Wide(4, 3, width=6)
+    before = copy.deepcopy(prototype.state_dict())
+    options = {**SMALL, "lr": 1e-12}
+    clf = SharpBalance(prototype, **options).fit(X, y)
+    members = [weights(clf, i) for i in range(2)]
+    start = torch.cat([p.flatten() for p in prototype.parameters()])
+    assert len({tuple(w.tolist()) for w in (*members, start.detach())}) == 3
+    for key, value in prototype.state_dict().items():
+        assert value.equal(before[key])
+    assert weights(SharpBalance(prototype, **options).fit(X, y)).equal(members[0])
+
+
+def test_settings_of_the_default_recipe_by_name():
+    X, y = table()
+    nested = {"estimator__optimizer__momentum": 0.5, "estimator__module__hidden": (4,)}
+    clf = SharpBalance(**nested, **SMALL).fit(X, y)
+    group = clf.estimators_[0].optimizer_.param_groups[0]
+    assert (group["momentum"], group["weight_decay"]) == (0.5, 5e-4)
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_label_smoothing_of_the_criterion(engine):
+    X, y = table()
+    options = {"estimator__module__hidden": (8,), "engine": engine, **SMALL}
+    smooth = SharpBalance(estimator__criterion__label_smoothing=0.3, **options)
+    smooth.fit(X, y)
+    plain = SharpBalance(**options).fit(X, y)
+    confidence = [clf.predict_proba(X).max(1).mean() for clf in (smooth, plain)]
+    assert confidence[0] < confidence[1]
+
+
+class Counter(Callback):
+    """Counts epochs in the history."""
+
+    def on_epoch_end(self, net, **kwargs):
+        net.history.record("counted", len(net.history))
+
+
+def configured(**options):
+    defaults = {"criterion": nn.CrossEntropyLoss, "module__n_features": 4}
+    return NeuralNetClassifier(Wide, **{**defaults, "module__n_classes": 3, **options})
+
+
+def test_a_configured_net_keeps_what_the_ensemble_leaves_open():
+    X, y = table()
+    net = configured(
+        lr=0.02,
+        max_epochs=2,
+        batch_size=24,
+        optimizer=torch.optim.Adam,
+        optimizer__betas=(0.7, 0.8),
+        callbacks=[Counter()],
+        module__width=7,
+    )
+    clf = SharpBalance(net, n_estimators=2, random_state=0, device="cpu").fit(X, y)
+    for member, history in zip(clf.estimators_, clf.history_):
+        base = member.optimizer_.base_optimizer
+        assert isinstance(base, torch.optim.Adam)
+        assert base.param_groups[0]["betas"] == (0.7, 0.8)
+        assert [row["lr"] for row in history] == [0.02, 0.02]  # does not anneal
+        assert [row["counted"] for row in history] == [1, 2]
+        assert member.module_.module.hidden.out_features == 7
+    assert clf.n_iter_ == 2
+    assert not net.initialized_
+
+
+def test_the_ensemble_wins_where_it_says_something():
+    X, y = table()
+    net = configured(lr=0.02, max_epochs=2, optimizer=torch.optim.Adam)
+    clf = SharpBalance(net, lr=0.3, optimizer=torch.optim.RMSprop, **SMALL).fit(X, y)
+    assert clf.n_iter_ == 3
+    assert clf.history_[0][0]["lr"] == 0.3
+    assert isinstance(clf.estimators_[0].optimizer_.base_optimizer, torch.optim.RMSprop)
+
+
+def test_nested_parameters_reach_a_configured_net():
+    X, y = table()
+    clf = SharpBalance(configured(), **SMALL)
+    clf.set_params(estimator__module__width=3, estimator__lr=0.07)
+    clf.fit(X, y)
+    assert clf.estimators_[0].module_.module.hidden.out_features == 3
+    assert clf.history_[0][0]["lr"] == 0.07
+
+
+def test_a_net_of_probabilities_equals_one_of_logits():
+    """skorch's convention: a softmax at the end goes with NLLLoss."""
+    X, y = table()
+    with_softmax = configured(criterion=nn.NLLLoss, module__softmax=True)
+    one = SharpBalance(with_softmax, **SMALL).fit(X, y)
+    other = SharpBalance(configured(), **SMALL).fit(X, y)
+    torch.testing.assert_close(weights(one), weights(other), atol=1e-4, rtol=1e-3)
+    np.testing.assert_allclose(one.predict_proba(X), other.predict_proba(X), atol=1e-4)
+    np.testing.assert_allclose(one.sharpness_, other.sharpness_, rtol=1e-2, atol=1e-6)
+
+
+def test_callbacks_of_the_net_and_of_the_ensemble_both_run():
+    X, y = table()
+    scoring = EpochScoring("f1_macro", name="f1", lower_is_better=False)
+    clf = SharpBalance(
+        configured(callbacks=[Counter()]),
+        callbacks=[scoring],
+        validation_fraction=0.25,
+        **SMALL,
+    ).fit(X, y)
+    assert {"counted", "f1", "valid_acc"} <= set(clf.history_[0][-1])
+
+
+def test_a_sharpness_aware_optimizer_of_the_net_is_used():
+    X, y = table()
+    net = configured(optimizer=ASAM, optimizer__eta=0.1, lr=0.05)
+    clf = SharpBalance(net, **SMALL).fit(X, y)
+    assert type(clf.estimators_[0].optimizer_) is ASAM
+    assert clf.estimators_[0].optimizer_.param_groups[0]["rho"] == 0.05
+
+
+class Halved(NeuralNetClassifier):
+    """A net with a loss of its own."""
+
+    def get_loss(self, y_pred, y_true, *args, **kwargs):
+        return super().get_loss(y_pred, y_true, *args, **kwargs) / 2
+
+
+def test_a_loss_of_the_users_own_is_the_one_that_is_trained():
+    X, y = table()
+    options = {"module__n_features": 4, "module__n_classes": 3, "lr": 0.1}
+    net = Halved(Wide, criterion=nn.CrossEntropyLoss, **options)
+    clf = DeepEnsembleClassifier(net, **SMALL).fit(X, y)
+    plain = DeepEnsembleClassifier(configured(lr=0.05), **SMALL).fit(X, y)
+    torch.testing.assert_close(weights(clf), weights(plain), atol=1e-6, rtol=1e-5)
+    assert clf.engine_.name == "skorch"
+
+
+# The round trip of parameters ------------------------------------------------------------
+
+NESTED = {
+    "estimator__module__width": 5,
+    "sharpness__chunk_size": 7,
+    "selection__flat_ratio": 0.25,
+}
+
+
+def test_parameters_of_parts_given_by_name_are_kept_for_them():
+    X, y = table()
+    clf = SharpBalance(
+        Wide, sharpness="loss", selection="sharpbalance", **NESTED, **SMALL
+    )
+    assert {name: clf.get_params()[name] for name in NESTED} == NESTED
+    clf.fit(X, y)
+    assert clf.estimators_[0].module_.module.hidden.out_features == 5
+    assert clf.sam_masks_.sum(axis=1).tolist() == [12, 12]  # a quarter, of one other
+
+
+def test_a_clone_has_them_too():
+    clf = SharpBalance(Wide, **NESTED, **SMALL)
+    twin = clone(clf)
+    assert twin.get_params() == clf.get_params()
+    twin.set_params(selection__flat_ratio=0.5)
+    assert clf.get_params()["selection__flat_ratio"] == 0.25
+
+
+def test_they_can_be_set_later():
+    clf = SharpBalance().set_params(**NESTED)
+    assert {name: clf.get_params()[name] for name in NESTED} == NESTED
+    assert clf.get_params(deep=False)["rho"] == 0.05
+
+
+def test_parts_given_as_objects_take_theirs():
+    scorer, selector = LossRiseScorer(rho=0.1), SharpBalanceSelector(flat_ratio=0.3)
+    clf = SharpBalance(sharpness=scorer, selection=selector)
+    assert clf.get_params()["sharpness__rho"] == 0.1
+    clf.set_params(sharpness__rho=0.2, selection__flat_ratio=0.6)
+    assert (scorer.rho, selector.flat_ratio) == (0.2, 0.6)
+    twin = clone(clf)
+    assert twin.sharpness is not scorer
+    assert twin.sharpness.rho == 0.2
+
+
+def test_an_object_keeps_its_own_share():
+    """``flat_ratio`` speaks to a rule that was given by name."""
+    X, y = table()
+    by_name = SharpBalance(selection="sharpbalance", flat_ratio=0.5, **SMALL)
+    assert by_name.fit(X, y).sam_masks_.sum(axis=1).tolist() == [24, 24]
+    rule = SharpBalanceSelector(flat_ratio=0.25)
+    by_object = SharpBalance(selection=rule, flat_ratio=0.5, **SMALL)
+    assert by_object.fit(X, y).sam_masks_.sum(axis=1).tolist() == [12, 12]
+
+
+def test_parts_are_not_changed_by_fit():
+    X, y = table()
+    scorer, selector = LossScorer(), RandomSelector(flat_ratio=0.3)
+    clf = SharpBalance(sharpness=scorer, selection=selector, **SMALL)
+    before = vars(scorer).copy(), vars(selector).copy(), str(clf.get_params())
+    clf.fit(X, y)
+    assert (vars(scorer), vars(selector), str(clf.get_params())) == before
+
+
+def test_names_and_objects_are_the_same_parts():
+    X, y = table()
+    by_name = SharpBalance(sharpness="loss", selection="random", **SMALL).fit(X, y)
+    by_object = SharpBalance(
+        sharpness=LossScorer(), selection=RandomSelector(flat_ratio=0.4), **SMALL
+    ).fit(X, y)
+    assert weights(by_name).equal(weights(by_object))
+
+
+def test_a_change_of_the_part_and_of_its_parameters_at_once():
+    clf = SharpBalance(sharpness="loss")
+    scorer = LossRiseScorer()
+    clf.set_params(sharpness=scorer, sharpness__rho=0.7)
+    assert scorer.rho == 0.7
+    clf.set_params(sharpness="loss_rise", sharpness__rho=0.9)
+    assert clf.get_params()["sharpness__rho"] == 0.9
+    assert scorer.rho == 0.7
+
+
+def test_an_object_that_takes_the_place_of_a_name_brings_its_own_parameters():
+    X, y = table()
+    clf = SharpBalance(selection__flat_ratio=0.25, **SMALL)
+    clf.set_params(selection=SharpBalanceSelector(flat_ratio=0.5))
+    assert clf.get_params()["selection__flat_ratio"] == 0.5
+    assert clf.fit(X, y).sam_masks_.sum(axis=1).tolist() == [24, 24]
+    twin = clone(clf).set_params(selection__flat_ratio=0.75)
+    assert twin.selection.flat_ratio == 0.75
+
+
+@pytest.mark.parametrize("name", ["selction__flat_ratio", "typo"])
+def test_an_unknown_parameter_is_refused(name):
+    with pytest.raises(TypeError, match=f"unexpected parameter '{name}'"):
+        SharpBalance(**{name: 1})
+    with pytest.raises(ValueError, match="Invalid parameter"):
+        SharpBalance().set_params(**{name: 1})
+
+
+def test_a_parameter_that_the_part_does_not_have_is_refused():
+    clf = SharpBalance(selection__flatness=0.3, **SMALL)
+    with pytest.raises(ValueError, match="Invalid parameter 'flatness'"):
+        clf.fit(*table())
+
+
+def test_the_text_shows_what_was_set():
+    text = repr(SharpBalance(rho=0.2, selection__flat_ratio=0.3))
+    assert "rho=0.2" in text
+    assert "selection__flat_ratio=0.3" in text
+
+
+def test_a_fitted_ensemble_survives_a_pickle():
+    X, y = table()
+    clf = SharpBalance(Wide, **SMALL).fit(X, y)
+    twin = pickle.loads(pickle.dumps(clf))
+    np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
+    one, other = clf.partial_fit(X, y), twin.partial_fit(X, y)
+    assert weights(one).equal(weights(other))
+
+
+def test_the_default_network_is_built_by_the_shape():
+    X, y = table()
+    clf = DeepEnsembleClassifier(**SMALL).fit(X, y)
+    assert isinstance(clf.estimators_[0].module_.module, MLP)

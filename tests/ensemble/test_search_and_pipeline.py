@@ -1,0 +1,195 @@
+"""A citizen of scikit-learn: searches, pipelines, calibration, scorers."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.inspection import permutation_importance
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import (
+    GridSearchCV,
+    HalvingGridSearchCV,
+    cross_val_predict,
+    cross_val_score,
+    cross_validate,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.metrics import SCORERS
+
+N = 90
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": 4,
+    "batch_size": 30,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (8,),
+}
+
+
+def table(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4))
+    y = (X[:, 0] + 0.3 * rng.normal(size=n) > 0).astype(int) + (X[:, 1] > 0.7)
+    return X, np.array(["a", "b", "c"])[y]
+
+
+def test_a_search_over_rho_and_flat_ratio():
+    X, y = table()
+    grid = {"rho": [0.02, 0.5], "flat_ratio": [0.2, 0.6]}
+    search = GridSearchCV(SharpBalance(**SMALL), grid, cv=2, scoring="neg_log_loss")
+    search.fit(X, y)
+    assert len(search.cv_results_["params"]) == 4
+    scores = search.cv_results_["mean_test_score"]
+    assert len(set(scores)) == 4  # each setting is another ensemble
+    best = SharpBalance(**SMALL, **search.best_params_).fit(X, y)
+    np.testing.assert_array_equal(search.predict_proba(X), best.predict_proba(X))
+
+
+def test_the_scores_of_a_search_are_those_of_single_fits():
+    X, y = table()
+    folds = [(np.arange(0, 60), np.arange(60, 90))]
+    search = GridSearchCV(
+        SharpBalance(**SMALL), {"rho": [0.02, 0.5]}, cv=folds, scoring="neg_log_loss"
+    ).fit(X, y)
+    for params, score in zip(
+        search.cv_results_["params"], search.cv_results_["mean_test_score"]
+    ):
+        clf = SharpBalance(**SMALL, **params).fit(X[:60], y[:60])
+        assert score == pytest.approx(-log_loss(y[60:], clf.predict_proba(X[60:])))
+
+
+def test_a_search_reaches_inside_the_parts():
+    X, y = table()
+    grid = {
+        "estimator__module__hidden": [(4,), (6,)],
+        "selection__flat_ratio": [0.1, 0.9],
+        "sharpness": ["loss", "fisher_trace"],
+    }
+    search = GridSearchCV(SharpBalance(**SMALL), grid, cv=2).fit(X, y)
+    assert len(search.cv_results_["params"]) == 8
+    best = search.best_estimator_
+    hidden = search.best_params_["estimator__module__hidden"]
+    assert best.estimators_[0].module_.module[1].out_features == hidden[0]
+
+
+def test_a_halving_search_spends_epochs():
+    X, y = table()
+    search = HalvingGridSearchCV(
+        SharpBalance(**SMALL),
+        {"rho": [0.01, 0.1, 0.3, 0.5]},
+        resource="max_epochs",
+        min_resources=2,
+        max_resources=8,
+        factor=2,
+        cv=2,
+        random_state=0,
+    ).fit(X, y)
+    assert search.n_resources_ == [2, 4, 8]
+    assert search.n_candidates_ == [4, 2, 1]
+    assert search.best_estimator_.n_iter_ == 8
+
+
+def test_a_pipeline_hands_the_samples_on():
+    X, y = table()
+    pipeline = make_pipeline(StandardScaler(), SharpBalance(**SMALL)).fit(X, y)
+    scaled = StandardScaler().fit_transform(X)
+    alone = SharpBalance(**SMALL).fit(scaled, y)
+    np.testing.assert_array_equal(
+        pipeline.predict_proba(X), alone.predict_proba(scaled)
+    )
+    np.testing.assert_array_equal(pipeline.classes_, ["a", "b", "c"])
+    assert pipeline.score(X, y) == alone.score(scaled, y)
+
+
+def test_a_search_over_a_pipeline():
+    X, y = table()
+    name = "sharpbalanceensembleclassifier"
+    pipeline = make_pipeline(StandardScaler(), SharpBalance(**SMALL))
+    grid = {f"{name}__rho": [0.05, 0.2], f"{name}__selection__flat_ratio": [0.3]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(X, y)
+    assert search.best_estimator_[-1].get_params()["selection__flat_ratio"] == 0.3
+
+
+def test_sample_weights_travel_through_a_pipeline():
+    X, y = table()
+    weight = np.random.default_rng(0).uniform(0.5, 2, N)
+    pipeline = make_pipeline(StandardScaler(with_std=False), SharpBalance(**SMALL))
+    pipeline.fit(X, y, sharpbalanceensembleclassifier__sample_weight=weight)
+    alone = SharpBalance(**SMALL).fit(X - X.mean(0), y, sample_weight=weight)
+    np.testing.assert_allclose(
+        pipeline.predict_proba(X), alone.predict_proba(X - X.mean(0)), atol=1e-5
+    )
+
+
+def overfit():
+    """An ensemble that is far too sure of itself, and samples to judge it by."""
+    X, y = table(120)
+    labels = np.random.default_rng(1).permutation(y[:90])
+    y = np.concatenate([labels, np.random.default_rng(2).permutation(y[90:])])
+    options = {**SMALL, "max_epochs": 60, "estimator__module__hidden": (32,)}
+    return SharpBalance(**options), X, y
+
+
+def test_calibration_by_temperature():
+    clf, X, y = overfit()
+    raw = clone(clf).fit(X[:90], y[:90])
+    calibrated = CalibratedClassifierCV(clf, method="temperature", cv=3)
+    calibrated.fit(X[:90], y[:90])
+    loss = {
+        name: log_loss(y[90:], model.predict_proba(X[90:]))
+        for name, model in (("raw", raw), ("calibrated", calibrated))
+    }
+    assert loss["calibrated"] < loss["raw"]
+    assert loss["calibrated"] < 1.2 * np.log(3)
+
+
+def test_cross_validation_and_prediction():
+    X, y = table()
+    clf = SharpBalance(**{**SMALL, "max_epochs": 15})
+    assert cross_val_score(clf, X, y, cv=3).mean() > 0.6
+    probas = cross_val_predict(clf, X, y, cv=3, method="predict_proba")
+    np.testing.assert_allclose(probas.sum(axis=1), 1)
+
+
+def test_every_scorer_serves_in_a_cross_validation():
+    X, y = table(60)
+    clf = DeepEnsembleClassifier(**{**SMALL, "n_estimators": 3, "max_epochs": 3})
+    scores = cross_validate(clf, X, y, cv=2, scoring=SCORERS, error_score="raise")
+    for name in SCORERS:
+        values = scores[f"test_{name}"]
+        assert values.shape == (2,)
+        assert np.isfinite(values).all(), name
+
+
+def test_a_scorer_sees_through_a_pipeline():
+    X, y = table(60)
+    options = {**SMALL, "max_epochs": 2}
+    pipeline = make_pipeline(StandardScaler(), SharpBalance(**options)).fit(X, y)
+    scorer = SCORERS["disagreement"]
+    scaled = pipeline[0].transform(X)
+    assert scorer(pipeline, X, y) == scorer(pipeline[-1], scaled, y)
+
+
+@pytest.mark.parametrize("kind", [StackingClassifier, VotingClassifier])
+def test_a_member_of_other_ensembles(kind):
+    X, y = table()
+    parts = [("deep", SharpBalance(**SMALL)), ("linear", LogisticRegression())]
+    options = {"cv": 2} if kind is StackingClassifier else {"voting": "soft"}
+    clf = kind(parts, **options).fit(X, y)
+    assert clf.score(X, y) > 0.5
+
+
+def test_inspection_by_permutation():
+    X, y = table()
+    clf = SharpBalance(**{**SMALL, "max_epochs": 20}).fit(X, y)
+    importance = permutation_importance(clf, X, y, n_repeats=5, random_state=0)
+    means = importance.importances_mean
+    assert min(means[:2]) > max(means[2:])  # the labels come from the first two

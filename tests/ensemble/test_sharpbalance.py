@@ -1,0 +1,358 @@
+"""The method: identities with plain loops, one source of randomness, its accuracy."""
+
+import random
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from tests.reference import per_sample_squared_norms
+
+N, BATCH, EPOCHS, LR, RHO = 70, 32, 4, 0.1, 0.2
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": EPOCHS,
+    "batch_size": BATCH,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (16,),
+}
+
+
+def table(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 6)) * [1, 10, 0.1, 1, 1, 1] + 3
+    y = (X[:, 0] > 3).astype(int) + (X[:, 1] > 10)
+    return X, y
+
+
+def third(sharpness, random_state):
+    """A selection that always chooses the same samples, others for each member."""
+    members, samples = np.indices(sharpness.shape)
+    return (samples + members) % 3 == 0
+
+
+def weights(clf, member):
+    module = clf.estimators_[member].module_.module
+    return {name: p.detach() for name, p in module.named_parameters()}
+
+
+def assert_bitwise(one, other):
+    for member in range(len(one.estimators_)):
+        mine, theirs = weights(one, member), weights(other, member)
+        assert all(mine[name].equal(theirs[name]) for name in mine)
+        for row, twin in zip(one.history_[member], other.history_[member]):
+            assert row["train_loss"] == twin["train_loss"]
+        assert len(one.history_[member]) == len(other.history_[member])
+
+
+def differ(one, other):
+    mine, theirs = weights(one, 0), weights(other, 0)
+    return any(not mine[name].equal(theirs[name]) for name in mine)
+
+
+# The method written out ------------------------------------------------------------
+
+
+def split(samples, n_batches, rng, up=False):
+    """Shuffled samples, cut into parts of equal size or one more."""
+    samples = rng.permutation(samples)
+    edges = np.arange(n_batches + 1) * len(samples) / n_batches
+    edges = (np.ceil(edges) if up else np.floor(edges)).astype(int)
+    return [samples[a:b] for a, b in zip(edges, edges[1:])]
+
+
+def train_by_hand(seed, X, y, mask, *, weight=None, rho=RHO, n_epochs=EPOCHS):
+    """One member by a plain loop: standardise, deal batches, take SAM's two passes."""
+    X = torch.tensor((X - X.mean(0)) / X.std(0), dtype=torch.float32)
+    y = torch.tensor(y)
+    weight = np.ones(len(y)) if weight is None else weight / weight.mean()
+    weight = torch.tensor(weight, dtype=torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = MLP(X.shape[1], int(y.max()) + 1, hidden=(16,))
+    optimizer = torch.optim.SGD(
+        module.parameters(), lr=LR, momentum=0.9, weight_decay=5e-4
+    )
+    n_batches = -(-len(y) // BATCH)
+    for epoch in range(n_epochs):
+        rng = np.random.default_rng([seed, epoch])
+        sam = split(np.flatnonzero(mask), n_batches, rng) if mask.any() else None
+        rest = (
+            None
+            if mask.all()
+            else split(np.flatnonzero(~mask), n_batches, rng, up=mask.any())
+        )
+        for t in range(n_batches):
+            done = (epoch + t / n_batches) / n_epochs
+            optimizer.param_groups[0]["lr"] = LR * 0.5 * (1 + np.cos(np.pi * done))
+            parts = [sam[t] if sam else [], rest[t] if rest else []]
+            update_by_hand(module, optimizer, X, y, weight, parts, rho)
+    return dict(module.named_parameters())
+
+
+def update_by_hand(module, optimizer, X, y, weight, parts, rho):
+    n = sum(map(len, parts))
+    params = list(module.parameters())
+
+    def gradient(rows):
+        """Gradient of the sum of the rows' losses over the size of the batch."""
+        losses = nn.functional.cross_entropy(module(X[rows]), y[rows], reduction="none")
+        return torch.autograd.grad((losses * weight[rows]).sum() / n, params)
+
+    total = [torch.zeros_like(p) for p in params]
+    sam, rest = parts
+    if len(rest):
+        total = [a + g for a, g in zip(total, gradient(rest))]
+    if len(sam):
+        g = gradient(sam)
+        length = torch.cat([part.flatten() for part in g]).norm()
+        before = [p.detach().clone() for p in params]
+        with torch.no_grad():
+            for p, part in zip(params, g):
+                p += rho * part / length
+        total = [a + g for a, g in zip(total, gradient(sam))]
+        with torch.no_grad():
+            for p, old in zip(params, before):
+                p.copy_(old)
+    for p, part in zip(params, total):
+        p.grad = part
+    optimizer.step()
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("selection", ["none", "all", third])
+def test_members_are_those_of_a_plain_loop(selection, weighted, engine):
+    """No sample gets SAM: SGD. All get it: SAM. Some: the mixed update."""
+    X, y = table()
+    weight = np.random.default_rng(1).uniform(0.2, 3, N) if weighted else None
+    clf = SharpBalance(
+        selection=selection, warmup_epochs=0, rho=RHO, engine=engine, **SMALL
+    ).fit(X, y, sample_weight=weight)
+    for i, seed in enumerate(clf.member_seeds_):
+        mask = {"none": np.zeros(N, bool), "all": np.ones(N, bool)}.get(
+            selection, (np.arange(N) + i) % 3 == 0
+        )
+        want = train_by_hand(seed, X, y, mask, weight=weight)
+        np.testing.assert_array_equal(clf.sam_masks_[i], mask)
+        for name, value in weights(clf, i).items():
+            torch.testing.assert_close(value, want[name].data, atol=1e-6, rtol=1e-5)
+
+
+def test_warm_up_without_sam_and_selection_none_is_a_plain_deep_ensemble():
+    X, y = table()
+    plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
+    for warmup, warmup_epochs in (("sam", 0), ("sgd", 0), ("sgd", 2), ("sgd", 1.0)):
+        clf = SharpBalance(
+            selection="none", warmup=warmup, warmup_epochs=warmup_epochs, **SMALL
+        )
+        assert_bitwise(clf.fit(X, y), plain)
+
+
+def test_rho_zero_is_a_plain_deep_ensemble():
+    X, y = table()
+    plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
+    assert_bitwise(SharpBalance(selection="all", rho=0.0, **SMALL).fit(X, y), plain)
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_choosing_the_same_samples_again_changes_nothing(engine):
+    X, y = table()
+    options = {"selection": third, "warmup_epochs": 1, "engine": engine, **SMALL}
+    once = SharpBalance(**options).fit(X, y)
+    for every in (1, 2):
+        again = SharpBalance(reselect_every=every, **options).fit(X, y)
+        assert_bitwise(again, once)
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_looking_at_the_members_after_every_epoch_changes_nothing(engine):
+    X, y = table()
+    options = {"validation_fraction": 0.2, "engine": engine, **SMALL}
+    plain = SharpBalance(**options).fit(X, y)
+    watched = SharpBalance(early_stopping=100, **options).fit(X, y)
+    assert watched.n_iter_ == EPOCHS
+    np.testing.assert_array_equal(plain.train_indices_, watched.train_indices_)
+    for member, want in zip(watched.history_, plain.history_):
+        assert member  # the best epoch is one of them
+        for row, twin in zip(member, want):
+            for name in ("train_loss", "valid_loss", "valid_acc", "lr"):
+                assert row[name] == twin[name]
+
+
+# Scores and sets -------------------------------------------------------------------
+
+
+def test_scores_are_the_fisher_traces_of_the_warmed_up_members():
+    """Against a loop over samples in float64, at the weights after the warm-up."""
+    X, y = table()
+    options = {"lr_schedule": "constant", **SMALL}
+    clf = SharpBalance(warmup_epochs=2, **options).fit(X, y)
+    warm = SharpBalance(selection="all", **{**options, "max_epochs": 2}).fit(X, y)
+    for i, net in enumerate(warm.estimators_):
+        loss = nn.functional.cross_entropy
+        want = per_sample_squared_norms(
+            net.module_, loss, torch.tensor(X, dtype=torch.float32), torch.tensor(y)
+        )
+        np.testing.assert_allclose(clf.sharpness_[i], want, rtol=1e-3, atol=1e-9)
+
+
+def test_each_member_gets_what_the_others_find_sharp():
+    X, y = table()
+    clf = SharpBalance(flat_ratio=0.3, **{**SMALL, "n_estimators": 3}).fit(X, y)
+    assert clf.sharpness_.shape == clf.sam_masks_.shape == (3, N)
+    k = round(0.3 * N)
+    sharpest = [set(np.argsort(-scores)[:k]) for scores in clf.sharpness_]
+    for i in range(3):
+        others = set.union(*(s for j, s in enumerate(sharpest) if j != i))
+        assert set(np.flatnonzero(clf.sam_masks_[i])) == others
+
+
+# One source of randomness ------------------------------------------------------------
+
+
+class Dropping(nn.Module):
+    """Draws in training."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(n_features, 8), nn.Dropout(0.3), nn.Linear(8, n_classes)
+        )
+
+    def forward(self, X):
+        return self.layers(X)
+
+
+def jitter(x):
+    return x + 0.1 * torch.randn_like(x)
+
+
+RESTLESS = {
+    "estimator": Dropping,
+    "selection": "random",
+    "train_transform": jitter,
+    "validation_fraction": 0.2,
+    **{k: v for k, v in SMALL.items() if k != "estimator__module__hidden"},
+}
+
+
+def global_states():
+    name, keys, *rest = np.random.get_state()
+    return (
+        (name, keys.tolist(), *rest),
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+    )
+
+
+@pytest.mark.parametrize("options", [SMALL, RESTLESS], ids=["stacked", "skorch"])
+def test_global_generators_neither_matter_nor_change(options):
+    X, y = table()
+    fitted = []
+    kept = global_states()
+    try:
+        for seed in (1, 2):
+            np.random.seed(seed)  # noqa: NPY002 the very thing that must not matter
+            torch.manual_seed(seed)
+            random.seed(seed)
+            before = global_states()
+            clf = SharpBalance(**options).fit(X, y)
+            clf.predict_proba(X)
+            clf.partial_fit(X, y)
+            assert global_states() == before
+            fitted.append(clf)
+    finally:
+        np.random.set_state(kept[0])  # noqa: NPY002
+        torch.set_rng_state(torch.tensor(kept[1], dtype=torch.uint8))
+        random.setstate(kept[2])
+    assert_bitwise(*fitted)
+
+
+def test_the_same_seed_gives_the_same_ensemble_and_another_seed_another():
+    X, y = table()
+    one, same, other = (
+        SharpBalance(**{**RESTLESS, "random_state": s}).fit(X, y) for s in (0, 0, 1)
+    )
+    assert_bitwise(one, same)
+    np.testing.assert_array_equal(one.sam_masks_, same.sam_masks_)
+    assert differ(one, other)
+
+
+def test_a_generator_goes_on_from_fit_to_fit():
+    X, y = table()
+    rng = np.random.RandomState(0)
+    first, second = (
+        DeepEnsembleClassifier(**{**SMALL, "random_state": rng}).fit(X, y)
+        for _ in range(2)
+    )
+    assert_bitwise(first, DeepEnsembleClassifier(**SMALL).fit(X, y))
+    assert differ(first, second)
+
+
+def test_without_a_seed_every_fit_is_another_one():
+    X, y = table()
+    options = {**SMALL, "random_state": None, "max_epochs": 1}
+    kept = np.random.get_state()  # noqa: NPY002
+    try:
+        fitted = []
+        for _ in range(2):
+            np.random.seed(0)  # noqa: NPY002
+            fitted.append(DeepEnsembleClassifier(**options).fit(X, y))
+    finally:
+        np.random.set_state(kept)  # noqa: NPY002
+    assert differ(*fitted)
+
+
+def test_the_first_members_of_a_larger_ensemble_are_those_of_a_smaller_one():
+    X, y = table()
+    small = DeepEnsembleClassifier(**SMALL).fit(X, y)
+    large = DeepEnsembleClassifier(**{**SMALL, "n_estimators": 3}).fit(X, y)
+    assert large.member_seeds_[:2] == small.member_seeds_
+    for i in range(2):
+        for name, value in weights(small, i).items():
+            torch.testing.assert_close(weights(large, i)[name], value)
+
+
+def test_members_differ():
+    X, y = table()
+    clf = DeepEnsembleClassifier(**SMALL).fit(X, y)
+    assert not weights(clf, 0)["1.weight"].equal(weights(clf, 1)["1.weight"])
+    probas = clf.member_predict_proba(X)
+    assert np.abs(probas[0] - probas[1]).max() > 1e-3
+
+
+def test_two_jobs_give_the_members_of_one():
+    """Bit for bit, if both sides compute with one thread."""
+    X, y = table()
+    options = {**RESTLESS, "engine": "skorch", "train_transform": None}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        serial = SharpBalance(**options).fit(X, y)
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
+            parallel = SharpBalance(n_jobs=2, **options).fit(X, y)
+    finally:
+        torch.set_num_threads(threads)
+    assert_bitwise(parallel, serial)
+    np.testing.assert_array_equal(parallel.sam_masks_, serial.sam_masks_)
+    np.testing.assert_array_equal(parallel.predict_proba(X), serial.predict_proba(X))
+
+
+# What it is worth --------------------------------------------------------------------
+
+
+def test_raw_digits_are_learned_without_any_setting():
+    X, y = load_digits(return_X_y=True)
+    X_train, X_test, y_train, y_test = train_test_split(
+        X, y, test_size=0.25, random_state=0
+    )
+    clf = SharpBalance(random_state=0).fit(X_train, y_train)
+    assert clf.score(X_test, y_test) >= 0.97

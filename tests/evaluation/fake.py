@@ -1,0 +1,52 @@
+"""Ensembles whose predictions are written down: a sample is its own row number."""
+
+import numpy as np
+
+
+class Fake:
+    """Duck-typed ensemble; ``X[:, 0]`` says which of the known predictions to give.
+
+    Parameters
+    ----------
+    member_probas : array of shape (M, N, C)
+    proba : array of shape (N, C), default=None
+        The mean of the members' if None.
+    logits : array of shape (M, N, C), default=None
+    """
+
+    def __init__(self, member_probas, proba=None, logits=None, classes=None):
+        self.probas = np.asarray(member_probas, dtype=float)
+        self.proba = self.probas.mean(0) if proba is None else np.asarray(proba)
+        self.classes_ = np.arange(self.probas.shape[2]) if classes is None else classes
+        if logits is not None:
+            self.member_decision_function = lambda X: np.asarray(logits)[:, rows(X)]
+
+    def member_predict_proba(self, X):
+        return self.probas[:, rows(X)]
+
+    def predict_proba(self, X):
+        return self.proba[rows(X)]
+
+
+class Lone:
+    """A classifier without members."""
+
+    def __init__(self, proba):
+        self.proba, self.classes_ = np.asarray(proba), np.arange(np.shape(proba)[1])
+
+    def predict_proba(self, X):
+        return self.proba[rows(X)]
+
+
+def rows(X):
+    return np.asarray(X)[:, 0].astype(int)
+
+
+def made_up(seed, n_members=3, n_samples=60, n_classes=4, peak=0.4):
+    """Random probabilities, labels that they are right about now and then, samples."""
+    rng = np.random.default_rng(seed)
+    probas = rng.dirichlet(np.full(n_classes, peak), size=(n_members, n_samples))
+    y = rng.integers(n_classes, size=n_samples)
+    right = rng.random(n_samples) < 0.6
+    y[right] = probas.mean(0).argmax(1)[right]
+    return probas, y, np.arange(n_samples, dtype=float)[:, None]

@@ -1,0 +1,175 @@
+"""The bootstrap by counts, against metrics on copies of the drawn samples."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance.evaluation._measures import Key, measure_predictions
+from sklearn_sharpbalance.evaluation._outputs import outputs_of
+from sklearn_sharpbalance.evaluation._resampling import (
+    Draws,
+    interval,
+    weighted_aurc,
+    weighted_auroc,
+    weighted_ece,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.evaluation.fake import Fake, made_up
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def drawn_rows(counts):
+    """Row numbers that a row of counts stands for."""
+    return np.repeat(np.arange(len(counts)), counts.astype(int))
+
+
+def naive(y, probas, proba):
+    """Every number by the public metrics, members one by one."""
+    members = {
+        name: np.mean([function(y, p) for p in probas])
+        for name, function in PREDICTOR_METRICS.items()
+    }
+    ensemble = {name: f(y, proba) for name, f in PREDICTOR_METRICS.items()}
+    ensemble |= {
+        "disagreement": metrics.disagreement(probas),
+        "der": metrics.disagreement_error_ratio(y, probas),
+        "variance": metrics.variance_diversity(probas),
+        "kl": metrics.kl_diversity(probas),
+        "eir": metrics.ensemble_improvement_rate(y, probas, ensemble_proba=proba),
+    }
+    return {Key(n, "members"): v for n, v in members.items()} | {
+        Key(n): v for n, v in ensemble.items()
+    }
+
+
+PREDICTOR_METRICS = {
+    "accuracy": lambda y, p: (p.argmax(1) == y).mean(),
+    "nll": metrics.negative_log_likelihood,
+    "brier": metrics.brier_score,
+    "ece": metrics.expected_calibration_error,
+    "aurc": metrics.area_under_risk_coverage,
+}
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("ties", [False, True])
+def test_every_draw_equals_the_metrics_on_the_drawn_samples(n_classes, ties):
+    probas, y, X = made_up(0, n_classes=n_classes)
+    if ties:  # equal confidences and certain predictions
+        probas = np.round(probas, 1)
+        probas[..., 0] = 1 - probas[..., 1:].sum(-1)
+    fake = Fake(probas)
+    draws = Draws(25, 3)
+    run = measure_predictions(outputs_of(fake, X), y, draws)
+    counts = np.concatenate(list(Draws(25, 3).blocks(len(y), 0)))
+    assert set(run) == set(naive(y, probas, fake.proba))
+    for b, row in enumerate(counts):
+        at = drawn_rows(row)
+        expected = naive(y[at], probas[:, at], fake.proba[at])
+        for key, value in expected.items():
+            assert run[key].draws[b] == pytest.approx(value, abs=1e-10), key
+    for key, value in naive(y, probas, fake.proba).items():
+        assert run[key].value == pytest.approx(value, abs=1e-12), key
+
+
+def test_draws_without_an_error_give_what_the_metrics_give():
+    probas, _, X = made_up(1, n_samples=12)
+    y = probas[0].argmax(1)  # the first member is always right
+    probas[:] = probas[0]
+    probas[1, 0] = np.roll(probas[0, 0], 1)  # the second is not, once
+    fake = Fake(probas)
+    run = measure_predictions(outputs_of(fake, X), y, Draws(60, 0))
+    counts = np.concatenate(list(Draws(60, 0).blocks(len(y), 0)))
+    right = counts[:, 0] == 0
+    assert right.any()
+    assert not right.all()
+    np.testing.assert_array_equal(run[Key("der")].draws[right], 0.0)
+    np.testing.assert_array_equal(run[Key("eir")].draws[right], 0.0)
+    assert (run[Key("der")].draws[~right] > 0).all()
+
+
+def test_interval_equals_a_loop_with_the_same_draws():
+    probas, y, X = made_up(2, n_samples=80)
+    run = measure_predictions(outputs_of(Fake(probas), X), y, Draws(200, 5))
+    rng = np.random.default_rng([5, 80, 0])
+    values = []
+    for _ in range(200):
+        at = rng.integers(80, size=80)
+        values.append(metrics.expected_calibration_error(y[at], probas.mean(0)[at]))
+    values = np.sort(values)
+    low, high = interval(run[Key("ece")].draws, 0.9)
+    assert low == pytest.approx(values[200 * 5 // 100 - 1], abs=1e-12)
+    assert high == pytest.approx(values[200 * 95 // 100 - 1], abs=1e-12)
+
+
+def test_intervals_cover_the_true_mean():
+    """Of 300 samples of a coin with p = 0.8, about 95 % have p in their interval."""
+    rng = np.random.default_rng(0)
+    covered = 0
+    for i in range(300):
+        hits = (rng.random(150) < 0.8).astype(float)
+        low, high = interval(Draws(300, i).means(hits[:, None])[:, 0], 0.95)
+        covered += low <= 0.8 <= high
+    # Three standard errors around 0.94: percentile intervals are a little short.
+    assert 0.90 <= covered / 300 <= 0.98
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 40), st.booleans())
+def test_weighted_statistics_equal_the_metrics(seed, n, tied):
+    rng = np.random.default_rng(seed)
+    proba = rng.dirichlet(np.ones(3), size=n)
+    if tied:
+        proba = np.round(proba * 4) / 4
+        proba[:, 0] = 1 - proba[:, 1:].sum(1)
+        proba = np.clip(proba, 0, 1)
+        proba /= proba.sum(1, keepdims=True)
+    y = rng.integers(3, size=n)
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=4).astype(float)
+    confidence, right = proba.max(1), proba.argmax(1) == y
+    for b, row in enumerate(counts):
+        at = drawn_rows(row)
+        ece = metrics.expected_calibration_error(y[at], proba[at])
+        aurc = metrics.area_under_risk_coverage(y[at], proba[at])
+        assert weighted_ece(counts, confidence, right)[b] == pytest.approx(ece)
+        assert weighted_aurc(counts, confidence, right)[b] == pytest.approx(
+            aurc, abs=1e-12
+        )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 20), st.integers(1, 20))
+def test_weighted_auroc_equals_scikit_learns(seed, n_in, n_out):
+    rng = np.random.default_rng(seed)
+    known, foreign = rng.integers(6, size=n_in), rng.integers(3, 9, size=n_out)
+    a = rng.multinomial(n_in, np.full(n_in, 1 / n_in), size=3).astype(float)
+    b = rng.multinomial(n_out, np.full(n_out, 1 / n_out), size=3).astype(float)
+    found = weighted_auroc(a, b, known.astype(float), foreign.astype(float))
+    for k in range(3):
+        drawn = known[drawn_rows(a[k])], foreign[drawn_rows(b[k])]
+        assert found[k] == pytest.approx(metrics.ood_auroc(*drawn))
+
+
+def test_blocks_do_not_depend_on_their_size(monkeypatch):
+    whole = np.concatenate(list(Draws(50, 1).blocks(30, 2)))
+    monkeypatch.setattr("sklearn_sharpbalance.evaluation._resampling.BLOCK", 70)
+    small = Draws(50, 1)
+    np.testing.assert_array_equal(np.concatenate(list(small.blocks(30, 2))), whole)
+    assert (whole.sum(1) == 30).all()
+    assert not np.array_equal(whole, np.concatenate(list(small.blocks(30, 3))))
+    known, foreign = zip(*small.paired_blocks(30, 11, 2, 0))
+    np.testing.assert_array_equal(np.concatenate(known), whole)
+    assert np.concatenate(foreign).shape == (50, 11)
+    monkeypatch.undo()
+    (pair,) = Draws(50, 1).paired_blocks(30, 11, 2, 0)
+    np.testing.assert_array_equal(np.concatenate(foreign), pair[1])
+
+
+def test_draws_are_refused_below_zero_and_left_out_at_zero():
+    with pytest.raises(InvalidInputError, match="n_bootstrap must not be negative"):
+        Draws(-1, 0)
+    assert Draws(0, 0).means(np.ones((4, 2))).shape == (0, 2)
+    assert np.isnan(interval(None, 0.95)).all()
