@@ -35,6 +35,7 @@ extensions = [
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "myst_nb",
+    "docstrings",
     "mathml",
 ]
 exclude_patterns = [
@@ -66,30 +67,11 @@ default_role = None
 os.environ.setdefault("MPLBACKEND", "Agg")
 warnings.filterwarnings("ignore", message=".*non-interactive.*", category=UserWarning)
 
-EXAMPLES_ORDER = [
-    "plot_quickstart.py",
-    "plot_compare_methods_digits.py",
-    "plot_evaluate_report.py",
-    "plot_subset_overlap.py",
-    "plot_loss_landscape.py",
-    "plot_theory_bounds.py",
-    "plot_custom_scorer_and_selector.py",
-    "plot_finetune_frozen_trunk_sed.py",
-    "plot_text_classification.py",
-]
-
-
-def example_order(name):
-    """Place of an example in the gallery; those without one come last, by name."""
-    known = EXAMPLES_ORDER
-    return (known.index(name) if name in known else len(known), name)
-
-
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
-    "within_subsection_order": "conf.example_order",
+    "within_subsection_order": "gallery.example_order",
     "nested_sections": False,
     "download_all_examples": False,
     "remove_config_comments": True,
@@ -98,7 +80,6 @@ sphinx_gallery_conf = {
     "plot_gallery": True,
     "abort_on_example_error": True,
     "doc_module": ("sklearn_sharpbalance",),
-    "reference_url": {"sklearn_sharpbalance": None},
     "matplotlib_animations": False,
 }
 

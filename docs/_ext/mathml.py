@@ -1,48 +1,37 @@
 """Formulas as MathML, made by docutils at build time: no script, no network."""
 
+import re
+
 from docutils import nodes
-from docutils.utils.math import latex2mathml, pick_math_environment
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.util import logging
+
+logger = logging.getLogger(__name__)
+# docutils knows the sized delimiters in pairs only (bigl, bigr): sizes are left out.
+SIZED = re.compile(r"\\[bB]igg?(?![a-zA-Z])")
 
 
-def to_mathml(latex, *, block):
-    """MathML of a formula.
-
-    Parameters
-    ----------
-    latex : str
-    block : bool
-        Whether it stands on lines of its own.
-    """
-    if block:
-        environment = pick_math_environment(latex, numbered=False)
-        latex = f"\\begin{{{environment}}}{latex}\\end{{{environment}}}"
-    tree = latex2mathml.tex2mathml(latex, as_block=block)
-    return tree if isinstance(tree, str) else tree.toxml()
+def convert(translator, node, *, block):
+    """MathML of a formula; its source, and a warning, where that fails."""
+    try:
+        return tex2mathml(SIZED.sub("", node.astext()), as_block=block)
+    except MathError as error:
+        logger.warning("formula %r: %s", node.astext(), error, location=node)
+        return translator.encode(node.astext())
 
 
 def visit_math(self, node):
     """Write a formula inside of a line."""
-    self.body.append(_convert(self, node, block=False))
+    self.body.append(convert(self, node, block=False))
     raise nodes.SkipNode
 
 
 def visit_displaymath(self, node):
     """Write a formula on lines of its own, which may scroll on a narrow page."""
     self.body.append(self.starttag(node, "div", CLASS="math-block"))
-    self.body.append(_convert(self, node, block=True) + "</div>\n")
+    self.body.append(convert(self, node, block=True) + "</div>\n")
     raise nodes.SkipNode
-
-
-def _convert(self, node, *, block):
-    from docutils.utils.math import MathError
-    from sphinx.util import logging
-
-    try:
-        return to_mathml(node.astext(), block=block)
-    except MathError as error:
-        logger = logging.getLogger(__name__)
-        logger.warning("formula %r: %s", node.astext(), error, location=node)
-        return self.encode(node.astext())
 
 
 def setup(app):

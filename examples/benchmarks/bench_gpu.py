@@ -105,6 +105,7 @@ def main():
         device="cuda",
         precision="bf16",
         random_state=0,
+        estimator__compile=not options.no_compile,
     )
     numbers = {"plain_graph_images_per_s": plain_loop(compiled=False)}
     print(numbers, flush=True)
@@ -133,8 +134,47 @@ def main():
         numbers[f"{name}_sam_share"] = float(clf.sam_masks_.mean())
         numbers["engine"] = clf.engine_.name
         print({k: v for k, v in numbers.items() if k.startswith(name)}, flush=True)
+    numbers["balanced_over_sam"] = numbers["balanced_epoch_s"] / numbers["sam_epoch_s"]
+    best = max(
+        v for k, v in numbers.items() if k.startswith("plain_") and "images" in k
+    )
+    numbers["sgd_over_best_plain"] = numbers["sgd_images_per_s"] / best
+    large = common | {"batch_size": 512, "estimator__compile": False}
+    for name, rule in (("sam", "all"), ("balanced", "random")):
+        seconds, _ = epoch_seconds(
+            SharpBalanceEnsembleClassifier(selection=rule, warmup_epochs=0, **large),
+            X,
+            y,
+            "balanced",
+        )
+        numbers[f"{name}_epoch_s_at_512"] = seconds
+        print(name, "at batch 512:", seconds, flush=True)
+    numbers |= search_memory()
     numbers |= scoring_and_prediction(clf, X, y)
     write("gpu", numbers, options.out)
+
+
+def search_memory():
+    """Memory that a search on the GPU leaves allocated, in bytes."""
+    import gc
+
+    from sklearn.model_selection import GridSearchCV
+
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(600, 20)), rng.integers(3, size=600)
+    clf = SharpBalanceEnsembleClassifier(max_epochs=4, device="cuda", random_state=0)
+    grid = {"rho": [0.02, 0.05, 0.1], "flat_ratio": [0.2, 0.4, 0.6]}
+
+    def allocated():
+        gc.collect()
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+
+    clf.fit(X, y).predict(X)  # libraries keep workspaces from their first use on
+    del clf.estimators_, clf.predictors_
+    before = allocated()
+    GridSearchCV(clf, grid, cv=2, refit=False).fit(X, y)
+    return {"search_bytes_before": before, "search_bytes_after": allocated()}
 
 
 def scoring_and_prediction(clf, X, y):
@@ -146,10 +186,12 @@ def scoring_and_prediction(clf, X, y):
     labels = torch.as_tensor(y, device="cuda")
 
     def score():
-        FisherTraceScorer().score_samples(net, images, y)
+        with torch.autocast("cuda", torch.bfloat16):
+            FisherTraceScorer().score_samples(net, images, y)
 
-    def train_pass():
-        for part in torch.arange(len(X), device="cuda").split(1024):
+    def train_pass(batch):
+        net.module_.train()
+        for part in torch.arange(len(X), device="cuda").split(batch):
             with torch.autocast("cuda", torch.bfloat16):
                 loss = cross_entropy(net.module_(images[part]), labels[part])
             loss.backward()
@@ -163,7 +205,8 @@ def scoring_and_prediction(clf, X, y):
     times = {}
     for name, call in (
         ("fisher", score),
-        ("forward_backward", train_pass),
+        ("forward_backward_128", lambda: train_pass(128)),
+        ("forward_backward_1024", lambda: train_pass(1024)),
         ("bare_predict", bare_predict),
         ("predict_proba", lambda: clf.predict_proba(X)),
     ):
@@ -174,9 +217,9 @@ def scoring_and_prediction(clf, X, y):
         torch.cuda.synchronize()
         times[f"{name}_s"] = time.perf_counter() - start
     times["fisher_images_per_s"] = len(X) / times["fisher_s"]
-    times["fisher_over_forward_backward"] = (
-        times["fisher_s"] / times["forward_backward_s"]
-    )
+    for batch in (128, 1024):
+        ratio = times["fisher_s"] / times[f"forward_backward_{batch}_s"]
+        times[f"fisher_over_forward_backward_{batch}"] = ratio
     times["predict_ratio"] = times["predict_proba_s"] / times["bare_predict_s"]
     return times
 

@@ -3,12 +3,15 @@
 from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
+from sklearn_sharpbalance.ensemble.job import _keeping_fitted_state, _take_weights
 from sklearn_sharpbalance.ensemble.joint_fitting import prepare_joint, run_joint
 from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
-from sklearn_sharpbalance.ensemble.phased import _keeping_fitted_state, _take_weights
 from sklearn_sharpbalance.ensemble.plan import Segment
 from sklearn_sharpbalance.ensemble.predicting import member_logits
-from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS
+from sklearn_sharpbalance.ensemble.sharpbalance import (
+    COMMON_CONSTRAINTS,
+    SharpBalanceEnsembleClassifier,
+)
 from sklearn_sharpbalance.ensemble.trunk import with_trunk
 from sklearn_sharpbalance.members import MemberState, initial_state, restore
 from sklearn_sharpbalance.members.check import check_module
@@ -58,7 +61,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     batch_size : int or None, default=None
         None is 128, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
-        None is AdamW with weight decay 0.01, or the setting of a configured net.
+        None is AdamW, or the setting of a configured net.
         Prefer optimizers that adapt their steps: the pair loss of "sed" weighs the
         more the better a batch is fitted.
     standardize : bool, default=True
@@ -230,9 +233,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         """
         with _keeping_fitted_state(self):
             self._validate_params()
-            # SAM's name and radius are what the shared helpers ask for: nobody uses it.
-            params = self.get_params(deep=False)
-            params |= {"sam": "sam", "rho": 0.0, "warmup": "sgd"}
+            # Settings that all ensembles share a helper for, and nobody uses here.
+            unused = SharpBalanceEnsembleClassifier(warmup_epochs=0, rho=0.0)
+            params = unused.get_params(deep=False) | self.get_params(deep=False)
             nested = self._nested("estimator")
             job = prepare_joint(self, params, nested, X, y, sample_weight, X_unlabeled)
             aggregation = AGGREGATIONS.resolve(self.aggregation)

@@ -16,7 +16,7 @@ from sklearn_sharpbalance.ensemble.fitting import (
     draw_seeds,
     hold_out,
     make_settings,
-    resolve_device,
+    resolve_devices,
     resolve_precision,
     training_data,
 )
@@ -24,7 +24,7 @@ from sklearn_sharpbalance.ensemble.inputs import InputFormat, check_X
 from sklearn_sharpbalance.ensemble.plan import Settings
 from sklearn_sharpbalance.ensemble.trunk import Trunk, as_trunk, with_features
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members import Phase, TrainingData, as_skorch_net, part_sizes
+from sklearn_sharpbalance.members import Phase, TrainingData, part_sizes
 from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.joint import JointObjective, train_jointly
@@ -35,7 +35,6 @@ from sklearn_sharpbalance.members.train import _loader_params
 __all__ = ["JointJob", "prepare_joint", "run_joint"]
 
 LEARNING_RATE = 0.003
-WEIGHT_DECAY = 0.01
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def prepare_joint(
     unlabeled = check_unlabeled(estimator, X_unlabeled, fmt, data.X, params["loss"])
     seeds = draw_seeds(params["random_state"], params["n_estimators"])
     data = hold_out(data, params["validation_fraction"], seeds.split)
-    device = resolve_device(params["device"])
+    device = resolve_devices(params["device"])[0]
     precision = resolve_precision(params["precision"], device, fmt)
     trunk = as_trunk(params["shared_trunk"], seeds.selection, device, precision)
     read, seen_format = data, fmt
@@ -91,7 +90,7 @@ def prepare_joint(
         data = with_features(data, trunk)
         shape = data.X.shape[1:]
         seen_format = InputFormat("array", shape, shape)
-    params = params | recipe(params, seen_format, len(classes))
+    params = params | recipe(params, nested)
     net = build_net(params, nested, seen_format, data.X, len(classes))
     settings = make_settings(params, net, fmt, params["n_estimators"])
     if trunk is not None and settings.transform is None:
@@ -146,33 +145,20 @@ def run_joint(job, members, on_epoch=None):
     return train_jointly(team_type(sessions, phase), feed, objective), choice
 
 
-def recipe(params, fmt, n_classes):
-    """Parameters of a joint fit around a module; none where a net was configured.
+def recipe(params, nested):
+    """Optimizer and rate of a joint fit, where the user left them open.
 
-    AdamW, as the paper has it. Momentum alone does not bear the pair loss, whose
-    weight grows without limit while the loss of a batch falls.
+    AdamW, as the paper has it. Momentum alone does not bear the pair loss of SED,
+    whose weight grows without limit while the loss of a batch falls.
     """
     if isinstance(params["estimator"], NeuralNetClassifier):
         return {}
-    plain = as_skorch_net(params["estimator"], fmt.shape, n_classes)
-    of_module = {
+    defaults = {"optimizer": torch.optim.AdamW, "lr": LEARNING_RATE}
+    return {
         name: value
-        for name, value in plain.get_params(deep=False).items()
-        if name.startswith("module__")
+        for name, value in defaults.items()
+        if params[name] is None and name not in nested
     }
-    optimizer = params["optimizer"] or torch.optim.AdamW
-    decay = {} if params["optimizer"] else {"optimizer__weight_decay": WEIGHT_DECAY}
-    net = NeuralNetClassifier(
-        plain.module,
-        criterion=torch.nn.CrossEntropyLoss,
-        optimizer=optimizer,
-        lr=LEARNING_RATE,
-        batch_size=plain.batch_size,
-        max_epochs=plain.max_epochs,
-        **decay,
-        **of_module,
-    )
-    return {"estimator": net, "lr_schedule": params["lr_schedule"] or "cosine"}
 
 
 def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):

@@ -1,5 +1,6 @@
 """Telling the user how a fit goes: progress bars and scikit-learn's callbacks."""
 
+import copy
 from contextlib import contextmanager
 
 try:  # new in scikit-learn 1.9 and still experimental there
@@ -40,6 +41,7 @@ class FitMonitor:
             self._root.call_on_fit_task_begin(estimator=estimator)
         self._bar, self._tasks = None, []
         self._members: dict[int, object] = {}
+        self._offer: dict[str, object] = {}
         self.stop = False
 
     @contextmanager
@@ -73,7 +75,27 @@ class FitMonitor:
         for task in self._tasks:
             self._bar.update(task, completed=segment.stop)
         if context is not None:
-            self.stop |= bool(context.call_on_fit_task_end(estimator=self.estimator))
+            end = context.call_on_fit_task_end
+            self.stop |= bool(end(estimator=self.estimator, **self._offer))
+
+    def offer(self, X, y, keep):
+        """Let callbacks judge the ensemble at the end of a segment.
+
+        Parameters
+        ----------
+        X, y
+            What ``fit`` was given.
+        keep : callable
+            Sets the fitted attributes on a copy of the estimator; called only if a
+            callback asks for a fitted estimator.
+        """
+
+        def attributes():
+            twin = copy.copy(self.estimator)
+            keep(twin)
+            return {k: v for k, v in vars(twin).items() if k.endswith("_")}
+
+        self._offer = {"X": X, "y": y, "reconstruction_attributes": attributes}
 
     def _epoch(self, context, segment, member, record):
         """One epoch of one member is over; True asks the member to stop."""

@@ -11,6 +11,7 @@ from sklearn_sharpbalance.members.data import n_rows
 __all__ = ["member_logits", "net_logits"]
 
 PREDICT_BATCH = 2048
+ROW_BLOCK = 16
 
 
 def member_logits(nets, X):
@@ -34,8 +35,11 @@ def member_logits(nets, X):
 
     def predict(part):
         rows = np.arange(len(labels))[part]
-        ((x, _),) = source.iterate(rows[None])
-        return forward(x).transpose(0, 1).cpu()  # (B, M, C)
+        # Products of other shapes may round otherwise: with full blocks of rows the
+        # prediction of a sample does not depend on what it is predicted with.
+        padded = np.resize(rows, -(-len(rows) // ROW_BLOCK) * ROW_BLOCK)
+        ((x, _),) = source.iterate(padded[None])
+        return forward(x)[:, : len(rows)].transpose(0, 1).cpu()  # (B, M, C)
 
     was_training = [net.module_.training for net in nets]
     for net in nets:

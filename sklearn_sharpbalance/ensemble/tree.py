@@ -15,6 +15,7 @@ import torch
 
 __all__ = ["DTYPE_SIZES", "Entry", "NotPlainError", "decode", "encode"]
 
+_SCALARS = (type(None), bool, int, float, str, np.generic)
 CELL_BYTES = 64  # a number in a record, and its share of the dictionary
 _DTYPES = [
     ("BOOL", torch.bool, "?"),
@@ -182,12 +183,13 @@ class _Encoder:
 
 
 def _are_records(rows):
-    """Whether all rows are dictionaries of the same names in the same order."""
+    """Whether all rows are dictionaries of scalars by the same names in one order."""
     if not all(type(row) is dict and row for row in rows):
         return False
     names = list(rows[0])
     return all(type(name) is str for name in names) and all(
-        list(row) == names for row in rows
+        list(row) == names and all(isinstance(v, _SCALARS) for v in row.values())
+        for row in rows
     )
 
 

@@ -89,6 +89,11 @@ class TrunkedModule(nn.Module):
         self.trunk = trunk.module
         self.head = MemberModule(**member)
 
+    @property
+    def module(self):
+        """What a member's module is to those who look inside: all of it."""
+        return self
+
     def forward(self, X=None, /, **inputs):
         """Logits for a tensor, or for a dictionary passed as keywords."""
         return self.head(call_trunk(self.trunk, inputs if X is None else X))

@@ -114,7 +114,7 @@ def interval(draws: Any, confidence: float) -> tuple[float, float]:
     """
     if draws is None or len(draws) == 0:
         return np.nan, np.nan
-    tail = (1 - confidence) / 2
+    tail = round((1 - confidence) / 2, 12)  # 1 - 0.95 is a little more than 0.05
     low, high = np.quantile(draws, [tail, 1 - tail], method="inverted_cdf")
     return float(low), float(high)
 

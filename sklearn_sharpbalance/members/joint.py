@@ -98,6 +98,12 @@ class Team(ABC):
 class ModuleTeam(Team):
     """Members as modules of their own, one after the other in one graph."""
 
+    def __init__(self, sessions, phase):
+        super().__init__(sessions, phase)
+        # One for all, since they share one loss; off, it scales nothing.
+        fp16 = phase.precision == "fp16"
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=fp16)
+
     def labeled(self, x, y):
         """Each member's forward pass under its own dropout."""
         pairs = [
@@ -136,9 +142,10 @@ class ModuleTeam(Team):
         for optimizer in optimizers:
             set_learning_rate(optimizer, lr_factor)
             optimizer.zero_grad()
-        loss.backward()
+        self.scaler.scale(loss).backward()
         for optimizer in optimizers:
-            optimizer.descend()
+            optimizer.descend(scaler=self.scaler)
+        self.scaler.update()
 
     def rate(self):
         """Learning rate of the first member, which is that of all."""

@@ -93,7 +93,7 @@ class RandomStreams:
         """Seed one stream for each of the seeds, for one epoch."""
         self.states = []
         for seed in seeds:
-            seeded.reseed(seed, epoch)
+            seeded.reseed(seed, epoch, self.device)
             self.states.append(self._get())
 
     def run(self, stream, function, *args):

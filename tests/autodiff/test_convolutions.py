@@ -149,11 +149,20 @@ def test_every_way_sums_bfloat16_in_float32(name, way):
     assert_close(actual, expected, rtol=0.02)
 
 
+def test_no_way_rounds_its_sums_to_bfloat16(way):
+    layer = nn.Conv2d(101, 1, 3)
+    x, g = torch.ones(2, 101, 5, 5).bfloat16(), torch.ones(2, 1, 3, 3).bfloat16()
+    # Each of the 101 * 9 entries of the gradient is 9; bfloat16 has no 909.
+    expected = torch.full([2], 101.0 * 9 * 9**2, dtype=torch.float64)
+    assert_close(by_rule(layer, (x, g), names=["weight"]), expected, rtol=1e-6)
+
+
 def test_inputs_are_left_as_they_were(way):
     layer, x, g, _ = make("same_size", channels_last=True)
     before = x.clone(), g.clone()
     by_rule(layer, (x, g))
-    assert torch.equal(x, before[0]) and torch.equal(g, before[1])
+    assert torch.equal(x, before[0])
+    assert torch.equal(g, before[1])
 
 
 @pytest.mark.parametrize(
@@ -245,10 +254,19 @@ def test_choice_of_the_way():
 
 def test_workspace_follows_the_way():
     layer = nn.Conv2d(64, 64, 3, padding=1)
-    output = torch.empty(2, 64, 32, 32, device="meta")
     patches = 2 * 32 * 32 * 64 * 9
-    assert convolution_rules.convolution_workspace(layer, output) < patches / 4
-    on_cpu = convolution_rules.convolution_workspace(
-        layer, torch.empty_like(output, device="cpu")
-    )
-    assert on_cpu > patches
+    numbers = {}
+    for device in ("cpu", "meta"):  # what is not a CPU counts as a GPU
+        output = torch.empty(2, 64, 32, 32, device=device)
+        numbers[device] = convolution_rules.convolution_workspace(layer, output)
+    assert numbers["meta"] < patches / 4
+    assert numbers["cpu"] > patches
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_every_way_on_cuda(name, channels_last, way):
+    for dtype, rtol in ((torch.float64, 1e-12), (torch.bfloat16, 0.02)):
+        layer, x, g, expected = make(name, dtype, channels_last)
+        assert_close(by_rule(layer, (x.cuda(), g.cuda())).cpu(), expected, rtol)

@@ -76,6 +76,17 @@ class Twice(nn.Module):
         return self.fc(self.linear(self.linear(x).tanh()))
 
 
+class TwiceAtTwoSizes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, (3, 2), padding=1)
+        self.fc = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        x = F.avg_pool2d(self.conv(x).tanh(), 2)
+        return self.fc(self.conv(x).tanh().mean((2, 3)))
+
+
 class EmbeddingTwice(nn.Module):
     def __init__(self):
         super().__init__()
@@ -185,6 +196,8 @@ BY_RULES = {
     "conv_strided": (conv(3, stride=(2, 3), padding=1), pictures),
     "conv_skips_last_columns": (conv((2, 3), stride=3), pictures),
     "conv_dilated": (conv((2, 3), dilation=(3, 2), padding=(0, 2)), pictures),
+    "conv_asymmetric": (conv((5, 2), padding=(1, 2)), pictures),
+    "conv_larger_than_picture": (conv((9, 11), padding=(2, 3)), pictures),
     "conv_grouped": (conv(3, groups=2, padding=1), pictures),
     "conv_depthwise": (lambda: with_head(nn.Conv2d(4, 8, 3, groups=4)), pictures),
     "conv_1x1": (conv(1), pictures),
@@ -235,6 +248,7 @@ BY_RULES = {
     ),
     "residual": (Residual, pictures),
     "twice": (Twice, pictures),
+    "conv_twice_at_two_sizes": (TwiceAtTwoSizes, pictures),
     "embedding_twice": (EmbeddingTwice, tokens),
     "recurrent": (Recurrent, sequences),
     "partly_detached": (PartlyDetached, tabular),

@@ -165,6 +165,24 @@ def test_progress_bars_of_scikit_learn(capsys):
         assert name in printed
 
 
+def test_scores_of_the_ensemble_after_each_phase():
+    callback = pytest.importorskip("sklearn.callback")
+    X, y = table()
+    monitor = callback.ScoringMonitor(scoring=["accuracy", "neg_log_loss"])
+    clf = SharpBalance(warmup_epochs=2, lr_schedule="constant", **SMALL)
+    clf.set_callbacks(monitor).fit(X, y)
+    rows = monitor.get_logs().data
+    assert [row["task_name"] for row in rows] == ["warmup", "balanced"]
+    # Until the selection it is the SAM ensemble.
+    half = SharpBalance(
+        selection="all", lr_schedule="constant", **{**SMALL, "max_epochs": 2}
+    ).fit(X, y)
+    for row, fitted in zip(rows, (half, clf)):
+        assert row["accuracy"] == fitted.score(X, y)
+        loss = -np.log(fitted.predict_proba(X)[np.arange(N), y]).mean()
+        assert row["neg_log_loss"] == pytest.approx(-loss)
+
+
 # Words -------------------------------------------------------------------------------
 
 

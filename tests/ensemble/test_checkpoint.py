@@ -150,7 +150,7 @@ def test_every_checkpoint_leads_to_the_same_end(case, tmp_path, snapshots):
     whole = make(tmp_path / "whole", **params).fit(X, y)
     want, n_written = weights(whole), len(snapshots)
     assert n_written > 4
-    for folder in snapshots[:n_written]:
+    for folder in snapshots[: n_written : n_written // 5]:
         clf = make(folder, **params).fit(X, y)
         assert_bitwise(weights(clf), want)
         assert without_time(clf.history_) == without_time(whole.history_)
@@ -167,13 +167,6 @@ def test_checkpoints_change_nothing(tmp_path):
         plain = make(None).fit(X, y)
         kept = make(tmp_path / str(every), checkpoint_every=every).fit(X, y)
         assert_bitwise(weights(kept), weights(plain))
-
-
-class Forbidden(Callback):
-    """Fails if a member trains."""
-
-    def on_epoch_begin(self, net, **kwargs):
-        raise AssertionError("a finished fit was repeated")
 
 
 @pytest.mark.parametrize("kind", [estimator, DeepEnsembleClassifier])
@@ -230,7 +223,7 @@ def test_another_fit_is_refused_by_what_differs(other, tmp_path):
 def test_goes_on_from_a_warm_start_only_with_the_same_weights(tmp_path):
     X, y = small_data()
     clf = make(tmp_path / "a", warm_start=True).fit(X, y)
-    with pytest.raises(CheckpointMismatchError, match="first weights was 'fresh'"):
+    with pytest.raises(CheckpointMismatchError, match="first weights was fresh and is"):
         clf.fit(X, y)
     clf.set_params(checkpoint_dir=tmp_path / "b").fit(X, y)
     assert clf.n_iter_ == 6
@@ -341,16 +334,15 @@ def test_mutated_checkpoints_never_crash(tmp_path):
 class Interrupting(torch.nn.Module):
     """Presses Ctrl-C in the middle of an epoch."""
 
-    presses = ()
+    press_at, calls = None, 0
 
     def __init__(self, n_features, n_classes):
         super().__init__()
         self.last = torch.nn.Linear(n_features, n_classes)
-        self.calls = 0
 
     def forward(self, x):
-        self.calls += self.training
-        if self.calls in self.presses:
+        Interrupting.calls += self.training
+        if self.training and self.calls == self.press_at:
             signal.raise_signal(signal.SIGINT)
         return self.last(x)
 
@@ -382,8 +374,8 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     X, y = small_data()
     if how == "ctrl_c":
         params, error = {"estimator": Interrupting, **OWN}, KeyboardInterrupt
-        stop = partial(monkeypatch.setattr, Interrupting, "presses")
-        inactive, active = (), (23,)
+        stop = partial(monkeypatch.setattr, Interrupting, "press_at")
+        inactive, active = None, 71
     else:
         params, error = {"callbacks": [("raising", Raising())]}, OSError
         stop = partial(monkeypatch.setattr, Raising, "active")
@@ -393,6 +385,7 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     before, proba = weights(clf), clf.predict_proba(X)
     clf.set_params(checkpoint_dir=tmp_path / "interrupted", random_state=7)
     stop(active)
+    monkeypatch.setattr(Interrupting, "calls", 0)
     with pytest.raises(error):
         clf.fit(X, y)
     assert_bitwise(weights(clf), before)
@@ -406,7 +399,8 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
 
 
 def test_an_interrupted_first_fit_leaves_no_half_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(Interrupting, "presses", (9,))
+    monkeypatch.setattr(Interrupting, "press_at", 9)
+    monkeypatch.setattr(Interrupting, "calls", 0)
     clf = make(tmp_path, estimator=Interrupting, **OWN)
     with pytest.raises(KeyboardInterrupt):
         clf.fit(*small_data())
@@ -428,5 +422,5 @@ class Records(Callback):
 
 def test_a_history_that_no_file_can_hold(tmp_path):
     clf = make(tmp_path, callbacks=[Records()])
-    with pytest.raises(CheckpointError, match=r"history\.0\.object is a object, which"):
+    with pytest.raises(CheckpointError, match=r"members\.0\.history\.0\.object is a object"):
         clf.fit(*small_data())

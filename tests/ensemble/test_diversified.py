@@ -300,3 +300,16 @@ def test_divergence_names_the_remedy_and_keeps_the_old_model():
         clf.fit(X, y)
     assert clf.estimators_ is members
     np.testing.assert_array_equal(clf.predict_proba(X), before)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_half_precision_learns_what_single_precision_learns(loss, precision):
+    X, y = table()
+    fits = [
+        diversified(loss=loss, precision=p, estimator=Looped, max_epochs=8)
+        for p in ("float32", precision)
+    ]
+    one, half = (clf.fit(X, y, X_unlabeled=X + 1).predict_proba(X) for clf in fits)
+    np.testing.assert_allclose(half, one, atol=0.05)
+    assert (half != one).any()

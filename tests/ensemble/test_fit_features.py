@@ -405,6 +405,14 @@ def test_partial_fit_learns_classes_that_come_later():
     np.testing.assert_array_equal(clf.classes_, [0, 1, 2])
 
 
+def test_a_scheduler_of_skorch_goes_on_from_call_to_call():
+    schedule = LRScheduler("StepLR", step_size=1, gamma=0.5)
+    clf = SharpBalance(lr=0.2, lr_schedule=schedule, **SMALL)
+    for _ in range(4):
+        clf.partial_fit(*table())
+    assert column(clf, "lr") == pytest.approx([0.2, 0.1, 0.05, 0.025])
+
+
 def test_partial_fit_goes_on_from_fit():
     X, y = table()
     clf = SharpBalance(**SMALL).fit(X, y)

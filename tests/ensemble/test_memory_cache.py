@@ -102,6 +102,15 @@ def test_what_matters_to_the_warm_up_is_not_mixed_up(tmp_path, work, change):
     assert_same(other, SharpBalance(**{**SMALL, **change}).fit(X, y))
 
 
+def test_functions_without_a_name_go_by_their_code(tmp_path, work):
+    X, y = table()
+    options = {"memory": str(tmp_path), **SMALL}
+    for slope in (1.0, 1.0, 0.5):
+        clf = SharpBalance(lr_schedule=lambda done, a=slope: 1 - a * done, **options)
+        clf.fit(X, y)
+    assert work["warmup"] == 2
+
+
 def test_other_data_are_other_work(tmp_path, work):
     X, y = table()
     options = {"memory": str(tmp_path), **SMALL}

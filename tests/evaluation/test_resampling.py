@@ -59,8 +59,7 @@ PREDICTOR_METRICS = {
 def test_every_draw_equals_the_metrics_on_the_drawn_samples(n_classes, ties):
     probas, y, X = made_up(0, n_classes=n_classes)
     if ties:  # equal confidences and certain predictions
-        probas = np.round(probas, 1)
-        probas[..., 0] = 1 - probas[..., 1:].sum(-1)
+        probas = np.random.default_rng(0).multinomial(10, probas) / 10
     fake = Fake(probas)
     draws = Draws(25, 3)
     run = measure_predictions(outputs_of(fake, X), y, draws)
@@ -123,10 +122,7 @@ def test_weighted_statistics_equal_the_metrics(seed, n, tied):
     rng = np.random.default_rng(seed)
     proba = rng.dirichlet(np.ones(3), size=n)
     if tied:
-        proba = np.round(proba * 4) / 4
-        proba[:, 0] = 1 - proba[:, 1:].sum(1)
-        proba = np.clip(proba, 0, 1)
-        proba /= proba.sum(1, keepdims=True)
+        proba = rng.multinomial(4, proba) / 4
     y = rng.integers(3, size=n)
     counts = rng.multinomial(n, np.full(n, 1 / n), size=4).astype(float)
     confidence, right = proba.max(1), proba.argmax(1) == y

@@ -1,0 +1,33 @@
+"""Docstrings are written for the terminal; here they are made safe for reST.
+
+Types go over a line's end with a backslash, shapes are written ``(N, *shape)`` and
+``(n_features_in_,)``. reST would take the star for emphasis and the underscore for a
+link.
+"""
+
+import re
+
+STAR = re.compile(r"(?<=[(, ])\*(?=\w+[,)])")
+TRAILING_UNDERSCORE = re.compile(r"(?<=[(, ])(\w+_)(?=[,)])")
+SPECIAL = re.compile(r"[`\\]|>>>")
+
+
+def make_safe(app, what, name, obj, options, lines):
+    """Join continued lines and escape shapes, in place."""
+    joined = []
+    for line in lines:
+        if joined and joined[-1].endswith("\\"):
+            joined[-1] = joined[-1][:-1].rstrip() + " " + line.strip()
+        else:
+            joined.append(line)
+    lines[:] = [line if SPECIAL.search(line) else _escape(line) for line in joined]
+
+
+def _escape(line):
+    return TRAILING_UNDERSCORE.sub(r"``\1``", STAR.sub(r"\\*", line))
+
+
+def setup(app):
+    """Work before numpydoc does, which listens with priority 500."""
+    app.connect("autodoc-process-docstring", make_safe, priority=400)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,106 @@
+"""What diversified ensembles are for: a shortcut that holds in the training data only.
+
+Two moons, and a third feature that tells the class at a glance and is right for 95 % of
+the samples. Members of a deep ensemble all take it. Where it contradicts the moons they
+are wrong together, and where it is stronger than ever seen they are sure of it: neither
+their confidence nor their diversity gives these samples away. Members that are trained to
+disagree differ there.
+
+(Where it contradicts at its usual strength, every ensemble wavers. There A2D's diversity
+score is the better one too, but not SED's, which also sets members apart on easy samples.)
+"""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ttest_rel
+from sklearn.datasets import make_moons
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance.metrics import (
+    bma_score,
+    disagreement_error_ratio,
+    ood_auroc,
+    predictive_diversity_score,
+    unique_predictions,
+)
+
+SEEDS = range(5)
+NET = {
+    "n_estimators": 4,
+    "max_epochs": 30,
+    "batch_size": 64,
+    "lr": 0.003,
+    "optimizer": torch.optim.AdamW,
+    "standardize": False,  # the shortcut is the larger feature
+    "estimator__module__hidden": (32,),
+    "device": "cpu",
+}
+METHODS = {
+    "deep": DeepEnsembleClassifier(**NET),
+    "sed": DiversifiedEnsembleClassifier(**NET),
+    "a2d": DiversifiedEnsembleClassifier(loss="a2d", diversity_weight=0.3, **NET),
+}
+
+
+def samples(n, seed, *, right=0.95, strength=1.0):
+    """Moons with a shortcut that is right that often and that strong."""
+    X, y = make_moons(n, noise=0.1, random_state=seed)
+    rng = np.random.default_rng(seed)
+    shortcut = np.where(rng.random(n) < right, 2 * y - 1, 1 - 2 * y)
+    shortcut = strength * (shortcut + 0.3 * rng.normal(size=n))
+    return np.c_[0.5 * (X - [0.5, 0.25]), shortcut].astype(np.float32), y
+
+
+def measure(clf, seed):
+    """Numbers of one fitted ensemble."""
+    X, y = samples(1000, seed + 100)
+    contradicting, _ = samples(1000, seed + 200, right=0.0)
+    foreign, _ = samples(1000, seed + 200, right=0.0, strength=3.0)
+    known, other = clf.member_predict_proba(X), clf.member_predict_proba(foreign)
+    return {
+        "accuracy": clf.score(X, y),
+        "DER": disagreement_error_ratio(y, known),
+        "unique": unique_predictions(clf.member_predict_proba(contradicting)),
+        "PDS": ood_auroc(*map(predictive_diversity_score, (known, other))),
+        "BMA": ood_auroc(-bma_score(known), -bma_score(other)),
+    }
+
+
+@pytest.fixture(scope="module")
+def results():
+    """{method: {number: one value per seed}}."""
+    rows = {name: [] for name in METHODS}
+    for seed in SEEDS:
+        X, y = samples(600, seed)
+        unlabeled, _ = samples(600, seed + 300, right=0.0)
+        for name, method in METHODS.items():
+            extra = {"X_unlabeled": unlabeled} if name == "a2d" else {}
+            method.set_params(random_state=seed).fit(X, y, **extra)
+            rows[name].append(measure(method, seed))
+    return {
+        name: {key: np.array([row[key] for row in table]) for key in table[0]}
+        for name, table in rows.items()
+    }
+
+
+def is_higher(values, others):
+    """Paired over seeds, at the five per cent level."""
+    return ttest_rel(values, others, alternative="greater").pvalue < 0.05
+
+
+@pytest.mark.parametrize("method", ["sed", "a2d"])
+def test_members_disagree_more_at_equal_accuracy(results, method):
+    deep, other = results["deep"], results[method]
+    assert np.abs(other["accuracy"] - deep["accuracy"]).mean() < 0.02
+    assert np.abs(other["accuracy"].mean() - deep["accuracy"].mean()) < 0.02
+    assert is_higher(other["DER"], deep["DER"])
+    assert is_higher(other["unique"], deep["unique"])
+
+
+@pytest.mark.parametrize("method", ["sed", "a2d"])
+def test_their_diversity_score_finds_foreign_samples(results, method):
+    deep, other = results["deep"], results[method]
+    assert is_higher(other["PDS"], deep["PDS"])
+    assert is_higher(other["PDS"], other["BMA"])
+    assert other["PDS"].mean() > 0.6

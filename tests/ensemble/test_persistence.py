@@ -1,0 +1,600 @@
+"""Model files: everything comes back, nothing is run, nothing crashes."""
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback
+
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.ensemble import archive
+from sklearn_sharpbalance.ensemble.archive import read_archive, write_archive
+from sklearn_sharpbalance.ensemble.naming import named
+from sklearn_sharpbalance.ensemble.persistence import load
+from sklearn_sharpbalance.exceptions import (
+    InvalidInputError,
+    ModelFileError,
+    SharpBalanceError,
+)
+from sklearn_sharpbalance.sharpness import LossScorer
+from tests.ensemble.killing import assert_bitwise, small_data, weights
+
+FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 32, "random_state": 0}
+NARROW = {"estimator__module__hidden": (4,), **FEW}
+
+
+class Net(torch.nn.Module):
+    """A user's own network."""
+
+    def __init__(self, n_features, n_classes, act=torch.nn.ReLU):
+        super().__init__()
+        self.first = torch.nn.Linear(n_features, 6)
+        self.norm = torch.nn.BatchNorm1d(6)
+        self.act = act()
+        self.last = torch.nn.Linear(6, n_classes)
+
+    def forward(self, x):
+        return self.last(self.act(self.norm(self.first(x))))
+
+
+def own_schedule(progress):
+    return 1 - progress
+
+
+class Silent(Callback):
+    pass
+
+
+def net(module=Net, **params):
+    return NeuralNetClassifier(
+        module,
+        criterion=torch.nn.CrossEntropyLoss,
+        optimizer=torch.optim.AdamW,
+        lr=0.01,
+        module__n_features=5,
+        module__n_classes=3,
+        **params,
+    )
+
+
+CASES = {
+    "default": (SharpBalance(**NARROW), {}),
+    "deep": (DeepEnsembleClassifier(**NARROW), {}),
+    "own_module": (SharpBalance(Net, **FEW), {"module": Net}),
+    "own_prototype": (SharpBalance(Net(5, 3), **FEW), {"module": Net(5, 3)}),
+    "layer_of_torch": (
+        DeepEnsembleClassifier(
+            torch.nn.Linear,
+            estimator__module__in_features=5,
+            estimator__module__out_features=3,
+            **FEW,
+        ),
+        {},
+    ),
+    "class_as_setting": (
+        DeepEnsembleClassifier(Net, estimator__module__act=torch.nn.Tanh, **FEW),
+        {"module": Net},
+    ),
+    "net": (SharpBalance(net(), **FEW), {"module": Net}),
+    "named_net": (SharpBalance(net(MLP, module__hidden=(4,)), **FEW), {}),
+    "soup": (SharpBalance(Net, aggregation="uniform_soup", **FEW), {"module": Net}),
+    "temperature": (
+        SharpBalance(aggregation="temperature", validation_fraction=0.3, **NARROW),
+        {},
+    ),
+    "early_stopping": (
+        SharpBalance(early_stopping=1, validation_fraction=0.3, **NARROW),
+        {},
+    ),
+    "scorer": (SharpBalance(sharpness=LossScorer(), rho=[0.1, 0.2], **NARROW), {}),
+    "function": (
+        SharpBalance(lr_schedule=own_schedule, **NARROW),
+        {"lr_schedule": own_schedule},
+    ),
+    "callbacks": (
+        SharpBalance(callbacks=[("silent", Silent())], **NARROW),
+        {"callbacks": [("silent", Silent())]},
+    ),
+    "random_state": (
+        SharpBalance(**{**NARROW, "random_state": np.random.RandomState(3)}),
+        {},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small fitted model, and its file."""
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    clf = SharpBalance(**NARROW).fit(*small_data())
+    clf.save(path)
+    return clf, path
+
+
+def assert_same(got, want, X):
+    assert_bitwise(weights(got), weights(want))
+    np.testing.assert_array_equal(got.predict_proba(X), want.predict_proba(X))
+    np.testing.assert_array_equal(got.predict(X), want.predict(X))
+    np.testing.assert_array_equal(
+        got.member_predict_proba(X), want.member_predict_proba(X)
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_everything_comes_back(case, tmp_path):
+    clf, passed = CASES[case]
+    X, y = small_data()
+    labels = np.array(["ant", "bee", "cicada"])[y]
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    clf.fit(frame, labels)
+    path = tmp_path / "model"
+    clf.save(path)
+    if passed:
+        with pytest.raises(InvalidInputError, match=rf"load\(path, {next(iter(passed))}"):
+            load(path)
+    again = load(path, **passed)
+    assert type(again) is type(clf)
+    assert vars(again).keys() == vars(clf).keys()
+    assert_same(again, clf, frame)
+    for name in ("classes_", "feature_names_in_", "sam_masks_", "sharpness_"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(clf, name))
+        assert np.asarray(getattr(again, name)).dtype == np.asarray(getattr(clf, name)).dtype
+    for name in ("n_features_in_", "history_", "engine_", "n_iter_", "input_format_"):
+        assert getattr(again, name) == getattr(clf, name)
+    # Not a picture of the model but the model: it trains on as the original does.
+    again.partial_fit(frame, labels)
+    clf.partial_fit(frame, labels)
+    assert_bitwise(weights(again), weights(clf))
+
+
+def test_parameters_come_back(model):
+    clf, path = model
+    got, want = load(path).get_params(), clf.get_params()
+    assert got == want
+
+
+def test_without_momentum_the_file_is_smaller(model, tmp_path):
+    clf, path = model
+    clf.save(tmp_path / "light", optimizer=False)
+    assert (tmp_path / "light").stat().st_size < 0.75 * path.stat().st_size
+    again = load(tmp_path / "light")
+    X, _ = small_data()
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+def test_paths_of_the_other_machine_are_not_kept(tmp_path):
+    clf = SharpBalance(**NARROW, memory=str(tmp_path / "m"), n_jobs=1)
+    clf.fit(*small_data())
+    clf.save(tmp_path / "model")
+    again = load(tmp_path / "model", n_jobs=2, device="cpu")
+    assert (again.memory, again.n_jobs, again.device) == (None, 2, "cpu")
+
+
+def test_a_file_from_a_gpu_opens_without_one(tmp_path, monkeypatch):
+    clf = SharpBalance(**NARROW, device="cpu").fit(*small_data())
+    clf.device = "cuda:3"  # as if it had been fitted there
+    clf.save(tmp_path / "model")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    again = load(tmp_path / "model")
+    assert again.net_.device == "cpu"
+    assert again.predict(small_data()[0]).shape == (96,)
+
+
+@pytest.mark.gpu
+def test_between_cpu_and_gpu(tmp_path):
+    X, y = small_data()
+    clf = SharpBalance(**NARROW, device="cuda").fit(X, y)
+    clf.save(tmp_path / "model")
+    on_cpu, on_gpu = load(tmp_path / "model", device="cpu"), load(tmp_path / "model")
+    assert next(on_cpu.estimators_[0].module_.parameters()).device.type == "cpu"
+    assert next(on_gpu.estimators_[0].module_.parameters()).device.type == "cuda"
+    np.testing.assert_allclose(
+        on_cpu.predict_proba(X), on_gpu.predict_proba(X), atol=1e-5
+    )
+    copy = pickle.loads(pickle.dumps(clf))
+    np.testing.assert_allclose(copy.predict_proba(X), clf.predict_proba(X), atol=1e-5)
+
+
+def test_the_class_method_takes_its_own_kind_only(model):
+    _, path = model
+    assert isinstance(SharpBalance.load(path), SharpBalance)
+    with pytest.raises(ModelFileError, match="holds a SharpBalance.*, not a DeepEns"):
+        DeepEnsembleClassifier.load(path)
+
+
+def test_what_the_file_holds_cannot_be_overruled(model):
+    with pytest.raises(InvalidInputError, match="rho is a setting that the file holds"):
+        load(model[1], rho=0.3)
+
+
+def test_other_readers_of_safetensors_can_look_inside(model):
+    clf, path = model
+    tensors = safetensors.torch.load_file(path)
+    want = clf.estimators_[1].module_.state_dict()
+    for key, value in want.items():
+        assert torch.equal(tensors[f"members.1.module.{key}"], value)
+    with safetensors.safe_open(path, "pt") as file:
+        tree = json.loads(file.metadata()["tree"])
+    assert tree["class"].endswith("SharpBalanceEnsembleClassifier")
+
+
+def test_opens_in_a_new_process(model, tmp_path):
+    clf, path = model
+    X, _ = small_data()
+    np.save(tmp_path / "X.npy", X)
+    code = (
+        "import sys, numpy as np\n"
+        "from sklearn_sharpbalance.ensemble.persistence import load\n"
+        "proba = load(sys.argv[1]).predict_proba(np.load(sys.argv[2]))\n"
+        "np.save(sys.argv[3], proba)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    files = [str(path), str(tmp_path / "X.npy"), str(tmp_path / "proba.npy")]
+    subprocess.run(
+        [sys.executable, "-c", code, *files],
+        check=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    got = np.load(tmp_path / "proba.npy")
+    np.testing.assert_allclose(got, clf.predict_proba(X), atol=1e-12)
+
+
+def test_not_fitted(tmp_path):
+    with pytest.raises(ValueError, match="is not fitted yet"):
+        SharpBalance().save(tmp_path / "model")
+
+
+def test_an_attribute_that_no_file_can_hold(tmp_path):
+    clf = SharpBalance(**NARROW).fit(*small_data())
+    clf.extra_ = object()
+    with pytest.raises(InvalidInputError, match=r"fitted\.extra_ is a object"):
+        clf.save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Pickle -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["default", "own_module", "net", "temperature"])
+def test_pickle_and_joblib(case, tmp_path):
+    clf, _ = CASES[case]
+    X, y = small_data()
+    clf.fit(X, y)
+    joblib.dump(clf, tmp_path / "model.joblib")
+    for again in (
+        pickle.loads(pickle.dumps(clf)),
+        joblib.load(tmp_path / "model.joblib"),
+    ):
+        assert_same(again, clf, X)
+
+
+# Hostile files ------------------------------------------------------------------------
+
+
+def mutations(content, rng, n):
+    """Flipped, cut, lengthened, doubled and swapped bytes."""
+    header = int.from_bytes(content[:8], "little") + 8
+    for _ in range(n):
+        mutated = bytearray(content)
+        kind = rng.integers(6)
+        if kind <= 2:  # bytes anywhere, in the header, in the length
+            top = (len(content), header, 8)[kind]
+            for place in rng.integers(top, size=rng.integers(1, 6)):
+                mutated[place] = rng.integers(256)
+        elif kind == 3:
+            del mutated[rng.integers(len(content)) :]
+        elif kind == 4:
+            place = rng.integers(len(content))
+            mutated[place:place] = rng.bytes(rng.integers(1, 64))
+        else:
+            a, b = sorted(rng.integers(len(content), size=2))
+            mutated[a:b] = mutated[a:b][::-1]
+        if mutated != content:
+            yield bytes(mutated)
+
+
+def load_all(files, path):
+    """Load each content from a file; returns how many were refused."""
+    refused = 0
+    for content in files:
+        path.write_bytes(content)
+        with pytest.raises(SharpBalanceError):
+            load(path)
+        refused += 1
+    return refused
+
+
+@pytest.mark.parametrize(
+    "n", [2000, pytest.param(10_000, marks=pytest.mark.slow)], ids=["2000", "10000"]
+)
+def test_mutated_files_are_refused(n, model, tmp_path):
+    content = model[1].read_bytes()
+    files = mutations(content, np.random.default_rng(0), n)
+    assert load_all(files, tmp_path / "mutated") > 0.99 * n
+
+
+def sign(content):
+    """The content with the digest that belongs to it, as an attacker can."""
+    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+    head = archive.HEAD.match(header)
+    if head is None:
+        return content
+    start, stop = 8 + head.end(), 8 + head.end() + 2 * archive.DIGEST_BYTES
+    digest = archive._digest([content[:start], content[stop:]])
+    return content[:start] + digest + content[stop:]
+
+
+def test_mutated_files_with_the_right_digest_do_no_harm(model, tmp_path):
+    """They open or they are refused; nothing else happens."""
+    content, rng = model[1].read_bytes(), np.random.default_rng(1)
+    path, header = tmp_path / "mutated", int.from_bytes(content[:8], "little")
+    letters = b'0123456789"{}[],:-.eabcnrtu$_'
+    refused = 0
+    for _ in range(700):
+        mutated = bytearray(content)
+        for place in rng.integers(160, header, size=rng.integers(1, 3)):
+            mutated[place] = rng.choice(list(letters))
+        path.write_bytes(sign(bytes(mutated)))
+        try:
+            load(path)
+        except SharpBalanceError:
+            refused += 1
+    assert refused > 400
+
+
+def crafted(model, tmp_path, change):
+    """The model's file with another tree, properly written and signed."""
+    from sklearn_sharpbalance.ensemble.naming import SPECIAL_TAGS, special_value
+
+    tree = read_archive(model[1], "model", SPECIAL_TAGS)
+    change(tree)
+    path = tmp_path / "crafted"
+    write_archive(path, "model", tree, special_value)
+    return path
+
+
+def set_net(name, value):
+    return lambda tree: tree["net"]["params"].update({name: {"value": value}})
+
+
+class Marker:
+    """Would leave a trace if a file could make it run."""
+
+    ran = False
+
+    def __reduce__(self):
+        return exec, ("raise SystemExit('code was run')",)
+
+
+CRAFTED = {
+    "huge_network": (set_net("module__hidden", (10**6, 10**6)), "not those of MLP"),
+    "endless_network": (set_net("module__hidden", (1,) * 5000), "more layers than"),
+    "other_class": (
+        lambda tree: tree.update({"class": "subprocess.Popen"}),
+        "no ensemble of that name",
+    ),
+    "loss_that_is_a_layer": (
+        set_net("criterion", torch.nn.Linear),
+        "takes Linear for a loss",
+    ),
+    "method": (
+        lambda tree: tree["fitted"].update({"__class__": "x"}),
+        "sets '__class__', which no fit does",
+    ),
+    "parameter": (
+        lambda tree: tree["params"].update({"rho__x": {"value": 1}}),
+        "unexpected parameter",
+    ),
+    "range": (
+        lambda tree: tree["params"].update({"flat_ratio": {"value": 7}}),
+        "flat_ratio",
+    ),
+    "fewer_members": (lambda tree: tree["members"].pop(), "zip"),
+    "weights_of_another": (
+        lambda tree: tree["members"][0]["module"].pop("module.1.bias"),
+        "not those of MLP",
+    ),
+    "no_net": (lambda tree: tree.pop("net"), "KeyError"),
+}
+
+
+@pytest.mark.parametrize("case", CRAFTED)
+def test_crafted_files_are_refused(case, model, tmp_path):
+    change, message = CRAFTED[case]
+    with pytest.raises(ModelFileError, match=message):
+        load(crafted(model, tmp_path, change))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "builtins.eval",
+        "subprocess.Popen",
+        "torch.load",
+        "torch.nn.functional",
+        "torch.nn.modules.module.torch",
+        "sklearn_sharpbalance.networks.finetune",
+        "sklearn_sharpbalance.sharpness.fisher_trace",
+        "sklearn_sharpbalance.ensemble.naming.importlib",
+        "tests.ensemble.test_persistence.Net",
+        "torch.nn.__class__",
+        "",
+    ],
+)
+def test_a_file_cannot_name_what_is_not_on_the_list(name):
+    with pytest.raises(ValueError, match="which a file may not name"):
+        named(name)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_pickle_is_not_opened(protocol, tmp_path):
+    (tmp_path / "model").write_bytes(pickle.dumps(Marker(), protocol))
+    with pytest.raises(ModelFileError, match="no model of this package"):
+        load(tmp_path / "model")
+    buffer = io.BytesIO()
+    torch.save(torch.nn.Linear(1, 1), buffer)
+    (tmp_path / "model").write_bytes(buffer.getvalue())
+    with pytest.raises(ModelFileError, match="no model of this package"):
+        load(tmp_path / "model")
+
+
+def test_a_newer_format_says_update(model, tmp_path):
+    content = model[1].read_bytes()
+    newer = content.replace(b"sharpbalance model 1", b"sharpbalance model 9", 1)
+    (tmp_path / "newer").write_bytes(newer)
+    with pytest.raises(ModelFileError, match=r"has format 9, which is newer.*pip insta"):
+        load(tmp_path / "newer")
+
+
+def test_a_checkpoint_is_no_model(tmp_path):
+    SharpBalance(**NARROW, checkpoint_dir=tmp_path).fit(*small_data())
+    (path,) = tmp_path.iterdir()
+    with pytest.raises(ModelFileError, match="is a checkpoint, not a model"):
+        load(path)
+
+
+def header_of(text, body=b""):
+    return len(text).to_bytes(8, "little") + text + body
+
+
+HEAD = b'{"__metadata__":{"format":"sklearn-sharpbalance model 1","digest":"%s","tree":"%s"}'
+
+
+def bomb(tree, tensors=b"", body=b""):
+    text = HEAD % (b"0" * 64, tree) + tensors + b"}"
+    return sign(header_of(text, body))
+
+
+BOMBS = {
+    "long_header": ((10**12).to_bytes(8, "little") + b"{}" * 5000, "speaks of a header"),
+    "negative_length": (b"\xff" * 8 + b"{}" * 5000, "speaks of a header"),
+    "empty": (b"", "speaks of a header of 0"),
+    "deep": (bomb(b"[" * 200_000 + b"]" * 200_000), "is not a model"),
+    "wide": (bomb(b"[" + b"[]," * 900_000 + b"[]]"), "more structure than"),
+    "digits": (bomb(b"9" * 100_000), "is not a model"),
+    "huge_tensor": (
+        bomb(b"{}", b',"x":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}'),
+        "does not lie where it should",
+    ),
+    "overlapping": (
+        bomb(
+            b"{}",
+            b',"x":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}'
+            b',"y":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}',
+            b"8" * 8,
+        ),
+        "does not lie where it should",
+    ),
+    "negative_shape": (
+        bomb(b"{}", b',"x":{"dtype":"U8","shape":[-2,-2],"data_offsets":[0,4]}', b"1234"),
+        "no proper shape",
+    ),
+    "unused_bytes": (bomb(b"{}", b"", b"1" * 4000), "4000 bytes of tensors"),
+    "wide_text": (
+        bomb(rb"{\"$text\":[\"a\"],\"dtype\":\"<U500000000\",\"shape\":[1]}"),
+        "absurd width",
+    ),
+    "unknown_tag": (bomb(rb"{\"$pickle\":\"gASVBQ\"}"), "unknown tag"),
+}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_bombs_take_no_more_memory_than_twice_their_size(case, tmp_path):
+    content, message = BOMBS[case]
+    path = tmp_path / "bomb"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=message):
+        load(path)  # once for what Python itself keeps: compiled patterns, warnings
+    tracemalloc.start()
+    with pytest.raises(ModelFileError, match=message):
+        load(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * len(content) + 200_000
+
+
+def test_damage_is_found_before_anything_is_read(model, tmp_path):
+    """A large file whose last byte is wrong costs one chunk of memory."""
+    tree = {"x": np.zeros(5_000_000)}
+    write_archive(tmp_path / "large", "model", tree)
+    content = bytearray((tmp_path / "large").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "large").write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(ModelFileError, match="does not match its digest"):
+        load(tmp_path / "large")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * archive.CHUNK
+
+
+# The tree -----------------------------------------------------------------------------
+
+VALUES = {
+    "numbers": [0.1, -0.0, 1e-320, float("inf"), float("-inf"), 2**80, True, None],
+    "text": {"é\u2028": "\x00\ud7ff", "$odd": "key", "": ""},
+    "containers": [(), ((1,), [2]), {1: {2: (3,)}}, {}],
+    "records": [{"epoch": i, "loss": i / 3, "name": "w"} for i in range(3)],
+    "uneven_records": [{"a": 1}, {"a": 1, "b": 2.0}],
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_plain_values_come_back_exactly(case, tmp_path):
+    write_archive(tmp_path / "x", "model", {"value": VALUES[case]})
+    got = read_archive(tmp_path / "x", "model")["value"]
+    assert repr(got) == repr(VALUES[case])
+
+
+ARRAYS = [
+    np.float32(0.1),
+    np.array([np.nan, -np.inf]),
+    np.arange(6, dtype=">i4").reshape(2, 3).T[::-1],
+    np.zeros((0, 3), dtype=bool),
+    np.array(["a", "bcd"]),
+    np.array(["x", None, 3], dtype=object),
+    np.array(["2020-01-01", "NaT"], dtype="M8[D]"),
+    np.float16([1.5]),
+    np.uint64([2**64 - 1]),
+    np.array(3.5),
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: str(a.dtype))
+def test_arrays_come_back_exactly(array, tmp_path):
+    write_archive(tmp_path / "x", "model", {"value": array})
+    got = read_archive(tmp_path / "x", "model")["value"]
+    assert got.dtype == array.dtype.newbyteorder("<")
+    assert got.shape == array.shape
+    np.testing.assert_array_equal(got, array)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.bool]
+)
+def test_tensors_come_back_exactly(dtype, tmp_path):
+    tensor = torch.randn(3, 4).to(dtype).T
+    write_archive(tmp_path / "x", "model", {"value": [tensor, tensor[0, 0]]})
+    got = read_archive(tmp_path / "x", "model")["value"]
+    for a, b in zip(got, [tensor, tensor[0, 0]]):
+        assert a.dtype == dtype
+        assert torch.equal(a.view(torch.uint8) if a.ndim else a, _bytes(b))
+
+
+def _bytes(tensor):
+    return tensor.contiguous().view(torch.uint8) if tensor.ndim else tensor

@@ -1,0 +1,274 @@
+"""Accuracy under corruption and for foreign samples, against naive loops."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance.corruption import CorruptionFiles, corrupt, corrupt_table
+from sklearn_sharpbalance.evaluation import (
+    CorruptionAccuracy,
+    corruption_accuracy,
+    evaluate,
+    ood_evaluation,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting import CorruptionDisplay
+from tests.evaluation.fake import Fake, Lone, made_up
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+class Bright:
+    """Two members that call a picture bright above a mean of 120 or of 140."""
+
+    classes_ = np.array(["bright", "dark"])
+    thresholds = (120, 140)
+
+    def member_predict_proba(self, X):
+        level = np.asarray(X).reshape(len(X), -1).mean(1)
+        bright = np.stack([level > t for t in self.thresholds]) * 0.8 + 0.1
+        return np.stack([bright, 1 - bright], axis=-1)
+
+    def predict_proba(self, X):
+        return self.member_predict_proba(X).mean(0) + np.array([0.01, -0.01])
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = np.random.default_rng(0)
+    level = rng.integers(60, 200, size=(40, 1, 1, 1))
+    X = np.clip(level + rng.normal(scale=20, size=(40, 3, 12, 12)), 0, 255)
+    y = np.where(level.ravel() > 128, "bright", "dark")
+    return X.astype(np.uint8), y
+
+
+def test_pictures_equal_a_loop(pictures):
+    X, y = pictures
+    result = corruption_accuracy(
+        Bright(), X, y, corruptions=["brightness", "noise"], severities=(1, 4)
+    )
+    kinds = ("brightness", "gaussian_noise", "shot_noise", "impulse_noise")
+    assert result.kinds == kinds
+    assert result.severities == (1, 4)
+    for k, kind in enumerate(kinds):
+        for s, severity in enumerate((1, 4)):
+            last = corrupt(X.transpose(0, 2, 3, 1), kind, severity, random_state=0)
+            bright = last.mean((1, 2, 3)) > np.array([[120], [140]])  # (2, N)
+            right = bright == (y == "bright")
+            np.testing.assert_allclose(result.members_[:, k, s], right.mean(1))
+            # Where the members differ the ensemble leans to bright.
+            whole = (bright[0] == (y == "bright")).mean()
+            assert result.ensemble_[k, s] == pytest.approx(whole)
+    assert result.mean == pytest.approx(result["ensemble"].mean())
+    assert result.member_mean == pytest.approx(result["members"].mean())
+    np.testing.assert_allclose(result.by_kind, result.ensemble_.mean(1))
+
+
+def test_layouts_of_pictures_agree(pictures):
+    X, y = pictures
+    options = {"corruptions": ["fog"], "severities": [3]}
+    first = corruption_accuracy(Bright(), X, y, **options)
+    last = corruption_accuracy(Bright(), X.transpose(0, 2, 3, 1), y, **options)
+    np.testing.assert_array_equal(first.members_, last.members_)
+
+
+def test_tables_equal_a_loop_and_keep_their_names():
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    clf = LogisticRegression(max_iter=1000).fit(X, y)
+    with np.errstate(all="raise"):
+        result = corruption_accuracy(clf, X, y, severities=[2, 5])
+    assert result.kinds == (
+        "feature_noise",
+        "missing_values",
+        "feature_shift",
+        "label_shift",
+    )
+    for kind, severity, found in zip(
+        result["kind"], result["severity"], result["ensemble"]
+    ):
+        table, labels = corrupt_table(X, y, str(kind), int(severity), random_state=0)
+        frame = pd.DataFrame(table, columns=X.columns)
+        assert found == clf.score(frame, labels)
+
+
+def test_published_files_are_read(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=6)
+    np.save(tmp_path / "labels.npy", np.tile(labels, 5))
+    np.save(
+        tmp_path / "fog.npy", rng.integers(256, size=(30, 32, 32, 3), dtype=np.uint8)
+    )
+    files = CorruptionFiles(tmp_path)
+    clf = Bright()
+    clf.classes_ = np.array([0, 1])
+    result = corruption_accuracy(clf, None, None, corruptions=files, severities=[2, 3])
+    for s, severity in enumerate((2, 3)):
+        images, _ = files["fog", severity]
+        predicted = clf.predict_proba(images).argmax(1)
+        assert result.ensemble_[0, s] == (predicted == labels).mean()
+    with pytest.raises(InvalidInputError, match=r"has no set \('fog', 6\)"):
+        corruption_accuracy(clf, None, None, corruptions=files, severities=[6])
+
+
+def test_report_holds_the_same_numbers_with_intervals_by_a_loop():
+    probas, y, X = made_up(0, n_samples=50)
+    rng = np.random.default_rng(1)
+    sets = {
+        (kind, severity): (rng.permutation(X), y)
+        for kind in "ab"
+        for severity in (1, 2)
+    }
+    fake = Fake(probas)
+    report = evaluate(
+        fake, X, y, corruptions=sets, severities=(1, 2), n_bootstrap=150, random_state=4
+    )
+    result = corruption_accuracy(fake, X, y, corruptions=sets, severities=(1, 2))
+    assert report.row("Fake", "corrupted_accuracy")["mean"] == pytest.approx(
+        result.mean
+    )
+    draws = np.random.default_rng([4, 50, 0])
+    drawn = [draws.integers(50, size=50) for _ in range(150)]
+    for s, severity in enumerate((1, 2)):
+        row = report.row(
+            "Fake", "corrupted_accuracy", "members", f"severity {severity}"
+        )
+        assert row["mean"] == pytest.approx(result.member_by_severity[s])
+        hits = [
+            (fake.member_predict_proba(sets[kind, severity][0]).argmax(-1) == y)
+            for kind in "ab"
+        ]
+        values = sorted(np.mean([h[:, at].mean() for h in hits]) for at in drawn)
+        assert row["low"] == pytest.approx(values[3], abs=1e-6)  # 2.5 % of 150: the 4th
+        assert row["high"] == pytest.approx(values[146], abs=1e-6)
+    assert report.corruption["Fake"][0].mean == pytest.approx(result.mean)
+
+
+def test_sets_of_another_size_have_draws_of_their_own():
+    probas, y, X = made_up(0, n_samples=50)
+    sets = {("half", 1): (X[:25], y[:25])}
+    report = evaluate(
+        Fake(probas), X, y, corruptions=sets, severities=[1], n_bootstrap=40
+    )
+    row = report.row("Fake", "corrupted_accuracy")
+    assert row["mean"] == (probas.mean(0)[:25].argmax(1) == y[:25]).mean()
+    assert row["low"] < row["mean"] < row["high"]
+
+
+def test_kinds_by_name(pictures):
+    X, y = pictures
+    one = evaluate(
+        Bright(), X, y, corruptions="fog", severities=[1], n_bootstrap=0
+    ).corruption["Bright"][0]
+    assert one.kinds == ("fog",)
+    every = evaluate(
+        Bright(), X, y, corruptions=True, severities=[1], n_bootstrap=0
+    ).corruption["Bright"][0]
+    assert len(every.kinds) == 15
+
+
+def test_result_draws_itself_and_checks_its_shape():
+    result = CorruptionAccuracy(["fog"], [1, 5], [[0.7, 0.3]], [[[0.6, 0.2]]])
+    assert isinstance(result.display(), CorruptionDisplay)
+    assert "| fog | 5 | 0.300 | 0.200 |" in result.to_markdown()
+    with pytest.raises(InvalidInputError, match=r"ensemble of shape \(1, 2\)"):
+        CorruptionAccuracy(["fog"], [1, 5], [[0.7]], [[[0.6]]])
+
+
+def test_what_cannot_be_corrupted_is_refused(pictures):
+    X, y = pictures
+    with pytest.raises(InvalidInputError, match="arrays and DataFrames, got dict"):
+        corruption_accuracy(Bright(), {"x": X}, y)
+    with pytest.raises(InvalidInputError, match="There is nothing to measure"):
+        corruption_accuracy(Bright(), X, y, severities=[])
+
+
+# Foreign samples --------------------------------------------------------------------
+
+
+def auroc(known, foreign):
+    truth = np.r_[np.zeros(len(known)), np.ones(len(foreign))]
+    return roc_auc_score(truth, np.r_[known, foreign])
+
+
+def test_scores_by_hand():
+    probas, _, X = made_up(3, n_samples=60)
+    logits = np.log(probas) + np.random.default_rng(0).normal(size=(3, 60, 1))
+    known, foreign = X[:30], X[30:]
+    result = ood_evaluation(Fake(probas, logits=logits), known, foreign)
+    mean = probas.mean(0)
+
+    def entropy(p):
+        return -(p * np.log(p)).sum(-1)
+
+    def energy(f):
+        return -np.log(np.exp(f).sum(-1))
+
+    per_sample = {
+        "msp": -mean.max(-1),
+        "entropy": entropy(mean),
+        "energy": energy(logits.mean(0)),
+        "mutual_information": entropy(mean) - entropy(probas).mean(0),
+        "pds": probas.max(0).mean(-1),
+    }
+    expected = {name: auroc(s[:30], s[30:]) for name, s in per_sample.items()}
+    assert result.auroc == pytest.approx(expected)
+    alone = {
+        "msp": -probas.max(-1),
+        "entropy": entropy(probas),
+        "energy": energy(logits),
+    }
+    expected = {
+        name: np.mean([auroc(s[:30], s[30:]) for s in scores])
+        for name, scores in alone.items()
+    }
+    assert result.member_auroc == pytest.approx(expected)
+
+
+def test_an_ensemble_that_averages_logits_is_scored_by_what_it_predicts():
+    X, y = load_iris(return_X_y=True)
+    clf = DeepEnsembleClassifier(n_estimators=2, max_epochs=3, random_state=0)
+    clf.fit(X[y < 2], y[y < 2])
+    found = ood_evaluation(clf, X[y < 2], X[y == 2], "msp").auroc["msp"]
+    known, foreign = (clf.predict_proba(X[rows]).max(1) for rows in (y < 2, y == 2))
+    assert found == pytest.approx(auroc(-known, -foreign))
+
+
+def test_intervals_of_auroc_equal_a_loop_over_both_sets():
+    probas, y, X = made_up(5, n_samples=60)
+    report = evaluate(
+        Fake(probas),
+        X[:40],
+        y[:40],
+        ood={"far": X[40:], "near": X[10:20]},
+        n_bootstrap=80,
+        random_state=2,
+    )
+    score = -probas.mean(0).max(-1)
+    known = np.random.default_rng([2, 40, 0])
+    foreign = np.random.default_rng([2, 20, 0, 1])
+    values = sorted(
+        auroc(score[:40][known.integers(40, size=40)], score[40:][f])
+        for f in (foreign.integers(20, size=20) for _ in range(80))
+    )
+    row = report.row("Fake", "ood_auroc", detail="far: MSP")
+    assert row["mean"] == pytest.approx(auroc(score[:40], score[40:]))
+    assert row["low"] == pytest.approx(values[1])
+    assert row["high"] == pytest.approx(values[77])
+    assert report.has("Fake", "ood_auroc", detail="near: PDS")
+    assert not report.has("Fake", "ood_auroc", "members", "near: PDS")
+
+
+def test_scores_that_are_not_there_are_refused():
+    probas, _, X = made_up(0)
+    fake, lone = Fake(probas), Lone(probas[0])
+    with pytest.raises(InvalidInputError, match="Fake has no score 'energy': it needs"):
+        ood_evaluation(fake, X, X, ["energy"])
+    with pytest.raises(InvalidInputError, match="there is only one"):
+        ood_evaluation(lone, X, X, ["pds"])
+    with pytest.raises(InvalidInputError, match="Unknown score 'odin'"):
+        ood_evaluation(fake, X, X, ["odin"])
+    assert list(ood_evaluation(lone, X, X)["score"]) == ["msp", "entropy"]

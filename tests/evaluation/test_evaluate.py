@@ -1,0 +1,190 @@
+"""The numbers of a report, by hand and against naive loops."""
+
+import re
+from itertools import permutations
+from math import log
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
+from sklearn_sharpbalance.evaluation import evaluate
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.evaluation.fake import Fake, Lone, made_up
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+A = [[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.3, 0.7]]  # wrong about the third
+B = [[0.6, 0.4], [0.7, 0.3], [0.8, 0.2], [0.1, 0.9]]  # wrong about the second
+Y = np.array([0, 1, 0, 1])
+X = np.arange(4.0)[:, None]
+
+
+@pytest.fixture(scope="module")
+def iris():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])
+    clf = DeepEnsembleClassifier(n_estimators=2, max_epochs=3, random_state=0)
+    return clf.fit(X[::2], names[y[::2]]), X[1::2], names[y[1::2]]
+
+
+def test_a_tiny_report_by_hand():
+    report = evaluate({"tiny": Fake([A, B])}, X, Y, n_bootstrap=0)
+    mean = [0.75, 0.55, 0.6, 0.8]  # of the true classes
+    true = [[0.9, 0.8, 0.4, 0.7], [0.6, 0.3, 0.8, 0.9]]
+    kl = [
+        sum(p * log(p / q) for p, q in zip(one, other))
+        for first, second in permutations([A, B], 2)
+        for one, other in zip(first, second)
+    ]
+    expected = {
+        ("accuracy", "members"): 0.75,
+        ("accuracy", "ensemble"): 1.0,
+        ("nll", "members"): -sum(log(p) for row in true for p in row) / 8,
+        ("nll", "ensemble"): -sum(map(log, mean)) / 4,
+        ("brier", "members"): sum((1 - p) ** 2 for row in true for p in row) / 8,
+        ("brier", "ensemble"): (0.0625 + 0.2025 + 0.16 + 0.04) / 4,
+        ("ece", "members"): (0.1 + 0.2 + 0.6 + 0.3 + 0.4 + 0.7 + 0.2 + 0.1) / 8,
+        ("ece", "ensemble"): (0.25 + 0.45 + 0.4 + 0.2) / 4,
+        ("aurc", "members"): (1 / 4 / 4 + (1 / 3 + 1 / 4) / 4) / 2,
+        ("aurc", "ensemble"): 0.0,
+        ("eir", "ensemble"): 1.0,
+        ("der", "ensemble"): 2.0,
+        ("disagreement", "ensemble"): 0.5,
+        ("variance", "ensemble"): (0.09 + 0.25 + 0.16 + 0.04) / 4,
+        ("kl", "ensemble"): sum(kl) / 8,
+    }
+    found = {
+        (m, p): value
+        for m, p, value in zip(report["metric"], report["part"], report["mean"])
+    }
+    assert found == pytest.approx(expected)
+    assert np.isnan(report["std"]).all()
+    assert np.isnan(report["low"]).all()
+    assert set(report["method"]) == {"tiny"}
+
+
+def test_mean_and_spread_over_seeds_by_hand():
+    runs = [Fake([A, B]), Fake([A, A])]  # accuracies 1 and 0.75
+    report = evaluate({"two": runs, "one": Fake([B, B])}, X, Y, n_bootstrap=50)
+    row = report.row("two", "accuracy")
+    assert row["mean"] == 0.875
+    assert row["std"] == pytest.approx(0.125 * 2**0.5)
+    assert row["n_runs"] == 2
+    assert report.row("one", "accuracy")["n_runs"] == 1
+    np.testing.assert_array_equal(report.run_values("two", "accuracy"), [1.0, 0.75])
+    with pytest.raises(InvalidInputError, match=r"have \[2, 1\] runs"):
+        report.rank()
+
+
+def test_intervals_of_several_seeds_are_those_of_their_mean():
+    p, y, X = made_up(0)
+    q = made_up(1)[0]
+    report = evaluate({"m": [Fake(p), Fake(q)]}, X, y, n_bootstrap=200, random_state=7)
+    rng = np.random.default_rng([7, 60, 0])
+    right = [(proba.mean(0).argmax(1) == y) for proba in (p, q)]
+    drawn = [rng.integers(60, size=60) for _ in range(200)]
+    values = sorted(np.mean([r[at].mean() for r in right]) for at in drawn)
+    row = report.row("m", "accuracy")
+    assert row["low"] == pytest.approx(values[4])  # 2.5 % of 200
+    assert row["high"] == pytest.approx(values[194])
+
+
+def test_draws_are_shared_by_methods():
+    p, y, X = made_up(0)
+    report = evaluate({"a": Fake(p), "b": Fake(p)}, X, y, n_bootstrap=100)
+    for name in ("mean", "low", "high"):
+        column = report[name].reshape(-1, 2)  # methods are next to each other
+        np.testing.assert_array_equal(column[:, 0], column[:, 1])
+
+
+def test_same_random_state_same_report_and_no_global_random_numbers(iris):
+    clf, X, y = iris
+    options = {
+        "corruptions": ["feature_noise"],
+        "ood": -X,
+        "sharpness": {"n_batches": 2},
+    }
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    one, two = (evaluate(clf, X, y, n_bootstrap=50, **options) for _ in range(2))
+    other = evaluate(clf, X, y, n_bootstrap=50, random_state=1, **options)
+    after = np.random.get_state()[1]  # noqa: NPY002
+    np.testing.assert_array_equal(after, before)
+    for name in ("mean", "low", "high"):
+        np.testing.assert_array_equal(one[name], two[name])
+        assert not np.array_equal(one[name], other[name], equal_nan=True)
+
+
+def test_real_ensembles_equal_their_own_methods(iris):
+    clf, X, y = iris
+    report = evaluate(clf, X, y, n_bootstrap=0, sharpness={"n_batches": 3})
+    name = "DeepEnsembleClassifier"
+    probas, proba = clf.member_predict_proba(X), clf.predict_proba(X)
+    codes = np.searchsorted(clf.classes_, y)
+    assert report.row(name, "accuracy")["mean"] == clf.score(X, y)
+    expected = metrics.ensemble_improvement_rate(codes, probas, ensemble_proba=proba)
+    assert report.row(name, "eir")["mean"] == pytest.approx(expected)
+    nll = np.mean([metrics.negative_log_likelihood(codes, p) for p in probas])
+    assert report.row(name, "nll", "members")["mean"] == pytest.approx(nll)
+    flat = metrics.adaptive_sharpness(clf, X, y, n_batches=3, random_state=0)
+    found = report.row(name, "sharpness", "members")["mean"]
+    assert found == pytest.approx(flat)
+
+
+def test_sharpness_is_measured_on_training_samples_where_given(iris):
+    clf, X, y = iris
+    options = {"sharpness": {"n_batches": 3}, "n_bootstrap": 40}
+    report = evaluate(clf, X, y, X_train=X[:30], y_train=y[:30], **options)
+    expected = metrics.adaptive_sharpness(
+        clf, X[:30], y[:30], n_batches=3, random_state=0, return_batches=True
+    )
+    row = report.row("DeepEnsembleClassifier", "sharpness", "members")
+    assert row["mean"] == pytest.approx(expected.mean())
+    assert expected.min() <= row["low"] < row["mean"] < row["high"] <= expected.max()
+    given = evaluate(Fake([A, B]), np.arange(4.0)[:, None], Y, n_bootstrap=0,
+                     sharpness=lambda e, X, y: [1.0, 2.0])  # fmt: skip
+    assert given.row("Fake", "sharpness", "members")["mean"] == 1.5
+
+
+def test_a_lone_classifier_is_its_only_member(iris):
+    clf, X, y = iris
+    lone = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
+    report = evaluate(
+        {"ours": clf, "theirs": lone}, X, y, n_bootstrap=20, ood=-X, sharpness=True
+    )
+    assert report.row("theirs", "accuracy")["mean"] == lone.score(X, y)
+    for metric in ("accuracy", "nll", "ece"):
+        both = (report.row("theirs", metric, part) for part in ("members", "ensemble"))
+        first, second = (row["mean"] for row in both)
+        assert first == second
+    for metric in ("der", "sharpness"):
+        with pytest.raises(InvalidInputError, match=f"has no '{metric}' of the"):
+            report.row("theirs", metric)
+    assert not report.has("theirs", "ood_auroc", detail="energy")
+    assert report.has("ours", "ood_auroc", detail="energy")
+    assert "–" in report.to_markdown()
+
+
+def test_names_of_methods():
+    a, b, c = Fake([A, B]), Fake([B, A]), Lone(A)
+    assert evaluate(a, X, Y, n_bootstrap=0).methods == ("Fake",)
+    assert evaluate([a, b, c], X, Y, n_bootstrap=0).methods == (
+        "Fake 1",
+        "Fake 2",
+        "Lone",
+    )
+    with pytest.raises(InvalidInputError, match="nothing to evaluate for 'a'"):
+        evaluate({"a": []}, X, Y)
+
+
+def test_what_cannot_be_evaluated_is_refused():
+    with pytest.raises(InvalidInputError, match="LogisticRegression cannot be eval"):
+        evaluate(LogisticRegression(), X, Y)
+    with pytest.raises(InvalidInputError, match="confidence must lie between 0 and 1"):
+        evaluate(Fake([A, B]), X, Y, confidence=95)
+    with pytest.raises(InvalidInputError, match=re.escape("n_bootstrap must not be")):
+        evaluate(Fake([A, B]), X, Y, n_bootstrap=-5)

@@ -1,0 +1,274 @@
+"""A report as a table, a DataFrame, Markdown and a page."""
+
+import base64
+import builtins
+import pickle
+import re
+from html.parser import HTMLParser
+from io import BytesIO
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from PIL import Image
+
+from sklearn_sharpbalance.evaluation import evaluate
+from sklearn_sharpbalance.evaluation._table import Table
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.evaluation.browser import CHROMIUM, DESKTOP, IMAGES, PHONE, WIDTHS, Browser
+from tests.evaluation.fake import Fake, Lone, made_up
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+NAMES = ["plain", "a|b", "<i>lone</i> & co"]
+FIGURES = (
+    8  # ranking, accuracy, reliability, diversity, trade-off, two of corruption, OOD
+)
+
+
+@pytest.fixture(scope="module")
+def report():
+    """A report with everything in it, of methods with awkward names."""
+    p, y, X = made_up(0, n_samples=80)
+    q = made_up(1, n_samples=80)[0]
+    methods = {
+        NAMES[0]: [Fake(p, logits=np.log(p)), Fake(q, logits=np.log(q))],
+        NAMES[1]: [Fake(q, logits=np.log(q)), Fake(q, logits=np.log(q))],
+        NAMES[2]: [Lone(p[0]), Lone(q[0])],
+    }
+    sets = {(k, s): (X[::-1] if k == "fog" else X, y) for k in ("fog", "snow") for s in (1, 2)}  # noqa: E501  # fmt: skip
+    report = evaluate(
+        methods,
+        X[:60],
+        y[:60],
+        ood=X[60:],
+        corruptions=sets,
+        severities=(1, 2),
+        sharpness=lambda e, X, y: e.predict_proba(X).max(),
+        n_bootstrap=60,
+    )
+    report.ranking = report.rank("nll")
+    return report
+
+
+def parse_markdown(text):
+    """Header and rows of a Markdown table."""
+    lines = text.splitlines()
+    cut = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    clean = [[c.strip().replace("\\|", "|") for c in row] for row in cut]
+    return clean[0], clean[2:]
+
+
+def test_markdown_parses_back_to_the_numbers(report):
+    header, rows = parse_markdown(report.to_markdown(digits=10))
+    assert header == ["metric", "of", *NAMES]
+    assert len(rows) == len(report.keys_)
+    checked = 0
+    for key, (name, part, *cells) in zip(report.keys_, rows):
+        assert part == key.part
+        assert key.detail in name
+        for method, cell in zip(NAMES, cells):
+            if cell == "–":
+                assert not report.has(method, *key)
+                continue
+            mean, std = map(float, cell.split(" ± "))
+            row = report.row(method, *key)
+            assert mean == pytest.approx(row["mean"], abs=1e-8)
+            assert std == pytest.approx(row["std"], abs=1e-8)
+            checked += 1
+    assert checked == report.n_rows
+
+
+def test_markdown_shows_the_spread_that_is_asked_for(report):
+    cell = parse_markdown(report.to_markdown(spread="interval", digits=9))[1][0][2]
+    mean, low, high = map(float, re.findall(r"[\d.]+", cell))
+    row = report.row("plain", "accuracy", "members")
+    expected = [row["mean"], row["low"], row["high"]]
+    assert [mean, low, high] == pytest.approx(expected, abs=1e-7)
+    assert " " not in parse_markdown(report.to_markdown(spread=None))[1][0][2]
+    with pytest.raises(InvalidInputError, match="spread must be 'auto'"):
+        report.to_markdown(spread="range")
+
+
+def test_small_numbers_keep_their_digits():
+    y = np.zeros(50, dtype=int)
+    probas = np.tile([0.999, 0.001], (2, 50, 1))
+    report = evaluate(Fake(probas), np.arange(50.0)[:, None], y, n_bootstrap=0)
+    assert "| NLL ↓ | ensemble | 0.00100 |" in report.to_markdown()
+    assert "-0.0" not in report.to_markdown()
+
+
+def test_columns_are_tidy_and_frames_hold_them(report):
+    assert list(report) == [
+        "method",
+        "metric",
+        "part",
+        "detail",
+        "mean",
+        "std",
+        "low",
+        "high",
+        "n_runs",
+    ]
+    frame = report.to_frame()
+    assert len(frame) == report.n_rows
+    assert not frame.duplicated(["method", "metric", "part", "detail"]).any()
+    for name, column in report.items():
+        np.testing.assert_array_equal(frame[name], column)
+    wide = report.to_frame(wide=True)
+    assert list(wide.columns) == NAMES
+    at = ("corrupted_accuracy", "members", "severity 2")
+    row = report.row("a|b", *at)
+    assert wide.loc[at, "a|b"] == row["mean"]
+
+
+def test_without_pandas_the_error_says_what_to_do(report, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "pandas":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"to_frame needs pandas.*to_markdown"):
+        report.to_frame()
+
+
+def test_what_is_not_there_is_named(report):
+    with pytest.raises(InvalidInputError, match=r"Unknown method .x.\. The report has"):
+        report.row("x", "accuracy")
+    with pytest.raises(
+        InvalidInputError, match="no 'recall' of the ensemble of 'plain'"
+    ):
+        report.row("plain", "recall")
+    with pytest.raises(InvalidInputError, match="one length"):
+        Table({"a": [1], "b": [1, 2]})
+
+
+def test_a_report_survives_pickling(report):
+    again = pickle.loads(pickle.dumps(report))
+    assert again.to_markdown() == report.to_markdown()
+    assert again.to_html() == report.to_html()
+
+
+# The page ---------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """What a page holds, and that its elements are closed in order."""
+
+    VOID = {"meta", "img", "br"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found, self.texts = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.found if name == tag]
+
+
+def test_page_needs_nothing_but_itself(report):
+    text = report.to_html()
+    page = Page(text)
+    for tag in ("script", "link", "iframe", "object", "embed", "source", "base"):
+        assert page.all(tag) == []
+    for _, attrs in page.found:
+        for name, value in attrs.items():
+            assert not name.startswith("on")
+            if name in ("src", "href", "srcset", "poster", "data", "action", "style"):
+                assert value.startswith("data:")
+    bare = re.sub(r'src="data:[^"]*"', "", text)
+    assert "//" not in bare
+    assert "url(" not in bare
+    assert "@import" not in bare
+
+
+def test_every_picture_has_data_and_a_description(report):
+    pictures = Page(report.to_html()).all("img")
+    assert len(pictures) == FIGURES
+    for attrs in pictures:
+        kind, _, data = attrs["src"].partition(",")
+        assert kind == "data:image/png;base64"
+        with Image.open(BytesIO(base64.b64decode(data, validate=True))) as image:
+            pixels = np.asarray(image.convert("L"))
+        assert pixels.shape[1] > 800
+        assert pixels.min() < 100  # something is drawn
+        assert len(attrs["alt"]) > 20
+
+
+def test_page_holds_every_number_and_escapes_names(report):
+    text = report.to_html(title="A < B")
+    page = Page(text)
+    words = " ".join(page.texts)
+    assert page.all("i") == []
+    for name in (*NAMES, "A < B"):
+        assert name in words
+    rows = [row for row in zip(report["method"], report["metric"]) if row[1] == "nll"]
+    assert len(rows) == 6
+    for method, part in ((m, p) for m in NAMES for p in ("members", "ensemble")):
+        assert f"{report.row(method, 'nll', part)['mean']:.2f}" in words
+    assert page.all("meta")[1]["name"] == "viewport"
+
+
+def test_best_values_are_marked(report):
+    text = report.to_html()
+    head = text.index("Accuracy and calibration")
+    body = text[head : text.index("</table>", head)].split("<tbody>")[1]
+    rows = [re.findall(r"<td([^>]*)>", row) for row in body.split("</tr>")[:3]]
+    nll = [report.row(name, "nll")["mean"] for name in NAMES]
+    marked = ["best" in row[3] for row in rows]  # accuracy, NLL: members, ensemble
+    assert marked == [value == min(nll) for value in nll]
+
+
+def test_page_is_written_and_leaves_matplotlib_alone(report, tmp_path):
+    import matplotlib.pyplot as plt
+
+    before, backend = plt.get_fignums(), mpl.get_backend()
+    path = tmp_path / "report.html"
+    text = report.to_html(path)
+    assert path.read_text(encoding="utf-8") == text
+    assert text == report.to_html()  # nothing in it depends on the time
+    assert (plt.get_fignums(), mpl.get_backend()) == (before, backend)
+
+
+def test_a_small_report_has_a_page_too():
+    probas, y, X = made_up(0)
+    page = Page(evaluate(Lone(probas[0]), X, y, n_bootstrap=0).to_html())
+    assert len(page.all("img")) == 2  # accuracy and reliability
+    fragment = evaluate(Fake(probas), X, y, n_bootstrap=0)._repr_html_()
+    assert Page(fragment).all("img") == []
+    assert "DER" in fragment
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+def test_page_in_a_real_browser(report, tmp_path):
+    path = tmp_path / "report.html"
+    report.to_html(path)
+    with Browser() as browser:
+        for screen in (PHONE, DESKTOP):
+            browser.open(path, screen)
+            assert browser.complaints() == []
+            assert browser.requests() == [path.as_uri()]
+            images = browser.evaluate(IMAGES)
+            assert len(images) == FIGURES
+            for image in images:
+                assert image["loaded"]
+                assert image["shown"]
+                assert 300 < image["width"] <= screen["width"]
+                assert image["height"] > 100
+            wide, window = browser.evaluate(WIDTHS)
+            assert wide <= window  # nothing sticks out of the screen

@@ -1,0 +1,128 @@
+"""The demo, on small settings."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.model_selection import train_test_split
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance.__main__ import load, main
+
+METHODS = ("deep ensemble", "SAM ensemble", "SharpBalance")
+COLUMNS = ("members", "ensemble", "NLL", "ECE", "DER", "EIR", "sharpness", "seconds")
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    """The table is not folded."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def rows_of(printed):
+    """Numbers of the printed table by method."""
+    rows = {}
+    for line in printed.splitlines():
+        cells = [cell.strip() for cell in line.replace("┃", "│").split("│")[1:-1]]
+        if cells and cells[0] in METHODS:
+            rows[cells[0]] = dict(zip(COLUMNS, map(float, cells[1:])))
+    return rows
+
+
+def check_picture(path):
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 5000
+
+
+def test_the_demo_compares_three_ensembles(tmp_path, capsys):
+    plot = tmp_path / "plot.png"
+    main(["iris", "--epochs", "6", "--members", "2", "--plot", str(plot)])
+    printed = capsys.readouterr().out
+    rows = rows_of(printed)
+    assert list(rows) == list(METHODS)
+    for row in rows.values():
+        assert list(row) == list(COLUMNS)
+        assert 0 <= row["members"] <= 1
+        assert row["NLL"] > 0
+    check_picture(plot)
+    assert str(plot) in printed
+    # The first row is what anybody gets who fits the same ensemble.
+    X_train, X_test, y_train, y_test = train_test_split(
+        *load_iris(return_X_y=True), test_size=0.25, random_state=0, stratify=None
+    )
+    del X_train, y_train
+    assert len(y_test) == len(X_test) == 38
+
+
+def test_the_numbers_are_those_of_the_ensembles(tmp_path, capsys):
+    main(
+        ["iris", "--epochs", "4", "--members", "2", "--seed", "3"]
+        + ["--plot", str(tmp_path / "plot.png")]
+    )
+    rows = rows_of(capsys.readouterr().out)
+    X, y = load_iris(return_X_y=True)
+    X_train, X_test, y_train, y_test = train_test_split(
+        X, y, test_size=0.25, stratify=y, random_state=3
+    )
+    clf = DeepEnsembleClassifier(n_estimators=2, max_epochs=4, random_state=3)
+    clf.fit(X_train, y_train)
+    row = rows["deep ensemble"]
+    assert row["ensemble"] == pytest.approx(clf.score(X_test, y_test), abs=1e-4)
+    likely = clf.predict_proba(X_test)[np.arange(len(y_test)), y_test]
+    assert row["NLL"] == pytest.approx(-np.log(likely).mean(), abs=1e-4)
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """A table of two numeric columns and a name, the label in the middle."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 60)).round(3)
+    lines = [f"{x},{'high' if x > 0 else 'low'},{z}" for x, z in zip(a, b)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["a,kind,b", *lines]))
+    return path
+
+
+def test_a_table_of_the_users_own(csv, tmp_path, capsys):
+    plot = tmp_path / "plot.png"
+    main(
+        [str(csv), "--target", "kind", "--epochs", "8", "--members", "2"]
+        + ["--plot", str(plot)]
+    )
+    printed = capsys.readouterr().out
+    assert "45 samples, 2 features" in printed
+    assert rows_of(printed)["deep ensemble"]["ensemble"] > 0.8
+    check_picture(plot)
+
+
+def test_columns_of_a_table(csv):
+    X, y = load(str(csv), "kind")
+    assert X.shape == (60, 2)
+    np.testing.assert_array_equal(y == "high", X[:, 0] > 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "message"),
+    [
+        ("nowhere.csv", None, "No such data: 'nowhere.csv'.*digits"),
+        (None, "sort", "has no column 'sort'.*'kind'"),
+        (None, "b", "but 'b' must be numeric"),
+    ],
+)
+def test_what_it_cannot_read_it_says(csv, name, target, message):
+    with pytest.raises(SystemExit, match=message):
+        load(name or str(csv), target)
+
+
+def test_the_module_can_be_run():
+    """As a command; the help needs no training."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sklearn_sharpbalance", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "python -m sklearn_sharpbalance" in done.stdout
+    assert "--target" in done.stdout

@@ -1,0 +1,134 @@
+"""What the package offers: every name in ``__all__`` is there, in order, once."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import sklearn_sharpbalance
+
+# Imported only where it is run: __main__ is a command.
+MODULES = sorted(
+    name
+    for _, name, _ in pkgutil.walk_packages(
+        sklearn_sharpbalance.__path__, "sklearn_sharpbalance."
+    )
+    if not name.endswith("__main__")
+)
+FOLDERS = [
+    name for name in MODULES if hasattr(importlib.import_module(name), "__path__")
+]
+
+
+def in_order(names):
+    """Constants, then classes, then functions, each by the alphabet."""
+
+    def place(name):
+        kind = 0 if name.isupper() else 1 if name[:1].isupper() else 2
+        return kind, name
+
+    return sorted(names, key=place)
+
+
+@pytest.mark.parametrize("name", ["sklearn_sharpbalance", *MODULES])
+def test_names_are_there_in_order_and_once(name):
+    module = importlib.import_module(name)
+    if name.rpartition(".")[2].startswith("_") and not hasattr(module, "__all__"):
+        return  # a private helper need not say what it offers
+    names = module.__all__
+    assert len(set(names)) == len(names)
+    assert list(names) == in_order(names)
+    missing = [each for each in names if not hasattr(module, each)]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_offers_what_its_doors_promise(name):
+    module = importlib.import_module(name)
+    for each in module.__all__:
+        value = getattr(module, each)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__, f"{name}.{each} has no docstring"
+            assert value.__module__.startswith("sklearn_sharpbalance.")
+
+
+def test_the_top_offers_estimators_and_networks():
+    names = set(sklearn_sharpbalance.__all__)
+    assert {
+        "DeepEnsembleClassifier",
+        "MLP",
+        "ResNet18",
+        "SharpBalanceEnsembleClassifier",
+        "SmallCNN",
+        "WideResNet",
+    } <= names
+
+
+def test_estimators_at_the_top_are_those_of_the_folder():
+    import sklearn_sharpbalance.ensemble as ensemble
+
+    for name in ensemble.__all__:
+        if name.endswith("Classifier"):
+            assert getattr(sklearn_sharpbalance, name) is getattr(ensemble, name)
+
+
+def test_the_version_is_that_of_the_distribution():
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("sklearn-sharpbalance")
+    except PackageNotFoundError:
+        pytest.skip("not installed")
+    assert sklearn_sharpbalance.__version__ == installed
+
+
+PARAMETERS = {
+    "estimator": None,
+    "n_estimators": 3,
+    "rho": 0.05,
+    "flat_ratio": 0.4,
+    "sam": "sam",
+    "warmup": "sam",
+    "warmup_epochs": 0.5,
+    "max_epochs": None,
+    "reselect_every": None,
+    "lr": None,
+    "lr_schedule": None,
+    "batch_size": None,
+    "optimizer": None,
+    "standardize": True,
+    "train_transform": None,
+    "sharpness": "fisher_trace",
+    "selection": "sharpbalance",
+    "aggregation": "mean_logit",
+    "validation_fraction": None,
+    "early_stopping": False,
+    "class_weight": None,
+    "warm_start": False,
+    "engine": "auto",
+    "device": "auto",
+    "precision": "auto",
+    "n_jobs": None,
+    "memory": None,
+    "checkpoint_dir": None,
+    "callbacks": None,
+    "random_state": None,
+    "verbose": 0,
+}
+
+
+def test_the_face_of_the_estimator_does_not_change_by_accident():
+    clf = sklearn_sharpbalance.SharpBalanceEnsembleClassifier()
+    params = clf.get_params()
+    assert {name: params.get(name, "missing") for name in PARAMETERS} == PARAMETERS
+
+
+@pytest.mark.parametrize(
+    "kind", ["DeepEnsembleClassifier", "SharpBalanceEnsembleClassifier"]
+)
+def test_every_parameter_is_documented(kind):
+    kind = getattr(sklearn_sharpbalance, kind)
+    head = inspect.getdoc(kind).partition("Attributes")[0]
+    for name in kind().get_params():
+        assert name in head, f"{kind.__name__}.{name} is not in the docstring"
