@@ -5,6 +5,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
 
@@ -13,6 +14,8 @@ ESTIMATORS = [
     DeepEnsembleClassifier(**FAST),
     SharpBalanceEnsembleClassifier(**FAST),
     SharpBalanceEnsembleClassifier(selection="all", **FAST),
+    # The other losses need samples without labels, which these checks do not pass.
+    DiversifiedEnsembleClassifier(**FAST),
 ]
 
 # A weight of two and the same sample twice are the same loss over an epoch, but not

@@ -38,9 +38,11 @@ def measure(run):
 
 
 def test_the_import_is_short():
-    """The best of three: the first one may still have to compile the files."""
-    best = min(measure(run)[0] for run in range(3))
-    assert best <= MOST_SECONDS
+    """Best of three: the first run may have to compile files or to read a cold disk."""
+    runs = []
+    while len(runs) < 3 and min(runs, default=1e9) > MOST_SECONDS:
+        runs.append(measure(len(runs))[0])
+    assert min(runs) <= MOST_SECONDS
 
 
 @pytest.mark.parametrize("package", HEAVY)

@@ -7,6 +7,7 @@ link.
 
 import re
 
+CONTINUED = re.compile(r"(?<!\\)\\$")  # two would be a new line of a formula
 STAR = re.compile(r"(?<=[(, ])\*(?=\w+[,)])")
 TRAILING_UNDERSCORE = re.compile(r"(?<=[(, ])(\w+_)(?=[,)])")
 SPECIAL = re.compile(r"[`\\]|>>>")
@@ -16,7 +17,7 @@ def make_safe(app, what, name, obj, options, lines):
     """Join continued lines and escape shapes, in place."""
     joined = []
     for line in lines:
-        if joined and joined[-1].endswith("\\"):
+        if joined and CONTINUED.search(joined[-1]):
             joined[-1] = joined[-1][:-1].rstrip() + " " + line.strip()
         else:
             joined.append(line)

@@ -44,7 +44,8 @@ class MemberJobs:
     Parameters
     ----------
     n_jobs : int or None, default=None
-        As in joblib. A dask cluster decides by itself.
+        As in joblib; 1 is this thread, whatever the backend. A dask cluster decides
+        by itself how many it runs at once.
     any_device : bool, default=False
         Whether a worker takes the best device it has in place of the net's.
     """
@@ -60,6 +61,8 @@ class MemberJobs:
     @property
     def parallel(self) -> bool:
         """Whether jobs run elsewhere than in this thread."""
+        if self.n_jobs == 1:
+            return False
         return _dask_backend() is not None or effective_n_jobs(self.n_jobs) > 1
 
     def run(self, function: Callable, net, data, each: list[tuple]) -> list:

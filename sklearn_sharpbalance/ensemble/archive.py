@@ -132,7 +132,7 @@ def read_archive(path, kind: str, special=None) -> Any:
         size = os.fstat(file.fileno()).st_size
         header = _read_header(file, size, path, kind)
         try:
-            return _read_tree(file, header, size, special)
+            return _read_tree(file, header.pop(), size, special)
         except Exception as error:  # whatever a crafted tree makes of the reader
             reason = str(error) or type(error).__name__
             raise ModelFileError(
@@ -140,8 +140,11 @@ def read_archive(path, kind: str, special=None) -> Any:
             ) from error
 
 
-def _read_header(file, size, path, kind) -> bytes:
-    """The header, once the whole file has been found to be intact."""
+def _read_header(file, size, path, kind) -> list[bytes]:
+    """The header, once the whole file has been found to be intact.
+
+    In a list, so that whoever takes it out is the only one to hold it.
+    """
     start = file.read(8)
     length = int.from_bytes(start, "little")
     if len(start) < 8 or not 0 < length <= min(size - 8, LONGEST_HEADER):
@@ -164,18 +167,20 @@ def _read_header(file, size, path, kind) -> bytes:
         )
     if found != kind:
         raise ModelFileError(f"{path} is a {found}, not a {kind}.")
-    stop = head.end() + 2 * DIGEST_BYTES
-    parts = [start, header[: head.end()], header[stop:]]
-    if _digest(chain(parts, _chunks(file))) != header[head.end() : stop]:
+    view, stop = memoryview(header), head.end() + 2 * DIGEST_BYTES
+    parts = [start, view[: head.end()], view[stop:]]
+    body = _chunks(file, size - 8 - length)
+    if _digest(chain(parts, body)) != header[head.end() : stop]:
         raise ModelFileError(
             f"{path} is damaged: its content does not match its digest. Fetch or write "
             "it again."
         )
-    return header
+    return [header]
 
 
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK):
+def _chunks(file: BinaryIO, n_bytes: int) -> Iterator[bytes]:
+    while n_bytes > 0 and (chunk := file.read(min(CHUNK, n_bytes))):
+        n_bytes -= len(chunk)
         yield chunk
 
 
@@ -185,9 +190,11 @@ def _read_tree(file, header, size, special):
     cost = NODE_BYTES * nodes + COMMA_BYTES * header.count(b",")
     if cost > budget:
         raise ValueError("it holds more structure than a file of its size may.")
-    table = json.loads(header)
-    tree = json.loads(table.pop("__metadata__")["tree"])
     start = 8 + len(header)
+    header = header.decode("ascii")  # anything else could take four times the room
+    table = json.loads(header)
+    del header
+    tree = json.loads(table.pop("__metadata__")["tree"])
     _check_table(table, size - start)
     entries = {
         name: Entry(row["dtype"], row["shape"], _read(file, start, row["data_offsets"]))

@@ -83,13 +83,13 @@ class _Objects:
             net = entry["net"]
             params = {k: self.get(f"{name}__{k}", v) for k, v in net["params"].items()}
             return _make_net(net["class"]["value"], params)
-        label, key = entry["missing"], name
-        if name in ("estimator", "estimator__module") and "module" in self.passed:
-            key = "module"
-        if key in self.passed:
-            self.known[label] = self.passed[key]
-        else:
-            self.needed["module" if name == "estimator" else name] = label
+        label = entry["missing"]
+        is_module = name in ("estimator", "estimator__module")
+        for key in ("module", name) if is_module else (name,):
+            if key in self.passed:
+                self.known[label] = self.passed[key]
+        if label not in self.known:
+            self.needed["module" if is_module else name] = label
         return self.known.get(label)
 
     def check(self, cls) -> None:

@@ -68,8 +68,9 @@ class Trainer:
         self.net, self.data, self.settings = net, data, settings
         self.scorer, self.selector, self.engine = scorer, selector, engine
         self.selection_seed = selection_seed
-        # Shared with an engine that has jobs: the data are handed over once.
-        self.jobs = getattr(engine, "jobs", None) or MemberJobs(n_jobs)
+        # Shared with an engine that has jobs: the data are handed over once. Members
+        # that train in this process are scored here too, unless jobs were asked for.
+        self.jobs = getattr(engine, "jobs", None) or MemberJobs(n_jobs or 1)
         self.jobs.any_device = any_device
         memory = check_memory(memory)
         self._run_phase = memory.cache(_run_phase, ignore=["on_epoch"])

@@ -30,7 +30,7 @@ class Table(Mapping):
     """
 
     def __init__(self, columns: Mapping[str, Any]):
-        self._columns = {name: np.asarray(values) for name, values in columns.items()}
+        self._columns = {name: _column(values) for name, values in columns.items()}
         lengths = {name: len(values) for name, values in self._columns.items()}
         if len(set(lengths.values())) > 1:
             raise InvalidInputError(f"Columns must have one length, got {lengths}.")
@@ -81,6 +81,18 @@ class Table(Mapping):
 
     def __str__(self) -> str:
         return self.to_markdown()
+
+
+def _column(values: Any) -> np.ndarray:
+    """One entry per row, also where entries are sequences themselves."""
+    if isinstance(values, np.ndarray):
+        return values
+    values = list(values)
+    if any(isinstance(value, (list, tuple, dict)) for value in values):
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+        return array
+    return np.asarray(values)
 
 
 def as_frame(columns: Mapping[str, Any]) -> Any:

@@ -62,7 +62,8 @@ class TradeoffCurve(Table):
         curve : TradeoffCurve
             One row for each setting, without the column ``seed``.
         """
-        settings = list(zip(*(self[name].tolist() for name in self.parameters)))
+        values = zip(*(self[name].tolist() for name in self.parameters))
+        settings = [repr(setting) for setting in values]
         first = [settings.index(setting) for setting in dict.fromkeys(settings)]
         rows = [
             [i for i, other in enumerate(settings) if other == settings[k]]

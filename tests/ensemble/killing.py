@@ -77,13 +77,17 @@ def _die_while_writing(function, count):
 
 
 def start(folder, path, kill_at_write=None, **params):
-    """A new process that fits; it shares nothing with this one but imported code."""
+    """A new process that fits."""
+    return start_in_child(fit_to_file, str(folder), str(path), kill_at_write, params)
+
+
+def start_in_child(function, *args):
+    """A new process that shares nothing with this one but imported code."""
     context = multiprocessing.get_context("forkserver")
     # The server imports once and forks; it finds modules by the environment only.
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     context.set_forkserver_preload(["tests.ensemble.warm"])
-    args = (str(folder), str(path), kill_at_write, params)
-    process = context.Process(target=fit_to_file, args=args, daemon=True)
+    process = context.Process(target=function, args=args, daemon=True)
     process.start()
     return process
 

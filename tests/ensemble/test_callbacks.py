@@ -28,7 +28,7 @@ def column(clf, name, member=0):
     return [row[name] for row in clf.history_[member]]
 
 
-# skorch's, for each member -------------------------------------------------------------
+# skorch's, for each member ----------------------------------------------------------
 
 
 class WeightNorm(Callback):
@@ -77,7 +77,7 @@ def epochs_until_stop(losses, patience):
     return len(losses)
 
 
-# scikit-learn's, for the fit ---------------------------------------------------------
+# scikit-learn's, for the fit --------------------------------------------------------
 
 
 class Witness:
@@ -183,7 +183,7 @@ def test_scores_of_the_ensemble_after_each_phase():
         assert row["neg_log_loss"] == pytest.approx(-loss)
 
 
-# Words -------------------------------------------------------------------------------
+# Words ------------------------------------------------------------------------------
 
 
 def test_silent_by_default(capsys):

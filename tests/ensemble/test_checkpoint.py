@@ -238,9 +238,7 @@ def test_the_fits_of_a_search_get_a_folder_each(tmp_path, monkeypatch):
     monkeypatch.setattr("sklearn_sharpbalance.ensemble.training._run_phase", None)
     again = GridSearchCV(clf, grid, cv=2).fit(X, y)
     scores = "split0_test_score"
-    np.testing.assert_array_equal(
-        again.cv_results_[scores], search.cv_results_[scores]
-    )
+    np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])
 
 
 def test_old_checkpoints_are_pruned(tmp_path, snapshots):
@@ -264,7 +262,9 @@ def full_disk():
 
 
 def test_a_full_disk_is_an_error_before_the_work(tmp_path, full_disk):
-    with pytest.raises(CheckpointError, match=r"Cannot write the checkpoint .*too larg"):
+    with pytest.raises(
+        CheckpointError, match=r"Cannot write the checkpoint .*too larg"
+    ):
         make(tmp_path).fit(*small_data())
     assert list(tmp_path.iterdir()) == []  # no half file is left behind
 
@@ -295,7 +295,9 @@ def damage(path):
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots):
     whole = make(tmp_path / "whole").fit(*small_data())
     damage(max(snapshots[4].iterdir()))
-    with pytest.warns(SharpBalanceWarning, match=r"passed over.*does not match its dig"):
+    with pytest.warns(
+        SharpBalanceWarning, match=r"passed over.*does not match its dig"
+    ):
         clf = make(snapshots[4]).fit(*small_data())
     assert_bitwise(weights(clf), weights(whole))
 
@@ -422,5 +424,7 @@ class Records(Callback):
 
 def test_a_history_that_no_file_can_hold(tmp_path):
     clf = make(tmp_path, callbacks=[Records()])
-    with pytest.raises(CheckpointError, match=r"members\.0\.history\.0\.object is a object"):
+    with pytest.raises(
+        CheckpointError, match=r"members\.0\.history\.0\.object is a object"
+    ):
         clf.fit(*small_data())

@@ -3,11 +3,12 @@
 Two moons, and a third feature that tells the class at a glance and is right for 95 % of
 the samples. Members of a deep ensemble all take it. Where it contradicts the moons they
 are wrong together, and where it is stronger than ever seen they are sure of it: neither
-their confidence nor their diversity gives these samples away. Members that are trained to
-disagree differ there.
+their confidence nor their diversity gives these samples away. Members that are trained
+to disagree differ there.
 
-(Where it contradicts at its usual strength, every ensemble wavers. There A2D's diversity
-score is the better one too, but not SED's, which also sets members apart on easy samples.)
+(Where it contradicts at its usual strength, every ensemble wavers. There the diversity
+score of A2D is the better one too, but not that of SED, which also sets members apart on
+easy samples.)
 """
 
 import numpy as np

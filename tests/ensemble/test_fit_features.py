@@ -48,7 +48,7 @@ def assert_same_members(one, other):
         assert weights(one, i).equal(weights(other, i))
 
 
-# Phases ------------------------------------------------------------------------------
+# Phases -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_other_kinds_of_sharpness_aware_steps(sam):
     assert column(clf, "train_loss")[-1] < column(clf, "train_loss")[0]
 
 
-# Learning rates ----------------------------------------------------------------------
+# Learning rates ---------------------------------------------------------------------
 
 # The recorded rate is that of the last of three batches.
 DONE = (np.arange(EPOCHS) + 2 / 3) / EPOCHS
@@ -182,7 +182,7 @@ def test_a_scheduler_of_skorch():
     assert "LRScheduler" in clf.engine_.reason
 
 
-# Augmentation ------------------------------------------------------------------------
+# Augmentation -----------------------------------------------------------------------
 
 
 def test_scoring_and_prediction_never_see_the_augmentation():
@@ -233,7 +233,7 @@ def test_kinds_of_augmentation(kind):
     assert not weights(one, 0).equal(weights(plain, 0))
 
 
-# Held-out samples ----------------------------------------------------------------------
+# Held-out samples -------------------------------------------------------------------
 
 
 def noise(n=80, seed=0):
@@ -299,7 +299,7 @@ def test_the_best_epoch_comes_back_with_its_momentum(engine):
             assert entries["momentum_buffer"].equal(theirs[key]["momentum_buffer"])
 
 
-# Weights -----------------------------------------------------------------------------
+# Weights ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_class_weights_and_sample_weights_multiply():
     assert_same_members(both, product)
 
 
-# Going on ------------------------------------------------------------------------------
+# Going on ---------------------------------------------------------------------------
 
 
 def test_warm_start_goes_on_from_the_fitted_weights():

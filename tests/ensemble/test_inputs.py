@@ -44,7 +44,7 @@ def assert_same_model(one, other):
     np.testing.assert_array_equal(one.sam_masks_, other.sam_masks_)
 
 
-# Tables ------------------------------------------------------------------------------
+# Tables -----------------------------------------------------------------------------
 
 
 def as_pandas(X):
@@ -136,7 +136,7 @@ def test_without_standardisation_the_network_sees_raw_values():
     np.testing.assert_allclose(done.scale, X.std(0), rtol=1e-6)
 
 
-# Labels ------------------------------------------------------------------------------
+# Labels -----------------------------------------------------------------------------
 
 LABELS = {
     "strings": np.array(["ant", "bee", "cat"]),
@@ -197,7 +197,7 @@ def test_whatever_holds_the_weights(holder):
     assert_same_model(clf, want)
 
 
-# Pictures ------------------------------------------------------------------------------
+# Pictures ---------------------------------------------------------------------------
 
 LAYOUTS = {
     "NCHW": lambda X: np.ascontiguousarray(X.transpose(0, 3, 1, 2)),
@@ -260,7 +260,7 @@ def test_sequences_are_one_sample_each():
     )
 
 
-# Datasets ----------------------------------------------------------------------------
+# Datasets ---------------------------------------------------------------------------
 
 
 class Pairs(Dataset):
@@ -370,7 +370,7 @@ def test_settings_of_the_loader_reach_it():
     assert seen == [16] * (2 * 3 * 3)  # members, epochs, batches
 
 
-# Dictionaries --------------------------------------------------------------------------
+# Dictionaries -----------------------------------------------------------------------
 
 
 class Two(nn.Module):

@@ -55,7 +55,7 @@ def weights(clf, member=0):
     return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
-# What a member is ------------------------------------------------------------------------
+# What a member is -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("estimator", [Wide, make_wide])
@@ -208,7 +208,7 @@ def test_a_loss_of_the_users_own_is_the_one_that_is_trained():
     assert clf.engine_.name == "skorch"
 
 
-# The round trip of parameters ------------------------------------------------------------
+# The round trip of parameters -------------------------------------------------------
 
 NESTED = {
     "estimator__module__width": 5,

@@ -2,12 +2,8 @@
 
 import io
 import json
-import os
 import pickle
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 
 import joblib
 import numpy as np
@@ -31,7 +27,12 @@ from sklearn_sharpbalance.exceptions import (
     SharpBalanceError,
 )
 from sklearn_sharpbalance.sharpness import LossScorer
-from tests.ensemble.killing import assert_bitwise, small_data, weights
+from tests.ensemble.killing import (
+    assert_bitwise,
+    small_data,
+    start_in_child,
+    weights,
+)
 
 FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 32, "random_state": 0}
 NARROW = {"estimator__module__hidden": (4,), **FEW}
@@ -144,7 +145,9 @@ def test_everything_comes_back(case, tmp_path):
     path = tmp_path / "model"
     clf.save(path)
     if passed:
-        with pytest.raises(InvalidInputError, match=rf"load\(path, {next(iter(passed))}"):
+        with pytest.raises(
+            InvalidInputError, match=rf"load\(path, {next(iter(passed))}"
+        ):
             load(path)
     again = load(path, **passed)
     assert type(again) is type(clf)
@@ -152,7 +155,10 @@ def test_everything_comes_back(case, tmp_path):
     assert_same(again, clf, frame)
     for name in ("classes_", "feature_names_in_", "sam_masks_", "sharpness_"):
         np.testing.assert_array_equal(getattr(again, name), getattr(clf, name))
-        assert np.asarray(getattr(again, name)).dtype == np.asarray(getattr(clf, name)).dtype
+        assert (
+            np.asarray(getattr(again, name)).dtype
+            == np.asarray(getattr(clf, name)).dtype
+        )
     for name in ("n_features_in_", "history_", "engine_", "n_iter_", "input_format_"):
         assert getattr(again, name) == getattr(clf, name)
     # Not a picture of the model but the model: it trains on as the original does.
@@ -167,12 +173,14 @@ def test_parameters_come_back(model):
     assert got == want
 
 
-def test_without_momentum_the_file_is_smaller(model, tmp_path):
-    clf, path = model
+def test_without_momentum_the_file_is_smaller(tmp_path):
+    X, y = small_data()
+    clf = DeepEnsembleClassifier(**FEW).fit(X, y)
+    clf.save(tmp_path / "whole")
     clf.save(tmp_path / "light", optimizer=False)
-    assert (tmp_path / "light").stat().st_size < 0.75 * path.stat().st_size
+    sizes = [(tmp_path / name).stat().st_size for name in ("light", "whole")]
+    assert sizes[0] < 0.6 * sizes[1]
     again = load(tmp_path / "light")
-    X, _ = small_data()
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
@@ -235,22 +243,14 @@ def test_other_readers_of_safetensors_can_look_inside(model):
 def test_opens_in_a_new_process(model, tmp_path):
     clf, path = model
     X, _ = small_data()
-    np.save(tmp_path / "X.npy", X)
-    code = (
-        "import sys, numpy as np\n"
-        "from sklearn_sharpbalance.ensemble.persistence import load\n"
-        "proba = load(sys.argv[1]).predict_proba(np.load(sys.argv[2]))\n"
-        "np.save(sys.argv[3], proba)\n"
-    )
-    root = str(Path(__file__).parents[2])
-    files = [str(path), str(tmp_path / "X.npy"), str(tmp_path / "proba.npy")]
-    subprocess.run(
-        [sys.executable, "-c", code, *files],
-        check=True,
-        env={**os.environ, "PYTHONPATH": root},
-    )
+    process = start_in_child(predict_to_file, str(path), X, str(tmp_path / "proba.npy"))
+    process.join(120)
     got = np.load(tmp_path / "proba.npy")
     np.testing.assert_allclose(got, clf.predict_proba(X), atol=1e-12)
+
+
+def predict_to_file(path, X, target):
+    np.save(target, load(path).predict_proba(X))
 
 
 def test_not_fitted(tmp_path):
@@ -457,7 +457,9 @@ def test_a_newer_format_says_update(model, tmp_path):
     content = model[1].read_bytes()
     newer = content.replace(b"sharpbalance model 1", b"sharpbalance model 9", 1)
     (tmp_path / "newer").write_bytes(newer)
-    with pytest.raises(ModelFileError, match=r"has format 9, which is newer.*pip insta"):
+    with pytest.raises(
+        ModelFileError, match=r"has format 9, which is newer.*pip insta"
+    ):
         load(tmp_path / "newer")
 
 
@@ -481,14 +483,19 @@ def bomb(tree, tensors=b"", body=b""):
 
 
 BOMBS = {
-    "long_header": ((10**12).to_bytes(8, "little") + b"{}" * 5000, "speaks of a header"),
+    "long_header": (
+        (10**12).to_bytes(8, "little") + b"{}" * 5000,
+        "speaks of a header",
+    ),
     "negative_length": (b"\xff" * 8 + b"{}" * 5000, "speaks of a header"),
     "empty": (b"", "speaks of a header of 0"),
     "deep": (bomb(b"[" * 200_000 + b"]" * 200_000), "is not a model"),
     "wide": (bomb(b"[" + b"[]," * 900_000 + b"[]]"), "more structure than"),
     "digits": (bomb(b"9" * 100_000), "is not a model"),
     "huge_tensor": (
-        bomb(b"{}", b',"x":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}'),
+        bomb(
+            b"{}", b',"x":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}'
+        ),
         "does not lie where it should",
     ),
     "overlapping": (
@@ -501,7 +508,9 @@ BOMBS = {
         "does not lie where it should",
     ),
     "negative_shape": (
-        bomb(b"{}", b',"x":{"dtype":"U8","shape":[-2,-2],"data_offsets":[0,4]}', b"1234"),
+        bomb(
+            b"{}", b',"x":{"dtype":"U8","shape":[-2,-2],"data_offsets":[0,4]}', b"1234"
+        ),
         "no proper shape",
     ),
     "unused_bytes": (bomb(b"{}", b"", b"1" * 4000), "4000 bytes of tensors"),

@@ -1,6 +1,7 @@
 """The method: identities with plain loops, one source of randomness, its accuracy."""
 
 import random
+from itertools import pairwise
 
 import joblib
 import numpy as np
@@ -57,7 +58,7 @@ def differ(one, other):
     return any(not mine[name].equal(theirs[name]) for name in mine)
 
 
-# The method written out ------------------------------------------------------------
+# The method written out -------------------------------------------------------------
 
 
 def split(samples, n_batches, rng, up=False):
@@ -65,7 +66,7 @@ def split(samples, n_batches, rng, up=False):
     samples = rng.permutation(samples)
     edges = np.arange(n_batches + 1) * len(samples) / n_batches
     edges = (np.ceil(edges) if up else np.floor(edges)).astype(int)
-    return [samples[a:b] for a, b in zip(edges, edges[1:])]
+    return [samples[a:b] for a, b in pairwise(edges)]
 
 
 def train_by_hand(seed, X, y, mask, *, weight=None, rho=RHO, n_epochs=EPOCHS):
@@ -187,7 +188,7 @@ def test_looking_at_the_members_after_every_epoch_changes_nothing(engine):
                 assert row[name] == twin[name]
 
 
-# Scores and sets -------------------------------------------------------------------
+# Scores and sets --------------------------------------------------------------------
 
 
 def test_scores_are_the_fisher_traces_of_the_warmed_up_members():
@@ -215,7 +216,7 @@ def test_each_member_gets_what_the_others_find_sharp():
         assert set(np.flatnonzero(clf.sam_masks_[i])) == others
 
 
-# One source of randomness ------------------------------------------------------------
+# One source of randomness -----------------------------------------------------------
 
 
 class Dropping(nn.Module):
@@ -245,7 +246,7 @@ RESTLESS = {
 
 
 def global_states():
-    name, keys, *rest = np.random.get_state()
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002
     return (
         (name, keys.tolist(), *rest),
         torch.get_rng_state().tolist(),
@@ -346,7 +347,7 @@ def test_two_jobs_give_the_members_of_one():
     np.testing.assert_array_equal(parallel.predict_proba(X), serial.predict_proba(X))
 
 
-# What it is worth --------------------------------------------------------------------
+# What it is worth -------------------------------------------------------------------
 
 
 def test_raw_digits_are_learned_without_any_setting():

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def train(net, data, cuts=(0, N_EPOCHS), *, mask=None, schedule=cosine, on_epoch
     mask = np.arange(len(data)) % 3 == 0 if mask is None else mask
     state = initial_state(net, 0, seed=3)
     sizes = part_sizes(mask[None], 16)
-    for start, stop in zip(cuts, cuts[1:]):
+    for start, stop in pairwise(cuts):
         phase = Phase("balanced", start, stop, cuts[-1], sizes, (0.1,), schedule)
         state = train_member(net, state, data, phase, mask, on_epoch)
         state = pickle.loads(pickle.dumps(state))  # as if it came from a worker

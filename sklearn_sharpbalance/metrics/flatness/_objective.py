@@ -65,18 +65,24 @@ class Objective:
         return loss.detach(), self.weights.flatten(grads)
 
     def _try_capture(self):
-        stream = torch.cuda.Stream(self.weights.origin.device)
-        stream.wait_stream(torch.cuda.current_stream(self.weights.origin.device))
+        device = self.weights.origin.device
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(3):  # libraries choose algorithms and buffers first
                 self._run()
-        torch.cuda.current_stream(self.weights.origin.device).wait_stream(stream)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generator = torch.cuda.default_generators[index]
+        spare = generator.clone_state()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
                 result = self._run()
         except RuntimeError:  # a module that waits for the device, or allocates oddly
             self.capture = False
+            # torch leaves the device's generator as if the capture still went on.
+            generator.graphsafe_set_state(spare)
             return
         self.graph, self.result = graph, result
 

@@ -1,0 +1,199 @@
+"""Members in other processes: the same result, also when a worker is killed."""
+
+import os
+import signal
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from sklearn.model_selection import GridSearchCV
+from skorch.callbacks import Callback
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance.engine import jobs as jobs_module
+from sklearn_sharpbalance.engine.jobs import LOSSES_ALLOWED, MemberJobs, map_arrays
+from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
+from sklearn_sharpbalance.members import TrainingData
+
+
+class KillOnce(Callback):
+    """Kills the process of a member at the end of an epoch, the first time only."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def on_epoch_end(self, net, **kwargs):
+        if len(net.history) == 2:
+            try:
+                os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def small_data(n=96):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 5)).astype(np.float32)
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
+
+
+def estimator(marker, **params):
+    return SharpBalanceEnsembleClassifier(
+        n_estimators=3,
+        max_epochs=4,
+        batch_size=32,
+        engine="skorch",
+        device="cpu",
+        estimator__module__hidden=(8,),
+        estimator__module__dropout=0.2,
+        callbacks=[("kill", KillOnce(str(marker)))],
+        random_state=0,
+        **params,
+    )
+
+
+@pytest.fixture
+def serial(tmp_path):
+    """The result without any other process, and a marker that lets one be killed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    marker = tmp_path / "killed"
+    marker.touch()
+    clf = estimator(marker).fit(*small_data())
+    marker.unlink()
+    yield clf, marker
+    torch.set_num_threads(before)
+
+
+def assert_same(got, want):
+    for a, b in zip(got.estimators_, want.estimators_):
+        for key, value in b.module_.state_dict().items():
+            assert torch.equal(a.module_.state_dict()[key], value)
+    np.testing.assert_array_equal(got.sam_masks_, want.sam_masks_)
+    np.testing.assert_array_equal(got.sharpness_, want.sharpness_)
+
+
+def test_a_killed_process_of_this_machine(serial):
+    want, marker = serial
+    with pytest.warns(SharpBalanceWarning, match=r"A worker died.* are trained again"):
+        got = estimator(marker, n_jobs=2).fit(*small_data())
+    assert marker.exists()  # somebody was killed
+    assert_same(got, want)
+
+
+def test_a_killed_worker_of_a_cluster(serial):
+    """And on the same cluster a search whose fits send members of their own."""
+    distributed = pytest.importorskip("dask.distributed")
+    want, marker = serial
+    cluster = distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=None,
+        silence_logs=50,
+    )
+    with cluster, distributed.Client(cluster), joblib.parallel_config(backend="dask"):
+        got = estimator(marker).fit(*small_data())
+        search = GridSearchCV(
+            DeepEnsembleClassifier(
+                n_estimators=2, max_epochs=1, engine="skorch", random_state=0
+            ),
+            {"lr": [0.01, 0.1]},
+            cv=2,
+        ).fit(*small_data())
+    assert marker.exists()
+    assert_same(got, want)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_threads_do_not_mix_their_random_numbers(serial):
+    want, marker = serial
+    marker.touch()
+    before = torch.get_rng_state()
+    with joblib.parallel_config(backend="threading", n_jobs=3):
+        got = estimator(marker).fit(*small_data())
+    assert_same(got, want)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# The rules, without processes ---------------------------------------------------------
+
+
+class Flaky(MemberJobs):
+    """Loses a worker now and then."""
+
+    parallel = True
+
+    def __init__(self, error, losses, finished_before=1):
+        super().__init__()
+        self.error, self.losses, self.finished = error, losses, finished_before
+        self.sent = []
+
+    def _results(self, function, net, data, each, left):
+        self.sent.append(left)
+        for i in left[: self.finished]:
+            yield i, function(net, data, *each[i])
+        if len(self.sent) <= self.losses:
+            raise self.error
+        for i in left[self.finished :]:
+            yield i, function(net, data, *each[i])
+
+
+def square(net, data, x):
+    return x * x
+
+
+LOST = TerminatedWorkerError("killed")
+
+
+def test_only_unfinished_members_are_sent_again():
+    jobs = Flaky(LOST, losses=2)
+    with pytest.warns(SharpBalanceWarning, match="3 unfinished members"):
+        assert jobs.run(square, None, None, [(x,) for x in range(4)]) == [0, 1, 4, 9]
+    assert jobs.sent == [[0, 1, 2, 3], [1, 2, 3], [2, 3]]
+
+
+@pytest.mark.filterwarnings("ignore:A worker died")
+def test_losses_come_to_an_end():
+    jobs = Flaky(LOST, losses=99, finished_before=0)
+    with pytest.raises(TerminatedWorkerError) as error:
+        jobs.run(square, None, None, [(1,)])
+    assert "lower n_jobs or batch_size" in error.value.__notes__[0]
+    assert len(jobs.sent) == LOSSES_ALLOWED + 1
+
+
+def test_a_member_that_fails_is_not_sent_again():
+    jobs = Flaky(DivergenceError("the loss became nan"), losses=1)
+    with pytest.raises(DivergenceError):
+        jobs.run(square, None, None, [(1,), (2,)])
+    assert len(jobs.sent) == 1
+
+
+# Handing over -------------------------------------------------------------------------
+
+
+def test_large_arrays_are_mapped_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("JOBLIB_TEMP_FOLDER", str(tmp_path))
+    monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
+    X, y = small_data()
+    data = TrainingData(X, y, valid=TrainingData({"a": X, "b": y}, y))
+    jobs = MemberJobs(2)
+    _, mapped = jobs._hand_over("net", data, None)
+    assert isinstance(mapped.X, np.memmap)
+    assert isinstance(mapped.valid.X["a"], np.memmap)
+    np.testing.assert_array_equal(mapped.X, X)
+    assert jobs._hand_over("net", data, None)[1] is mapped
+    folder = next(tmp_path.iterdir())
+    assert len(list(folder.iterdir())) == 3
+    # What is a map already is not written again.
+    assert map_arrays(mapped, "/nowhere").X is mapped.X
+    del jobs, mapped
+    assert not folder.exists()
+
+
+def test_without_room_the_arrays_travel(monkeypatch):
+    monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
+    data = TrainingData(*small_data())
+    assert map_arrays(data, "/nowhere").X is data.X
