@@ -238,11 +238,9 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         check_is_fitted(self)
         X, fmt = check_X(self, X, reset=False)
         fitted = self.input_format_
-        if fmt.shape != fitted.shape:
+        if fmt.shape != fitted.shape or fmt.keys != fitted.keys:
             raise InvalidInputError(
-                f"X holds samples of shape {fmt.given_shape}, but "
-                f"{type(self).__name__} was fitted on samples of shape "
-                f"{fitted.given_shape}."
+                f"X is {fmt}, but {type(self).__name__} was fitted on {fitted}."
             )
         return X
 

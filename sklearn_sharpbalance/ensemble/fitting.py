@@ -19,7 +19,7 @@ from sklearn_sharpbalance.ensemble.inputs import (
 from sklearn_sharpbalance.ensemble.plan import Settings, member_rho, warmup_length
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
-from sklearn_sharpbalance.members.augment import resolve_transform
+from sklearn_sharpbalance.members.augment import PictureTransform, resolve_transform
 from sklearn_sharpbalance.members.averaging import resolve_averaging
 from sklearn_sharpbalance.members.data import take_rows
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
@@ -74,7 +74,7 @@ def hold_out(data, fraction, seed):
         return replace(data, rows=rows)
     try:
         kept, held = train_test_split(
-            rows, test_size=fraction, stratify=data.y, random_state=seed
+            rows, test_size=float(fraction), stratify=data.y, random_state=seed
         )
     except ValueError as error:
         raise InvalidInputError(
@@ -198,10 +198,20 @@ def make_settings(params: dict[str, Any], net, fmt, n_members):
         rho=member_rho(params["rho"], n_members),
         warmup=params["warmup"],
         lr_schedule=resolve_schedule(schedule),
-        transform=resolve_transform(params["train_transform"]),
+        transform=_transform(params["train_transform"], fmt),
         precision=resolve_precision(params["precision"], net.device, fmt),
         compile=net.module__compile,
         prune=params["prune"],
         prune_epoch=prune_epoch,
         averaging=resolve_averaging(params["weight_averaging"]),
     )
+
+
+def _transform(train_transform, fmt):
+    transform = resolve_transform(train_transform)
+    if isinstance(transform, PictureTransform) and len(fmt.shape or ()) != 3:
+        raise InvalidInputError(
+            f"train_transform={train_transform!r} is for pictures (C, H, W), but X is "
+            f"{fmt}."
+        )
+    return transform

@@ -38,12 +38,15 @@ class InputFormat:
         Shape of one sample as the module sees it; pictures have channels first.
     dtype : str
         "uint8" for pictures of bytes, else "float32".
+    keys : tuple of str or None
+        Names of the inputs of a dictionary.
     """
 
     kind: str
     given_shape: tuple[int, ...] | None
     shape: tuple[int, ...] | None
     dtype: str = "float32"
+    keys: tuple[str, ...] | None = None
 
     def to_module(self, X):
         """Batch of the user's layout in the module's layout."""
@@ -51,6 +54,11 @@ class InputFormat:
             grey = len(self.given_shape) == 2  # without a channel axis
             X = X[:, None] if grey else np.moveaxis(X, -1, 1)
         return _usual_strides(X)
+
+    def __str__(self):
+        if self.kind == "dict":
+            return f"a dictionary of {', '.join(map(repr, self.keys or ()))}"
+        return f"samples of shape {self.given_shape}"
 
 
 def check_X(estimator, X, *, reset):
@@ -154,7 +162,7 @@ def _check_dict(X):
         floating = np.issubdtype(array.dtype, np.floating)
         arrays[key] = array.astype(np.float32 if floating else array.dtype, copy=False)
     check_consistent_length(*arrays.values())
-    return arrays, InputFormat("dict", None, None)
+    return arrays, InputFormat("dict", None, None, keys=tuple(sorted(arrays)))
 
 
 def check_y(X, y, classes=None):
@@ -191,8 +199,15 @@ def check_y(X, y, classes=None):
         )
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise InvalidInputError("Input y contains NaN or infinity.")
-    check_classification_targets(y)
-    found, codes = np.unique(y, return_inverse=True)
+    try:
+        check_classification_targets(y)
+        found, codes = np.unique(y, return_inverse=True)
+    except TypeError as error:
+        types = sorted({type(label).__name__ for label in y})
+        raise InvalidInputError(
+            f"y holds labels of several types, which have no common order: "
+            f"{', '.join(types)}. Use one type."
+        ) from error
     classes = found if classes is None else np.unique(classes)
     unknown = np.setdiff1d(found, classes)
     if len(unknown):
@@ -259,7 +274,7 @@ def input_statistics(X, fmt):
         return None
     if fmt.kind == "dataset":
         step = max(1, len(X) // STATISTICS_ITEMS)
-        X = np.stack([np.asarray(X[i][0]) for i in range(0, len(X), step)])
+        X = _stack([np.asarray(X[i][0]) for i in range(0, len(X), step)])
     is_picture = X.ndim == 4
     axes = (0, 2, 3) if is_picture else (0,)
     mean, scale = _moments(X, axes)
@@ -269,6 +284,16 @@ def input_statistics(X, fmt):
         torch.tensor(value.reshape(shape), dtype=torch.float32)
         for value in (mean, scale)
     )
+
+
+def _stack(items):
+    shapes = {item.shape for item in items}
+    if len(shapes) > 1:
+        raise InvalidInputError(
+            f"The inputs of a Dataset must have one shape, got {sorted(shapes)[:3]}. "
+            "Give it a transform such as torchvision.transforms.v2.Resize."
+        )
+    return np.stack(items)
 
 
 def _moments(X, axes, rows=4096):

@@ -110,7 +110,10 @@ def plan_segments(
 
 def member_rho(rho, n_members):
     """One radius per member from a number or a sequence."""
-    values = np.atleast_1d(np.asarray(rho, dtype=float))
+    try:
+        values = np.atleast_1d(np.asarray(rho, dtype=float))
+    except (TypeError, ValueError):
+        values = np.empty(0)
     if values.shape not in ((1,), (n_members,)):
         raise InvalidInputError(
             f"rho must be a number or one number per member ({n_members}), got {rho!r}."

@@ -90,7 +90,8 @@ def _column(values: Any) -> np.ndarray:
     values = list(values)
     if any(isinstance(value, (list, tuple, dict)) for value in values):
         array = np.empty(len(values), dtype=object)
-        array[:] = values
+        for i, value in enumerate(values):  # a slice would take them apart
+            array[i] = value
         return array
     return np.asarray(values)
 

@@ -6,7 +6,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from sklearn_sharpbalance.evaluation._resampling import interval
-from sklearn_sharpbalance.evaluation._table import Table
+from sklearn_sharpbalance.evaluation._table import Table, markdown_table, number
+from sklearn_sharpbalance.evaluation._text import decimals, format_cell
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["MethodRanking", "rank_methods"]
@@ -41,6 +42,39 @@ class MethodRanking(Table):
     @property
     def best(self) -> str:
         return str(self["method"][0])
+
+    def to_markdown(self, *, digits=3):
+        """The ranking in Markdown, with the intervals in brackets.
+
+        Parameters
+        ----------
+        digits : int, default=3
+            Significant digits of the smallest mean.
+
+        Returns
+        -------
+        text : str
+        """
+        places = decimals(self["mean"], digits)
+        header = ["method", self.metric or "mean", "mean rank", "difference", "best in"]
+        rows = []
+        for i, method in enumerate(self["method"].tolist()):
+            share = number(100 * self["best_share"][i], 0)
+            rows.append(
+                [
+                    method,
+                    number(self["mean"][i], places),
+                    self._with_limits("rank", i, 2),
+                    self._with_limits("difference", i, places),
+                    share if share == "–" else f"{share} %",
+                ]
+            )
+        return markdown_table(header, rows, [False, True, True, True, True])
+
+    def _with_limits(self, name: str, i: int, places: int) -> str:
+        row = {"mean": self[name][i], "low": self[f"{name}_low"][i]}
+        row["high"] = self[f"{name}_high"][i]
+        return format_cell(row, places, "interval")
 
 
 def rank_methods(

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
+
 __all__ = ["MemberState", "epoch_rng", "initial_state", "restore", "seeded"]
 
 
@@ -84,8 +86,23 @@ def initial_state(net, index, seed):
     net = unfitted(net)
     with seeded(net.device):
         torch.manual_seed(seed)
-        net.initialize()
+        _initialize(net)
     return MemberState(index, seed, to_cpu(net.module_.state_dict()))
+
+
+def _initialize(net):
+    """Build the module and the optimizer for the first time."""
+    try:
+        net.initialize()
+    except SharpBalanceError:
+        raise
+    except (TypeError, ValueError) as error:
+        module = getattr(net, "module__module", net.module)
+        name = getattr(module, "__name__", type(module).__name__)
+        raise InvalidInputError(
+            f"A member cannot be made of {name}: {error}. Check its arguments, which "
+            "go by estimator__module__..., and that it has weights to train."
+        ) from error
 
 
 def restore(net, state):

@@ -24,6 +24,17 @@ def test_ranks_and_differences_by_hand():
     np.testing.assert_allclose(ranking["best_share"], [1.0, 0.0, 0.0])
 
 
+def test_ranking_as_text():
+    values, draws = [[0.25], [0.5]], [[[0.125, 0.25]], [[0.5, 0.75]]]
+    ranking = rank_methods(["a", "b"], values, draws, metric="Accuracy ↑")
+    assert str(ranking).splitlines() == [
+        "| method | Accuracy ↑ | mean rank | difference | best in |",
+        "|:--|--:|--:|--:|--:|",
+        "| b | 0.500 | 1.00 [1.00, 1.00] | 0.000 [0.000, 0.000] | 100 % |",
+        "| a | 0.250 | 2.00 [2.00, 2.00] | -0.250 [-0.500, -0.375] | 0 % |",
+    ]
+
+
 def test_smaller_may_be_better():
     ranking = rank_methods(["a", "b"], [[0.3, 0.4], [0.1, 0.2]], better=-1)
     assert ranking["method"].tolist() == ["b", "a"]

@@ -127,6 +127,13 @@ def test_columns_are_tidy_and_frames_hold_them(report):
     assert wide.loc[at, "a|b"] == row["mean"]
 
 
+def test_entries_may_be_sequences():
+    for values in ([(4,), (8,)], [(4,), (8, 4)]):
+        table = Table({"hidden": values, "rho": [0.1, 0.2]})
+        assert table["hidden"].tolist() == values
+        assert table.to_frame()["hidden"].tolist() == values
+
+
 def test_without_pandas_the_error_says_what_to_do(report, monkeypatch):
     real = builtins.__import__
 

@@ -1,0 +1,582 @@
+"""One table of bad inputs: each ends at the border, with one clear sentence.
+
+Strange inputs that are right stand in a second table: they must work.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import torch
+from sklearn.exceptions import NotFittedError
+from skorch import NeuralNetClassifier
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance._validation import InvalidParameterError
+from sklearn_sharpbalance.exceptions import (
+    DivergenceError,
+    InvalidInputError,
+    UnsupportedEngineError,
+)
+
+FEW = {
+    "n_estimators": 2,
+    "max_epochs": 1,
+    "batch_size": 16,
+    "device": "cpu",
+    "random_state": 0,
+}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(30, 4)).astype(np.float32)
+Y = np.arange(30) % 3
+
+
+def fit(X=X, y=Y, *, sample_weight=None, **params):
+    return SharpBalance(**{**FEW, **params}).fit(X, y, sample_weight=sample_weight)
+
+
+def changed(value, place=(3, 1)):
+    spoiled = X.copy()
+    spoiled[place] = value
+    return spoiled
+
+
+# Modules and Datasets that do not do what they should ----------------------------------
+
+
+def module(forward):
+    """A network of one layer with its own way of answering."""
+
+    class Odd(nn.Module):
+        def __init__(self, n_features=4, n_classes=3):
+            super().__init__()
+            self.last = nn.Linear(n_features, n_classes)
+
+        def __call__(self, x):
+            return forward(self, x)
+
+    return Odd
+
+
+class Items(Dataset):
+    """A Dataset whose items are what a function says."""
+
+    def __init__(self, item, length=30):
+        self.item, self.length = item, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, i):
+        return self.item(i)
+
+
+class NoLength(Dataset):
+    def __getitem__(self, i):
+        return torch.zeros(4), i % 3
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield torch.zeros(4), 0
+
+
+def fitted():
+    return fit(pd.DataFrame(X, columns=list("abcd")))
+
+
+def after_fit(method, X, names=False):
+    clf = fitted() if names else fit()
+    return getattr(clf, method)(X)
+
+
+def partial(*steps, **params):
+    clf = SharpBalance(**{**FEW, **params})
+    for step in steps:
+        clf.partial_fit(*step)
+
+
+TENSORS = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+PICTURES = RNG.integers(0, 255, (12, 8, 8, 3), dtype=np.uint8)
+
+BAD = {
+    # X
+    "X_nan": (lambda: fit(changed(np.nan)), ValueError, "Input X contains NaN"),
+    "X_inf": (lambda: fit(changed(np.inf)), ValueError, "contains infinity"),
+    "X_too_large": (
+        lambda: fit(changed(1e300).astype(np.float64)),
+        ValueError,
+        "infinity or a value too large",
+    ),
+    "X_words": (
+        lambda: fit(np.full((30, 4), "word", dtype=object)),
+        ValueError,
+        "could not convert string to float",
+    ),
+    "X_none": (lambda: fit(None), ValueError, "Expected 2D array, got scalar"),
+    "X_one_axis": (lambda: fit(X[:, 0]), ValueError, "Expected 2D array, got 1D"),
+    "X_no_rows": (lambda: fit(X[:0], Y[:0]), ValueError, "0 sample"),
+    "X_no_columns": (lambda: fit(X[:, :0]), ValueError, "0 feature"),
+    "X_complex": (
+        lambda: fit(X[:6] + 1j, Y[:6]),
+        ValueError,
+        "Complex data not supported",
+    ),
+    "X_sparse": (
+        lambda: fit(scipy.sparse.csr_matrix(X)),
+        TypeError,
+        "Sparse data was passed",
+    ),
+    "X_ragged": (
+        lambda: fit([[1.0, 2.0], [3.0]] * 15),
+        ValueError,
+        "inhomogeneous shape",
+    ),
+    "X_channels": (
+        lambda: fit(np.zeros((12, 8, 8, 5), dtype=np.uint8), Y[:12]),
+        InvalidInputError,
+        r"Pictures must be \(N, H, W, C\).*got uint8 of shape",
+    ),
+    # y
+    "y_none": (lambda: fit(X, None), ValueError, "requires y to be passed"),
+    "y_short": (lambda: fit(X, Y[:20]), ValueError, "X has 30, y has 20"),
+    "y_continuous": (
+        lambda: fit(X, RNG.normal(size=30)),
+        ValueError,
+        "Unknown label type: continuous",
+    ),
+    "y_two_columns": (
+        lambda: fit(X, np.stack([Y, Y], axis=1)),
+        ValueError,
+        r"y should be a 1d array, got an array of shape \(30, 2\)",
+    ),
+    "y_nan": (
+        lambda: fit(X, np.where(Y == 0, np.nan, Y)),
+        ValueError,
+        "Input y contains NaN",
+    ),
+    "y_one_class": (
+        lambda: fit(X, np.ones(30)),
+        InvalidInputError,
+        "at least 2 classes, but y holds one class",
+    ),
+    "y_none_inside": (
+        lambda: fit(X, np.array(["a", None] * 15, dtype=object)),
+        ValueError,
+        "y holds labels of several types",
+    ),
+    "y_mixed": (
+        lambda: fit(X, np.array(["a", 1] * 15, dtype=object)),
+        ValueError,
+        "y holds labels of several types",
+    ),
+    # weights
+    "weight_negative": (
+        lambda: fit(sample_weight=-np.ones(30)),
+        ValueError,
+        "Negative values in data passed to `sample_weight`",
+    ),
+    "weight_zero": (
+        lambda: fit(sample_weight=np.zeros(30)),
+        ValueError,
+        "at least one non-zero",
+    ),
+    "weight_short": (
+        lambda: fit(sample_weight=np.ones(20)),
+        ValueError,
+        r"sample_weight.shape == \(20,\), expected \(30,\)",
+    ),
+    "weight_nan": (
+        lambda: fit(sample_weight=np.full(30, np.nan)),
+        ValueError,
+        "sample_weight contains NaN",
+    ),
+    "class_weight_name": (
+        lambda: fit(class_weight="fair"),
+        InvalidParameterError,
+        "'class_weight' parameter",
+    ),
+    "class_weight_unknown": (
+        lambda: fit(class_weight={9: 2.0}),
+        ValueError,
+        r"The classes, \[0, 1, 2\], are not in class_weight",
+    ),
+    # numbers
+    "n_estimators": (lambda: fit(n_estimators=0), InvalidParameterError, "n_estimat"),
+    "max_epochs": (lambda: fit(max_epochs=0), InvalidParameterError, "'max_epochs'"),
+    "lr": (lambda: fit(lr=-0.1), InvalidParameterError, "'lr'"),
+    "batch_size": (lambda: fit(batch_size=0), InvalidParameterError, "'batch_size'"),
+    "flat_ratio_low": (
+        lambda: fit(flat_ratio=-0.1),
+        InvalidParameterError,
+        r"'flat_ratio' parameter .* in the range \[0.0, 1.0\]",
+    ),
+    "flat_ratio_high": (lambda: fit(flat_ratio=1.1), InvalidParameterError, "flat_rat"),
+    "rho_negative": (
+        lambda: fit(rho=-0.05),
+        InvalidInputError,
+        "rho must be finite and not negative, got -0.05",
+    ),
+    "rho_nan": (lambda: fit(rho=np.nan), InvalidInputError, "rho must be finite"),
+    "rho_length": (
+        lambda: fit(rho=[0.1, 0.2, 0.3]),
+        InvalidInputError,
+        r"one number per member \(2\)",
+    ),
+    "rho_text": (lambda: fit(rho="large"), InvalidInputError, "rho must be a number"),
+    "warmup_long": (
+        lambda: fit(warmup_epochs=5),
+        InvalidInputError,
+        "warmup_epochs=5 is more than max_epochs=1",
+    ),
+    "warmup_share": (lambda: fit(warmup_epochs=1.5), InvalidParameterError, "warmup_e"),
+    "reselect": (lambda: fit(reselect_every=0), InvalidParameterError, "'reselect_ev"),
+    "n_jobs": (lambda: fit(n_jobs="all"), InvalidParameterError, "'n_jobs'"),
+    "random_state": (
+        lambda: fit(random_state="seed"),
+        InvalidParameterError,
+        "'random_state'",
+    ),
+    "checkpoint_every": (
+        lambda: fit(checkpoint_every=0),
+        InvalidParameterError,
+        "'checkpoint_every'",
+    ),
+    "on_checkpoint_error": (
+        lambda: fit(on_checkpoint_error="ignore"),
+        InvalidParameterError,
+        "'on_checkpoint_error'",
+    ),
+    "unknown_parameter": (
+        lambda: SharpBalance(flatratio=0.3),
+        TypeError,
+        "unexpected parameter 'flatratio'",
+    ),
+    # names
+    "sharpness": (
+        lambda: fit(sharpness="fischer"),
+        InvalidInputError,
+        "Unknown sharpness 'fischer'. Choose one of 'fisher_trace'",
+    ),
+    "selection": (
+        lambda: fit(selection="best"),
+        InvalidInputError,
+        "Unknown selection 'best'",
+    ),
+    "aggregation": (
+        lambda: fit(aggregation="mean"),
+        InvalidInputError,
+        "Unknown aggregation 'mean'",
+    ),
+    "sam": (lambda: fit(sam="samm"), InvalidInputError, "Unknown sam 'samm'"),
+    "warmup": (lambda: fit(warmup="adam"), InvalidParameterError, "'warmup' parameter"),
+    "lr_schedule": (
+        lambda: fit(lr_schedule="linear"),
+        InvalidInputError,
+        "Unknown lr_schedule 'linear'",
+    ),
+    "transform": (
+        lambda: fit(train_transform="flip"),
+        InvalidInputError,
+        "Unknown train_transform 'flip'",
+    ),
+    "transform_of_a_table": (
+        lambda: fit(train_transform="crop_flip"),
+        InvalidInputError,
+        r"'crop_flip' is for pictures \(C, H, W\), but X is samples of shape \(4,\)",
+    ),
+    "engine": (lambda: fit(engine="fast"), InvalidParameterError, "'engine' parameter"),
+    "engine_refuses": (
+        lambda: fit(engine="graph"),
+        UnsupportedEngineError,
+        "engine='graph' cannot train this ensemble: the device is cpu",
+    ),
+    "device": (
+        lambda: fit(device="gpu"),
+        InvalidInputError,
+        "Unknown device 'gpu'. Use 'auto', 'cpu'",
+    ),
+    "precision": (lambda: fit(precision="int8"), InvalidParameterError, "'precision'"),
+    "optimizer": (
+        lambda: fit(optimizer="adam"),
+        InvalidInputError,
+        "base_optimizer must be a torch.optim.Optimizer class; got .* str",
+    ),
+    "callbacks": (lambda: fit(callbacks="print"), InvalidParameterError, "'callbacks'"),
+    "nested": (
+        lambda: fit(estimator__module__width=3),
+        InvalidInputError,
+        "A member cannot be made of MLP: .* unexpected keyword argument 'width'",
+    ),
+    "nested_part": (
+        lambda: fit(sharpness__chunk=3),
+        ValueError,
+        "Invalid parameter 'chunk' for estimator FisherTraceScorer",
+    ),
+    # held-out samples
+    "early_stopping": (
+        lambda: fit(early_stopping=True),
+        InvalidInputError,
+        "early_stopping needs held-out samples",
+    ),
+    "validation_share": (
+        lambda: fit(validation_fraction=1.0),
+        InvalidParameterError,
+        "'validation_fraction'",
+    ),
+    "validation_small": (
+        lambda: fit(validation_fraction=0.05),
+        InvalidInputError,
+        "validation_fraction=0.05 cannot be held out of 30 samples in 3 classes",
+    ),
+    "validation_rare": (
+        lambda: fit(y=np.r_[Y[:-1], 7], validation_fraction=0.3),
+        InvalidInputError,
+        "cannot be held out of 30 samples in 4 classes",
+    ),
+    "temperature_without": (
+        lambda: fit(aggregation="temperature"),
+        InvalidInputError,
+        "judges by held-out samples",
+    ),
+    # modules
+    "estimator": (
+        lambda: fit(estimator="resnet"),
+        InvalidInputError,
+        "estimator must be None, an nn.Module class",
+    ),
+    "estimator_class": (
+        lambda: fit(estimator=dict),
+        InvalidInputError,
+        "estimator must be None, an nn.Module class",
+    ),
+    "module_proba": (
+        lambda: fit(estimator=module(lambda m, x: m.last(x).softmax(1))),
+        InvalidInputError,
+        "returned probabilities, but the criterion CrossEntropyLoss takes logits",
+    ),
+    "module_tuple": (
+        lambda: fit(estimator=module(lambda m, x: (m.last(x), x))),
+        InvalidInputError,
+        "returned a tuple; it must return one tensor",
+    ),
+    "module_width": (
+        lambda: fit(estimator=module(lambda m, x: m.last(x)[:, :2])),
+        InvalidInputError,
+        r"returned shape \(2, 2\) for 2 samples of 3 classes",
+    ),
+    "module_nan": (
+        lambda: fit(estimator=module(lambda m, x: m.last(x) * np.nan)),
+        InvalidInputError,
+        "not finite before any training",
+    ),
+    "module_raises": (
+        lambda: fit(estimator=module(lambda m, x: m.first(x))),
+        InvalidInputError,
+        "failed on a batch of shape",
+    ),
+    "module_shape": (
+        lambda: fit(estimator=nn.Linear(7, 3)),
+        InvalidInputError,
+        "Check that it takes samples of the shape of X",
+    ),
+    "module_needs_more": (
+        lambda: fit(estimator=nn.Conv2d),
+        InvalidInputError,
+        "A member cannot be made of Conv2d: .*missing 3 required",
+    ),
+    "module_without_weights": (
+        lambda: fit(estimator=lambda: nn.Identity(), X=X[:, :3]),
+        InvalidInputError,
+        "empty parameter list. Check .* that it has weights to train",
+    ),
+    "module_diverges": (
+        lambda: fit(lr=1e30, max_epochs=3),
+        DivergenceError,
+        "became nan|inf.*Lower lr or rho",
+    ),
+    "nll_without_proba": (
+        lambda: fit(estimator=NeuralNetClassifier(nn.Linear(4, 3))),
+        InvalidInputError,
+        "With criterion=NLLLoss skorch takes probabilities",
+    ),
+    # Datasets and dictionaries
+    "dataset_labels": (
+        lambda: fit(TensorDataset(torch.from_numpy(X)), None),
+        InvalidInputError,
+        "A dataset without labels cannot be fitted",
+    ),
+    "dataset_length": (
+        lambda: fit(NoLength(), None),
+        InvalidInputError,
+        "must have a length",
+    ),
+    "dataset_stream": (lambda: fit(Stream(), None), InvalidInputError, "have a length"),
+    "dataset_empty": (
+        lambda: fit(Items(lambda i: (X[i], 0), length=0), None),
+        InvalidInputError,
+        "at least one item",
+    ),
+    "dataset_items": (
+        lambda: fit(Items(lambda i: ("a picture", i % 3)), None),
+        InvalidInputError,
+        "must be tensors or arrays, got str",
+    ),
+    "dataset_shapes": (
+        lambda: fit(Items(lambda i: (torch.zeros(4 + i % 2), i % 3)), None),
+        InvalidInputError,
+        r"must have one shape, got \[\(4,\), \(5,\)\]",
+    ),
+    "dataset_y_short": (lambda: fit(TENSORS, Y[:9]), ValueError, "X has 30, y has 9"),
+    "dict_empty": (lambda: fit({}), InvalidInputError, "empty dictionary"),
+    "dict_lengths": (
+        lambda: fit({"a": X, "b": X[:9]}),
+        ValueError,
+        "inconsistent numbers of samples",
+    ),
+    "dict_default": (
+        lambda: fit({"a": X}),
+        InvalidInputError,
+        "dictionary does not have. Pass an nn.Module class",
+    ),
+    "dict_names": (
+        lambda: fit({"wrong": X}, estimator=nn.Linear(4, 3)),
+        InvalidInputError,
+        "unexpected keyword argument 'wrong'",
+    ),
+    # after fit
+    "not_fitted": (
+        lambda: SharpBalance().predict(X),
+        NotFittedError,
+        "is not fitted yet",
+    ),
+    "predict_columns": (
+        lambda: after_fit("predict", X[:, :3]),
+        ValueError,
+        "X has 3 features, but SharpBalanceEnsembleClassifier is expecting 4",
+    ),
+    "predict_names": (
+        lambda: after_fit("predict", pd.DataFrame(X, columns=list("abce")), names=True),
+        ValueError,
+        "feature names should match",
+    ),
+    "predict_nan": (
+        lambda: after_fit("predict_proba", changed(np.nan)),
+        ValueError,
+        "contains NaN",
+    ),
+    "predict_kind": (
+        lambda: after_fit("predict", {"a": X}),
+        InvalidInputError,
+        r"X is a dictionary of 'a', but .* was fitted on samples of shape \(4,\)",
+    ),
+    "predict_keys": (
+        lambda: fit({"input": X}, estimator=nn.Linear(4, 3)).predict({"b": X}),
+        InvalidInputError,
+        "X is a dictionary of 'b', but .* was fitted on a dictionary of 'input'",
+    ),
+    "predict_pictures": (
+        lambda: fit(PICTURES, Y[:12]).predict(PICTURES[:, :6]),
+        InvalidInputError,
+        r"shape \(6, 8, 3\), but .* was fitted on samples of shape \(8, 8, 3\)",
+    ),
+    "partial_fit_classes": (
+        lambda: partial((X, Y), (X, Y + 3)),
+        InvalidInputError,
+        "not among the classes",
+    ),
+    "warm_start_shape": (
+        lambda: (
+            fit(warm_start=True).set_params(estimator__module__hidden=(3,)).fit(X, Y)
+        ),
+        InvalidInputError,
+        "does not fit the new network or data. Set warm_start=False",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case):
+    call, error, message = BAD[case]
+    with pytest.raises(error, match=message) as caught:
+        call()
+    assert len(str(caught.value)) < 2000  # a sentence, not a dump
+
+
+def test_there_are_enough_of_them():
+    assert len(BAD) >= 60
+
+
+def read_only_map(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    return np.load(tmp_path / "X.npy", mmap_mode="r")
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+STRANGE = {
+    "negative_strides": lambda tmp: (X[::-1, ::-1], Y[::-1]),
+    "read_only_map": lambda tmp: (read_only_map(tmp), read_only(Y)),
+    "column_order": lambda tmp: (np.asfortranarray(X), Y),
+    "strided_labels": lambda tmp: (X, np.repeat(Y, 2)[::2]),
+    "labels_with_gaps": lambda tmp: (X, Y * 1000 - 7),
+    "labels_of_bool": lambda tmp: (X, Y > 0),
+    "labels_of_one_column": lambda tmp: (X, Y.tolist()),
+    "object_numbers": lambda tmp: (X.astype(object), Y),
+    "object_words": lambda tmp: (X, np.array(list("abc"), dtype=object)[Y]),
+    "big_endian": lambda tmp: (X.astype(">f8"), Y.astype(">i2")),
+    "half": lambda tmp: (X.astype(np.float16), Y.astype(np.uint8)),
+    "integers": lambda tmp: (np.round(X * 10).astype(np.int64), Y),
+    "constant_column": lambda tmp: (np.c_[X[:, :3], np.ones(30)], Y),
+    "huge_values": lambda tmp: (X * 1e18, Y),
+    "tensors": lambda tmp: (torch.from_numpy(X), torch.from_numpy(Y)),
+    "frames": lambda tmp: (pd.DataFrame(X), pd.Series(Y, index=np.arange(30) * 7)),
+    "dataset": lambda tmp: (TENSORS, None),
+    "lists": lambda tmp: (X.tolist(), Y.tolist()),
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_strange_input_that_is_right(case, engine, tmp_path):
+    X, y = STRANGE[case](tmp_path)
+    if case == "dataset" and engine == "stacked":
+        pytest.skip("a Dataset needs skorch's loop")
+    clf = fit(X, y, engine=engine)
+    proba = clf.predict_proba(X)
+    assert proba.shape == (30, len(clf.classes_))
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    if y is not None:
+        assert set(np.unique(np.asarray(y)).tolist()) == set(clf.classes_.tolist())
+
+
+def test_scalars_of_numpy_are_numbers():
+    clf = fit(
+        n_estimators=np.int64(2),
+        max_epochs=np.int32(2),
+        rho=np.float32(0.05),
+        flat_ratio=np.float64(0.4),
+        warmup_epochs=np.int64(1),
+        batch_size=np.int16(16),
+        lr=np.float32(0.1),
+        validation_fraction=np.float32(0.3),
+        random_state=np.int64(3),
+        standardize=np.bool_(True),
+    )
+    assert clf.n_iter_ == 2
+    assert len(clf.estimators_) == 2
+
+
+def test_many_classes():
+    n = 2000
+    X = RNG.normal(size=(n, 2)).astype(np.float32)
+    clf = DeepEnsembleClassifier(**FEW, estimator__module__hidden=(2,))
+    clf.fit(X, np.arange(n) * 3)
+    assert clf.predict_proba(X[:5]).shape == (5, n)
