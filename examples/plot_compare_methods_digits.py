@@ -37,11 +37,12 @@ network = {
     "estimator__module__n_features": 64,
     "estimator__module__hidden": (64, 64),
     "max_epochs": 40,
+    "batch_size": 32,
 }
 
 
 def balanced(selection):
-    return SharpBalanceEnsembleClassifier(**network, rho=0.2, selection=selection)
+    return SharpBalanceEnsembleClassifier(**network, rho=0.1, selection=selection)
 
 
 methods = {

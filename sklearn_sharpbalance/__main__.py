@@ -56,7 +56,9 @@ def load(name, target):
     try:
         X = np.column_stack([table[column].astype(float) for column in features])
     except ValueError as error:
-        raise SystemExit(f"Every column of {name} but {target!r} must be numeric: {error}")
+        raise SystemExit(
+            f"Every column of {name} but {target!r} must be numeric: {error}"
+        )
     return X, table[target]
 
 

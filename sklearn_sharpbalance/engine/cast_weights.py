@@ -37,8 +37,10 @@ class CastWeights:
                 for name, weight in layer.named_parameters(recurse=False):
                     if weight.requires_grad and counts[id(weight)] == 1:
                         self.places.append((layer, name, weight))
-        self.masters = [weight for _, _, weight in self.places]
-        self.casts = [nn.Parameter(w.detach().to(dtype)) for w in self.masters]
+        self.masters: list[torch.Tensor] = [weight for _, _, weight in self.places]
+        self.casts: list[torch.Tensor] = [
+            nn.Parameter(weight.detach().to(dtype)) for weight in self.masters
+        ]
         self.open()
 
     def open(self) -> None:
@@ -58,7 +60,8 @@ class CastWeights:
         if not self.casts:
             return
         grads = [torch.empty_like(weight) for weight in self.masters]
-        torch._foreach_copy_(grads, [cast.grad for cast in self.casts])
+        cast_grads = [cast.grad for cast in self.casts if cast.grad is not None]
+        torch._foreach_copy_(grads, cast_grads)
         for master, cast, grad in zip(self.masters, self.casts, grads):
             master.grad, cast.grad = grad, None
 

@@ -78,8 +78,8 @@ class Trainer:
 
     def run(self, state: EnsembleState, segment: Segment, on_epoch=None):
         """Train all members through one segment; returns the new state."""
-        if segment.prune:
-            share = self.settings.prune
+        share = self.settings.prune
+        if segment.prune and share is not None:
             members = [pruned_member(member, share) for member in state.members]
             state = replace(state, members=members)
         state = self._select(state, segment) if segment.select else state

@@ -1,0 +1,91 @@
+"""Memory that does not grow from fit to fit."""
+
+import ctypes
+import gc
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance import SmallCNN
+
+psutil = pytest.importorskip("psutil")
+
+
+def resident():
+    """Bytes that the process holds, once everything that can be freed is freed."""
+    gc.collect()
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except OSError:  # another C library: its own habits must do
+        pass
+    return psutil.Process().memory_info().rss
+
+
+def live_tensors():
+    gc.collect()
+    return sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
+
+
+def large_data():
+    """4 MB of samples: a copy that stays would be seen at once."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 500)).astype(np.float32)
+    return X, (X[:, 0] > 0).astype(int)
+
+
+def estimator(**params):
+    few = {"n_estimators": 2, "max_epochs": 2, "device": "cpu", "random_state": 0}
+    return SharpBalance(**{**few, "estimator__module__hidden": (32,), **params})
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_twenty_fits_in_one_process(engine, tmp_path):
+    X, y = large_data()
+    # {fit} makes every fit write; the same folder would be read back.
+    clf = estimator(engine=engine, checkpoint_dir=tmp_path / "{fit}")
+    sizes, tensors = [], []
+    for i in range(20):
+        clf.set_params(random_state=i).fit(X, y).predict_proba(X)
+        sizes.append(resident())
+        tensors.append(live_tensors())
+    assert len(list(tmp_path.iterdir())) == 20
+    assert max(sizes[3:]) < 1.05 * sizes[2]  # the first ones warm up
+    assert max(sizes[3:]) - sizes[2] < 10 * X.nbytes
+    assert len(set(tensors[2:])) == 1
+
+
+def test_a_search_of_twelve_fits():
+    X, y = large_data()
+    sizes = []
+
+    class Watching(SharpBalance):
+        def fit(self, X, y):
+            super().fit(X, y)
+            sizes.append(resident())
+            return self
+
+    watching = Watching(**estimator(max_epochs=1).get_params(deep=False))
+    grid = {"rho": [0.01, 0.05, 0.1], "flat_ratio": [0.2, 0.4]}
+    GridSearchCV(clone(watching), grid, cv=2, refit=False).fit(X, y)
+    assert len(sizes) == 12
+    assert max(sizes[2:]) < 1.05 * sizes[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["skorch", "graph"])
+def test_a_gpu_is_given_back(engine):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 255, (256, 16, 16, 3), dtype=np.uint8)
+    y = np.arange(256) % 3
+    few = {"n_estimators": 2, "max_epochs": 2, "device": "cuda", "engine": engine}
+    SharpBalance(SmallCNN, **few).fit(X, y)  # workspaces of the libraries stay
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        SharpBalance(SmallCNN, **few).fit(X, y).predict(X)
+        gc.collect()
+        assert torch.cuda.memory_allocated() == before
