@@ -16,6 +16,7 @@ from sklearn_sharpbalance import (
     metrics,
 )
 
+ACCURACIES = ("members", "ensemble")
 TOY_SETS = ("digits", "iris", "wine", "breast_cancer")
 
 
@@ -44,8 +45,8 @@ def load(name, target):
     path = Path(name)
     if not path.is_file():
         raise SystemExit(
-            f"No such data: {name!r}. Pass one of {', '.join(TOY_SETS)}, or the path of "
-            "a CSV file with a header and numeric columns."
+            f"No such data: {name!r}. Pass one of {', '.join(TOY_SETS)}, or the path "
+            "of a CSV file with a header and numeric columns."
         )
     table = np.genfromtxt(path, delimiter=",", names=True, dtype=None, encoding="utf-8")
     columns = list(table.dtype.names)
@@ -56,9 +57,8 @@ def load(name, target):
     try:
         X = np.column_stack([table[column].astype(float) for column in features])
     except ValueError as error:
-        raise SystemExit(
-            f"Every column of {name} but {target!r} must be numeric: {error}"
-        )
+        message = f"Every column of {name} but {target!r} must be numeric: {error}"
+        raise SystemExit(message) from error
     return X, table[target]
 
 
@@ -83,19 +83,25 @@ def measure(clf, X, y, seed):
 
 def print_table(rows):
     """Rows of numbers as a table in the terminal."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="On the held-out quarter")
-    table.add_column("method")
-    for name in next(iter(rows.values())):
-        table.add_column(name, justify="right")
+    table = Table(
+        title="On the held-out quarter",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),  # eighty columns hold it
+        pad_edge=False,
+    )
+    table.add_column("", no_wrap=True)
+    table.add_column("accuracy %", justify="right", no_wrap=True)
+    names = [name for name in next(iter(rows.values())) if name not in ACCURACIES]
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
     for method, row in rows.items():
-        cells = [
-            f"{value:.1f}" if name == "seconds" else f"{value:.4f}"
-            for name, value in row.items()
-        ]
-        table.add_row(method, *cells)
+        members, ensemble = (100 * row[name] for name in ACCURACIES)
+        cells = [f"{row[name]:.{1 if name == 's' else 4}f}" for name in names]
+        table.add_row(method, f"{members:.2f} → {ensemble:.2f}", *cells)
     Console().print(table)
 
 
@@ -144,7 +150,7 @@ def main(arguments=None):
         start = time.perf_counter()
         clf.fit(X_train, y_train)
         seconds = time.perf_counter() - start
-        rows[name] = measure(clf, X_test, y_test, options.seed) | {"seconds": seconds}
+        rows[name] = measure(clf, X_test, y_test, options.seed) | {"s": seconds}
     print_table(rows)
     draw(rows, options.plot)
     print(f"The trade-off is drawn in {options.plot}")

@@ -59,10 +59,11 @@ class CastWeights:
         """Hand the gradients of a backward pass to the float32 weights."""
         if not self.casts:
             return
-        grads = [torch.empty_like(weight) for weight in self.masters]
-        cast_grads = [cast.grad for cast in self.casts if cast.grad is not None]
-        torch._foreach_copy_(grads, cast_grads)
-        for master, cast, grad in zip(self.masters, self.casts, grads):
+        pairs = zip(self.masters, self.casts)
+        used = [(m, c, c.grad) for m, c in pairs if c.grad is not None]
+        grads = [torch.empty_like(master) for master, _, _ in used]
+        torch._foreach_copy_(grads, [grad for _, _, grad in used])
+        for (master, cast, _), grad in zip(used, grads):
             master.grad, cast.grad = grad, None
 
     def close(self) -> None:

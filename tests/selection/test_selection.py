@@ -88,5 +88,6 @@ def test_a_function_is_checked():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(InvalidInputError, match=r"Unknown selection 'sharpest'.*'same'"):
+    message = r"Unknown selection 'sharpest'.*'same'"
+    with pytest.raises(InvalidInputError, match=message):
         SUBSET_SELECTORS.resolve("sharpest")
