@@ -120,7 +120,9 @@ for metric, color, shift in (
 left.set_yticks(at, labels=report.methods)
 left.invert_yaxis()
 left.set_xlabel("Accuracy")
-left.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
+left.legend(
+    fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False
+)
 
 ranking = report.ranking
 place = [report.methods.index(method) for method in ranking["method"]]
@@ -131,7 +133,8 @@ middle.hlines(
 middle.scatter(ranking["difference"], place, color="#009E73", zorder=3)
 middle.set_ylim(left.get_ylim())
 middle.set_yticks([])
-middle.set_xlabel("Corrupted accuracy, difference to the best")
+middle.locator_params(axis="x", nbins=4)
+middle.set_xlabel("Difference to the best (corrupted)")
 
 TradeoffDisplay(
     [report.row(method, "sharpness", "members")["mean"] for method in report.methods],

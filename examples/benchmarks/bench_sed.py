@@ -11,6 +11,7 @@ processor time of one thread, medians of alternating repetitions.
 
 import argparse
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ def terms(repeats):
 
 def steps(X, y, repeats, **module):
     """Milliseconds of a whole step by members, with and without the term."""
-    n_batches, few, many = -(-len(X) // BATCH), 2, 8
+    n_batches, few, many = -(-len(X) // BATCH), 1, 5
 
     def ensemble(n_members, weight, n_epochs):
         return DiversifiedEnsembleClassifier(
@@ -89,7 +90,7 @@ def steps(X, y, repeats, **module):
     report = {"engine": ensemble(2, 0.1, 1).fit(X, y).engine_.name}
     for m in MEMBERS:
         calls = {
-            (weight, n): lambda clf=ensemble(m, weight, n): clf.fit(X, y)
+            (weight, n): partial(ensemble(m, weight, n).fit, X, y)
             for weight in (0.0, 0.1)
             for n in (few, many)
         }
@@ -117,7 +118,7 @@ def main():
     torch.set_num_threads(1)
     print(machine())
     X, y = load_digits(return_X_y=True)
-    repeats = 1 if options.quick else 9
+    repeats = 1 if options.quick else 5
     numbers = {
         "term": terms(20 if options.quick else 600),
         "steps_stacked": steps(X, y, repeats),

@@ -161,11 +161,11 @@ def remaining(segments: list[Segment], epoch: int) -> list[Segment]:
     --------
     >>> plan = [Segment("warmup", 0, 4), Segment("balanced", 4, 8, select=True)]
     >>> remaining(plan, 5)
-    [Segment(name='balanced', start=5, stop=8, select=False)]
+    [Segment(name='balanced', start=5, stop=8, select=False, prune=False)]
     """
     left = [segment for segment in segments if segment.stop > epoch]
     if left and left[0].start < epoch:
-        left[0] = replace(left[0], start=epoch, select=False)
+        left[0] = replace(left[0], start=epoch, select=False, prune=False)
     return left
 
 
@@ -241,7 +241,7 @@ class FitCheckpoints:
 
     def due(self, segment: Segment, following: Segment | None) -> bool:
         """Whether to write after a segment: a phase ends, or it has been long."""
-        if following is None or following.select:
+        if following is None or following.select or following.prune:
             return True
         return self.every is not None and segment.stop % self.every == 0
 
