@@ -23,6 +23,8 @@ __all__ = [
 
 # Counts made at once: a block and its temporaries then take some hundred megabytes.
 BLOCK = 2**22
+# Numbers worked on at once.
+CACHED = 2**17
 # Draws of a set that small are kept, since every run asks for the same ones.
 KEEP = 2**23
 
@@ -158,17 +160,22 @@ def weighted_aurc(
     with the harmonic numbers :math:`H`.
     """
     order = np.argsort(-confidence, kind="stable")
-    starts = _group_starts(confidence[order])
-    wrong = ~right[order]
-    n = np.add.reduceat(counts[:, order], starts, axis=1)  # (B, G)
-    errors = np.add.reduceat(counts[:, order] * wrong, starts, axis=1)
-    after, errors_after = n.cumsum(axis=1), errors.cumsum(axis=1)
-    before, errors_before = after - n, errors_after - errors
-    rate = errors / np.maximum(n, 1)
-    N = counts.shape[1]
+    starts, N = _group_starts(confidence[order]), len(confidence)
+    wrong = (~right[order]).astype(np.float64)
     harmonic = np.r_[0.0, (1 / np.arange(1, N + 1)).cumsum()]
-    rise = harmonic[after.astype(np.intp)] - harmonic[before.astype(np.intp)]
-    return ((errors_before - before * rate) * rise + errors).sum(axis=1) / N
+    area = np.empty(len(counts))
+    for rows in _row_slices(counts):
+        n = counts[rows][:, order]  # (b, N)
+        errors, rate = n * wrong, wrong
+        if len(starts) < N:
+            n = np.add.reduceat(n, starts, axis=1)  # (b, G)
+            errors = np.add.reduceat(errors, starts, axis=1)
+            rate = errors / np.maximum(n, 1)
+        after = n.cumsum(axis=1)
+        rise = np.diff(harmonic[after.astype(np.intp)], axis=1, prepend=0)
+        excess = errors.cumsum(axis=1) - errors - (after - n) * rate
+        area[rows] = np.einsum("bg,bg->b", excess, rise) + errors.sum(axis=1)
+    return area / N
 
 
 def weighted_auroc(
@@ -185,17 +192,25 @@ def weighted_auroc(
     scores_in, scores_out : ndarrays of shape (N_in,) and (N_out,)
         Larger = more out of distribution; equal scores count half.
     """
-    scores = np.r_[scores_in, scores_out]
-    order = np.argsort(scores, kind="stable")
-    starts = _group_starts(scores[order])
-    none_in, none_out = np.zeros_like(counts_in), np.zeros_like(counts_out)
-    known = np.hstack([counts_in, none_out])[:, order]
-    foreign = np.hstack([none_in, counts_out])[:, order]
-    known = np.add.reduceat(known, starts, axis=1)  # (B, G)
-    foreign = np.add.reduceat(foreign, starts, axis=1)
-    below = known.cumsum(axis=1) - known / 2
-    pairs = counts_in.shape[1] * counts_out.shape[1]
-    return np.einsum("bg,bg->b", foreign, below) / pairs
+    order = np.argsort(scores_in)
+    # Known samples with a lower score than a foreign one, and with a lower or equal.
+    sides = [
+        np.searchsorted(scores_in[order], scores_out, side)
+        for side in ("left", "right")
+    ]
+    area = np.empty(len(counts_in))
+    for rows in _row_slices(counts_in):
+        known = counts_in[rows][:, order].cumsum(axis=1)  # (b, N_in)
+        known = np.hstack([np.zeros((len(known), 1)), known])
+        below, upto = (known[:, side] for side in sides)  # (b, N_out)
+        area[rows] = np.einsum("bj,bj->b", counts_out[rows], below + upto) / 2
+    return area / (counts_in.shape[1] * counts_out.shape[1])
+
+
+def _row_slices(counts: np.ndarray) -> Iterator[slice]:
+    """Some draws at a time: the temporaries then stay in the cache."""
+    step = max(1, CACHED // counts.shape[1])
+    return (slice(i, i + step) for i in range(0, len(counts), step))
 
 
 def _group_starts(values: np.ndarray) -> np.ndarray:

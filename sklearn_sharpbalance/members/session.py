@@ -213,6 +213,9 @@ class MemberSession:
             # Schedulers take a step when they are made. This one was made before.
             for group, values in zip(groups, before):
                 group.update(values)
+        elif kept is not None:  # an optimizer that starts afresh in a later phase
+            for group, lr in zip(groups, kept.get("_last_lr", ())):
+                group["lr"] = lr
 
 
 def listeners(net, prefix):

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -18,10 +19,8 @@ psutil = pytest.importorskip("psutil")
 def resident():
     """Bytes that the process holds, once everything that can be freed is freed."""
     gc.collect()
-    try:
+    with suppress(OSError):  # another C library has its own habits
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-    except OSError:  # another C library: its own habits must do
-        pass
     return psutil.Process().memory_info().rss
 
 

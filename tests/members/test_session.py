@@ -158,6 +158,18 @@ def test_cutting_a_phase_changes_nothing_for_any_scheduler(kind):
         assert value.equal(cut.module[key]), key
 
 
+@pytest.mark.parametrize("kind", ["lambda", "cosine", "cyclic"])
+def test_a_scheduler_outlives_its_optimizer(kind):
+    """Pruning, for one, lets the optimizer forget; the rate goes on."""
+    net = make_net([("schedule", LRScheduler(**SCHEDULERS[kind]))])
+    rates = [row["lr"] for row in train(net, table()).history]
+    state = replace(train(net, table(), (0, 2)), optimizer=None)
+    sizes = part_sizes(np.zeros((1, 48), dtype=bool), 16)
+    phase = Phase("balanced", 2, 4, 4, sizes, (0.0,), constant)
+    state = train_member(net, state, table(), phase, np.zeros(48, dtype=bool))
+    assert [row["lr"] for row in state.history] == pytest.approx(rates)
+
+
 def test_a_state_can_be_trained_from_twice():
     net = make_net([("schedule", LRScheduler(**SCHEDULERS["cyclic"]))])
     state = train(net, table(), (0, 2))
