@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import zip_longest
+from operator import methodcaller
 
 import numpy as np
 
@@ -83,7 +84,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self : estimator instance
         """
         with _keeping_fitted_state(self):
-            self._train(self._prepare(X, y, sample_weight, checkpoints=True))
+            job = self._prepare(X, y, sample_weight, checkpoints=True)
+            self._train(job, X, y)
         return self
 
     @with_callbacks
@@ -213,7 +215,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
         ]
 
-    def _train(self, job):
+    def _train(self, job, X, y):
         """Run the whole plan, or what is left of it, and keep its result."""
         stopping = EarlyStopping.of(job.params["early_stopping"], job.aggregation)
         state, finished = self._start(job, stopping)
@@ -224,6 +226,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             for segment, following in zip_longest(segments, segments[1:]):
                 with monitor.segment(segment) as on_epoch:
                     state = job.trainer.run(state, segment, on_epoch)
+                    monitor.offer(X, y, methodcaller("_keep", job, state))
                 finished = following is None or monitor.stop
                 if stopping and stopping.update(job.trainer, state):
                     finished = True

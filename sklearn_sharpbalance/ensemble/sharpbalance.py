@@ -114,7 +114,10 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
         Of forward and backward passes; weights are float32.
     n_jobs : int or None, default=None
-        Members that train and score at once.
+        Members that train and score at once with ``engine="skorch"``: processes of
+        this machine, or those of a cluster inside
+        ``joblib.parallel_config(backend="dask")``. Members of a process that dies are
+        trained again.
     memory : None, str or joblib.Memory, default=None
         Caches phases and scores, so that searches share them.
     checkpoint_dir : str, path-like or None, default=None
@@ -124,7 +127,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         ``{fit}`` in the name gives each combination of data and parameters a folder
         of its own, as a search needs.
     checkpoint_every : int or None, default=None
-        Also write a checkpoint after every so many epochs.
+        Also write a checkpoint after every so many epochs. The "graph" engine captures
+        its graphs anew after each.
     on_checkpoint_error : {"raise", "warn"}, default="raise"
         Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None

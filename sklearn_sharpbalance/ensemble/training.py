@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from sklearn.utils.validation import check_memory
 
 from sklearn_sharpbalance.engine.jobs import MemberJobs
+from sklearn_sharpbalance.ensemble.caching import cached
 from sklearn_sharpbalance.ensemble.plan import Segment, Settings
 from sklearn_sharpbalance.members import (
     MemberState,
@@ -72,9 +72,8 @@ class Trainer:
         # that train in this process are scored here too, unless jobs were asked for.
         self.jobs = getattr(engine, "jobs", None) or MemberJobs(n_jobs or 1)
         self.jobs.any_device = any_device
-        memory = check_memory(memory)
-        self._run_phase = memory.cache(_run_phase, ignore=["on_epoch"])
-        self._score = memory.cache(_score_members, ignore=["jobs"])
+        self._run_phase = cached(memory, _run_phase, ignore=["on_epoch"])
+        self._score = cached(memory, _score_members, ignore=["jobs"])
 
     def run(self, state: EnsembleState, segment: Segment, on_epoch=None):
         """Train all members through one segment; returns the new state."""

@@ -56,10 +56,7 @@ class Study:
     @property
     def kinds(self) -> Iterable | None:
         """Kinds of corruption as the functions that make them take it."""
-        everything = self.corruptions is True or isinstance(self.corruptions, str)
-        if isinstance(self.corruptions, str) and self.corruptions != "all":
-            return [self.corruptions]
-        return None if everything else self.corruptions
+        return None if self.corruptions is True else self.corruptions
 
 
 class RunResult(NamedTuple):

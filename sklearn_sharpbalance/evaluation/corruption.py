@@ -135,9 +135,9 @@ def corruption_accuracy(
         (N, F). Not used if ``corruptions`` is a mapping.
     y : array-like of shape (N,)
         Labels.
-    corruptions : iterable of str or callable, mapping, or None, default=None
-        Kinds of corruption; None is all fifteen for pictures, and all but
-        "missing_nan" for tables. A mapping of (kind, severity) to samples and labels
+    corruptions : str, iterable of str or callable, mapping, or None, default=None
+        Kinds of corruption or groups of them; None or "all" is all fifteen for
+        pictures, and all but "missing_nan" for tables. A mapping of (kind, severity) to samples and labels
         is taken as it is: :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`.
     severities : sequence of int, default=(1, 2, 3, 4, 5)
     random_state : int, Generator, RandomState or None, default=0
@@ -209,6 +209,8 @@ def corruption_hits(
     """Hits of each estimator; every set is made once for all of them."""
     check_arrays(X, "Corrupting samples")
     severities = list(severities)
+    if isinstance(corruptions, str):
+        corruptions = None if corruptions == "all" else [corruptions]
     sets = corrupted_sets(X, y, corruptions, severities, random_state)
     result = [CorruptionHits([]) for _ in estimators]
     for kind, severity, hits in iter_hits(estimators, sets, probas_of):

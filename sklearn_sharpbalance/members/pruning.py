@@ -45,7 +45,10 @@ def prune_by_magnitude(state, share):
     if n_pruned == 0:
         return dict(state)
     threshold = magnitudes.kthvalue(n_pruned).values
-    kept = {key: value * (value.abs() > threshold) for key, value in prunable.items()}
+    kept = {
+        key: torch.where(value.abs() > threshold, value, 0.0)
+        for key, value in prunable.items()
+    }
     return {**state, **kept}
 
 

@@ -1,5 +1,6 @@
 """Model files: everything comes back, nothing is run, nothing crashes."""
 
+import copy
 import io
 import json
 import pickle
@@ -15,7 +16,11 @@ import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 
-from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import (
+    MLP,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+)
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.ensemble import archive
 from sklearn_sharpbalance.ensemble.archive import read_archive, write_archive
@@ -162,6 +167,22 @@ def test_everything_comes_back(case, tmp_path):
     again.partial_fit(frame, labels)
     clf.partial_fit(frame, labels)
     assert_bitwise(weights(again), weights(clf))
+
+
+TRUNK = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh())
+
+
+@pytest.mark.parametrize("trunk", [None, TRUNK], ids=["alone", "trunk"])
+def test_members_that_were_trained_together(trunk, tmp_path):
+    X, y = small_data()
+    clf = DiversifiedEnsembleClassifier(shared_trunk=trunk, **NARROW).fit(X, y)
+    clf.save(tmp_path / "model")
+    other = {} if trunk is None else {"shared_trunk": copy.deepcopy(trunk)}
+    for tensor in other["shared_trunk"].parameters() if other else ():
+        tensor.data.zero_()  # the weights come from the file
+    again = load(tmp_path / "model", **other)
+    assert vars(again).keys() == vars(clf).keys()
+    assert_same(again, clf, X)
 
 
 def test_parameters_come_back(model):

@@ -164,6 +164,8 @@ def test_kinds_by_name(pictures):
         Bright(), X, y, corruptions="fog", severities=[1], n_bootstrap=0
     ).corruption["Bright"][0]
     assert one.kinds == ("fog",)
+    again = corruption_accuracy(Bright(), X, y, corruptions="fog", severities=[1])
+    assert again.mean == one.mean
     every = evaluate(
         Bright(), X, y, corruptions=True, severities=[1], n_bootstrap=0
     ).corruption["Bright"][0]
