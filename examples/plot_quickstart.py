@@ -20,7 +20,7 @@ FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorte
 EPOCHS = 3 if FAST else 25
 
 X, y = make_classification(
-    n_samples=4000,
+    n_samples=1000 if FAST else 4000,
     n_features=20,
     n_informative=10,
     n_redundant=4,
@@ -68,7 +68,7 @@ sam = SharpBalanceEnsembleClassifier(
 report = evaluate(
     {"deep ensemble": deep, "SAM ensemble": sam, "SharpBalance": clf}, X_test, y_test
 )
-print(report.to_markdown())
+report
 
 # %%
 # One figure
@@ -95,5 +95,5 @@ display.ax_.set_title("Flatter members disagree less")
 # %%
 # One table of 1200 samples and one seed prove nothing about other data. The slopes, and
 # all that was measured:
-print({name: round(fit.slope, 3) for name, fit in display.fits_.items() if fit})
+print({name: round(float(fit.slope), 3) for name, fit in display.fits_.items() if fit})
 curve.to_frame()[["rho", "selection", "sharpness", "disagreement_error_ratio"]].round(3)

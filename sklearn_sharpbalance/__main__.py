@@ -5,6 +5,7 @@ is worth on held-out samples, and draws the trade-off between flatness and diver
 """
 
 import argparse
+import csv
 import time
 from pathlib import Path
 
@@ -48,18 +49,19 @@ def load(name, target):
             f"No such data: {name!r}. Pass one of {', '.join(TOY_SETS)}, or the path "
             "of a CSV file with a header and numeric columns."
         )
-    table = np.genfromtxt(path, delimiter=",", names=True, dtype=None, encoding="utf-8")
-    columns = list(table.dtype.names)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        columns, *rows = csv.reader(file)
     target = target or columns[-1]
     if target not in columns:
         raise SystemExit(f"{name} has no column {target!r}; it has {columns}.")
-    features = [column for column in columns if column != target]
+    table = np.array(rows, dtype=object)
+    at = columns.index(target)
     try:
-        X = np.column_stack([table[column].astype(float) for column in features])
+        X = np.delete(table, at, axis=1).astype(float)
     except ValueError as error:
         message = f"Every column of {name} but {target!r} must be numeric: {error}"
         raise SystemExit(message) from error
-    return X, table[target]
+    return X, table[:, at].astype(str)
 
 
 def measure(clf, X, y, seed):
