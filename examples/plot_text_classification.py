@@ -4,8 +4,8 @@ Text: an ensemble of small transformers
 
 Members may take several inputs: a dictionary of arrays is passed to the module as
 keywords. That is all a text classifier needs. Here a transformer is built from its
-sizes, with random weights and nothing to download, and learns what a bag of words cannot
-know: which words belong together.
+sizes, with random weights and nothing to download, and learns what a bag of words
+cannot know: which words belong together.
 """
 
 import numpy as np
@@ -17,7 +17,10 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from torch import nn
 
-from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
 from sklearn_sharpbalance.metrics import predictive_entropy
 
 # %%
@@ -81,7 +84,7 @@ def rows(X, indices):
 # %%
 # The network
 # -----------
-# Its keywords are the keys of the dictionary. ``n_classes`` is filled in by the ensemble.
+# Its keywords are the keys of the dictionary. The ensemble fills in ``n_classes``.
 
 
 class SmallTransformer(nn.Module):
@@ -109,7 +112,7 @@ ensemble = SharpBalanceEnsembleClassifier(
     estimator__module__vocabulary=len(words) + 2,
     optimizer=torch.optim.AdamW,
     lr=3e-3,
-    max_epochs=20,
+    max_epochs=14,
     batch_size=64,
     warmup="sgd",
     random_state=0,
@@ -179,7 +182,16 @@ else:
         def forward(self, input_ids, attention_mask):
             return self.model(input_ids, attention_mask=attention_mask).logits
 
-    albert = ensemble.set_params(estimator=Albert, n_estimators=2)
+    albert = DeepEnsembleClassifier(
+        Albert,
+        n_estimators=2,
+        estimator__module__vocabulary=len(words) + 2,
+        optimizer=torch.optim.AdamW,
+        lr=3e-3,
+        max_epochs=14,
+        batch_size=64,
+        random_state=0,
+    )
     albert.fit(rows(X, train), y[train])
     print("ALBERT:", albert.score(rows(X, test), y[test]))
 

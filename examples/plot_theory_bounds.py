@@ -16,9 +16,9 @@ features.
 # Two curves (figure 1b of the paper)
 # -----------------------------------
 # Each point is one :math:`\rho`, from 0 at the upper right to 0.3. Along a curve, more SAM
-# is flatter and less diverse. The curves of members on one of 3 or 10 parts of the data lie
-# above that of members on all of it: at equal sharpness they are more diverse. Step sizes
-# differ so that the curves cover the same range of sharpness.
+# is flatter and less diverse. The curves of members that each train on one of 3 or 10 parts
+# of the data lie on or above that of members on all of it: at equal sharpness they are more
+# diverse. Step sizes differ so that the curves cover the same range of sharpness.
 import os
 
 import matplotlib.pyplot as plt
@@ -49,7 +49,7 @@ fig, ax = plt.subplots(figsize=(6, 4.2), layout="constrained")
 TheoryDisplay.from_simulation(
     4, 0.005, rho, n_matrices=N_MATRICES, random_state=0, name="SAM", ax=ax
 )
-ax.set_title("Theorem 1 and 50 simulated data sets")
+ax.set_title(f"Theorem 1 and {N_MATRICES} simulated data sets")
 
 # %%
 # Nine settings of Theorem 1 (figure 10)
@@ -68,7 +68,14 @@ from sklearn_sharpbalance.theory import (
 )
 
 
-def grid_figure(steps, etas, rhos, diversity, upper, run, title):
+def ends(axis, values):
+    """Label the two ends of a curve: the panels are too small for more."""
+    low, high = values.min(), values.max()
+    axis.set_ticks([low, high], [f"{low:.2g}", f"{high:.2g}"], fontsize=8)
+    axis.set_ticks([], minor=True)
+
+
+def grid_figure(steps, etas, diversity, upper, run, title):
     """A panel for each number of steps and step size, a point for each rho."""
     fig, axes = plt.subplots(3, 3, figsize=(9, 7.5), layout="constrained")
     for i, j in np.ndindex(3, 3):
@@ -81,7 +88,8 @@ def grid_figure(steps, etas, rhos, diversity, upper, run, title):
         ).plot(ax, legend=(i, j) == (0, 0))
         ax.set_title(rf"$k = {steps[i]}$, $\eta = {etas[j]}$", fontsize=10)
         ax.set(xscale="log", yscale="log", xlabel="", ylabel="")
-        ax.tick_params(labelsize=8, which="both")
+        ends(ax.xaxis, upper[i, j])
+        ends(ax.yaxis, diversity[i, j])
     fig.supxlabel("Sharpness")
     fig.supylabel("Diversity")
     fig.suptitle(title)
@@ -105,7 +113,7 @@ diversity = over_grid(sam_diversity, steps, etas, rhos, **SIZES)
 bounds = over_grid(sam_sharpness_bounds, steps, etas, rhos, radius=0.5, **SIZES)
 upper = bounds[..., 1]
 title = r"Theorem 1, $\rho$ from 0.3 to 0.5"
-grid_figure(steps, etas, rhos, diversity, upper, run, title)
+grid_figure(steps, etas, diversity, upper, run, title)
 
 # %%
 inside = (bounds[..., 0] <= run.sharpness) & (run.sharpness <= upper)
@@ -126,7 +134,7 @@ run = simulate(
 diversity = over_grid(subset_diversity, steps, etas, rhos, **parts)
 upper = over_grid(subset_sharpness_bound, steps, etas, rhos, radius=0.5, **parts)
 title = r"Theorem 2 with 10 parts, $\rho$ from 0.4 to 1"
-grid_figure(steps, etas, rhos, diversity, upper, run, title)
+grid_figure(steps, etas, diversity, upper, run, title)
 
 # %%
 for variant in ("derived", "printed"):

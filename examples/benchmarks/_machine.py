@@ -33,7 +33,7 @@ def write(name, numbers, folder=None):
     """Print the numbers and write them with the machine to ``results/name.json``."""
     folder = Path(folder or RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
-    result = {"machine": machine(), **numbers}
+    result = {**numbers, "machine": machine()}
     path = folder / f"{name}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))

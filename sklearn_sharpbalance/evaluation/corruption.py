@@ -137,8 +137,9 @@ def corruption_accuracy(
         Labels.
     corruptions : str, iterable of str or callable, mapping, or None, default=None
         Kinds of corruption or groups of them; None or "all" is all fifteen for
-        pictures, and all but "missing_nan" for tables. A mapping of (kind, severity) to samples and labels
-        is taken as it is: :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`.
+        pictures, and all but "missing_nan" for tables. A mapping of (kind, severity)
+        to samples and labels is taken as it is, such as
+        :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`.
     severities : sequence of int, default=(1, 2, 3, 4, 5)
     random_state : int, Generator, RandomState or None, default=0
         Draws the corruptions.

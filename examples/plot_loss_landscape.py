@@ -1,0 +1,84 @@
+"""
+How flat are the members, and what lies between them?
+=====================================================
+
+Slices through the loss: around one member along a random direction, on the line from one
+member to another, and on the plane through three.
+"""
+
+# %%
+# Three ensembles
+# ---------------
+# The same start and the same batches; only the rule that says which samples get SAM
+# differs.
+import os
+
+import matplotlib.pyplot as plt
+from sklearn.datasets import make_classification
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance.plotting import LossLandscapeDisplay
+
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+COMMON = {"max_epochs": 4 if FAST else 40, "random_state": 0}
+
+X, y = make_classification(
+    n_samples=1200, n_informative=10, n_classes=4, flip_y=0.05, random_state=0
+)
+flat = {"rho": 0.2, "warmup": "sgd", "warmup_epochs": 0.2, **COMMON}
+ensembles = {
+    "SGD": DeepEnsembleClassifier(**COMMON),
+    "SharpBalance": SharpBalanceEnsembleClassifier(flat_ratio=0.2, **flat),
+    "SAM": SharpBalanceEnsembleClassifier(selection="all", **flat),
+}
+for ensemble in ensembles.values():
+    ensemble.fit(X, y)
+
+# %%
+# Around one member
+# -----------------
+# A direction is filter-normalised: a step of 1 moves every filter by its own length, so
+# that slices of networks with weights of different size compare. SAM's valley is the
+# widest; SharpBalance, which applies it to a part of the samples, lies in between.
+fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
+for name, ensemble in ensembles.items():
+    LossLandscapeDisplay.from_estimator(
+        ensemble, X, y, span=0.6, n_points=25, random_state=0, name=name, ax=ax
+    )
+ax.set_title("Around the first member")
+
+# %%
+# From one member to another
+# --------------------------
+# Members that start from different weights end in different valleys: between them is a
+# wall. So it makes no sense to average their weights, and all the sense to average their
+# predictions.
+fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
+for name, ensemble in ensembles.items():
+    LossLandscapeDisplay.from_estimator(
+        ensemble, X, y, members=(0, 1), n_points=25, name=name, ax=ax
+    )
+ax.set_title("From the first member to the second")
+
+# %%
+# The plane through three members
+# -------------------------------
+display = LossLandscapeDisplay.from_estimator(
+    ensembles["SharpBalance"],
+    X[:400],
+    y[:400],
+    members=(0, 1, 2),
+    n_dims=2,
+    n_points=7 if FAST else 21,
+)
+display.ax_.set_title("SharpBalance: three members, three valleys")
+
+# %%
+# A slice shows two directions out of thousands. Numbers that look at all of them are in
+# :mod:`sklearn_sharpbalance.metrics`:
+from sklearn_sharpbalance.metrics import adaptive_sharpness, hessian_top_eigenvalue
+
+for name, ensemble in ensembles.items():
+    worst = adaptive_sharpness(ensemble, X, y, n_batches=10, random_state=0)
+    top = hessian_top_eigenvalue(ensemble, X, y, random_state=0)
+    print(f"{name:13s} worst-case sharpness {worst:.3f}, largest curvature {top:.2f}")
