@@ -2,11 +2,11 @@
 Fine-tuning a frozen trunk into members that disagree
 =====================================================
 
-A network that was trained elsewhere becomes the trunk of a whole ensemble: it stays as it
-is, its features are computed once, and each member trains a small head of its own. Such
-heads are cheap, and too much alike: on pictures unlike any training picture they agree as
-if they knew. Scalable Ensemble Diversification (SED) makes them pay for agreeing on hard
-samples, and their disagreement becomes a detector of foreign pictures.
+A network that was trained elsewhere becomes the trunk of a whole ensemble: it stays as
+it is, its features are computed once, and each member trains a small head of its own.
+Such heads are cheap, and too much alike: on pictures unlike any training picture they
+agree as if they knew. Scalable Ensemble Diversification (SED) makes them pay for
+agreeing on hard samples, and their disagreement becomes a detector of foreign pictures.
 """
 
 import numpy as np
@@ -30,20 +30,16 @@ from sklearn_sharpbalance.metrics import (
 # %%
 # A trunk from another task
 # -------------------------
-# The digits 0 to 5 stand for the large data set that somebody else trained on. The trunk
-# is that network without its last layer. It sees pictures as they are, so it brings the
-# standardisation along that it was trained with.
+# The digits 0 to 5 stand for the large data set that somebody else trained on. The
+# trunk is that network without its last layer. It sees pictures as they are, so it
+# brings the standardisation along that it was trained with.
 
 X, y = load_digits(return_X_y=True)
 X = X.reshape(-1, 1, 8, 8).astype(np.float32)
 elsewhere = y <= 5
 
 pretrained = DeepEnsembleClassifier(
-    SmallCNN,
-    n_estimators=1,
-    estimator__module__width=16,
-    max_epochs=8,
-    random_state=0,
+    SmallCNN, n_estimators=1, max_epochs=5, random_state=0
 ).fit(X[elsewhere], y[elsewhere])
 
 
@@ -97,7 +93,7 @@ print(ensembles[0.1].engine_)
 # Two scores may tell foreign pictures: the confidence of the mean prediction (BMA) and
 # the predictive diversity score (PDS), which rises where members put their trust in
 # different classes. Without the pair loss neither knows much. With it PDS does, at the
-# same accuracy; too much of it hurts both.
+# same accuracy; the largest weight begins to cost some.
 
 
 def report(clf):
