@@ -124,10 +124,10 @@ for key, label in (
 ):
     left.plot(places, [reports[w][key] for w in weights], "o-", label=label)
 left.set_xticks(places, weights)
-left.set(xlabel="diversity_weight", ylim=(0.45, 1.02))
-left.legend()
+left.set(xlabel="diversity_weight", ylim=(0.3, 1.02))
+left.legend(loc="lower right")
 
-bins = np.linspace(0.25, 0.75, 26)
+bins = np.linspace(0.25, 0.5, 26)
 for weight, color in ((0.0, "C7"), (0.3, "C1")):
     for pictures, style, name in ((X_test, "-", "known"), (foreign, "--", "foreign")):
         score = predictive_diversity_score(

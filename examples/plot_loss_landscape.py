@@ -53,12 +53,14 @@ ax.set_title("Around the first member")
 # Members that start from different weights end in different valleys: between them is a
 # wall. So it makes no sense to average their weights, and all the sense to average their
 # predictions.
-fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-for name, ensemble in ensembles.items():
+fig, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
+for ax, (name, ensemble) in zip(axes, ensembles.items()):
     LossLandscapeDisplay.from_estimator(
-        ensemble, X, y, members=(0, 1), n_points=25, name=name, ax=ax
+        ensemble, X, y, members=(0, 1), n_points=25, ax=ax
     )
-ax.set_title("From the first member to the second")
+    ax.set_title(name)
+    ax.locator_params(axis="x", nbins=4)
+    ax.label_outer()
 
 # %%
 # The plane through three members

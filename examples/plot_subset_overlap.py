@@ -35,7 +35,8 @@ clf.fit(X, y)
 # --------
 # ``sam_masks_`` says for each member which samples it applies SAM to: the union of the
 # tenth of the samples that each of the three others finds sharpest. Three tenths would be
-# the most; what is missing is what the others agree about.
+# the most; what is missing is what the others agree about. Here they agree about much, and
+# so the sets of two members hardly differ.
 from sklearn_sharpbalance.plotting import SubsetOverlapDisplay
 
 print("share of the samples:", clf.sam_masks_.mean(axis=1).round(3))
@@ -44,9 +45,9 @@ display = SubsetOverlapDisplay.from_estimator(clf, X.reshape(-1, 8, 8), y)
 # %%
 # The sharpest pictures
 # ---------------------
-# A row per member, the label above each picture and below it the score: the squared length
-# of the gradient of that sample's loss. Nearly all of them are wrong labels or digits that
-# a person would hesitate about, and many appear in several rows.
+# A row per member; above each picture its label, right or wrong, and its score: the squared
+# length of the gradient of that sample's loss. Nearly all of them are wrong labels or digits
+# that a person would hesitate about, and many appear in several rows.
 display.plot_hardest(n_images=8)
 
 # %%
@@ -56,7 +57,9 @@ display.plot_hardest(n_images=8)
 n = round(0.05 * len(y))
 for member, scores in enumerate(clf.sharpness_):
     top = np.argsort(-scores)[:n]
-    print(f"member {member}: {wrong[top].mean():.0%} of the sharpest {n} are wrong labels")
+    print(
+        f"member {member}: {wrong[top].mean():.0%} of the sharpest {n} are wrong labels"
+    )
 
 # %%
 # So with noisy labels the sharpness-aware sets hold the noise. SAM is known to learn wrong

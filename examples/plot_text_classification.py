@@ -21,7 +21,6 @@ from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
-from sklearn_sharpbalance.metrics import predictive_entropy
 
 # %%
 # Reviews that cannot be judged by their words
@@ -126,26 +125,31 @@ print("bag of words:", bag_of_words.score([texts[i] for i in test], y[test]))
 print("transformers:", ensemble.score(rows(X, test), y[test]))
 
 # %%
-# What the ensemble is unsure of
-# ------------------------------
-# Words that it never saw, or no word about the film at all, should leave the members
-# unsure. Their entropy says how much.
+# The same words in another order
+# -------------------------------
+# Both reviews of a pair hold the same words, so a bag of words must answer both alike.
+# The transformers tell them apart.
 
-questions = [
-    "the film was great and the cast was not dull",
-    "the cast was great and the film was not great",
-    "the film was purple and the cast was great",
-    "the cast was great and the music was bad",
+pairs = [
+    "the film was great and the cast was bad",
+    "the cast was great and the film was bad",
+    "the film was not dull while the music was funny",
+    "the music was dull while the film was not funny",
 ]
-tokens = tokenize(questions)
-proba = ensemble.predict_proba(tokens)[:, list(ensemble.classes_).index("like")]
-entropy = predictive_entropy(ensemble.member_predict_proba(tokens))
+likes = list(ensemble.classes_).index("like")
+members = ensemble.member_predict_proba(tokenize(pairs))[:, :, likes]
+bag = bag_of_words.predict_proba(pairs)[:, likes]
 
 figure, ax = plt.subplots(figsize=(7, 2.6), layout="constrained")
-ax.barh(questions, proba, color=plt.cm.viridis(entropy / np.log(2)))
+places = np.arange(len(pairs))
+ax.barh(places, bag, height=0.6, color="lightgrey", label="bag of words")
+for i, proba in enumerate(members):
+    ax.plot(proba, places + 0.15 * (i - 1), "o", label=f"transformer {i}")
 ax.axvline(0.5, color="grey", linestyle="--")
-ax.set(xlim=(0, 1), xlabel='probability of "like"; brighter bars are less sure')
+ax.set_yticks(places, pairs)
+ax.set(xlim=(-0.02, 1.02), xlabel='probability of "like"')
 ax.invert_yaxis()
+figure.legend(loc="outside upper center", ncols=4, fontsize="small")
 
 # %%
 # A Hugging Face model, the same way

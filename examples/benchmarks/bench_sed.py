@@ -52,7 +52,7 @@ def pair_term(n_members, n_drawn, n_classes=10):
 
     def call():
         leaf = logits.detach().requires_grad_()
-        chosen = leaf if n_drawn == n_members else leaf[drawn]
+        chosen = torch.stack([leaf[member] for member in drawn])
         with torch.no_grad():
             mean = leaf.mean(0)
         sed_term(chosen, mean, y, weight).backward()

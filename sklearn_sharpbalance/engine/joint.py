@@ -3,6 +3,7 @@
 from copy import copy
 from dataclasses import replace
 
+import torch
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.base import EngineChoice
@@ -49,7 +50,11 @@ class StackedTeam(Team):
         network = self.network
         if len(members) < len(self):
             network = copy(network)
-            network.params = {k: v[members] for k, v in network.params.items()}
+            chosen = torch.tensor(members, device=self.device)
+            network.params = {
+                key: weight.index_select(0, chosen)
+                for key, weight in network.params.items()
+            }
         return self._forward(network, x, len(members))
 
     def _forward(self, network, x, n_members):

@@ -93,9 +93,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
-    n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        If X had names.
     estimators_ : list of NeuralNetClassifier
         The fitted members, each with the trunk if there is one.
     heads_ : list of NeuralNetClassifier
@@ -126,6 +123,10 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     mean. Steps follow M times this gradient: each member descends its own loss, and a
     learning rate means what it means in a deep ensemble. All members see the same
     batches. Unlabelled samples do not enter running BatchNorm statistics.
+
+    The pair loss outweighs the labels, easy samples included, once the loss of a batch
+    falls below about the root of half of :math:`\lambda`. Where members become unsure
+    of easy samples, lower ``diversity_weight``.
 
     References
     ----------
@@ -247,10 +248,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     def _train(self, job, aggregation):
         members, n_epochs = self._first_members(job), job.settings.n_epochs
         monitor = FitMonitor(self, len(members), 1, n_epochs, self.verbose)
-        with (
-            monitor.fit(),
-            monitor.segment(Segment("joint", 0, n_epochs)) as on_epoch,
-        ):
+        segment = Segment("joint", 0, n_epochs)
+        with monitor.fit(), monitor.segment(segment) as on_epoch:
             members, self.engine_ = run_joint(job, members, on_epoch)
         self.classes_, self.input_format_ = job.classes, job.input_format
         self.net_, self.trunk_ = job.net, job.trunk

@@ -217,7 +217,8 @@ def joint_loss(team, batch, objective):
     if objective.unlabeled:
         drawn = team.unlabeled(batch.unlabeled, batch.drawn)  # (K, B', C)
     else:
-        drawn = logits if len(batch.drawn) == len(logits) else logits[batch.drawn]
+        # Not by a list of indices, which would have to travel to the device.
+        drawn = torch.stack([logits[member] for member in batch.drawn])
     with torch.no_grad():
         mean_logits = logits.mean(0)  # (B, C)
     return own, DIVERSITY_LOSSES[objective.loss].term(drawn, batch, mean_logits)

@@ -1,6 +1,7 @@
 """From what the user passed as ``estimator`` to a skorch net ready for members."""
 
 import inspect
+import math
 from collections.abc import Mapping
 
 import torch
@@ -92,8 +93,8 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
 def _fill_sizes(net, input_shape, n_classes):
     """Give the module the sizes its signature names and the user left open."""
     known = {"n_classes": n_classes}
-    if input_shape is not None and len(input_shape) == 1:
-        known["n_features"] = input_shape[0]
+    if input_shape is not None:
+        known["n_features"] = math.prod(input_shape)  # MLPs flatten pictures
     if input_shape is not None and len(input_shape) == 3:
         known["in_channels"] = input_shape[0]
     try:

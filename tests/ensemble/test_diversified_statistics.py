@@ -7,8 +7,8 @@ their confidence nor their diversity gives these samples away. Members that are 
 to disagree differ there.
 
 (Where it contradicts at its usual strength, every ensemble wavers. There the diversity
-score of A2D is the better one too, but not that of SED, which also sets members apart on
-easy samples.)
+score of A2D is the better one too, but not that of SED, which sets members apart on
+easy samples as well.)
 """
 
 import numpy as np
