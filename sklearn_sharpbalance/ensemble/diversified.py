@@ -52,14 +52,12 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         for all members; only a head per member is trained. It sees X as it is, in
         evaluation mode. A module is copied and keeps its weights. Without
         ``train_transform`` every sample passes it once.
-    max_epochs : int or None, default=None
-        None is 50, or the setting of a configured net.
+    max_epochs, batch_size : int or None, default=None
+        None is 50 and 128, or the setting of a configured net.
     lr : float or None, default=None
         Learning rate; None is 0.003, or the setting of a configured net.
     lr_schedule : {"cosine", "steps", "one_cycle", "constant"} or callable, default=None
         As in :class:`SharpBalanceEnsembleClassifier`.
-    batch_size : int or None, default=None
-        None is 128, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
         None is AdamW, or the setting of a configured net.
         Prefer optimizers that adapt their steps: the pair loss of "sed" weighs the
@@ -76,17 +74,11 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     class_weight : dict, "balanced" or None, default=None
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
-    device : str, default="auto"
-        "auto" takes CUDA where there is one.
-    precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
-        Of forward and backward passes; weights are float32.
+    device, precision, random_state, verbose
+        As in :class:`SharpBalanceEnsembleClassifier`.
     callbacks : list or None, default=None
         skorch callbacks for each member that listen to epochs. Members stop together,
         once each has been asked to.
-    random_state : int, RandomState instance or None, default=None
-        The one source of randomness; the global RNG is neither used nor changed.
-    verbose : int, default=0
-        1 shows progress bars, 2 prints every epoch.
     **nested
         ``estimator__...`` and ``aggregation__...`` reach inside the parts.
 
