@@ -5,6 +5,7 @@ from sklearn_sharpbalance.ensemble import (
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
+from sklearn_sharpbalance.ensemble.persistence import load
 from sklearn_sharpbalance.networks import (
     MLP,
     ResNet18,
@@ -22,4 +23,5 @@ __all__ = [
     "SharpBalanceEnsembleClassifier",
     "SmallCNN",
     "WideResNet",
+    "load",
 ]

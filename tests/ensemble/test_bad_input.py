@@ -498,6 +498,7 @@ BAD = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(case):
     call, error, message = BAD[case]
