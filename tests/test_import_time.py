@@ -1,9 +1,9 @@
 """What ``import sklearn_sharpbalance`` costs beside torch, scikit-learn and skorch."""
 
 import json
+import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,31 +22,40 @@ MOST_SECONDS = 0.3
 HEAVY = ["torchvision", "matplotlib", "dask", "distributed", "pandas", "polars", "onnx"]
 
 
-@cache
-def measure(run):
-    """Seconds, and the modules that were not there before."""
+@pytest.fixture(scope="module")
+def measure(tmp_path_factory):
+    """Seconds of a second import, and the modules that were not there before.
+
+    The first import compiles the files, as it does once after every installation;
+    the bytecode has a folder of its own, since some environments forbid writing it.
+    """
     root = Path(__file__).parent.parent  # found also where it is not installed
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=root,
+    environment = dict(
+        os.environ, PYTHONPYCACHEPREFIX=str(tmp_path_factory.mktemp("pyc"))
     )
-    seconds, modules = json.loads(done.stdout)
-    return seconds, modules
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def once():
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=root,
+            env=environment,
+        )
+        return json.loads(done.stdout)
+
+    once()
+    return once()
 
 
-def test_the_import_is_short():
-    """Best of three: the first run may have to compile files or to read a cold disk."""
-    runs = []
-    while len(runs) < 3 and min(runs, default=1e9) > MOST_SECONDS:
-        runs.append(measure(len(runs))[0])
-    assert min(runs) <= MOST_SECONDS
+def test_the_import_is_short(measure):
+    assert measure[0] <= MOST_SECONDS
 
 
 @pytest.mark.parametrize("package", HEAVY)
-def test_heavy_packages_are_imported_where_they_are_used(package):
+def test_heavy_packages_are_imported_where_they_are_used(package, measure):
     """skorch itself imports pandas where it is installed; that is not our doing."""
-    _, modules = measure(0)
+    _, modules = measure
     assert not [name for name in modules if name.partition(".")[0] == package]
