@@ -1,292 +1,202 @@
-"""SharpBalance on real pictures: train, corrupt, measure, tabulate.
+"""SharpBalance held against its paper: train, corrupt, measure, tabulate.
 
-    python examples/benchmarks/reproduce.py RUN --data cifar10_jpeg.npz [--minutes 9]
+    python examples/benchmarks/reproduce.py digits
+    python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
 
-RUN is one of: headline, ablation, tradeoff, widths. ``--data`` takes an npz file, an
+Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU) and digits (on
+a CPU); their settings are in ``reproduce.toml``. ``--data`` takes an npz file, an
 ImageFolder, or torchvision's CIFAR-10 root. Every fit goes through the public
-estimator, writes checkpoints and shares warm-ups through ``memory``; a command that is
-out of time stops cleanly, and the same command goes on from there. Each finished
-ensemble is one record of ``results/reproduce_RUN.json``.
+estimators, writes checkpoints and shares warm-ups through ``memory``. A command that
+is out of time stops cleanly, and the same command goes on from there. Each trained
+ensemble is one record of ``results/reproduce_RUN.json``; a table and figures stand
+beside it. ``--jobs`` works on several seeds at once, which fills a GPU that narrow
+networks leave idle.
 """
 
 import argparse
 import json
+import os
+import re
 import signal
 import sys
 import time
+import tomllib
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
-import numpy as np
 from _machine import RESULTS, machine
+from _reproduce_measure import measure, prepare
+from _reproduce_methods import RUNS
+from _reproduce_report import write_report
 
-from sklearn_sharpbalance import (
-    DeepEnsembleClassifier,
-    ResNet18,
-    SharpBalanceEnsembleClassifier,
-    metrics,
-)
-from sklearn_sharpbalance.corruption import iter_corruptions
-from sklearn_sharpbalance.datasets import load_images
-
-RULES = (
-    "sharpbalance",
-    "reference_boost",
-    "reference_union",
-    "random",
-    "same",
-    "all",
-    "none",
-)
-SEEDS = (13, 113, 43)  # one for each of the paper's three seed sets
-DEFAULTS = {
-    "headline": {"width": 64, "epochs": 200, "rho": 0.2, "seeds": 1},
-    "ablation": {"width": 16, "epochs": 60, "rho": 0.1, "seeds": 3},
-    "tradeoff": {"width": 16, "epochs": 60, "rho": None, "seeds": 1},
-    "widths": {"width": None, "epochs": 60, "rho": None, "seeds": 1},
-}
+SEEDS = (13, 113, 43, 17, 117, 59, 27, 127, 223, 7)  # the first nine are the paper's
+CONFIG = Path(__file__).with_suffix(".toml")
+OUT_OF_TIME = 3
 
 
-def recipe(options, seed, **changes):
-    """Parameters of the paper's recipe, with changes."""
-    return {
-        "estimator": ResNet18,
-        "estimator__module__width": options.width,
-        "n_estimators": options.members,
-        "max_epochs": options.epochs,
-        "lr": 0.1,
-        "lr_schedule": "steps",
-        "batch_size": 128,
-        "train_transform": "crop_flip",
-        "random_state": seed,
-        "memory": str(Path(options.work) / "memory"),
-        "checkpoint_every": 20,
-        **changes,
-    }
+def run_seed(options, seed):
+    """Train and measure every method of a seed that has no record yet."""
+    task = prepare(options)(seed)
+    path = records_path(options, seed)
+    records = json.loads(path.read_text()) if path.exists() else []
+    done = {(record["group"], record["method"]) for record in records}
+    for group, method, clf in RUNS[options.run](options, seed):
+        if (group, method) in done or not re.fullmatch(options.only, method):
+            continue
+        start = time.perf_counter()
+        fit(clf, task, options, f"{group}_{method}_{seed}")
+        seconds = time.perf_counter() - start
+        record = {"group": group, "method": method, "seed": seed}
+        record |= measure(clf, task, options.sharpness_batches)
+        record["fit_seconds"] = seconds
+        record["measure_seconds"] = time.perf_counter() - start - seconds
+        records.append(record)
+        save(path, records)
+        shown = ("group", "method", "seed", "accuracy", "corrupted_accuracy", "der")
+        print({k: record[k] for k in (*shown, "fit_seconds")}, flush=True)
 
 
-def flat(options, seed, **changes):
-    """A SharpBalance estimator by the recipe."""
-    settings = {"rho": options.rho, "flat_ratio": options.flat_ratio}
-    return SharpBalanceEnsembleClassifier(
-        **recipe(options, seed, **{**settings, **changes})
-    )
+def fit(clf, task, options, name):
+    """On pictures, with checkpoints and shared warm-ups; digits take a second."""
+    if options.run != "digits":
+        work = Path(options.work)
+        folder = work / options.run / name.replace(" ", "_").replace(",", "")
+        clf.set_params(
+            checkpoint_dir=str(folder),
+            checkpoint_every=options.checkpoint_every,
+            memory=str(work / "memory"),
+        )
+    clf.fit(task.X, task.y)
 
 
-def headline(options, seed):
-    """Deep ensemble, SAM and SharpBalance; the last two share their warm-up."""
-    yield "deep ensemble", DeepEnsembleClassifier(**recipe(options, seed))
-    yield "SAM", flat(options, seed, selection="all")
-    yield "sharpbalance", flat(options, seed)
+def records_path(options, seed):
+    """Where the process of a seed keeps its records until all are put together."""
+    return Path(options.work) / "records" / f"{options.run}_{seed}.json"
 
 
-def ablation(options, seed):
-    """Every selection rule from one warm-up, warm-ups, and equal gradient cost."""
-    for rule in RULES:
-        yield rule, flat(options, seed, selection=rule)
-    for rule in ("sharpbalance", "reference_boost"):
-        yield f"{rule}, SGD warm-up", flat(options, seed, selection=rule, warmup="sgd")
-    for share in (0.75, 0.875):
-        yield f"sharpbalance, T_d {share}", flat(options, seed, warmup_epochs=share)
-    deep = recipe(options, seed)
-    yield "deep ensemble", DeepEnsembleClassifier(**deep)
-    longer = deep | {"max_epochs": round(1.83 * options.epochs)}
-    yield "deep ensemble, cost of sharpbalance", DeepEnsembleClassifier(**longer)
-    more = deep | {"n_estimators": round(1.83 * options.members)}
-    yield "deep ensemble, members for the cost", DeepEnsembleClassifier(**more)
+def result_path(options):
+    return Path(options.out) / f"reproduce_{options.run}.json"
 
 
-def tradeoff(options, seed):
-    """SAM ensembles and SharpBalance over rho."""
-    for rho in (0.01, 0.02, 0.05, 0.1, 0.2, 0.4):
-        yield f"SAM rho {rho}", flat(options, seed, selection="all", rho=rho)
-        yield f"sharpbalance rho {rho}", flat(options, seed, rho=rho)
+def take_up(options, settings):
+    """Go on from an earlier result, if it is one of the same settings."""
+    path = result_path(options)
+    if not path.exists():
+        return 0.0
+    result = json.loads(path.read_text())
+    if result["settings"] != settings:
+        sys.exit(
+            f"{path} was made with {result['settings']}, not with {settings}. "
+            "Move it away, or pass another --out."
+        )
+    for seed in {record["seed"] for record in result["records"]}:
+        if not records_path(options, seed).exists():
+            rows = [record for record in result["records"] if record["seed"] == seed]
+            save(records_path(options, seed), rows)
+    return result["minutes"]
 
 
-def widths(options, seed):
-    """SAM ensembles over width and rho."""
-    for width in (8, 16, 32, 64):
-        for rho in (0.02, 0.1, 0.4):
-            changes = {"estimator__module__width": width, "rho": rho}
-            name = f"SAM width {width} rho {rho}"
-            yield name, flat(options, seed, selection="all", **changes)
-
-
-RUNS = {f.__name__: f for f in (headline, ablation, tradeoff, widths)}
-
-
-def read_data(path):
-    """Training and test pictures with labels."""
-    path = Path(path)
-    if path.suffix == ".npz":
-        name = "npz"
-    elif (path / "cifar-10-batches-py").exists():
-        name = "cifar10"
-    else:
-        name = "imagefolder"
-    train, test = (load_images(name, path, split=s) for s in ("train", "test"))
-    return train.images, train.labels, test.images, test.labels
-
-
-class Evaluation:
-    """Measures ensembles on clean and corrupted test pictures, drawn up once."""
-
-    def __init__(self, X, y, n_corrupted):
-        self.X, self.y = X, y
-        few = slice(0, n_corrupted)
-        self.corrupted = list(iter_corruptions(X[few], random_state=0, n_jobs=-1))
-        self.few = y[few]
-
-    def __call__(self, clf):
-        codes = np.searchsorted(clf.classes_, self.y)
-        member_probas, proba = both(clf, self.X)
-        return {
-            "member_accuracy": float((member_probas.argmax(-1) == codes).mean()),
-            "accuracy": float((proba.argmax(-1) == codes).mean()),
-            "nll": metrics.negative_log_likelihood(codes, proba),
-            "ece": metrics.expected_calibration_error(codes, proba),
-            "der": metrics.disagreement_error_ratio(codes, member_probas),
-            "variance": metrics.variance_diversity(member_probas),
-            "kl": metrics.kl_diversity(member_probas),
-            "eir": metrics.ensemble_improvement_rate(
-                codes, member_probas, ensemble_proba=proba
-            ),
-            "sharpness": float(
-                metrics.adaptive_sharpness(clf, self.X, self.y, random_state=0)
-            ),
-            **self.on_corruptions(clf),
-        }
-
-    def on_corruptions(self, clf):
-        """Accuracy of members and ensemble by kind and severity."""
-        codes = np.searchsorted(clf.classes_, self.few)
-        table = {}
-        for kind, severity, images in self.corrupted:
-            member_probas, proba = both(clf, images)
-            table.setdefault(kind, {})[severity] = (
-                float((member_probas.argmax(-1) == codes).mean()),
-                float((proba.argmax(-1) == codes).mean()),
-            )
-        values = np.array([list(rows.values()) for rows in table.values()])  # (K, 5, 2)
-        return {
-            "member_corrupted_accuracy": float(values[..., 0].mean()),
-            "corrupted_accuracy": float(values[..., 1].mean()),
-            "corrupted_by_severity": values[..., 1].mean(axis=0).tolist(),
-            "corrupted": table,
-        }
-
-
-def both(clf, X):
-    """Probabilities of the members and of the ensemble from one pass."""
-    from scipy.special import softmax
-
-    logits = clf.member_decision_function(X).astype(np.float64)
-    return softmax(logits, axis=-1), clf.aggregation_.combine(logits)
-
-
-def run_jobs(options, data):
-    """Fit and measure what has no record yet; returns whether all is done."""
-    X, y, X_test, y_test = data
-    path = Path(options.out) / f"reproduce_{options.run}.json"
-    records = json.loads(path.read_text())["records"] if path.exists() else []
-    done = {(r["method"], r["seed"]) for r in records}
-    evaluation = None
-    for seed in SEEDS[: options.seeds]:
-        for method, clf in RUNS[options.run](options, seed):
-            if (method, seed) in done:
-                continue
-            evaluation = evaluation or Evaluation(X_test, y_test, options.corrupted)
-            folder = (
-                Path(options.work) / options.run / f"{method}_{seed}".replace(" ", "_")
-            )
-            start = time.perf_counter()
-            clf.set_params(checkpoint_dir=str(folder)).fit(X, y)
-            fitted = time.perf_counter() - start
-            record = {"method": method, "seed": seed, **evaluation(clf)}
-            record["sam_share"] = float(clf.sam_masks_.mean())
-            record["epoch_seconds"] = sum(r["dur"] for r in clf.history_[0])
-            record["fit_seconds"] = fitted
-            record["engine"] = clf.engine_.name
-            records.append(record)
-            write(path, options, records)
-            print_record(record)
-
-
-def write(path, options, records):
-    """All records so far, with machine and settings."""
+def save(path, records):
+    """All or nothing: a run may be killed at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    settings = {
-        k: v for k, v in vars(options).items() if k not in ("out", "work", "data")
-    }
-    result = {"machine": machine(), "settings": settings, "records": records}
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(records))
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(records, indent=1) + "\n")
+    os.replace(partial, path)
 
 
-def markdown(records):
-    """One row per method: mean over seeds, and the spread where there are several."""
-    columns = {
-        "member_accuracy": 100,
-        "accuracy": 100,
-        "member_corrupted_accuracy": 100,
-        "corrupted_accuracy": 100,
-        "nll": 1,
-        "ece": 1,
-        "der": 1,
-        "eir": 1,
-        "sharpness": 1,
-        "sam_share": 1,
-    }
-    lines = ["| method | seeds | " + " | ".join(columns) + " |"]
-    lines.append("|---" * (len(columns) + 2) + "|")
-    for method in dict.fromkeys(r["method"] for r in records):
-        rows = [r for r in records if r["method"] == method]
-        cells = []
-        for name, scale in columns.items():
-            values = scale * np.array([r[name] for r in rows])
-            digits = 2 if scale == 100 else 4
-            spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
-            cells.append(f"{values.mean():.{digits}f}{spread}")
-        lines.append(f"| {method} | {len(rows)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+def worker(options, seed, deadline):
+    """One seed; says whether it was finished in time."""
+    import torch
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.jobs))
+    stop_at(deadline)
+    try:
+        run_seed(options, seed)
+    except KeyboardInterrupt:
+        return False
+    return True
 
 
-def print_record(record):
-    shown = ("method", "seed", "member_accuracy", "accuracy", "corrupted_accuracy")
-    print({k: record[k] for k in (*shown, "der", "fit_seconds")}, flush=True)
+def stop_at(deadline):
+    """Raise KeyboardInterrupt, which leaves a valid checkpoint, when time is up."""
+
+    def out_of_time(*_):
+        raise KeyboardInterrupt
+
+    if deadline is not None:
+        signal.signal(signal.SIGALRM, out_of_time)
+        signal.setitimer(signal.ITIMER_REAL, max(deadline - time.time(), 0.1))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def run_all(options, seeds):
+    """Every seed, ``options.jobs`` at a time; says whether all were finished."""
+    deadline = None if options.minutes is None else time.time() + 60 * options.minutes
+    if options.jobs == 1:
+        return all(worker(options, seed, deadline) for seed in seeds)
+    # A process for each seed: CUDA graphs of two threads must not be captured at once.
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        waiting = [pool.submit(worker, options, seed, deadline) for seed in seeds]
+        return all([future.result() for future in waiting])
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", choices=RUNS)
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--data", help="pictures; digits need none")
     parser.add_argument("--out", default=str(RESULTS))
     parser.add_argument("--work", default="reproduce_work", help="checkpoints, cache")
-    parser.add_argument("--minutes", type=float, default=None)
+    parser.add_argument("--minutes", type=float, help="stop and keep what there is")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
+    parser.add_argument("--only", default=".*", help="methods, as a regular expression")
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--width", type=int)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--rho", type=float)
-    parser.add_argument("--flat-ratio", type=float, default=0.4)
+    parser.add_argument("--flat-ratio", type=float)
     parser.add_argument("--images", type=int, help="train on the first so many only")
-    parser.add_argument("--corrupted", type=int, default=10_000)
+    parser.add_argument("--corrupted", type=int)
+    parser.add_argument("--sharpness-batches", type=int)
+    parser.add_argument("--checkpoint-every", type=int, default=50)
+    parser.add_argument("--config", default=str(CONFIG))
     options = parser.parse_args()
-    for name, value in DEFAULTS[options.run].items():
+    settings = tomllib.loads(Path(options.config).read_text())[options.run]
+    for name, value in settings.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    if options.minutes is not None:
+    if options.run != "digits" and options.data is None:
+        parser.error(f"{options.run} needs --data: an npz file, a folder of pictures")
+    return options
 
-        def out_of_time(*_):
-            raise KeyboardInterrupt
 
-        signal.signal(signal.SIGALRM, out_of_time)
-        signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
-    X, y, X_test, y_test = read_data(options.data)
-    try:
-        run_jobs(options, (X[: options.images], y[: options.images], X_test, y_test))
-    except KeyboardInterrupt:
+def main():
+    options = parse()
+    start = time.time()
+    seeds = SEEDS[: options.seeds]
+    hidden = ("out", "work", "data", "config", "minutes", "jobs", "only")
+    settings = {k: v for k, v in vars(options).items() if k not in hidden}
+    del settings["checkpoint_every"]
+    minutes = take_up(options, settings)
+    prepare(options)  # draws the corrupted copies before there are several workers
+    complete = run_all(options, seeds)
+    paths = [records_path(options, seed) for seed in seeds]
+    found = [json.loads(path.read_text()) for path in paths if path.exists()]
+    result = {
+        "machine": machine(),
+        "settings": settings,
+        "jobs": options.jobs,
+        "minutes": minutes + (time.time() - start) / 60,
+        "complete": complete,
+        "records": [record for records in found for record in records],
+    }
+    save(result_path(options), result)
+    write_report(result_path(options), result)
+    if not complete:
         print("Out of time; the same command goes on from the last checkpoint.")
-        sys.exit(3)
+        sys.exit(OUT_OF_TIME)
 
 
 if __name__ == "__main__":

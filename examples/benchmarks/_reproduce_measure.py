@@ -1,0 +1,135 @@
+"""Data of a run, its corrupted copies, and the record of a fitted ensemble."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance.corruption import iter_corruptions
+from sklearn_sharpbalance.datasets import load_images
+from sklearn_sharpbalance.evaluation import evaluate, gradient_passes
+
+__all__ = ["Task", "measure", "prepare"]
+
+DIGITS_TRAIN_SHARE = 0.2  # so that there is something left to get wrong
+
+
+class Task(NamedTuple):
+    """Samples of one seed; corrupted test sets by (kind, severity)."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    corrupted: dict
+
+
+def prepare(options):
+    """Pictures with all corrupted copies of the test set on disk, drawn only once.
+
+    Returns a function from a seed to its Task. Workers map the files into memory.
+    """
+    if options.run == "digits":
+        images, labels = digits()
+        kept = images
+    else:
+        train, test = (read(options.data, split) for split in ("train", "test"))
+        images, labels = (part[: options.images] for part in train)
+        kept = test[0][: options.corrupted]
+    names, path = draw(kept, Path(options.work))
+
+    def task(seed):
+        copies = dict(zip(names, np.load(path, mmap_mode="r")))
+        if options.run != "digits":
+            few = test[1][: len(kept)]
+            sets = {name: (pictures, few) for name, pictures in copies.items()}
+            return Task(images, labels, *test, sets)
+        learn, rest = train_test_split(
+            np.arange(len(labels)),
+            train_size=DIGITS_TRAIN_SHARE,
+            stratify=labels,
+            random_state=seed,
+        )
+        few = rest[: options.corrupted]
+        sets = {name: (copy[few], labels[few]) for name, copy in copies.items()}
+        return Task(images[learn], labels[learn], images[rest], labels[rest], sets)
+
+    return task
+
+
+def digits():
+    """The 1797 pictures of 8 x 8, as bytes."""
+    images, labels = load_digits(return_X_y=True)
+    return (images.reshape(-1, 8, 8) * (255 / 16)).round().astype(np.uint8), labels
+
+
+def read(path, split):
+    """Pictures and labels from an npz file, torchvision's root or an ImageFolder."""
+    path = Path(path)
+    if path.suffix == ".npz":
+        name = "npz"
+    elif (path / "cifar-10-batches-py").exists():
+        name = "cifar10"
+    else:
+        name = "imagefolder"
+    found = load_images(name, path, split=split)
+    return found.images, found.labels
+
+
+def draw(images, folder):
+    """Names of all 75 corrupted copies, and the file that holds them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"corrupted_{'x'.join(map(str, images.shape))}.npy"
+    partial = path.with_suffix(".partial.npy")
+    names, copies = [], None
+    if path.exists():  # names in the order in which they were drawn
+        few = iter_corruptions(images[:1], random_state=0)
+        return [(kind, severity) for kind, severity, _ in few], path
+    for kind, severity, copy in iter_corruptions(images, random_state=0, n_jobs=-1):
+        if copies is None:
+            shape = (75, *copy.shape)
+            copies = np.lib.format.open_memmap(partial, "w+", np.uint8, shape)
+        copies[len(names)] = copy
+        names.append((kind, severity))
+    copies.flush()
+    partial.rename(path)
+    return names, path
+
+
+def measure(clf, task, n_batches):
+    """Numbers about a fitted ensemble, as one flat dictionary."""
+    report = evaluate(
+        {"it": clf},
+        task.X_test,
+        task.y_test,
+        corruptions=task.corrupted,
+        sharpness={"n_batches": n_batches},
+        X_train=task.X,
+        y_train=task.y,
+        n_bootstrap=0,
+    )
+    record = {}
+    rows = zip(*(report[c] for c in ("metric", "part", "detail", "mean")))
+    for metric, part, detail, value in rows:
+        name = "_".join(filter(None, (detail.replace(" ", "_"), metric)))
+        of_members = part == "members" and metric != "sharpness"
+        record[f"member_{name}" if of_members else name] = float(value)
+    codes = np.searchsorted(clf.classes_, task.y_test)
+    logits = clf.member_decision_function(task.X_test)
+    record |= {
+        "nll_after_temperature": metrics.nll_after_temperature(codes, logits.mean(0)),
+        "by_members": [
+            float((logits[:m].mean(0).argmax(-1) == codes).mean())
+            for m in range(1, len(logits) + 1)
+        ],
+        "passes": gradient_passes(clf),
+        "epochs": len(clf.history_[0]),
+        "epoch_seconds": sum(row["dur"] for row in clf.history_[0]),
+        "engine": clf.engine_.name,
+    }
+    if hasattr(clf, "sam_masks_"):
+        record["sam_share"] = float(clf.sam_masks_.mean())
+    return record

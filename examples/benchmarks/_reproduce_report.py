@@ -1,0 +1,171 @@
+"""Tables and figures from the records of a reproduction."""
+
+import numpy as np
+from _reproduce_methods import BASELINE
+from scipy import stats
+
+__all__ = ["differences", "markdown", "write_report"]
+
+COLUMNS = {  # name in the records: (heading, factor, digits)
+    "member_accuracy": ("member", 100, 2),
+    "accuracy": ("ensemble", 100, 2),
+    "member_corrupted_accuracy": ("member -C", 100, 2),
+    "corrupted_accuracy": ("ensemble -C", 100, 2),
+    "nll": ("NLL", 1, 3),
+    "ece": ("ECE", 1, 3),
+    "der": ("DER", 1, 3),
+    "variance": ("variance", 1, 4),
+    "kl": ("KL", 1, 3),
+    "eir": ("EIR", 1, 3),
+    "sharpness": ("sharpness", 1, 3),
+}
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+
+
+def write_report(path, result):
+    """``path`` names the result; the table and the figure get its name too."""
+    records = result["records"]
+    if not records:
+        return
+    path.with_suffix(".md").write_text(markdown(records))
+    print(markdown(records))
+    figure = draw(records)
+    figure.savefig(path.with_suffix(".png"), dpi=110)
+
+
+def groups(records):
+    return list(dict.fromkeys(record["group"] for record in records))
+
+
+def by_method(records, group):
+    """{method: {seed: record}} in the order of training."""
+    table = {}
+    for record in records:
+        if record["group"] == group:
+            table.setdefault(record["method"], {})[record["seed"]] = record
+    return table
+
+
+def differences(methods, method, metric, confidence=0.95):
+    """Mean paired difference to the deep ensemble, and half of its interval.
+
+    The interval is Student's over the seeds that both have; nan for a single one.
+    """
+    both = sorted(methods[method].keys() & methods.get(BASELINE, {}).keys())
+    values = np.array(
+        [methods[method][s][metric] - methods[BASELINE][s][metric] for s in both]
+    )
+    if len(values) == 0:
+        return np.nan, np.nan
+    if len(values) == 1:
+        return float(values[0]), np.nan
+    spread = values.std(ddof=1) / np.sqrt(len(values))
+    return values.mean(), stats.t.ppf((1 + confidence) / 2, len(values) - 1) * spread
+
+
+def markdown(records):
+    """One table a group: mean over seeds with its standard deviation."""
+    parts = []
+    for group in groups(records):
+        methods = by_method(records, group)
+        has_baseline = BASELINE in methods
+        head = ["method", "seeds", "passes", *(c[0] for c in COLUMNS.values())]
+        if has_baseline:
+            head.append("-C against deep ensemble")
+        lines = [f"**{group}**", "", row(head), "|---" * len(head) + "|"]
+        for method, runs in methods.items():
+            cells = [method, str(len(runs)), f"{mean(runs, 'passes'):.0f}"]
+            cells += [cell(runs, name) for name in COLUMNS]
+            if has_baseline:
+                cells.append(against(methods, method))
+            lines.append(row(cells))
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def row(cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def mean(runs, name):
+    return float(np.mean([record[name] for record in runs.values()]))
+
+
+def cell(runs, name):
+    _, factor, digits = COLUMNS[name]
+    values = factor * np.array([record[name] for record in runs.values()])
+    text = f"{values.mean():.{digits}f}"
+    return text + (f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else "")
+
+
+def against(methods, method):
+    if method == BASELINE:
+        return ""
+    difference, half = differences(methods, method, "corrupted_accuracy")
+    text = f"{100 * difference:+.2f}"
+    return text if np.isnan(half) else text + f" ± {100 * half:.2f}"
+
+
+def draw(records):
+    """Differences to the deep ensemble where there is one, else the trade-off."""
+    tables = {group: by_method(records, group) for group in groups(records)}
+    compared = {g: t for g, t in tables.items() if BASELINE in t and len(t) > 1}
+    return draw_differences(compared) if compared else cloud(records)
+
+
+def draw_differences(tables):
+    """A panel for each group: clean and corrupted accuracy against the baseline."""
+    from matplotlib.figure import Figure
+
+    rows = max(len(methods) for methods in tables.values())
+    figure = Figure(
+        figsize=(5.6 * len(tables), 1.4 + 0.32 * rows), layout="constrained"
+    )
+    axes = figure.subplots(1, len(tables), squeeze=False)[0]
+    for ax, (group, methods) in zip(axes, tables.items()):
+        names = [name for name in methods if name != BASELINE]
+        names.sort(key=lambda n: -differences(methods, n, "corrupted_accuracy")[0])
+        ax.axvline(0, color="0.5", lw=1)
+        for metric, label, color, shift in (
+            ("accuracy", "clean", BLUE, -0.15),
+            ("corrupted_accuracy", "corrupted", ORANGE, 0.15),
+        ):
+            pairs = np.array([differences(methods, n, metric) for n in names]) * 100
+            at = np.arange(len(names)) + shift
+            ax.errorbar(
+                *(pairs[:, 0], at),
+                xerr=np.nan_to_num(pairs[:, 1]),
+                fmt="o",
+                ms=4,
+                color=color,
+                elinewidth=1.2,
+                label=label,
+            )
+        ax.set_yticks(np.arange(len(names)), names)
+        ax.invert_yaxis()
+        ax.set_title(group)
+        ax.set_xlabel("Accuracy minus that of a deep ensemble, in points")
+        ax.grid(axis="x", color="0.9")
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, loc="lower left")
+    return figure
+
+
+def cloud(records):
+    """Sharpness against diversity, a point for each ensemble, coloured by EIR."""
+    from matplotlib.figure import Figure
+
+    from sklearn_sharpbalance.plotting import TradeoffDisplay
+
+    kinds = groups(records)
+    figure = Figure(figsize=(5.2 * len(kinds), 4.2), layout="constrained")
+    for ax, group in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds):
+        chosen = [record for record in records if record["group"] == group]
+        TradeoffDisplay(
+            [record["sharpness"] for record in chosen],
+            [record["der"] for record in chosen],
+            color=[record["eir"] for record in chosen],
+            labels=[record["method"].rpartition(", ")[2] for record in chosen],
+        ).plot(ax)
+        ax.set_title(group)
+    return figure

@@ -1,0 +1,130 @@
+"""The reproduction: what it trains, what it says, that it goes on where it stopped."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sklearn_sharpbalance.evaluation import gradient_passes
+
+BENCHMARKS = Path(__file__).parent.parent / "examples" / "benchmarks"
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """The modules beside the script, which are no package."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import _reproduce_methods as methods
+    import _reproduce_report as report
+
+    return methods, report
+
+
+def command(*arguments):
+    script = str(BENCHMARKS / "reproduce.py")
+    return subprocess.run(
+        [sys.executable, script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=BENCHMARKS.parent.parent,
+    )
+
+
+OPTIONS = argparse.Namespace(width=8, members=3, epochs=40, rho=0.1, flat_ratio=0.4)
+
+
+@pytest.mark.parametrize(
+    "run", ["headline", "ablation", "tradeoff", "widths", "sparsity", "digits"]
+)
+def test_every_method_has_a_name_of_its_own(run, pieces):
+    jobs = list(pieces[0].RUNS[run](OPTIONS, 13))
+    names = [(group, method) for group, method, _ in jobs]
+    assert len(names) == len(set(names)) > 2
+    assert all(clf.random_state == 13 for *_, clf in jobs)
+
+
+@pytest.mark.parametrize("run", ["ablation", "digits"])
+def test_equal_cost_is_equal(run, pieces):
+    jobs = list(pieces[0].RUNS[run](OPTIONS, 13))
+    passes = {m: gradient_passes(c) for group, m, c in jobs if group == "same cost"}
+    assert len(passes) > 10
+    np.testing.assert_allclose(
+        list(passes.values()), passes["deep ensemble"], rtol=0.04
+    )
+
+
+def test_differences_are_paired(pieces):
+    _, report = pieces
+    values = {"deep ensemble": [0.5, 0.7], "ours": [0.6, 0.84]}
+    records = [
+        {"group": "g", "method": method, "seed": seed, "corrupted_accuracy": value}
+        for method, row in values.items()
+        for seed, value in enumerate(row)
+    ]
+    methods = report.by_method(records, "g")
+    mean, half = report.differences(methods, "ours", "corrupted_accuracy")
+    assert mean == pytest.approx(0.12)
+    assert half == pytest.approx(
+        12.706 * 0.02, rel=1e-3
+    )  # t(0.975, 1) x 0.0283/sqrt(2)
+
+
+def test_digits_run_and_are_not_run_again(tmp_path):
+    small = ["digits", "--seeds", 1, "--epochs", 2, "--only", "deep ensemble|random"]
+    small += ["--sharpness-batches", 1, "--out", tmp_path, "--work", tmp_path / "work"]
+    first = command(*small)
+    assert first.returncode == 0, first.stderr
+    path = tmp_path / "reproduce_digits.json"
+    result = json.loads(path.read_text())
+    methods = [(r["group"], r["method"]) for r in result["records"]]
+    assert methods == [
+        ("same epochs", "random"),
+        ("same epochs", "deep ensemble"),
+        ("same cost", "deep ensemble"),
+    ]
+    assert len(result["records"][0]["by_members"]) == 3
+    assert path.with_suffix(".png").exists()
+    assert "| random | 1 |" in path.with_suffix(".md").read_text()
+
+    again = command(*small)
+    assert again.returncode == 0
+    assert "fit_seconds" not in again.stdout
+    assert json.loads(path.read_text())["records"] == result["records"]
+
+    other = command(*small, "--rho", 0.3)
+    assert other.returncode != 0
+    assert "Move it away" in other.stderr
+
+
+@pytest.mark.slow
+def test_pictures_go_on_where_time_ran_out(tmp_path):
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (400, 32, 32, 3), dtype=np.uint8)
+    labels = np.tile(np.arange(10), 40)
+    data = tmp_path / "pictures.npz"
+    np.savez(
+        data,
+        x_train=pictures[:300],
+        y_train=labels[:300],
+        x_test=pictures[300:],
+        y_test=labels[300:],
+    )
+    small = ["headline", "--data", data, "--width", 4, "--epochs", 4, "--corrupted", 10]
+    small += ["--sharpness-batches", 1, "--out", tmp_path, "--work", tmp_path / "work"]
+    stopped = command(*small, "--minutes", 0.25)
+    assert stopped.returncode == 3, stopped.stderr
+    finished = command(*small)
+    assert finished.returncode == 0, finished.stderr
+    records = json.loads((tmp_path / "reproduce_headline.json").read_text())["records"]
+    assert [r["method"] for r in records] == ["SAM", "sharpbalance", "deep ensemble"]
+
+
+def test_without_pictures_it_says_what_to_pass():
+    done = command("headline")
+    assert done.returncode == 2
+    assert "--data" in done.stderr
