@@ -89,7 +89,7 @@ def test_digits_run_and_are_not_run_again(tmp_path):
     ]
     assert len(result["records"][0]["by_members"]) == 3
     assert path.with_suffix(".png").exists()
-    assert "| random | 1 |" in path.with_suffix(".md").read_text()
+    assert "| random | " in path.with_suffix(".md").read_text()
 
     again = command(*small)
     assert again.returncode == 0

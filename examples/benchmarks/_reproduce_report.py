@@ -6,17 +6,14 @@ from scipy import stats
 
 __all__ = ["differences", "markdown", "write_report"]
 
-COLUMNS = {  # name in the records: (heading, factor, digits)
-    "member_accuracy": ("member", 100, 2),
-    "accuracy": ("ensemble", 100, 2),
-    "member_corrupted_accuracy": ("member -C", 100, 2),
-    "corrupted_accuracy": ("ensemble -C", 100, 2),
-    "nll": ("NLL", 1, 3),
-    "ece": ("ECE", 1, 3),
-    "der": ("DER", 1, 3),
-    "variance": ("variance", 1, 4),
-    "kl": ("KL", 1, 3),
-    "eir": ("EIR", 1, 3),
+# Heading: (name in the records, factor, digits)
+COLUMNS = {
+    "NLL": ("nll", 1, 3),
+    "ECE": ("ece", 1, 3),
+    "DER": ("der", 1, 2),
+    "variance": ("variance", 1, 3),
+    "KL": ("kl", 1, 2),
+    "EIR": ("eir", 1, 2),
     "sharpness": ("sharpness", 1, 3),
 }
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -64,23 +61,34 @@ def differences(methods, method, metric, confidence=0.95):
 
 
 def markdown(records):
-    """One table a group: mean over seeds with its standard deviation."""
+    """One table a group: members -> ensemble, with the spread over seeds."""
     parts = []
     for group in groups(records):
         methods = by_method(records, group)
-        has_baseline = BASELINE in methods
-        head = ["method", "seeds", "passes", *(c[0] for c in COLUMNS.values())]
-        if has_baseline:
-            head.append("-C against deep ensemble")
-        lines = [f"**{group}**", "", row(head), "|---" * len(head) + "|"]
+        head = ["method", "passes", "accuracy", "corrupted", "over deep ensemble"]
+        head += COLUMNS
+        lines = [
+            f"**{group}**, {count(methods)}",
+            "",
+            row(head),
+            "|---" * len(head) + "|",
+        ]
         for method, runs in methods.items():
-            cells = [method, str(len(runs)), f"{mean(runs, 'passes'):.0f}"]
-            cells += [cell(runs, name) for name in COLUMNS]
-            if has_baseline:
-                cells.append(against(methods, method))
+            cells = [method, f"{mean(runs, 'passes'):.0f}"]
+            cells += [gain(runs, "accuracy"), gain(runs, "corrupted_accuracy")]
+            cells.append(against(methods, method))
+            for name, factor, digits in COLUMNS.values():
+                cells.append(f"{factor * mean(runs, name):.{digits}f}")
             lines.append(row(cells))
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def count(methods):
+    """How many ensembles stand behind a row."""
+    numbers = sorted({len(runs) for runs in methods.values()})
+    text = " to ".join(dict.fromkeys((str(numbers[0]), str(numbers[-1]))))
+    return f"{text} ensemble{'s' if text != '1' else ''} a row"
 
 
 def row(cells):
@@ -91,15 +99,16 @@ def mean(runs, name):
     return float(np.mean([record[name] for record in runs.values()]))
 
 
-def cell(runs, name):
-    _, factor, digits = COLUMNS[name]
-    values = factor * np.array([record[name] for record in runs.values()])
-    text = f"{values.mean():.{digits}f}"
-    return text + (f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else "")
+def gain(runs, name):
+    """Members -> ensemble in percent; the spread is that of the ensemble."""
+    values = 100 * np.array([record[name] for record in runs.values()])
+    text = f"{100 * mean(runs, f'member_{name}'):.2f} → {values.mean():.2f}"
+    return text + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
 
 
 def against(methods, method):
-    if method == BASELINE:
+    """Corrupted accuracy over that of the deep ensemble, with its 95 % interval."""
+    if method == BASELINE or BASELINE not in methods:
         return ""
     difference, half = differences(methods, method, "corrupted_accuracy")
     text = f"{100 * difference:+.2f}"
@@ -144,10 +153,11 @@ def draw_differences(tables):
         ax.set_yticks(np.arange(len(names)), names)
         ax.invert_yaxis()
         ax.set_title(group)
-        ax.set_xlabel("Accuracy minus that of a deep ensemble, in points")
+        ax.set_xlabel("Points of accuracy over a deep ensemble")
         ax.grid(axis="x", color="0.9")
         ax.spines[["top", "right"]].set_visible(False)
-    axes[0].legend(frameon=False, loc="lower left")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 

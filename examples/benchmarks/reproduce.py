@@ -14,6 +14,7 @@ networks leave idle.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -61,7 +62,7 @@ def fit(clf, task, options, name):
     """On pictures, with checkpoints and shared warm-ups; digits take a second."""
     if options.run != "digits":
         work = Path(options.work)
-        folder = work / options.run / name.replace(" ", "_").replace(",", "")
+        folder = work / records_path(options, name).stem
         clf.set_params(
             checkpoint_dir=str(folder),
             checkpoint_every=options.checkpoint_every,
@@ -70,18 +71,28 @@ def fit(clf, task, options, name):
     clf.fit(task.X, task.y)
 
 
+def settings_of(options):
+    """What the numbers depend on."""
+    without = ("out", "work", "data", "config", "minutes", "jobs", "only", "seeds")
+    kept = {k: v for k, v in vars(options).items() if k not in without}
+    kept.pop("checkpoint_every")
+    return kept
+
+
 def records_path(options, seed):
     """Where the process of a seed keeps its records until all are put together."""
-    return Path(options.work) / "records" / f"{options.run}_{seed}.json"
+    text = json.dumps(settings_of(options), sort_keys=True).encode()
+    name = f"{options.run}_{hashlib.sha256(text).hexdigest()[:12]}_{seed}.json"
+    return Path(options.work) / "records" / name
 
 
 def result_path(options):
     return Path(options.out) / f"reproduce_{options.run}.json"
 
 
-def take_up(options, settings):
+def take_up(options):
     """Go on from an earlier result, if it is one of the same settings."""
-    path = result_path(options)
+    path, settings = result_path(options), settings_of(options)
     if not path.exists():
         return 0.0
     result = json.loads(path.read_text())
@@ -176,17 +187,14 @@ def main():
     options = parse()
     start = time.time()
     seeds = SEEDS[: options.seeds]
-    hidden = ("out", "work", "data", "config", "minutes", "jobs", "only")
-    settings = {k: v for k, v in vars(options).items() if k not in hidden}
-    del settings["checkpoint_every"]
-    minutes = take_up(options, settings)
+    minutes = take_up(options)
     prepare(options)  # draws the corrupted copies before there are several workers
     complete = run_all(options, seeds)
     paths = [records_path(options, seed) for seed in seeds]
     found = [json.loads(path.read_text()) for path in paths if path.exists()]
     result = {
         "machine": machine(),
-        "settings": settings,
+        "settings": settings_of(options),
         "jobs": options.jobs,
         "minutes": minutes + (time.time() - start) / 60,
         "complete": complete,
