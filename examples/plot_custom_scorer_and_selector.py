@@ -90,7 +90,7 @@ correlation = spearmanr(fisher, margin).statistic
 fig, ax = plt.subplots(figsize=(5.5, 4), layout="constrained")
 ax.scatter(fisher, margin, s=8, alpha=0.6)
 ax.set(xscale="log", yscale="log", xlabel="Fisher trace", ylabel="margin score")
-ax.set_title(f"First member, one point per sample (rank correlation {correlation:.2f})")
+ax.set_title(f"Samples seen by one member, rank correlation {correlation:.3f}")
 
 # %%
 # On well-fitted digits the two rank nearly alike: a sample with a small margin has a large

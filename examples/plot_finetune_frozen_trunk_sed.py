@@ -9,6 +9,8 @@ agree as if they knew. Scalable Ensemble Diversification (SED) makes them pay fo
 agreeing on hard samples, and their disagreement becomes a detector of foreign pictures.
 """
 
+import os
+
 import numpy as np
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits
@@ -34,12 +36,14 @@ from sklearn_sharpbalance.metrics import (
 # trunk is that network without its last layer. It sees pictures as they are, so it
 # brings the standardisation along that it was trained with.
 
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+
 X, y = load_digits(return_X_y=True)
 X = X.reshape(-1, 1, 8, 8).astype(np.float32)
 elsewhere = y <= 5
 
 pretrained = DeepEnsembleClassifier(
-    SmallCNN, n_estimators=1, max_epochs=5, random_state=0
+    SmallCNN, n_estimators=1, max_epochs=1 if FAST else 5, random_state=0
 ).fit(X[elsewhere], y[elsewhere])
 
 
@@ -77,7 +81,7 @@ def fine_tune(diversity_weight):
         shared_trunk=trunk,
         diversity_weight=diversity_weight,
         estimator__module__hidden=(64,),
-        max_epochs=40,
+        max_epochs=2 if FAST else 40,
         batch_size=32,
         random_state=0,
     ).fit(X_train, y_train)
@@ -115,16 +119,17 @@ for weight, row in reports.items():
     )
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.4), layout="constrained")
 places = range(len(weights))
-for key, label in (
-    ("accuracy", "accuracy on known digits"),
-    ("PDS", "AUROC of PDS"),
-    ("BMA", "AUROC of BMA"),
+for key, label, marker in (
+    ("accuracy", "accuracy on known digits", "o"),
+    ("PDS", "AUROC of PDS", "s"),
+    ("BMA", "AUROC of BMA", "^"),
 ):
-    left.plot(places, [reports[w][key] for w in weights], "o-", label=label)
+    values = [reports[w][key] for w in weights]
+    left.plot(places, values, marker=marker, label=label)
 left.set_xticks(places, weights)
-left.set(xlabel="diversity_weight", ylim=(0.3, 1.02))
+left.set(xlabel="diversity_weight", ylabel="accuracy, AUROC", ylim=(0.3, 1.02))
 left.legend(loc="lower right")
 
 bins = np.linspace(0.25, 0.5, 26)
@@ -136,7 +141,7 @@ for weight, color in ((0.0, "C7"), (0.3, "C1")):
         share = [np.mean(score >= edge) for edge in bins]
         right.plot(bins, share, style, color=color, label=f"{name}, weight {weight}")
 right.set(xlabel="PDS", ylabel="share of pictures above", yscale="log")
-right.legend()
+right.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 # %%
 # Members are whole networks

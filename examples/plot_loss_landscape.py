@@ -20,10 +20,15 @@ from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleCla
 from sklearn_sharpbalance.plotting import LossLandscapeDisplay
 
 FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+N_POINTS = 5 if FAST else 25
 COMMON = {"max_epochs": 4 if FAST else 40, "random_state": 0}
 
 X, y = make_classification(
-    n_samples=1200, n_informative=10, n_classes=4, flip_y=0.05, random_state=0
+    n_samples=300 if FAST else 1200,
+    n_informative=10,
+    n_classes=4,
+    flip_y=0.05,
+    random_state=0,
 )
 flat = {"rho": 0.2, "warmup": "sgd", "warmup_epochs": 0.2, **COMMON}
 ensembles = {
@@ -43,7 +48,7 @@ for ensemble in ensembles.values():
 fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 for name, ensemble in ensembles.items():
     LossLandscapeDisplay.from_estimator(
-        ensemble, X, y, span=0.6, n_points=25, random_state=0, name=name, ax=ax
+        ensemble, X, y, span=0.6, n_points=N_POINTS, random_state=0, name=name, ax=ax
     )
 ax.set_title("Around the first member")
 
@@ -56,7 +61,7 @@ ax.set_title("Around the first member")
 fig, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
 for ax, (name, ensemble) in zip(axes, ensembles.items()):
     LossLandscapeDisplay.from_estimator(
-        ensemble, X, y, members=(0, 1), n_points=25, ax=ax
+        ensemble, X, y, members=(0, 1), n_points=N_POINTS, ax=ax
     )
     ax.set_title(name)
     ax.locator_params(axis="x", nbins=4)
@@ -71,7 +76,7 @@ display = LossLandscapeDisplay.from_estimator(
     y[:400],
     members=(0, 1, 2),
     n_dims=2,
-    n_points=7 if FAST else 21,
+    n_points=5 if FAST else 21,
 )
 display.ax_.set_title("SharpBalance: three members, three valleys")
 
@@ -81,6 +86,7 @@ display.ax_.set_title("SharpBalance: three members, three valleys")
 from sklearn_sharpbalance.metrics import adaptive_sharpness, hessian_top_eigenvalue
 
 for name, ensemble in ensembles.items():
-    worst = adaptive_sharpness(ensemble, X, y, n_batches=10, random_state=0)
+    batches = 1 if FAST else 10
+    worst = adaptive_sharpness(ensemble, X, y, n_batches=batches, random_state=0)
     top = hessian_top_eigenvalue(ensemble, X, y, random_state=0)
     print(f"{name:13s} worst-case sharpness {worst:.3f}, largest curvature {top:.2f}")

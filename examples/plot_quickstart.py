@@ -2,8 +2,8 @@
 First steps: one ensemble, one table, one figure
 ================================================
 
-Fit an ensemble as any scikit-learn classifier, ask what it is worth, and look at the
-trade-off that it is about: flatter members are more alike.
+Fit an ensemble as any scikit-learn classifier, ask what it is worth, and look whether its
+confidence can be trusted.
 """
 
 # %%
@@ -73,27 +73,18 @@ report
 # %%
 # One figure
 # ----------
-# :func:`~sklearn_sharpbalance.evaluation.tradeoff_curve` trains over ``rho``, here for
-# SAM on all samples and for SharpBalance. Every number beside a point is its ``rho``. Along
-# each line the members become flatter and agree more often: that is the trade-off. Where
-# SharpBalance lies above SAM, it buys the same flatness for less diversity.
-from sklearn_sharpbalance.evaluation import tradeoff_curve
+# How often is a prediction right that was made with a certain confidence? The deep
+# ensemble is more confident than it is right; flat members know better.
+import matplotlib.pyplot as plt
 
-curve = tradeoff_curve(
-    clf.set_params(warmup="sgd", warmup_epochs=0.2),
-    X_train,
-    y_train,
-    X_test=X_test,
-    y_test=y_test,
-    rho=[0.1, 0.4] if FAST else [0.05, 0.1, 0.2, 0.4],
-    other={"selection": ["all", "sharpbalance"]},
-    sharpness={"n_batches": 2 if FAST else 20},
-)
-display = curve.display(color="ensemble_accuracy")
-display.ax_.set_title("Flatter members disagree less")
+from sklearn_sharpbalance.plotting import ReliabilityDisplay
+
+figure, axes = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
+for ax, (name, ensemble) in zip(
+    axes, {"deep ensemble": deep, "SharpBalance": clf}.items()
+):
+    ReliabilityDisplay.from_estimator(ensemble, X_test, y_test, name=name, ax=ax)
 
 # %%
-# One table of 1200 samples and one seed prove nothing about other data. The slopes, and
-# all that was measured:
-print({name: round(float(fit.slope), 3) for name, fit in display.fits_.items() if fit})
-curve.to_frame()[["rho", "selection", "sharpness", "disagreement_error_ratio"]].round(3)
+# One table of 1200 samples and one seed prove nothing about other data. What SAM costs in
+# diversity is another story: the next example.

@@ -68,10 +68,18 @@ from sklearn_sharpbalance.theory import (
 )
 
 
+def short(value):
+    """A few digits, and a power of ten where the number is large."""
+    if value < 1e3:
+        return f"{value:.3g}"
+    digits, power = f"{value:.1e}".split("e+")
+    return rf"${digits} \cdot 10^{{{int(power)}}}$"
+
+
 def ends(axis, values):
     """Label the two ends of a curve: the panels are too small for more."""
-    low, high = values.min(), values.max()
-    axis.set_ticks([low, high], [f"{low:.2g}", f"{high:.2g}"], fontsize=8)
+    places = [values.min(), values.max()]
+    axis.set_ticks(places, [short(value) for value in places], fontsize=8)
     axis.set_ticks([], minor=True)
 
 

@@ -2,6 +2,7 @@
 
 ORDER = [
     "plot_quickstart.py",
+    "plot_tradeoff.py",
     "plot_compare_methods_digits.py",
     "plot_evaluate_report.py",
     "plot_subset_overlap.py",

@@ -5,8 +5,11 @@
 Two members are drawn in every step. The term on its own (forward and backward, from the
 logits of all members) should take as long for sixteen members as for two; over all
 pairs it grows with their square. Beside it the whole step, with and without the term,
-for members that are stacked and for members that run one after the other. Times are
-processor time of one thread, medians of alternating repetitions.
+for members that are stacked and for the same members as modules that run one after the
+other: it grows with the number of members, since all of them pass the batch, and what
+the term adds to it does not. Times are processor time of one thread, medians over
+repetitions that alternate; differences are taken within a repetition, and their
+quartiles show how far they can be trusted: the term is a fortieth of the longest step.
 """
 
 import argparse
@@ -18,11 +21,18 @@ import torch
 from _machine import machine, write
 from sklearn.datasets import load_digits
 
-from sklearn_sharpbalance import DiversifiedEnsembleClassifier
+from sklearn_sharpbalance import MLP, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.members.diversity_losses import sed_term
 
 MEMBERS = (2, 4, 8, 16)
 BATCH = 128
+
+
+class Alone(MLP):
+    """The same network; a forward pass of its own keeps it from being stacked."""
+
+    def forward(self, x):
+        return super().forward(x)
 
 
 def milliseconds(call):
@@ -32,14 +42,18 @@ def milliseconds(call):
 
 
 def side_by_side(calls, repeats, warm_up=3):
-    """Median milliseconds of each call; repetitions alternate, so noise is shared."""
+    """Milliseconds of each call in each repetition; calls alternate."""
     times = {name: [] for name in calls}
     for i in range(repeats + warm_up):
         for name, call in calls.items():
             spent = milliseconds(call)
             if i >= warm_up:
                 times[name].append(spent)
-    return {name: round(float(np.median(v)), 4) for name, v in times.items()}
+    return {name: np.array(spent) for name, spent in times.items()}
+
+
+def medians(times):
+    return {name: round(float(np.median(spent)), 4) for name, spent in times.items()}
 
 
 def pair_term(n_members, n_drawn, n_classes=10):
@@ -62,8 +76,9 @@ def pair_term(n_members, n_drawn, n_classes=10):
 
 def terms(repeats):
     """Milliseconds of the term by members: two drawn, and over all pairs."""
-    drawn = side_by_side({m: pair_term(m, 2) for m in MEMBERS}, repeats)
-    everyone = side_by_side({m: pair_term(m, m) for m in MEMBERS}, max(1, repeats // 4))
+    drawn = medians(side_by_side({m: pair_term(m, 2) for m in MEMBERS}, repeats))
+    every_pair = {m: pair_term(m, m) for m in MEMBERS}
+    everyone = medians(side_by_side(every_pair, max(1, repeats // 4)))
     return {
         "two_drawn_ms": drawn,
         "all_pairs_ms": everyone,
@@ -100,12 +115,16 @@ def steps(X, y, repeats, **module):
             (spent[weight, many] - spent[weight, few]) / (many - few) / n_batches
             for weight in (0.0, 0.1)
         )
-        report[m] = {
-            "without_ms": without,
-            "with_ms": together,
-            "term_ms": together - without,
-            "term_share": (together - without) / together,
-        }
+        report[m] = medians(
+            {
+                "without_ms": without,
+                "with_ms": together,
+                "term_ms": together - without,
+                "term_share": (together - without) / together,
+            }
+        )
+        low, high = np.percentile(together - without, [25, 75]).round(4).tolist()
+        report[m]["term_ms_quartiles"] = [low, high]
         print(m, report[m], flush=True)
     return report
 
@@ -118,12 +137,16 @@ def main():
     torch.set_num_threads(1)
     print(machine())
     X, y = load_digits(return_X_y=True)
-    repeats = 1 if options.quick else 5
+    repeats = 1 if options.quick else 11
+    term = terms(20 if options.quick else 1000)
+    stacked, modules = steps(X, y, repeats), steps(X, y, repeats, estimator=Alone)
     numbers = {
-        "term": terms(20 if options.quick else 600),
-        "steps_stacked": steps(X, y, repeats),
-        # Dropout keeps members from being stacked.
-        "steps_modules": steps(X, y, repeats, estimator__module__dropout=0.1),
+        "term": term,
+        "steps_stacked": stacked,
+        "steps_modules": modules,
+        "modules_over_stacked": {
+            m: modules[m]["with_ms"] / stacked[m]["with_ms"] for m in MEMBERS
+        },
     }
     write("sed", numbers, options.out)
 

@@ -53,7 +53,7 @@ class Rows:
         """``(x, y)`` of one slice, as tensors on the device."""
         x, y = self.X, self.y
         if isinstance(x, Dataset):
-            x, targets = _collate(x, range(self._n)[rows])
+            x, targets, *_ = _collate(x, range(self._n)[rows])
             y = targets if y is None else y[rows]
         else:
             x, y = map_tensors(lambda part: part[rows], (x, y))

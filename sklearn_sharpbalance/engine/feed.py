@@ -33,8 +33,10 @@ class EpochFeed:
     ----------
     x, y, weight : list of Tensor (T, B, ...)
         For each session: samples, labels, and weight in the mean over the batch.
-    lr : Tensor of shape (T,)
-        Factor of the learning rate.
+    lr : list of Tensor (T,)
+        For each session: learning rate of the steps.
+    last_lr : list of float
+        For each session: learning rate of the last step of the epoch.
     """
 
     def __init__(self, sessions, source, phase, masks):
@@ -54,21 +56,23 @@ class EpochFeed:
         self.x = [sample.new_empty((*shape, *sample.shape[1:])) for _ in range(n)]
         self.y = [source.y.new_empty(shape) for _ in range(n)]
         self.weight = [torch.empty(shape, device=device) for _ in range(n)]
-        self.lr = torch.empty(self.length, device=device)
-        self.last_lr = 0.0
+        self.lr = [torch.empty(self.length, device=device) for _ in range(n)]
+        self.last_lr = [0.0] * n
 
     def pieces(self, epoch: int) -> Iterator[int]:
         """Fill the buffers piece by piece; yields how many steps each holds."""
         n_batches, device = self.phase.sizes.n_batches, self.source.device
-        base = self.sessions[0].net.optimizer_.param_groups[0]["initial_lr"]
-        factors = [self.phase.lr_factor(epoch, t) for t in range(n_batches)]
-        rates = torch.tensor(factors) * base
-        self.last_lr = float(rates[-1])
+        groups = [session.net.optimizer_.param_groups[0] for session in self.sessions]
+        factors = torch.tensor(
+            [self.phase.lr_factor(epoch, t) for t in range(n_batches)]
+        )
+        rates = [factors * group["initial_lr"] for group in groups]
+        self.last_lr = [float(rate[-1]) for rate in rates]
         dealt: dict[int, tuple] = {}
         for start in range(0, n_batches, self.length):
             stop = min(start + self.length, n_batches)
-            self.lr[: stop - start] = to_device(rates[start:stop], device)
             for i in range(len(self.sessions)):
+                self.lr[i][: stop - start] = to_device(rates[i][start:stop], device)
                 if i not in dealt:
                     dealt[i] = self._deal(i, epoch)
                 self._fill(i, start, stop, *dealt[i])

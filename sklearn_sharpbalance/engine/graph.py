@@ -13,6 +13,7 @@ from sklearn_sharpbalance.engine.feed import EpochFeed
 from sklearn_sharpbalance.engine.graph_step import GraphedStep
 from sklearn_sharpbalance.engine.refusals import meta_module, shared_refusal
 from sklearn_sharpbalance.members.data import DeviceData
+from sklearn_sharpbalance.members.own_settings import own_nets
 from sklearn_sharpbalance.members.precision import tf32
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import seeded
@@ -36,7 +37,8 @@ class GraphEngine(Engine):
             return f"the device is {net.device}, not cuda"
         if settings.precision == "fp16":
             return "fp16 decides on the host whether to skip a step"
-        return module_refusal(net, data)
+        reasons = (module_refusal(own, data) for own in own_nets(net))
+        return next((reason for reason in reasons if reason is not None), None)
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
         """Train all members side by side."""
@@ -90,9 +92,9 @@ def _run_until_stop(sessions, masks, source, phase):
             session.begin_epoch()
         for length in feed.pieces(epoch):
             step.run(length)
-        losses, lr = step.losses(), feed.last_lr
+        losses = step.losses()
         with step.at_rest():
-            for session, loss in zip(sessions, losses):
+            for session, loss, lr in zip(sessions, losses, feed.last_lr):
                 session.end_epoch(epoch, loss, lr)
         if any(session.stopped for session in sessions):
             break

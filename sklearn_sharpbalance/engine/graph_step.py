@@ -150,11 +150,10 @@ class _MemberStep:
     def step(self):
         """Update the member on the batch at the shared position."""
         feed, position = self.shared.feed, self.shared.position
-        x, y, weight = (
+        x, y, weight, rate = (
             buffer[self.i].index_select(0, position)[0]
-            for buffer in (feed.x, feed.y, feed.weight)
+            for buffer in (feed.x, feed.y, feed.weight, feed.lr)
         )
-        rate = feed.lr.index_select(0, position)[0]
         for group in self.optimizer.param_groups:
             group["lr"].copy_(rate)
         if x.ndim == 4:

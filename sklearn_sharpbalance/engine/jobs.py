@@ -36,10 +36,10 @@ _ONE_MEMBER = threading.Lock()
 class MemberJobs:
     """Runs a function for many members by whatever backend joblib is set to.
 
-    The network and the data are handed over once for all calls: as memory maps to
-    processes of this machine, scattered to all workers of a dask cluster. A worker
-    that dies (killed, out of memory, pre-empted) loses no more than the members it
-    was at: these are sent again, to other workers.
+    The network and the data are handed over once for all calls: as they are to threads,
+    as memory maps to processes of this machine, scattered to all workers of a dask
+    cluster. A worker that dies (killed, out of memory, pre-empted) loses no more than
+    the members it was at: these are sent again, to other workers.
 
     Parameters
     ----------
@@ -121,6 +121,8 @@ class MemberJobs:
         if client is not None:
             # On every worker: what only one of them has is lost with it.
             shared = client.scatter([(net, data)], broadcast=True, hash=False)[0]
+        elif getattr(get_active_backend()[0], "supports_sharedmem", False):
+            shared = (net, data)  # threads see the same memory
         else:
             folder = tempfile.mkdtemp("-members", dir=os.getenv("JOBLIB_TEMP_FOLDER"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)

@@ -5,6 +5,7 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import EpochScoring, LRScheduler
 from torch import nn
 
+from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.session import listeners
 
 __all__ = ["callback_refusal", "meta_module", "shared_refusal"]
@@ -66,8 +67,7 @@ def meta_module(net):
     if isinstance(module, nn.Module):
         return module
     kwargs = net.get_params_for("module")
-    own = ("module", "mean", "scale", "compile")
-    kwargs = {name: value for name, value in kwargs.items() if name not in own}
+    kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     try:
         with torch.device("meta"):
             return module(**kwargs)

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sklearn.base import clone
 
 from sklearn_sharpbalance.engine.base import Engine
+from sklearn_sharpbalance.members.state import seeded
 
 __all__ = ["SpreadEngine"]
 
@@ -31,14 +32,22 @@ class SpreadEngine(Engine):
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
         """Train member i on device i modulo their number."""
         n = len(self.devices)
+        places: dict[str, list[int]] = {}
+        for d in range(min(n, len(states))):
+            places.setdefault(str(self.devices[d]), []).append(d)
 
-        def train(d):
-            own = clone(net).set_params(device=self.devices[d])
-            return self.engine.run_phase(
-                own, states[d::n], data, phase, masks[d::n], on_epoch
-            )
+        def train(device):
+            # One after the other on a device that is named twice: it has one generator
+            # of random numbers, from which dropout draws.
+            own = clone(net).set_params(device=device)
+            return {
+                d: self.engine.run_phase(
+                    own, states[d::n], data, phase, masks[d::n], on_epoch
+                )
+                for d in places[device]
+            }
 
-        used = range(min(n, len(states)))
-        with ThreadPoolExecutor(len(used)) as pool:
-            parts = list(pool.map(train, used))
+        # Threads fork the CPU's generator at the same time, and put each other's back.
+        with seeded("cpu"), ThreadPoolExecutor(len(places)) as pool:
+            parts = {d: p for done in pool.map(train, places) for d, p in done.items()}
         return [parts[i % n][i // n] for i in range(len(states))]

@@ -14,6 +14,7 @@ from sklearn_sharpbalance.engine.stacking import (
 )
 from sklearn_sharpbalance.members.batches import epoch_batches
 from sklearn_sharpbalance.members.data import as_tensor
+from sklearn_sharpbalance.members.own_settings import different_settings, own_nets
 from sklearn_sharpbalance.members.precision import autocast, tf32
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import epoch_rng
@@ -36,6 +37,10 @@ class StackedEngine(Engine):
             return "fp16 scales each member's loss by itself"
         if not isinstance(data.X, np.ndarray):
             return "X is not one array"
+        apart = different_settings(net)
+        if apart:
+            return f"members differ in {', '.join(apart)}, and share one step"
+        net = own_nets(net)[0]
         return shared_refusal(net) or _module_refusal(net)
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):

@@ -15,6 +15,7 @@ from sklearn_sharpbalance.ensemble.soups import (
     uniform_soup,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.own_settings import different_settings
 from sklearn_sharpbalance.metrics import fit_temperature
 
 __all__ = [
@@ -37,7 +38,7 @@ class Aggregation(BaseEstimator, ABC):
 
     A rule on predictions overrides :meth:`combine`. A rule on weights (a soup)
     overrides :meth:`prepare` as well, which says which nets predict. A rule that
-    judges members sets :attr:`needs_validation`.
+    judges members sets ``needs_validation``.
 
     Attributes
     ----------
@@ -61,6 +62,15 @@ class Aggregation(BaseEstimator, ABC):
                 "place: members know them by heart. Pass for example "
                 "validation_fraction=0.1."
             )
+
+    def check_settings(self, net):
+        """Raise an error if members that differ as these do cannot be combined.
+
+        Parameters
+        ----------
+        net : NeuralNetClassifier
+            What members have in common, and what each has apart.
+        """
 
     def prepare(self, nets, data):
         """Nets whose predictions are combined, chosen once at the end of ``fit``.
@@ -131,7 +141,21 @@ class MajorityAggregation(Aggregation):
         return (1 - tie_break) * votes + tie_break * mean
 
 
-class UniformSoupAggregation(MeanLogitAggregation):
+class _Soup(MeanLogitAggregation):
+    """A rule on weights, for which members must be one network."""
+
+    def check_settings(self, net):
+        """Weights of different networks have no mean."""
+        apart = [name for name in different_settings(net) if name[:8] == "module__"]
+        if apart:
+            raise InvalidInputError(
+                f"{type(self).__name__} takes the mean of the members' weights, but "
+                f"member_params gives them different networks: {', '.join(apart)}. "
+                "Combine their predictions, as aggregation='mean_logit' does."
+            )
+
+
+class UniformSoupAggregation(_Soup):
     """One net with the mean of the members' weights.
 
     Useful where members share a start (a warm-up or pre-trained weights); members
@@ -144,7 +168,7 @@ class UniformSoupAggregation(MeanLogitAggregation):
         return [uniform_soup(nets, data)]
 
 
-class GreedySoupAggregation(MeanLogitAggregation):
+class GreedySoupAggregation(_Soup):
     """One net with the mean weights of those members that help it.
 
     Members join in the order of their held-out accuracy, each only if the soup's own

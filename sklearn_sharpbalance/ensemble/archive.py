@@ -3,8 +3,8 @@
 The file is a valid safetensors file, so that any reader of that format can look
 inside. Its metadata comes first and starts with the kind of the file, the version of
 the format and a digest of everything else. Damage is found by the digest before
-anything is parsed; a file that was crafted to match its digest is held to the
-lengths and to the amount of structure that a file of its size may have.
+anything is parsed. A file that was crafted to match its digest is held to its lengths,
+and to twice its size in memory: the writer lengthens a header whose content needs more.
 """
 
 import hashlib
@@ -19,6 +19,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sklearn_sharpbalance.ensemble.tree import DTYPE_SIZES, Entry, decode, encode
+from sklearn_sharpbalance.ensemble.unpacked import (
+    ROOM,
+    bytes_to_decode,
+    bytes_to_parse,
+)
 from sklearn_sharpbalance.exceptions import ModelFileError
 
 __all__ = ["FORMAT_VERSION", "read_archive", "write_archive"]
@@ -27,8 +32,6 @@ FORMAT_VERSION = 1
 CHUNK = 2**20
 DIGEST_BYTES = 32
 LONGEST_HEADER = 100_000_000  # what the safetensors library accepts
-SMALLEST_BUDGET = 64 * 2**20  # bytes of Python objects that any file may become
-NODE_BYTES, COMMA_BYTES = 72, 40  # an empty container; a number in a list
 HEAD = re.compile(
     rb'\{"__metadata__":\{"format":"sklearn-sharpbalance (\w+) (\d{1,9})","digest":"'
 )
@@ -55,6 +58,11 @@ def write_archive(path, kind: str, tree: Any, special=None) -> None:
     text = json.dumps(encoded, allow_nan=False, separators=(",", ":"))
     first, rest = _header(kind, text, entries)
     body = [entry.data for entry in entries.values()]
+    n_body = sum(map(len, body))
+    header = first[8:] + b"0" * (2 * DIGEST_BYTES) + rest
+    missing = _bytes_needed(header, encoded, entries, n_body) - ROOM
+    missing -= 2 * (8 + len(header) + n_body)
+    first, rest = _lengthened(first, rest, (missing + 1) // 2)
     digest = _digest(chain([first, rest], body))
     write_atomically(Path(path), chain([first, digest, rest], body))
 
@@ -76,6 +84,20 @@ def _header(kind, text, entries):
     rest += b" " * (-n_bytes % 8)  # tensors start at a multiple of eight
     n_bytes += -n_bytes % 8
     return n_bytes.to_bytes(8, "little") + head, rest
+
+
+def _lengthened(first, rest, n_bytes):
+    """The header with so many spaces at its end."""
+    n_bytes = max(0, n_bytes + -n_bytes % 8)
+    length = int.from_bytes(first[:8], "little") + n_bytes
+    return length.to_bytes(8, "little") + first[8:], rest + b" " * n_bytes
+
+
+def _bytes_needed(header, tree, entries, n_body):
+    """Memory at the two peaks of reading: parsing the header, decoding the tree."""
+    parsing = bytes_to_parse(header)
+    shapes = {name: entry.shape for name, entry in entries.items()}
+    return max(parsing, parsing - len(header) + n_body + bytes_to_decode(tree, shapes))
 
 
 def _digest(chunks: Iterable) -> bytes:
@@ -185,22 +207,26 @@ def _chunks(file: BinaryIO, n_bytes: int) -> Iterator[bytes]:
 
 
 def _read_tree(file, header, size, special):
-    budget = max(2 * size, SMALLEST_BUDGET)
-    nodes = header.count(b"[") + header.count(b"{")
-    cost = NODE_BYTES * nodes + COMMA_BYTES * header.count(b",")
-    if cost > budget:
+    budget, start = 2 * size + ROOM, 8 + len(header)
+    header = header.rstrip(b" ")
+    if bytes_to_parse(header) > budget:
         raise ValueError("it holds more structure than a file of its size may.")
-    start = 8 + len(header)
-    header = header.decode("ascii")  # anything else could take four times the room
+    left = budget - bytes_to_parse(header) + len(header) - (size - start)
+    header = header.decode("ascii")
     table = json.loads(header)
     del header
     tree = json.loads(table.pop("__metadata__")["tree"])
     _check_table(table, size - start)
+    if (
+        bytes_to_decode(tree, {name: row["shape"] for name, row in table.items()})
+        > left
+    ):
+        raise ValueError("it asks for more memory than a file of its size may.")
     entries = {
         name: Entry(row["dtype"], row["shape"], _read(file, start, row["data_offsets"]))
         for name, row in table.items()
     }
-    return decode(tree, entries, budget - cost, special)
+    return decode(tree, entries, special)
 
 
 def _check_table(table, n_bytes):

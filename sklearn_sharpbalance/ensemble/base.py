@@ -4,8 +4,10 @@ import numpy as np
 import torch
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.inputs import check_X, check_y
 from sklearn_sharpbalance.ensemble.monitor import CallbackSupportMixin
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin
@@ -229,6 +231,10 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         from sklearn_sharpbalance.ensemble.export import export_torch
 
         export_torch(self, path, dtype=dtype)
+
+    def _html_repr(self):
+        """Scikit-learn's diagram, with the fitted state below: what notebooks show."""
+        return estimator_html_repr(self) + fitted_summary_html(self)
 
     def _aggregate(self, logits):
         proba = self.aggregation_.combine(logits.astype(np.float64))

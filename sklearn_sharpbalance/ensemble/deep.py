@@ -23,6 +23,10 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         What a member is.
     n_estimators : int, default=3
         Number of members.
+    member_params : list of dict, dict or None, default=None
+        Settings that differ between members: one dictionary for each, or one
+        dictionary of distributions and lists to draw from. With it this is the deep
+        ensemble with diverse hyper-parameters.
     max_epochs, lr, lr_schedule, batch_size, optimizer, standardize, train_transform, \
             aggregation, validation_fraction, early_stopping, class_weight, \
             warm_start, weight_averaging, prune, engine, device, precision, n_jobs, \
@@ -37,6 +41,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     classes_ : ndarray of shape (C,)
     estimators_ : list of NeuralNetClassifier
         The fitted members.
+    member_params_ : list of dict
+        What each member has of ``member_params``, given or drawn.
     history_ : list of list of dict
         For each member a record per epoch.
     engine_ : EngineChoice
@@ -49,6 +55,9 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     Lakshminarayanan et al., Simple and scalable predictive uncertainty estimation
     using deep ensembles, NeurIPS 2017.
 
+    Wenzel et al., Hyperparameter ensembles for robustness and uncertainty
+    quantification, NeurIPS 2020.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris
@@ -57,10 +66,23 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     >>> clf = DeepEnsembleClassifier(max_epochs=20, random_state=0).fit(X, y)
     >>> clf.predict_proba(X).shape
     (150, 3)
+
+    Learning rates and widths drawn for each member:
+
+    >>> from scipy.stats import loguniform
+    >>> apart = {"lr": loguniform(0.01, 0.3), "module__hidden": [(64,), (128, 128)]}
+    >>> clf = DeepEnsembleClassifier(max_epochs=20, member_params=apart, random_state=0)
+    >>> [each["module__hidden"] for each in clf.fit(X, y).member_params_]
+    [(64,), (128, 128), (64,)]
+    >>> clf.engine_.reason
+    'not stacked: members differ in lr, module__hidden, and share one step...'
     """
 
     _nested_parts = ("estimator", "aggregation")
-    _parameter_constraints: dict = {**COMMON_CONSTRAINTS}
+    _parameter_constraints: dict = {
+        **COMMON_CONSTRAINTS,
+        "member_params": [list, tuple, dict, None],
+    }
 
     def __init__(
         self,
@@ -72,6 +94,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         lr_schedule=None,
         batch_size=None,
         optimizer=None,
+        member_params=None,
         standardize=True,
         train_transform=None,
         aggregation="mean_logit",
@@ -101,6 +124,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         self.lr_schedule = lr_schedule
         self.batch_size = batch_size
         self.optimizer = optimizer
+        self.member_params = member_params
         self.standardize = standardize
         self.train_transform = train_transform
         self.aggregation = aggregation

@@ -4,19 +4,18 @@ from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOption
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.job import _keeping_fitted_state, _take_weights
-from sklearn_sharpbalance.ensemble.joint_fitting import prepare_joint, run_joint
+from sklearn_sharpbalance.ensemble.joint_fitting import fitted_member, prepare_joint
+from sklearn_sharpbalance.ensemble.joint_training import run_joint
 from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
-from sklearn_sharpbalance.ensemble.plan import Segment
 from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.ensemble.sharpbalance import (
     COMMON_CONSTRAINTS,
     SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.ensemble.trunk import with_trunk
-from sklearn_sharpbalance.members import MemberState, initial_state, restore
+from sklearn_sharpbalance.members import initial_state, restore
 from sklearn_sharpbalance.members.check import check_module
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
-from sklearn_sharpbalance.members.state import capture
 
 __all__ = ["DiversifiedEnsembleClassifier"]
 
@@ -74,8 +73,11 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     class_weight : dict, "balanced" or None, default=None
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
-    device, precision, random_state, verbose
+    device, precision, checkpoint_dir, on_checkpoint_error, random_state, verbose
         As in :class:`SharpBalanceEnsembleClassifier`.
+    checkpoint_every : int or None, default=None
+        Write a checkpoint after every so many epochs; None writes one before the first
+        epoch and one after the last.
     callbacks : list or None, default=None
         skorch callbacks for each member that listen to epochs. Members stop together,
         once each has been asked to.
@@ -175,6 +177,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         warm_start=False,
         device="auto",
         precision="auto",
+        checkpoint_dir=None,
+        checkpoint_every=None,
+        on_checkpoint_error="raise",
         callbacks=None,
         random_state=None,
         verbose=0,
@@ -199,6 +204,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self.warm_start = warm_start
         self.device = device
         self.precision = precision
+        self.checkpoint_dir = checkpoint_dir
+        self.checkpoint_every = checkpoint_every
+        self.on_checkpoint_error = on_checkpoint_error
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose
@@ -238,11 +246,12 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         return self
 
     def _train(self, job, aggregation):
-        members, n_epochs = self._first_members(job), job.settings.n_epochs
-        monitor = FitMonitor(self, len(members), 1, n_epochs, self.verbose)
-        segment = Segment("joint", 0, n_epochs)
-        with monitor.fit(), monitor.segment(segment) as on_epoch:
-            members, self.engine_ = run_joint(job, members, on_epoch)
+        def make_monitor(n_segments):
+            n_members, n_epochs = len(job.seeds.members), job.settings.n_epochs
+            return FitMonitor(self, n_members, n_segments, n_epochs, self.verbose)
+
+        state, self.engine_ = run_joint(job, self._first_members, make_monitor)
+        members = state.members
         self.classes_, self.input_format_ = job.classes, job.input_format
         self.net_, self.trunk_ = job.net, job.trunk
         self.member_seeds_ = [member.seed for member in members]
@@ -261,7 +270,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         ]
         if self.warm_start and hasattr(self, "heads_"):
             for member, net in zip(members, self.heads_):
-                _take_weights(member, capture(net, MemberState(0, 0, {})))
+                _take_weights(member, fitted_member(net))
         check_module(job.net, members[0], job.data, len(job.classes))
         return members
 

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-__all__ = ["data_fingerprint", "describe", "differences"]
+from sklearn_sharpbalance.members.data import n_rows
+
+__all__ = ["data_fingerprint", "describe", "describe_samples", "differences"]
 
 DEEPEST = 8
 SHOWN = 60  # characters of one value in a message
@@ -87,6 +89,9 @@ def _object(value, depth):
     name = _name(type(value))
     if isinstance(value, torch.nn.Module):
         return f"{name}[{_module_digest(value)}]"
+    if hasattr(value, "rvs") and hasattr(value, "dist"):  # of scipy, frozen
+        arguments = describe((value.args, value.kwds), depth + 1)
+        return f"scipy.stats.{value.dist.name}{arguments}"
     if hasattr(value, "get_params"):
         held = value.get_params(deep=False)
     else:
@@ -145,17 +150,20 @@ def data_fingerprint(data, classes) -> dict[str, str]:
     data : TrainingData
     classes : ndarray of shape (C,)
     """
-    if isinstance(data.X, Dataset):
-        X = f"{_name(type(data.X))} of {len(data)} items"
-    else:
-        X = describe(data.X)
     weight = "none" if data.weight is None else describe(data.weight)
     return {
-        "X": X,
+        "X": describe_samples(data.X),
         "y": describe(data.y),
         "classes": describe(classes.tolist()),
         "sample weights": weight,
     }
+
+
+def describe_samples(X) -> str:
+    """Text for samples: their digest, or class and length of a Dataset."""
+    if isinstance(X, Dataset):
+        return f"{_name(type(X))} of {n_rows(X)} items"
+    return describe(X)
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

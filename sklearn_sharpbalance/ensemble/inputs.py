@@ -21,6 +21,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 __all__ = ["InputFormat", "check_X", "check_weights", "check_y", "input_statistics"]
 
 PICTURE_CHANNELS = (1, 3, 4)
+BLOCK_NUMBERS = 2**20  # that are worked on in float64 at once
 STATISTICS_ITEMS = 4096  # of a Dataset, evenly spaced: a full pass may take minutes
 
 
@@ -239,7 +240,15 @@ def dataset_labels(dataset):
     )
     if parent is not None and indices is not None:
         return dataset_labels(parent)[np.asarray(indices)]
-    return np.asarray([np.asarray(dataset[i][1]).item() for i in range(len(dataset))])
+    labels = [np.asarray(dataset[i][1]) for i in range(len(dataset))]
+    shapes = {label.shape for label in labels} - {(), (1,)}
+    if shapes:
+        raise InvalidInputError(
+            "Each label of a Dataset must be one class, but "
+            f"{type(dataset).__name__} has labels of shape {shapes.pop()}. Give it a "
+            "target_transform, or pass the classes as y."
+        )
+    return np.asarray([label.item() for label in labels])
 
 
 def check_weights(X, y, sample_weight, class_weight):
@@ -296,14 +305,26 @@ def _stack(items):
     return np.stack(items)
 
 
-def _moments(X, axes, rows=4096):
+def _blocks(X):
+    """Parts of X of a bounded size: some samples, or some lines of a huge picture."""
+    rows = max(1, BLOCK_NUMBERS // max(1, X[0].size))
+    lines = X.shape[2] if X.ndim == 4 else 1
+    lines = min(lines, max(1, lines * BLOCK_NUMBERS // max(1, rows * X[0].size)))
+    for start in range(0, len(X), rows):
+        part = X[start : start + rows]
+        if X.ndim == 4:
+            yield from (part[:, :, i : i + lines] for i in range(0, X.shape[2], lines))
+        else:
+            yield part
+
+
+def _moments(X, axes):
     """Mean and standard deviation in float64 without a float64 copy of X."""
     n, first, second = 0, 0.0, 0.0
-    center = (
-        X[:1].astype(np.float64).mean(axis=axes, keepdims=True)
-    )  # against cancelling
-    for start in range(0, len(X), rows):
-        block = X[start : start + rows].astype(np.float64) - center
+    # Taken off, against cancelling.
+    center = X[:1].mean(axis=axes, keepdims=True, dtype=np.float64)
+    for part in _blocks(X):
+        block = part.astype(np.float64) - center
         n += block.size // np.prod(
             [s for i, s in enumerate(block.shape) if i not in axes]
         )

@@ -1,4 +1,4 @@
-"""What a joint fit settles before its first epoch, and how it runs."""
+"""What a joint fit settles before its first epoch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +8,13 @@ import torch
 from skorch import NeuralNetClassifier
 from torch.utils.data import Dataset
 
-from sklearn_sharpbalance.engine.joint import choose_team
 from sklearn_sharpbalance.engine.refusals import callback_refusal
+from sklearn_sharpbalance.ensemble.checkpoint import FitCheckpoints, fit_fingerprint
+from sklearn_sharpbalance.ensemble.fingerprint import (
+    data_fingerprint,
+    describe,
+    describe_samples,
+)
 from sklearn_sharpbalance.ensemble.fitting import (
     Seeds,
     build_net,
@@ -24,15 +29,12 @@ from sklearn_sharpbalance.ensemble.inputs import InputFormat, check_X
 from sklearn_sharpbalance.ensemble.plan import Settings
 from sklearn_sharpbalance.ensemble.trunk import Trunk, as_trunk, with_features
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members import Phase, TrainingData, part_sizes
+from sklearn_sharpbalance.members import MemberState, TrainingData
 from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
-from sklearn_sharpbalance.members.joint import JointObjective, train_jointly
-from sklearn_sharpbalance.members.joint_batches import JointFeed
-from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.members.train import _loader_params
+from sklearn_sharpbalance.members.state import capture
 
-__all__ = ["JointJob", "prepare_joint", "run_joint"]
+__all__ = ["JointJob", "fitted_member", "prepare_joint"]
 
 LEARNING_RATE = 0.003
 
@@ -58,6 +60,7 @@ class JointJob:
     seeds : Seeds
     input_format : InputFormat
     classes : ndarray of shape (C,)
+    checkpoints : FitCheckpoints or None
     """
 
     params: dict[str, Any]
@@ -70,6 +73,7 @@ class JointJob:
     seeds: Seeds
     input_format: InputFormat
     classes: np.ndarray
+    checkpoints: FitCheckpoints | None = None
 
 
 def prepare_joint(
@@ -81,6 +85,8 @@ def prepare_joint(
     )
     unlabeled = check_unlabeled(estimator, X_unlabeled, fmt, data.X, params["loss"])
     seeds = draw_seeds(params["random_state"], params["n_estimators"])
+    saved = _checkpoints(estimator, data, unlabeled, classes, seeds)
+    seeds = seeds if saved is None else saved.seeds
     data = hold_out(data, params["validation_fraction"], seeds.split)
     device = resolve_devices(params["device"])[0]
     precision = resolve_precision(params["precision"], device, fmt)
@@ -100,49 +106,35 @@ def prepare_joint(
             unlabeled = with_features(unlabeled, trunk)
     _check_callbacks(net)
     return JointJob(
-        params, net, data, read, unlabeled, trunk, settings, seeds, fmt, classes
+        params, net, data, read, unlabeled, trunk, settings, seeds, fmt, classes, saved
     )
 
 
-def run_joint(job, members, on_epoch=None):
-    """Train all members; returns their states and the choice of the engine.
+def _checkpoints(estimator, data, unlabeled, classes, seeds):
+    """Checkpoints of this fit, where the user wants them."""
+    if estimator.checkpoint_dir is None:
+        return None
+    start = "fresh"
+    if estimator.warm_start and hasattr(estimator, "heads_"):
+        start = describe([fitted_member(net).module for net in estimator.heads_])
+    others = "none" if unlabeled is None else describe_samples(_given(unlabeled.X))
+    params = estimator.get_params(deep=False)
+    return FitCheckpoints(
+        estimator.checkpoint_dir,
+        {
+            **fit_fingerprint(params, data_fingerprint(data, classes)),
+            "X_unlabeled": others,
+            "first weights": start,
+        },
+        seeds,
+        every=estimator.checkpoint_every,
+        on_error=estimator.on_checkpoint_error,
+    )
 
-    Parameters
-    ----------
-    job : JointJob
-    members : list of MemberState
-    on_epoch : callable or None
-        Called with (member, record) after every epoch of every member.
-    """
-    params, settings, n_members = job.params, job.settings, len(members)
-    nobody = np.zeros((n_members, len(job.data)), dtype=bool)
-    phase = Phase(
-        "joint",
-        0,
-        settings.n_epochs,
-        settings.n_epochs,
-        part_sizes(nobody, settings.batch_size),
-        (0.0,) * n_members,
-        settings.lr_schedule,
-        settings.transform,
-        settings.precision,
-        settings.compile,
-    )
-    team_type, choice = choose_team(job.net, job.data, settings)
-    sessions = [MemberSession(job.net, m, job.data, phase, on_epoch) for m in members]
-    feed = JointFeed(
-        job.read,
-        job.unlabeled,
-        phase,
-        n_members=n_members,
-        n_drawn=params["pair_members"],
-        seed=job.seeds.selection,
-        device=torch.device(job.net.device),
-        trunk=None if job.read is job.data else job.trunk,
-        loader_params=_loader_params(sessions[0].net),
-    )
-    objective = JointObjective(params["loss"], params["diversity_weight"])
-    return train_jointly(team_type(sessions, phase), feed, objective), choice
+
+def fitted_member(net) -> MemberState:
+    """What a fitted net knows, for a fit that starts from it."""
+    return capture(net, MemberState(0, 0, {}))
 
 
 def recipe(params, nested):
@@ -171,9 +163,7 @@ def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
             "X_unlabeled=None. Pass them to fit as X_unlabeled, laid out like X, or "
             "use loss='sed', which needs none."
         )
-    if isinstance(X_unlabeled, Dataset) and not isinstance(
-        X_unlabeled[0], tuple | list
-    ):
+    if isinstance(X_unlabeled, Dataset):
         X_unlabeled = _Labeled(X_unlabeled)
     X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False)
     same = found.shape == fmt.shape and isinstance(X_unlabeled, dict) == isinstance(
@@ -190,7 +180,7 @@ def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
 
 
 class _Labeled(Dataset):
-    """Items of a Dataset without labels as pairs, which is what readers expect."""
+    """Items of a Dataset, with labels or without, as pairs that readers expect."""
 
     def __init__(self, dataset):
         self.dataset = dataset
@@ -199,7 +189,13 @@ class _Labeled(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, i):
-        return self.dataset[i], 0
+        item = self.dataset[i]
+        return (item[0] if isinstance(item, tuple | list) else item), 0
+
+
+def _given(X):
+    """Samples as the user passed them."""
+    return X.dataset if isinstance(X, _Labeled) else X
 
 
 def _layout(X, fmt):

@@ -56,6 +56,7 @@ class FitMonitor:
                     for i in range(self.n_members)
                 ]
                 yield self
+                self._bar.refresh()  # in a notebook, leaving does not draw the end
         if self._root is not None:
             self._root.call_on_fit_task_end(estimator=self.estimator)
 

@@ -32,12 +32,14 @@ from sklearn_sharpbalance.ensemble.job import (
     _keeping_fitted_state,
     _take_weights,
 )
+from sklearn_sharpbalance.ensemble.member_params import member_settings
 from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
 from sklearn_sharpbalance.ensemble.plan import Segment, plan_segments, warmup_length
 from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.ensemble.training import EnsembleState, Trainer
 from sklearn_sharpbalance.members import MemberState, initial_state
 from sklearn_sharpbalance.members.check import check_module
+from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
 from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.members.state import capture
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
@@ -137,11 +139,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
         seeds = seeds if saved is None else saved.seeds
         data = hold_out(data, params["validation_fraction"], seeds.split)
         check_early_stopping(params["early_stopping"], data)
-        if go_on:
-            net = self.net_
-        else:
-            nested = self._nested("estimator")
-            net = build_net(params, nested, fmt, data.X, len(classes))
+        net = self.net_ if go_on else self._net(params, fmt, data, classes, seeds)
+        aggregation = self._aggregation(params)
+        aggregation.check(data)
+        aggregation.check_settings(net)
         settings = make_settings(params, net, fmt, n_members)
         engine, choice = choose_engine(
             params["engine"],
@@ -163,8 +164,14 @@ class PhasedEnsemble(BaseDeepEnsemble):
             any_device=params["device"] == "auto",
             memory=params["memory"],
         )
-        aggregation = self._aggregation(params)
         return FitJob(params, trainer, aggregation, seeds, fmt, classes, choice, saved)
+
+    def _net(self, params, fmt, data, classes, seeds):
+        """The net that every member is a copy of, with what members have apart."""
+        nested = self._nested("estimator")
+        net = build_net(params, nested, fmt, data.X, len(classes))
+        settings = member_settings(params["member_params"], net, seeds.members)
+        return net if settings is None else give_settings(net, settings)
 
     def _checkpoints(self, params, data, classes, seeds):
         """Checkpoints of this fit, where the user wants them."""
@@ -206,7 +213,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         if job.params["warm_start"] and hasattr(self, "estimators_"):
             for member, fitted in zip(members, self._fitted_members()):
                 _take_weights(member, fitted)
-        check_module(net, members[0], job.trainer.data, len(job.classes))
+        for member in members if own_settings(net) else members[:1]:
+            check_module(net, member, job.trainer.data, len(job.classes))
         return members
 
     def _fitted_members(self):
@@ -287,6 +295,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.input_format_ = job.input_format
         self.net_ = trainer.net
         self.member_seeds_ = [member.seed for member in state.members]
+        apart = own_settings(trainer.net) or [{}] * len(state.members)
+        self.member_params_ = [dict(settings) for settings in apart]
         self.estimators_ = [
             final_net(trainer.net, member, trainer.data) for member in state.members
         ]

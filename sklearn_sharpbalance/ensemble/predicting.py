@@ -6,7 +6,7 @@ import torch
 from sklearn_sharpbalance.autodiff import in_chunks
 from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
 from sklearn_sharpbalance.members import DeviceData, TrainingData
-from sklearn_sharpbalance.members.data import n_rows
+from sklearn_sharpbalance.members.data import n_rows, rows_at_once
 
 __all__ = ["member_logits", "net_logits"]
 
@@ -32,12 +32,14 @@ def member_logits(nets, X):
     labels = np.zeros(n_rows(X), dtype=np.int64)
     source = DeviceData(TrainingData(X, labels), nets[0].device)
     forward = _stacked_forward(nets, source) or _forward_one_by_one(nets)
+    batch = rows_at_once(X, PREDICT_BATCH, ROW_BLOCK)
+    block = min(batch, ROW_BLOCK)  # of samples so large that they pass one by one: 1
 
     def predict(part):
         rows = np.arange(len(labels))[part]
         # Products of other shapes may round otherwise: with full blocks of rows the
         # prediction of a sample does not depend on what it is predicted with.
-        padded = np.resize(rows, -(-len(rows) // ROW_BLOCK) * ROW_BLOCK)
+        padded = np.resize(rows, -(-len(rows) // block) * block)
         ((x, _),) = source.iterate(padded[None])
         return forward(x)[:, : len(rows)].transpose(0, 1).cpu()  # (B, M, C)
 
@@ -45,7 +47,7 @@ def member_logits(nets, X):
     for net in nets:
         net.module_.eval()
     with torch.inference_mode():
-        logits = in_chunks(predict, len(labels), PREDICT_BATCH, setting="batch")
+        logits = in_chunks(predict, len(labels), batch, setting="batch")
     for net, training in zip(nets, was_training):
         net.module_.train(training)
     return np.ascontiguousarray(logits.transpose(0, 1).numpy())
@@ -78,7 +80,8 @@ def _stacked_forward(nets, source):
     """All members in one batched product; None for members that do not stack."""
     modules = [net.module_.module for net in nets]
     layers = stackable_layers(modules[0])
-    same = len({type(module) for module in modules}) == 1
+    # The text names every layer with its sizes and options; members may differ there.
+    same = len({(type(module), repr(module)) for module in modules}) == 1
     takes_logits = not isinstance(nets[0].criterion_, torch.nn.NLLLoss)
     if layers is None or not same or not takes_logits or source.is_dataset:
         return None

@@ -21,12 +21,14 @@ from sklearn_sharpbalance.ensemble.inputs import InputFormat
 from sklearn_sharpbalance.ensemble.trunk import as_trunk
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.members import MemberModule, MemberState, restore
+from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
+from sklearn_sharpbalance.members.own_settings import own_net
 
 __all__ = ["rebuild"]
 
 # What may be set for the machine that opens a file.
 SETTABLE = ("device", "n_jobs", "memory", "checkpoint_dir", "verbose")
-SPARE_LAYERS = 1000  # layers without weights that a network may have
+SPARE_LAYERS = 256  # layers without weights that a network may have
 
 
 def rebuild(tree: dict[str, Any], passed: dict[str, Any]):
@@ -167,7 +169,7 @@ def _set_fitted(estimator, tree, net):
         )
     ]
     for member in members:
-        check_weights(net, member.module)
+        check_weights(own_net(net, member.index), member.module)
     nets = [restore(net, member) for member in members]
     estimator.aggregation_ = _aggregation(estimator, tree["aggregation"])
     estimator.predictors_ = [
@@ -178,7 +180,7 @@ def _set_fitted(estimator, tree, net):
 
 
 def _restore_weights(net, module):
-    check_weights(net, module)
+    check_weights(own_net(net, 0), module)
     return restore(net, MemberState(0, 0, module))
 
 
@@ -221,11 +223,10 @@ def check_weights(net, state) -> None:
     first, and for real only if the file has all its weights.
     """
     module = net.module__module
-    own = ("module", "mean", "scale", "compile")
     if isinstance(module, nn.Module):
         return  # a prototype that the user passed
     kwargs = net.get_params_for("module")
-    kwargs = {name: value for name, value in kwargs.items() if name not in own}
+    kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     with _bounded(SPARE_LAYERS + 4 * len(state)), torch.device("meta"):
         inner = module(**kwargs)
     for key, value in inner.state_dict().items():

@@ -77,6 +77,14 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     optimizer : torch.optim.Optimizer class or None, default=None
         Base optimizer; None is SGD with momentum 0.9 and weight decay 5e-4, or the
         setting of a configured net.
+    member_params : list of dict, dict or None, default=None
+        Settings that differ between members: one dictionary for each, or one
+        dictionary of distributions (``scipy.stats``, anything with ``rvs``) and lists,
+        from which every member draws its own as in a randomized search. Names are
+        those behind ``estimator__``: ``lr``, ``module__...``, ``optimizer__...``,
+        ``criterion__...``; an unknown one is refused and the known are listed. Members
+        of a larger ensemble draw what those of a smaller one drew. (A radius per
+        member is ``rho=[...]``.)
     standardize : bool, default=True
         Give each feature or channel mean zero and variance one. The statistics are
         kept in the members.
@@ -149,6 +157,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         If X had names.
     estimators_ : list of NeuralNetClassifier
         The fitted members.
+    member_params_ : list of dict
+        What each member has of ``member_params``, given or drawn.
     sharpness_ : ndarray of shape (M, N) or None
         Score of each training sample by each member, at the last selection.
     sam_masks_ : ndarray of shape (M, N), dtype bool
@@ -179,10 +189,17 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     array([0, 0])
     >>> clf.sam_masks_.shape
     (3, 150)
+
+    Members of different width and learning rate:
+
+    >>> apart = [{"lr": 0.1}, {"lr": 0.05}, {"module__hidden": (256,)}]
+    >>> clf.set_params(member_params=apart).fit(X, y).member_params_[1]
+    {'lr': 0.05}
     """
 
     _parameter_constraints: dict = {
         **COMMON_CONSTRAINTS,
+        "member_params": [list, tuple, dict, None],
         "flat_ratio": [Interval(Real, 0, 1, closed="both")],
         "warmup": [StrOptions({"sam", "sgd"})],
         "warmup_epochs": [
@@ -208,6 +225,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         lr_schedule=None,
         batch_size=None,
         optimizer=None,
+        member_params=None,
         standardize=True,
         train_transform=None,
         sharpness="fisher_trace",
@@ -245,6 +263,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.lr_schedule = lr_schedule
         self.batch_size = batch_size
         self.optimizer = optimizer
+        self.member_params = member_params
         self.standardize = standardize
         self.train_transform = train_transform
         self.sharpness = sharpness

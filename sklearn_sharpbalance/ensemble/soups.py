@@ -9,6 +9,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance.ensemble.predicting import net_logits
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import DeviceData, TrainingData
 from sklearn_sharpbalance.members.state import MemberState, restore, to_cpu, unfitted
 
@@ -106,6 +107,12 @@ def final_net(net, member, data):
 def mean_weights(nets: Sequence):
     """A net whose floating-point weights are the mean over ``nets``."""
     states = [net.module_.state_dict() for net in nets]
+    shapes = [{k: tuple(v.shape) for k, v in state.items()} for state in states]
+    if any(each != shapes[0] for each in shapes):
+        raise InvalidInputError(
+            "A soup is the mean of the weights of nets of one shape, got nets of "
+            "different shapes. Combine their predictions instead."
+        )
     mean = {
         key: (
             torch.stack([state[key] for state in states]).mean(0)

@@ -1,10 +1,12 @@
 """The loop over phases: warm-up, score, select, train on. Plain values in and out."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from sklearn_sharpbalance.engine.jobs import MemberJobs
+from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.caching import cached
 from sklearn_sharpbalance.ensemble.plan import Segment, Settings
 from sklearn_sharpbalance.members import (
@@ -137,7 +139,8 @@ class Trainer:
 
 
 def _run_phase(engine, net, members, data, phase, masks, on_epoch):
-    return engine.run_phase(net, members, data, phase, masks, on_epoch)
+    train = partial(engine.run_phase, net, members, data, phase, masks, on_epoch)
+    return explain_out_of_memory(train, net, len(members))
 
 
 def _score_members(net, members, data, scorer, precision, jobs):

@@ -16,7 +16,6 @@ import torch
 __all__ = ["DTYPE_SIZES", "Entry", "NotPlainError", "decode", "encode"]
 
 _SCALARS = (type(None), bool, int, float, str, np.generic)
-CELL_BYTES = 64  # a number in a record, and its share of the dictionary
 _DTYPES = [
     ("BOOL", torch.bool, "?"),
     ("U8", torch.uint8, "u1"),
@@ -193,9 +192,7 @@ def _are_records(rows):
     )
 
 
-def decode(
-    value: Any, entries: dict[str, Entry], budget: int = 2**62, special=None
-) -> Any:
+def decode(value: Any, entries: dict[str, Entry], special=None) -> Any:
     """The value that :func:`encode` was given.
 
     Parameters
@@ -204,8 +201,6 @@ def decode(
         JSON.
     entries : dict
         Raw arrays.
-    budget : int, default=2**62
-        Bytes of Python objects that records may become.
     special : dict of str to callable, default=None
         For each tag of its own what makes an object of a plain value.
 
@@ -214,12 +209,12 @@ def decode(
     Exception
         ValueError, TypeError or KeyError, if the JSON is not what :func:`encode` gives.
     """
-    return _Decoder(entries, budget, special or {})(value)
+    return _Decoder(entries, special or {})(value)
 
 
 class _Decoder:
-    def __init__(self, entries, budget, special):
-        self.entries, self.budget, self.special = entries, budget, special
+    def __init__(self, entries, special):
+        self.entries, self.special = entries, special
 
     def __call__(self, value):
         if isinstance(value, list):
@@ -237,10 +232,8 @@ class _Decoder:
 
     def _records(self, value, _):
         columns = {name: self(column) for name, column in value}
-        lengths = {len(column) for column in columns.values()}
-        self.budget -= CELL_BYTES * sum(len(column) for column in columns.values())
-        if len(lengths) != 1 or self.budget < 0:
-            raise ValueError("its records have columns of different or absurd length.")
+        if len({len(column) for column in columns.values()}) != 1:
+            raise ValueError("its records have columns of different length.")
         lists = [
             c.tolist() if isinstance(c, np.ndarray) else c for c in columns.values()
         ]
@@ -266,9 +259,8 @@ class _Decoder:
 
     def _text(self, value, whole):
         dtype = np.dtype(whole["dtype"])
-        self.budget -= len(value) * dtype.itemsize
-        if dtype.kind != "U" or self.budget < 0:
-            raise ValueError("it holds text of an absurd width.")
+        if dtype.kind != "U":
+            raise ValueError("it holds text of an unknown kind.")
         return np.asarray(value, dtype=dtype).reshape(whole["shape"])
 
     def _time(self, value, whole):

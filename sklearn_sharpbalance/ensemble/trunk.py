@@ -9,7 +9,7 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import DeviceData, MemberModule, TrainingData
-from sklearn_sharpbalance.members.data import n_rows
+from sklearn_sharpbalance.members.data import n_rows, rows_at_once
 from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.state import seeded, unfitted
 
@@ -48,7 +48,8 @@ class Trunk:
         X : ndarray, dict of ndarray, or Dataset
         """
         data = TrainingData(X, np.zeros(n_rows(X), dtype=np.int64))
-        batches = DeviceData(data, self.device).in_order(FEATURE_BATCH)
+        batch = rows_at_once(X, FEATURE_BATCH)
+        batches = DeviceData(data, self.device).in_order(batch)
         return np.concatenate([self(x).cpu().numpy() for x, _ in batches])
 
     def to(self, device):

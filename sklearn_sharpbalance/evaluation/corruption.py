@@ -99,7 +99,7 @@ class CorruptionAccuracy(Table):
         ax : matplotlib Axes, default=None
         name : str, default="Ensemble"
         **kwargs
-            Passed to :meth:`CorruptionDisplay.plot`.
+            Passed to :meth:`~sklearn_sharpbalance.plotting.CorruptionDisplay.plot`.
 
         Returns
         -------

@@ -99,7 +99,7 @@ class TradeoffCurve(Table):
         average : bool, default=True
             One point for the mean over seeds; False draws each training.
         **kwargs
-            Passed to :meth:`TradeoffDisplay.plot`.
+            Passed to :meth:`~sklearn_sharpbalance.plotting.TradeoffDisplay.plot`.
 
         Returns
         -------

@@ -9,7 +9,16 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-__all__ = ["DeviceData", "TrainingData", "as_tensor", "n_rows", "take_rows"]
+__all__ = [
+    "DeviceData",
+    "TrainingData",
+    "as_tensor",
+    "n_rows",
+    "rows_at_once",
+    "take_rows",
+]
+
+PASS_BYTES = 256 * 2**20  # of samples that pass a network at once
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,28 @@ def as_tensor(X, device):
 def take_rows(X, rows):
     """Rows of an array or tensor, or of each value of a dictionary."""
     return map_arrays(lambda array: array[rows], X)
+
+
+def rows_at_once(X, most: int, block: int = 1) -> int:
+    """How many samples pass a network at once without gradients.
+
+    Large ones pass in smaller batches, so that memory does not grow with their size;
+    a multiple of ``block``, or one by one.
+
+    Examples
+    --------
+    >>> rows_at_once(np.zeros((9, 3, 32, 32)), 2048)
+    2048
+    >>> picture = np.broadcast_to(np.uint8(0), (9, 3, 4000, 4000))
+    >>> rows_at_once(picture, 2048)
+    1
+    """
+    if isinstance(X, Dataset):
+        return most  # what an item weighs only reading it would tell
+    arrays = X.values() if isinstance(X, Mapping) else [X]
+    n_numbers = sum(int(np.prod(array.shape[1:])) for array in arrays)
+    n = min(most, PASS_BYTES // max(4 * n_numbers, 1))  # float32, whatever is stored
+    return max(n - n % block, 1)
 
 
 def n_rows(X) -> int:

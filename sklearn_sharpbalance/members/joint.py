@@ -100,9 +100,9 @@ class ModuleTeam(Team):
 
     def __init__(self, sessions, phase):
         super().__init__(sessions, phase)
-        # One for all, since they share one loss; off, it scales nothing.
-        fp16 = phase.precision == "fp16"
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=fp16)
+        # One for all, since they share one loss; off, it scales nothing. The first
+        # member carries it from one stretch of epochs to the next.
+        self.scaler = sessions[0].scaler
 
     def labeled(self, x, y):
         """Each member's forward pass under its own dropout."""
@@ -186,7 +186,8 @@ def train_jointly(team, feed, objective):
                 break
             train_epoch(team, feed, objective, epoch)
     team.write_back()
-    return [session.finish() for session in team.sessions]
+    over = phase.last or all(session.stopped for session in team.sessions)
+    return [session.finish(over) for session in team.sessions]
 
 
 def train_epoch(team, feed, objective, epoch):

@@ -8,7 +8,10 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
-__all__ = ["MemberModule", "fresh_copy"]
+__all__ = ["OWN_ARGUMENTS", "MemberModule", "fresh_copy"]
+
+# Those that are not passed on to the user's module.
+OWN_ARGUMENTS = ("module", "mean", "scale", "compile", "member_params")
 
 
 class MemberModule(nn.Module):
@@ -26,11 +29,22 @@ class MemberModule(nn.Module):
         Subtracted from and divided into the input; None leaves the input alone.
     compile : bool or None, default=None
         Whether training runs the module through ``torch.compile``.
+    member_params : sequence of dict or None, default=None
+        Settings of each member's own; see ``give_settings``. A member's net has
+        taken them over when it makes its module.
     **kwargs
         Passed to the class or factory.
     """
 
-    def __init__(self, module, mean=None, scale=None, compile=None, **kwargs):
+    def __init__(
+        self,
+        module,
+        mean=None,
+        scale=None,
+        compile=None,
+        member_params=None,
+        **kwargs,
+    ):
         super().__init__()
         is_instance = isinstance(module, nn.Module)
         self.module = fresh_copy(module) if is_instance else module(**kwargs)

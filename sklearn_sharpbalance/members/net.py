@@ -18,7 +18,7 @@ __all__ = ["as_skorch_net", "member_net"]
 
 # Recorded by the training loop itself, for every engine alike.
 _OWN_RECORDS = ("epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log")
-_SIZE_NAMES = {
+SIZE_NAMES = {
     "n_classes": ("n_classes", "num_classes", "n_outputs", "out_features"),
     "n_features": ("n_features", "n_inputs", "in_features", "input_dim"),
     "in_channels": ("in_channels", "n_channels", "num_channels"),
@@ -103,7 +103,7 @@ def _fill_sizes(net, input_shape, n_classes):
         return
     given = net.get_params_for("module")
     for size, value in known.items():
-        for name in _SIZE_NAMES[size]:
+        for name in SIZE_NAMES[size]:
             if name in accepted and name not in given:
                 net.set_params(**{f"module__{name}": value})
 

@@ -13,7 +13,7 @@ from skorch.callbacks import Callback, LRScheduler
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members.averaging import updated_average
-from sklearn_sharpbalance.members.data import DeviceData
+from sklearn_sharpbalance.members.data import DeviceData, rows_at_once
 from sklearn_sharpbalance.members.pruning import gradient_masks
 from sklearn_sharpbalance.members.state import capture, restore, to_cpu
 
@@ -155,7 +155,7 @@ class MemberSession:
         net._set_training(False)
         loss, right = 0.0, 0
         with torch.no_grad():
-            for x, rows in source.in_order(VALID_BATCH):
+            for x, rows in source.in_order(rows_at_once(source.X, VALID_BATCH)):
                 y, output = source.y[rows], net.infer(x)
                 losses = sample_losses(net, output, y)
                 loss += losses.sum().item()
@@ -171,9 +171,18 @@ class MemberSession:
         step = {"loss": loss, "y_pred": output}
         self.net.notify("on_batch_end", batch=(x, y), training=False, **step)
 
-    def finish(self):
-        """The member's state after the phase."""
-        if self.stopped or self.phase.last:
+    def finish(self, over=None):
+        """The member's state after the phase.
+
+        Parameters
+        ----------
+        over : bool or None, default=None
+            Whether the member's training ends here; None is the end of the last phase,
+            or of one in which it stopped.
+        """
+        if over is None:
+            over = self.stopped or self.phase.last
+        if over:
             self.net.notify("on_train_end", X=self.data.X, y=self.data.y)
         kept = {
             name: _scheduler_state(callback)

@@ -8,6 +8,7 @@ import torch
 from sklearn.base import clone
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
+from sklearn_sharpbalance.members.own_settings import own_net
 
 __all__ = ["MemberState", "epoch_rng", "initial_state", "restore", "seeded"]
 
@@ -83,7 +84,7 @@ class seeded:
 
 def initial_state(net, index, seed):
     """State of a member that has not trained: weights drawn from its seed."""
-    net = unfitted(net)
+    net = own_net(net, index)
     with seeded(net.device):
         torch.manual_seed(seed)
         _initialize(net)
@@ -106,8 +107,8 @@ def _initialize(net):
 
 
 def restore(net, state):
-    """An initialised copy of ``net`` in the given state."""
-    net = unfitted(net)
+    """An initialised copy of ``net`` for the given member, in its state."""
+    net = own_net(net, state.index)
     with seeded(net.device):
         net.initialize()  # weights are drawn and overwritten: the RNG must not notice
     net.module_.load_state_dict(state.module)

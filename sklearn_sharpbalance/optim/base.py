@@ -25,8 +25,8 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     A step takes the gradient :math:`g` at the weights :math:`w`, moves to
     :math:`w + \epsilon(g)`, takes the gradient there, moves back exactly, and hands
     that gradient to a base optimizer. A method says what :math:`\epsilon` is by
-    :meth:`_direction` and, if it wants to, how the two gradients combine by
-    :meth:`_combine`.
+    ``_direction`` and, if it wants to, how the two gradients combine by
+    ``_combine``.
 
     Parameters
     ----------

@@ -69,17 +69,23 @@ class CorruptionDisplay(Display):
         ax=None,
         **kwargs,
     ):
-        """Corrupt pictures and plot how well fitted ensembles recognise them.
+        """Corrupt pictures or a table and plot what fitted ensembles make of them.
 
         Parameters
         ----------
         estimators : fitted ensemble, list of them, or dict of names to them
-        X : array-like of uint8 of shape (n_samples, C, H, W) or (n_samples, H, W[, C])
-            Clean pictures.
+        X : array-like
+            Clean samples: uint8 pictures of shape (n_samples, C, H, W) or
+            (n_samples, H, W[, C]), or a table of shape (n_samples, n_features).
         y : array-like of shape (n_samples,)
-        corruptions : iterable of str, default=None
-            Kinds or groups of :mod:`sklearn_sharpbalance.corruption`; None is all.
+        corruptions : iterable, mapping or None, default=None
+            Kinds or groups of :mod:`sklearn_sharpbalance.corruption`, for a table those
+            of ``TABULAR_CORRUPTIONS``; None is all of them, without "missing_nan" for a
+            table. A mapping of (kind, severity) to (samples, labels), such as
+            :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`, is read in place
+            of corrupting ``X``.
         severities : sequence of int, default=(1, 2, 3, 4, 5)
+            A mapping must have all of them for each of its kinds.
         random_state : int, default=0
         ax : matplotlib Axes, default=None
         **kwargs

@@ -254,7 +254,7 @@ class SubsetOverlapDisplay(Display):
     def _draw_picture(self, ax, sample, score):
         ax.imshow(as_picture(self.images[sample]), cmap="gray", interpolation="nearest")
         label = "" if self.labels is None else f"{self.labels[sample]}\n"
-        ax.set_title(f"{label}{score:.2g}", fontsize=8)
+        ax.set_title(f"{label}{score:.3g}", fontsize=8)
         ax.set(xticks=[], yticks=[])
 
 

@@ -30,7 +30,7 @@ def fisher_trace(net, X, y, *, method="auto", chunk_size=None):
     y : array or tensor of shape (N,)
     method : {"auto", "layer_rules", "vmap", "loop"}, default="auto"
     chunk_size : int, default=None
-        See :func:`per_sample_squared_norms`.
+        See :func:`~sklearn_sharpbalance.autodiff.per_sample_squared_norms`.
 
     Returns
     -------

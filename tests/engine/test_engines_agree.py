@@ -223,6 +223,19 @@ def test_members_spread_over_devices_are_the_same_members(engine):
     np.testing.assert_array_equal(two.sam_masks_, one.sam_masks_)
 
 
+def test_a_device_that_is_named_twice_draws_dropout_once():
+    data = table()
+    settings = {"max_epochs": 3, "estimator__module__dropout": 0.5, "random_state": 0}
+    one = SharpBalance(device="cpu", **settings).fit(data.X, data.y)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    two = SharpBalance(device=["cpu", "cpu"], **settings).fit(data.X, data.y)
+    assert torch.equal(torch.get_rng_state(), before)
+    np.testing.assert_allclose(
+        two.member_predict_proba(data.X), one.member_predict_proba(data.X), atol=1e-5
+    )
+
+
 def test_streamed_batches_are_those_that_live_on_the_device():
     data = pictures()
     rows = np.arange(60).reshape(6, 10)[::-1].copy()

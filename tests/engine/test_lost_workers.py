@@ -1,7 +1,12 @@
 """Members in other processes: the same result, also when a worker is killed."""
 
+import json
 import os
 import signal
+import time
+import uuid
+from itertools import accumulate
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -31,6 +36,27 @@ class KillOnce(Callback):
             except FileExistsError:
                 return
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Logs(Callback):
+    """Writes down when and where each epoch ran, and on how many threads."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_epoch_begin(self, net, **kwargs):
+        self.begun_ = time.time()
+
+    def on_epoch_end(self, net, **kwargs):
+        row = [os.getpid(), self.begun_, time.time(), torch.get_num_threads()]
+        Path(self.folder, uuid.uuid4().hex).write_text(json.dumps(row))
+
+
+def most_at_once(rows):
+    """Most epochs that ran at one moment."""
+    moments = [(begun, 1) for _, begun, _, _ in rows]
+    moments += [(ended, -1) for _, _, ended, _ in rows]
+    return max(accumulate(change for _, change in sorted(moments)))
 
 
 def small_data(n=96):
@@ -83,7 +109,24 @@ def test_a_killed_process_of_this_machine(serial):
     assert_same(got, want)
 
 
-def test_a_killed_worker_of_a_cluster(serial):
+def where_data_are(net, data, member):
+    """Run in a worker: whether the samples lie in a mapped file, and which."""
+    mapped = jobs_module._is_mapped(data.X)
+    return mapped and not data.X.flags.writeable, os.getpid(), float(data.X[member, 0])
+
+
+def test_processes_map_the_data_instead_of_copying(monkeypatch):
+    monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
+    X, y = small_data()
+    found = MemberJobs(2).run(
+        where_data_are, None, TrainingData(X, y), [(0,), (1,), (2,)]
+    )
+    assert [mapped for mapped, _, _ in found] == [True] * 3
+    assert os.getpid() not in {pid for _, pid, _ in found}
+    np.testing.assert_array_equal([x for *_, x in found], X[:3, 0])
+
+
+def test_a_killed_worker_of_a_cluster(serial, tmp_path):
     """And on the same cluster a search whose fits send members of their own."""
     distributed = pytest.importorskip("dask.distributed")
     want, marker = serial
@@ -98,7 +141,11 @@ def test_a_killed_worker_of_a_cluster(serial):
         got = estimator(marker).fit(*small_data())
         search = GridSearchCV(
             DeepEnsembleClassifier(
-                n_estimators=2, max_epochs=1, engine="skorch", random_state=0
+                n_estimators=2,
+                max_epochs=3,
+                engine="skorch",
+                callbacks=[("logs", Logs(str(tmp_path)))],
+                random_state=0,
             ),
             {"lr": [0.01, 0.1]},
             cv=2,
@@ -106,6 +153,14 @@ def test_a_killed_worker_of_a_cluster(serial):
     assert marker.exists()
     assert_same(got, want)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    # No more members at once than workers, none here, one thread each.
+    rows = [json.loads(p.read_text()) for p in tmp_path.iterdir() if p != marker]
+    assert len(rows) == (2 * 2 + 1) * 2 * 3  # fits, members, epochs
+    pids = {pid for pid, *_ in rows}
+    assert os.getpid() not in pids
+    assert len(pids) <= 2
+    assert most_at_once(rows) <= 2
+    assert {n_threads for *_, n_threads in rows} == {1}
 
 
 def test_threads_do_not_mix_their_random_numbers(serial):

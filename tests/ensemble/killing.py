@@ -2,14 +2,22 @@
 
 import multiprocessing
 import os
+import resource
 import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from skorch.callbacks import Callback
 
-from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance import (
+    MLP,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
+
+MB = 10**6
 
 
 def small_data(n=96):
@@ -37,10 +45,44 @@ def estimator(folder=None, **params):
     return SharpBalanceEnsembleClassifier(**{**defaults, **params})
 
 
+def joint_estimator(folder=None, **params):
+    """Members that are trained together, with a checkpoint an epoch."""
+    defaults = {
+        "n_estimators": 3,
+        "max_epochs": 12,
+        "batch_size": 16,
+        "estimator__module__hidden": (8,),
+        "random_state": 3,
+        "checkpoint_dir": folder,
+        "checkpoint_every": 1,
+        "device": "cpu",
+    }
+    return DiversifiedEnsembleClassifier(**{**defaults, **params})
+
+
+class TrainedAlone(MLP):
+    """An MLP with dropout that cannot be stacked, because its forward is its own."""
+
+    def __init__(self, n_features, n_classes, hidden=(8,)):
+        super().__init__(n_features, n_classes, hidden=hidden, dropout=0.2)
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+# What is killed, by name: functions of modules travel to a child, settings too.
+KINDS = {
+    "skorch": partial(estimator, engine="skorch"),
+    "stacked": partial(estimator, engine="stacked"),
+    "sed_stacked": joint_estimator,
+    "sed_modules": partial(joint_estimator, estimator=TrainedAlone),
+}
+
+
 def weights(clf):
     """All weights and momenta of an ensemble by name."""
     found = {}
-    for i, net in enumerate(clf.estimators_):
+    for i, net in enumerate(getattr(clf, "heads_", clf.estimators_)):
         for key, value in net.module_.state_dict().items():
             found[f"{i}.{key}"] = value.clone()
         for key, entries in net.optimizer_.state_dict()["state"].items():
@@ -55,12 +97,12 @@ def assert_bitwise(got, want):
         assert torch.equal(got[key], value), key
 
 
-def fit_to_file(folder, path, kill_at_write, params):
+def fit_to_file(kind, folder, path, kill_at_write, params):
     """Run in the child: fit, then leave the weights in a file."""
     torch.set_num_threads(1)
     if kill_at_write is not None:
         _die_while_writing(*kill_at_write)
-    torch.save(weights(estimator(folder, **params).fit(*small_data())), path)
+    torch.save(weights(KINDS[kind](folder, **params).fit(*small_data())), path)
 
 
 def _die_while_writing(function, count):
@@ -76,9 +118,10 @@ def _die_while_writing(function, count):
     setattr(os, function, deadly)
 
 
-def start(folder, path, kill_at_write=None, **params):
+def start(kind, folder, path, kill_at_write=None, **params):
     """A new process that fits."""
-    return start_in_child(fit_to_file, str(folder), str(path), kill_at_write, params)
+    args = (kind, str(folder), str(path), kill_at_write, params)
+    return start_in_child(fit_to_file, *args)
 
 
 def start_in_child(function, *args):
@@ -90,6 +133,26 @@ def start_in_child(function, *args):
     process = context.Process(target=function, args=args, daemon=True)
     process.start()
     return process
+
+
+def peak_to_file(prepare, path):
+    """Run in the child: bytes at the peak of a run beyond those before it."""
+    import psutil
+
+    torch.set_num_threads(1)
+    run = prepare()
+    before = psutil.Process().memory_info().rss
+    run()
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path(path).write_text(str(peak - before))
+
+
+def peak_of(prepare, tmp_path, patience=120):
+    """Bytes that what ``prepare()`` returns takes, in a process of its own."""
+    process = start_in_child(peak_to_file, prepare, str(tmp_path / "peak"))
+    process.join(patience)
+    assert process.exitcode == 0
+    return int((tmp_path / "peak").read_text())
 
 
 class KillOnce(Callback):

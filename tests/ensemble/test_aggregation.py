@@ -126,6 +126,21 @@ def test_a_soup_is_the_mean_of_weights_with_statistics_of_the_data():
     )
 
 
+def test_an_ensemble_predicts_with_its_soup():
+    clf, X, y = fit(estimator=Normed, aggregation="uniform_soup", standardize=False)
+    data = split(clf, X, y)
+    (soup,) = clf.predictors_
+    states = [net.module_.state_dict() for net in clf.estimators_]
+    for key, value in soup.module_.state_dict().items():
+        if value.is_floating_point() and "running" not in key:
+            want = sum(state[key].double() for state in states) / 3
+            torch.testing.assert_close(value.double(), want, rtol=1e-5, atol=1e-7)
+    first = soup.module_.module.first
+    torch.testing.assert_close(first.running_mean, torch.tensor(data.X.mean(0)))
+    logits = soup.module_.eval()(torch.tensor(X)).detach()
+    np.testing.assert_allclose(clf.predict_proba(X), logits.softmax(1), atol=1e-6)
+
+
 def test_statistics_from_one_batch_are_those_of_torch_itself():
     nets, data = from_one_start(1)
     net = nets[0]

@@ -10,10 +10,11 @@ import scipy.sparse
 import torch
 from sklearn.exceptions import NotFittedError
 from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance._validation import InvalidParameterError
 from sklearn_sharpbalance.exceptions import (
@@ -102,6 +103,13 @@ def partial(*steps, **params):
 TENSORS = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
 PICTURES = RNG.integers(0, 255, (12, 8, 8, 3), dtype=np.uint8)
 
+
+def fit_joint(loss="a2d", **params):
+    X_unlabeled = params.pop("X_unlabeled", None)
+    clf = DiversifiedEnsembleClassifier(**{**FEW, "loss": loss, **params})
+    return clf.fit(X, Y, X_unlabeled=X_unlabeled)
+
+
 BAD = {
     # X
     "X_nan": (lambda: fit(changed(np.nan)), ValueError, "Input X contains NaN"),
@@ -141,8 +149,8 @@ BAD = {
         r"Pictures must be \(N, H, W, C\).*got uint8 of shape",
     ),
     # y
-    "y_none": (lambda: fit(X, None), ValueError, "requires y to be passed"),
-    "y_short": (lambda: fit(X, Y[:20]), ValueError, "X has 30, y has 20"),
+    "y_none": (lambda: fit(X, None), InvalidInputError, "requires y to be passed"),
+    "y_short": (lambda: fit(X, Y[:20]), InvalidInputError, "X has 30, y has 20"),
     "y_continuous": (
         lambda: fit(X, RNG.normal(size=30)),
         ValueError,
@@ -155,7 +163,7 @@ BAD = {
     ),
     "y_nan": (
         lambda: fit(X, np.where(Y == 0, np.nan, Y)),
-        ValueError,
+        InvalidInputError,
         "Input y contains NaN",
     ),
     "y_one_class": (
@@ -165,12 +173,12 @@ BAD = {
     ),
     "y_none_inside": (
         lambda: fit(X, np.array(["a", None] * 15, dtype=object)),
-        ValueError,
+        InvalidInputError,
         "y holds labels of several types",
     ),
     "y_mixed": (
         lambda: fit(X, np.array(["a", 1] * 15, dtype=object)),
-        ValueError,
+        InvalidInputError,
         "y holds labels of several types",
     ),
     # weights
@@ -430,7 +438,48 @@ BAD = {
         InvalidInputError,
         r"must have one shape, got \[\(4,\), \(5,\)\]",
     ),
-    "dataset_y_short": (lambda: fit(TENSORS, Y[:9]), ValueError, "X has 30, y has 9"),
+    "dataset_y_short": (
+        lambda: fit(TENSORS, Y[:9]),
+        InvalidInputError,
+        "X has 30, y has 9",
+    ),
+    "dataset_label_vector": (
+        lambda: fit(Items(lambda i: (torch.zeros(4), torch.zeros(2))), None),
+        InvalidInputError,
+        r"must be one class, but Items has labels of shape \(2,\)",
+    ),
+    "dataset_label_none": (
+        lambda: fit(Items(lambda i: (torch.zeros(4), None)), None),
+        ValueError,
+        "Unknown label type: unknown",
+    ),
+    "dataset_nan": (
+        lambda: fit(Items(lambda i: (torch.full((4,), torch.nan), i % 3)), None),
+        InvalidInputError,
+        "returned values that are not finite before any training",
+    ),
+    "dataset_dtypes": (
+        lambda: fit(
+            Items(lambda i: (torch.zeros(4, dtype=torch.float64), i % 3)), None
+        ),
+        InvalidInputError,
+        "must have the same dtype, but got Double and Float",
+    ),
+    "dataset_dict": (
+        lambda: fit(Items(lambda i: ({"a": torch.zeros(4)}, i % 3)), None),
+        InvalidInputError,
+        "must be tensors or arrays, got dict",
+    ),
+    "dataset_no_axes": (
+        lambda: fit(Items(lambda i: (torch.tensor(1.0), i % 3)), None),
+        InvalidInputError,
+        r"sizes of one sample's axes, each at least 1, got \(\)",
+    ),
+    "dataset_predict_shape": (
+        lambda: after_fit("predict", TensorDataset(torch.zeros(3, 5), torch.zeros(3))),
+        InvalidInputError,
+        r"X is samples of shape \(5,\), but .* was fitted on samples of shape \(4,\)",
+    ),
     "dict_empty": (lambda: fit({}), InvalidInputError, "empty dictionary"),
     "dict_lengths": (
         lambda: fit({"a": X, "b": X[:9]}),
@@ -446,6 +495,48 @@ BAD = {
         lambda: fit({"wrong": X}, estimator=nn.Linear(4, 3)),
         InvalidInputError,
         "unexpected keyword argument 'wrong'",
+    ),
+    # members trained together
+    "joint_loss": (lambda: fit_joint("hinge"), InvalidParameterError, "'loss' param"),
+    "joint_pairs": (
+        lambda: fit_joint("sed", pair_members=1),
+        InvalidParameterError,
+        "'pair_members' parameter",
+    ),
+    "joint_no_unlabeled": (
+        fit_joint,
+        InvalidInputError,
+        "loss='a2d' drives members apart on samples without labels, but got X_unl",
+    ),
+    "joint_unlabeled_shape": (
+        lambda: fit_joint(X_unlabeled=X[:, None]),
+        InvalidInputError,
+        r"must be laid out like X: got samples of shape \(1, 4\) beside",
+    ),
+    "joint_unlabeled_dataset": (
+        lambda: fit_joint(X_unlabeled=TensorDataset(torch.zeros(9, 5))),
+        InvalidInputError,
+        r"must be laid out like X: got samples of shape \(5,\) beside",
+    ),
+    "joint_unlabeled_nan": (
+        lambda: fit_joint(X_unlabeled=changed(np.nan)),
+        ValueError,
+        "contains NaN",
+    ),
+    "joint_unlabeled_empty": (
+        lambda: fit_joint(X_unlabeled=X[:0]),
+        ValueError,
+        "0 sample",
+    ),
+    "joint_trunk": (
+        lambda: fit_joint("sed", shared_trunk="resnet18"),
+        InvalidInputError,
+        "shared_trunk must be None, an nn.Module or a function",
+    ),
+    "joint_callback": (
+        lambda: fit_joint("sed", callbacks=[LRScheduler()]),
+        InvalidInputError,
+        "an LRScheduler sets the learning rate by itself. Remove that callback",
     ),
     # after fit
     "not_fitted": (
@@ -504,6 +595,7 @@ def test_bad_input(case):
     call, error, message = BAD[case]
     with pytest.raises(error, match=message) as caught:
         call()
+    assert type(caught.value) is error
     assert len(str(caught.value)) < 2000  # a sentence, not a dump
 
 
@@ -540,22 +632,44 @@ STRANGE = {
     "tensors": lambda tmp: (torch.from_numpy(X), torch.from_numpy(Y)),
     "frames": lambda tmp: (pd.DataFrame(X), pd.Series(Y, index=np.arange(30) * 7)),
     "dataset": lambda tmp: (TENSORS, None),
+    "dataset_of_triples": lambda tmp: (Items(lambda i: (X[i], i % 3, "name")), None),
     "lists": lambda tmp: (X.tolist(), Y.tolist()),
 }
 
 
 @pytest.mark.parametrize("case", STRANGE)
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", ["skorch", "stacked", "joint"])
 def test_strange_input_that_is_right(case, engine, tmp_path):
     X, y = STRANGE[case](tmp_path)
-    if case == "dataset" and engine == "stacked":
+    if case.startswith("dataset") and engine == "stacked":
         pytest.skip("a Dataset needs skorch's loop")
-    clf = fit(X, y, engine=engine)
+    if engine == "joint":
+        clf = DiversifiedEnsembleClassifier(**FEW).fit(X, y)
+    else:
+        clf = fit(X, y, engine=engine)
     proba = clf.predict_proba(X)
     assert proba.shape == (30, len(clf.classes_))
     np.testing.assert_allclose(proba.sum(axis=1), 1)
     if y is not None:
         assert set(np.unique(np.asarray(y)).tolist()) == set(clf.classes_.tolist())
+
+
+PLAIN = RNG.integers(0, 255, (30, 6, 8, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("case", ["negative_strides", "read_only_map", "columns"])
+def test_pictures_in_strange_memory_are_the_same_pictures(case, tmp_path):
+    if case == "read_only_map":
+        np.save(tmp_path / "X.npy", PLAIN)
+        strange = np.load(tmp_path / "X.npy", mmap_mode="r")
+    elif case == "columns":
+        strange = np.asfortranarray(PLAIN)
+    else:
+        strange = np.ascontiguousarray(PLAIN[:, ::-1, ::-1])[:, ::-1, ::-1]
+    assert not (strange.flags.c_contiguous and strange.flags.writeable)
+    want = fit(PLAIN, Y)
+    got = fit(strange, Y)
+    np.testing.assert_array_equal(got.predict_proba(strange), want.predict_proba(PLAIN))
 
 
 def test_scalars_of_numpy_are_numbers():
@@ -573,12 +687,3 @@ def test_scalars_of_numpy_are_numbers():
     )
     assert clf.n_iter_ == 2
     assert len(clf.estimators_) == 2
-
-
-@pytest.mark.filterwarnings("ignore:The number of unique classes")
-def test_many_classes():
-    n = 2000
-    X = RNG.normal(size=(n, 2)).astype(np.float32)
-    clf = DeepEnsembleClassifier(**FEW, estimator__module__hidden=(2,))
-    clf.fit(X, np.arange(n) * 3)
-    assert clf.predict_proba(X[:5]).shape == (5, n)

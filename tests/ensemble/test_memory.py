@@ -1,17 +1,22 @@
-"""Memory that does not grow from fit to fit."""
+"""Memory that does not grow from fit to fit, nor with copies of the data."""
 
 import ctypes
 import gc
 from contextlib import suppress
+from functools import partial
 
+import joblib
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
+from sklearn_sharpbalance import DiversifiedEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance import SmallCNN
+from sklearn_sharpbalance.members import train
+from sklearn_sharpbalance.members.data import DeviceData
+from tests.ensemble.killing import MB, peak_of
 
 psutil = pytest.importorskip("psutil")
 
@@ -41,11 +46,19 @@ def estimator(**params):
     return SharpBalance(**{**few, "estimator__module__hidden": (8,), **params})
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def joint(**params):
+    few = {"n_estimators": 2, "max_epochs": 2, "device": "cpu"}
+    return DiversifiedEnsembleClassifier(
+        **{**few, "estimator__module__hidden": (8,), **params}
+    )
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked", "joint"])
 def test_twenty_fits_in_one_process(engine, tmp_path):
     X, y = large_data()
     # {fit} makes every fit write; the same folder would be read back.
-    clf = estimator(engine=engine, checkpoint_dir=tmp_path / "{fit}")
+    kept = {"checkpoint_dir": tmp_path / "{fit}"}
+    clf = joint(**kept) if engine == "joint" else estimator(engine=engine, **kept)
     sizes, tensors = [], {}
     for i in range(20):
         clf.set_params(random_state=i).fit(X, y).predict_proba(X)
@@ -75,6 +88,39 @@ def test_a_search_of_twelve_fits():
     assert max(sizes[2:]) < 1.05 * sizes[1]
 
 
+# Copies of the data -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["one thread", "threads"])
+def test_members_train_on_the_samples_themselves(backend, monkeypatch):
+    """Every member reads the array that the user passed, not a copy of it."""
+    X, y = large_data()
+    seen = []
+
+    class Watched(DeviceData):
+        def __init__(self, data, *args, **kwargs):
+            super().__init__(data, *args, **kwargs)
+            seen.append(self.X.data_ptr())
+
+    monkeypatch.setattr(train, "DeviceData", Watched)
+    n_jobs = 3 if backend == "threads" else 1
+    with joblib.parallel_config(backend="threading", n_jobs=n_jobs):
+        estimator(engine="skorch", n_estimators=3, n_jobs=n_jobs).fit(X, y)
+    assert seen == [X.ctypes.data] * 6  # three members, two phases
+
+
+def fit_on_80_mb():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((10_000, 2000), dtype=np.float32)
+    y = (X[:, 0] > 0).astype(int)
+    return partial(estimator(engine="skorch", n_estimators=4, max_epochs=1).fit, X, y)
+
+
+def test_the_peak_does_not_know_how_large_the_data_are(tmp_path):
+    """Four members of 64 kB and batches of 1 MB; a single copy of X would be 80 MB."""
+    assert peak_of(fit_on_80_mb, tmp_path) < 60 * MB
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("engine", ["skorch", "graph"])
 def test_a_gpu_is_given_back(engine):
@@ -82,10 +128,20 @@ def test_a_gpu_is_given_back(engine):
     X = rng.integers(0, 255, (256, 16, 16, 3), dtype=np.uint8)
     y = np.arange(256) % 3
     few = {"n_estimators": 2, "max_epochs": 2, "device": "cuda", "engine": engine}
-    SharpBalance(SmallCNN, **few).fit(X, y)  # workspaces of the libraries stay
-    gc.collect()
-    before = torch.cuda.memory_allocated()
+    SharpBalance(SmallCNN, **few).fit(X, y)  # what a library sets up once stays
+    before = allocated()
     for _ in range(3):
         SharpBalance(SmallCNN, **few).fit(X, y).predict(X)
-        gc.collect()
-        assert torch.cuda.memory_allocated() == before
+        assert allocated() == before
+
+
+def allocated():
+    """Bytes of tensors on the GPU.
+
+    cuBLAS keeps a workspace for every stream that it has seen, up to 32 of them, and
+    each fit takes other streams from torch's pool.
+    """
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated()

@@ -2,8 +2,8 @@
 
 import torch
 
-from tests.ensemble.killing import estimator, small_data
+from tests.ensemble.killing import KINDS, small_data
 
 torch.set_num_threads(1)  # a fork takes no threads along
-for engine in ("skorch", "stacked"):
-    estimator(engine=engine, max_epochs=5).fit(*small_data())
+for make in KINDS.values():
+    make(max_epochs=5).fit(*small_data())

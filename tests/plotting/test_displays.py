@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import inspect
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,9 @@ BUILDERS = {
         groups=["x", "y"],
         ax=ax,
     ),
+    "reliability_init": lambda e, d, ax: ReliabilityDisplay(
+        [0.3, 0.8], [0.2, 0.9], [5, 15], [0.0, 0.5, 1.0], ece=0.1, name="one"
+    ).plot(ax),
     "reliability_estimator": lambda e, d, ax: ReliabilityDisplay.from_estimator(
         e, d.X, d.y, ax=ax
     ),
@@ -82,6 +86,17 @@ BUILDERS = {
         ax=ax,
         kind="bars",
     ),
+    "corruption_table": lambda e, d, ax: CorruptionDisplay.from_estimator(
+        {"one": e}, d.X, d.y, corruptions=["feature_shift"], severities=(1, 3), ax=ax
+    ),
+    "corruption_sets": lambda e, d, ax: CorruptionDisplay.from_estimator(
+        [e],
+        d.X,
+        d.y,
+        corruptions={("dark", s): (d.X / s, d.y) for s in (1, 2)},
+        severities=(1, 2),
+        ax=ax,
+    ),
     "corruption_predictions": lambda e, d, ax: CorruptionDisplay.from_predictions(
         d.y,
         {"a": probas(e, d)[None], "b": probas(e, d)[None, None]},
@@ -89,6 +104,9 @@ BUILDERS = {
         ax=ax,
         kind="mean",
     ),
+    "overlap_init": lambda e, d, ax: SubsetOverlapDisplay(
+        [[1.0, 0.4], [0.4, 1.0]], member_names="ab"
+    ).plot(ax),
     "overlap_estimator": lambda e, d, ax: SubsetOverlapDisplay.from_estimator(e, ax=ax),
     "overlap_masks": lambda e, d, ax: SubsetOverlapDisplay.from_masks(
         e.sam_masks_, measure="share", ax=ax
@@ -102,12 +120,18 @@ BUILDERS = {
     "landscape_plane": lambda e, d, ax: LossLandscapeDisplay.from_estimator(
         e, d.X, d.y, n_dims=2, n_points=3, ax=ax
     ),
+    "agreement_init": lambda e, d, ax: MemberAgreementDisplay(
+        [[0.0, 0.2], [0.2, 0.0]]
+    ).plot(ax),
     "agreement_estimator": lambda e, d, ax: MemberAgreementDisplay.from_estimator(
         e, d.X, ax=ax
     ),
     "agreement_predictions": lambda e, d, ax: MemberAgreementDisplay.from_predictions(
         probas(e, d), member_names="abc", ax=ax
     ),
+    "history_init": lambda e, d, ax: TrainingHistoryDisplay(
+        [{"train_loss": [2.0, 1.0, 0.5], "phase": ["warmup", "warmup", "balanced"]}]
+    ).plot(ax),
     "history_estimator": lambda e, d, ax: TrainingHistoryDisplay.from_estimator(
         e, ax=ax
     ),
@@ -126,6 +150,9 @@ BUILDERS = {
     "theory_simulation": lambda e, d, ax: TheoryDisplay.from_simulation(
         2, 0.1, [0.1, 0.2], n=60, d=20, n_subsets=2, n_matrices=3, ax=ax
     ),
+    "size_init": lambda e, d, ax: EnsembleSizeDisplay(
+        [1, 2, 3], [[0.8, 0.82], [0.9], [0.91]]
+    ).plot(ax),
     "size_estimator": lambda e, d, ax: EnsembleSizeDisplay.from_estimator(
         e, d.X, d.y, ax=ax
     ),
@@ -164,18 +191,41 @@ def shown(request, ensemble, digits):
     return display
 
 
-def test_every_display_is_tested():
-    shown = {name for name in plotting.__all__ if name.endswith("Display")}
-    names = "".join(BUILDERS)
-    short = {
-        "TrainingHistoryDisplay": "history",
-        "LossLandscapeDisplay": "landscape",
-        "MemberAgreementDisplay": "agreement",
-        "SubsetOverlapDisplay": "overlap",
-        "EnsembleSizeDisplay": "size",
+def test_every_constructor_of_every_display_is_tested(ensemble, digits, monkeypatch):
+    displays = [getattr(plotting, n) for n in plotting.__all__ if n.endswith("Display")]
+    assert len(displays) == 9
+    ways = {
+        (display, name)
+        for display in displays
+        for name in ["__init__", *dir(display)]
+        if name == "__init__" or name.startswith("from_")
     }
-    for name in shown:
-        assert short.get(name, name.removesuffix("Display").lower()) in names
+    called = set()
+
+    def note(display, name):
+        original = inspect.getattr_static(display, name)
+        function = getattr(original, "__func__", original)
+
+        def noted(*args, **kwargs):
+            called.add((display, name))
+            return function(*args, **kwargs)
+
+        is_class_method = isinstance(original, classmethod)
+        monkeypatch.setattr(
+            display, name, classmethod(noted) if is_class_method else noted
+        )
+
+    for display, name in ways:
+        note(display, name)
+    for build in BUILDERS.values():
+        before = set(called)
+        build(ensemble, digits, None)
+        plt.close("all")
+        made = {name for _, name in called - before}
+        # What another constructor calls on its way does not count as tested itself.
+        if made - {"__init__"}:
+            called -= {(d, n) for d, n in called - before if n == "__init__"}
+    assert called == ways
 
 
 def test_new_figure_without_axes(shown):

@@ -52,7 +52,7 @@ def test_hardest_pictures_are_those_of_highest_sharpness(ensemble, digits):
             ax = display.axes_[member, column]
             shown = ax.images[0].get_array()
             np.testing.assert_array_equal(shown, digits.images[sample])
-            assert ax.get_title() == f"{digits.y[sample]}\n{scores[sample]:.2g}"
+            assert ax.get_title() == f"{digits.y[sample]}\n{scores[sample]:.3g}"
     display.plot_hardest(2, highest=False)
     flattest = digits.images[ensemble.sharpness_[0].argmin()]
     np.testing.assert_array_equal(display.axes_[0, 0].images[0].get_array(), flattest)

@@ -1,0 +1,150 @@
+"""The epochs of a joint fit: from checkpoint to checkpoint, all members together."""
+
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from sklearn_sharpbalance.engine.joint import choose_team
+from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
+from sklearn_sharpbalance.ensemble.checkpoint import remaining
+from sklearn_sharpbalance.ensemble.plan import Segment
+from sklearn_sharpbalance.ensemble.training import EnsembleState
+from sklearn_sharpbalance.members import Phase, part_sizes
+from sklearn_sharpbalance.members.joint import JointObjective, train_jointly
+from sklearn_sharpbalance.members.joint_batches import JointFeed
+from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.train import _loader_params
+
+__all__ = ["JointTrainer", "joint_segments", "run_joint"]
+
+
+def run_joint(job, first_members, make_monitor):
+    """Train all members, or what is left of it; returns the state and the engine.
+
+    Parameters
+    ----------
+    job : JointJob
+    first_members : callable
+        Makes the members of a fit that has not begun.
+    make_monitor : callable
+        Makes the FitMonitor for so many segments.
+    """
+    trainer, checkpoints = JointTrainer(job), job.checkpoints
+    state, finished = _start(job, first_members)
+    every = None if checkpoints is None else checkpoints.every
+    segments = joint_segments(job.settings.n_epochs, every)
+    segments = [] if finished else remaining(segments, state.epoch)
+    monitor = make_monitor(len(segments))
+    with monitor.fit():
+        for segment in segments:
+            with monitor.segment(segment) as on_epoch:
+                state = trainer.run(state, segment, on_epoch)
+            finished = segment is segments[-1] or monitor.stop
+            finished |= all(member.stopped for member in state.members)
+            if checkpoints is not None:
+                checkpoints.write(state, finished=finished)
+            if finished:
+                break
+    return state, trainer.choice
+
+
+def _start(job, first_members):
+    """State to train on from, and whether that is the end already."""
+    checkpoints = job.checkpoints
+    saved = None if checkpoints is None else checkpoints.load(job.net, job.data)
+    if saved is not None:
+        return saved.state, saved.finished
+    state = EnsembleState(first_members(job))
+    if checkpoints is not None:  # what is wrong with the disk comes out before the work
+        checkpoints.write(state)
+    return state, False
+
+
+def joint_segments(n_epochs, every) -> list[Segment]:
+    """A joint training in stretches of ``every`` epochs; None is one stretch.
+
+    Examples
+    --------
+    >>> [(segment.start, segment.stop) for segment in joint_segments(5, 2)]
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    edges = [*range(0, n_epochs, every or n_epochs), n_epochs]
+    return [Segment("joint", start, stop) for start, stop in pairwise(edges)]
+
+
+class JointTrainer:
+    """Trains the members of a job from one epoch to another.
+
+    Parameters
+    ----------
+    job : JointJob
+
+    Attributes
+    ----------
+    choice : EngineChoice
+    """
+
+    def __init__(self, job):
+        self.job = job
+        self._team, self.choice = choose_team(job.net, job.data, job.settings)
+
+    def run(self, state, segment, on_epoch=None):
+        """Train all members through one segment; returns the new state.
+
+        Every epoch's randomness depends on the seeds and the epoch alone, so members
+        do not notice where a training is cut.
+
+        Parameters
+        ----------
+        state : EnsembleState
+        segment : Segment
+        on_epoch : callable or None
+            Called with (member, record) after every epoch of every member.
+        """
+        job, phase = self.job, self._phase(segment)
+        sessions = [
+            MemberSession(job.net, member, job.data, phase, on_epoch)
+            for member in state.members
+        ]
+        objective = JointObjective(job.params["loss"], job.params["diversity_weight"])
+        members = explain_out_of_memory(
+            lambda: train_jointly(self._team(sessions, phase), self._feed, objective),
+            job.net,
+            len(sessions),
+        )
+        phases = [*state.phases, segment.name]
+        return EnsembleState(members, epoch=segment.stop, phases=phases)
+
+    def _phase(self, segment):
+        settings, n_members = self.job.settings, len(self.job.seeds.members)
+        nobody = np.zeros((n_members, len(self.job.data)), dtype=bool)
+        return Phase(
+            segment.name,
+            segment.start,
+            segment.stop,
+            settings.n_epochs,
+            part_sizes(nobody, settings.batch_size),
+            (0.0,) * n_members,
+            settings.lr_schedule,
+            settings.transform,
+            settings.precision,
+            settings.compile,
+        )
+
+    @cached_property
+    def _feed(self):
+        """Batches of any epoch; the data go to the device once for all segments."""
+        job = self.job
+        return JointFeed(
+            job.read,
+            job.unlabeled,
+            self._phase(Segment("joint", 0, job.settings.n_epochs)),
+            n_members=len(job.seeds.members),
+            n_drawn=job.params["pair_members"],
+            seed=job.seeds.selection,
+            device=torch.device(job.net.device),
+            trunk=None if job.read is job.data else job.trunk,
+            loader_params=_loader_params(job.net),
+        )

@@ -1,0 +1,195 @@
+"""``member_params``: settings that differ between members, given or drawn."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import ParameterSampler
+from torch import nn
+
+from sklearn_sharpbalance._validation import Interval, Real
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.net import SIZE_NAMES
+from sklearn_sharpbalance.members.own_settings import is_own_name
+
+__all__ = ["draw_settings", "member_settings", "valid_names"]
+
+# What a user may look for here, and where it is instead.
+ELSEWHERE = {
+    "rho": "One radius per member is rho=[...].",
+    "optimizer__rho": "One radius per member is rho=[...].",
+    "optimizer__lr": "The learning rate goes by lr.",
+    "optimizer": "All members have one optimizer class: set optimizer=...",
+    "module": "All members have one module class; its arguments may differ.",
+    "batch_size": "Members share the number of batches: set batch_size=...",
+    "max_epochs": "Members train for the same epochs: set max_epochs=...",
+    "random_state": "Members draw their seeds from the random_state of the ensemble.",
+}
+
+
+def member_settings(member_params, net, seeds: Sequence[int]) -> list[dict] | None:
+    """One dictionary of settings per member, checked against the net.
+
+    Parameters
+    ----------
+    member_params : None, sequence of dict, or dict of distributions
+    net : NeuralNetClassifier
+        From :func:`member_net`.
+    seeds : sequence of int
+        Of the members; what is drawn depends on nothing else.
+
+    Returns
+    -------
+    settings : list of dict or None
+    """
+    if member_params is None:
+        return None
+    if isinstance(member_params, Mapping):
+        _check_distributions(member_params)
+        settings = [draw_settings(member_params, seed) for seed in seeds]
+    else:
+        settings = _one_each(member_params, len(seeds))
+    names = sorted({name for each in settings for name in each}, key=str)
+    _check_names(names, net)
+    for each in settings:
+        _check_rate(each)
+    return settings
+
+
+def draw_settings(distributions: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Values for one member, drawn as scikit-learn's ``ParameterSampler`` draws.
+
+    Examples
+    --------
+    >>> draw_settings({"lr": [0.1], "module__hidden": [(8, 8)]}, seed=0)
+    {'lr': 0.1, 'module__hidden': (8, 8)}
+    """
+    # A stream of its own: not that of the member's weights or of its epochs.
+    bits = np.random.MT19937(np.random.SeedSequence(seed, spawn_key=(0,)))
+    rng = np.random.RandomState(bits)
+    (drawn,) = ParameterSampler(dict(distributions), 1, random_state=rng)
+    return {name: _plain(drawn[name]) for name in distributions}
+
+
+def _one_each(member_params, n_members):
+    if len(member_params) != n_members:
+        raise InvalidInputError(
+            f"member_params has {len(member_params)} dictionaries for "
+            f"n_estimators={n_members} members. Pass one for each member, or a "
+            "dictionary of distributions to draw from."
+        )
+    for i, each in enumerate(member_params):
+        if not isinstance(each, Mapping):
+            raise InvalidInputError(
+                f"member_params[{i}] must be a dictionary, got {each!r}."
+            )
+        drawn = [name for name, value in each.items() if hasattr(value, "rvs")]
+        if drawn:
+            raise InvalidInputError(
+                f"member_params[{i}][{drawn[0]!r}] is a distribution. Distributions "
+                "are drawn from if member_params is one dictionary for all members."
+            )
+    return [
+        {name: _plain(value) for name, value in each.items()} for each in member_params
+    ]
+
+
+def _check_distributions(distributions):
+    for name, value in distributions.items():
+        is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(
+            value, str | bytes
+        )
+        if hasattr(value, "rvs") or (is_list and len(value)):
+            continue
+        raise InvalidInputError(
+            f"member_params[{name!r}] must be a distribution with a method rvs (as in "
+            f"scipy.stats) or a sequence of values to choose from, got {value!r}."
+        )
+
+
+def _plain(value):
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _check_rate(settings):
+    if "lr" in settings and not _is_rate(settings["lr"]):
+        raise InvalidInputError(
+            "lr in member_params must be a number greater than 0, got "
+            f"{settings['lr']!r}."
+        )
+
+
+def _is_rate(value):
+    positive = Interval(Real, 0, None, closed="neither")
+    return positive.is_satisfied_by(value) and bool(np.isfinite(value))
+
+
+def _check_names(names: Iterable[Any], net) -> None:
+    """Raise if a name means nothing to the net, or must not differ."""
+    known = valid_names(net)
+    for name in names:
+        prefix = str(name).partition("__")[0] + "__"
+        any_goes = f"{prefix}*" in known and is_own_name(str(name))
+        if name not in known and not any_goes:
+            raise InvalidInputError(
+                f"Unknown name {name!r} in member_params. {_hint(name, net, known)}"
+                f"Names are those behind estimator__: {', '.join(known)}."
+            )
+    if "lr" in names and hasattr(net, "optimizer__lr"):
+        raise InvalidInputError(
+            "lr in member_params has no effect beside estimator__optimizer__lr. Set "
+            "lr=... for the rate of the other members instead."
+        )
+
+
+def _hint(name, net, known):
+    name = str(name).removeprefix("estimator__")
+    if name in ELSEWHERE:
+        return f"{ELSEWHERE[name]} "
+    if name.startswith("module__") and isinstance(net.module__module, nn.Module):
+        return "The network is an instance: pass its class to give it arguments. "
+    last = {each.rpartition("__")[2]: each for each in known}
+    close = last.get(name) or next(iter(get_close_matches(name, known, 1)), None)
+    return f"Did you mean {close!r}? " if close else ""
+
+
+def valid_names(net) -> list[str]:
+    """Settings of a net that may differ between members.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        From :func:`member_net`.
+
+    Returns
+    -------
+    names : list of str
+        ``module__*`` stands for any argument of a module that takes any.
+    """
+    names = ["lr"]
+    if not isinstance(net.module__module, nn.Module):
+        sizes = {name for each in SIZE_NAMES.values() for name in each}
+        names += _arguments("module", net.module__module, leave_out=sizes)
+    base = getattr(net, "optimizer__base_optimizer", None)
+    own = _arguments("optimizer", net.optimizer)
+    if base is not None:  # the wrapper passes any argument on to it
+        own = [name for name in own if name != "optimizer__*"]
+        own += [name for name in _arguments("optimizer", base) if name not in own]
+    names += own
+    names += _arguments("criterion", net.criterion)
+    return names
+
+
+def _arguments(prefix: str, function: Callable, leave_out=()) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return [f"{prefix}__*"]
+    names = [
+        f"{prefix}__{'*' if each.kind is each.VAR_KEYWORD else each.name}"
+        for each in parameters
+        if each.kind is not each.VAR_POSITIONAL and each.name not in leave_out
+    ]
+    return [name for name in names if is_own_name(name)]

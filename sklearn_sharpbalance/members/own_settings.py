@@ -1,0 +1,98 @@
+"""Settings that a member has of its own, beside those that all members share.
+
+They lie in the one net that all members are copies of, by the member's position, so
+that they go wherever it goes: to other processes, into the cache, into a file.
+"""
+
+from typing import Any
+
+from sklearn.base import clone
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["different_settings", "give_settings", "own_net", "own_nets", "own_settings"]
+
+PREFIXES = ("module__", "optimizer__", "criterion__")
+# What the ensemble decides, what all members must have in common, and switches of how
+# torch computes an update.
+RESERVED = {
+    "module__module",
+    "module__mean",
+    "module__scale",
+    "module__compile",
+    "module__member_params",
+    "optimizer__base_optimizer",
+    "optimizer__lr",
+    "optimizer__rho",
+    "optimizer__stacked",
+    "optimizer__params",
+    "optimizer__maximize",
+    "optimizer__differentiable",
+    "optimizer__capturable",
+    "optimizer__foreach",
+    "optimizer__fused",
+    "criterion__reduction",
+    "criterion__reduce",
+    "criterion__size_average",
+}
+
+
+def give_settings(net, settings: list[dict[str, Any]]):
+    """Let member i have ``settings[i]`` in place of what the net says.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Settings shared by all members; changed in place.
+    settings : list of dict
+        Names and values as in ``net.set_params``.
+    """
+    return net.set_params(module__member_params=tuple(settings))
+
+
+def own_settings(net) -> tuple[dict[str, Any], ...]:
+    """What was given to each member; empty if nothing was."""
+    return getattr(net, "module__member_params", None) or ()
+
+
+def own_net(net, member: int):
+    """A copy of the shared net with the settings of one member."""
+    every = own_settings(net)
+    net = clone(net)
+    if not every:
+        return net
+    for name in every[member]:
+        if not is_own_name(name):  # a model file may hold anything
+            raise InvalidInputError(f"{name!r} cannot be a setting of one member.")
+    return net.set_params(**every[member], module__member_params=None)
+
+
+def own_nets(net) -> list:
+    """The nets of all members that have settings of their own, else the shared one."""
+    return [own_net(net, i) for i in range(len(own_settings(net)))] or [net]
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a setting of this name may differ between members."""
+    return name == "lr" or (name.startswith(PREFIXES) and name not in RESERVED)
+
+
+def different_settings(net) -> list[str]:
+    """Names of the settings that are not the same for all members."""
+    every = own_settings(net)
+    names = sorted({name for settings in every for name in settings})
+    return [
+        name
+        for name in names
+        if not all(
+            name in settings and _same(settings[name], every[0].get(name))
+            for settings in every
+        )
+    ]
+
+
+def _same(a: Any, b: Any) -> bool:
+    try:
+        return a is b or bool(a == b)
+    except (TypeError, ValueError):  # arrays, and what cannot be compared
+        return False

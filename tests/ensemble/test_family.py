@@ -1,0 +1,126 @@
+"""Every method of the papers through one interface: fit, search, keep, compare."""
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy.stats import loguniform
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+import sklearn_sharpbalance
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
+from sklearn_sharpbalance.evaluation import compare, gradient_passes
+
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": 8,
+    "batch_size": 32,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (8,),
+}
+
+
+def deep(**params):
+    return DeepEnsembleClassifier(**SMALL, **params)
+
+
+def balanced(**params):
+    return SharpBalanceEnsembleClassifier(**SMALL, **params)
+
+
+def joint(loss):
+    return DiversifiedEnsembleClassifier(loss=loss, **SMALL)
+
+
+METHODS = {
+    "deep ensemble": deep(),
+    "diverse hyper-parameters": deep(member_params={"lr": loguniform(0.05, 0.3)}),
+    "EoA": deep(weight_averaging="exponential"),
+    "uniform soup": deep(aggregation="uniform_soup"),
+    "SAM ensemble": balanced(selection="all"),
+    "SAM+": balanced(selection="all", rho=[0.02, 0.2]),
+    "SharpBalance": balanced(),
+    "SharpBalance with GSAM": balanced(sam="gsam"),
+    "SharpBalance with ASAM": balanced(sam="asam"),
+    "SharpBalance with FriendlySAM": balanced(sam="friendly_sam"),
+    "SED": joint("sed"),
+    "naive A2D": joint("a2d"),
+    "DivDis": joint("divdis"),
+}
+ALONE = ("diverse hyper-parameters",)  # members that do not share one step
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 5)).astype(np.float32)
+    y = (X[:, 0] + 0.5 * rng.normal(size=120) > 0).astype(int) + (X[:, 1] > 1)
+    return X, y, X[::2] + 1
+
+
+def more(name, unlabeled):
+    """Arguments of ``fit`` beside the samples and labels."""
+    return {"X_unlabeled": unlabeled} if name in ("naive A2D", "DivDis") else {}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_fits_and_is_kept(name, data, tmp_path):
+    X, y, unlabeled = data
+    clf = clone(METHODS[name]).fit(X, y, **more(name, unlabeled))
+    assert clf.engine_.name == ("skorch" if name in ALONE else "stacked")
+    assert clf.member_predict_proba(X).shape == (2, 120, 3)
+    assert clf.score(X, y) > 0.5
+    clf.save(tmp_path / "model")
+    passed = {"member_params": clf.member_params} if name in ALONE else {}
+    for twin in (
+        pickle.loads(pickle.dumps(clf)),
+        sklearn_sharpbalance.load(tmp_path / "model", **passed),
+    ):
+        np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_can_be_searched(name, data):
+    X, y, unlabeled = data
+    clf = clone(METHODS[name]).set_params(max_epochs=2)
+    grid = {"estimator__module__hidden": [(4,), (6,)]}
+    search = GridSearchCV(clf, grid, cv=2, scoring="neg_log_loss")
+    search.fit(X, y, **more(name, unlabeled))
+    scores = search.cv_results_["mean_test_score"]
+    assert np.isfinite(scores).all()
+    assert len(set(scores)) > 1  # the settings arrive
+
+
+def test_all_methods_are_compared_at_matched_compute(data):
+    X, y, unlabeled = data
+    report = compare(
+        METHODS,
+        X,
+        y,
+        cv=0.4,
+        seeds=2,
+        fit_params={name: more(name, unlabeled) for name in METHODS},
+        n_bootstrap=200,
+    )
+    passes = {name: report.row(name, "gradient_passes")["mean"] for name in METHODS}
+    epochs = {name: report.row(name, "epochs")["mean"] for name in METHODS}
+    assert passes["deep ensemble"] == gradient_passes(METHODS["deep ensemble"]) == 16
+    assert epochs["SAM ensemble"] == epochs["SAM+"] == 4  # SAM counts double
+    assert epochs["SED"] == epochs["diverse hyper-parameters"] == 8
+    # One epoch of two members is the smallest step there is: 2 passes, 4 with SAM.
+    assert max(abs(value - 16) for value in passes.values()) <= 2
+    ranking = report.ranking
+    assert sorted(ranking["method"]) == sorted(METHODS)
+    low, mean, high = (
+        np.asarray(ranking[name])
+        for name in ("difference_low", "difference", "difference_high")
+    )
+    assert (low <= mean).all()
+    assert (mean <= high).all()
+    assert (low[1:] < high[1:]).any()

@@ -1,0 +1,192 @@
+"""What a notebook shows of an ensemble: scikit-learn's diagram and the fitted state."""
+
+import copy
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from sklearn import config_context
+from sklearn.datasets import load_iris
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import estimator_html_repr
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+    load,
+)
+from sklearn_sharpbalance.ensemble.html_repr import MAX_MEMBERS, fitted_summary_html
+from tests.evaluation.browser import CHROMIUM, DESKTOP, PHONE, WIDTHS, Browser
+
+X, y = load_iris(return_X_y=True)
+KINDS = {
+    "sharpbalance": SharpBalanceEnsembleClassifier(
+        max_epochs=3, validation_fraction=0.2, early_stopping=5, random_state=0
+    ),
+    "deep": DeepEnsembleClassifier(max_epochs=2, engine="skorch", random_state=0),
+    "diversified": DiversifiedEnsembleClassifier(max_epochs=2, random_state=0),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def fitted(request):
+    return copy.deepcopy(KINDS[request.param]).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def balanced():
+    return copy.deepcopy(KINDS["sharpbalance"]).fit(X, y)
+
+
+class Summary(HTMLParser):
+    """Lines and rows of a summary; every element that is opened is closed again."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.lines, self.rows, self.stack = [], [], []
+        self.feed(html)
+        assert self.stack == []
+
+    def handle_starttag(self, tag, attrs):
+        self.stack.append(tag)
+        if tag == "p":
+            self.lines.append("")
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag in ("th", "td"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] == "p":
+            self.lines[-1] += data
+        elif self.stack and self.stack[-1] in ("th", "td"):
+            self.rows[-1][-1] += data
+
+    def column(self, name):
+        head, *rows = self.rows
+        return [row[head.index(name)] for row in rows]
+
+
+def test_a_notebook_shows_the_diagram_and_then_the_state(fitted):
+    # scikit-learn numbers its diagrams, so that two of them differ in their ids.
+    diagram, shown = (
+        re.sub(r"(sk-(?:container|estimator)-id)-\d+", r"\1", html)
+        for html in (estimator_html_repr(fitted), fitted._repr_html_())
+    )
+    assert shown == diagram + fitted_summary_html(fitted)
+    bundle = fitted._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(fitted)
+    assert bundle["text/html"].endswith(fitted_summary_html(fitted))
+
+
+def test_the_state_is_that_of_the_members(fitted):
+    summary = Summary(fitted_summary_html(fitted))
+    assert summary.column("member") == [str(i) for i in range(3)]
+    assert summary.column("epochs") == [str(len(h)) for h in fitted.history_]
+    loss = [float(text) for text in summary.column("train loss")]
+    last = [records[-1]["train_loss"] for records in fitted.history_]
+    np.testing.assert_allclose(loss, last, rtol=1e-3)
+    seconds = [float(text) for text in summary.column("seconds")]
+    durations = [sum(record["dur"] for record in h) for h in fitted.history_]
+    np.testing.assert_allclose(seconds, durations, rtol=1e-2)
+    n_samples = len(fitted.train_indices_)
+    assert f"3 members, 3 classes, {n_samples} training samples" in summary.lines[0]
+    assert repr(fitted.engine_.name) in summary.lines[1]
+    assert fitted.engine_.reason in summary.lines[1]
+
+
+def test_masks_and_scores(balanced):
+    summary = Summary(fitted_summary_html(balanced))
+    share = [float(text.rstrip("%")) for text in summary.column("SAM share")]
+    np.testing.assert_allclose(share, 100 * balanced.sam_masks_.mean(1), atol=0.06)
+    accuracy = [float(text) for text in summary.column("valid acc")]
+    last = [records[-1]["valid_acc"] for records in balanced.history_]
+    np.testing.assert_allclose(accuracy, last, atol=6e-5)
+    best = balanced.validation_scores_.max()
+    assert f"ensemble {best:.4f} on held-out samples" in summary.lines[0]
+
+
+def test_an_unfitted_ensemble_shows_its_parameters_only():
+    clf = SharpBalanceEnsembleClassifier()
+    assert fitted_summary_html(clf) == ""
+    assert "Fitted ensemble" not in clf._repr_html_()
+    assert "SharpBalanceEnsembleClassifier" in clf._repr_html_()
+
+
+def test_a_pipeline_shows_its_diagram_alone(balanced):
+    assert "Fitted ensemble" not in make_pipeline(balanced)._repr_html_()
+
+
+def test_the_setting_of_scikit_learn_counts(balanced):
+    with config_context(display="text"):
+        assert not hasattr(balanced, "_repr_html_")
+        assert list(balanced._repr_mimebundle_()) == ["text/plain"]
+
+
+def test_a_loaded_ensemble_shows_the_same(balanced, tmp_path):
+    balanced.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert fitted_summary_html(again) == fitted_summary_html(balanced)
+
+
+def test_partial_fit_shows_what_there_is():
+    clf = SharpBalanceEnsembleClassifier(max_epochs=2, random_state=0)
+    clf.partial_fit(X, y)
+    assert Summary(fitted_summary_html(clf)).column("epochs") == ["1"] * 3
+
+
+def test_large_ensembles_and_long_reasons_are_cut(balanced):
+    clf = copy.copy(balanced)
+    clf.history_ = balanced.history_ * 5
+    clf.sam_masks_ = np.tile(balanced.sam_masks_, (5, 1))
+    clf.engine_ = type(balanced.engine_)("skorch", "<b>" + 400 * "x")
+    html = fitted_summary_html(clf)
+    summary = Summary(html)
+    assert len(summary.column("member")) == MAX_MEMBERS
+    assert f"The first {MAX_MEMBERS} of 15 members:" in summary.lines
+    assert len(summary.lines[1]) < 350
+    assert "<b>" not in html
+
+
+def test_progress_bars_are_drawn_full_before_they_are_left(monkeypatch):
+    """In a notebook nothing is drawn after that, and the last epoch would miss."""
+    from rich.progress import Progress
+
+    drawn = []
+
+    class Bars(Progress):
+        def refresh(self):
+            drawn.append([(task.completed, task.total) for task in self.tasks])
+
+        def stop(self):
+            drawn.append("left")
+            self.live.stop()
+
+    bars = Bars(disable=True)
+    monkeypatch.setattr("sklearn_sharpbalance.ensemble.monitor._progress", lambda: bars)
+    SharpBalanceEnsembleClassifier(max_epochs=3, random_state=0, verbose=1).fit(X, y)
+    assert drawn[-2:] == [[(3, 3)] * 3, "left"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+def test_in_a_real_browser(balanced, tmp_path):
+    path = tmp_path / "ensemble.html"
+    phone = '<meta name="viewport" content="width=device-width">'
+    path.write_text(
+        f"<!DOCTYPE html><meta charset='utf-8'>{phone}{balanced._repr_html_()}"
+    )
+    with Browser() as browser:
+        for screen in (PHONE, DESKTOP):
+            browser.open(path, screen)
+            assert browser.complaints() == []
+            assert browser.requests() == [path.as_uri()]
+            wide, window = browser.evaluate(WIDTHS)
+            assert wide <= window
+            box = "document.querySelector('.sharpbalance-fitted')"
+            assert browser.evaluate(f"{box}.checkVisibility()")
+            assert browser.evaluate(f"{box}.querySelectorAll('tr').length") == 4

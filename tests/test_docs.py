@@ -1,0 +1,307 @@
+"""The documentation is about this package: names, links, numbers and code are real."""
+
+import importlib
+import inspect
+import io
+import json
+import pkgutil
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris
+from sklearn.utils import shuffle
+
+import sklearn_sharpbalance
+from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance.members.net import _DEFAULTS
+
+ROOT = Path(__file__).parent.parent
+DOCS, EXAMPLES = ROOT / "docs", ROOT / "examples"
+RESULTS = EXAMPLES / "benchmarks" / "results"
+GUIDE = sorted((DOCS / "user_guide").glob("*.md"))
+PAGES = sorted([*DOCS.glob("*.md"), *GUIDE, DOCS / "notebooks" / "index.md"])
+PACKAGE = sklearn_sharpbalance.__name__
+PUBLIC = [
+    PACKAGE,
+    *(
+        f"{PACKAGE}.{module.name}"
+        for module in pkgutil.iter_modules(sklearn_sharpbalance.__path__)
+        if not module.name.startswith("_")
+    ),
+]
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+# The reference ----------------------------------------------------------------------
+
+
+def listed_names():
+    """(module, name) of all that the reference lists, in its order."""
+    for path in sorted((DOCS / "api").glob("*.rst")):
+        module, inside = None, False
+        for line in path.read_text().splitlines():
+            if match := re.match(r"\.\. (?:current)?module:: (\S+)", line):
+                module, inside = match[1], False
+            elif match := re.match(r"\.\. py:data:: (\S+)", line):
+                yield module, match[1]
+            elif line.startswith(".. autosummary::"):
+                inside = True
+            elif line and not line.startswith(" "):
+                inside = False
+            elif inside and (match := re.fullmatch(r"   (\w+)", line)):
+                yield module, match[1]
+
+
+LISTED = list(listed_names())
+
+
+def test_what_the_reference_lists_is_there_and_once():
+    assert len(LISTED) > 150
+    objects = {}
+    for module, name in LISTED:
+        value = getattr(importlib.import_module(module), name)
+        objects.setdefault((name, id(value)), []).append(module)
+    assert not {key: at for key, at in objects.items() if len(at) > 1}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_name_is_in_the_reference(package):
+    listed = {
+        (name, id(getattr(importlib.import_module(module), name)))
+        for module, name in LISTED
+    }
+    module = importlib.import_module(package)
+    names = [(name, id(getattr(module, name))) for name in module.__all__]
+    assert not [name for name, identity in names if (name, identity) not in listed]
+
+
+def test_every_page_of_the_reference_is_in_its_index():
+    index = (DOCS / "api" / "index.rst").read_text().partition("toctree::")[2]
+    names = re.findall(r"^   (\w+)$", index, flags=re.M)
+    assert sorted(names) == sorted(
+        path.stem for path in (DOCS / "api").glob("*.rst") if path.stem != "index"
+    )
+
+
+# Links ------------------------------------------------------------------------------
+
+
+def page_exists(name, start):
+    """Whether ``{doc}`name``` on a page leads somewhere."""
+    folder = DOCS if name.startswith("/") else start.parent
+    path = (folder / name.lstrip("/")).resolve()
+    if path.parent.name == "auto_examples":
+        example = EXAMPLES / f"{path.stem}.py"
+        return path.stem == "index" or example.exists()
+    if path.parent.name == "notebooks" and (EXAMPLES / f"{path.stem}.ipynb").exists():
+        return True
+    return any(path.with_suffix(suffix).exists() for suffix in (".md", ".rst"))
+
+
+def toctree_entries(text):
+    for body in re.findall(r"```\{toctree\}\n(.*?)```", text, flags=re.S):
+        for line in body.splitlines():
+            entry = re.sub(r".*<(.+)>", r"\1", line).strip()
+            if entry and not entry.startswith(":"):
+                yield entry
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_between_pages_lead_somewhere(page):
+    text = page.read_text()
+    names = re.findall(r"\{doc\}`(?:[^`<]*<)?([^`<>]+)>?`", text)
+    names += toctree_entries(text)
+    assert not [name for name in names if not page_exists(name, page)]
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_every_page_can_be_reached():
+    reached = {
+        (page.parent / entry).resolve()
+        for page in PAGES
+        for entry in toctree_entries(page.read_text())
+    }
+    pages = {page.with_suffix("").resolve() for page in PAGES} - {DOCS / "index"}
+    assert pages <= reached
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(EXAMPLES.glob("*.py"))], ids=relative)
+def test_names_in_the_text_are_real(page):
+    roles = r"\{?:?(?:func|class|mod|data|meth)\}?:?`(?:[^`<]*<)?~?([\w.]+)>?`"
+    for name in re.findall(roles, page.read_text()):
+        assert name.startswith(PACKAGE), name
+        value, *rest = name.split(".")
+        value = importlib.import_module(value)
+        for i, part in enumerate(rest):
+            if not hasattr(value, part):
+                value = importlib.import_module(".".join([PACKAGE, *rest[: i + 1]]))
+            else:
+                value = getattr(value, part)
+
+
+def test_files_that_the_text_names_exist():
+    for page in PAGES:
+        for name in re.findall(r"`((?:examples|tests|docs)/[\w/.]+)", page.read_text()):
+            if name != "docs/_build/html" and "RESULTS.md" not in name:
+                assert (ROOT / name.rstrip("./")).exists(), (page.name, name)
+
+
+# Numbers ----------------------------------------------------------------------------
+
+
+class Attributes(dict):
+    """A dictionary whose keys are attributes too, as in the templates."""
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+def measured():
+    return {
+        path.stem: json.loads(path.read_text(), object_hook=Attributes)
+        for path in RESULTS.glob("*.json")
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_measured_numbers_are_filled_in(page):
+    for expression in re.findall(r"\{\{ (.*?) \}\}", page.read_text()):
+        assert "|" not in expression  # would end the cell of a table
+        assert eval(expression, {}, measured())
+
+
+def test_what_the_text_says_of_the_numbers():
+    """Sentences of the guide that another machine, or a faster engine, would change."""
+    gpu, cpu = measured()["gpu"], measured()["cpu"]
+    assert gpu.sgd_epoch_s < gpu.sam_epoch_s < gpu.balanced_epoch_s
+    assert gpu.balanced_epoch_s_at_512 < gpu.sam_epoch_s_at_512
+    assert cpu.machine.cores == 2
+    assert cpu.search.memory < cpu.search.plain
+
+
+def test_links_of_the_benchmarks_are_moved_with_their_text(monkeypatch):
+    pytest.importorskip("sphinx", reason="needs sphinx: pip install -e '.[docs]'")
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    at_home = importlib.import_module("results").at_home
+    home = "/../examples/benchmarks"
+    moved = {
+        "![a](results/cpu_scaling.png)": f"![a]({home}/results/cpu_scaling.png)",
+        "[b](results/cpu.json)": f"[b](path:{home}/results/cpu.json)",
+        "[c](nowhere.md), [d](results)": "c, d",
+        "[e](https://x.org) [f](#here)": "[e](https://x.org) [f](#here)",
+    }
+    assert {text: at_home(text) for text in moved} == moved
+
+
+# Code -------------------------------------------------------------------------------
+
+
+class MyModule(torch.nn.Module):
+    """The module that the guide calls yours."""
+
+    def __init__(self, n_features=4, n_classes=3, width=8):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(n_features, width),
+            torch.nn.ReLU(),
+            torch.nn.Linear(width, n_classes),
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class MyTransformer(torch.nn.Module):
+    """Takes what a tokenizer gives."""
+
+    def __init__(self, n_classes):
+        super().__init__()
+        self.words = torch.nn.Embedding(10, 4)
+        self.head = torch.nn.Linear(4, n_classes)
+
+    def forward(self, input_ids, attention_mask):
+        mask = attention_mask.unsqueeze(-1)
+        return self.head((self.words(input_ids) * mask).mean(1))
+
+
+def tokenizer(texts, **_):
+    ids = np.array([[len(word) % 10 for word in text.split()] for text in texts])
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = shuffle(*load_iris(return_X_y=True), random_state=0)
+    X, y = X[:60], y[:60]
+    clf = SharpBalanceEnsembleClassifier(max_epochs=2, random_state=0).fit(X, y)
+    deep = DeepEnsembleClassifier(max_epochs=2, random_state=0).fit(X, y)
+    return X, y, clf, deep
+
+
+@pytest.fixture
+def names(fitted, tmp_path, monkeypatch):
+    """What the guide takes as given, in a folder with files for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(_DEFAULTS, "max_epochs", 2)  # whether it runs, not how well
+    X, y, clf, deep = fitted
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, size=(6, 32, 32, 3), dtype=np.uint8)
+    labels = np.arange(6) % 3
+    np.savez(tmp_path / "pictures.npz", images=images, labels=labels)
+    np.save(tmp_path / "fog.npy", np.repeat(images[None], 5, 0).reshape(-1, 32, 32, 3))
+    np.save(tmp_path / "labels.npy", np.tile(labels, 5))
+    texts = ["good film", "bad film"] * 6
+    return {
+        **{"X": X, "y": y, "clf": clf, "deep": deep},
+        **{"X_test": X, "y_test": y, "images": images, "labels": labels},
+        **{"MyModule": MyModule, "MyTransformer": MyTransformer},
+        **{"tokenizer": tokenizer, "texts": texts, "text_labels": [1, 0] * 6},
+        "X_batch": torch.as_tensor(X, dtype=torch.float32),
+        "y_batch": torch.as_tensor(y),
+        "folder": tmp_path,
+        "DeepEnsembleClassifier": DeepEnsembleClassifier,
+        "SharpBalanceEnsembleClassifier": SharpBalanceEnsembleClassifier,
+    }
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.S | re.M)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=relative)
+def test_code_of_the_pages_runs(page, names):
+    for number, code in enumerate(blocks(page)):
+        with redirect_stdout(io.StringIO()):
+            exec(compile(code, f"{page.name}, block {number}", "exec"), names)
+    plt.close("all")
+
+
+def test_parameters_in_the_text_are_real():
+    """``name=`` in backticks is a parameter of something public."""
+    known = {
+        parameter
+        for module, name in LISTED
+        if callable(value := getattr(importlib.import_module(module), name))
+        for function in [value, *vars(value).values()]
+        if inspect.isroutine(function) or inspect.isclass(function)
+        for parameter in _parameters(function)
+    }
+    for page in PAGES:
+        for name in re.findall(r"`(\w+)=[^`]*`", page.read_text()):
+            assert name in known | {"scoring"}, (page.name, name)  # of a search
+
+
+def _parameters(function):
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
