@@ -39,7 +39,8 @@ OPTIONS = argparse.Namespace(width=8, members=3, epochs=40, rho=0.1, flat_ratio=
 
 
 @pytest.mark.parametrize(
-    "run", ["headline", "ablation", "tradeoff", "widths", "sparsity", "digits"]
+    "run",
+    ["headline", "ablation", "tradeoff", "widths", "sparsity", "digits", "confirm"],
 )
 def test_every_method_has_a_name_of_its_own(run, pieces):
     jobs = list(pieces[0].RUNS[run](OPTIONS, 13))

@@ -12,8 +12,9 @@ from sklearn_sharpbalance.corruption import iter_corruptions
 from sklearn_sharpbalance.datasets import load_images
 from sklearn_sharpbalance.evaluation import evaluate, gradient_passes
 
-__all__ = ["Task", "measure", "prepare"]
+__all__ = ["ON_DIGITS", "Task", "measure", "prepare"]
 
+ON_DIGITS = ("digits", "confirm")
 DIGITS_TRAIN_SHARE = 0.2  # so that there is something left to get wrong
 
 
@@ -32,7 +33,7 @@ def prepare(options):
 
     Returns a function from a seed to its Task. Workers map the files into memory.
     """
-    if options.run == "digits":
+    if options.run in ON_DIGITS:
         images, labels = digits()
         kept = images
     else:
@@ -43,7 +44,7 @@ def prepare(options):
 
     def task(seed):
         copies = dict(zip(names, np.load(path, mmap_mode="r")))
-        if options.run != "digits":
+        if options.run not in ON_DIGITS:
             few = test[1][: len(kept)]
             sets = {name: (pictures, few) for name, pictures in copies.items()}
             return Task(images, labels, *test, sets)

@@ -85,7 +85,7 @@ class Methods:
     def candidates(self):
         """What might beat a deep ensemble at its own cost."""
         n_members = self.recipe["n_estimators"]
-        late_rho = 10 * self.balance["rho"]  # ASAM measures in units of the weights
+        asam_rho = 10 * self.balance["rho"]  # ASAM measures in units of the weights
         averaged = {"weight_averaging": "exponential"}
         return {
             "deep ensemble, twice the members": self.deep(n_estimators=2 * n_members),
@@ -99,18 +99,18 @@ class Methods:
             "reference_boost, late": self.flat("reference_boost", **LATE),
             "random, late": self.flat("random", **LATE),
             "sharpbalance, late, reselected": self.flat(**LATE, reselect_every=2),
-            "sharpbalance, late, ASAM": self.flat(**LATE, sam="asam", rho=late_rho),
+            "sharpbalance, late, ASAM": self.flat(**LATE, sam="asam", rho=asam_rho),
             "sharpbalance, late, averaged": self.flat(**LATE, **averaged),
             "sharpbalance, late, twice the members": self.flat(
                 **LATE, n_estimators=2 * n_members
             ),
         }
 
-    def equal_cost(self):
+    def equal_cost(self, candidates=None):
         """Every candidate, shortened to the gradient passes of the deep ensemble."""
         passes = gradient_passes(self.deep())
         yield SAME_COST, BASELINE, self.deep()
-        for method, estimator in self.candidates().items():
+        for method, estimator in (candidates or self.candidates()).items():
             shorter = match_passes(estimator, passes)
             yield SAME_COST, method, estimator.set_params(**shorter)
 
@@ -172,7 +172,20 @@ def digits(options, seed):
     yield from methods.equal_cost()
 
 
+def confirm(options, seed):
+    """The best candidates on digits again, with seeds that did not choose them."""
+    methods = Methods(digits_recipe, options, seed)
+    chosen = ("deep ensemble, twice the members", "SAM", "sharpbalance")
+    candidates = {name: methods.candidates()[name] for name in chosen}
+    candidates |= {
+        "SAM, twice rho": methods.flat("all", rho=2 * options.rho),
+        "ASAM": methods.flat("all", sam="asam", rho=10 * options.rho),
+        "SAM, twice the members": methods.flat("all", n_estimators=2 * options.members),
+    }
+    yield from methods.equal_cost(candidates)
+
+
 RUNS = {
     run.__name__: run
-    for run in (headline, ablation, tradeoff, widths, sparsity, digits)
+    for run in (headline, ablation, tradeoff, widths, sparsity, digits, confirm)
 }

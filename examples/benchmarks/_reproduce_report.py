@@ -43,14 +43,14 @@ def by_method(records, group):
     return table
 
 
-def differences(methods, method, metric, confidence=0.95):
-    """Mean paired difference to the deep ensemble, and half of its interval.
+def differences(methods, method, metric, other=BASELINE, confidence=0.95):
+    """Mean paired difference to another method, and half of its interval.
 
     The interval is Student's over the seeds that both have; nan for a single one.
     """
-    both = sorted(methods[method].keys() & methods.get(BASELINE, {}).keys())
+    both = sorted(methods[method].keys() & methods.get(other, {}).keys())
     values = np.array(
-        [methods[method][s][metric] - methods[BASELINE][s][metric] for s in both]
+        [methods[method][s][metric] - methods[other][s][metric] for s in both]
     )
     if len(values) == 0:
         return np.nan, np.nan
@@ -65,8 +65,9 @@ def markdown(records):
     parts = []
     for group in groups(records):
         methods = by_method(records, group)
-        head = ["method", "passes", "accuracy", "corrupted", "over deep ensemble"]
-        head += COLUMNS
+        others = [other for other in (BASELINE, "sharpbalance") if other in methods]
+        head = ["method", "passes", "accuracy", "corrupted"]
+        head += [*(f"over {other}" for other in others), *COLUMNS]
         lines = [
             f"**{group}**, {count(methods)}",
             "",
@@ -76,7 +77,7 @@ def markdown(records):
         for method, runs in methods.items():
             cells = [method, f"{mean(runs, 'passes'):.0f}"]
             cells += [gain(runs, "accuracy"), gain(runs, "corrupted_accuracy")]
-            cells.append(against(methods, method))
+            cells += [against(methods, method, other) for other in others]
             for name, factor, digits in COLUMNS.values():
                 cells.append(f"{factor * mean(runs, name):.{digits}f}")
             lines.append(row(cells))
@@ -106,11 +107,11 @@ def gain(runs, name):
     return text + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
 
 
-def against(methods, method):
-    """Corrupted accuracy over that of the deep ensemble, with its 95 % interval."""
-    if method == BASELINE or BASELINE not in methods:
+def against(methods, method, other):
+    """Corrupted accuracy over that of another method, with its 95 % interval."""
+    if method == other:
         return ""
-    difference, half = differences(methods, method, "corrupted_accuracy")
+    difference, half = differences(methods, method, "corrupted_accuracy", other)
     text = f"{100 * difference:+.2f}"
     return text if np.isnan(half) else text + f" ± {100 * half:.2f}"
 

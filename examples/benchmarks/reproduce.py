@@ -3,8 +3,8 @@
     python examples/benchmarks/reproduce.py digits
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
 
-Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU) and digits (on
-a CPU); their settings are in ``reproduce.toml``. ``--data`` takes an npz file, an
+Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU), digits and
+confirm (on a CPU); their settings are in ``reproduce.toml``. ``--data`` takes an npz file, an
 ImageFolder, or torchvision's CIFAR-10 root. Every fit goes through the public
 estimators, writes checkpoints and shares warm-ups through ``memory``. A command that
 is out of time stops cleanly, and the same command goes on from there. Each trained
@@ -27,7 +27,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from _machine import RESULTS, machine
-from _reproduce_measure import measure, prepare
+from _reproduce_measure import ON_DIGITS, measure, prepare
 from _reproduce_methods import RUNS
 from _reproduce_report import write_report
 
@@ -60,7 +60,7 @@ def run_seed(options, seed):
 
 def fit(clf, task, options, name):
     """On pictures, with checkpoints and shared warm-ups; digits take a second."""
-    if options.run != "digits":
+    if options.run not in ON_DIGITS:
         work = Path(options.work)
         folder = work / records_path(options, name).stem
         clf.set_params(
@@ -71,11 +71,17 @@ def fit(clf, task, options, name):
     clf.fit(task.X, task.y)
 
 
+def seeds_of(options):
+    """The first so many, or fresh ones that no other run has seen."""
+    first = options.first_seed
+    return SEEDS[: options.seeds] if first < 0 else range(first, first + options.seeds)
+
+
 def settings_of(options):
     """What the numbers depend on."""
     without = ("out", "work", "data", "config", "minutes", "jobs", "only", "seeds")
+    without += ("first_seed", "checkpoint_every")
     kept = {k: v for k, v in vars(options).items() if k not in without}
-    kept.pop("checkpoint_every")
     return kept
 
 
@@ -166,6 +172,7 @@ def parse():
     parser.add_argument("--width", type=int)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--first-seed", type=int, help="-1: those of the paper")
     parser.add_argument("--rho", type=float)
     parser.add_argument("--flat-ratio", type=float)
     parser.add_argument("--images", type=int, help="train on the first so many only")
@@ -178,7 +185,7 @@ def parse():
     for name, value in settings.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    if options.run != "digits" and options.data is None:
+    if options.run not in ON_DIGITS and options.data is None:
         parser.error(f"{options.run} needs --data: an npz file, a folder of pictures")
     return options
 
@@ -186,7 +193,7 @@ def parse():
 def main():
     options = parse()
     start = time.time()
-    seeds = SEEDS[: options.seeds]
+    seeds = seeds_of(options)
     minutes = take_up(options)
     prepare(options)  # draws the corrupted copies before there are several workers
     complete = run_all(options, seeds)
