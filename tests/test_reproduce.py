@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_differences_are_paired(pieces):
     assert half == pytest.approx(
         12.706 * 0.02, rel=1e-3
     )  # t(0.975, 1) x 0.0283/sqrt(2)
+
+
+def test_results_say_what_was_recorded(pieces):
+    _, report = pieces
+    page = (BENCHMARKS / "RESULTS.md").read_text()
+    names = re.findall(r"<!-- table: (\w+) -->", page)
+    assert {"reproduce_digits", "reproduce_confirm"} <= set(names)
+    for name in names:
+        result = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
+        table = report.markdown(result["records"])
+        assert table in page
+        assert report.with_table(page, name, table) == page
 
 
 def test_digits_run_and_are_not_run_again(tmp_path):

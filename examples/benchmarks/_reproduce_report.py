@@ -1,10 +1,12 @@
 """Tables and figures from the records of a reproduction."""
 
+import re
+
 import numpy as np
 from _reproduce_methods import BASELINE
 from scipy import stats
 
-__all__ = ["differences", "markdown", "write_report"]
+__all__ = ["differences", "markdown", "with_table", "write_report"]
 
 # Heading: (name in the records, factor, digits)
 COLUMNS = {
@@ -24,10 +26,20 @@ def write_report(path, result):
     records = result["records"]
     if not records:
         return
-    path.with_suffix(".md").write_text(markdown(records))
-    print(markdown(records))
+    table = markdown(records)
+    path.with_suffix(".md").write_text(table)
+    print(table)
+    page = path.parent.parent / "RESULTS.md"
+    if page.exists():
+        page.write_text(with_table(page.read_text(), path.stem, table))
     figure = draw(records)
     figure.savefig(path.with_suffix(".png"), dpi=110)
+
+
+def with_table(page, name, table):
+    """The page with the table in its place, if it has one for it."""
+    place = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    return place.sub(lambda match: f"{match[1]}\n{table}\n{match[2]}", page)
 
 
 def groups(records):

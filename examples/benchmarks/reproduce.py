@@ -97,10 +97,10 @@ def result_path(options):
 
 
 def take_up(options):
-    """Go on from an earlier result, if it is one of the same settings."""
+    """Go on from an earlier result of the same settings: its minutes and size."""
     path, settings = result_path(options), settings_of(options)
     if not path.exists():
-        return 0.0
+        return 0.0, 0
     result = json.loads(path.read_text())
     if result["settings"] != settings:
         sys.exit(
@@ -111,7 +111,7 @@ def take_up(options):
         if not records_path(options, seed).exists():
             rows = [record for record in result["records"] if record["seed"] == seed]
             save(records_path(options, seed), rows)
-    return result["minutes"]
+    return result["minutes"], len(result["records"])
 
 
 def save(path, records):
@@ -194,16 +194,18 @@ def main():
     options = parse()
     start = time.time()
     seeds = seeds_of(options)
-    minutes = take_up(options)
+    minutes, n_before = take_up(options)
     prepare(options)  # draws the corrupted copies before there are several workers
     complete = run_all(options, seeds)
     paths = [records_path(options, seed) for seed in seeds]
     found = [json.loads(path.read_text()) for path in paths if path.exists()]
+    if sum(map(len, found)) > n_before:  # else nothing was left to do
+        minutes += (time.time() - start) / 60
     result = {
         "machine": machine(),
         "settings": settings_of(options),
         "jobs": options.jobs,
-        "minutes": minutes + (time.time() - start) / 60,
+        "minutes": minutes,
         "complete": complete,
         "records": [record for records in found for record in records],
     }

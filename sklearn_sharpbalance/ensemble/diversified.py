@@ -250,8 +250,14 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
             n_members, n_epochs = len(job.seeds.members), job.settings.n_epochs
             return FitMonitor(self, n_members, n_segments, n_epochs, self.verbose)
 
-        state, self.engine_ = run_joint(job, self._first_members, make_monitor)
-        members = state.members
+        def keep(state, engine):
+            self._keep(job, aggregation, state.members, engine)
+
+        run_joint(job, self._first_members, make_monitor, keep)
+
+    def _keep(self, job, aggregation, members, engine):
+        """Set what ``fit`` leaves behind."""
+        self.engine_ = engine
         self.classes_, self.input_format_ = job.classes, job.input_format
         self.net_, self.trunk_ = job.net, job.trunk
         self.member_seeds_ = [member.seed for member in members]

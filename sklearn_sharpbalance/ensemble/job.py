@@ -1,5 +1,6 @@
 """What a fit settles before its first epoch, and what it must not lose."""
 
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from sklearn_sharpbalance.ensemble.checkpoint import FitCheckpoints
 from sklearn_sharpbalance.ensemble.fitting import Seeds
 from sklearn_sharpbalance.ensemble.inputs import InputFormat
 from sklearn_sharpbalance.ensemble.training import Trainer
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 __all__ = ["FitJob"]
 
@@ -33,7 +34,11 @@ class FitJob:
 
 @contextmanager
 def _keeping_fitted_state(estimator):
-    """Leave what was fitted before untouched if the block fails."""
+    """Leave what was fitted before untouched if the block fails.
+
+    Where nothing was, a fit that is interrupted leaves what it marked by
+    :func:`keep_for_first_fit`.
+    """
 
     def fitted():
         return {k: v for k, v in vars(estimator).items() if k.endswith("_")}
@@ -41,11 +46,25 @@ def _keeping_fitted_state(estimator):
     before = fitted()
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        n_epochs = getattr(error, "kept_epochs", 0)
+        if n_epochs and "estimators_" not in before:
+            warnings.warn(
+                "The fit was interrupted. The ensemble is usable as it was after epoch "
+                f"{n_epochs}, the last that all members had finished together.",
+                SharpBalanceWarning,
+                stacklevel=4,
+            )
+            raise
         for name in fitted():
             delattr(estimator, name)
         vars(estimator).update(before)
         raise
+
+
+def keep_for_first_fit(interrupt, n_epochs):
+    """Say that the estimator has been given a usable state of so many epochs."""
+    interrupt.kept_epochs = n_epochs
 
 
 def _take_weights(member, fitted):

@@ -9,6 +9,7 @@ import torch
 from sklearn_sharpbalance.engine.joint import choose_team
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.checkpoint import remaining
+from sklearn_sharpbalance.ensemble.job import keep_for_first_fit
 from sklearn_sharpbalance.ensemble.plan import Segment
 from sklearn_sharpbalance.ensemble.training import EnsembleState
 from sklearn_sharpbalance.members import Phase, part_sizes
@@ -20,8 +21,8 @@ from sklearn_sharpbalance.members.train import _loader_params
 __all__ = ["JointTrainer", "joint_segments", "run_joint"]
 
 
-def run_joint(job, first_members, make_monitor):
-    """Train all members, or what is left of it; returns the state and the engine.
+def run_joint(job, first_members, make_monitor, keep):
+    """Train all members, or what is left of it, and keep the result.
 
     Parameters
     ----------
@@ -30,6 +31,8 @@ def run_joint(job, first_members, make_monitor):
         Makes the members of a fit that has not begun.
     make_monitor : callable
         Makes the FitMonitor for so many segments.
+    keep : callable
+        Takes the EnsembleState and the EngineChoice of the result.
     """
     trainer, checkpoints = JointTrainer(job), job.checkpoints
     state, finished = _start(job, first_members)
@@ -37,17 +40,23 @@ def run_joint(job, first_members, make_monitor):
     segments = joint_segments(job.settings.n_epochs, every)
     segments = [] if finished else remaining(segments, state.epoch)
     monitor = make_monitor(len(segments))
-    with monitor.fit():
-        for segment in segments:
-            with monitor.segment(segment) as on_epoch:
-                state = trainer.run(state, segment, on_epoch)
-            finished = segment is segments[-1] or monitor.stop
-            finished |= all(member.stopped for member in state.members)
-            if checkpoints is not None:
-                checkpoints.write(state, finished=finished)
-            if finished:
-                break
-    return state, trainer.choice
+    try:
+        with monitor.fit():
+            for segment in segments:
+                with monitor.segment(segment) as on_epoch:
+                    state = trainer.run(state, segment, on_epoch)
+                finished = segment is segments[-1] or monitor.stop
+                finished |= all(member.stopped for member in state.members)
+                if checkpoints is not None:
+                    checkpoints.write(state, finished=finished)
+                if finished:
+                    break
+    except KeyboardInterrupt as interrupt:
+        if state.epoch > 0:
+            keep(state, trainer.choice)
+            keep_for_first_fit(interrupt, state.epoch)
+        raise
+    keep(state, trainer.choice)
 
 
 def _start(job, first_members):

@@ -31,6 +31,7 @@ from sklearn_sharpbalance.ensemble.job import (
     FitJob,
     _keeping_fitted_state,
     _take_weights,
+    keep_for_first_fit,
 )
 from sklearn_sharpbalance.ensemble.member_params import member_settings
 from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
@@ -230,24 +231,33 @@ class PhasedEnsemble(BaseDeepEnsemble):
         segments = [] if finished else self._segments(job, stopping, state.epoch)
         n_epochs, verbose = job.trainer.settings.n_epochs, job.params["verbose"]
         monitor = FitMonitor(self, len(state.members), len(segments), n_epochs, verbose)
-        with monitor.fit():
-            for segment, following in zip_longest(segments, segments[1:]):
-                with monitor.segment(segment) as on_epoch:
-                    state = job.trainer.run(state, segment, on_epoch)
-                    monitor.offer(X, y, methodcaller("_keep", job, state))
-                finished = following is None or monitor.stop
-                if stopping and stopping.update(job.trainer, state):
-                    finished = True
-                finished |= all(member.stopped for member in state.members)
-                if job.checkpoints and (
-                    finished or job.checkpoints.due(segment, following)
-                ):
-                    job.checkpoints.write(state, stopping, finished=finished)
-                if finished:
-                    break
+        try:
+            with monitor.fit():
+                for segment, following in zip_longest(segments, segments[1:]):
+                    with monitor.segment(segment) as on_epoch:
+                        state = job.trainer.run(state, segment, on_epoch)
+                        monitor.offer(X, y, methodcaller("_keep", job, state))
+                    finished = following is None or monitor.stop
+                    if stopping and stopping.update(job.trainer, state):
+                        finished = True
+                    finished |= all(member.stopped for member in state.members)
+                    if job.checkpoints and (
+                        finished or job.checkpoints.due(segment, following)
+                    ):
+                        job.checkpoints.write(state, stopping, finished=finished)
+                    if finished:
+                        break
+        except KeyboardInterrupt as interrupt:
+            if state.epoch > 0:
+                self._keep_result(job, state, stopping)
+                keep_for_first_fit(interrupt, state.epoch)
+            raise
+        self._keep_result(job, state, stopping)
+
+    def _keep_result(self, job, state, stopping):
         if stopping:
             self.validation_scores_ = np.asarray(stopping.scores)
-        self._keep(job, stopping.best if stopping else state)
+        self._keep(job, (stopping and stopping.best) or state)
         self.n_iter_ = state.epoch
 
     def _start(self, job, stopping):

@@ -409,6 +409,30 @@ def test_an_interrupted_first_fit_leaves_no_half_model(tmp_path, monkeypatch):
     assert not hasattr(clf, "estimators_")
 
 
+@pytest.mark.parametrize("with_checkpoints", [False, True])
+def test_an_interrupted_first_fit_leaves_what_it_has(
+    with_checkpoints, tmp_path, monkeypatch
+):
+    """The last epoch that all members had finished: here the end of the warm-up."""
+    X, y = small_data()
+    folder = tmp_path if with_checkpoints else None
+    clf = make(folder, estimator=Interrupting, checkpoint_every=None, **OWN)
+    monkeypatch.setattr(Interrupting, "press_at", 71)
+    monkeypatch.setattr(Interrupting, "calls", 0)
+    with (
+        pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 2"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        clf.fit(X, y)
+    assert clf.n_iter_ == 2
+    assert [len(history) for history in clf.history_] == [2] * len(clf.estimators_)
+    assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
+    monkeypatch.setattr(Interrupting, "press_at", None)
+    clf.fit(X, y)
+    whole = make(None, estimator=Interrupting, checkpoint_every=None, **OWN).fit(X, y)
+    assert_bitwise(weights(clf), weights(whole))
+
+
 def test_what_a_callback_loses_is_named(tmp_path, snapshots):
     params = {"callbacks": [("keeps", Keeps())], "engine": "skorch"}
     make(tmp_path / "whole", **params).fit(*small_data())

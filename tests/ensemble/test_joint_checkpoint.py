@@ -327,6 +327,19 @@ def test_a_disk_that_cannot_be_written(tmp_path):
     assert_bitwise(weights(clf), weights(make(None).fit(X, Y)))
 
 
+def test_ctrl_c_in_a_first_fit_leaves_what_it_has(tmp_path, monkeypatch):
+    clf = make(tmp_path, estimator=Interrupting, **OWN)
+    monkeypatch.setattr(Interrupting, "calls", 0)
+    monkeypatch.setattr(Interrupting, "press_at", 71)
+    with (
+        pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 3"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        clf.fit(X, Y)
+    assert [len(history) for history in clf.history_] == [3] * 3
+    assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
+
+
 @pytest.mark.parametrize("trunk", [None, Frozen()], ids=["alone", "trunk"])
 def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
     trunk, tmp_path, monkeypatch, trained
