@@ -69,3 +69,6 @@ class Engine(ABC):
             Called with (member, record) after every epoch of a member that runs in
             this process; the member stops where it returns True.
         """
+
+    def release(self) -> None:  # noqa: B027 - most engines keep nothing
+        """Free what was kept for a next stretch of the same phase."""

@@ -9,19 +9,12 @@ import torch
 from torch import nn
 
 from sklearn_sharpbalance.engine.base import Engine
-from sklearn_sharpbalance.engine.feed import EpochFeed
-from sklearn_sharpbalance.engine.graph_step import GraphedStep
+from sklearn_sharpbalance.engine.graph_run import GraphRun
 from sklearn_sharpbalance.engine.refusals import meta_module, shared_refusal
-from sklearn_sharpbalance.members.data import DeviceData
 from sklearn_sharpbalance.members.own_settings import own_nets
-from sklearn_sharpbalance.members.precision import tf32
-from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.members.state import seeded
 
 __all__ = ["GraphEngine"]
 
-COMPILED_SAVES = 0.15  # of the time of a ResNet-18 epoch
-COMPILE_SECONDS = 40.0
 RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.RNNBase)
 
 
@@ -40,18 +33,35 @@ class GraphEngine(Engine):
         reasons = (module_refusal(own, data) for own in own_nets(net))
         return next((reason for reason in reasons if reason is not None), None)
 
+    def __init__(self):
+        self._runs = {}  # by device: what the next stretch of a phase goes on with
+
+    def __getstate__(self):
+        return {"_runs": {}}  # a graph belongs to its process, and to no result
+
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
-        """Train all members side by side."""
-        sessions = [MemberSession(net, s, data, phase, on_epoch) for s in states]
-        running = [pair for pair in zip(sessions, masks) if not pair[0].stopped]
-        device = torch.device(net.device)
-        source = DeviceData(data, device)
-        with seeded(device), tf32(phase.precision):
-            while running and _epoch_of(running[0][0]) < phase.stop:
-                # A member that stops leaves the graph: the others are captured anew.
-                _run_until_stop(*zip(*running), source, phase)
-                running = [pair for pair in running if not pair[0].stopped]
-        return [session.finish() for session in sessions]
+        """Train all members side by side.
+
+        A phase may come in stretches, cut for checkpoints or early stopping. The
+        graph of one serves the next, if that goes on with the states it returned.
+        """
+        run = self._runs.pop(str(net.device), None)
+        if run is not None and not run.leads_to(states, data, phase, masks):
+            run.close()
+            run = None
+        run = run or GraphRun(net, states, data, phase, masks)
+        results = run.train(phase, on_epoch)
+        if phase.last:
+            run.close()
+        else:
+            self._runs[str(net.device)] = run
+        return results
+
+    def release(self):
+        """Free the graphs that were kept for a next stretch."""
+        for run in self._runs.values():
+            run.close()
+        self._runs = {}
 
 
 def module_refusal(net, data):
@@ -61,44 +71,6 @@ def module_refusal(net, data):
     if getattr(net, "optimizer__dampening", 0):
         return "SGD's dampening treats the first step apart"
     return shared_refusal(net) or _random_refusal(net)
-
-
-def _compiling_pays(session, phase, epoch):
-    """Whether what compiled modules would save is more than compiling takes.
-
-    Judged by the last epoch, which the graph without compiled modules ran; the first
-    epoch of a stretch also captures and is not asked.
-    """
-    if phase.compile is not None or torch.device(session.net.device).type != "cuda":
-        return False
-    if epoch != phase.start + 2:
-        return False
-    seconds = session.net.history[-1]["dur"]
-    return seconds * (phase.stop - epoch) * COMPILED_SAVES > COMPILE_SECONDS
-
-
-def _epoch_of(session):
-    return len(session.net.history)
-
-
-def _run_until_stop(sessions, masks, source, phase):
-    """Train until the phase ends or a member stops."""
-    feed = EpochFeed(sessions, source, phase, masks)
-    step = GraphedStep(sessions, feed, phase)
-    for epoch in range(_epoch_of(sessions[0]), phase.stop):
-        if _compiling_pays(sessions[0], phase, epoch):
-            step.compile()
-        for session in sessions:
-            session.begin_epoch()
-        for length in feed.pieces(epoch):
-            step.run(length)
-        losses = step.losses()
-        with step.at_rest():
-            for session, loss, lr in zip(sessions, losses, feed.last_lr):
-                session.end_epoch(epoch, loss, lr)
-        if any(session.stopped for session in sessions):
-            break
-    step.close()
 
 
 def _random_refusal(net):

@@ -11,6 +11,7 @@ from sklearn_sharpbalance.members.step import balanced_step
 
 __all__ = ["GraphedStep"]
 
+GRAPH_SETTINGS = ("lr", "capturable", "fused", "foreach")  # changed for the capture
 WARM_UP_STEPS = 3  # libraries choose algorithms and allocate during the first ones
 
 
@@ -62,20 +63,27 @@ class GraphedStep:
 
     @contextmanager
     def at_rest(self):
-        """Modules as anybody may use them, for callbacks and validation."""
-        for member in self.members:
-            member.cast.close()
-            member.counters.close()
+        """Modules and optimizers as anybody may use them, for callbacks and copies."""
+        self.rest()
         with torch.compiler.set_stance("force_eager"):
             yield
+        self.wake()
+
+    def rest(self):
+        """Give modules and optimizers their own back; the graph stays as it is."""
         for member in self.members:
-            member.cast.open()
-            member.counters.open()
+            member.rest()
+
+    def wake(self):
+        """Go on with what the graph was captured on."""
+        for member in self.members:
+            member.wake()
 
     def close(self):
         """Leave the optimizers as they were found, and free the graph."""
         for member in self.members:
-            member.close()
+            member.rest()
+            member.optimizer.zero_grad()
         self.graph = None
 
     def compile(self):
@@ -140,6 +148,7 @@ class _MemberStep:
         self.masks = list(session.masks.values())
         self.cast = CastWeights(self.module, phase.precision)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
+        self._captured_groups = None  # while at rest
         for group in self.optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["initial_lr"]), device=self.device)
             if "capturable" in group:
@@ -222,17 +231,27 @@ class _MemberStep:
             else:
                 tensor.zero_()
 
-    def close(self):
+    def rest(self):
         """Give module and groups their own back; the rate is the last one used."""
+        if self._captured_groups is not None:
+            return
         self.cast.close()
         self.counters.close()
+        self._captured_groups = []
         for group, plain in zip(self.optimizer.param_groups, self._plain_groups):
-            rate = float(group["lr"])
-            for key in ("lr", "capturable", "fused", "foreach"):
-                if key in plain:
-                    group[key] = plain[key]
-            group["lr"] = rate
-        self.optimizer.zero_grad()
+            own = {key: group[key] for key in GRAPH_SETTINGS if key in plain}
+            self._captured_groups.append(own)
+            group.update({key: plain[key] for key in own}, lr=float(group["lr"]))
+
+    def wake(self):
+        """Go on with the very tensors that a graph was captured on."""
+        if self._captured_groups is None:
+            return
+        self.cast.open()
+        self.counters.open()
+        for group, own in zip(self.optimizer.param_groups, self._captured_groups):
+            group.update(own)
+        self._captured_groups = None
 
 
 class _BatchCounters:

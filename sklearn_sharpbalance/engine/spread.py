@@ -51,3 +51,7 @@ class SpreadEngine(Engine):
         with seeded("cpu"), ThreadPoolExecutor(len(places)) as pool:
             parts = {d: p for done in pool.map(train, places) for d, p in done.items()}
         return [parts[i % n][i // n] for i in range(len(states))]
+
+    def release(self):
+        """Free what the engine inside has kept."""
+        self.engine.release()

@@ -252,6 +252,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
                 self._keep_result(job, state, stopping)
                 keep_for_first_fit(interrupt, state.epoch)
             raise
+        finally:
+            job.trainer.engine.release()
         self._keep_result(job, state, stopping)
 
     def _keep_result(self, job, state, stopping):
@@ -295,6 +297,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         segment = Segment(name, epoch, epoch + 1, select=balanced)
         trainer.settings = replace(trainer.settings, lr_schedule=constant)
         state = trainer.run(EnsembleState(members, epoch=epoch), segment)
+        trainer.engine.release()
         self._keep(job, state)
         self.n_iter_ = epoch + 1
 

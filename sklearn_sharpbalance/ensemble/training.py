@@ -93,6 +93,7 @@ class Trainer:
         return replace(state, members=members, epoch=segment.stop, phases=phases)
 
     def _select(self, state, segment):
+        self.engine.release()  # scoring needs the memory
         shape = (len(state.members), len(self.data))
         sharpness = np.zeros(shape)
         if self.selector.needs_sharpness:

@@ -1,0 +1,167 @@
+"""One graph for all stretches of a phase, here without being captured."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from skorch.callbacks import Callback
+
+from sklearn_sharpbalance import SmallCNN
+from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, graph_run
+from sklearn_sharpbalance.engine.graph_step import GraphedStep
+from sklearn_sharpbalance.members import (
+    Phase,
+    TrainingData,
+    as_skorch_net,
+    initial_state,
+    member_net,
+    part_sizes,
+)
+from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.optim import SAM
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The steps that were built, which on a GPU is when graphs are captured."""
+    built = []
+
+    class Counted(GraphedStep):
+        def __init__(self, *args):
+            super().__init__(*args)
+            built.append(self)
+
+    monkeypatch.setattr(graph_run, "GraphedStep", Counted)
+    return built
+
+
+class Task:
+    """Two members, pictures and masks; runs stretches of one phase."""
+
+    def __init__(self, callbacks=None, **settings):
+        rng = np.random.default_rng(0)
+        y = rng.integers(3, size=48)
+        X = rng.integers(0, 120, size=(48, 1, 8, 8)) + 60 * y[:, None, None, None]
+        self.data = TrainingData(X.astype(np.uint8), y)
+        net = as_skorch_net(SmallCNN, (1, 8, 8), 3, {})
+        self.net = member_net(net, 3, sam=SAM, device="cpu", callbacks=callbacks)
+        self.masks = rng.random((2, 48)) < 0.5
+        self.settings = settings
+
+    def start(self):
+        return [initial_state(self.net, i, seed) for i, seed in enumerate((11, 12))]
+
+    def run(self, engine, edges, states=None, masks=None, on_epoch=None):
+        masks = self.masks if masks is None else masks
+        states = states or self.start()
+        for start, stop in pairwise(edges):
+            sizes = part_sizes(masks, batch_size=16)
+            phase = Phase(
+                "balanced", start, stop, 6, sizes, (0.05, 0.2), cosine, **self.settings
+            )
+            states = engine.run_phase(
+                self.net, states, self.data, phase, masks, on_epoch
+            )
+        return states
+
+
+def assert_equal(got, want, tol=0.0):
+    for a, b in zip(got, want, strict=True):
+        for key, value in b.module.items():
+            torch.testing.assert_close(a.module[key], value, atol=tol, rtol=tol)
+        rates = [[row["lr"] for row in state.history] for state in (a, b)]
+        assert rates[0] == pytest.approx(rates[1], rel=1e-6)
+        for group, other in zip(*(s.optimizer["param_groups"] for s in (a, b))):
+            assert group.pop("lr") == pytest.approx(other.pop("lr"), rel=1e-6)
+            assert group == other
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_stretches_share_a_step_and_give_the_same_members(steps, precision):
+    task = Task(precision=precision)
+    whole = task.run(GraphEngine(), [0, 6])
+    cut = task.run(GraphEngine(), [0, 1, 2, 5, 6])
+    assert len(steps) == 2  # one for each
+    assert_equal(cut, whole)
+    assert [len(state.history) for state in cut] == [6, 6]
+
+
+def test_members_between_stretches_are_those_of_skorch():
+    """Settings for the capture must not leave the engine in a state."""
+    task = Task()
+    want = task.run(SkorchEngine(), [0, 2, 4])
+    got = task.run(GraphEngine(), [0, 2, 4])
+    assert isinstance(got[0].optimizer["param_groups"][0]["lr"], float)
+    assert_equal(got, want, 2e-4)
+
+
+def test_other_states_masks_or_epochs_begin_anew(steps):
+    task, engine = Task(), GraphEngine()
+    first = task.run(engine, [0, 2])
+    second = task.run(engine, [2, 3], first)
+    assert len(steps) == 1
+    task.run(engine, [2, 3], first)  # again from before
+    assert len(steps) == 2
+    third = task.run(engine, [3, 4], second[:])  # a copy may have been changed
+    assert len(steps) == 3
+    task.run(engine, [4, 5], third, ~task.masks)
+    assert len(steps) == 4
+
+
+def test_an_earlier_result_is_not_changed_by_what_follows():
+    task, engine = Task(), GraphEngine()
+    first = task.run(engine, [0, 2])
+    before = [{k: v.clone() for k, v in state.module.items()} for state in first]
+    task.run(engine, [2, 4], first)
+    for state, want in zip(first, before):
+        assert len(state.history) == 2
+        assert all(torch.equal(state.module[k], v) for k, v in want.items())
+
+
+class Ends(Callback):
+    ends = 0
+
+    def on_train_end(self, net, **kwargs):
+        Ends.ends += 1
+
+
+def test_a_member_that_stops_leaves_and_ends_once(steps, monkeypatch):
+    monkeypatch.setattr(Ends, "ends", 0)
+    task = Task(callbacks=[("ends", Ends())])
+
+    def stop_first(member, record):
+        return member == 0 and record["epoch"] == 3
+
+    got = task.run(GraphEngine(), [0, 2, 4, 5, 6], on_epoch=stop_first)
+    assert [len(state.history) for state in got] == [3, 6]
+    assert [state.stopped for state in got] == [True, False]
+    assert len(steps) == 2  # both members, then the second alone
+    assert Ends.ends == 2
+    want = task.run(SkorchEngine(), [0, 2, 4, 5, 6], on_epoch=stop_first)
+    assert_equal(got, want, 2e-4)
+
+
+def test_what_is_kept_is_freed_and_does_not_travel(steps):
+    task, engine = Task(), GraphEngine()
+    states = task.run(engine, [0, 2])
+    assert engine._runs
+    assert not pickle.loads(pickle.dumps(engine))._runs
+    engine.release()
+    assert not engine._runs
+    assert steps[0].graph is None
+    task.run(engine, [2, 6], states)
+    assert not engine._runs  # the last stretch keeps nothing
+
+
+@pytest.mark.gpu
+def test_a_graph_on_a_gpu_serves_all_stretches():
+    task = Task()
+    task.net.set_params(device="cuda")
+    engine = GraphEngine()
+    cut = task.run(engine, [0, 1, 2, 6])
+    whole = task.run(GraphEngine(), [0, 6])
+    for a, b in zip(cut, whole):
+        for key, value in b.module.items():
+            torch.testing.assert_close(a.module[key], value, atol=5e-3, rtol=5e-3)
