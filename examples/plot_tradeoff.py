@@ -76,9 +76,8 @@ mean.assign(spread_of_accuracy=spread["ensemble_accuracy"]).round(4)
 # Each point is the mean over the seeds, its bars are one standard deviation, the number
 # beside it is ``rho``. Along each line members become flatter (to the left) and more alike
 # (down). The line of SharpBalance lies above that of SAM: at equal flatness its members
-# differ more. The colour is the accuracy of the ensemble. Flat members help, and the flattest
-# ones of SAM, which are most alike, help less again; but all differences between accuracies
-# are of the size of their spread over the seeds.
+# differ more. The colour is the accuracy of the ensemble. It does not settle which is better:
+# the accuracies differ by no more than about their spread over the seeds.
 import matplotlib.pyplot as plt
 
 from sklearn_sharpbalance.plotting import TradeoffDisplay

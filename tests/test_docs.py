@@ -6,6 +6,7 @@ import io
 import json
 import pkgutil
 import re
+import runpy
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -166,10 +167,9 @@ class Attributes(dict):
 
 
 def measured():
-    return {
-        path.stem: json.loads(path.read_text(), object_hook=Attributes)
-        for path in RESULTS.glob("*.json")
-    }
+    """What the templates see, with attributes as they have them."""
+    reader = runpy.run_path(str(DOCS / "_ext" / "measured.py"))
+    return json.loads(json.dumps(reader["read_results"]()), object_hook=Attributes)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -186,6 +186,43 @@ def test_what_the_text_says_of_the_numbers():
     assert gpu.balanced_epoch_s_at_512 < gpu.sam_epoch_s_at_512
     assert cpu.machine.cores == 2
     assert cpu.search.memory < cpu.search.plain
+
+
+def number(cell):
+    """``+0.35 ± 0.16`` as a value and half of its interval."""
+    value, _, half = cell.partition(" ± ")
+    return float(value), float(half or 0)
+
+
+def test_what_the_text_says_of_digits():
+    """Sentences of the page "Which method when" that another run would change."""
+    cost, rules = measured()["confirm"], measured()["rules"]
+    gain = {m: number(row["over deep ensemble"] or "0") for m, row in cost.items()}
+    members = gain["deep ensemble, twice the members"]
+    assert members == max(gain.values())  # no SAM method gains more
+    for method in ("SAM", "ASAM"):
+        assert gain[method][0] > gain[method][1]  # the intervals leave out 0 ...
+    assert gain["sharpbalance"][0] < gain["sharpbalance"][1]  # ... and reach it
+    for method in ("SAM", "ASAM", "SAM, twice the members"):
+        for metric in ("NLL", "ECE"):
+            more = cost["deep ensemble, twice the members"][metric]
+            assert cost[method][metric] < more <= cost["deep ensemble"][metric]
+    for rule in ("reference_boost", "reference_union", "random", "same", "all"):
+        value, half = number(rules[rule]["over sharpbalance"])
+        assert abs(value) < half  # no rule differs
+    value, half = number(rules["none"]["over sharpbalance"])
+    assert value < -half
+    assert rules["sharpbalance, SGD warm-up"]["NLL"] == rules["deep ensemble"]["NLL"]
+
+
+def test_cells_of_tables_are_read_by_group_method_and_column():
+    reader = runpy.run_path(str(DOCS / "_ext" / "measured.py"))
+    text = "**a**, 2 rows\n\n| m | x |\n|---|:--|\n| p | 1 |\n| q |  |\n\ntext\n"
+    text += "**b**\n\n| m | y |\n|---|---|\n| p | 2 ± 1 |\n"
+    assert reader["read_tables"](text) == {
+        "a": {"p": {"m": "p", "x": "1"}, "q": {"m": "q", "x": ""}},
+        "b": {"p": {"m": "p", "y": "2 ± 1"}},
+    }
 
 
 def test_links_of_the_benchmarks_are_moved_with_their_text(monkeypatch):
@@ -296,8 +333,9 @@ def test_parameters_in_the_text_are_real():
         for parameter in _parameters(function)
     }
     for page in PAGES:
-        for name in re.findall(r"`(\w+)=[^`]*`", page.read_text()):
-            assert name in known | {"scoring"}, (page.name, name)  # of a search
+        for name in re.findall(r"`([a-zX]\w*)=[^`]*`", page.read_text()):
+            others = {"scoring", "resources"}  # of a search, of dask
+            assert name in known | others, (page.name, name)
 
 
 def _parameters(function):

@@ -127,9 +127,10 @@ def test_the_quickstart_shows_the_whole_way():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
-def test_notebooks_run(path):
+def test_notebooks_run(path, monkeypatch):
     from nbclient import NotebookClient
 
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for the kernel
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(EXAMPLES)}}
     NotebookClient(notebook, timeout=600, resources=resources).execute()

@@ -23,8 +23,11 @@ MISSING = [name for name in TOOLS if importlib.util.find_spec(name) is None]
 PAGES = (
     "index.html",
     "which_method.html",
+    "results.html",
     "user_guide/engines.html",
+    "user_guide/cluster.html",
     "auto_examples/plot_quickstart.html",
+    "auto_examples/plot_compare_methods_digits.html",
     "notebooks/quickstart.html",
     "api/generated/sklearn_sharpbalance.SharpBalanceEnsembleClassifier.html",
 )

@@ -1,26 +1,20 @@
 """Numbers in the text come from the files that the benchmarks wrote.
 
 ``{{ "%.2f" % cpu.digits_50_epochs.deep_ratio }}`` reads ``results/cpu.json`` (no ``|``
-inside: it would end a cell of a table). The directive ``results`` shows
+inside: it would end a cell of a table), ``{{ confirm.SAM.NLL }}`` a cell of
+``results/reproduce_confirm.md``. The directive ``results`` shows
 ``results/NAME.md`` and the figure beside it, or says which command writes them. The
 page ``results`` is ``RESULTS.md`` of the benchmarks.
 """
 
-import json
 import re
-from pathlib import Path
 
+from measured import RESULTS
 from sphinx.util.docutils import SphinxDirective
 
-BENCHMARKS = Path(__file__).parents[2] / "examples" / "benchmarks"
-RESULTS = BENCHMARKS / "results"
+BENCHMARKS = RESULTS.parent
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 OUTSIDE = ("http:", "https:", "mailto:", "#")
-
-
-def read_results():
-    """Content of every result file, by its name."""
-    return {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
 
 
 def at_home(text):

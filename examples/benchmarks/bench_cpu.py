@@ -11,6 +11,7 @@ import json
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,18 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier
 
 from sklearn_sharpbalance import (
+    MLP,
     DeepEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
     SmallCNN,
 )
 
 warnings.simplefilter("ignore", ConvergenceWarning)
+DROPOUT = {
+    "estimator__module__hidden": (128, 128),
+    "estimator__module__dropout": 0.2,
+    "batch_size": 128,
+}
 
 
 def seconds(call):
@@ -101,18 +108,34 @@ def prediction(X, y, repeats):
 
 
 def parallel(repeats):
-    """Members that do not stack: n_jobs=2 against one after the other."""
+    """Members that do not stack: n_jobs=2 against one after the other.
+
+    Those of the first kind have operations too small for two cores to share, those of
+    the second occupy both cores one by one already.
+    """
     rng = np.random.default_rng(0)
-    X = rng.integers(256, size=(600, 3, 32, 32), dtype=np.uint8)
-    y = rng.integers(10, size=600)
-    settings = {"n_estimators": 4, "max_epochs": 2, "random_state": 0, "device": "cpu"}
+    table = rng.normal(size=(8000, 50)), rng.integers(5, size=8000)
+    pictures = rng.integers(256, size=(600, 3, 32, 32), dtype=np.uint8)
+    kinds = {
+        "dropout": (MLP, table, {"max_epochs": 12, **DROPOUT}),
+        "convolutions": (
+            SmallCNN,
+            (pictures, rng.integers(10, size=600)),
+            {"max_epochs": 2},
+        ),
+    }
 
-    def fit(n_jobs):
-        DeepEnsembleClassifier(SmallCNN, n_jobs=n_jobs, **settings).fit(X, y)
+    def fit(kind, n_jobs):
+        module, (X, y), settings = kinds[kind]
+        shared = {"n_estimators": 4, "random_state": 0, "device": "cpu"}
+        DeepEnsembleClassifier(module, n_jobs=n_jobs, **shared, **settings).fit(X, y)
 
-    calls = {"serial": lambda: fit(1), "n_jobs=2": lambda: fit(2)}
-    times = side_by_side(calls, repeats)
-    return times | {"speedup": times["serial"] / times["n_jobs=2"]}
+    results = {}
+    for kind in kinds:
+        calls = {"serial": partial(fit, kind, 1), "n_jobs=2": partial(fit, kind, 2)}
+        times = side_by_side(calls, repeats)
+        results[kind] = times | {"speedup": times["serial"] / times["n_jobs=2"]}
+    return results
 
 
 def search(X, y):

@@ -1,0 +1,38 @@
+"""What the benchmarks wrote, as values for the text: no Sphinx needed."""
+
+import json
+from pathlib import Path
+
+RESULTS = Path(__file__).parents[2] / "examples" / "benchmarks" / "results"
+TABLES = (  # name in the text, file, title of the table
+    ("confirm", "reproduce_confirm", "same cost"),
+    ("rules", "reproduce_digits", "same epochs"),
+)
+
+
+def read_results(folder=RESULTS):
+    """Every JSON file by its name, and the tables that the text speaks of."""
+    found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    for name, table, group in TABLES:
+        found[name] = read_tables((folder / f"{table}.md").read_text())[group]
+    return found
+
+
+def read_tables(text):
+    """Cells of Markdown tables by group (the bold title), method and column."""
+    tables, columns = {}, None
+    for line in text.splitlines():
+        if line.startswith("**"):
+            group, columns = line.split("**")[1], None
+        elif not line.startswith("|"):
+            continue
+        elif columns is None:
+            columns, tables[group] = _cells(line), {}
+        elif not set(line) <= set("|-: "):
+            cells = _cells(line)
+            tables[group][cells[0]] = dict(zip(columns, cells))
+    return tables
+
+
+def _cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
