@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
+import signal
 
 import matplotlib
 import pytest
@@ -20,3 +21,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def ctrl_c():
+    """Let SIGINT mean Ctrl-C, also in processes that a shell put in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -28,7 +28,7 @@ __all__ = ["rebuild"]
 
 # What may be set for the machine that opens a file.
 SETTABLE = ("device", "n_jobs", "memory", "checkpoint_dir", "verbose")
-SPARE_LAYERS = 256  # layers without weights that a network may have
+SPARE_LAYERS = 128  # layers without weights that a network may have
 
 
 def rebuild(tree: dict[str, Any], passed: dict[str, Any]):

@@ -370,6 +370,7 @@ class Keeps(Callback):
 
 
 @pytest.mark.parametrize("how", ["ctrl_c", "callback"])
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     how, tmp_path, monkeypatch
 ):
@@ -400,6 +401,7 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     assert len(clf.history_[0]) == 6
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_first_fit_leaves_no_half_model(tmp_path, monkeypatch):
     monkeypatch.setattr(Interrupting, "press_at", 9)
     monkeypatch.setattr(Interrupting, "calls", 0)
@@ -410,6 +412,7 @@ def test_an_interrupted_first_fit_leaves_no_half_model(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("with_checkpoints", [False, True])
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_first_fit_leaves_what_it_has(
     with_checkpoints, tmp_path, monkeypatch
 ):

@@ -327,6 +327,7 @@ def test_a_disk_that_cannot_be_written(tmp_path):
     assert_bitwise(weights(clf), weights(make(None).fit(X, Y)))
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_first_fit_leaves_what_it_has(tmp_path, monkeypatch):
     clf = make(tmp_path, estimator=Interrupting, **OWN)
     monkeypatch.setattr(Interrupting, "calls", 0)
@@ -341,6 +342,7 @@ def test_ctrl_c_in_a_first_fit_leaves_what_it_has(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("trunk", [None, Frozen()], ids=["alone", "trunk"])
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
     trunk, tmp_path, monkeypatch, trained
 ):
