@@ -23,6 +23,12 @@ class GraphEngine(Engine):
 
     name = "graph"
 
+    def __init__(self):
+        self._runs = {}  # by device: what the next stretch of a phase goes on with
+
+    def __getstate__(self):
+        return {"_runs": {}}  # a graph belongs to its process, and to no result
+
     @classmethod
     def refusal(cls, net, data, settings):
         """Why this engine cannot train these members; None if it can."""
@@ -32,12 +38,6 @@ class GraphEngine(Engine):
             return "fp16 decides on the host whether to skip a step"
         reasons = (module_refusal(own, data) for own in own_nets(net))
         return next((reason for reason in reasons if reason is not None), None)
-
-    def __init__(self):
-        self._runs = {}  # by device: what the next stretch of a phase goes on with
-
-    def __getstate__(self):
-        return {"_runs": {}}  # a graph belongs to its process, and to no result
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
         """Train all members side by side.

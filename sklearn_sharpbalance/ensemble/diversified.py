@@ -3,7 +3,7 @@
 from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
-from sklearn_sharpbalance.ensemble.job import _keeping_fitted_state, _take_weights
+from sklearn_sharpbalance.ensemble.job import FittedState, _take_weights
 from sklearn_sharpbalance.ensemble.joint_fitting import fitted_member, prepare_joint
 from sklearn_sharpbalance.ensemble.joint_training import run_joint
 from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
@@ -232,7 +232,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         -------
         self : estimator instance
         """
-        with _keeping_fitted_state(self):
+        with FittedState(self) as fitted:
             self._validate_params()
             # Settings that all ensembles share a helper for, and nobody uses here.
             unused = SharpBalanceEnsembleClassifier(warmup_epochs=0, rho=0.0)
@@ -242,10 +242,10 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
             aggregation = AGGREGATIONS.resolve(self.aggregation)
             aggregation.set_params(**self._nested("aggregation"))
             aggregation.check(job.data)
-            self._train(job, aggregation)
+            self._train(job, aggregation, fitted)
         return self
 
-    def _train(self, job, aggregation):
+    def _train(self, job, aggregation, fitted):
         def make_monitor(n_segments):
             n_members, n_epochs = len(job.seeds.members), job.settings.n_epochs
             return FitMonitor(self, n_members, n_segments, n_epochs, self.verbose)
@@ -253,7 +253,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         def keep(state, engine):
             self._keep(job, aggregation, state.members, engine)
 
-        run_joint(job, self._first_members, make_monitor, keep)
+        run_joint(job, self._first_members, make_monitor, keep, fitted)
 
     def _keep(self, job, aggregation, members, engine):
         """Set what ``fit`` leaves behind."""

@@ -1,7 +1,6 @@
 """What a fit settles before its first epoch, and what it must not lose."""
 
 import warnings
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from sklearn_sharpbalance.ensemble.inputs import InputFormat
 from sklearn_sharpbalance.ensemble.training import Trainer
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
-__all__ = ["FitJob"]
+__all__ = ["FitJob", "FittedState"]
 
 
 @dataclass(frozen=True)
@@ -32,39 +31,46 @@ class FitJob:
     checkpoints: FitCheckpoints | None = None
 
 
-@contextmanager
-def _keeping_fitted_state(estimator):
-    """Leave what was fitted before untouched if the block fails.
+class FittedState:
+    """Around a fit: leaves what was fitted before untouched if the fit fails.
 
-    Where nothing was, a fit that is interrupted leaves what it marked by
-    :func:`keep_for_first_fit`.
+    Where nothing was fitted before, an interrupted fit may leave a part of itself.
+
+    Parameters
+    ----------
+    estimator : BaseDeepEnsemble
+
+    Attributes
+    ----------
+    usable_epochs : int
+        Epochs of the usable state that an interrupted fit has given the estimator.
     """
 
-    def fitted():
-        return {k: v for k, v in vars(estimator).items() if k.endswith("_")}
+    def __init__(self, estimator):
+        self.estimator, self.usable_epochs = estimator, 0
+        self.before = self._attributes()
 
-    before = fitted()
-    try:
-        yield
-    except BaseException as error:
-        n_epochs = getattr(error, "kept_epochs", 0)
-        if n_epochs and "estimators_" not in before:
+    def _attributes(self):
+        return {k: v for k, v in vars(self.estimator).items() if k.endswith("_")}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None:
+            return
+        if self.usable_epochs and "estimators_" not in self.before:
             warnings.warn(
                 "The fit was interrupted. The ensemble is usable as it was after epoch "
-                f"{n_epochs}, the last that all members had finished together.",
+                f"{self.usable_epochs}, the last that all members had finished "
+                "together.",
                 SharpBalanceWarning,
                 stacklevel=4,
             )
-            raise
-        for name in fitted():
-            delattr(estimator, name)
-        vars(estimator).update(before)
-        raise
-
-
-def keep_for_first_fit(interrupt, n_epochs):
-    """Say that the estimator has been given a usable state of so many epochs."""
-    interrupt.kept_epochs = n_epochs
+            return
+        for name in self._attributes():
+            delattr(self.estimator, name)
+        vars(self.estimator).update(self.before)
 
 
 def _take_weights(member, fitted):

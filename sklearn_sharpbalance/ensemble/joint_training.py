@@ -9,10 +9,8 @@ import torch
 from sklearn_sharpbalance.engine.joint import choose_team
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.checkpoint import remaining
-from sklearn_sharpbalance.ensemble.job import keep_for_first_fit
 from sklearn_sharpbalance.ensemble.plan import Segment
-from sklearn_sharpbalance.ensemble.training import EnsembleState
-from sklearn_sharpbalance.members import Phase, part_sizes
+from sklearn_sharpbalance.ensemble.training import EnsembleState, make_phase
 from sklearn_sharpbalance.members.joint import JointObjective, train_jointly
 from sklearn_sharpbalance.members.joint_batches import JointFeed
 from sklearn_sharpbalance.members.session import MemberSession
@@ -21,7 +19,7 @@ from sklearn_sharpbalance.members.train import _loader_params
 __all__ = ["JointTrainer", "joint_segments", "run_joint"]
 
 
-def run_joint(job, first_members, make_monitor, keep):
+def run_joint(job, first_members, make_monitor, keep, fitted):
     """Train all members, or what is left of it, and keep the result.
 
     Parameters
@@ -33,6 +31,8 @@ def run_joint(job, first_members, make_monitor, keep):
         Makes the FitMonitor for so many segments.
     keep : callable
         Takes the EnsembleState and the EngineChoice of the result.
+    fitted : FittedState
+        Told what an interrupted fit leaves behind.
     """
     trainer, checkpoints = JointTrainer(job), job.checkpoints
     state, finished = _start(job, first_members)
@@ -51,10 +51,10 @@ def run_joint(job, first_members, make_monitor, keep):
                     checkpoints.write(state, finished=finished)
                 if finished:
                     break
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         if state.epoch > 0:
             keep(state, trainer.choice)
-            keep_for_first_fit(interrupt, state.epoch)
+            fitted.usable_epochs = state.epoch
         raise
     keep(state, trainer.choice)
 
@@ -129,18 +129,7 @@ class JointTrainer:
     def _phase(self, segment):
         settings, n_members = self.job.settings, len(self.job.seeds.members)
         nobody = np.zeros((n_members, len(self.job.data)), dtype=bool)
-        return Phase(
-            segment.name,
-            segment.start,
-            segment.stop,
-            settings.n_epochs,
-            part_sizes(nobody, settings.batch_size),
-            (0.0,) * n_members,
-            settings.lr_schedule,
-            settings.transform,
-            settings.precision,
-            settings.compile,
-        )
+        return make_phase(settings, segment, nobody, (0.0,) * n_members)
 
     @cached_property
     def _feed(self):

@@ -29,9 +29,8 @@ from sklearn_sharpbalance.ensemble.fitting import (
 )
 from sklearn_sharpbalance.ensemble.job import (
     FitJob,
-    _keeping_fitted_state,
+    FittedState,
     _take_weights,
-    keep_for_first_fit,
 )
 from sklearn_sharpbalance.ensemble.member_params import member_settings
 from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
@@ -86,9 +85,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
         -------
         self : estimator instance
         """
-        with _keeping_fitted_state(self):
+        with FittedState(self) as fitted:
             job = self._prepare(X, y, sample_weight, checkpoints=True)
-            self._train(job, X, y)
+            self._train(job, X, y, fitted)
         return self
 
     @with_callbacks
@@ -112,7 +111,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         -------
         self : estimator instance
         """
-        with _keeping_fitted_state(self):
+        with FittedState(self):
             first = not hasattr(self, "estimators_")
             job = self._prepare(X, y, sample_weight, classes=classes, go_on=not first)
             members = self._first_members(job) if first else self._fitted_members()
@@ -224,7 +223,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
         ]
 
-    def _train(self, job, X, y):
+    def _train(self, job, X, y, fitted):
         """Run the whole plan, or what is left of it, and keep its result."""
         stopping = EarlyStopping.of(job.params["early_stopping"], job.aggregation)
         state, finished = self._start(job, stopping)
@@ -247,10 +246,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
                         job.checkpoints.write(state, stopping, finished=finished)
                     if finished:
                         break
-        except KeyboardInterrupt as interrupt:
+        except KeyboardInterrupt:
             if state.epoch > 0:
                 self._keep_result(job, state, stopping)
-                keep_for_first_fit(interrupt, state.epoch)
+                fitted.usable_epochs = state.epoch
             raise
         finally:
             job.trainer.engine.release()

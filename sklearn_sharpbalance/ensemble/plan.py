@@ -1,8 +1,10 @@
 """The plan of a fit: which epochs run under which rule, drawn up before it starts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +36,8 @@ class Settings:
     batch_size: int
     rho: tuple[float, ...]
     warmup: str
-    lr_schedule: object
-    transform: object = None
+    lr_schedule: Callable[[float], float]
+    transform: Callable[[Any], Any] | None = None
     precision: str = "float32"
     compile: bool | None = None
     prune: float | None = None

@@ -17,7 +17,7 @@ from sklearn_sharpbalance.members import (
 )
 from sklearn_sharpbalance.members.pruning import pruned_member
 
-__all__ = ["EnsembleState", "Trainer"]
+__all__ = ["EnsembleState", "Trainer", "make_phase"]
 
 
 @dataclass
@@ -118,25 +118,29 @@ class Trainer:
         return np.full(shape, self.settings.warmup == "sam")
 
     def _phase(self, segment, masks):
-        settings = self.settings
         # Without SAM samples rho means nothing: zeros make such phases equal, so that
         # a search over rho shares them.
-        rho = settings.rho if masks.any() else (0.0,) * len(masks)
-        return Phase(
-            segment.name,
-            segment.start,
-            segment.stop,
-            settings.n_epochs,
-            part_sizes(masks, settings.batch_size),
-            rho,
-            settings.lr_schedule,
-            settings.transform,
-            settings.precision,
-            settings.compile,
-            pruned=settings.prune_epoch is not None
-            and segment.start >= settings.prune_epoch,
-            averaging=settings.averaging,
-        )
+        rho = self.settings.rho if masks.any() else (0.0,) * len(masks)
+        return make_phase(self.settings, segment, masks, rho)
+
+
+def make_phase(settings: Settings, segment: Segment, masks, rho) -> Phase:
+    """What members must know to train through a segment."""
+    prune_epoch = settings.prune_epoch
+    return Phase(
+        segment.name,
+        segment.start,
+        segment.stop,
+        settings.n_epochs,
+        part_sizes(masks, settings.batch_size),
+        rho,
+        settings.lr_schedule,
+        settings.transform,
+        settings.precision,
+        settings.compile,
+        pruned=prune_epoch is not None and segment.start >= prune_epoch,
+        averaging=settings.averaging,
+    )
 
 
 def _run_phase(engine, net, members, data, phase, masks, on_epoch):

@@ -2,7 +2,6 @@
 
 import re
 import resource
-import shutil
 import signal
 from functools import partial
 
@@ -25,21 +24,6 @@ from sklearn_sharpbalance.exceptions import (
 from tests.ensemble.killing import assert_bitwise, estimator, small_data, weights
 
 FEW = {"max_epochs": 6, "warmup_epochs": 2, "reselect_every": 2}
-
-
-@pytest.fixture
-def snapshots(tmp_path, monkeypatch):
-    """Copies of the checkpoint folder after every write."""
-    copies = []
-    original = CheckpointFolder.write
-
-    def write(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        copies.append(tmp_path / f"copy-{len(copies)}")
-        shutil.copytree(self.folder, copies[-1])
-
-    monkeypatch.setattr(CheckpointFolder, "write", write)
-    return copies
 
 
 class NormNet(torch.nn.Module):

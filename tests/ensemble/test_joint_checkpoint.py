@@ -32,21 +32,6 @@ OWN = {"estimator__module__hidden": None}
 
 
 @pytest.fixture
-def snapshots(tmp_path, monkeypatch):
-    """Copies of the checkpoint folder after every write."""
-    copies = []
-    original = CheckpointFolder.write
-
-    def write(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        copies.append(tmp_path / f"copy-{len(copies)}")
-        shutil.copytree(self.folder, copies[-1])
-
-    monkeypatch.setattr(CheckpointFolder, "write", write)
-    return copies
-
-
-@pytest.fixture
 def trained(monkeypatch):
     """Numbers of the epochs that are trained."""
     epochs = []

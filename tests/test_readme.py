@@ -1,0 +1,50 @@
+"""Numbers in the README were printed by a command, and lie in its result file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "examples" / "benchmarks" / "results"
+
+
+def measured():
+    """Text that the README must hold, from the files that benchmarks wrote."""
+    gpu, cpu, memory = (
+        json.loads((RESULTS / f"{name}.json").read_text())
+        for name in ("gpu", "cpu", "memory")
+    )
+    small, large = cpu["digits_50_epochs"], cpu["40k_x_50_5_epochs"]
+    yield f"{gpu['sgd_epoch_s']:.2f} s, {gpu['sgd_images_per_s'] / 1e3:.1f}k images/s"
+    yield f"{gpu['sgd_over_best_plain']:.2f} of the best bare PyTorch loop"
+    yield f"| SAM phase | {gpu['sam_epoch_s']:.2f} s |"
+    yield f"{gpu['balanced_epoch_s']:.2f} s, {gpu['balanced_over_sam']:.2f} of SAM"
+    yield f"{gpu['fisher_images_per_s'] / 1e3:.1f}k images/s"
+    yield f"{gpu['fisher_over_forward_backward_128']:.2f} of a forward and backward"
+    yield f"{gpu['fisher_over_forward_backward_1024']:.2f} at batch 1024"
+    yield f"| `predict_proba` over a bare loop | {gpu['predict_ratio']:.2f} |"
+    for name, key in (
+        ("`DeepEnsembleClassifier`", "deep_ratio"),
+        ("`SharpBalanceEnsembleClassifier`", "sharpbalance_ratio"),
+    ):
+        yield f"| {name} | {small[key]:.2f} | {large[key]:.2f} |"
+    yield f"`predict_proba` takes {cpu['prediction']['ratio']:.2f} of a bare loop"
+    yield f"do not stack {cpu['parallel']['dropout']['speedup']:.2f} times"
+    yield f"and {cpu['parallel']['convolutions']['speedup']:.2f} times"
+    yield f"with `memory=` takes {cpu['search']['ratio']:.2f} of the time"
+    yield f"threads too | {memory['skorch']['times_weights_per_member']:.1f} |"
+    yield f"its making | {memory['stacked']['times_weights_per_member']:.1f} |"
+    for method, text in (
+        ("SAM", "a little on corrupted digits ({} points)"),
+        ("deep ensemble, twice the members", "plain members ({})"),
+    ):
+        table = (RESULTS / "reproduce_confirm.md").read_text().splitlines()
+        cells = next(row for row in table if row.startswith(f"| {method} |"))
+        yield text.format(cells.split(" | ")[4])
+
+
+@pytest.mark.parametrize("text", list(measured()))
+def test_numbers_of_the_readme_were_measured(text):
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert text in readme
