@@ -90,7 +90,6 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--no-compile", action="store_true")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     X = rng.integers(256, size=(options.images, 3, 32, 32), dtype=np.uint8)
@@ -105,15 +104,13 @@ def main():
         device="cuda",
         precision="bf16",
         random_state=0,
-        estimator__compile=not options.no_compile,
     )
     numbers = {"plain_graph_images_per_s": plain_loop(compiled=False)}
     print(numbers, flush=True)
-    if not options.no_compile:
-        start = time.perf_counter()
-        numbers["plain_compiled_images_per_s"] = plain_loop(compiled=True)
-        numbers["plain_compiled_total_s"] = time.perf_counter() - start
-        print(numbers, flush=True)
+    start = time.perf_counter()
+    numbers["plain_compiled_images_per_s"] = plain_loop(compiled=True)
+    numbers["plain_compiled_total_s"] = time.perf_counter() - start
+    print(numbers, flush=True)
     cases = {
         "sgd": (DeepEnsembleClassifier(**common), "balanced"),
         "sam": (
@@ -139,7 +136,7 @@ def main():
         v for k, v in numbers.items() if k.startswith("plain_") and "images" in k
     )
     numbers["sgd_over_best_plain"] = numbers["sgd_images_per_s"] / best
-    large = common | {"batch_size": 512, "estimator__compile": False}
+    large = common | {"batch_size": 512}
     for name, rule in (("sam", "all"), ("balanced", "random")):
         seconds, _ = epoch_seconds(
             SharpBalanceEnsembleClassifier(selection=rule, warmup_epochs=0, **large),

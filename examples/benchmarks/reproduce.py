@@ -178,7 +178,7 @@ def parse():
     parser.add_argument("--images", type=int, help="train on the first so many only")
     parser.add_argument("--corrupted", type=int)
     parser.add_argument("--sharpness-batches", type=int)
-    parser.add_argument("--checkpoint-every", type=int, default=50)
+    parser.add_argument("--checkpoint-every", type=int)
     parser.add_argument("--config", default=str(CONFIG))
     options = parser.parse_args()
     settings = tomllib.loads(Path(options.config).read_text())[options.run]

@@ -123,6 +123,8 @@ class GraphRun:
         phase, on_gpu = self.phase, self.source.device.type == "cuda"
         if self.compiled or phase.compile is not None or not on_gpu:
             return False
+        if self.step.fused:
+            return False
         if epoch != max(self.first_epoch + 2, phase.start):
             return False
         stop = phase.stop if phase.start == self.first_epoch else phase.n_epochs

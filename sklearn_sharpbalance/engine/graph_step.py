@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.cast_weights import CastWeights
+from sklearn_sharpbalance.engine.fused_norms import FusedNorms
 from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.step import balanced_step
 
@@ -37,6 +38,11 @@ class GraphedStep:
         ]
         self.graph = None
         self.streams = [torch.cuda.Stream() for _ in sessions if device.type == "cuda"]
+
+    @property
+    def fused(self):
+        """Whether all members compute with fused layers."""
+        return all(member.norms.fused is not None for member in self.members)
 
     def run(self, n_steps):
         """Make ``n_steps`` updates of every member from the start of the buffers."""
@@ -147,6 +153,8 @@ class _MemberStep:
         self.masked = [weights[name] for name in session.masks]
         self.masks = list(session.masks.values())
         self.cast = CastWeights(self.module, phase.precision)
+        wanted = phase.compile is None and self.device.type == "cuda"
+        self.norms = FusedNorms(self.module, wanted)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
         self._captured_groups = None  # while at rest
         for group in self.optimizer.param_groups:
@@ -235,6 +243,7 @@ class _MemberStep:
         """Give module and groups their own back; the rate is the last one used."""
         if self._captured_groups is not None:
             return
+        self.norms.close()
         self.cast.close()
         self.counters.close()
         self._captured_groups = []
@@ -247,6 +256,7 @@ class _MemberStep:
         """Go on with the very tensors that a graph was captured on."""
         if self._captured_groups is None:
             return
+        self.norms.open()
         self.cast.open()
         self.counters.open()
         for group, own in zip(self.optimizer.param_groups, self._captured_groups):

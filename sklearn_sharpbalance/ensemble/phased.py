@@ -1,12 +1,14 @@
 """The fit that SharpBalance and its baselines share: phases over skorch members."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from operator import methodcaller
 
 import numpy as np
 
 from sklearn_sharpbalance.engine import choose_engine
+from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.checkpoint import (
@@ -213,8 +215,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
         if job.params["warm_start"] and hasattr(self, "estimators_"):
             for member, fitted in zip(members, self._fitted_members()):
                 _take_weights(member, fitted)
+        data, n_classes = job.trainer.data, len(job.classes)
         for member in members if own_settings(net) else members[:1]:
-            check_module(net, member, job.trainer.data, len(job.classes))
+            check = partial(check_module, net, member, data, n_classes)
+            explain_out_of_memory(check, net, len(members))
         return members
 
     def _fitted_members(self):

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from sklearn_sharpbalance.autodiff import is_out_of_memory
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import DeviceData
 from sklearn_sharpbalance.members.state import restore
@@ -29,6 +30,8 @@ def check_module(net, state, data, n_classes):
             try:
                 output = net.infer(x)
             except Exception as error:
+                if is_out_of_memory(error):
+                    raise
                 shape = getattr(x, "shape", None)
                 raise InvalidInputError(
                     f"The module {name} failed on a batch of shape {shape}: {error}. "

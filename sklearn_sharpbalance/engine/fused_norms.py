@@ -1,0 +1,185 @@
+"""A module whose BatchNorm layers compute together with the ReLU and sum after them."""
+
+import operator
+from importlib.util import find_spec
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+__all__ = ["FusedNorms", "fuse_norms"]
+
+ADDITIONS = (operator.add, operator.iadd, torch.add)
+CLAMPS = (functional.relu, torch.relu, functional.relu_, torch.relu_)
+MAX_NUMBERS = 2**31  # that a kernel can count
+
+
+class FusedNorms:
+    """Lets a member compute with fused layers while its step is captured.
+
+    Parameters
+    ----------
+    owner : MemberModule
+        Changed in place until :meth:`close`.
+    wanted : bool
+        Without it nothing happens.
+
+    Attributes
+    ----------
+    fused : nn.Module or None
+    """
+
+    def __init__(self, owner, wanted):
+        self.owner, self.own = owner, owner.module
+        self.fused = fuse_norms(owner.module) if wanted else None
+        self.open()
+
+    def open(self):
+        """Compute with fused layers."""
+        self.owner.module = self.fused or self.own
+
+    def close(self):
+        """Compute with the layers as they are."""
+        self.owner.module = self.own
+
+
+def fuse_norms(module: nn.Module) -> nn.Module | None:
+    """The same function of the same weights in fewer kernels, for training.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Not changed; its layers are shared with the result.
+
+    Returns
+    -------
+    fused : nn.Module or None
+        None where nothing can be fused: without BatchNorm2d, without Triton, or if
+        the module's code cannot be traced.
+    """
+    if find_spec("triton") is None:
+        return None
+    if not any(_is_plain(layer) for layer in module.modules()):
+        return None
+    try:
+        traced = fx.symbolic_trace(module)
+    except Exception:  # whatever the user's code raises on what is not a tensor
+        return None
+    for node in list(traced.graph.nodes):
+        if node.op == "call_module" and _is_plain(traced.get_submodule(node.target)):
+            _fuse(traced, node)
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    return traced
+
+
+class NormStep(nn.Module):
+    """``relu(norm(x) + residual)``, or as much of it as there is."""
+
+    def __init__(self, norm, relu):
+        super().__init__()
+        self.norm, self.relu = norm, relu
+        size, device = norm.num_features, norm.weight.device
+        # Not a buffer: no business of state dicts.
+        self.counter = torch.zeros(size, dtype=torch.int32, device=device)
+
+    def forward(self, x, residual=None):
+        """(N, C, H, W) -> (N, C, H, W)."""
+        norm = self.norm
+        if self._fits(x, residual):
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.add_(1)
+            return _NormFunction.apply(
+                x, residual, norm.weight, norm.bias, norm, self.counter, self.relu
+            )
+        y = norm(x)
+        y = y if residual is None else y + residual
+        return functional.relu(y) if self.relu else y
+
+    def _fits(self, x, residual):
+        alike = residual is None or (
+            residual.shape == x.shape and residual.dtype == x.dtype
+        )
+        return x.is_cuda and self.norm.training and alike and x.numel() < MAX_NUMBERS
+
+
+class _NormFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, residual, weight, bias, norm, counter, relu):
+        from sklearn_sharpbalance.engine import norm_kernels
+
+        x = _channels_last(x)
+        ctx.add, ctx.relu, ctx.counter = residual is not None, relu, counter
+        residual = residual if residual is None else _channels_last(residual)
+        y, mean, rstd = norm_kernels.forward(x, residual, norm, counter, relu)
+        kept = y if ctx.add and relu else None
+        ctx.save_for_backward(x, kept, mean, rstd, weight, bias)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        from sklearn_sharpbalance.engine import norm_kernels
+
+        grads = norm_kernels.backward(
+            _channels_last(grad), *ctx.saved_tensors, ctx.counter, ctx.relu, ctx.add
+        )
+        return (*grads, None, None, None)
+
+
+def _channels_last(x):
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def _is_plain(layer):
+    """Whether a layer is BatchNorm as the kernels compute it, and nothing besides."""
+    return (
+        type(layer) is nn.BatchNorm2d
+        and layer.affine
+        and layer.weight.dtype == torch.float32
+        and (layer.running_mean is None or layer.momentum is not None)
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        and not (layer._backward_hooks or layer._backward_pre_hooks)
+    )
+
+
+def _fuse(traced, node):
+    """Let one step do the work of a norm, and of the sum and ReLU after it."""
+    end, residual = node, None
+    addition = _only_user(node)
+    if addition is not None and _is_addition(addition):
+        clamp = _only_user(addition)
+        others = [arg for arg in addition.args if arg is not node]
+        if clamp is not None and _is_relu(traced, clamp) and len(others) == 1:
+            end, residual = clamp, others[0]
+    elif addition is not None and _is_relu(traced, addition):
+        end = addition
+    step = NormStep(traced.get_submodule(node.target), relu=end is not node)
+    name = f"norm_step_{node.name}"
+    traced.add_submodule(name, step)
+    inputs = (node.args[0],) if residual is None else (node.args[0], residual)
+    with traced.graph.inserting_before(end):
+        fused = traced.graph.call_module(name, inputs)
+    end.replace_all_uses_with(fused)
+
+
+def _only_user(node):
+    users = list(node.users)
+    return users[0] if len(users) == 1 else None
+
+
+def _is_addition(node):
+    return (
+        node.op == "call_function"
+        and node.target in ADDITIONS
+        and not node.kwargs
+        and all(isinstance(arg, fx.Node) for arg in node.args)
+    )
+
+
+def _is_relu(traced, node):
+    if node.op == "call_module":
+        layer = traced.get_submodule(node.target)
+        return type(layer) is nn.ReLU and not layer._forward_hooks
+    if node.op == "call_method":
+        return node.target in ("relu", "relu_")
+    return node.op == "call_function" and node.target in CLAMPS

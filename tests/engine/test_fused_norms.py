@@ -1,0 +1,238 @@
+"""BatchNorm fused with what follows it, by Triton's interpreter where no GPU is."""
+
+import copy
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance import ResNet18, SharpBalanceEnsembleClassifier, SmallCNN
+from sklearn_sharpbalance.engine import fused_norms
+from sklearn_sharpbalance.engine.fused_norms import FusedNorms, NormStep, fuse_norms
+from sklearn_sharpbalance.members.module import MemberModule
+
+needs_triton = pytest.mark.skipif(
+    find_spec("triton") is None, reason="torch came without Triton"
+)
+
+
+def steps(module):
+    return [layer for layer in module.modules() if isinstance(layer, NormStep)]
+
+
+def check_kernels(device):
+    """Outputs, statistics and gradients against float64 without fusion."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*size):
+        return torch.randn(size, generator=generator, device=device)
+
+    # Part of a channel block and several, one program and many.
+    sizes = [(7, 5, 3, 2), (1, 3, 2, 4), (40, 70, 8, 7), (300, 16, 5, 4)]
+    for size in sizes:
+        for relu, add in ((False, False), (True, False), (False, True), (True, True)):
+            for dtype, tol in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+                norm = nn.BatchNorm2d(size[1], device=device)
+                with torch.no_grad():
+                    norm.weight.copy_(draw(size[1]))
+                    norm.bias.copy_(draw(size[1]))
+                exact = copy.deepcopy(norm).double()
+                # Far from zero, where sums of squares lose their digits.
+                x = (draw(*size) + 10).to(dtype).requires_grad_()
+                residual = draw(*size).to(dtype).requires_grad_() if add else None
+                grad = draw(*size).to(dtype)
+                got = NormStep(norm, relu)(x, residual)
+                got.backward(grad)
+                x64 = x.detach().double().requires_grad_()
+                want, r64 = exact(x64), None
+                if add:
+                    r64 = residual.detach().double().requires_grad_()
+                    want = want + r64
+                want = want.relu() if relu else want
+                want.backward(grad.double())
+                pairs = [
+                    (got, want),
+                    (x.grad, x64.grad),
+                    (norm.weight.grad, exact.weight.grad),
+                    (norm.bias.grad, exact.bias.grad),
+                    (norm.running_mean, exact.running_mean),
+                    (norm.running_var, exact.running_var),
+                ]
+                pairs += [(residual.grad, r64.grad)] if add else []
+                for a, b in pairs:
+                    error = (a.double() - b).norm() / b.norm().clamp(min=1e-3)
+                    assert error < tol, (size, relu, add, dtype, error)
+                assert got.dtype == dtype
+                assert norm.num_batches_tracked == exact.num_batches_tracked
+
+
+@needs_triton
+def test_kernels_compute_what_torch_does():
+    code = """
+import test_fused_norms as here
+here.NormStep._fits = lambda self, x, residual: self.norm.training
+here.check_kernels("cpu")
+"""
+    folder = os.path.dirname(__file__)
+    path = os.pathsep.join([folder, *sys.path])
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr[-3000:]
+
+
+@pytest.mark.gpu
+def test_kernels_on_a_gpu():
+    check_kernels("cuda")
+
+
+@needs_triton
+def test_a_resnet_is_fused_and_stays_the_same_function():
+    torch.manual_seed(0)
+    module = ResNet18(width=4)
+    plain, fused = copy.deepcopy(module), fuse_norms(module)
+    assert len(steps(fused)) == 20
+    assert sum(step.relu for step in steps(fused)) == 17  # all but three shortcuts
+    x = torch.randn(4, 3, 8, 8)
+    for net in (plain, fused):
+        net(x).square().sum().backward()
+    for (name, a), b in zip(plain.named_parameters(), module.parameters()):
+        torch.testing.assert_close(a.grad, b.grad, msg=name)
+    for a, b in zip(plain.buffers(), module.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+class Block(nn.Module):
+    """A body of one norm; children say what follows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)
+
+    def forward(self, x):
+        return self.after(self.norm(self.conv(x)), x)
+
+
+class Twice(Block):  # the norm's output is used before the ReLU, too
+    def after(self, y, x):
+        return y.relu() + y
+
+
+class NumberAdded(Block):
+    def after(self, y, x):
+        return (y + 1).relu()
+
+
+class SumUsedTwice(Block):
+    def after(self, y, x):
+        total = y + x
+        return total.relu() * total
+
+
+class InPlace(Block):
+    def after(self, y, x):
+        y += x
+        return torch.relu_(y)
+
+
+class Scaled(Block):
+    def after(self, y, x):
+        return torch.add(y, x, alpha=2).relu()
+
+
+class Hooked(Block):
+    def __init__(self):
+        super().__init__()
+        self.norm.register_forward_hook(lambda layer, args, out: 2 * out)
+
+    def after(self, y, x):
+        return y.relu()
+
+
+class Branching(Block):
+    def after(self, y, x):
+        return y if y.sum() > 0 else -y
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("kind", "clamps"),
+    [
+        (Twice, [False]),
+        (NumberAdded, [False]),
+        (SumUsedTwice, [False]),
+        (InPlace, [True]),
+        (Scaled, [False]),
+        (Hooked, None),
+        (Branching, None),
+        (lambda: nn.Sequential(nn.BatchNorm2d(2, affine=False), nn.ReLU()), None),
+        (lambda: nn.Sequential(nn.BatchNorm2d(2, momentum=None), nn.ReLU()), None),
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), None),
+    ],
+)
+def test_only_what_is_safe_is_fused(kind, clamps):
+    torch.manual_seed(0)
+    module = kind()
+    fused = fuse_norms(module)
+    if clamps is None:
+        assert fused is None
+        return
+    assert [step.relu for step in steps(fused)] == clamps
+    x = torch.randn(3, 2, 4, 4)
+    torch.testing.assert_close(fused(x), copy.deepcopy(module)(x))
+
+
+def test_without_triton_nothing_is_fused(monkeypatch):
+    monkeypatch.setattr(fused_norms, "find_spec", lambda name: None)
+    assert fuse_norms(ResNet18(width=4)) is None
+
+
+@needs_triton
+def test_the_owner_gets_its_module_back():
+    owner = MemberModule(SmallCNN, in_channels=1, n_classes=3)
+    own, names = owner.module, list(owner.state_dict())
+    norms = FusedNorms(owner, wanted=True)
+    assert steps(owner)
+    norms.close()
+    assert owner.module is own
+    assert list(owner.state_dict()) == names
+    norms.open()
+    assert owner.module is norms.fused
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_members_are_those_of_unfused_layers(precision):
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=96)
+    X = rng.integers(0, 120, size=(96, 3, 8, 8)) + 60 * y[:, None, None, None]
+
+    def fit(fuse):
+        clf = SharpBalanceEnsembleClassifier(
+            ResNet18,
+            estimator__module__width=4,
+            estimator__compile=None if fuse else False,
+            n_estimators=2,
+            max_epochs=4,
+            batch_size=32,
+            device="cuda",
+            engine="graph",
+            precision=precision,
+            random_state=0,
+        )
+        return clf.fit(X.astype(np.uint8), y)
+
+    fused, plain = fit(True), fit(False)
+    tol = 1e-3 if precision == "float32" else 0.2
+    losses = [[row["train_loss"] for row in c.history_[0]] for c in (fused, plain)]
+    np.testing.assert_allclose(*losses, rtol=tol)
+    assert not steps(fused.estimators_[0].module_)
