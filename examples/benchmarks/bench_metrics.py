@@ -126,9 +126,11 @@ def main():
         "dtype": str(probas.dtype),
         "seconds": time_arrays(y, probas, args.repeats),
     }
+    name = "metrics"
     if torch.cuda.is_available():
+        name = "metrics_gpu"
         numbers["seconds_on_gpu"] = time_sharpness()
-    write("metrics", numbers, args.out)
+    write(name, numbers, args.out)
 
 
 if __name__ == "__main__":

@@ -95,8 +95,8 @@ class GraphRun:
                 self.compiled = True
             for session in sessions:
                 session.begin_epoch()
-            for length in self.feed.pieces(epoch):
-                self.step.run(length)
+            for first, n_steps in self.feed.pieces(epoch):
+                self.step.run(first, n_steps)
             losses = self.step.losses()
             with self.step.at_rest():
                 for session, loss, lr in zip(sessions, losses, self.feed.last_lr):

@@ -44,13 +44,14 @@ class GraphedStep:
         """Whether all members compute with fused layers."""
         return all(member.norms.fused is not None for member in self.members)
 
-    def run(self, n_steps):
-        """Make ``n_steps`` updates of every member from the start of the buffers."""
-        self.position.zero_()
+    def run(self, first, n_steps):
+        """Make ``n_steps`` updates of every member from a place of the buffers on."""
+        self.position.fill_(first)
         for member in self.members:
             member.module.train()
         if self.graph is None and self.streams:
             self._capture()
+            self.position.fill_(first)
         for member in self.members:
             member.counters.n_passes += n_steps * member.clean_passes
         for _ in range(n_steps):

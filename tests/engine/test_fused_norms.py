@@ -222,7 +222,7 @@ def test_members_are_those_of_unfused_layers(precision):
             estimator__module__width=4,
             estimator__compile=None if fuse else False,
             n_estimators=2,
-            max_epochs=4,
+            max_epochs=2,
             batch_size=32,
             device="cuda",
             engine="graph",
