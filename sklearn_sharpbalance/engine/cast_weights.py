@@ -66,6 +66,13 @@ class CastWeights:
         for (master, cast, _), grad in zip(used, grads):
             master.grad, cast.grad = grad, None
 
+    def owner_of(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight that the optimizer knows, for one that a layer computes with."""
+        for master, cast in zip(self.masters, self.casts):
+            if cast is weight:
+                return master
+        return weight
+
     def close(self) -> None:
         """Give the layers their own weights back."""
         for layer, name, weight in self.places:

@@ -79,24 +79,31 @@ class NormStep(nn.Module):
     def __init__(self, norm, relu):
         super().__init__()
         self.norm, self.relu = norm, relu
-        size, device = norm.num_features, norm.weight.device
+        size, device = 3 * norm.num_features, norm.weight.device
         # Not a buffer: no business of state dicts.
         self.counter = torch.zeros(size, dtype=torch.int32, device=device)
 
     def forward(self, x, residual=None):
         """(N, C, H, W) -> (N, C, H, W)."""
+        if self.fits(x, residual):
+            return self.fused(x, residual)
+        return self.finish(self.norm(x), residual)
+
+    def fused(self, x, residual, n_first=None, others=(None, None)):
+        """By the kernels; ``others`` are weight and bias of the second group."""
         norm = self.norm
-        if self._fits(x, residual):
-            if norm.num_batches_tracked is not None:
-                norm.num_batches_tracked.add_(1)
-            return _NormFunction.apply(
-                x, residual, norm.weight, norm.bias, norm, self.counter, self.relu
-            )
-        y = norm(x)
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.add_(1 if n_first is None else 2)
+        weights = (norm.weight, norm.bias, *others)
+        return _NormFunction.apply(x, residual, *weights, self, n_first)
+
+    def finish(self, y, residual):
+        """What comes after the norm."""
         y = y if residual is None else y + residual
         return functional.relu(y) if self.relu else y
 
-    def _fits(self, x, residual):
+    def fits(self, x, residual):
+        """Whether the kernels can do it."""
         alike = residual is None or (
             residual.shape == x.shape and residual.dtype == x.dtype
         )
@@ -105,14 +112,16 @@ class NormStep(nn.Module):
 
 class _NormFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, residual, weight, bias, norm, counter, relu):
+    def forward(ctx, x, residual, weight, bias, weight2, bias2, step, n_first):
         from sklearn_sharpbalance.engine import norm_kernels
 
-        x = _channels_last(x)
-        ctx.add, ctx.relu, ctx.counter = residual is not None, relu, counter
-        residual = residual if residual is None else _channels_last(residual)
-        y, mean, rstd = norm_kernels.forward(x, residual, norm, counter, relu)
-        kept = y if ctx.add and relu else None
+        x = channels_last(x)
+        residual = residual if residual is None else channels_last(residual)
+        ctx.step, ctx.n_first, ctx.add = step, n_first, residual is not None
+        y, mean, rstd = norm_kernels.forward(
+            x, residual, step.norm, step.counter, step.relu, n_first
+        )
+        kept = y if ctx.add and step.relu else None
         ctx.save_for_backward(x, kept, mean, rstd, weight, bias)
         return y
 
@@ -120,13 +129,20 @@ class _NormFunction(torch.autograd.Function):
     def backward(ctx, grad):
         from sklearn_sharpbalance.engine import norm_kernels
 
-        grads = norm_kernels.backward(
-            _channels_last(grad), *ctx.saved_tensors, ctx.counter, ctx.relu, ctx.add
+        step = ctx.step
+        how = (step.counter, step.relu, ctx.add, ctx.n_first)
+        grad_x, grad_residual, grad_weight, grad_bias = norm_kernels.backward(
+            channels_last(grad), *ctx.saved_tensors, *how
         )
-        return (*grads, None, None, None)
+        second = (None, None)
+        if ctx.n_first is not None:
+            second = (grad_weight[1], grad_bias[1])
+        first = (grad_weight[0], grad_bias[0])
+        return (grad_x, grad_residual, *first, *second, None, None)
 
 
-def _channels_last(x):
+def channels_last(x):
+    """The same numbers with the channels of a pixel side by side."""
     return x.contiguous(memory_format=torch.channels_last)
 
 

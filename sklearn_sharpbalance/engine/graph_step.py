@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.cast_weights import CastWeights
 from sklearn_sharpbalance.engine.fused_norms import FusedNorms
+from sklearn_sharpbalance.engine.split_pass import SplitPass
 from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.step import balanced_step
 
@@ -154,8 +155,8 @@ class _MemberStep:
         self.masked = [weights[name] for name in session.masks]
         self.masks = list(session.masks.values())
         self.cast = CastWeights(self.module, phase.precision)
-        wanted = phase.compile is None and self.device.type == "cuda"
-        self.norms = FusedNorms(self.module, wanted)
+        self.norms = FusedNorms(self.module, wanted=phase.compile is None)
+        self.split = SplitPass(self.norms.fused, phase.sizes.sam)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
         self._captured_groups = None  # while at rest
         for group in self.optimizer.param_groups:
@@ -177,10 +178,10 @@ class _MemberStep:
         if x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
 
-        def loss_of(part):
+        def loss_of(part, module=self.module):
             self.cast.push()
             with autocast(self.phase.precision, self.device, cache=False):
-                logits = self.module(x[part])
+                logits = module(x[part])
             losses = cross_entropy(
                 logits.float(),
                 y[part],
@@ -195,17 +196,31 @@ class _MemberStep:
             if self.masks:
                 torch._foreach_mul_([w.grad for w in self.masked], self.masks)
 
+        def both_parts():
+            loss = loss_of(slice(None), self._split_module)
+            backward(loss)
+            normal = self.split.take_gradients(self.cast.owner_of)
+            masks = {id(w): mask for w, mask in zip(self.masked, self.masks)}
+            for weight, grad in normal:
+                if id(weight) in masks:
+                    grad.mul_(masks[id(weight)])
+            return loss, normal
+
         loss = balanced_step(
             self.optimizer,
             loss_of,
             self.phase.sizes.sam,
             len(y),
             sam_share=weight[: self.phase.sizes.sam].sum(),
+            both_parts=None if self.split.module is None else both_parts,
             module=False,
             backward=backward,
             perturbed_pass=self._statistics_put_back,
         )
         self.shared.total[self.i] += loss
+
+    def _split_module(self, x):
+        return self.split.module(self.module.standardize(x))
 
     @contextmanager
     def _statistics_put_back(self):

@@ -16,6 +16,7 @@ def balanced_step(
     n_places: int,
     *,
     sam_share=None,
+    both_parts: Callable[[], tuple[torch.Tensor, list]] | None = None,
     module=True,
     backward: Callable[[torch.Tensor], Any] = torch.Tensor.backward,
     perturbed_pass=nullcontext,
@@ -42,6 +43,10 @@ def balanced_step(
         Samples of the SAM part, and of the batch.
     sam_share : float or Tensor, default=None
         The share s, which the loss of the SAM part was multiplied with.
+    both_parts : callable, default=None
+        Puts the gradients of the SAM part into ``.grad`` and returns the loss of the
+        batch and the pairs of weight and gradient of the normal part; a quicker way
+        than one pass for each.
     module : nn.Module, True or False, default=True
         Whose BatchNorm statistics the perturbed pass leaves alone; True finds out.
     backward : callable, default=Tensor.backward
@@ -59,20 +64,24 @@ def balanced_step(
         Loss at the weights before the update, detached.
     """
     optimizer.zero_grad()
-    loss = torch.zeros(())
-    normal = None
-    if n_sam < n_places:
+    sam_part, normal = slice(0, n_sam), None
+    if both_parts is not None and 0 < n_sam < n_places:
+        loss, normal = both_parts()
+    elif n_sam == n_places:
+        loss = loss_of(sam_part)
+        backward(loss)
+    else:
         loss = loss_of(slice(n_sam, n_places))
         backward(loss)
-        normal = _set_gradients_aside(optimizer) if n_sam else None
+        if n_sam:
+            normal = _set_gradients_aside(optimizer)
+            sam_loss = loss_of(sam_part)
+            backward(sam_loss)
+            loss = loss.detach() + sam_loss
     if n_sam:
-        sam_part = slice(0, n_sam)
-        sam_loss = loss_of(sam_part)
-        backward(sam_loss)
         moved = optimizer.perturbed(freeze_norms=module, grad_scale=sam_share)
         with moved, perturbed_pass():
             backward(loss_of(sam_part))
-        loss = sam_loss if normal is None else loss.detach() + sam_loss
         _add_gradients(normal)
     if before_update is not None:
         before_update()

@@ -32,51 +32,64 @@ def check_kernels(device):
     def draw(*size):
         return torch.randn(size, generator=generator, device=device)
 
-    # Part of a channel block and several, one program and many.
-    sizes = [(7, 5, 3, 2), (1, 3, 2, 4), (40, 70, 8, 7), (300, 16, 5, 4)]
-    for size in sizes:
-        for relu, add in ((False, False), (True, False), (False, True), (True, True)):
-            for dtype, tol in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
-                norm = nn.BatchNorm2d(size[1], device=device)
-                with torch.no_grad():
-                    norm.weight.copy_(draw(size[1]))
-                    norm.bias.copy_(draw(size[1]))
-                exact = copy.deepcopy(norm).double()
-                # Far from zero, where sums of squares lose their digits.
-                x = (draw(*size) + 10).to(dtype).requires_grad_()
-                residual = draw(*size).to(dtype).requires_grad_() if add else None
-                grad = draw(*size).to(dtype)
-                got = NormStep(norm, relu)(x, residual)
-                got.backward(grad)
-                x64 = x.detach().double().requires_grad_()
-                want, r64 = exact(x64), None
-                if add:
-                    r64 = residual.detach().double().requires_grad_()
-                    want = want + r64
-                want = want.relu() if relu else want
-                want.backward(grad.double())
-                pairs = [
-                    (got, want),
-                    (x.grad, x64.grad),
-                    (norm.weight.grad, exact.weight.grad),
-                    (norm.bias.grad, exact.bias.grad),
-                    (norm.running_mean, exact.running_mean),
-                    (norm.running_var, exact.running_var),
-                ]
-                pairs += [(residual.grad, r64.grad)] if add else []
-                for a, b in pairs:
-                    error = (a.double() - b).norm() / b.norm().clamp(min=1e-3)
-                    assert error < tol, (size, relu, add, dtype, error)
-                assert got.dtype == dtype
-                assert norm.num_batches_tracked == exact.num_batches_tracked
+    def check(size, relu, add, dtype, tol, n_first=None):
+        norm = nn.BatchNorm2d(size[1], device=device)
+        with torch.no_grad():
+            norm.weight.copy_(draw(size[1]))
+            norm.bias.copy_(draw(size[1]))
+        exact = copy.deepcopy(norm).double()
+        # Far from zero, where sums of squares lose their digits.
+        x = (draw(*size) + 10).to(dtype).requires_grad_()
+        residual = draw(*size).to(dtype).requires_grad_() if add else None
+        grad = draw(*size).to(dtype)
+        others = [nn.Parameter(p.detach()) for p in norm.parameters()]
+        step = NormStep(norm, relu)
+        got = step.fused(x, residual, n_first, others if n_first else (None, None))
+        got.backward(grad)
+        x64 = x.detach().double().requires_grad_()
+        r64 = residual.detach().double().requires_grad_() if add else None
+        second = None
+        if n_first is None:
+            want = exact(x64)
+        else:  # running statistics see the second group first
+            others64 = copy.deepcopy(exact)
+            second = others64(x64[n_first:])
+            exact.load_state_dict(others64.state_dict())
+            want = torch.cat([exact(x64[:n_first]), second])
+        want = want + r64 if add else want
+        want = want.relu() if relu else want
+        want.backward(grad.double())
+        pairs = [(got, want), (x.grad, x64.grad)]
+        pairs += zip(
+            [p.grad for p in norm.parameters()], (exact.weight.grad, exact.bias.grad)
+        )
+        pairs += zip(norm.buffers(), exact.buffers())
+        if add:
+            pairs.append((residual.grad, r64.grad))
+        if second is not None:
+            pairs += [(a.grad, b.grad) for a, b in zip(others, others64.parameters())]
+        for a, b in pairs:
+            error = (a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-3)
+            assert error < tol, (size, relu, add, dtype, n_first, error)
+        assert got.dtype == dtype
+        assert not step.counter.any()
+
+    exact, half = (torch.float32, 1e-5), (torch.bfloat16, 2e-2)
+    for relu, add in ((False, False), (True, False), (False, True), (True, True)):
+        check((7, 5, 3, 2), relu, add, *exact)
+        check((7, 5, 3, 2), relu, add, *half)
+        check((9, 70, 3, 2), relu, add, *exact, n_first=4)
+        check((9, 5, 3, 2), relu, add, *half, n_first=7)
+    check((1, 3, 2, 4), True, True, *exact)
+    check((300, 16, 5, 4), True, True, *exact)  # several programs
+    check((300, 16, 5, 4), True, True, *exact, n_first=190)
 
 
 @needs_triton
 def test_kernels_compute_what_torch_does():
     code = """
-import test_fused_norms as here
-here.NormStep._fits = lambda self, x, residual: self.norm.training
-here.check_kernels("cpu")
+import test_fused_norms
+test_fused_norms.check_kernels("cpu")
 """
     folder = os.path.dirname(__file__)
     path = os.pathsep.join([folder, *sys.path])

@@ -1,0 +1,322 @@
+"""Triton programs of BatchNorm on pictures as matrices (pixels, channels).
+
+Rows may be cut into two groups, each with statistics of its own; the programs of a
+launch are dealt to the first group and then to the second.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["gradient", "gradient_sums", "normalise", "statistics"]
+
+PARTIAL_ROWS = tl.constexpr(128)
+
+
+@triton.jit
+def _group(n_rows, split, n_first):
+    """Which group a program works for: number, first row, end, place among its own."""
+    second = tl.program_id(0) >= n_first
+    group = second.to(tl.int32)
+    begin = tl.where(second, split, 0)
+    end = tl.where(second, n_rows, split)
+    return group, begin, end, tl.program_id(0) - group * n_first
+
+
+@triton.jit
+def _put(partials, first, second, BLOCK_C: tl.constexpr):
+    """Write the sums of one program."""
+    place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    place = partials + place * 2 * BLOCK_C + tl.arange(0, BLOCK_C)
+    tl.store(place, tl.sum(first, axis=0))
+    tl.store(place + BLOCK_C, tl.sum(second, axis=0))
+
+
+@triton.jit
+def _is_last(counter, number, n_all):
+    """Whether the others of ``n_all`` that count in one place have come by before.
+
+    The last one sets the counter back, for the next launch.
+    """
+    tl.debug_barrier()
+    place = counter + number * tl.num_programs(1) + tl.program_id(1)
+    last = tl.atomic_add(place, 1, sem="acq_rel") == n_all - 1
+    if last:
+        tl.store(place, 0)
+    return last
+
+
+@triton.jit
+def _collect(partials, first_slice, end_slice, BLOCK_C: tl.constexpr):
+    """Both sums over the programs of a group, in the same order every time."""
+    n = tl.num_programs(0)
+    first = tl.zeros((PARTIAL_ROWS, BLOCK_C), tl.float32)
+    second = tl.zeros((PARTIAL_ROWS, BLOCK_C), tl.float32)
+    column = tl.arange(0, BLOCK_C)[None, :]
+    for start in range(first_slice, end_slice, PARTIAL_ROWS):
+        row = start + tl.arange(0, PARTIAL_ROWS)[:, None]
+        place = (tl.program_id(1) * n + row) * 2 * BLOCK_C + column
+        ok = (row < end_slice) & (column < BLOCK_C)
+        # Past the nearest cache, which other multiprocessors do not write to.
+        first += tl.load(partials + place, mask=ok, other=0.0, cache_modifier=".cg")
+        place += BLOCK_C
+        second += tl.load(partials + place, mask=ok, other=0.0, cache_modifier=".cg")
+    return tl.sum(first, axis=0), tl.sum(second, axis=0)
+
+
+@triton.jit
+def _group_sums(partials, group, n_first, BLOCK_C: tl.constexpr):
+    """Both sums of one group."""
+    end = tl.where(group == 1, tl.num_programs(0), n_first)
+    return _collect(partials, group * n_first, end, BLOCK_C)
+
+
+@triton.jit
+def statistics(
+    x,
+    partials,
+    counter,
+    mean_out,
+    rstd_out,
+    running_mean,
+    running_var,
+    momentum,
+    eps,
+    n_rows,
+    split,
+    n_first,
+    n_channels,
+    tiles_a_slice,
+    TRACK: tl.constexpr,
+    GROUPS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Mean and variance of each channel."""
+    group, begin, end, number = _group(n_rows, split, n_first)
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = channel < n_channels
+    # Sums of squares cancel badly far from zero: count from a value of the channel.
+    shift = tl.load(x + begin * n_channels + channel, mask=inside, other=0.0)
+    shift = shift.to(tl.float32)
+    total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    square = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    start = begin + number * tiles_a_slice * BLOCK_R
+    for tile in range(tiles_a_slice):
+        row = start + tile * BLOCK_R + tl.arange(0, BLOCK_R)
+        ok = (row < end)[:, None] & inside[None, :]
+        place = row[:, None] * n_channels + channel[None, :]
+        value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
+        value = tl.where(ok, value - shift[None, :], 0.0)
+        total += value
+        square += value * value
+    _put(partials, total, square, BLOCK_C)
+    if _is_last(counter, group, _n_slices(group, n_first)):
+        total_all, square_all = _group_sums(partials, group, n_first, BLOCK_C)
+        count = end - begin
+        offset = total_all / count
+        var = tl.maximum(square_all / count - offset * offset, 0.0)
+        out = group * n_channels + channel
+        tl.store(mean_out + out, shift + offset, mask=inside)
+        tl.store(rstd_out + out, 1.0 / tl.sqrt(var + eps), mask=inside)
+        if TRACK:  # noqa: SIM102 (known when compiling, the other is not)
+            if _is_last(counter, 2, GROUPS):
+                if GROUPS == 2:
+                    _track(
+                        mean_out + n_channels,
+                        rstd_out + n_channels,
+                        running_mean,
+                        running_var,
+                        momentum,
+                        eps,
+                        n_rows - split,
+                        channel,
+                        inside,
+                    )
+                _track(
+                    mean_out,
+                    rstd_out,
+                    running_mean,
+                    running_var,
+                    momentum,
+                    eps,
+                    split,
+                    channel,
+                    inside,
+                )
+
+
+@triton.jit
+def _n_slices(group, n_first):
+    """Programs of a group that sum up."""
+    return tl.where(group == 1, tl.num_programs(0) - n_first, n_first)
+
+
+@triton.jit
+def _track(
+    mean_in,
+    rstd_in,
+    running_mean,
+    running_var,
+    momentum,
+    eps,
+    count,
+    channel,
+    inside,
+):
+    """Move running statistics towards those of one group."""
+    mean = tl.load(mean_in + channel, mask=inside, other=0.0, cache_modifier=".cg")
+    rstd = tl.load(rstd_in + channel, mask=inside, other=1.0, cache_modifier=".cg")
+    unbiased = (1.0 / (rstd * rstd) - eps) * count / tl.maximum(count - 1, 1)
+    old = tl.load(running_mean + channel, mask=inside)
+    tl.store(running_mean + channel, old + momentum * (mean - old), mask=inside)
+    old = tl.load(running_var + channel, mask=inside)
+    tl.store(running_var + channel, old + momentum * (unbiased - old), mask=inside)
+    tl.debug_barrier()
+
+
+@triton.jit
+def normalise(
+    x,
+    residual,
+    y,
+    mean_in,
+    rstd_in,
+    weight_in,
+    bias_in,
+    n_rows,
+    split,
+    n_first,
+    n_channels,
+    ADD: tl.constexpr,
+    RELU: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """The normalised tile, plus the residual, clamped at zero."""
+    group, begin, end, number = _group(n_rows, split, n_first)
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    row = begin + number * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = channel < n_channels
+    own = group * n_channels + channel
+    ok = (row < end)[:, None] & inside[None, :]
+    place = row[:, None] * n_channels + channel[None, :]
+    mean = tl.load(mean_in + own, mask=inside, other=0.0)
+    rstd = tl.load(rstd_in + own, mask=inside, other=0.0)
+    weight = tl.load(weight_in + channel, mask=inside, other=0.0)
+    bias = tl.load(bias_in + channel, mask=inside, other=0.0)
+    value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
+    value = (value - mean[None, :]) * rstd[None, :] * weight[None, :] + bias[None, :]
+    if ADD:
+        value += tl.load(residual + place, mask=ok, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.maximum(value, 0.0)
+    tl.store(y + place, value, mask=ok)
+
+
+@triton.jit
+def _tile_gradient(grad, y, place, ok, normal, weight, bias, MASK: tl.constexpr):
+    """Gradient before the clamp."""
+    value = tl.load(grad + place, mask=ok, other=0.0).to(tl.float32)
+    if MASK == 1:
+        positive = normal * weight[None, :] + bias[None, :] > 0.0
+        value = tl.where(positive, value, 0.0)
+    if MASK == 2:
+        output = tl.load(y + place, mask=ok, other=0.0).to(tl.float32)
+        value = tl.where(output > 0.0, value, 0.0)
+    return value
+
+
+@triton.jit
+def gradient_sums(
+    grad,
+    x,
+    y,
+    mean_in,
+    rstd_in,
+    weight_in,
+    bias_in,
+    partials,
+    counter,
+    grad_weight,
+    grad_bias,
+    n_rows,
+    split,
+    n_first,
+    n_channels,
+    tiles_a_slice,
+    MASK: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Gradients of weight and bias."""
+    group, begin, end, number = _group(n_rows, split, n_first)
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = channel < n_channels
+    own = group * n_channels + channel
+    mean = tl.load(mean_in + own, mask=inside, other=0.0)
+    rstd = tl.load(rstd_in + own, mask=inside, other=0.0)
+    weight = tl.load(weight_in + channel, mask=inside, other=0.0)
+    bias = tl.load(bias_in + channel, mask=inside, other=0.0)
+    total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    product = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    start = begin + number * tiles_a_slice * BLOCK_R
+    for tile in range(tiles_a_slice):
+        row = start + tile * BLOCK_R + tl.arange(0, BLOCK_R)
+        ok = (row < end)[:, None] & inside[None, :]
+        place = row[:, None] * n_channels + channel[None, :]
+        value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
+        normal = (value - mean[None, :]) * rstd[None, :]
+        g = _tile_gradient(grad, y, place, ok, normal, weight, bias, MASK)
+        total += g
+        product += g * normal
+    _put(partials, total, product, BLOCK_C)
+    if _is_last(counter, group, _n_slices(group, n_first)):
+        total_all, product_all = _group_sums(partials, group, n_first, BLOCK_C)
+        tl.store(grad_bias + own, total_all, mask=inside)
+        tl.store(grad_weight + own, product_all, mask=inside)
+
+
+@triton.jit
+def gradient(
+    grad,
+    x,
+    y,
+    mean_in,
+    rstd_in,
+    weight_in,
+    bias_in,
+    grad_weight,
+    grad_bias,
+    grad_x,
+    grad_residual,
+    n_rows,
+    split,
+    n_first,
+    n_channels,
+    MASK: tl.constexpr,
+    ADD: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Gradient of the input, and of the residual."""
+    group, begin, end, number = _group(n_rows, split, n_first)
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    row = begin + number * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = channel < n_channels
+    own = group * n_channels + channel
+    ok = (row < end)[:, None] & inside[None, :]
+    place = row[:, None] * n_channels + channel[None, :]
+    mean = tl.load(mean_in + own, mask=inside, other=0.0)
+    rstd = tl.load(rstd_in + own, mask=inside, other=0.0)
+    weight = tl.load(weight_in + channel, mask=inside, other=0.0)
+    bias = tl.load(bias_in + channel, mask=inside, other=0.0)
+    count = end - begin
+    total = tl.load(grad_bias + own, mask=inside, other=0.0) / count
+    product = tl.load(grad_weight + own, mask=inside, other=0.0) / count
+    value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
+    normal = (value - mean[None, :]) * rstd[None, :]
+    g = _tile_gradient(grad, y, place, ok, normal, weight, bias, MASK)
+    centred = g - total[None, :] - normal * product[None, :]
+    tl.store(grad_x + place, centred * (weight * rstd)[None, :], mask=ok)
+    if ADD:
+        tl.store(grad_residual + place, g, mask=ok)
