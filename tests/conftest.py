@@ -2,6 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import matplotlib
 import pytest
@@ -29,3 +33,24 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def interpreted():
+    """Calls ``check`` of a module in a process where Triton interprets its kernels."""
+    if find_spec("triton") is None:
+        pytest.skip("torch came without Triton")
+
+    def run(import_check, *args):
+        root = str(Path(__file__).parent.parent)
+        child = subprocess.run(
+            [sys.executable, "-c", f"{import_check}\ncheck(*{args!r})"],
+            env=os.environ | {"TRITON_INTERPRET": "1"},
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert child.returncode == 0, child.stderr[-3000:]
+
+    return run

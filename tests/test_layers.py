@@ -8,7 +8,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "sklearn_sharpbalance"
 FLOORS = [
     ["exceptions"],
-    ["_validation"],
+    ["_validation", "_triton_probe"],
+    ["_triton"],
     ["optim", "autodiff", "networks", "theory", "corruption"],
     ["sharpness", "selection", "datasets"],
     ["metrics"],

@@ -2,7 +2,7 @@ r"""Ways to the squared norm of each sample's gradient in the weight of a convol
 
 A convolution is a linear map of *patches*, the windows of the input that its outputs
 see. Writing them down takes as many copies of the input as the kernel has entries, and
-on a GPU longer than all the rest. So there are three ways:
+on a GPU longer than all the rest. So there are other ways:
 
 ``patches``
     Writes the patches and goes on as for a linear layer.
@@ -14,6 +14,9 @@ on a GPU longer than all the rest. So there are three ways:
     The Gram matrix of the patches follows from that of the pixels by sums along
     diagonals, :math:`\langle p_t, p_{t'} \rangle = \sum_k \langle x_{t + k}, x_{t' + k}
     \rangle`, one spatial axis after the other.
+``kernel``
+    On a GPU, each sample's gradient is formed tile by tile in registers and squared
+    there; nothing but norms is written.
 """
 
 import math
@@ -24,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sklearn_sharpbalance._triton import kernels_run_on
 from sklearn_sharpbalance.autodiff.reductions import (
     norm,
     summed_outer_squared_norm,
@@ -98,8 +102,8 @@ def cheapest_way(axes: Sequence[Axis], c: int, q: int, device_type: str) -> str:
     >>> small, large = (Axis(n, n, 1, range(-1, 2)) for n in (4, 32))
     >>> cheapest_way([small, small], 64, 64, "cuda")
     'pixels'
-    >>> cheapest_way([large, large], 64, 64, "cuda")
-    'shifted'
+    >>> cheapest_way([large, large], 64, 64, "cpu")
+    'patches'
     >>> cheapest_way([large, large], 3, 64, "cuda")
     'patches'
     """
@@ -112,20 +116,25 @@ def cheapest_way(axes: Sequence[Axis], c: int, q: int, device_type: str) -> str:
         products, moves = WAYS[name].work(axes, c, q)
         return products + price * moves
 
-    names = possible_ways(axes)
+    names = possible_ways(axes, device_type)
     return min((n for n in names if not (on_cpu and n == "shifted")), key=cost)
 
 
-def possible_ways(axes: Sequence[Axis]) -> list[str]:
-    """Names of the ways that serve a convolution with these axes.
+def possible_ways(axes: Sequence[Axis], device_type: str) -> list[str]:
+    """Names of the ways that serve a convolution with these axes on a device.
 
     Examples
     --------
-    >>> possible_ways([Axis(n_in=8, n_out=4, stride=2, offsets=range(3))])
+    >>> possible_ways([Axis(n_in=8, n_out=4, stride=2, offsets=range(3))], "cpu")
     ['patches', 'pixels']
     """
     strided = any(axis.stride > 1 for axis in axes)
-    return [n for n in WAYS if n != "shifted" or (len(axes) <= 2 and not strided)]
+    impossible = set()
+    if strided or len(axes) > 2:
+        impossible.add("shifted")
+    if len(axes) != 2 or not kernels_run_on(torch.device(device_type)):
+        impossible.add("kernel")
+    return [name for name in WAYS if name not in impossible]
 
 
 def _sizes(axes):
@@ -281,8 +290,34 @@ def _pixels_workspace(axes, c, q):
     return 2 * max(s, t) ** 2 + 2 * t * t
 
 
+# --- kernel
+
+
+def _by_kernel(axes, x, g):
+    if x.dtype == torch.float64 or x.dtype != g.dtype:
+        return _by_patches(axes, x, g)
+    # Not before a GPU asks for it: Triton may be missing.
+    from sklearn_sharpbalance.autodiff.convolution_kernel import kernel_squared_norms
+
+    return kernel_squared_norms(axes, x, g)
+
+
+def _kernel_work(axes, c, q):
+    _, t, k = _sizes(axes)
+    c, q = max(c, 16), max(q, 16)  # the smallest tile
+    # Tiles of up to 128 channels read the others' side once each, from a near cache.
+    reads = t * k * (c * -(-q // 128) + q * -(-c // 128))
+    return t * k * c * q, reads // 4 + k
+
+
+def _kernel_workspace(axes, c, q):
+    _, _, k = _sizes(axes)
+    return k * -(-c // 128) * -(-q // 128)
+
+
 WAYS = {
     "patches": Way(_by_patches, _patches_work, _patches_workspace),
     "shifted": Way(_by_shifts, _shifts_work, _shifts_workspace),
     "pixels": Way(_by_pixels, _pixels_work, _pixels_workspace),
+    "kernel": Way(_by_kernel, _kernel_work, _kernel_workspace),
 }

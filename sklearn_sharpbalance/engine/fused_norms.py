@@ -1,11 +1,12 @@
 """A module whose BatchNorm layers compute together with the ReLU and sum after them."""
 
 import operator
-from importlib.util import find_spec
 
 import torch
 from torch import fx, nn
 from torch.nn import functional
+
+from sklearn_sharpbalance._triton import kernels_run_on
 
 __all__ = ["FusedNorms", "fuse_norms"]
 
@@ -54,12 +55,12 @@ def fuse_norms(module: nn.Module) -> nn.Module | None:
     Returns
     -------
     fused : nn.Module or None
-        None where nothing can be fused: without BatchNorm2d, without Triton, or if
-        the module's code cannot be traced.
+        None where nothing can be fused: without BatchNorm2d, on a GPU where Triton
+        does not run, or if the module's code cannot be traced.
     """
-    if find_spec("triton") is None:
-        return None
-    if not any(_is_plain(layer) for layer in module.modules()):
+    devices = _norm_devices(module)
+    on_gpu = [device for device in devices if device.type == "cuda"]
+    if not devices or not all(map(kernels_run_on, on_gpu)):
         return None
     try:
         traced = fx.symbolic_trace(module)
@@ -156,6 +157,11 @@ def _is_plain(layer):
         and not (layer._forward_hooks or layer._forward_pre_hooks)
         and not (layer._backward_hooks or layer._backward_pre_hooks)
     )
+
+
+def _norm_devices(module):
+    """Where the layers are that can be fused."""
+    return {layer.weight.device for layer in module.modules() if _is_plain(layer)}
 
 
 def _fuse(traced, node):

@@ -1,11 +1,16 @@
 """Members trained together and driven apart: SED, A2D and DivDis."""
 
+from functools import partial
+
 from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
+from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
+from sklearn_sharpbalance.ensemble.checkpoint import remaining
+from sklearn_sharpbalance.ensemble.course import follow_course, start_course
 from sklearn_sharpbalance.ensemble.job import FittedState, _take_weights
 from sklearn_sharpbalance.ensemble.joint_fitting import fitted_member, prepare_joint
-from sklearn_sharpbalance.ensemble.joint_training import run_joint
+from sklearn_sharpbalance.ensemble.joint_training import JointTrainer, joint_segments
 from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
 from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.ensemble.sharpbalance import (
@@ -246,14 +251,21 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         return self
 
     def _train(self, job, aggregation, fitted):
-        def make_monitor(n_segments):
-            n_members, n_epochs = len(job.seeds.members), job.settings.n_epochs
-            return FitMonitor(self, n_members, n_segments, n_epochs, self.verbose)
+        """Run all epochs, or those that are left, and keep the result."""
+        trainer, checkpoints = JointTrainer(job), job.checkpoints
+        members = partial(self._first_members, job)
+        state, finished = start_course(job.net, job.data, members, checkpoints)
+        n_members, n_epochs = len(job.seeds.members), job.settings.n_epochs
+        every = None if checkpoints is None else checkpoints.every
+        segments = remaining(joint_segments(n_epochs, every), state.epoch)
+        segments = [] if finished else segments
+        monitor = FitMonitor(self, n_members, len(segments), n_epochs, self.verbose)
 
-        def keep(state, engine):
-            self._keep(job, aggregation, state.members, engine)
+        def keep(state):
+            self._keep(job, aggregation, state.members, trainer.choice)
 
-        run_joint(job, self._first_members, make_monitor, keep, fitted)
+        course = (trainer, state, segments, monitor, keep, fitted)
+        follow_course(*course, checkpoints=checkpoints)
 
     def _keep(self, job, aggregation, members, engine):
         """Set what ``fit`` leaves behind."""
@@ -277,7 +289,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         if self.warm_start and hasattr(self, "heads_"):
             for member, net in zip(members, self.heads_):
                 _take_weights(member, fitted_member(net))
-        check_module(job.net, members[0], job.data, len(job.classes))
+        check = partial(check_module, job.net, members[0], job.data, len(job.classes))
+        explain_out_of_memory(check, job.net, len(members))
         return members
 
     def _whole_members(self):

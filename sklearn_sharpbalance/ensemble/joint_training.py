@@ -1,4 +1,4 @@
-"""The epochs of a joint fit: from checkpoint to checkpoint, all members together."""
+"""The epochs of a joint fit, all members together."""
 
 from functools import cached_property
 from itertools import pairwise
@@ -8,7 +8,6 @@ import torch
 
 from sklearn_sharpbalance.engine.joint import choose_team
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
-from sklearn_sharpbalance.ensemble.checkpoint import remaining
 from sklearn_sharpbalance.ensemble.plan import Segment
 from sklearn_sharpbalance.ensemble.training import EnsembleState, make_phase
 from sklearn_sharpbalance.members.joint import JointObjective, train_jointly
@@ -16,59 +15,7 @@ from sklearn_sharpbalance.members.joint_batches import JointFeed
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.train import _loader_params
 
-__all__ = ["JointTrainer", "joint_segments", "run_joint"]
-
-
-def run_joint(job, first_members, make_monitor, keep, fitted):
-    """Train all members, or what is left of it, and keep the result.
-
-    Parameters
-    ----------
-    job : JointJob
-    first_members : callable
-        Makes the members of a fit that has not begun.
-    make_monitor : callable
-        Makes the FitMonitor for so many segments.
-    keep : callable
-        Takes the EnsembleState and the EngineChoice of the result.
-    fitted : FittedState
-        Told what an interrupted fit leaves behind.
-    """
-    trainer, checkpoints = JointTrainer(job), job.checkpoints
-    state, finished = _start(job, first_members)
-    every = None if checkpoints is None else checkpoints.every
-    segments = joint_segments(job.settings.n_epochs, every)
-    segments = [] if finished else remaining(segments, state.epoch)
-    monitor = make_monitor(len(segments))
-    try:
-        with monitor.fit():
-            for segment in segments:
-                with monitor.segment(segment) as on_epoch:
-                    state = trainer.run(state, segment, on_epoch)
-                finished = segment is segments[-1] or monitor.stop
-                finished |= all(member.stopped for member in state.members)
-                if checkpoints is not None:
-                    checkpoints.write(state, finished=finished)
-                if finished:
-                    break
-    except KeyboardInterrupt:
-        if state.epoch > 0:
-            keep(state, trainer.choice)
-            fitted.usable_epochs = state.epoch
-        raise
-    keep(state, trainer.choice)
-
-
-def _start(job, first_members):
-    """State to train on from, and whether that is the end already."""
-    checkpoints = job.checkpoints
-    saved = None if checkpoints is None else checkpoints.load(job.net, job.data)
-    if saved is not None:
-        return saved.state, saved.finished
-    state = EnsembleState(first_members(job))
-    if checkpoints is not None:  # what is wrong with the disk comes out before the work
-        checkpoints.write(state)
-    return state, False
+__all__ = ["JointTrainer", "joint_segments"]
 
 
 def joint_segments(n_epochs, every) -> list[Segment]:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 from operator import methodcaller
 
 import numpy as np
@@ -16,6 +15,7 @@ from sklearn_sharpbalance.ensemble.checkpoint import (
     fit_fingerprint,
     remaining,
 )
+from sklearn_sharpbalance.ensemble.course import follow_course, start_course
 from sklearn_sharpbalance.ensemble.early_stopping import (
     EarlyStopping,
     check_early_stopping,
@@ -229,55 +229,32 @@ class PhasedEnsemble(BaseDeepEnsemble):
 
     def _train(self, job, X, y, fitted):
         """Run the whole plan, or what is left of it, and keep its result."""
+        trainer, saved = job.trainer, {"checkpoints": job.checkpoints}
         stopping = EarlyStopping.of(job.params["early_stopping"], job.aggregation)
-        state, finished = self._start(job, stopping)
+        saved["stopping"] = stopping
+        members = partial(self._first_members, job)
+        state, finished = start_course(trainer.net, trainer.data, members, **saved)
         segments = [] if finished else self._segments(job, stopping, state.epoch)
-        n_epochs, verbose = job.trainer.settings.n_epochs, job.params["verbose"]
+        n_epochs, verbose = trainer.settings.n_epochs, job.params["verbose"]
         monitor = FitMonitor(self, len(state.members), len(segments), n_epochs, verbose)
+
+        def keep(state):
+            self._keep_result(job, state, stopping)
+
+        def offer(state):
+            monitor.offer(X, y, methodcaller("_keep", job, state))
+
+        course = (trainer, state, segments, monitor, keep, fitted)
         try:
-            with monitor.fit():
-                for segment, following in zip_longest(segments, segments[1:]):
-                    with monitor.segment(segment) as on_epoch:
-                        state = job.trainer.run(state, segment, on_epoch)
-                        monitor.offer(X, y, methodcaller("_keep", job, state))
-                    finished = following is None or monitor.stop
-                    if stopping and stopping.update(job.trainer, state):
-                        finished = True
-                    finished |= all(member.stopped for member in state.members)
-                    if job.checkpoints and (
-                        finished or job.checkpoints.due(segment, following)
-                    ):
-                        job.checkpoints.write(state, stopping, finished=finished)
-                    if finished:
-                        break
-        except KeyboardInterrupt:
-            if state.epoch > 0:
-                self._keep_result(job, state, stopping)
-                fitted.usable_epochs = state.epoch
-            raise
+            follow_course(*course, offer=offer, **saved)
         finally:
-            job.trainer.engine.release()
-        self._keep_result(job, state, stopping)
+            trainer.engine.release()
 
     def _keep_result(self, job, state, stopping):
         if stopping:
             self.validation_scores_ = np.asarray(stopping.scores)
         self._keep(job, (stopping and stopping.best) or state)
         self.n_iter_ = state.epoch
-
-    def _start(self, job, stopping):
-        """State to train on from, and whether that is the end already."""
-        trainer, checkpoints = job.trainer, job.checkpoints
-        saved = checkpoints and checkpoints.load(trainer.net, trainer.data)
-        if not saved:
-            state = EnsembleState(self._first_members(job))
-            if checkpoints:  # what is wrong with the disk comes out before the work
-                checkpoints.write(state, stopping)
-            return state, False
-        if stopping:
-            stopping.scores, stopping.best = saved.scores, saved.best
-            stopping.best_score = saved.best_score
-        return saved.state, saved.finished
 
     def _segments(self, job, stopping, epoch):
         """The plan from ``epoch`` on."""

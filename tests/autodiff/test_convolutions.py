@@ -4,7 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from sklearn_sharpbalance.autodiff import convolution_rules, per_sample_squared_norms
+from sklearn_sharpbalance.autodiff import (
+    convolution_rules,
+    convolution_ways,
+    per_sample_squared_norms,
+)
 from sklearn_sharpbalance.autodiff.convolution_ways import (
     WAYS,
     Axis,
@@ -114,8 +118,9 @@ def by_rule(layer, *calls, names=("weight", "bias")):
 def way(request, monkeypatch):
     """Only this way is taken, where it is possible."""
 
-    def choose(axes, *_):
-        return request.param if request.param in possible_ways(axes) else "patches"
+    def choose(axes, c, q, device_type):
+        possible = request.param in possible_ways(axes, device_type)
+        return request.param if possible else "patches"
 
     monkeypatch.setattr(convolution_rules, "cheapest_way", choose)
     return request.param
@@ -239,15 +244,21 @@ def square(n, kernel=3, stride=1):
     return [Axis(n, n // stride, stride, range(-before, kernel - before))] * 2
 
 
-def test_choice_of_the_way():
+@pytest.mark.parametrize("kernels", [True, False])
+def test_choice_of_the_way(kernels, monkeypatch):
+    def run_on(device):
+        return kernels and device.type == "cuda"
+
+    monkeypatch.setattr(convolution_ways, "kernels_run_on", run_on)
     # Layers of a ResNet-18 for 32 x 32 pictures.
+    large, strided = ("kernel", "kernel") if kernels else ("shifted", "patches")
     assert cheapest_way(square(32), 3, 64, "cuda") == "patches"
-    assert cheapest_way(square(32), 64, 64, "cuda") == "shifted"
+    assert cheapest_way(square(32), 64, 64, "cuda") == large
     assert cheapest_way(square(32), 64, 64, "cpu") == "patches"
-    assert cheapest_way(square(32, stride=2), 64, 128, "cuda") == "patches"
-    assert cheapest_way(square(16), 128, 128, "cuda") == "shifted"
+    assert cheapest_way(square(32, stride=2), 64, 128, "cuda") == strided
+    assert cheapest_way(square(16), 128, 128, "cuda") == large
+    assert cheapest_way(square(32, kernel=1), 64, 64, "cpu") == "patches"
     for device in ("cpu", "cuda"):
-        assert cheapest_way(square(32, kernel=1), 64, 64, device) == "patches"
         assert cheapest_way(square(8), 256, 256, device) == "pixels"
         assert cheapest_way(square(4), 512, 512, device) == "pixels"
 
@@ -263,10 +274,38 @@ def test_workspace_follows_the_way():
     assert numbers["cpu"] > patches
 
 
+def check_kernel():
+    """The kernel itself, for those that can run it: a GPU, or the interpreter."""
+    from sklearn_sharpbalance.autodiff.convolution_kernel import kernel_squared_norms
+
+    for name, (kind, _, arguments) in CONVOLUTIONS.items():
+        if kind is not nn.Conv2d or arguments.get("padding_mode"):
+            continue
+        layer, x, g, _ = make(name, torch.float32)
+        factors = convolution_rules.convolution_factors(layer, x, g)
+        for axes, x, g in convolution_rules._calls(layer, *factors):
+            want = WAYS["patches"].squared_norms(axes, x.double(), g.double())
+            assert_close(kernel_squared_norms(axes, x, g), want, rtol=1e-5)
+    rng = torch.Generator().manual_seed(0)
+    axes = square(5)
+    x = torch.randn(2, 130, 5, 5, generator=rng).half()  # two tiles of channels
+    g = torch.randn(2, 150, 5, 5, generator=rng).half()  # numpy has no bfloat16
+    want = WAYS["patches"].squared_norms(axes, x.double(), g.double())
+    assert_close(kernel_squared_norms(axes, x, g), want, rtol=1e-4)
+
+
+def test_the_kernel_in_the_interpreter(interpreted):
+    interpreted("from tests.autodiff.test_convolutions import check_kernel as check")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_every_way_on_cuda(name, channels_last, way):
-    for dtype, rtol in ((torch.float64, 1e-12), (torch.bfloat16, 0.02)):
+    for dtype, rtol in (
+        (torch.float64, 1e-12),
+        (torch.float32, 1e-5),
+        (torch.bfloat16, 0.02),
+    ):
         layer, x, g, expected = make(name, dtype, channels_last)
         assert_close(by_rule(layer, (x.cuda(), g.cuda())).cpu(), expected, rtol)

@@ -1,10 +1,6 @@
 """BatchNorm fused with what follows it, by Triton's interpreter where no GPU is."""
 
 import copy
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,10 +11,6 @@ from sklearn_sharpbalance import ResNet18, SharpBalanceEnsembleClassifier, Small
 from sklearn_sharpbalance.engine import fused_norms
 from sklearn_sharpbalance.engine.fused_norms import FusedNorms, NormStep, fuse_norms
 from sklearn_sharpbalance.members.module import MemberModule
-
-needs_triton = pytest.mark.skipif(
-    find_spec("triton") is None, reason="torch came without Triton"
-)
 
 
 def steps(module):
@@ -85,22 +77,10 @@ def check_kernels(device):
     check((300, 16, 5, 4), True, True, *exact, n_first=190)
 
 
-@needs_triton
-def test_kernels_compute_what_torch_does():
-    code = """
-import test_fused_norms
-test_fused_norms.check_kernels("cpu")
-"""
-    folder = os.path.dirname(__file__)
-    path = os.pathsep.join([folder, *sys.path])
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
+def test_kernels_compute_what_torch_does(interpreted):
+    interpreted(
+        "from tests.engine.test_fused_norms import check_kernels as check", "cpu"
     )
-    assert child.returncode == 0, child.stderr[-3000:]
 
 
 @pytest.mark.gpu
@@ -108,7 +88,6 @@ def test_kernels_on_a_gpu():
     check_kernels("cuda")
 
 
-@needs_triton
 def test_a_resnet_is_fused_and_stays_the_same_function():
     torch.manual_seed(0)
     module = ResNet18(width=4)
@@ -176,7 +155,6 @@ class Branching(Block):
         return y if y.sum() > 0 else -y
 
 
-@needs_triton
 @pytest.mark.parametrize(
     ("kind", "clamps"),
     [
@@ -204,12 +182,14 @@ def test_only_what_is_safe_is_fused(kind, clamps):
     torch.testing.assert_close(fused(x), copy.deepcopy(module)(x))
 
 
-def test_without_triton_nothing_is_fused(monkeypatch):
-    monkeypatch.setattr(fused_norms, "find_spec", lambda name: None)
-    assert fuse_norms(ResNet18(width=4)) is None
+@pytest.mark.parametrize("run", [True, False])
+def test_on_a_gpu_the_kernels_must_run(run, monkeypatch):
+    gpu = torch.device("cuda:0")
+    monkeypatch.setattr(fused_norms, "_norm_devices", lambda module: {gpu})
+    monkeypatch.setattr(fused_norms, "kernels_run_on", lambda device: run)
+    assert (fuse_norms(ResNet18(width=4)) is not None) == run
 
 
-@needs_triton
 def test_the_owner_gets_its_module_back():
     owner = MemberModule(SmallCNN, in_channels=1, n_classes=3)
     own, names = owner.module, list(owner.state_dict())

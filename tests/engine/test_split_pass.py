@@ -1,7 +1,6 @@
 """Both parts of a mixed batch in one pass, their gradients apart."""
 
 import copy
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -25,10 +24,6 @@ from sklearn_sharpbalance.members import (
 from sklearn_sharpbalance.members.pruning import pruned_member
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
-
-pytestmark = pytest.mark.skipif(
-    find_spec("triton") is None, reason="torch came without Triton"
-)
 
 
 class Every(nn.Module):

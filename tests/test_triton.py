@@ -1,0 +1,93 @@
+"""Kernels: that they are compiled for GPUs that are not here, and what if not."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sklearn_sharpbalance import _triton
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+
+triton = pytest.importorskip("triton", reason="torch came without Triton")
+if os.environ.get("TRITON_INTERPRET"):
+    pytest.skip("kernels are interpreted", allow_module_level=True)
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from sklearn_sharpbalance.autodiff import convolution_kernel  # noqa: E402
+from sklearn_sharpbalance.engine import norm_programs  # noqa: E402
+
+TILE = {"BLOCK_R": 64, "BLOCK_C": 64}
+PICTURES = {"x", "g", "y", "residual", "grad", "grad_x", "grad_residual"}
+NUMBERS = {"momentum", "eps"}
+VECTORS = {"norms", "partials", "mean_out", "rstd_out", "running_mean", "running_var"}
+VECTORS |= {"mean_in", "rstd_in", "weight_in", "bias_in", "grad_weight", "grad_bias"}
+CONVOLUTION = {"PRECISION": "ieee", "BLOCK_T": 64, "BLOCK_C": 128, "BLOCK_Q": 64}
+KERNELS = [
+    (norm_programs.statistics, {"TRACK": True, "GROUPS": 2, **TILE}),
+    (norm_programs.statistics, {"TRACK": False, "GROUPS": 1, **TILE}),
+    (norm_programs.normalise, {"ADD": True, "RELU": True, **TILE}),
+    (norm_programs.gradient_sums, {"MASK": 1, **TILE}),
+    (norm_programs.gradient, {"MASK": 2, "ADD": True, **TILE}),
+    (convolution_kernel._tap_norms, CONVOLUTION),
+]
+
+
+def kind_of(name, constants, picture):
+    if name in constants:
+        return "constexpr"
+    if name in PICTURES:
+        return f"*{picture}"
+    if name in VECTORS:
+        return "*fp32"
+    if name == "counter":
+        return "*i32"
+    return "fp32" if name in NUMBERS else "i32"
+
+
+@pytest.mark.parametrize("picture", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    ("kernel", "constants"), KERNELS, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_kernels_compile_for_a_hopper(kernel, constants, picture):
+    names = kernel.arg_names
+    source = ASTSource(
+        fn=kernel,
+        signature={name: kind_of(name, constants, picture) for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+    )
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    assert ".visible .entry" in compiled.asm["ptx"]
+
+
+def test_no_kernels_on_a_cpu():
+    assert not _triton.kernels_run_on(torch.device("cpu"))
+
+
+def test_a_gpu_without_working_triton_is_told_once(recwarn):
+    """Here the GPU itself is missing; a missing compiler ends in the same place."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    _triton.kernels_run_on.cache_clear()
+    with pytest.warns(SharpBalanceWarning, match="Triton's kernels do not run on cuda"):
+        assert not _triton.kernels_run_on(torch.device("cuda"))
+    recwarn.clear()
+    assert not _triton.kernels_run_on(torch.device("cuda"))
+    assert not recwarn.list
+    _triton.kernels_run_on.cache_clear()
+
+
+@pytest.mark.gpu
+def test_kernels_run_on_a_gpu():
+    assert _triton.kernels_run_on(torch.device("cuda"))
+
+
+def test_importing_the_library_does_not_import_triton():
+    code = "import sys, sklearn_sharpbalance; print('triton' in sys.modules)"
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert child.stdout.strip() == "False"
