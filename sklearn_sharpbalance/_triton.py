@@ -27,7 +27,9 @@ def kernels_run_on(device: torch.device) -> bool:
     >>> kernels_run_on(torch.device("cpu"))
     False
     """
-    if device.type != "cuda" or find_spec("triton") is None:
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return False
+    if find_spec("triton") is None:
         return False
     try:
         from sklearn_sharpbalance._triton_probe import add_one

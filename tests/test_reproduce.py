@@ -115,6 +115,18 @@ def test_digits_run_and_are_not_run_again(tmp_path):
     assert "Move it away" in other.stderr
 
 
+def test_a_method_that_fails_does_not_stop_the_others(tmp_path):
+    few = ["digits", "--seeds", 1, "--epochs", 2, "--only", "all|deep ensemble"]
+    few += ["--sharpness-batches", 1, "--out", tmp_path, "--work", tmp_path / "work"]
+    done = command(*few, "--rho", 1e30)
+    assert done.returncode == 1, done.stderr
+    assert "DivergenceError" in done.stderr
+    assert "Some methods failed" in done.stdout
+    result = json.loads((tmp_path / "reproduce_digits.json").read_text())
+    assert not result["complete"]
+    assert {record["method"] for record in result["records"]} == {"deep ensemble"}
+
+
 @pytest.mark.slow
 def test_pictures_go_on_where_time_ran_out(tmp_path):
     rng = np.random.default_rng(0)

@@ -63,21 +63,32 @@ def test_kernels_compile_for_a_hopper(kernel, constants, picture):
     assert ".visible .entry" in compiled.asm["ptx"]
 
 
-def test_no_kernels_on_a_cpu():
-    assert not _triton.kernels_run_on(torch.device("cpu"))
-
-
-def test_a_gpu_without_working_triton_is_told_once(recwarn):
-    """Here the GPU itself is missing; a missing compiler ends in the same place."""
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+@pytest.fixture
+def fresh():
+    """Forget what was found out before, and afterwards."""
     _triton.kernels_run_on.cache_clear()
-    with pytest.warns(SharpBalanceWarning, match="Triton's kernels do not run on cuda"):
+    yield
+    _triton.kernels_run_on.cache_clear()
+
+
+def test_no_kernels_without_a_gpu(fresh, monkeypatch, recwarn):
+    assert not _triton.kernels_run_on(torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not _triton.kernels_run_on(torch.device("cuda"))
+    assert not recwarn.list
+
+
+def test_a_gpu_where_triton_fails_is_told_once(fresh, monkeypatch, recwarn):
+    def missing(*args, **kwargs):
+        raise RuntimeError("Failed to find C compiler.")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "zeros", missing)
+    with pytest.warns(SharpBalanceWarning, match="do not run on cuda: Failed to find"):
         assert not _triton.kernels_run_on(torch.device("cuda"))
     recwarn.clear()
     assert not _triton.kernels_run_on(torch.device("cuda"))
     assert not recwarn.list
-    _triton.kernels_run_on.cache_clear()
 
 
 @pytest.mark.gpu

@@ -22,6 +22,7 @@ import signal
 import sys
 import time
 import tomllib
+import traceback
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,29 +34,39 @@ from _reproduce_report import write_report
 
 SEEDS = (13, 113, 43, 17, 117, 59, 27, 127, 223, 7)  # the first nine are the paper's
 CONFIG = Path(__file__).with_suffix(".toml")
-OUT_OF_TIME = 3
+COMPLETE, FAILED, OUT_OF_TIME = 0, 1, 3
 
 
 def run_seed(options, seed):
-    """Train and measure every method of a seed that has no record yet."""
+    """Train and measure every method of a seed that has no record yet.
+
+    A method that fails is told and left out; the others go on. Returns those.
+    """
     task = prepare(options)(seed)
     path = records_path(options, seed)
     records = json.loads(path.read_text()) if path.exists() else []
     done = {(record["group"], record["method"]) for record in records}
+    failed = []
     for group, method, clf in RUNS[options.run](options, seed):
         if (group, method) in done or not re.fullmatch(options.only, method):
             continue
-        start = time.perf_counter()
-        fit(clf, task, options, f"{group}_{method}_{seed}")
-        seconds = time.perf_counter() - start
         record = {"group": group, "method": method, "seed": seed}
-        record |= measure(clf, task, options.sharpness_batches)
+        try:
+            start = time.perf_counter()
+            fit(clf, task, options, f"{group}_{method}_{seed}")
+            seconds = time.perf_counter() - start
+            record |= measure(clf, task, options.sharpness_batches)
+        except Exception:
+            traceback.print_exc()
+            failed.append(method)
+            continue
         record["fit_seconds"] = seconds
         record["measure_seconds"] = time.perf_counter() - start - seconds
         records.append(record)
         save(path, records)
         shown = ("group", "method", "seed", "accuracy", "corrupted_accuracy", "der")
         print({k: record[k] for k in (*shown, "fit_seconds")}, flush=True)
+    return failed
 
 
 def fit(clf, task, options, name):
@@ -123,16 +134,15 @@ def save(path, records):
 
 
 def worker(options, seed, deadline):
-    """One seed; says whether it was finished in time."""
+    """One seed; says how it ended."""
     import torch
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.jobs))
     stop_at(deadline)
     try:
-        run_seed(options, seed)
+        return FAILED if run_seed(options, seed) else COMPLETE
     except KeyboardInterrupt:
-        return False
-    return True
+        return OUT_OF_TIME
 
 
 def stop_at(deadline):
@@ -147,14 +157,14 @@ def stop_at(deadline):
 
 
 def run_all(options, seeds):
-    """Every seed, ``options.jobs`` at a time; says whether all were finished."""
+    """Every seed, ``options.jobs`` at a time; says how the worst of them ended."""
     deadline = None if options.minutes is None else time.time() + 60 * options.minutes
     if options.jobs == 1:
-        return all(worker(options, seed, deadline) for seed in seeds)
+        return max(worker(options, seed, deadline) for seed in seeds)
     # A process for each seed: CUDA graphs of two threads must not be captured at once.
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         waiting = [pool.submit(worker, options, seed, deadline) for seed in seeds]
-        return all([future.result() for future in waiting])
+        return max(future.result() for future in waiting)
 
 
 def parse():
@@ -196,7 +206,7 @@ def main():
     seeds = seeds_of(options)
     minutes, n_before = take_up(options)
     prepare(options)  # draws the corrupted copies before there are several workers
-    complete = run_all(options, seeds)
+    end = run_all(options, seeds)
     paths = [records_path(options, seed) for seed in seeds]
     found = [json.loads(path.read_text()) for path in paths if path.exists()]
     if sum(map(len, found)) > n_before:  # else nothing was left to do
@@ -206,14 +216,16 @@ def main():
         "settings": settings_of(options),
         "jobs": options.jobs,
         "minutes": minutes,
-        "complete": complete,
+        "complete": end == COMPLETE,
         "records": [record for records in found for record in records],
     }
     save(result_path(options), result)
     write_report(result_path(options), result)
-    if not complete:
+    if end == FAILED:
+        print("Some methods failed, see above; the same command tries them again.")
+    if end == OUT_OF_TIME:
         print("Out of time; the same command goes on from the last checkpoint.")
-        sys.exit(OUT_OF_TIME)
+    sys.exit(end)
 
 
 if __name__ == "__main__":
