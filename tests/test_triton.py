@@ -21,16 +21,17 @@ from sklearn_sharpbalance.autodiff import convolution_kernel  # noqa: E402
 from sklearn_sharpbalance.engine import norm_programs  # noqa: E402
 
 TILE = {"BLOCK_R": 64, "BLOCK_C": 64}
+SUMS = {**TILE, "BLOCK_P": 64}
 PICTURES = {"x", "g", "y", "residual", "grad", "grad_x", "grad_residual"}
 NUMBERS = {"momentum", "eps"}
 VECTORS = {"norms", "partials", "mean_out", "rstd_out", "running_mean", "running_var"}
 VECTORS |= {"mean_in", "rstd_in", "weight_in", "bias_in", "grad_weight", "grad_bias"}
 CONVOLUTION = {"PRECISION": "ieee", "BLOCK_T": 64, "BLOCK_C": 128, "BLOCK_Q": 64}
 KERNELS = [
-    (norm_programs.statistics, {"TRACK": True, "GROUPS": 2, **TILE}),
-    (norm_programs.statistics, {"TRACK": False, "GROUPS": 1, **TILE}),
+    (norm_programs.statistics, {"TRACK": True, "GROUPS": 2, **SUMS}),
+    (norm_programs.statistics, {"TRACK": False, "GROUPS": 1, **SUMS}),
     (norm_programs.normalise, {"ADD": True, "RELU": True, **TILE}),
-    (norm_programs.gradient_sums, {"MASK": 1, **TILE}),
+    (norm_programs.gradient_sums, {"MASK": 1, **SUMS}),
     (norm_programs.gradient, {"MASK": 2, "ADD": True, **TILE}),
     (convolution_kernel._tap_norms, CONVOLUTION),
 ]

@@ -69,7 +69,6 @@ def fuse_norms(module: nn.Module) -> nn.Module | None:
     for node in list(traced.graph.nodes):
         if node.op == "call_module" and _is_plain(traced.get_submodule(node.target)):
             _fuse(traced, node)
-    traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced
 
@@ -166,22 +165,24 @@ def _norm_devices(module):
 
 def _fuse(traced, node):
     """Let one step do the work of a norm, and of the sum and ReLU after it."""
-    end, residual = node, None
-    addition = _only_user(node)
-    if addition is not None and _is_addition(addition):
-        clamp = _only_user(addition)
-        others = [arg for arg in addition.args if arg is not node]
+    chain, residual = [node], None
+    following = _only_user(node)
+    if following is not None and _is_addition(following):
+        clamp = _only_user(following)
+        others = [arg for arg in following.args if arg is not node]
         if clamp is not None and _is_relu(traced, clamp) and len(others) == 1:
-            end, residual = clamp, others[0]
-    elif addition is not None and _is_relu(traced, addition):
-        end = addition
-    step = NormStep(traced.get_submodule(node.target), relu=end is not node)
+            chain, residual = [node, following, clamp], others[0]
+    elif following is not None and _is_relu(traced, following):
+        chain = [node, following]
+    step = NormStep(traced.get_submodule(node.target), relu=len(chain) > 1)
     name = f"norm_step_{node.name}"
     traced.add_submodule(name, step)
     inputs = (node.args[0],) if residual is None else (node.args[0], residual)
-    with traced.graph.inserting_before(end):
+    with traced.graph.inserting_before(chain[-1]):
         fused = traced.graph.call_module(name, inputs)
-    end.replace_all_uses_with(fused)
+    chain[-1].replace_all_uses_with(fused)
+    for replaced in reversed(chain):
+        traced.graph.erase_node(replaced)
 
 
 def _only_user(node):

@@ -1,8 +1,8 @@
 """BatchNorm on channels-last pictures as two kernels a pass, with what follows it.
 
-PyTorch hands bf16 to its own kernels, seven launches a layer, which take a third of a
-narrow ResNet's step; ``torch.compile`` fuses them, at the price of 40 seconds. Pictures
-are matrices here: one row per pixel, one column per channel.
+PyTorch takes seven launches a layer for bf16, the largest part of a narrow ResNet's
+step; ``torch.compile`` fuses them, at the price of a wait for every shape. Pictures are
+matrices here: one row per pixel, one column per channel.
 """
 
 import torch
@@ -17,10 +17,11 @@ from sklearn_sharpbalance.engine.norm_programs import (
 
 __all__ = ["backward", "forward"]
 
-# Timed on an H200: larger tiles and more programs or warps were slower.
+# By examples/benchmarks/bench_norms.py on an H200.
 TILE = 4096  # numbers that one program holds at a time
 N_PROGRAMS = 264  # that sum up: two for each multiprocessor
 N_WARPS = 4
+N_PARTIALS = 64  # sums that the last program reads at a time
 
 
 def forward(x, residual, norm, counter, relu, n_first=None):
@@ -63,6 +64,7 @@ def forward(x, residual, norm, counter, relu, n_first=None):
             *shape.sums,
             TRACK=track,
             GROUPS=shape.n_groups,
+            BLOCK_P=N_PARTIALS,
             **shape.blocks,
         )
         normalise[shape.tiles](
@@ -100,6 +102,7 @@ def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=N
             grad_bias,
             *shape.sums,
             MASK=mask,
+            BLOCK_P=N_PARTIALS,
             **shape.blocks,
         )
         gradient[shape.tiles](

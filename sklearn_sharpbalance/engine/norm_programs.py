@@ -9,8 +9,6 @@ import triton.language as tl
 
 __all__ = ["gradient", "gradient_sums", "normalise", "statistics"]
 
-PARTIAL_ROWS = tl.constexpr(128)
-
 
 @triton.jit
 def _group(n_rows, split, n_first):
@@ -46,14 +44,16 @@ def _is_last(counter, number, n_all):
 
 
 @triton.jit
-def _collect(partials, first_slice, end_slice, BLOCK_C: tl.constexpr):
+def _collect(
+    partials, first_slice, end_slice, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr
+):
     """Both sums over the programs of a group, in the same order every time."""
     n = tl.num_programs(0)
-    first = tl.zeros((PARTIAL_ROWS, BLOCK_C), tl.float32)
-    second = tl.zeros((PARTIAL_ROWS, BLOCK_C), tl.float32)
+    first = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    second = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     column = tl.arange(0, BLOCK_C)[None, :]
-    for start in range(first_slice, end_slice, PARTIAL_ROWS):
-        row = start + tl.arange(0, PARTIAL_ROWS)[:, None]
+    for start in range(first_slice, end_slice, BLOCK_P):
+        row = start + tl.arange(0, BLOCK_P)[:, None]
         place = (tl.program_id(1) * n + row) * 2 * BLOCK_C + column
         ok = (row < end_slice) & (column < BLOCK_C)
         # Past the nearest cache, which other multiprocessors do not write to.
@@ -64,10 +64,10 @@ def _collect(partials, first_slice, end_slice, BLOCK_C: tl.constexpr):
 
 
 @triton.jit
-def _group_sums(partials, group, n_first, BLOCK_C: tl.constexpr):
+def _group_sums(partials, group, n_first, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
     """Both sums of one group."""
     end = tl.where(group == 1, tl.num_programs(0), n_first)
-    return _collect(partials, group * n_first, end, BLOCK_C)
+    return _collect(partials, group * n_first, end, BLOCK_P, BLOCK_C)
 
 
 @triton.jit
@@ -88,6 +88,7 @@ def statistics(
     tiles_a_slice,
     TRACK: tl.constexpr,
     GROUPS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
@@ -111,7 +112,7 @@ def statistics(
         square += value * value
     _put(partials, total, square, BLOCK_C)
     if _is_last(counter, group, _n_slices(group, n_first)):
-        total_all, square_all = _group_sums(partials, group, n_first, BLOCK_C)
+        total_all, square_all = _group_sums(partials, group, n_first, BLOCK_P, BLOCK_C)
         count = end - begin
         offset = total_all / count
         var = tl.maximum(square_all / count - offset * offset, 0.0)
@@ -245,6 +246,7 @@ def gradient_sums(
     n_channels,
     tiles_a_slice,
     MASK: tl.constexpr,
+    BLOCK_P: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
@@ -271,7 +273,7 @@ def gradient_sums(
         product += g * normal
     _put(partials, total, product, BLOCK_C)
     if _is_last(counter, group, _n_slices(group, n_first)):
-        total_all, product_all = _group_sums(partials, group, n_first, BLOCK_C)
+        total_all, product_all = _group_sums(partials, group, n_first, BLOCK_P, BLOCK_C)
         tl.store(grad_bias + own, total_all, mask=inside)
         tl.store(grad_weight + own, product_all, mask=inside)
 

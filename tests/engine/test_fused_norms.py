@@ -150,6 +150,16 @@ class Hooked(Block):
         return y.relu()
 
 
+class Counting(Block):  # a layer whose output nobody uses
+    def __init__(self):
+        super().__init__()
+        self.extra = nn.BatchNorm2d(2, affine=False)
+
+    def after(self, y, x):
+        self.extra(x)
+        return y.relu()
+
+
 class Branching(Block):
     def after(self, y, x):
         return y if y.sum() > 0 else -y
@@ -163,6 +173,9 @@ class Branching(Block):
         (SumUsedTwice, [False]),
         (InPlace, [True]),
         (Scaled, [False]),
+        (Counting, [True]),
+        (lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)), [False]),
+        (lambda: nn.Sequential(nn.BatchNorm2d(2), nn.ReLU(inplace=True)), [True]),
         (Hooked, None),
         (Branching, None),
         (lambda: nn.Sequential(nn.BatchNorm2d(2, affine=False), nn.ReLU()), None),
@@ -178,8 +191,10 @@ def test_only_what_is_safe_is_fused(kind, clamps):
         assert fused is None
         return
     assert [step.relu for step in steps(fused)] == clamps
-    x = torch.randn(3, 2, 4, 4)
-    torch.testing.assert_close(fused(x), copy.deepcopy(module)(x))
+    x, plain = torch.randn(3, 2, 4, 4), copy.deepcopy(module)
+    torch.testing.assert_close(fused(x), plain(x))
+    for a, b in zip(module.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("run", [True, False])
