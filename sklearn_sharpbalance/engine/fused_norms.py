@@ -67,7 +67,8 @@ def fuse_norms(module: nn.Module) -> nn.Module | None:
     except Exception:  # whatever the user's code raises on what is not a tensor
         return None
     for node in list(traced.graph.nodes):
-        if node.op == "call_module" and _is_plain(traced.get_submodule(node.target)):
+        called = node.op == "call_module" and len(node.args) == 1 and not node.kwargs
+        if called and _is_plain(traced.get_submodule(node.target)):
             _fuse(traced, node)
     traced.recompile()
     return traced

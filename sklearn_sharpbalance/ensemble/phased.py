@@ -36,7 +36,12 @@ from sklearn_sharpbalance.ensemble.job import (
 )
 from sklearn_sharpbalance.ensemble.member_params import member_settings
 from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
-from sklearn_sharpbalance.ensemble.plan import Segment, plan_segments, warmup_length
+from sklearn_sharpbalance.ensemble.plan import (
+    Segment,
+    plan_segments,
+    stretch_length,
+    warmup_length,
+)
 from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.ensemble.training import EnsembleState, Trainer
 from sklearn_sharpbalance.members import MemberState, initial_state
@@ -259,11 +264,16 @@ class PhasedEnsemble(BaseDeepEnsemble):
     def _segments(self, job, stopping, epoch):
         """The plan from ``epoch`` on."""
         params, n_epochs = job.params, job.trainer.settings.n_epochs
+        cut = params["checkpoint_every"] or stretch_length(n_epochs)
+        if params["checkpoint_every"] is None and (
+            params["memory"] is not None or getattr(self, "_skl_callbacks", None)
+        ):
+            cut = None  # whole phases are what a cache finds and a callback sees
         segments = plan_segments(
             n_epochs,
             warmup_length(params["warmup_epochs"], n_epochs),
             reselect_every=params["reselect_every"],
-            cut_every=1 if stopping else params["checkpoint_every"],
+            cut_every=1 if stopping else cut,
             prune_epoch=job.trainer.settings.prune_epoch,
         )
         return remaining(segments, epoch)

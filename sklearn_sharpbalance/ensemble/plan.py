@@ -11,7 +11,16 @@ import numpy as np
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.averaging import WeightAveraging
 
-__all__ = ["Segment", "Settings", "member_rho", "plan_segments", "warmup_length"]
+__all__ = [
+    "Segment",
+    "Settings",
+    "member_rho",
+    "plan_segments",
+    "stretch_length",
+    "warmup_length",
+]
+
+SHORTEST_STRETCH = 5  # epochs: bringing members together costs some milliseconds
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,17 @@ def warmup_length(warmup_epochs, n_epochs):
             )
         return int(warmup_epochs)
     return int(warmup_epochs * n_epochs)
+
+
+def stretch_length(n_epochs):
+    """Epochs after which members come together, so that Ctrl-C loses a tenth at most.
+
+    Examples
+    --------
+    >>> stretch_length(20), stretch_length(200)
+    (5, 20)
+    """
+    return max(SHORTEST_STRETCH, -(-n_epochs // 10))
 
 
 def plan_segments(

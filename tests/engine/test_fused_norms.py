@@ -150,6 +150,11 @@ class Hooked(Block):
         return y.relu()
 
 
+class ByKeyword(Block):
+    def forward(self, x):
+        return self.norm(input=self.conv(x)).relu()
+
+
 class Counting(Block):  # a layer whose output nobody uses
     def __init__(self):
         super().__init__()
@@ -173,6 +178,7 @@ class Branching(Block):
         (SumUsedTwice, [False]),
         (InPlace, [True]),
         (Scaled, [False]),
+        (ByKeyword, []),
         (Counting, [True]),
         (lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)), [False]),
         (lambda: nn.Sequential(nn.BatchNorm2d(2), nn.ReLU(inplace=True)), [True]),

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
@@ -418,6 +419,36 @@ def test_an_interrupted_first_fit_leaves_what_it_has(
     clf.fit(X, y)
     whole = make(None, estimator=Interrupting, checkpoint_every=None, **OWN).fit(X, y)
     assert_bitwise(weights(clf), weights(whole))
+
+
+@pytest.mark.parametrize("engine", ["skorch", "auto"])
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
+    """Without checkpoints, members come together every few epochs."""
+    X, y = small_data()
+    long = {"max_epochs": 14, "warmup_epochs": 0, "reselect_every": None}
+    clf = make(
+        None,
+        estimator=Interrupting,
+        engine=engine,
+        checkpoint_every=None,
+        **long,
+        **OWN,
+    )
+    monkeypatch.setattr(Interrupting, "press_at", None)
+    monkeypatch.setattr(Interrupting, "calls", 0)
+    whole = clone(clf).fit(X, y)
+    monkeypatch.setattr(Interrupting, "press_at", Interrupting.calls * 13 // 14)
+    monkeypatch.setattr(Interrupting, "calls", 0)
+    with (
+        pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 10"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        clf.fit(X, y)
+    assert clf.n_iter_ == 10
+    for got, want in zip(clf.history_, whole.history_):
+        losses = [row["train_loss"] for row in want]
+        assert [row["train_loss"] for row in got] == losses[:10]
 
 
 def test_what_a_callback_loses_is_named(tmp_path, snapshots):
