@@ -75,12 +75,17 @@ class SplitPass:
             The weight that the optimizer knows, for one that a layer computes with.
         """
         layers = (m for m in self.module.modules() if isinstance(m, _SplitLayer))
-        pairs = [pair for layer in layers for pair in layer.take_gradients()]
-        owners = [owner_of(weight) for weight, _ in pairs]
-        grads = [torch.empty_like(owner) for owner in owners]
-        if grads:
-            torch._foreach_copy_(grads, [grad for _, grad in pairs])
-        return list(zip(owners, grads))
+        found = [
+            (owner_of(weight), grad)
+            for layer in layers
+            for weight, grad in layer.take_gradients()
+        ]
+        same = [pair for pair in found if pair[0].dtype == pair[1].dtype]
+        cast = [pair for pair in found if pair[0].dtype != pair[1].dtype]
+        grads = [torch.empty_like(owner) for owner, _ in cast]
+        if grads:  # of one dtype: all at once
+            torch._foreach_copy_(grads, [grad for _, grad in cast])
+        return same + [(owner, grad) for (owner, _), grad in zip(cast, grads)]
 
 
 class _SplitLayer(nn.Module):
