@@ -21,6 +21,20 @@ def _group(n_rows, split, n_first):
 
 
 @triton.jit
+def _places(row, end, channel, n_channels):
+    """Which numbers of a tile exist, and where they are."""
+    ok = (row < end)[:, None] & (channel < n_channels)[None, :]
+    return ok, row[:, None] * n_channels + channel[None, :]
+
+
+@triton.jit
+def _pair(first, second, place, inside):
+    """Numbers of each channel from two vectors."""
+    one = tl.load(first + place, mask=inside, other=0.0)
+    return one, tl.load(second + place, mask=inside, other=0.0)
+
+
+@triton.jit
 def _put(partials, first, second, BLOCK_C: tl.constexpr):
     """Write the sums of one program."""
     place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -104,8 +118,7 @@ def statistics(
     start = begin + number * tiles_a_slice * BLOCK_R
     for tile in range(tiles_a_slice):
         row = start + tile * BLOCK_R + tl.arange(0, BLOCK_R)
-        ok = (row < end)[:, None] & inside[None, :]
-        place = row[:, None] * n_channels + channel[None, :]
+        ok, place = _places(row, end, channel, n_channels)
         value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
         value = tl.where(ok, value - shift[None, :], 0.0)
         total += value
@@ -199,12 +212,9 @@ def normalise(
     row = begin + number * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = channel < n_channels
     own = group * n_channels + channel
-    ok = (row < end)[:, None] & inside[None, :]
-    place = row[:, None] * n_channels + channel[None, :]
-    mean = tl.load(mean_in + own, mask=inside, other=0.0)
-    rstd = tl.load(rstd_in + own, mask=inside, other=0.0)
-    weight = tl.load(weight_in + channel, mask=inside, other=0.0)
-    bias = tl.load(bias_in + channel, mask=inside, other=0.0)
+    ok, place = _places(row, end, channel, n_channels)
+    mean, rstd = _pair(mean_in, rstd_in, own, inside)
+    weight, bias = _pair(weight_in, bias_in, channel, inside)
     value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
     value = (value - mean[None, :]) * rstd[None, :] * weight[None, :] + bias[None, :]
     if ADD:
@@ -255,17 +265,14 @@ def gradient_sums(
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = channel < n_channels
     own = group * n_channels + channel
-    mean = tl.load(mean_in + own, mask=inside, other=0.0)
-    rstd = tl.load(rstd_in + own, mask=inside, other=0.0)
-    weight = tl.load(weight_in + channel, mask=inside, other=0.0)
-    bias = tl.load(bias_in + channel, mask=inside, other=0.0)
+    mean, rstd = _pair(mean_in, rstd_in, own, inside)
+    weight, bias = _pair(weight_in, bias_in, channel, inside)
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     product = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     start = begin + number * tiles_a_slice * BLOCK_R
     for tile in range(tiles_a_slice):
         row = start + tile * BLOCK_R + tl.arange(0, BLOCK_R)
-        ok = (row < end)[:, None] & inside[None, :]
-        place = row[:, None] * n_channels + channel[None, :]
+        ok, place = _places(row, end, channel, n_channels)
         value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
         normal = (value - mean[None, :]) * rstd[None, :]
         g = _tile_gradient(grad, y, place, ok, normal, weight, bias, MASK)
@@ -306,19 +313,15 @@ def gradient(
     row = begin + number * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = channel < n_channels
     own = group * n_channels + channel
-    ok = (row < end)[:, None] & inside[None, :]
-    place = row[:, None] * n_channels + channel[None, :]
-    mean = tl.load(mean_in + own, mask=inside, other=0.0)
-    rstd = tl.load(rstd_in + own, mask=inside, other=0.0)
-    weight = tl.load(weight_in + channel, mask=inside, other=0.0)
-    bias = tl.load(bias_in + channel, mask=inside, other=0.0)
+    ok, place = _places(row, end, channel, n_channels)
+    mean, rstd = _pair(mean_in, rstd_in, own, inside)
+    weight, bias = _pair(weight_in, bias_in, channel, inside)
     count = end - begin
-    total = tl.load(grad_bias + own, mask=inside, other=0.0) / count
-    product = tl.load(grad_weight + own, mask=inside, other=0.0) / count
+    total, product = _pair(grad_bias, grad_weight, own, inside)
     value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
     normal = (value - mean[None, :]) * rstd[None, :]
     g = _tile_gradient(grad, y, place, ok, normal, weight, bias, MASK)
-    centred = g - total[None, :] - normal * product[None, :]
+    centred = g - (total[None, :] + normal * product[None, :]) / count
     tl.store(grad_x + place, centred * (weight * rstd)[None, :], mask=ok)
     if ADD:
         tl.store(grad_residual + place, g, mask=ok)
