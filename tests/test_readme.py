@@ -11,9 +11,9 @@ RESULTS = ROOT / "examples" / "benchmarks" / "results"
 
 def measured():
     """Text that the README must hold, from the files that benchmarks wrote."""
-    gpu, cpu, memory = (
+    gpu, metrics, cpu, memory = (
         json.loads((RESULTS / f"{name}.json").read_text())
-        for name in ("gpu", "cpu", "memory")
+        for name in ("gpu", "metrics_gpu", "cpu", "memory")
     )
     small, large = cpu["digits_50_epochs"], cpu["40k_x_50_5_epochs"]
     yield f"{gpu['sgd_epoch_s']:.2f} s, {gpu['sgd_images_per_s'] / 1e3:.1f}k images/s"
@@ -24,7 +24,15 @@ def measured():
     yield f"{gpu['fisher_over_forward_backward_128']:.2f} of a forward and backward"
     yield f"{gpu['fisher_over_forward_backward_1024']:.2f} at batch 1024"
     yield f"| `predict_proba` over a bare loop | {gpu['predict_ratio']:.2f} |"
+    yield f"({gpu['plain_compiled_images_per_s'] / 1e3:.1f}k)"
+    yield f"SAM share {gpu['balanced_sam_share']:.2f}"
+    large_batch = (gpu[f"{name}_epoch_s_at_512"] for name in ("balanced", "sam"))
+    yield "at batch 512 {:.2f} s against {:.2f} s".format(*large_batch)
+    sharpness = max(metrics["seconds_on_gpu"].values())
+    yield f"results/metrics_gpu.json)) | {sharpness:.1f} s | 20 s |"
+    yield f"`fit` adds {100 * cpu['overhead']['share_over_engine']:.0f} % to its engine"
     for name, key in (
+        ('three skorch nets (`engine="skorch"`)', "skorch_nets_ratio"),
         ("`DeepEnsembleClassifier`", "deep_ratio"),
         ("`SharpBalanceEnsembleClassifier`", "sharpbalance_ratio"),
     ):

@@ -83,7 +83,7 @@ class EpochFeed:
             if self._ahead == (epoch, start):
                 self._beside.join()
             else:
-                self._fill_half(epoch, start)
+                self._fill_half(self._half, epoch, start)
             self._ahead = None
             self._beside.mark()
             yield self._half * self.length, min(self.length, n_batches - start)
@@ -92,7 +92,7 @@ class EpochFeed:
                 following = (epoch + 1, 0)
             if following[0] < self.phase.stop:
                 with self._beside.since_mark():
-                    self._fill_half(*following, half=1 - self._half)
+                    self._fill_half(1 - self._half, *following)
                 self._ahead = following
 
     def _rates(self, epoch):
@@ -102,10 +102,10 @@ class EpochFeed:
         groups = [session.net.optimizer_.param_groups[0] for session in self.sessions]
         return [torch.tensor(factors) * group["initial_lr"] for group in groups]
 
-    def _fill_half(self, epoch, start, half=None):
+    def _fill_half(self, half, epoch, start):
         """Write the steps of an epoch from ``start`` on into half of the buffers."""
         stop = min(start + self.length, self.phase.sizes.n_batches)
-        first = (self._half if half is None else half) * self.length
+        first = half * self.length
         if self._dealt_epoch != epoch:
             self._dealt, self._dealt_epoch = {}, epoch
         rates = self._rates(epoch)

@@ -51,8 +51,7 @@ class GraphedStep:
         for member in self.members:
             member.module.train()
         if self.graph is None and self.streams:
-            self._capture()
-            self.position.fill_(first)
+            self._capture(first)
         for member in self.members:
             member.counters.n_passes += n_steps * member.clean_passes
         for _ in range(n_steps):
@@ -100,21 +99,21 @@ class GraphedStep:
             member.module.compile(dynamic=False)
         self.graph = None
 
-    def _capture(self):
+    def _capture(self, first):
         before = [member.snapshot() for member in self.members]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side), _choosing_algorithms():
             for _ in range(WARM_UP_STEPS):
                 self._step()
-                self.position.zero_()
+                self.position.fill_(first)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph), _choosing_algorithms():
             self._step()
         for member, values in zip(self.members, before):
             member.put_back(values)
-        self.position.zero_()
+        self.position.fill_(first)
         self.total.zero_()
         self.graph = graph
 

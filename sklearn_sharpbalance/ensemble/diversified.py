@@ -11,8 +11,12 @@ from sklearn_sharpbalance.ensemble.course import follow_course, start_course
 from sklearn_sharpbalance.ensemble.job import FittedState, _take_weights
 from sklearn_sharpbalance.ensemble.joint_fitting import fitted_member, prepare_joint
 from sklearn_sharpbalance.ensemble.joint_training import JointTrainer, joint_segments
-from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
-from sklearn_sharpbalance.ensemble.plan import stretch_length
+from sklearn_sharpbalance.ensemble.monitor import (
+    FitMonitor,
+    has_callbacks,
+    with_callbacks,
+)
+from sklearn_sharpbalance.ensemble.plan import cut_length
 from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.ensemble.sharpbalance import (
     COMMON_CONSTRAINTS,
@@ -258,7 +262,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         state, finished = start_course(job.net, job.data, members, checkpoints)
         n_members, n_epochs = len(job.seeds.members), job.settings.n_epochs
         every = None if checkpoints is None else checkpoints.every
-        every = every or stretch_length(n_epochs)
+        every = cut_length(n_epochs, every, whole_phases=has_callbacks(self))
         segments = remaining(joint_segments(n_epochs, every), state.epoch)
         segments = [] if finished else segments
         monitor = FitMonitor(self, n_members, len(segments), n_epochs, self.verbose)

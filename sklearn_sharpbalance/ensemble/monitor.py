@@ -15,7 +15,12 @@ except ImportError:  # pragma: no cover
         return method
 
 
-__all__ = ["CallbackSupportMixin", "FitMonitor", "with_callbacks"]
+__all__ = ["CallbackSupportMixin", "FitMonitor", "has_callbacks", "with_callbacks"]
+
+
+def has_callbacks(estimator) -> bool:
+    """Whether scikit-learn's callbacks follow the fits of an estimator."""
+    return bool(getattr(estimator, "_skl_callbacks", None))
 
 
 class FitMonitor:

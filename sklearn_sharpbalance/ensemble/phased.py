@@ -35,11 +35,15 @@ from sklearn_sharpbalance.ensemble.job import (
     _take_weights,
 )
 from sklearn_sharpbalance.ensemble.member_params import member_settings
-from sklearn_sharpbalance.ensemble.monitor import FitMonitor, with_callbacks
+from sklearn_sharpbalance.ensemble.monitor import (
+    FitMonitor,
+    has_callbacks,
+    with_callbacks,
+)
 from sklearn_sharpbalance.ensemble.plan import (
     Segment,
+    cut_length,
     plan_segments,
-    stretch_length,
     warmup_length,
 )
 from sklearn_sharpbalance.ensemble.soups import final_net
@@ -234,11 +238,11 @@ class PhasedEnsemble(BaseDeepEnsemble):
 
     def _train(self, job, X, y, fitted):
         """Run the whole plan, or what is left of it, and keep its result."""
-        trainer, saved = job.trainer, {"checkpoints": job.checkpoints}
+        trainer, checkpoints = job.trainer, job.checkpoints
         stopping = EarlyStopping.of(job.params["early_stopping"], job.aggregation)
-        saved["stopping"] = stopping
         members = partial(self._first_members, job)
-        state, finished = start_course(trainer.net, trainer.data, members, **saved)
+        start = (trainer.net, trainer.data, members, checkpoints, stopping)
+        state, finished = start_course(*start)
         segments = [] if finished else self._segments(job, stopping, state.epoch)
         n_epochs, verbose = trainer.settings.n_epochs, job.params["verbose"]
         monitor = FitMonitor(self, len(state.members), len(segments), n_epochs, verbose)
@@ -251,7 +255,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
 
         course = (trainer, state, segments, monitor, keep, fitted)
         try:
-            follow_course(*course, offer=offer, **saved)
+            follow_course(
+                *course, offer=offer, checkpoints=checkpoints, stopping=stopping
+            )
         finally:
             trainer.engine.release()
 
@@ -264,11 +270,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
     def _segments(self, job, stopping, epoch):
         """The plan from ``epoch`` on."""
         params, n_epochs = job.params, job.trainer.settings.n_epochs
-        cut = params["checkpoint_every"] or stretch_length(n_epochs)
-        if params["checkpoint_every"] is None and (
-            params["memory"] is not None or getattr(self, "_skl_callbacks", None)
-        ):
-            cut = None  # whole phases are what a cache finds and a callback sees
+        whole_phases = params["memory"] is not None or has_callbacks(self)
+        every = params["checkpoint_every"]
+        cut = cut_length(n_epochs, every, whole_phases=whole_phases)
         segments = plan_segments(
             n_epochs,
             warmup_length(params["warmup_epochs"], n_epochs),

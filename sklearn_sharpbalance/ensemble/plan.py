@@ -14,9 +14,9 @@ from sklearn_sharpbalance.members.averaging import WeightAveraging
 __all__ = [
     "Segment",
     "Settings",
+    "cut_length",
     "member_rho",
     "plan_segments",
-    "stretch_length",
     "warmup_length",
 ]
 
@@ -72,14 +72,27 @@ def warmup_length(warmup_epochs, n_epochs):
     return int(warmup_epochs * n_epochs)
 
 
-def stretch_length(n_epochs):
-    """Epochs after which members come together, so that Ctrl-C loses a tenth at most.
+def cut_length(n_epochs, checkpoint_every, *, whole_phases):
+    """Epochs after which members come together; None lets phases run through.
+
+    Ctrl-C loses what came after, by default a tenth of the training at most.
+
+    Parameters
+    ----------
+    n_epochs : int
+    checkpoint_every : int or None
+    whole_phases : bool
+        Somebody counts on whole phases: a cache finds them, a callback sees them.
 
     Examples
     --------
-    >>> stretch_length(20), stretch_length(200)
-    (5, 20)
+    >>> cut_length(200, None, whole_phases=False)
+    20
+    >>> cut_length(200, 7, whole_phases=True)
+    7
     """
+    if checkpoint_every is not None or whole_phases:
+        return checkpoint_every
     return max(SHORTEST_STRETCH, -(-n_epochs // 10))
 
 
