@@ -182,7 +182,7 @@ def test_measured_numbers_are_filled_in(page):
 def test_what_the_text_says_of_the_numbers():
     """Sentences of the guide that another machine, or a faster engine, would change."""
     gpu, cpu = measured()["gpu"], measured()["cpu"]
-    assert gpu.sgd_epoch_s < gpu.sam_epoch_s < gpu.balanced_epoch_s
+    assert gpu.sgd_epoch_s < gpu.sam_epoch_s
     assert gpu.balanced_epoch_s_at_512 < gpu.sam_epoch_s_at_512
     assert cpu.machine.cores == 2
     assert cpu.search.memory < cpu.search.plain

@@ -80,12 +80,27 @@ def test_results_say_what_was_recorded(pieces):
     _, report = pieces
     page = (BENCHMARKS / "RESULTS.md").read_text()
     names = re.findall(r"<!-- table: (\w+) -->", page)
-    assert {"reproduce_digits", "reproduce_confirm"} <= set(names)
+    assert {"reproduce_digits", "reproduce_confirm", "reproduce_headline"} == set(names)
     for name in names:
         result = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
         table = report.markdown(result["records"])
         assert table in page
         assert report.with_table(page, name, table) == page
+
+
+def test_the_headline_stands_beside_the_paper():
+    result = json.loads((BENCHMARKS / "results/reproduce_headline.json").read_text())
+    page = (BENCHMARKS / "RESULTS.md").read_text()
+    for record in result["records"]:
+        names = ["accuracy", "corrupted_accuracy"]
+        names += [f"severity_{i}_corrupted_accuracy" for i in range(1, 6)]
+        values = [f"{100 * record[name]:.2f}" for name in names]
+        assert f"| {' / '.join(values[:2])} |" in page
+        assert f"| {' '.join(values[2:])} |" in page
+    whole = result["records"][0]
+    seconds = whole["fit_seconds"], whole["measure_seconds"]
+    assert f"{sum(seconds) / 60:.1f} minutes for SAM ({seconds[0]:.0f} s" in page
+    assert f"{seconds[1]:.0f} s of evaluation" in page
 
 
 def test_digits_run_and_are_not_run_again(tmp_path):
@@ -102,6 +117,7 @@ def test_digits_run_and_are_not_run_again(tmp_path):
         ("same cost", "deep ensemble"),
     ]
     assert len(result["records"][0]["by_members"]) == 3
+    assert not result["complete"]  # the other methods were left out
     assert path.with_suffix(".png").exists()
     assert "| random | " in path.with_suffix(".md").read_text()
 

@@ -189,6 +189,8 @@ def cloud(records):
             [record["der"] for record in chosen],
             color=[record["eir"] for record in chosen],
             labels=[record["method"].rpartition(", ")[2] for record in chosen],
+            diversity_name="Diversity (DER)",
+            color_name="Ensemble improvement (EIR)",
         ).plot(ax)
         ax.set_title(group)
     return figure

@@ -89,7 +89,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out")
     parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=6)
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     X = rng.integers(256, size=(options.images, 3, 32, 32), dtype=np.uint8)

@@ -10,25 +10,18 @@ up to more than the step takes. ``--layers plain`` leaves BatchNorm to PyTorch,
 
 import argparse
 import time
-from collections import Counter
 
 import numpy as np
 import torch
+from _kernels import by_kind
 from _machine import write
 from torch.profiler import ProfilerActivity, profile
 
 from sklearn_sharpbalance import ResNet18, SharpBalanceEnsembleClassifier
-from sklearn_sharpbalance.engine import graph_run
+from sklearn_sharpbalance.engine import fused_norms, graph_run
 from sklearn_sharpbalance.engine.graph_step import GraphedStep
 
-KINDS = {  # the first whose words are in a kernel's name
-    "norm": ("batch_norm", "statistics", "normalise", "gradient", "native_batch"),
-    "convolution": ("fprop", "dgrad", "wgrad", "conv", "xmma", "cutlass", "splitK"),
-    "weights": ("multi_tensor", "lpnorm"),
-    "fused by the compiler": ("triton_",),
-    "elementwise": ("elementwise", "fill", "Memset", "Memcpy"),
-}
-COMPILE = {"fused": None, "plain": False, "compiled": True}
+LAYERS = ("fused", "plain", "compiled")
 TIMED, PROFILED = 3, 4  # epochs
 
 
@@ -55,33 +48,7 @@ class ProfiledStep(GraphedStep):
         with profile(activities=[ProfilerActivity.CUDA]) as profiled:
             super().run(first, n_steps)
             torch.cuda.synchronize()
-        self.found |= by_kind(profiled.key_averages(), n_steps)
-
-
-def kind_of(name):
-    """The kind of a kernel."""
-    for kind, words in KINDS.items():
-        if any(word in name for word in words):
-            return kind
-    return "other"
-
-
-def by_kind(events, n_steps):
-    """Launches and milliseconds per step, of each kind and of the longest kernels."""
-    launches, spent = Counter(), Counter()
-    for event in events:
-        kind = kind_of(event.key)
-        launches[kind] += event.count / n_steps
-        spent[kind] += event.self_device_time_total / n_steps / 1e3
-    longest = sorted(events, key=lambda event: -event.self_device_time_total)[:15]
-    return {
-        "launches_per_step": dict(launches),
-        "kernel_milliseconds_per_step": dict(spent),
-        "longest": {
-            event.key[:100]: event.self_device_time_total / n_steps / 1e3
-            for event in longest
-        },
-    }
+        self.found |= by_kind(profiled.key_averages(), n_steps, "step")
 
 
 def main():
@@ -89,7 +56,7 @@ def main():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rule", default="all")
-    parser.add_argument("--layers", choices=COMPILE, default="fused")
+    parser.add_argument("--layers", choices=LAYERS, default="fused")
     parser.add_argument("--out")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -98,7 +65,7 @@ def main():
     clf = SharpBalanceEnsembleClassifier(
         ResNet18,
         estimator__module__width=options.width,
-        estimator__compile=COMPILE[options.layers],
+        estimator__compile=options.layers == "compiled",
         n_estimators=3,
         max_epochs=PROFILED,
         warmup_epochs=0,
@@ -111,6 +78,8 @@ def main():
         random_state=0,
     )
     graph_run.GraphedStep = ProfiledStep
+    if options.layers == "plain":
+        fused_norms.kernels_run_on = lambda device: False
     clf.fit(X, rng.integers(10, size=n))
     settings = {k: v for k, v in vars(options).items() if k != "out"}
     name = f"profile_{options.layers}_{options.width}_{options.rule}"

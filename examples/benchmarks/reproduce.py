@@ -125,6 +125,13 @@ def take_up(options):
     return result["minutes"], len(result["records"])
 
 
+def is_complete(options, seeds, found):
+    """Whether every method of the run has a record for every seed."""
+    wanted = {job[:2] for job in RUNS[options.run](options, seeds[0])}
+    done = [{(row["group"], row["method"]) for row in rows} for rows in found]
+    return len(found) == len(seeds) and all(wanted <= methods for methods in done)
+
+
 def save(path, records):
     """All or nothing: a run may be killed at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -216,7 +223,7 @@ def main():
         "settings": settings_of(options),
         "jobs": options.jobs,
         "minutes": minutes,
-        "complete": end == COMPLETE,
+        "complete": is_complete(options, seeds, found),
         "records": [record for records in found for record in records],
     }
     save(result_path(options), result)

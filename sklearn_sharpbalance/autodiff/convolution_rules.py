@@ -53,12 +53,12 @@ def convolution_workspace(layer, output):
     """Numbers that the cheapest way writes at the same time."""
     axes = convolution_axes(layer, None, output.shape[2:])
     c, q = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-    way = WAYS[cheapest_way(axes, c, q, output.device.type)]
+    way = WAYS[cheapest_way(axes, c, q, output.device.type, output.dtype)]
     return len(output) * layer.groups * way.workspace(axes, c, q)
 
 
 def _of_one(axes, x, g):
-    way = WAYS[cheapest_way(axes, x.shape[1], g.shape[1], x.device.type)]
+    way = WAYS[cheapest_way(axes, x.shape[1], g.shape[1], x.device.type, x.dtype)]
     return way.squared_norms(axes, x, g)
 
 
@@ -69,7 +69,7 @@ def _of_several(calls):
     return summed_outer_squared_norm(torch.cat(patches, -1), torch.cat(gradients, -1))
 
 
-def _calls(layer, x, g, sizes) -> Iterator[tuple[list[Axis], Tensor, Tensor]]:
+def _calls(layer, x, g, sizes) -> Iterator[tuple[tuple[Axis, ...], Tensor, Tensor]]:
     """Axes, x (B G, C, in..) and g (B G, Q, out..) of each call; G groups."""
     dims = len(layer.kernel_size)
     n_in, n_out = sizes[:dims].T.tolist(), sizes[dims:].T.tolist()
@@ -90,7 +90,7 @@ def _calls(layer, x, g, sizes) -> Iterator[tuple[list[Axis], Tensor, Tensor]]:
 
 def convolution_axes(
     layer: _ConvNd, n_in: Sequence[int] | None, n_out: Sequence[int]
-) -> list[Axis]:
+) -> tuple[Axis, ...]:
     """Spatial axes of a convolution.
 
     Parameters
@@ -104,12 +104,12 @@ def convolution_axes(
 
     Returns
     -------
-    list of Axis
+    tuple of Axis
 
     Examples
     --------
     >>> convolution_axes(torch.nn.Conv1d(1, 1, 3, padding=1), [8], [8])
-    [Axis(n_in=8, n_out=8, stride=1, offsets=range(-1, 2))]
+    (Axis(n_in=8, n_out=8, stride=1, offsets=range(-1, 2)),)
     """
     axes = []
     for i, (before, after) in enumerate(_padding(layer)):
@@ -120,7 +120,7 @@ def convolution_axes(
         read = max(1, stride * (n_out[i] - 1) + span - before - after)
         offsets = range(-before, span - before, dilation)
         axes.append(Axis(n_in[i] if n_in else read, n_out[i], stride, offsets))
-    return axes
+    return tuple(axes)
 
 
 def _padding(layer: _ConvNd) -> list[tuple[int, int]]:

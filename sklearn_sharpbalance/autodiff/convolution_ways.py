@@ -21,6 +21,7 @@ on a GPU longer than all the rest. So there are other ways:
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -81,16 +82,21 @@ class Way(NamedTuple):
     workspace: Callable[[Sequence[Axis], int, int], int]
 
 
-def cheapest_way(axes: Sequence[Axis], c: int, q: int, device_type: str) -> str:
+@lru_cache(maxsize=1024)  # asked for each layer of each chunk
+def cheapest_way(
+    axes: tuple[Axis, ...], c: int, q: int, device_type: str, dtype: torch.dtype
+) -> str:
     """Name of the way with the least work.
 
     Parameters
     ----------
-    axes : sequence of Axis
+    axes : tuple of Axis
     c, q : int
         Channels of the input and of the output.
     device_type : str
         "cpu", "cuda", ...
+    dtype : torch.dtype
+        Of the input and of the gradient.
 
     Returns
     -------
@@ -100,11 +106,11 @@ def cheapest_way(axes: Sequence[Axis], c: int, q: int, device_type: str) -> str:
     Examples
     --------
     >>> small, large = (Axis(n, n, 1, range(-1, 2)) for n in (4, 32))
-    >>> cheapest_way([small, small], 64, 64, "cuda")
+    >>> cheapest_way((small, small), 64, 64, "cuda", torch.float32)
     'pixels'
-    >>> cheapest_way([large, large], 64, 64, "cpu")
+    >>> cheapest_way((large, large), 64, 64, "cpu", torch.float32)
     'patches'
-    >>> cheapest_way([large, large], 3, 64, "cuda")
+    >>> cheapest_way((large, large), 3, 64, "cuda", torch.float32)
     'patches'
     """
     # On a GPU memory is far slower than arithmetic. On a CPU many small products cost
@@ -116,23 +122,27 @@ def cheapest_way(axes: Sequence[Axis], c: int, q: int, device_type: str) -> str:
         products, moves = WAYS[name].work(axes, c, q)
         return products + price * moves
 
-    names = possible_ways(axes, device_type)
+    names = possible_ways(axes, device_type, dtype)
     return min((n for n in names if not (on_cpu and n == "shifted")), key=cost)
 
 
-def possible_ways(axes: Sequence[Axis], device_type: str) -> list[str]:
+def possible_ways(
+    axes: Sequence[Axis], device_type: str, dtype: torch.dtype
+) -> list[str]:
     """Names of the ways that serve a convolution with these axes on a device.
 
     Examples
     --------
-    >>> possible_ways([Axis(n_in=8, n_out=4, stride=2, offsets=range(3))], "cpu")
+    >>> strided = Axis(n_in=8, n_out=4, stride=2, offsets=range(3))
+    >>> possible_ways([strided], "cpu", torch.float32)
     ['patches', 'pixels']
     """
     strided = any(axis.stride > 1 for axis in axes)
     impossible = set()
     if strided or len(axes) > 2:
         impossible.add("shifted")
-    if len(axes) != 2 or not kernels_run_on(torch.device(device_type)):
+    known = len(axes) == 2 and dtype != torch.float64
+    if not known or not kernels_run_on(torch.device(device_type)):
         impossible.add("kernel")
     return [name for name in WAYS if name not in impossible]
 
@@ -294,8 +304,6 @@ def _pixels_workspace(axes, c, q):
 
 
 def _by_kernel(axes, x, g):
-    if x.dtype == torch.float64 or x.dtype != g.dtype:
-        return _by_patches(axes, x, g)
     # Not before a GPU asks for it: Triton may be missing.
     from sklearn_sharpbalance.autodiff.convolution_kernel import kernel_squared_norms
 

@@ -118,8 +118,8 @@ def by_rule(layer, *calls, names=("weight", "bias")):
 def way(request, monkeypatch):
     """Only this way is taken, where it is possible."""
 
-    def choose(axes, c, q, device_type):
-        possible = request.param in possible_ways(axes, device_type)
+    def choose(axes, c, q, device_type, dtype):
+        possible = request.param in possible_ways(axes, device_type, dtype)
         return request.param if possible else "patches"
 
     monkeypatch.setattr(convolution_rules, "cheapest_way", choose)
@@ -241,26 +241,38 @@ def test_covered_outputs(stride, offset):
 
 def square(n, kernel=3, stride=1):
     before = (kernel - 1) // 2
-    return [Axis(n, n // stride, stride, range(-before, kernel - before))] * 2
+    return (Axis(n, n // stride, stride, range(-before, kernel - before)),) * 2
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-def test_choice_of_the_way(kernels, monkeypatch):
+@pytest.fixture(params=[True, False])
+def kernels(request, monkeypatch):
+    """Whether Triton's kernels run on the GPU; choices made before are forgotten."""
+
     def run_on(device):
-        return kernels and device.type == "cuda"
+        return request.param and device.type == "cuda"
 
     monkeypatch.setattr(convolution_ways, "kernels_run_on", run_on)
+    cheapest_way.cache_clear()
+    yield request.param
+    cheapest_way.cache_clear()
+
+
+def test_choice_of_the_way(kernels):
+    def choice(axes, c, q, device, dtype=torch.bfloat16):
+        return cheapest_way(axes, c, q, device, dtype)
+
     # Layers of a ResNet-18 for 32 x 32 pictures.
     large, strided = ("kernel", "kernel") if kernels else ("shifted", "patches")
-    assert cheapest_way(square(32), 3, 64, "cuda") == "patches"
-    assert cheapest_way(square(32), 64, 64, "cuda") == large
-    assert cheapest_way(square(32), 64, 64, "cpu") == "patches"
-    assert cheapest_way(square(32, stride=2), 64, 128, "cuda") == strided
-    assert cheapest_way(square(16), 128, 128, "cuda") == large
-    assert cheapest_way(square(32, kernel=1), 64, 64, "cpu") == "patches"
+    assert choice(square(32), 3, 64, "cuda") == "patches"
+    assert choice(square(32), 64, 64, "cuda") == large
+    assert choice(square(32), 64, 64, "cuda", torch.float64) == "shifted"
+    assert choice(square(32), 64, 64, "cpu") == "patches"
+    assert choice(square(32, stride=2), 64, 128, "cuda") == strided
+    assert choice(square(16), 128, 128, "cuda") == large
+    assert choice(square(32, kernel=1), 64, 64, "cpu") == "patches"
     for device in ("cpu", "cuda"):
-        assert cheapest_way(square(8), 256, 256, device) == "pixels"
-        assert cheapest_way(square(4), 512, 512, device) == "pixels"
+        assert choice(square(8), 256, 256, device) == "pixels"
+        assert choice(square(4), 512, 512, device) == "pixels"
 
 
 def test_workspace_follows_the_way():
