@@ -62,10 +62,6 @@ def kernel_squared_norms(axes, x, g):
     return norms.sum(1)
 
 
-def _block(n_channels):
-    return min(128, max(16, triton.next_power_of_2(n_channels)))
-
-
 @triton.jit
 def _tap_norms(
     x,

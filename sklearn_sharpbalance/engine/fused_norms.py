@@ -1,6 +1,7 @@
 """A module whose BatchNorm layers compute together with the ReLU and sum after them."""
 
 import operator
+from contextlib import contextmanager
 
 import torch
 from torch import fx, nn
@@ -63,7 +64,8 @@ def fuse_norms(module: nn.Module) -> nn.Module | None:
     if not devices or not all(map(kernels_run_on, on_gpu)):
         return None
     try:
-        traced = fx.symbolic_trace(module)
+        with _in_training(module):
+            traced = fx.symbolic_trace(module)
     except Exception:  # whatever the user's code raises on what is not a tensor
         return None
     for node in list(traced.graph.nodes):
@@ -72,6 +74,18 @@ def fuse_norms(module: nn.Module) -> nn.Module | None:
             _fuse(traced, node)
     traced.recompile()
     return traced
+
+
+@contextmanager
+def _in_training(module):
+    """Code that asks for the mode is traced as it trains; the modes are put back."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.train()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 class NormStep(nn.Module):

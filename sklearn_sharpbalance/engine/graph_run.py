@@ -60,7 +60,9 @@ class GraphRun:
         self.phase = phase
         for session in self.sessions.values():
             session.phase, session.on_epoch = phase, on_epoch
-        with seeded(self.source.device), tf32(phase.precision):
+        device = self.source.device
+        current = torch.cuda.device(device if device.type == "cuda" else -1)
+        with current, seeded(device), tf32(phase.precision):
             while self.sessions and self._epoch() < phase.stop:
                 self._run_until_stop()
                 self._let_go()

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import torch
 from torch.nn.functional import cross_entropy
 
+from sklearn_sharpbalance.autodiff.graphs import capture_graph
 from sklearn_sharpbalance.engine.cast_weights import CastWeights
 from sklearn_sharpbalance.engine.fused_norms import FusedNorms
 from sklearn_sharpbalance.engine.split_pass import SplitPass
@@ -14,7 +15,6 @@ from sklearn_sharpbalance.members.step import balanced_step
 __all__ = ["GraphedStep"]
 
 GRAPH_SETTINGS = ("lr", "capturable", "fused", "foreach")  # changed for the capture
-WARM_UP_STEPS = 3  # libraries choose algorithms and allocate during the first ones
 
 
 class GraphedStep:
@@ -38,7 +38,8 @@ class GraphedStep:
             _MemberStep(session, i, self, phase) for i, session in enumerate(sessions)
         ]
         self.graph = None
-        self.streams = [torch.cuda.Stream() for _ in sessions if device.type == "cuda"]
+        streams = sessions if device.type == "cuda" else []
+        self.streams = [torch.cuda.Stream(device) for _ in streams]
 
     @property
     def fused(self):
@@ -101,16 +102,10 @@ class GraphedStep:
 
     def _capture(self, first):
         before = [member.snapshot() for member in self.members]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side), _choosing_algorithms():
-            for _ in range(WARM_UP_STEPS):
-                self._step()
-                self.position.fill_(first)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph), _choosing_algorithms():
-            self._step()
+        with _choosing_algorithms():
+            graph, _ = capture_graph(
+                self._step, self.position.device, lambda: self.position.fill_(first)
+            )
         for member, values in zip(self.members, before):
             member.put_back(values)
         self.position.fill_(first)

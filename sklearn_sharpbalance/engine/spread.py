@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sklearn.base import clone
 
 from sklearn_sharpbalance.engine.base import Engine
+from sklearn_sharpbalance.members.precision import tf32
 from sklearn_sharpbalance.members.state import seeded
 
 __all__ = ["SpreadEngine"]
@@ -47,8 +48,10 @@ class SpreadEngine(Engine):
                 for d in places[device]
             }
 
-        # Threads fork the CPU's generator at the same time, and put each other's back.
-        with seeded("cpu"), ThreadPoolExecutor(len(places)) as pool:
+        # Threads change what the process has one of, the CPU's generator and torch's
+        # flags, and put each other's back: here it is kept for all of them.
+        precision = tf32(phase.precision)
+        with seeded("cpu"), precision, ThreadPoolExecutor(len(places)) as pool:
             parts = {d: p for done in pool.map(train, places) for d, p in done.items()}
         return [parts[i % n][i // n] for i in range(len(states))]
 

@@ -53,7 +53,10 @@ class StackedEngine(Engine):
                     break
                 run.epoch(epoch)
         run.write_back(range(len(sessions)))
-        return [session.finish() for session in sessions]
+        return [
+            state if state.stopped else session.finish()
+            for state, session in zip(states, sessions)
+        ]
 
 
 class _StackedRun:

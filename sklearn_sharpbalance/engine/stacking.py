@@ -24,33 +24,66 @@ POINTWISE = (
 )
 
 
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+
+
 def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """Layers of an MLP-like module with their names; None if it is not one.
 
     MLP-like: an ``nn.Sequential`` (or subclass that does not override ``forward``),
-    possibly nested, of Linear, pointwise activations and a Flatten at the front.
+    possibly nested, of Linear, pointwise activations and a Flatten at the front. What
+    computes anything else besides (subclasses, hooks, weights that are not a layer's
+    own) is not.
+
+    Examples
+    --------
+    >>> relu = nn.ReLU()
+    >>> layers = stackable_layers(nn.Sequential(nn.Linear(2, 2), relu, relu))
+    >>> [name for name, _ in layers]
+    ['0', '1', '2']
     """
-    if type(module).forward is not nn.Sequential.forward:
+    layers = _chain(module)
+    if layers is None or not all(_is_plain(layer) for _, layer in layers):
         return None
-    layers: list[tuple[str, nn.Module]] = []
-    for name, child in module.named_children():
-        if isinstance(child, nn.Sequential):
-            inner = stackable_layers(child)
-            if inner is None:
-                return None
-            layers += [(f"{name}.{sub}", layer) for sub, layer in inner]
-        else:
-            layers.append((name, child))
-    flatten_later = any(isinstance(layer, nn.Flatten) for _, layer in layers[1:])
-    known = all(
-        type(layer) is nn.Linear or isinstance(layer, (*POINTWISE, nn.Flatten))
-        for _, layer in layers
-    )
     linear = [layer for _, layer in layers if isinstance(layer, nn.Linear)]
-    trainable = all(p.requires_grad for layer in linear for p in layer.parameters())
-    distinct = len({id(layer) for layer in linear}) == len(linear)
-    fits = linear and known and trainable and distinct and not flatten_later
-    return layers if fits else None
+    weights = [p for layer in linear for p in layer.parameters()]
+    trainable = all(p.requires_grad for p in weights)
+    distinct = len({id(p) for p in weights}) == len(weights)
+    flatten_later = any(isinstance(layer, nn.Flatten) for _, layer in layers[1:])
+    return layers if linear and trainable and distinct and not flatten_later else None
+
+
+def _chain(module):
+    """Layers of nested Sequentials in the order of their calls; None for others."""
+    if type(module).forward is not nn.Sequential.forward or _is_hooked(module):
+        return None
+    layers = []
+    for name, child in module._modules.items():  # named_children: a layer only once
+        inner = _chain(child) if isinstance(child, nn.Sequential) else [("", child)]
+        if inner is None:
+            return None
+        layers += [(f"{name}.{sub}" if sub else name, layer) for sub, layer in inner]
+    return layers
+
+
+def _is_plain(layer):
+    """Whether the layer does what its class says, and nothing more."""
+    if _is_hooked(layer) or next(layer.buffers(), None) is not None:
+        return False
+    if isinstance(layer, nn.Flatten):
+        return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
+    names = {name for name, _ in layer.named_parameters()}
+    known = {"weight", "bias"} if type(layer) is nn.Linear else set()
+    return type(layer) in (nn.Linear, *POINTWISE) and names <= known
+
+
+def _is_hooked(module):
+    return "forward" in vars(module) or any(getattr(module, name) for name in HOOKS)
 
 
 class StackedNetwork:

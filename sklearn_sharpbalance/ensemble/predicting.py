@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from skorch import NeuralNetClassifier
 
 from sklearn_sharpbalance.autodiff import in_chunks
 from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
@@ -83,7 +84,9 @@ def _stacked_forward(nets, source):
     # The text names every layer with its sizes and options; members may differ there.
     same = len({(type(module), repr(module)) for module in modules}) == 1
     takes_logits = not isinstance(nets[0].criterion_, torch.nn.NLLLoss)
-    if layers is None or not same or not takes_logits or source.is_dataset:
+    infers = all(type(net).infer is NeuralNetClassifier.infer for net in nets)
+    fits = same and takes_logits and infers and not source.is_dataset
+    if layers is None or not fits:
         return None
     states = [module.state_dict() for module in modules]
     network = StackedNetwork(layers, states, source.device)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from sklearn_sharpbalance import ResNet18, SharpBalanceEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance.engine import fused_norms
@@ -209,6 +210,27 @@ def test_on_a_gpu_the_kernels_must_run(run, monkeypatch):
     monkeypatch.setattr(fused_norms, "_norm_devices", lambda module: {gpu})
     monkeypatch.setattr(fused_norms, "kernels_run_on", lambda device: run)
     assert (fuse_norms(ResNet18(width=4)) is not None) == run
+
+
+class AsksForTheMode(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(2)
+
+    def forward(self, x):
+        x = self.norm(x)
+        return 2 * x if self.training else x
+
+
+def test_layers_are_fused_as_they_train():
+    """Whatever the mode they are found in, which stays as it is."""
+    module = AsksForTheMode().eval()
+    fused = fuse_norms(module)
+    assert not module.training
+    assert not module.norm.training
+    x = torch.randn(3, 2, 4, 4)
+    want = 2 * functional.batch_norm(x, None, None, training=True)
+    torch.testing.assert_close(fused.train()(x), want)
 
 
 def test_the_owner_gets_its_module_back():

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sklearn_sharpbalance.autodiff.graphs import capture_graph
 from sklearn_sharpbalance.autodiff.rows import map_tensors
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 
@@ -66,19 +67,11 @@ class Objective:
 
     def _try_capture(self):
         device = self.weights.origin.device
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # libraries choose algorithms and buffers first
-                self._run()
-        torch.cuda.current_stream(device).wait_stream(stream)
         index = torch.cuda.current_device() if device.index is None else device.index
         generator = torch.cuda.default_generators[index]
         spare = generator.clone_state()
-        graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                result = self._run()
+            graph, result = capture_graph(self._run, device)
         except RuntimeError:  # a module that waits for the device, or allocates oddly
             self.capture = False
             # torch leaves the device's generator as if the capture still went on.

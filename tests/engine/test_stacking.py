@@ -1,0 +1,202 @@
+"""What may be stacked: members compute what their modules compute, or do not stack."""
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback
+from torch import nn
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance.engine.stacking import stackable_layers
+
+rng = np.random.default_rng(0)
+y = np.arange(60) % 3
+X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+
+
+class ScaledReLU(nn.ReLU):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((), 0.5))
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+def chain(activation=nn.ReLU, middle=None):
+    middle = middle or nn.Linear(8, 8)
+    return nn.Sequential(
+        nn.Linear(4, 8), activation(), middle, activation(), nn.Linear(8, 3)
+    )
+
+
+def one_activation():
+    shared = nn.Tanh()
+    return chain(lambda: shared)
+
+
+def a_layer_twice():
+    shared = nn.Linear(8, 8)
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.Tanh(), shared, nn.Tanh(), shared, nn.Linear(8, 3)
+    )
+
+
+def a_block_twice():
+    shared = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    return nn.Sequential(nn.Linear(4, 8), shared, shared, nn.Linear(8, 3))
+
+
+def tied():
+    module = chain()
+    module[2].weight = nn.Parameter(torch.eye(8))
+    twin = nn.Linear(8, 8)
+    twin.weight = module[2].weight
+    return nn.Sequential(*module[:3], nn.ReLU(), twin, nn.ReLU(), module[4])
+
+
+def hooked():
+    module = chain()
+    module[2].register_forward_hook(lambda layer, args, output: 2 * output)
+    return module
+
+
+def hooked_as_a_whole():
+    module = chain()
+    module.register_forward_pre_hook(lambda layer, args: (-args[0],))
+    return module
+
+
+def spectral():
+    return chain(middle=nn.utils.spectral_norm(nn.Linear(8, 8)))
+
+
+def reparametrised():
+    return chain(middle=nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))
+
+
+def a_forward_of_its_own():
+    module = chain()
+    module[2].forward = lambda x: x
+    return module
+
+
+def flattened_elsewhere():
+    return nn.Sequential(nn.Flatten(0, 1), nn.Unflatten(0, (-1, 4)), *chain())
+
+
+STACK = [chain, one_activation]
+DO_NOT = [
+    lambda: chain(ScaledReLU),
+    a_layer_twice,
+    a_block_twice,
+    tied,
+    hooked,
+    hooked_as_a_whole,
+    spectral,
+    reparametrised,
+    a_forward_of_its_own,
+    flattened_elsewhere,
+]
+
+
+@pytest.mark.parametrize("module", STACK + DO_NOT)
+@pytest.mark.parametrize("engine", ["auto", "skorch"])
+def test_members_predict_what_their_modules_compute(module, engine):
+    clf = DeepEnsembleClassifier(
+        module, n_estimators=2, max_epochs=2, engine=engine, random_state=0
+    ).fit(X, y)
+    wanted = "stacked" if engine == "auto" and module in STACK else "skorch"
+    assert clf.engine_.name == wanted
+    for net, proba in zip(clf.estimators_, clf.member_predict_proba(X), strict=True):
+        with torch.no_grad():
+            logits = net.module_.eval()(torch.from_numpy(X))
+        np.testing.assert_allclose(proba, logits.softmax(1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("module", STACK)
+def test_stacked_members_are_those_of_skorch(module):
+    settings = dict(n_estimators=2, max_epochs=3, random_state=0)
+    stacked, skorch = (
+        DeepEnsembleClassifier(module, engine=engine, **settings).fit(X, y)
+        for engine in ("stacked", "skorch")
+    )
+    for a, b in zip(stacked.estimators_, skorch.estimators_, strict=True):
+        ours, theirs = a.module_.state_dict(), b.module_.state_dict()
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("flatten", [nn.Flatten(), nn.Flatten(2), nn.Flatten(0)])
+def test_only_the_usual_flatten_stacks(flatten):
+    layers = stackable_layers(nn.Sequential(flatten, nn.Linear(4, 3)))
+    assert (layers is not None) == (flatten.start_dim == 1)
+
+
+class Inverted(NeuralNetClassifier):
+    def infer(self, x, **fit_params):
+        return super().infer(-x, **fit_params)
+
+
+def test_an_overridden_infer_is_used_in_predictions():
+    net = Inverted(chain, criterion=nn.CrossEntropyLoss, lr=0.1, max_epochs=5)
+    clf = DeepEnsembleClassifier(net, n_estimators=2, random_state=0).fit(X, y)
+    member = clf.estimators_[0]
+    with torch.no_grad():
+        logits = member.module_.eval()(-torch.from_numpy(X))
+    np.testing.assert_allclose(
+        clf.member_predict_proba(X)[0], logits.softmax(1), rtol=1e-5, atol=1e-6
+    )
+
+
+class StopsAbove(Callback):
+    """Stops members of a large loss, and counts the ends of their training."""
+
+    def __init__(self, loss):
+        self.loss = loss
+
+    def on_epoch_end(self, net, **kwargs):
+        if net.history[-1]["train_loss"] > self.loss:
+            raise KeyboardInterrupt
+
+    def on_train_end(self, net, **kwargs):
+        net.history.record("n_ends", net.history[-1].get("n_ends", 0) + 1)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "skorch"])
+def test_a_member_that_stopped_ends_its_training_once(engine):
+    """The others go on through several stretches."""
+    settings = dict(n_estimators=2, engine=engine, random_state=0)
+    short = DeepEnsembleClassifier(chain, max_epochs=1, **settings).fit(X, y)
+    losses = [history[0]["train_loss"] for history in short.history_]
+    clf = DeepEnsembleClassifier(
+        chain, max_epochs=10, callbacks=[StopsAbove(np.mean(losses))], **settings
+    )
+    clf.fit(X, y)
+    assert max(map(len, clf.history_)) == 10
+    stopped = clf.history_[int(np.argmax(losses))]
+    assert len(stopped) == 1
+    assert stopped[-1]["n_ends"] == 1
+
+
+def test_threads_leave_the_precision_as_it_was(monkeypatch):
+    """Flags of torch are the process's own; members on two devices share them."""
+    seen = []
+
+    class Recorded(Callback):
+        def on_epoch_end(self, net, **kwargs):
+            seen.append(torch.backends.cudnn.allow_tf32)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    DeepEnsembleClassifier(
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 3)),
+        n_estimators=4,
+        max_epochs=8,
+        callbacks=[Recorded()],
+        device=["cpu", "cpu:0"],
+        precision="float32",
+        random_state=0,
+    ).fit(X, y)
+    assert set(seen) == {False}
+    assert torch.backends.cudnn.allow_tf32
