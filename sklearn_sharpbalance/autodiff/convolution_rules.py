@@ -39,7 +39,7 @@ def convolution_factors(layer, x, g):
 
 
 def convolution_squared_norm(layer, names, x, g, sizes):
-    total = 0
+    total: Tensor | int = 0
     if "weight" in names:
         calls = list(_calls(layer, x, g, sizes))
         norms = _of_one(*calls[0]) if len(calls) == 1 else _of_several(calls)  # (B G,)

@@ -59,7 +59,7 @@ def linear_squared_norm(layer, names, x, g):
     if x.shape[-1] == 1:  # the bias is the weight of a constant input
         inputs = squared_norm(x) if "weight" in names else 0
         return (inputs + ("bias" in names)) * squared_norm(g)
-    total = 0
+    total: Tensor | int = 0
     if "weight" in names:
         total = summed_outer_squared_norm(x, g)  # (B,)
     if "bias" in names:

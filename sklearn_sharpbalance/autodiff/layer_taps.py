@@ -224,7 +224,7 @@ class _Accumulator:
     def __init__(self, batch_size):
         self.batch_size = batch_size
         self.total = 0
-        self.calls = Counter()
+        self.calls: Counter[nn.Module] = Counter()
         self.pending = defaultdict(list)  # of layers that are called several times
         self.anchor = torch.zeros((), requires_grad=True)
 

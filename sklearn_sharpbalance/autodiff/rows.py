@@ -8,7 +8,9 @@ from torch.utils.data import Dataset, default_collate
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["Rows", "map_tensors"]
+__all__ = ["Rows", "dataset_labels", "map_tensors", "to_array", "to_tensor"]
+
+COMPARED_ITEMS = 32  # that tell whether published labels are those of the items
 
 
 class Rows:
@@ -57,7 +59,7 @@ class Rows:
             y = targets if y is None else y[rows]
         else:
             x, y = map_tensors(lambda part: part[rows], (x, y))
-        return map_tensors(lambda part: _to_tensor(part, self.device), (x, y))
+        return map_tensors(lambda part: to_tensor(part, self.device), (x, y))
 
 
 def _length(X):
@@ -94,7 +96,113 @@ def map_tensors(fn, X):
     return fn(X)
 
 
-def _to_tensor(X, device):
-    if isinstance(X, np.ndarray) and not X.flags.writeable:
-        X = X.copy()  # torch warns about memory that it must not write to
+def to_tensor(X, device="cpu"):
+    """An array or tensor as a tensor on a device.
+
+    Examples
+    --------
+    >>> to_tensor(np.arange(3)[::-1])
+    tensor([2, 1, 0])
+    """
+    if isinstance(X, np.ndarray):
+        backwards = any(step < 0 for step in X.strides)
+        if backwards or not X.flags.writeable:
+            # torch takes no negative strides, and warns about memory that it must
+            # not write to.
+            X = X.copy()
     return torch.as_tensor(X).to(device, non_blocking=True)
+
+
+def to_array(values):
+    """A tensor, on whatever device, as an array; anything else by ``np.asarray``."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+    return np.asarray(values)
+
+
+def dataset_labels(dataset):
+    """Labels of a Dataset: from what it publishes, else by reading every item.
+
+    What is published counts only if it is what items say, by a few of them.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        It may publish ``targets``, ``labels`` or ``tensors``, and have a
+        ``target_transform``, or be a Subset.
+
+    Returns
+    -------
+    labels : ndarray of shape (N,)
+
+    Examples
+    --------
+    >>> from torch.utils.data import Subset, TensorDataset
+    >>> pairs = TensorDataset(torch.zeros(3, 2), torch.tensor([4, 5, 6]))
+    >>> dataset_labels(Subset(pairs, [2, 0]))
+    array([6, 4])
+    """
+    labels = _published_labels(dataset)
+    if labels is not None and _items_agree(dataset, labels):
+        return labels
+    return np.asarray([_item_label(dataset, i) for i in range(len(dataset))])
+
+
+def _published_labels(dataset):
+    """Labels without reading items, but transformed as items are; None without any."""
+    for name in ("targets", "labels"):
+        labels = getattr(dataset, name, None)
+        if labels is not None and len(labels) == len(dataset):
+            transform = getattr(dataset, "target_transform", None)
+            return _transformed(to_array(labels), transform)
+    tensors = getattr(dataset, "tensors", None)
+    if tensors is not None and len(tensors) > 1:
+        return to_array(tensors[1])
+    parent = getattr(dataset, "dataset", None)
+    indices = getattr(dataset, "indices", None)
+    if parent is not None and indices is not None:
+        labels = _published_labels(parent)
+        return None if labels is None else labels[np.asarray(indices)]
+    return None
+
+
+def _transformed(labels, transform):
+    """Labels as items have them; None if the transform takes no plain labels."""
+    if transform is None:
+        return labels
+    try:
+        return np.asarray([to_array(transform(label)) for label in labels.tolist()])
+    except Exception:  # whatever the user's function raises: items will tell
+        return None
+
+
+def _items_agree(dataset, labels):
+    """Whether items have the labels that are published, one item of each class."""
+    if labels.ndim != 1:
+        return False
+    first = {label: i for i, label in reversed(list(enumerate(labels.tolist())))}
+    rows = list(first.values())
+    for i in rows[:: 1 + len(rows) // COMPARED_ITEMS]:
+        item = dataset[i]
+        if not isinstance(item, tuple | list) or len(item) < 2:
+            return True  # bare inputs: what is published is all there is
+        if not np.array_equal(to_array(item[1]).reshape(-1), labels[i : i + 1]):
+            return False
+    return True
+
+
+def _item_label(dataset, i):
+    item = dataset[i]
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        raise InvalidInputError(
+            f"The items of {type(dataset).__name__} have no labels: item {i} is a "
+            f"{type(item).__name__}, not a pair (x, label). Pass the labels as y."
+        )
+    label = to_array(item[1])
+    if label.shape not in ((), (1,)):
+        raise InvalidInputError(
+            "Each label of a Dataset must be one class, but "
+            f"{type(dataset).__name__} has labels of shape {label.shape}. Give it a "
+            "target_transform, or pass the classes as y."
+        )
+    return label.item()

@@ -195,7 +195,8 @@ def iter_corruptions(
     >>> [(name, s) for name, s, _ in iter_corruptions(images, ["fog"], [1, 5])]
     [('fog', 1), ('fog', 5)]
     """
-    kinds = [kind for name in names or CORRUPTIONS for kind in _expand(name)]
+    names = CORRUPTIONS if names is None else names
+    kinds = [kind for name in names for kind in _expand(name)]
     severities = [check_severity(severity) for severity in severities]
     seed = resolve_seed(random_state)
     for kind in kinds:

@@ -63,7 +63,8 @@ def _find(root: Path, folder_name: str, torchvision_name: str, download: bool) -
 def _read_batches(folder, files, split, label_key, names, store) -> Bunch:
     if split not in files:
         raise InvalidInputError(f"split must be 'train' or 'test', got {split!r}.")
-    batches = [_unpickle(folder / name) for name in files[split]]
+    sources = [folder / name for name in files[split]]
+    batches = [_unpickle(path) for path in sources]
     labels = np.concatenate([batch[label_key] for batch in batches]).astype(np.int64)
 
     def fill(out: np.ndarray) -> None:
@@ -74,8 +75,7 @@ def _read_batches(folder, files, split, label_key, names, store) -> Bunch:
             start += len(planes)
 
     label = f"{folder.name}-{split}"
-    source = folder / files[split][0]
-    images = store.array(label, (len(labels), 32, 32, 3), fill, source)
+    images = store.array(label, (len(labels), 32, 32, 3), fill, folder, sources)
     return Bunch(images=images, labels=labels, class_names=list(names))
 
 

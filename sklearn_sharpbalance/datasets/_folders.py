@@ -53,7 +53,7 @@ def read_tiny_imagenet(
     else:  # many copies have the validation pictures sorted into classes
         paths, labels, _ = find_pictures(folder / "val", class_names=names)
     part = "train" if split == "train" else "val"
-    images = _decode(paths, f"tiny-imagenet-{part}", store)
+    images = _decode(paths, f"tiny-imagenet-{part}", folder, store)
     return Bunch(images=images, labels=labels, class_names=names)
 
 
@@ -62,14 +62,25 @@ def read_image_folder_set(
 ) -> Bunch:
     """A tree ``[<split>/]<class>/<picture>`` with pictures of one size."""
     folder = root / split if (root / split).is_dir() else root
-    paths, labels, names = find_pictures(folder)
-    images = _decode(paths, f"{folder.name}-pictures", store)
+    paths, labels, names = find_pictures(folder, class_names=_classes(folder, store))
+    images = _decode(paths, f"{folder.name}-pictures", folder, store)
     return Bunch(images=images, labels=labels, class_names=names)
 
 
-def _decode(paths: list[Path], label: str, store: PictureStore) -> np.ndarray:
+def _classes(folder: Path, store: PictureStore) -> list[str]:
+    """Names of the folders, sorted; what was decoded may lie among them."""
+    if not folder.is_dir():
+        return []  # find_pictures says so
+    found = [p for p in folder.iterdir() if p.is_dir()]
+    decoded = store.folder.resolve()
+    return sorted(p.name for p in found if p.resolve() != decoded)
+
+
+def _decode(
+    paths: list[Path], label: str, root: Path, store: PictureStore
+) -> np.ndarray:
     shape = (len(paths), *picture_shape(paths[0]))
-    return decode_pictures(paths, cache=store.path(label, shape))
+    return decode_pictures(paths, cache=store.path(label, shape, root, paths))
 
 
 def read_corrupted(
@@ -78,10 +89,14 @@ def read_corrupted(
     """One kind and severity of a published corrupted test set."""
     folder = root / CORRUPTED_FOLDERS[name]
     folder = folder if folder.is_dir() else root
-    cache = store.folder / name if store.mmap is True else None
-    files = CorruptionFiles(folder, cache_dir=cache)
+    files = CorruptionFiles(folder)
     kind, severity = _split_key(split, files)
-    images, labels = files[kind, severity]
+    if files.class_names is None:  # arrays, mapped as they are
+        images, labels = files[kind, severity]
+    else:
+        tree = folder / kind / str(severity)
+        paths, labels, _ = find_pictures(tree, class_names=files.class_names)
+        images = _decode(paths, f"{name}-{kind}-{severity}", tree, store)
     if store.mmap is False:
         images = np.array(images)
     classes = CIFAR10_CLASSES if name == "cifar10-c" else files.class_names

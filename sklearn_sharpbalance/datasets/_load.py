@@ -71,6 +71,8 @@ def load_images(
         unless this is False.
     cache_dir : str or Path, default=None
         Where such files go; None is ``<root>/decoded`` (beside the file for "npz").
+        Sets may share it: a file is used again only for the same pictures, by their
+        place, names, sizes and times of change.
     return_X_y : bool, default=False
         Return ``(images, labels)`` in place of the Bunch.
 

@@ -1,12 +1,14 @@
 """Picture sets in one ``.npz`` file: plain arrays, or pictures packed as JPEG."""
 
 import io
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from sklearn.utils import Bunch
 
+from sklearn_sharpbalance.corruption.pictures import cached_array
 from sklearn_sharpbalance.datasets._store import PictureStore
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
@@ -44,13 +46,9 @@ def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bun
     images = images[..., None] if images.ndim == 3 else images
     labels = labels.astype(np.int64).ravel()
     names = names or [str(label) for label in range(int(labels.max(initial=-1)) + 1)]
-    source = images
-
-    def fill(out: np.ndarray) -> None:
-        out[...] = source
-
-    if store.path(label, images.shape) is not None:
-        images = store.array(label, images.shape, fill, root)
+    path = store.path(label, images.shape, root, [root])
+    if path is not None:
+        images = cached_array(path, images.shape, partial(np.copyto, src=images))
     return Bunch(images=images, labels=labels, class_names=names)
 
 
@@ -95,7 +93,7 @@ def _read_packed(arrays, split, label, root: Path, store: PictureStore) -> Bunch
 
     shape = (len(order), *(decode(order[0]).shape if len(order) else (0, 0, 3)))
     return Bunch(
-        images=store.array(label, shape, fill, root),
+        images=store.array(label, shape, fill, root, [root]),
         labels=arrays["labels"][order].astype(np.int64),
         class_names=arrays["class_names"].tolist(),
     )

@@ -45,7 +45,7 @@ def choose_engine(name, net, data, settings, *, n_jobs=None, devices=()):
                 "engine='auto' or engine='skorch'."
             )
         return _make(engine, n_jobs, devices), EngineChoice(name, "asked for")
-    refusals = []
+    refusals: list[str] = []
     for engine in ENGINES.values():
         reason = engine.refusal(net, data, settings)
         if reason is None:

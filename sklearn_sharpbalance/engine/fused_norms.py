@@ -45,7 +45,7 @@ class FusedNorms:
         self.owner.module = self.own
 
 
-def fuse_norms(module: nn.Module) -> nn.Module | None:
+def fuse_norms(module: nn.Module) -> fx.GraphModule | None:
     """The same function of the same weights in fewer kernels, for training.
 
     Parameters
@@ -145,9 +145,10 @@ class _NormFunction(torch.autograd.Function):
         from sklearn_sharpbalance.engine import norm_kernels
 
         step = ctx.step
+        x, y, mean, rstd, weight, bias = ctx.saved_tensors
         how = (step.counter, step.relu, ctx.add, ctx.n_first)
         grad_x, grad_residual, grad_weight, grad_bias = norm_kernels.backward(
-            channels_last(grad), *ctx.saved_tensors, *how
+            channels_last(grad), x, y, mean, rstd, weight, bias, *how
         )
         second = (None, None)
         if ctx.n_first is not None:

@@ -41,7 +41,8 @@ class GraphRun:
             if not state.stopped
         }
         self.source = DeviceData(data, torch.device(net.device))
-        self.step = self.feed = None
+        self.step: GraphedStep | None = None
+        self.feed: EpochFeed | None = None
         self.compiled = False
 
     def leads_to(self, states, data, phase, masks):
@@ -84,28 +85,33 @@ class GraphRun:
     def _run_until_stop(self):
         """Train until the stretch ends or a member stops."""
         sessions = list(self.sessions.values())
-        if self.step is None:
-            masks = [self.masks[i] for i in self.sessions]
-            self.feed = EpochFeed(sessions, self.source, self.phase, masks)
-            self.step = GraphedStep(sessions, self.feed, self.phase)
-        else:
-            self.feed.phase = self.phase
-            self.step.wake()
+        step, feed = self._awake(sessions)
         for epoch in range(self._epoch(), self.phase.stop):
-            if self._compiling_pays(sessions[0], epoch):
-                self.step.compile()
+            if not step.fused and self._compiling_pays(sessions[0], epoch):
+                step.compile()
                 self.compiled = True
             for session in sessions:
                 session.begin_epoch()
-            for first, n_steps in self.feed.pieces(epoch):
-                self.step.run(first, n_steps)
-            losses = self.step.losses()
-            with self.step.at_rest():
-                for session, loss, lr in zip(sessions, losses, self.feed.last_lr):
+            for first, n_steps in feed.pieces(epoch):
+                step.run(first, n_steps)
+            losses = step.losses()
+            with step.at_rest():
+                for session, loss, lr in zip(sessions, losses, feed.last_lr):
                     session.end_epoch(epoch, loss, lr)
             if any(session.stopped for session in sessions):
                 break
-        self.step.rest()
+        step.rest()
+
+    def _awake(self, sessions):
+        """The step and its feed, made for the first stretch, woken for the others."""
+        if self.step is not None and self.feed is not None:
+            self.feed.phase = self.phase
+            self.step.wake()
+        else:
+            masks = [self.masks[i] for i in self.sessions]
+            self.feed = EpochFeed(sessions, self.source, self.phase, masks)
+            self.step = GraphedStep(sessions, self.feed, self.phase)
+        return self.step, self.feed
 
     def _let_go(self):
         """Members that stopped leave the graph: the others are captured anew."""
@@ -124,8 +130,6 @@ class GraphRun:
         """
         phase, on_gpu = self.phase, self.source.device.type == "cuda"
         if self.compiled or phase.compile is not None or not on_gpu:
-            return False
-        if self.step.fused:
             return False
         if epoch != max(self.first_epoch + 2, phase.start):
             return False

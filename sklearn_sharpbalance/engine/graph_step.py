@@ -191,7 +191,7 @@ class _MemberStep:
                 torch._foreach_mul_([w.grad for w in self.masked], self.masks)
 
         def both_parts():
-            loss = loss_of(slice(None), self._split_module)
+            loss = loss_of(slice(None), self._both_parts_of)
             backward(loss)
             normal = self.split.take_gradients(self.cast.owner_of)
             masks = {id(w): mask for w, mask in zip(self.masked, self.masks)}
@@ -213,8 +213,10 @@ class _MemberStep:
         )
         self.shared.total[self.i] += loss
 
-    def _split_module(self, x):
-        return self.split.module(self.module.standardize(x))
+    def _both_parts_of(self, x):
+        split = self.split.module
+        assert split is not None  # or nobody asks
+        return split(self.module.standardize(x))
 
     @contextmanager
     def _statistics_put_back(self):

@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,10 +26,6 @@ __all__ = ["MemberJobs"]
 LOSSES_ALLOWED = 3
 MAPPED_BYTES = 2**20  # smaller arrays travel with the job
 DASK_LOSSES = {"CommClosedError", "FutureCancelledError", "FuturesCancelledError"}
-
-# torch's generator belongs to the process: two members that trained in two threads of
-# one process would draw from each other's numbers.
-_ONE_MEMBER = threading.Lock()
 
 
 class MemberJobs:
@@ -151,8 +146,7 @@ def _job(index, function, shared, args, any_device):
     if any_device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         net = clone(net).set_params(device=device)
-    with _ONE_MEMBER:
-        return index, function(net, data, *args)
+    return index, function(net, data, *args)
 
 
 def _dask_backend():

@@ -10,7 +10,7 @@ from sklearn_sharpbalance.engine.base import EngineChoice
 from sklearn_sharpbalance.engine.stacked import StackedEngine, _stacked_optimizer
 from sklearn_sharpbalance.engine.stacking import (
     StackedNetwork,
-    stackable_layers,
+    layers_to_stack,
     unstack_optimizer,
 )
 from sklearn_sharpbalance.members.joint import ModuleTeam, Team
@@ -29,7 +29,7 @@ class StackedTeam(Team):
         self.smoothing = net.criterion_.label_smoothing
         self.standardize = net.module_.standardize
         inner = net.module_.module
-        layers = [(f"module.{name}", layer) for name, layer in stackable_layers(inner)]
+        layers = layers_to_stack(inner, "module.")
         states = [session.net.module_.state_dict() for session in sessions]
         self.network = StackedNetwork(layers, states, self.device)
         self.optimizer = _stacked_optimizer(sessions, self.network, phase)

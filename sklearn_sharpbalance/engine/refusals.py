@@ -5,10 +5,11 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import EpochScoring, LRScheduler
 from torch import nn
 
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.session import listeners
 
-__all__ = ["callback_refusal", "meta_module", "shared_refusal"]
+__all__ = ["callback_refusal", "check_overrides", "meta_module", "shared_refusal"]
 
 # Optimizers whose update of one number does not look at any other number.
 ELEMENTWISE = (
@@ -22,13 +23,82 @@ ELEMENTWISE = (
     torch.optim.Adagrad,
 )
 
+# Methods that are called where a net trains by itself, and by no other engine.
+SKORCH_ONLY = (
+    "infer",
+    "get_loss",
+    "initialize_module",
+    "initialize_criterion",
+    "initialize_optimizer",
+    "initialized_instance",
+    "get_params_for_optimizer",
+)
+
+# Methods of skorch's loop that no engine calls: members train on mixed batches, of
+# which one part gets SAM, and predict all together. What skorch calls by notify is
+# heard where epochs begin and end; whether anybody listens to batches is asked of
+# callbacks only.
+NOT_CALLED = (
+    "fit",
+    "partial_fit",
+    "fit_loop",
+    "run_single_epoch",
+    "train_step",
+    "train_step_single",
+    "get_train_step_accumulator",
+    "validation_step",
+    "evaluation_step",
+    "get_iterator",
+    "get_split_datasets",
+    "on_train_begin",
+    "on_batch_begin",
+    "on_batch_end",
+    "on_grad_computed",
+    "predict",
+    "predict_proba",
+    "forward",
+    "forward_iter",
+)
+
+
+def check_overrides(net):
+    """Raise an error if a net's class changes a step that members do not take.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+
+    Examples
+    --------
+    >>> class Mine(NeuralNetClassifier):
+    ...     def train_step(self, batch, **fit_params):
+    ...         return super().train_step(batch, **fit_params)
+    >>> check_overrides(Mine(nn.Linear))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    sklearn_sharpbalance.exceptions.InvalidInputError: Mine overrides train_step, ...
+    """
+    own = _overridden(net, NOT_CALLED)
+    if own:
+        raise InvalidInputError(
+            f"{type(net).__name__} overrides {', '.join(own)}, which nobody calls in "
+            "an ensemble: members train and predict in loops of their own. Honoured "
+            "are infer, get_loss and the initialize_... methods, and callbacks, which "
+            "hear of epochs, batches and gradients. Use those, and leave the others "
+            "as skorch has them."
+        )
+
+
+def _overridden(net, names):
+    """Those of skorch's methods that the net's class has in another form."""
+    kind, skorch = type(net), NeuralNetClassifier
+    return [n for n in names if getattr(kind, n, None) is not getattr(skorch, n, None)]
+
 
 def shared_refusal(net):
     """Why this net needs skorch's loop, whatever its module; None if it does not."""
-    own = NeuralNetClassifier
-    for hook in ("infer", "get_loss"):
-        if getattr(type(net), hook) is not getattr(own, hook):
-            return f"{type(net).__name__} overrides {hook}"
+    for hook in _overridden(net, SKORCH_ONLY):
+        return f"{type(net).__name__} overrides {hook}"
     if net.criterion is not nn.CrossEntropyLoss:
         return "the criterion is not CrossEntropyLoss"
     if set(net.get_params_for("criterion")) - {"label_smoothing", "reduction"}:

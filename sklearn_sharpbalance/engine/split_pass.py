@@ -74,7 +74,8 @@ class SplitPass:
         owner_of : callable
             The weight that the optimizer knows, for one that a layer computes with.
         """
-        layers = (m for m in self.module.modules() if isinstance(m, _SplitLayer))
+        parts = () if self.module is None else self.module.modules()
+        layers = (m for m in parts if isinstance(m, _SplitLayer))
         found = [
             (owner_of(weight), grad)
             for layer in layers

@@ -2,10 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import torch
 from sklearn.base import clone
 
 from sklearn_sharpbalance.engine.base import Engine
 from sklearn_sharpbalance.members.precision import tf32
+from sklearn_sharpbalance.members.process_state import lending_process_state
 from sklearn_sharpbalance.members.state import seeded
 
 __all__ = ["SpreadEngine"]
@@ -35,21 +37,22 @@ class SpreadEngine(Engine):
         n = len(self.devices)
         places: dict[str, list[int]] = {}
         for d in range(min(n, len(states))):
-            places.setdefault(str(self.devices[d]), []).append(d)
+            places.setdefault(_full_name(self.devices[d]), []).append(d)
 
         def train(device):
             # One after the other on a device that is named twice: it has one generator
             # of random numbers, from which dropout draws.
             own = clone(net).set_params(device=device)
-            return {
-                d: self.engine.run_phase(
-                    own, states[d::n], data, phase, masks[d::n], on_epoch
-                )
-                for d in places[device]
-            }
+            with lending_process_state():
+                return {
+                    d: self.engine.run_phase(
+                        own, states[d::n], data, phase, masks[d::n], on_epoch
+                    )
+                    for d in places[device]
+                }
 
-        # Threads change what the process has one of, the CPU's generator and torch's
-        # flags, and put each other's back: here it is kept for all of them.
+        # Threads change the CPU's generator and torch's flags, and put each other's
+        # back: here it is kept for all of them.
         precision = tf32(phase.precision)
         with seeded("cpu"), precision, ThreadPoolExecutor(len(places)) as pool:
             parts = {d: p for done in pool.map(train, places) for d, p in done.items()}
@@ -58,3 +61,11 @@ class SpreadEngine(Engine):
     def release(self):
         """Free what the engine inside has kept."""
         self.engine.release()
+
+
+def _full_name(device):
+    """One name for one device: "cpu:0" is the CPU, "cuda" the current GPU."""
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return f"cuda:{torch.cuda.current_device()}"
+    return device.type if device.type == "cpu" else str(device)

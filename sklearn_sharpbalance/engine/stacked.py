@@ -1,5 +1,7 @@
 """All members of a process in one batched computation, for MLP-like members."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
@@ -8,6 +10,7 @@ from sklearn_sharpbalance.engine.base import Engine
 from sklearn_sharpbalance.engine.refusals import meta_module, shared_refusal
 from sklearn_sharpbalance.engine.stacking import (
     StackedNetwork,
+    layers_to_stack,
     stack_optimizer,
     stackable_layers,
     unstack_optimizer,
@@ -68,7 +71,7 @@ class _StackedRun:
         self.device = torch.device(net.device)
         self.smoothing = net.criterion_.label_smoothing
         inner = net.module_.module
-        layers = [(f"module.{name}", layer) for name, layer in stackable_layers(inner)]
+        layers = layers_to_stack(inner, "module.")
         states = [session.net.module_.state_dict() for session in sessions]
         self.network = StackedNetwork(layers, states, self.device)
         self.optimizer = _stacked_optimizer(sessions, self.network, phase)
@@ -100,7 +103,9 @@ class _StackedRun:
         """Gradients of a loss; pruned weights get none."""
         loss.backward()
         if self.gradient_masks:
-            grads = [self.network.params[name].grad for name in self.gradient_masks]
+            grads: list[Any] = [
+                self.network.params[name].grad for name in self.gradient_masks
+            ]
             torch._foreach_mul_(grads, list(self.gradient_masks.values()))
 
     def epoch(self, epoch):

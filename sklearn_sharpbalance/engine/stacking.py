@@ -9,7 +9,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-__all__ = ["StackedNetwork", "stack_optimizer", "stackable_layers", "unstack_optimizer"]
+__all__ = [
+    "StackedNetwork",
+    "layers_to_stack",
+    "stack_optimizer",
+    "stackable_layers",
+    "unstack_optimizer",
+]
 
 POINTWISE = (
     nn.ReLU,
@@ -56,6 +62,14 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     distinct = len({id(p) for p in weights}) == len(weights)
     flatten_later = any(isinstance(layer, nn.Flatten) for _, layer in layers[1:])
     return layers if linear and trainable and distinct and not flatten_later else None
+
+
+def layers_to_stack(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
+    """The same of a module that is known to stack; names begin with the prefix."""
+    layers = stackable_layers(module)
+    if layers is None:
+        raise ValueError(f"{type(module).__name__} does not stack.")
+    return [(prefix + name, layer) for name, layer in layers]
 
 
 def _chain(module):
@@ -160,14 +174,15 @@ def stack_optimizer(states: Sequence[dict]) -> dict:
     stacked = {"param_groups": states[0]["param_groups"], "state": {}}
     for key, entries in states[0]["state"].items():
         stacked["state"][key] = {
-            name: (
-                torch.stack([state["state"][key][name] for state in states])
-                if _has_member_axis(value)
-                else value
-            )
-            for name, value in entries.items()
+            name: _stacked([state["state"][key][name] for state in states])
+            for name in entries
         }
     return stacked
+
+
+def _stacked(values):
+    """Counts of steps are one for all members that train, and less for others."""
+    return torch.stack(values) if _has_member_axis(values[0]) else max(values)
 
 
 def unstack_optimizer(stacked: dict, member: int, groups: list[dict]) -> dict:
@@ -183,5 +198,5 @@ def unstack_optimizer(stacked: dict, member: int, groups: list[dict]) -> dict:
 
 
 def _has_member_axis(value) -> bool:
-    """Counts of steps are scalars and the same for all members; the rest is stacked."""
+    """Counts of steps are scalars; the rest is stacked."""
     return isinstance(value, torch.Tensor) and value.ndim > 0

@@ -5,18 +5,20 @@ from abc import ABC, abstractmethod
 import numpy as np
 from scipy.special import softmax
 from sklearn.base import BaseEstimator
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance._validation import Registry
 from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.ensemble.soups import (
     greedy_soup,
     held_out_accuracy,
+    mean_weights,
     recompute_batch_statistics,
     uniform_soup,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.own_settings import different_settings
-from sklearn_sharpbalance.metrics import fit_temperature
+from sklearn_sharpbalance.metrics.temperature import temperature_or_one
 
 __all__ = [
     "AGGREGATIONS",
@@ -33,12 +35,17 @@ __all__ = [
 ]
 
 
+# Of what a rule may return in half precision.
+SUM_TOLERANCE = 1e-2
+
+
 class Aggregation(BaseEstimator, ABC):
     """How members become one prediction.
 
-    A rule on predictions overrides :meth:`combine`. A rule on weights (a soup)
-    overrides :meth:`prepare` as well, which says which nets predict. A rule that
-    judges members sets ``needs_validation``.
+    A rule on predictions overrides :meth:`combine`; calling the rule checks what that
+    returns. A rule on weights (a soup) overrides :meth:`prepare` as well, which says
+    which nets predict, and :meth:`stage` if it can be applied to fewer members later.
+    A rule that judges members sets ``needs_validation``.
 
     Attributes
     ----------
@@ -84,9 +91,48 @@ class Aggregation(BaseEstimator, ABC):
         """
         return nets
 
+    def stage(self, nets):
+        """Nets that would predict if these, the first ones, were all members.
+
+        Asked for where :meth:`prepare` has made other nets of the members; refused
+        unless a rule says otherwise.
+
+        Parameters
+        ----------
+        nets : list of NeuralNetClassifier
+        """
+        raise InvalidInputError(
+            f"{type(self).__name__} cannot be applied to the first {len(nets)} members "
+            "alone: what they would predict with was not made in fit, and takes its "
+            "data. Combine member_predict_proba by a rule on predictions instead, or "
+            "fit a smaller ensemble."
+        )
+
     @abstractmethod
     def combine(self, member_logits):
         """Probabilities (N, C) from the logits (M, N, C) of the prepared nets."""
+
+    def __call__(self, member_logits):
+        """Probabilities (N, C), checked to be such."""
+        proba = np.asarray(self.combine(member_logits))
+        wanted = member_logits.shape[1:]
+        if proba.shape != wanted:
+            raise InvalidInputError(
+                f"{self!r} must return an array of shape {wanted} (samples, classes), "
+                f"got shape {proba.shape}."
+            )
+        sums = proba.sum(axis=1)
+        is_proba = (proba >= 0).all(axis=1) & (np.abs(sums - 1) <= SUM_TOLERANCE)
+        # What a broken member predicts is not the rule's fault.
+        is_proba |= ~np.isfinite(member_logits).all(axis=(0, 2))
+        if not is_proba.all():
+            row = int(np.argmin(is_proba))
+            raise InvalidInputError(
+                f"{self!r} must return probabilities, rows that are not negative and "
+                f"sum to one. Row {row} is {proba[row, :10].tolist()}, with the sum "
+                f"{sums[row]:g}. Logits become probabilities by a softmax."
+            )
+        return proba
 
 
 class MeanLogitAggregation(Aggregation):
@@ -167,6 +213,13 @@ class UniformSoupAggregation(_Soup):
         """The soup as the only net."""
         return [uniform_soup(nets, data)]
 
+    def stage(self, nets):
+        """The soup of fewer members, where it needs no statistics of the data."""
+        layers = nets[0].module_.modules()
+        if any(isinstance(x, _BatchNorm) and x.track_running_stats for x in layers):
+            return super().stage(nets)
+        return [mean_weights(nets)]
+
 
 class GreedySoupAggregation(_Soup):
     """One net with the mean weights of those members that help it.
@@ -199,6 +252,8 @@ class BestMemberAggregation(MeanLogitAggregation):
     ----------
     member_ : int
         Which one it is.
+    accuracies_ : list of float
+        Accuracy of each member there.
     """
 
     needs_validation = True
@@ -206,17 +261,24 @@ class BestMemberAggregation(MeanLogitAggregation):
     def prepare(self, nets, data):
         """The best member as the only net."""
         self.check(data)
-        accuracies = [held_out_accuracy(net, data.valid) for net in nets]
-        self.member_ = int(np.argmax(accuracies))
+        self.accuracies_ = [held_out_accuracy(net, data.valid) for net in nets]
+        self.member_ = int(np.argmax(self.accuracies_))
         return [nets[self.member_]]
+
+    def stage(self, nets):
+        """The best of fewer members."""
+        if not hasattr(self, "accuracies_"):  # fitted by an older version
+            return super().stage(nets)
+        return [nets[int(np.argmax(self.accuracies_[: len(nets)]))]]
 
 
 class TemperatureAggregation(MeanLogitAggregation):
     """Softmax of the mean logits over one temperature for the ensemble.
 
     The temperature is that of the highest likelihood on held-out samples, so that
-    confidence matches accuracy. It changes no prediction. Needs
-    ``validation_fraction``.
+    confidence matches accuracy. It changes no prediction. Where none is best, since
+    all of those samples are right or no better than chance, it stays 1, with a
+    warning. Needs ``validation_fraction``.
 
     Parameters
     ----------
@@ -246,14 +308,12 @@ class TemperatureAggregation(MeanLogitAggregation):
         """All nets, once the temperature is known."""
         self.check(data)
         logits = member_logits(nets, data.valid.X).astype(np.float64).mean(axis=0)
-        self.temperature_ = fit_temperature(
-            data.valid.y, logits, kind="logits", bounds=self.bounds
-        )
+        self.temperature_ = temperature_or_one(data.valid.y, logits, self.bounds)
         return nets
 
     def combine(self, member_logits):
         """Softmax of the mean logits over the temperature."""
-        # Early stopping asks before there is a temperature, for the accuracy only.
+        # A rule that has seen no held-out samples, in a plot say, leaves logits alone.
         temperature = getattr(self, "temperature_", 1.0)
         return softmax(member_logits.mean(axis=0) / temperature, axis=-1)
 
@@ -264,7 +324,8 @@ class FunctionAggregation(Aggregation):
     Parameters
     ----------
     func : callable
-        Takes (M, N, C) logits, returns (N, C) probabilities.
+        Takes (M, N, C) logits, returns (N, C) probabilities: rows that are not
+        negative and sum to one. Anything else is refused where it predicts.
     """
 
     def __init__(self, func):

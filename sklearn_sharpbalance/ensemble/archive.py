@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -26,7 +26,7 @@ from sklearn_sharpbalance.ensemble.unpacked import (
 )
 from sklearn_sharpbalance.exceptions import ModelFileError
 
-__all__ = ["FORMAT_VERSION", "read_archive", "write_archive"]
+__all__ = ["FORMAT_VERSION", "atomic_file", "read_archive", "write_archive"]
 
 FORMAT_VERSION = 1
 CHUNK = 2**20
@@ -64,13 +64,14 @@ def write_archive(path, kind: str, tree: Any, special=None) -> None:
     missing -= 2 * (8 + len(header) + n_body)
     first, rest = _lengthened(first, rest, (missing + 1) // 2)
     digest = _digest(chain([first, rest], body))
-    write_atomically(Path(path), chain([first, digest, rest], body))
+    with atomic_file(path) as file:
+        file.writelines(chain([first, digest, rest], body))
 
 
 def _header(kind, text, entries):
     """Bytes before and after the digest: length and metadata, then the tensors."""
-    head = f'{{"__metadata__":{{"format":"sklearn-sharpbalance {kind} {FORMAT_VERSION}"'
-    head = (head + ',"digest":"').encode()
+    form = f'{{"__metadata__":{{"format":"sklearn-sharpbalance {kind} {FORMAT_VERSION}"'
+    head = (form + ',"digest":"').encode()
     tail = f'","tree":{json.dumps(text)}}}'
     start = 0
     for name, entry in entries.items():
@@ -107,13 +108,18 @@ def _digest(chunks: Iterable) -> bytes:
     return digest.hexdigest().encode()
 
 
-def write_atomically(path: Path, chunks: Iterable) -> None:
-    """Write to a temporary neighbour, flush it to the disk, and rename it."""
+@contextmanager
+def atomic_file(path) -> Iterator[BinaryIO]:
+    """A file to write to that appears under its name when it is complete.
+
+    It is a neighbour until then, which is flushed to the disk and renamed, or deleted
+    if anything fails.
+    """
+    path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

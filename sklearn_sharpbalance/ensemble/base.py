@@ -7,12 +7,14 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_sharpbalance.ensemble.aggregation import MeanLogitAggregation
 from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.inputs import check_X, check_y
 from sklearn_sharpbalance.ensemble.monitor import CallbackSupportMixin
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin
 from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
+from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 
 __all__ = ["BaseDeepEnsemble"]
 
@@ -36,8 +38,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         -------
         proba : ndarray of shape (N, C)
         """
-        X = self._check_predict(X)
-        return self._aggregate(member_logits(self.predictors_, X))
+        return self._aggregate(self._logits(X))
 
     def predict_log_proba(self, X):
         """Predict logarithms of class probabilities.
@@ -70,7 +71,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         return self.classes_[proba.argmax(axis=1)]
 
     def decision_function(self, X):
-        """Mean of the members' log-probabilities.
+        """Scores of the classes, the highest for the one that is predicted.
 
         Parameters
         ----------
@@ -80,13 +81,19 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         Returns
         -------
         scores : ndarray of shape (N, C), or (N,) for two classes
-            Equal to the mean logits up to one constant per sample, which changes no
-            prediction; for two classes the difference, positive for ``classes_[1]``.
+            Where the mean logit decides, which soups and the best member do as well,
+            the mean of the members' log-probabilities: the mean logits up to one
+            constant per sample. By any other aggregation the logarithm of
+            ``predict_proba``. For two classes the difference, positive for
+            ``classes_[1]``.
         """
-        X = self._check_predict(X)
-        logits = member_logits(self.predictors_, X)
-        mean = log_softmax(logits.astype(np.float64), axis=-1).mean(axis=0)  # (N, C)
-        return mean[:, 1] - mean[:, 0] if mean.shape[1] == 2 else mean
+        check_is_fitted(self)
+        if type(self.aggregation_).combine is MeanLogitAggregation.combine:
+            logits = self._logits(X).astype(np.float64)
+            scores = log_softmax(logits, axis=-1).mean(axis=0)
+        else:
+            scores = self.predict_log_proba(X)  # (N, C)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def member_predict_proba(self, X):
         """Predict class probabilities by each member.
@@ -115,11 +122,16 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         -------
         logits : ndarray of shape (M, N, C)
         """
-        X = self._check_predict(X)
-        return member_logits(self.estimators_, X)
+        with own_torch_modes():
+            X = self._check_predict(X)
+            return member_logits(self.estimators_, X)
 
     def staged_predict_proba(self, X):
         """Predict class probabilities by the first member, the first two, and so on.
+
+        The last stage is ``predict_proba``. A rule on weights or a choice of a member
+        is applied anew to the members of each stage, as far as it needs no data for
+        that; "greedy_soup", and "uniform_soup" of networks with BatchNorm, are refused.
 
         Parameters
         ----------
@@ -130,9 +142,31 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         ------
         proba : ndarray of shape (N, C)
         """
-        logits = self.member_decision_function(X)
-        for n_members in range(1, len(logits) + 1):
-            yield self._aggregate(logits[:n_members])
+        check_is_fitted(self)
+        nets, predictors = self._member_nets(), self.predictors_
+        if list(map(id, predictors)) == list(map(id, nets)):  # a rule on predictions
+            whole = self._logits(X)
+            stages = (whole[:n] for n in range(1, len(nets) + 1))
+        else:
+            stages = self._staged_logits(X, nets)
+        for logits in stages:
+            yield self._aggregate(logits)
+
+    def _staged_logits(self, X, nets):
+        with own_torch_modes():
+            X = self._check_predict(X)
+        for n_members in range(1, len(nets)):
+            with own_torch_modes():  # not around the yield: it is the user's turn there
+                stage = self.aggregation_.stage(nets[:n_members])
+                logits = member_logits(stage, X)
+            yield logits
+        with own_torch_modes():
+            logits = member_logits(self.predictors_, X)
+        yield logits
+
+    def _member_nets(self):
+        """What was trained for each member."""
+        return getattr(self, "heads_", self.estimators_)
 
     def score(self, X, y=None, sample_weight=None):
         """Accuracy on the given data.
@@ -236,8 +270,14 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         """Scikit-learn's diagram, with the fitted state below: what notebooks show."""
         return estimator_html_repr(self) + fitted_summary_html(self)
 
+    def _logits(self, X):
+        """Logits of the nets that predict."""
+        with own_torch_modes():
+            X = self._check_predict(X)
+            return member_logits(self.predictors_, X)
+
     def _aggregate(self, logits):
-        proba = self.aggregation_.combine(logits.astype(np.float64))
+        proba = self.aggregation_(logits.astype(np.float64))
         return proba / proba.sum(axis=1, keepdims=True)
 
     def _check_predict(self, X):

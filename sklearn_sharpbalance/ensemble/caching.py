@@ -6,13 +6,14 @@ by their values.
 """
 
 import inspect
-import marshal
 import types
 from collections.abc import Callable
 
 import torch
 from joblib.hashing import NumpyHasher
 from sklearn.utils.validation import check_memory
+
+from sklearn_sharpbalance.ensemble.code_names import closed_over, code_name
 
 __all__ = ["cached", "stable_hash"]
 
@@ -60,7 +61,7 @@ def stable_hash(value) -> str:
 
 
 class _TensorHasher(NumpyHasher):
-    """joblib's hasher, which cannot hash tensors and functions without a name."""
+    """joblib's hasher, which cannot hash tensors and knows code by its name only."""
 
     def save(self, obj):
         """Pickle what stands for the object."""
@@ -68,8 +69,6 @@ class _TensorHasher(NumpyHasher):
             flat = obj.detach().cpu().contiguous().reshape(-1)
             values = flat.view(torch.uint8).numpy()
             obj = ("tensor", str(obj.dtype), tuple(obj.shape), values)
-        elif isinstance(obj, types.FunctionType) and "<" in obj.__qualname__:
-            cells = [cell.cell_contents for cell in obj.__closure__ or ()]
-            code = marshal.dumps(obj.__code__)
-            obj = ("function", code, cells, obj.__defaults__, obj.__kwdefaults__)
+        elif isinstance(obj, type | types.FunctionType):
+            obj = ("code", code_name(obj), closed_over(obj))
         super().save(obj)

@@ -48,7 +48,10 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     engine_ : EngineChoice
         Name of the engine and why it was chosen.
     n_iter_ : int
-        Epochs that were run.
+        Epochs that were run, by the member that ran the longest.
+    n_passes_ : float
+        Passes over the training samples that were run, all members together, as
+        :func:`~sklearn_sharpbalance.evaluation.gradient_passes` counts.
 
     References
     ----------

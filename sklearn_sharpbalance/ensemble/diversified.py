@@ -26,6 +26,7 @@ from sklearn_sharpbalance.ensemble.trunk import with_trunk
 from sklearn_sharpbalance.members import initial_state, restore
 from sklearn_sharpbalance.members.check import check_module
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 
 __all__ = ["DiversifiedEnsembleClassifier"]
 
@@ -83,7 +84,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     class_weight : dict, "balanced" or None, default=None
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
-    device, precision, checkpoint_dir, on_checkpoint_error, random_state, verbose
+    device : str, default="auto"
+        "auto" takes CUDA where there is one. All members share one device.
+    precision, checkpoint_dir, on_checkpoint_error, random_state, verbose
         As in :class:`SharpBalanceEnsembleClassifier`.
     checkpoint_every : int or None, default=None
         Write a checkpoint after every so many epochs; None writes one before the first
@@ -242,7 +245,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         -------
         self : estimator instance
         """
-        with FittedState(self) as fitted:
+        with FittedState(self) as fitted, own_torch_modes():
             self._validate_params()
             # Settings that all ensembles share a helper for, and nobody uses here.
             unused = SharpBalanceEnsembleClassifier(warmup_epochs=0, rho=0.0)
@@ -316,7 +319,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         -------
         logits : ndarray of shape (M, N, C)
         """
-        return member_logits(self.heads_, self._check_predict(X))
+        with own_torch_modes():
+            X = self._check_predict(X)
+            return member_logits(self.heads_, X)
 
     def _check_predict(self, X):
         """Validated samples as the heads see them: the trunk runs once for all."""

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from sklearn_sharpbalance.ensemble.predicting import member_logits
+from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members import restore
 
 __all__ = ["EarlyStopping", "check_early_stopping"]
 
@@ -22,11 +23,12 @@ class EarlyStopping:
     ----------
     aggregation : Aggregation
     patience : int
-        Epochs without progress after which training stops.
+        Epochs without a rise of the accuracy after which training stops.
     scores : list of float
         Accuracy of the ensemble after every epoch.
     best : EnsembleState
-        The state to go back to. Equal accuracy is decided by the likelihood.
+        The state to go back to. Among epochs of equal accuracy it is the one of the
+        highest likelihood, which does not prolong the training.
     best_score : tuple of float
         Accuracy and mean log-likelihood of the best state.
     """
@@ -46,19 +48,24 @@ class EarlyStopping:
         return cls(aggregation, patience)
 
     def update(self, trainer, state) -> bool:
-        """Score the ensemble; True when training should stop."""
-        nets = [restore(trainer.net, member) for member in state.members]
-        valid = trainer.data.valid
-        proba = self.aggregation.combine(
-            member_logits(nets, valid.X).astype(np.float64)
-        )
+        """Score the ensemble; True when training should stop.
+
+        The ensemble is what ``fit`` would leave behind if it stopped here: averaged
+        weights where there are some, a soup where predictions come from one.
+        """
+        data, valid = trainer.data, trainer.data.valid
+        nets = [final_net(trainer.net, member, data) for member in state.members]
+        rule = clone(self.aggregation)  # what it learns now is not the end
+        logits = member_logits(rule.prepare(nets, data), valid.X)
+        proba = rule(logits.astype(np.float64))
         accuracy = float(np.mean(proba.argmax(axis=1) == valid.y))
         likely = np.maximum(proba[np.arange(len(valid)), valid.y], 1e-30)
         score = (accuracy, float(np.mean(np.log(likely))))
         self.scores.append(accuracy)
         if score > self.best_score:
             self.best_score, self.best = score, state
-        return state.epoch - self.best.epoch >= self.patience
+        rise = int(np.argmax(self.scores))  # the first of equals
+        return len(self.scores) - 1 - rise >= self.patience
 
 
 def check_early_stopping(early_stopping, data):

@@ -2,9 +2,7 @@
 
 import copy
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from sklearn.utils.validation import check_is_fitted
@@ -20,6 +18,7 @@ from sklearn_sharpbalance.ensemble.aggregation import (
     TemperatureAggregation,
     UniformSoupAggregation,
 )
+from sklearn_sharpbalance.ensemble.archive import atomic_file
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["AggregatedModule", "as_module", "export_onnx", "export_torch"]
@@ -170,7 +169,8 @@ def export_torch(estimator, path, *, dtype=None) -> None:
     """
     program = _program(estimator, dtype)
     extra = {"classes.json": _classes(estimator)}
-    _replace(path, lambda p: torch.export.save(program, p, extra_files=extra))
+    with atomic_file(path) as file:
+        torch.export.save(program, file, extra_files=extra)
 
 
 def export_onnx(estimator, path, *, dtype=None) -> None:
@@ -212,21 +212,11 @@ def export_onnx(estimator, path, *, dtype=None) -> None:
     if weights > LARGEST_ONNX:
         model.save(path, external_data=True)
     else:
-        _replace(path, lambda p: model.save(p, external_data=False))
+        with atomic_file(path) as file:
+            file.write(model.model_proto.SerializeToString())
 
 
 def _classes(estimator):
     classes = estimator.classes_
     plain = classes.dtype.kind in "biufUO"
     return json.dumps(classes.tolist() if plain else classes.astype(str).tolist())
-
-
-def _replace(path, write):
-    """Write beside ``path`` and rename, so that no half file is left behind."""
-    path = Path(path)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        write(str(temporary))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -12,13 +12,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
+from sklearn_sharpbalance.ensemble.code_names import closed_over, code_name
 from sklearn_sharpbalance.members.data import n_rows
 
 __all__ = ["data_fingerprint", "describe", "describe_samples", "differences"]
 
 DEEPEST = 8
+HELD = (
+    "tensors",
+    "data",
+    "samples",
+)  # where Datasets of torch and torchvision have them
 SHOWN = 60  # characters of one value in a message
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -26,8 +32,8 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 def describe(value: Any, depth: int = 0) -> str:
     """Text that is equal for equal values, whatever the process.
 
-    Classes and functions go by their names, functions without a name of their own by
-    their code; arrays, tensors and modules by a digest; estimators, callbacks and
+    Classes and functions go by their names, and by their code if it is not installed;
+    arrays, tensors and modules by a digest; estimators, callbacks and
     other objects by their class and what they hold.
 
     Examples
@@ -48,7 +54,7 @@ def describe(value: Any, depth: int = 0) -> str:
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {tuple(value.shape)} {_digest(_bytes(value))}"
     if isinstance(value, type | torch.dtype | torch.device):
-        return _name(value) if isinstance(value, type) else str(value)
+        return code_name(value) if isinstance(value, type) else str(value)
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         return _container(value, depth)
     if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
@@ -75,18 +81,12 @@ def _function(value, depth):
         return f"partial({', '.join(describe(part, depth + 1) for part in parts)})"
     if isinstance(value, types.MethodType):
         return f"{describe(value.__self__, depth + 1)}.{value.__func__.__name__}"
-    name = _name(value)
-    if "<" not in value.__qualname__:
-        return name
-    cells = [cell.cell_contents for cell in value.__closure__ or ()]
-    code = _digest(value.__code__.co_code, repr(value.__code__.co_names).encode())
-    inside = [describe(v, depth + 1) for v in (*cells, value.__defaults__)]
-    constants = [c for c in value.__code__.co_consts if not hasattr(c, "co_code")]
-    return f"{name}[{code}]({', '.join([*inside, describe(constants)])})"
+    around = [describe(content, depth + 1) for content in closed_over(value)]
+    return code_name(value) + (f"({', '.join(around)})" if around else "")
 
 
 def _object(value, depth):
-    name = _name(type(value))
+    name = code_name(type(value))
     if isinstance(value, torch.nn.Module):
         return f"{name}[{_module_digest(value)}]"
     if hasattr(value, "rvs") and hasattr(value, "dist"):  # of scipy, frozen
@@ -120,10 +120,6 @@ def _bytes(tensor):
     return flat.view(torch.uint8).numpy().data
 
 
-def _name(value):
-    return f"{value.__module__}.{value.__qualname__}"
-
-
 def _array(array):
     if array.dtype.kind == "O":
         return f"object {array.shape} {_digest(repr(array.tolist()).encode())}"
@@ -143,7 +139,7 @@ def data_fingerprint(data, classes) -> dict[str, str]:
     """Descriptions of validated data.
 
     Items of a Dataset are not read, since they may come augmented: its class, its
-    length and its labels stand for it.
+    length, its labels and the arrays or files it names stand for it.
 
     Parameters
     ----------
@@ -160,10 +156,16 @@ def data_fingerprint(data, classes) -> dict[str, str]:
 
 
 def describe_samples(X) -> str:
-    """Text for samples: their digest, or class and length of a Dataset."""
-    if isinstance(X, Dataset):
-        return f"{_name(type(X))} of {n_rows(X)} items"
-    return describe(X)
+    """Text for samples: their digest; of a Dataset, what it publishes of them."""
+    if not isinstance(X, Dataset):
+        return describe(X)
+    own = getattr(X, "__dict__", {})
+    held = [f"{name} {describe(own[name])}" for name in HELD if name in own]
+    if isinstance(X, Subset):
+        held = [describe_samples(X.dataset), describe(np.asarray(X.indices))]
+    elif isinstance(X, ConcatDataset):
+        held = [describe_samples(part) for part in X.datasets]
+    return ", ".join([f"{n_rows(X)} items of {code_name(type(X))}", *held])
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

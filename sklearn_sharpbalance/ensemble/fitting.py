@@ -10,6 +10,7 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
 from torch.utils.data import Dataset, Subset
 
+from sklearn_sharpbalance.engine.refusals import check_overrides
 from sklearn_sharpbalance.ensemble.inputs import (
     check_weights,
     check_X,
@@ -22,15 +23,20 @@ from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
 from sklearn_sharpbalance.members.augment import PictureTransform, resolve_transform
 from sklearn_sharpbalance.members.averaging import resolve_averaging
 from sklearn_sharpbalance.members.data import take_rows
+from sklearn_sharpbalance.members.net import _DEFAULTS
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
+from sklearn_sharpbalance.members.state import MemberState, restore, unfitted
 from sklearn_sharpbalance.optim import OPTIMIZERS, SharpnessAwareOptimizer
 
 __all__ = [
     "Seeds",
     "build_net",
+    "check_partial_fit",
     "draw_seeds",
     "hold_out",
     "make_settings",
+    "renewed_member",
+    "renewed_net",
     "resolve_device",
     "resolve_devices",
     "training_data",
@@ -65,6 +71,52 @@ def training_data(
     classes, codes = check_y(X, y, classes)
     weight = check_weights(X, classes[codes], sample_weight, class_weight)
     return TrainingData(X, codes, weight), fmt, classes
+
+
+def check_partial_fit(params, classes=None, known=None):
+    """Refuse what single epochs cannot do, and a change of mind about the classes.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the ensemble.
+    classes : array-like of shape (C,) or None
+        Those that the call names.
+    known : ndarray of shape (C,) or None
+        Those of the calls before; None in the first call.
+    """
+    _refuse(
+        params,
+        {"weight_averaging": None, "prune": None},
+        "which begins at a share of all epochs: how many calls will come is not known",
+    )
+    _refuse(
+        params,
+        {"early_stopping": False, "checkpoint_dir": None},
+        "which follows a whole fit: here it is the caller who ends the training, and "
+        "saves the ensemble in between",
+    )
+    if classes is None or known is None:
+        return
+    named = np.unique(classes)
+    if not np.array_equal(named, known):
+        raise InvalidInputError(
+            f"classes={named[:10].tolist()} is not the same as in the call before, "
+            f"where it was {known[:10].tolist()}. Leave `classes` out to go on with "
+            "those, or begin anew with fit."
+        )
+
+
+def _refuse(params, neutral, reason):
+    given = [name for name in neutral if params[name]]
+    if not given:
+        return
+    values = " and ".join(f"{name}={params[name]!r}" for name in given)
+    remedy = " and ".join(f"{name} to {neutral[name]}" for name in given)
+    raise InvalidInputError(
+        f"partial_fit does not go together with {values}, {reason}. Use fit, or set "
+        f"{remedy}."
+    )
 
 
 def hold_out(data, fraction, seed):
@@ -132,7 +184,7 @@ def resolve_precision(precision, device, fmt):
     )
 
 
-def build_net(params, nested, fmt, X, n_classes):
+def build_net(params, nested, fmt, X, n_classes, weight=None):
     """The net that every member is a copy of.
 
     Parameters
@@ -145,10 +197,13 @@ def build_net(params, nested, fmt, X, n_classes):
     X : ndarray, dict or Dataset
         For the statistics of the input.
     n_classes : int
+    weight : ndarray of shape (N,) or None, default=None
+        Sample weights, for the statistics as well.
     """
     net = as_skorch_net(
         params["estimator"], fmt.shape, n_classes, nested, params["optimizer"]
     )
+    check_overrides(net)
     schedule = params["lr_schedule"]
     callbacks = list(params["callbacks"] or [])
     if isinstance(schedule, LRScheduler):
@@ -156,7 +211,7 @@ def build_net(params, nested, fmt, X, n_classes):
     return member_net(
         net,
         n_classes,
-        statistics=input_statistics(X, fmt) if params["standardize"] else None,
+        statistics=input_statistics(X, fmt, weight) if params["standardize"] else None,
         sam=resolve_sam(params["sam"]),
         device=resolve_devices(params["device"])[0],
         settings={
@@ -164,6 +219,39 @@ def build_net(params, nested, fmt, X, n_classes):
         },
         callbacks=callbacks,
     )
+
+
+def renewed_net(net, params, nested):
+    """The members' net with the learning rate and batch size that hold now.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        That of the calls before; not changed.
+    params, nested : dict
+        As in :func:`build_net`.
+    """
+    own = params["estimator"]
+    own = own if isinstance(own, NeuralNetClassifier) else None
+    settings = {}
+    for name in ("lr", "batch_size"):
+        given = nested.get(name, getattr(own, name, _DEFAULTS[name]))
+        settings[name] = given if params[name] is None else params[name]
+    if all(getattr(net, name) == value for name, value in settings.items()):
+        return net
+    return unfitted(net).set_params(**settings)
+
+
+def renewed_member(net, member: MemberState) -> MemberState:
+    """A member with the net's learning rate, and the momentum that it had."""
+    fresh = restore(net, replace(member, optimizer=None)).optimizer_.param_groups
+    state = member.optimizer
+    assert state is not None  # of a member that has trained
+    groups = [
+        {**group, "lr": new["lr"], "initial_lr": new["lr"]}
+        for group, new in zip(state["param_groups"], fresh)
+    ]
+    return replace(member, optimizer={**state, "param_groups": groups})
 
 
 def resolve_sam(sam):

@@ -16,12 +16,18 @@ from sklearn.utils.validation import (
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance._validation import check_sample_weight
+from sklearn_sharpbalance.autodiff.rows import dataset_labels, to_array
+from sklearn_sharpbalance.ensemble.moments import (
+    moments,
+    spread_or_one,
+    warn_of_rounding,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.data import n_rows
 
 __all__ = ["InputFormat", "check_X", "check_weights", "check_y", "input_statistics"]
 
 PICTURE_CHANNELS = (1, 3, 4)
-BLOCK_NUMBERS = 2**20  # that are worked on in float64 at once
 STATISTICS_ITEMS = 4096  # of a Dataset, evenly spaced: a full pass may take minutes
 
 
@@ -52,7 +58,7 @@ class InputFormat:
     def to_module(self, X):
         """Batch of the user's layout in the module's layout."""
         if self.kind == "pictures" and self.given_shape != self.shape:
-            grey = len(self.given_shape) == 2  # without a channel axis
+            grey = len(self.given_shape or ()) == 2  # without a channel axis
             X = X[:, None] if grey else np.moveaxis(X, -1, 1)
         return _usual_strides(X)
 
@@ -71,7 +77,8 @@ def check_X(estimator, X, *, reset):
         Gets ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
     X : array-like, DataFrame, tensor, dict of arrays, or Dataset
     reset : bool
-        True in ``fit``; False checks against what was fitted.
+        True in ``fit``; False checks against what was fitted, and takes a Dataset
+        without labels.
 
     Returns
     -------
@@ -79,10 +86,10 @@ def check_X(estimator, X, *, reset):
     input_format : InputFormat
     """
     if isinstance(X, Dataset):
-        return _check_dataset(X)
+        return _check_dataset(X, labelled=reset)
     if isinstance(X, Mapping) and not issparse(X):  # some sparse matrices are both
         return _check_dict(X)
-    X = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else X
+    given = X = to_array(X) if torch.is_tensor(X) else X
     has_axes = getattr(X, "ndim", 2) > 2
     keeps_bytes = has_axes and getattr(X, "dtype", None) == np.uint8
     options = {
@@ -96,6 +103,8 @@ def check_X(estimator, X, *, reset):
     else:
         X = validate_data(estimator, X, reset=reset, **options)
     fmt = _array_format(X)
+    if reset and fmt.kind != "pictures":
+        warn_of_rounding(given, getattr(estimator, "feature_names_in_", None))
     return fmt.to_module(X), fmt
 
 
@@ -127,20 +136,21 @@ def _array_format(X):
     return InputFormat("array", shape, shape)
 
 
-def _check_dataset(dataset):
+def _check_dataset(dataset, labelled):
     if not hasattr(dataset, "__len__") or len(dataset) == 0:
         raise InvalidInputError(
             "A Dataset must have a length and at least one item; got "
             f"{type(dataset).__name__} of length {getattr(dataset, '__len__', None)}."
         )
     item = dataset[0]
-    if not isinstance(item, tuple | list) or len(item) < 2:
+    is_pair = isinstance(item, tuple | list)
+    if labelled and not (is_pair and len(item) > 1):
         raise InvalidInputError(
             "Each item of a Dataset must be a pair (x, label); "
             f"{type(dataset).__name__}[0] is a {type(item).__name__}. A dataset "
             "without labels cannot be fitted."
         )
-    x = item[0]
+    x = item[0] if is_pair and item else item
     if not isinstance(x, torch.Tensor | np.ndarray):
         raise InvalidInputError(
             f"The inputs of a Dataset must be tensors or arrays, got "
@@ -156,7 +166,7 @@ def _check_dict(X):
         raise InvalidInputError("X is an empty dictionary. Pass one array per input.")
     arrays = {}
     for key, value in X.items():
-        value = value.detach().cpu().numpy() if torch.is_tensor(value) else value
+        value = to_array(value) if torch.is_tensor(value) else value
         array = check_array(
             value, order="C", allow_nd=True, ensure_2d=False, input_name=key
         )
@@ -185,14 +195,14 @@ def check_y(X, y, classes=None):
     if isinstance(X, Dataset):
         if y is None:
             y = dataset_labels(X)
-        n_samples = len(X)
+        n_samples = n_rows(X)
     else:
         n_samples = len(next(iter(X.values()))) if isinstance(X, dict) else len(X)
     if y is None:
         raise InvalidInputError(
             "requires y to be passed, but the target y is None. Pass the labels."
         )
-    y = column_or_1d(np.asarray(y) if torch.is_tensor(y) else y, warn=True)
+    y = column_or_1d(to_array(y) if torch.is_tensor(y) else y, warn=True)
     if len(y) != n_samples:
         raise InvalidInputError(
             "Found input variables with inconsistent numbers of samples: X has "
@@ -225,32 +235,6 @@ def check_y(X, y, classes=None):
     return classes, codes.astype(np.int64)
 
 
-def dataset_labels(dataset):
-    """Labels of a Dataset: from what it publishes, else by reading every item."""
-    for name in ("targets", "labels"):
-        labels = getattr(dataset, name, None)
-        if labels is not None and len(labels) == len(dataset):
-            return np.asarray(labels)
-    tensors = getattr(dataset, "tensors", None)
-    if tensors is not None and len(tensors) > 1:
-        return tensors[1].cpu().numpy()
-    parent, indices = (
-        getattr(dataset, "dataset", None),
-        getattr(dataset, "indices", None),
-    )
-    if parent is not None and indices is not None:
-        return dataset_labels(parent)[np.asarray(indices)]
-    labels = [np.asarray(dataset[i][1]) for i in range(len(dataset))]
-    shapes = {label.shape for label in labels} - {(), (1,)}
-    if shapes:
-        raise InvalidInputError(
-            "Each label of a Dataset must be one class, but "
-            f"{type(dataset).__name__} has labels of shape {shapes.pop()}. Give it a "
-            "target_transform, or pass the classes as y."
-        )
-    return np.asarray([label.item() for label in labels])
-
-
 def check_weights(X, y, sample_weight, class_weight):
     """Weight of each sample with mean one, or None if all weigh the same.
 
@@ -274,24 +258,32 @@ def check_weights(X, y, sample_weight, class_weight):
     return (weight / weight.mean()).astype(np.float32)
 
 
-def input_statistics(X, fmt):
+def input_statistics(X, fmt, weight=None):
     """Mean and scale of each feature or channel as tensors; None for dictionaries.
 
     A constant feature keeps scale one.
+
+    Parameters
+    ----------
+    X : ndarray, dict or Dataset
+        Validated samples.
+    fmt : InputFormat
+    weight : ndarray of shape (N,) or None, default=None
+        Weights of the samples, which count as if they were repeated.
     """
     if fmt.kind == "dict":
         return None
     if fmt.kind == "dataset":
-        step = max(1, len(X) // STATISTICS_ITEMS)
-        X = _stack([np.asarray(X[i][0]) for i in range(0, len(X), step)])
-    is_picture = X.ndim == 4
-    axes = (0, 2, 3) if is_picture else (0,)
-    mean, scale = _moments(X, axes)
-    scale[scale < 1e-8 * np.maximum(1.0, np.abs(mean))] = 1.0
-    shape = (-1, 1, 1) if is_picture else mean.shape
+        rows = range(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
+        weight = None if weight is None else np.asarray(weight)[rows]
+        X = _stack([to_array(X[i][0]) for i in rows])
+        if X.ndim < 4:
+            warn_of_rounding(X)
+    mean, scale = moments(X, weight)
+    shape = (-1, 1, 1) if X.ndim == 4 else mean.shape
     return tuple(
         torch.tensor(value.reshape(shape), dtype=torch.float32)
-        for value in (mean, scale)
+        for value in (mean, spread_or_one(mean, scale))
     )
 
 
@@ -303,33 +295,3 @@ def _stack(items):
             "Give it a transform such as torchvision.transforms.v2.Resize."
         )
     return np.stack(items)
-
-
-def _blocks(X):
-    """Parts of X of a bounded size: some samples, or some lines of a huge picture."""
-    rows = max(1, BLOCK_NUMBERS // max(1, X[0].size))
-    lines = X.shape[2] if X.ndim == 4 else 1
-    lines = min(lines, max(1, lines * BLOCK_NUMBERS // max(1, rows * X[0].size)))
-    for start in range(0, len(X), rows):
-        part = X[start : start + rows]
-        if X.ndim == 4:
-            yield from (part[:, :, i : i + lines] for i in range(0, X.shape[2], lines))
-        else:
-            yield part
-
-
-def _moments(X, axes):
-    """Mean and standard deviation in float64 without a float64 copy of X."""
-    n, first, second = 0, 0.0, 0.0
-    # Taken off, against cancelling.
-    center = X[:1].mean(axis=axes, keepdims=True, dtype=np.float64)
-    for part in _blocks(X):
-        block = part.astype(np.float64) - center
-        n += block.size // np.prod(
-            [s for i, s in enumerate(block.shape) if i not in axes]
-        )
-        first = first + block.sum(axis=axes)
-        second = second + np.square(block).sum(axis=axes)
-    mean = first / n
-    variance = np.maximum(second / n - mean**2, 0.0)
-    return mean + center.reshape(mean.shape), np.sqrt(variance)

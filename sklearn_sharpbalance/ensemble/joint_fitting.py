@@ -88,7 +88,7 @@ def prepare_joint(
     saved = _checkpoints(estimator, data, unlabeled, classes, seeds)
     seeds = seeds if saved is None else saved.seeds
     data = hold_out(data, params["validation_fraction"], seeds.split)
-    device = resolve_devices(params["device"])[0]
+    device = _one_device(params["device"])
     precision = resolve_precision(params["precision"], device, fmt)
     trunk = as_trunk(params["shared_trunk"], seeds.selection, device, precision)
     read, seen_format = data, fmt
@@ -97,7 +97,7 @@ def prepare_joint(
         shape = data.X.shape[1:]
         seen_format = InputFormat("array", shape, shape)
     params = params | recipe(params, nested)
-    net = build_net(params, nested, seen_format, data.X, len(classes))
+    net = build_net(params, nested, seen_format, data.X, len(classes), data.weight)
     settings = make_settings(params, net, fmt, params["n_estimators"])
     if trunk is not None and settings.transform is None:
         # Nothing changes from epoch to epoch: the trunk has done its work.
@@ -108,6 +108,17 @@ def prepare_joint(
     return JointJob(
         params, net, data, read, unlabeled, trunk, settings, seeds, fmt, classes, saved
     )
+
+
+def _one_device(device) -> str:
+    """The device that all members share, since they train in one graph."""
+    devices = resolve_devices(device)
+    if len(devices) > 1:
+        raise InvalidInputError(
+            f"Joint training runs on one device, but got device={device!r}. Name one "
+            "of them."
+        )
+    return devices[0]
 
 
 def _checkpoints(estimator, data, unlabeled, classes, seeds):

@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import contextmanager
+from typing import Any
 
 try:  # new in scikit-learn 1.9 and still experimental there
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -44,8 +45,9 @@ class FitMonitor:
         if hasattr(estimator, "_init_callback_context"):
             self._root = estimator._init_callback_context(max_subtasks=n_segments)
             self._root.call_on_fit_task_begin(estimator=estimator)
-        self._bar, self._tasks = None, []
-        self._members: dict[int, object] = {}
+        self._bar: Any = None
+        self._tasks: list[Any] = []
+        self._members: dict[int, Any] = {}
         self._offer: dict[str, object] = {}
         self.stop = False
 
@@ -68,7 +70,8 @@ class FitMonitor:
     @contextmanager
     def segment(self, segment):
         """Follow one segment; yields the function that engines call every epoch."""
-        context, self._members = None, {}
+        context = None
+        self._members = {}
         if self._root is not None:
             context = self._root.subcontext(
                 task_name=segment.name,

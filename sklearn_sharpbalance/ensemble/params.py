@@ -1,5 +1,7 @@
 """Parameters with a double underscore that reach inside parts given by name."""
 
+from typing import Any
+
 from sklearn.base import BaseEstimator
 
 __all__ = ["NestedParamsMixin"]
@@ -64,7 +66,8 @@ class NestedParamsMixin(BaseEstimator):
         -------
         self : estimator instance
         """
-        direct, kept = {}, {}
+        direct: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         for name, value in params.items():
             part, separator, _ = name.partition("__")
             is_kept = part in self._nested_parts and not hasattr(

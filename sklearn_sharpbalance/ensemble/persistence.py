@@ -25,6 +25,7 @@ from sklearn_sharpbalance.exceptions import (
     SharpBalanceError,
 )
 from sklearn_sharpbalance.members.state import to_cpu
+from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 
 __all__ = ["load", "save"]
 
@@ -111,7 +112,8 @@ def load(path, **params):
     """
     tree = read_archive(path, "model", SPECIAL_TAGS)
     try:
-        return rebuild(tree, params)
+        with own_torch_modes():
+            return rebuild(tree, params)
     except SharpBalanceError as error:
         raise type(error)(f"{path}: {error}") from error.__cause__
     except Exception as error:  # whatever a crafted file makes of the constructors

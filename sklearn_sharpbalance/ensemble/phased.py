@@ -23,9 +23,12 @@ from sklearn_sharpbalance.ensemble.early_stopping import (
 from sklearn_sharpbalance.ensemble.fingerprint import data_fingerprint, describe
 from sklearn_sharpbalance.ensemble.fitting import (
     build_net,
+    check_partial_fit,
     draw_seeds,
     hold_out,
     make_settings,
+    renewed_member,
+    renewed_net,
     resolve_devices,
     training_data,
 )
@@ -53,6 +56,7 @@ from sklearn_sharpbalance.members.check import check_module
 from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
 from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.members.state import capture
+from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
 
@@ -96,7 +100,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         -------
         self : estimator instance
         """
-        with FittedState(self) as fitted:
+        with FittedState(self) as fitted, own_torch_modes():
             job = self._prepare(X, y, sample_weight, checkpoints=True)
             self._train(job, X, y, fitted)
         return self
@@ -107,8 +111,11 @@ class PhasedEnsemble(BaseDeepEnsemble):
 
         The first ``warmup_epochs`` calls warm up; each later one scores the given
         samples, selects, and trains on them. Members keep weights, momentum and the
-        statistics of the input from the first call; the learning rate does not
-        anneal, since the number of calls to come is not known.
+        statistics of the input from the first call. The learning rate does not
+        anneal, since the number of calls to come is not known; ``lr`` and
+        ``batch_size`` may be set anew before each call. ``weight_averaging`` and
+        ``prune`` count on that number and are refused, as are ``early_stopping`` and
+        ``checkpoint_dir``, which follow a whole fit.
 
         Parameters
         ----------
@@ -116,16 +123,20 @@ class PhasedEnsemble(BaseDeepEnsemble):
         y : array-like of shape (N,), default=None
         classes : array-like of shape (C,), default=None
             All classes there will be; needed in the first call if ``y`` lacks some.
+            Later calls may leave it out or name the same classes again.
         sample_weight : array-like of shape (N,), default=None
 
         Returns
         -------
         self : estimator instance
         """
-        with FittedState(self):
+        with FittedState(self), own_torch_modes():
             first = not hasattr(self, "estimators_")
+            self._validate_params()
+            known = None if first else self.classes_
+            check_partial_fit(self._full_params(), classes, known)
             job = self._prepare(X, y, sample_weight, classes=classes, go_on=not first)
-            members = self._first_members(job) if first else self._fitted_members()
+            members = self._first_members(job) if first else self._go_on(job)
             self._train_one_epoch(job, members)
         return self
 
@@ -150,7 +161,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
         seeds = seeds if saved is None else saved.seeds
         data = hold_out(data, params["validation_fraction"], seeds.split)
         check_early_stopping(params["early_stopping"], data)
-        net = self.net_ if go_on else self._net(params, fmt, data, classes, seeds)
+        if go_on:
+            net = renewed_net(self.net_, params, self._nested("estimator"))
+        else:
+            net = self._net(params, fmt, data, classes, seeds)
         aggregation = self._aggregation(params)
         aggregation.check(data)
         aggregation.check_settings(net)
@@ -171,16 +185,16 @@ class PhasedEnsemble(BaseDeepEnsemble):
             selector=self._selector(params),
             engine=engine,
             selection_seed=seeds.selection,
-            n_jobs=params["n_jobs"],
             any_device=params["device"] == "auto",
             memory=params["memory"],
+            watched=has_callbacks(self),
         )
         return FitJob(params, trainer, aggregation, seeds, fmt, classes, choice, saved)
 
     def _net(self, params, fmt, data, classes, seeds):
         """The net that every member is a copy of, with what members have apart."""
         nested = self._nested("estimator")
-        net = build_net(params, nested, fmt, data.X, len(classes))
+        net = build_net(params, nested, fmt, data.X, len(classes), data.weight)
         settings = member_settings(params["member_params"], net, seeds.members)
         return net if settings is None else give_settings(net, settings)
 
@@ -236,6 +250,13 @@ class PhasedEnsemble(BaseDeepEnsemble):
             for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
         ]
 
+    def _go_on(self, job):
+        """Members as they were left, at the learning rate that holds now."""
+        members, net = self._fitted_members(), job.trainer.net
+        if net.lr == self.net_.lr:
+            return members  # and at what a scheduler has made of it
+        return [renewed_member(net, member) for member in members]
+
     def _train(self, job, X, y, fitted):
         """Run the whole plan, or what is left of it, and keep its result."""
         trainer, checkpoints = job.trainer, job.checkpoints
@@ -265,7 +286,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
         if stopping:
             self.validation_scores_ = np.asarray(stopping.scores)
         self._keep(job, (stopping and stopping.best) or state)
-        self.n_iter_ = state.epoch
+        # Not the end of the stretch: callbacks may have ended every member before it.
+        self.n_iter_ = max(len(member.history) for member in state.members)
+        self.n_passes_ = state.passes
 
     def _segments(self, job, stopping, epoch):
         """The plan from ``epoch`` on."""
@@ -290,10 +313,12 @@ class PhasedEnsemble(BaseDeepEnsemble):
         name = "balanced" if balanced else "warmup"
         segment = Segment(name, epoch, epoch + 1, select=balanced)
         trainer.settings = replace(trainer.settings, lr_schedule=constant)
-        state = trainer.run(EnsembleState(members, epoch=epoch), segment)
+        passes = getattr(self, "n_passes_", 0.0)
+        state = EnsembleState(members, epoch=epoch, passes=passes)
+        state = trainer.run(state, segment)
         trainer.engine.release()
         self._keep(job, state)
-        self.n_iter_ = epoch + 1
+        self.n_iter_, self.n_passes_ = epoch + 1, state.passes
 
     def _keep(self, job, state):
         """Set what ``fit`` leaves behind."""
@@ -302,8 +327,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.input_format_ = job.input_format
         self.net_ = trainer.net
         self.member_seeds_ = [member.seed for member in state.members]
-        apart = own_settings(trainer.net) or [{}] * len(state.members)
-        self.member_params_ = [dict(settings) for settings in apart]
+        apart = own_settings(trainer.net)
+        self.member_params_ = [dict(settings) for settings in apart] or [
+            {} for _ in state.members
+        ]
         self.estimators_ = [
             final_net(trainer.net, member, trainer.data) for member in state.members
         ]

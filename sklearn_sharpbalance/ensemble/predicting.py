@@ -8,6 +8,7 @@ from sklearn_sharpbalance.autodiff import in_chunks
 from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
 from sklearn_sharpbalance.members import DeviceData, TrainingData
 from sklearn_sharpbalance.members.data import n_rows, rows_at_once
+from sklearn_sharpbalance.members.outputs import as_logits
 
 __all__ = ["member_logits", "net_logits"]
 
@@ -24,7 +25,7 @@ def member_logits(nets, X):
     Parameters
     ----------
     nets : list of NeuralNetClassifier
-        Initialised; not changed.
+        Initialised; put into evaluation mode.
     X : ndarray, dict of ndarray, or Dataset
         Laid out as the modules see it.
     """
@@ -44,13 +45,10 @@ def member_logits(nets, X):
         ((x, _),) = source.iterate(padded[None])
         return forward(x)[:, : len(rows)].transpose(0, 1).cpu()  # (B, M, C)
 
-    was_training = [net.module_.training for net in nets]
     for net in nets:
-        net.module_.eval()
+        net.module_.eval()  # and left so: another thread may be predicting, too
     with torch.inference_mode():
         logits = in_chunks(predict, len(labels), batch, setting="batch")
-    for net, training in zip(nets, was_training):
-        net.module_.train(training)
     return np.ascontiguousarray(logits.transpose(0, 1).numpy())
 
 
@@ -61,20 +59,9 @@ def net_logits(net, X):
 
 def _forward_one_by_one(nets):
     def forward(x):
-        return torch.stack([_logits(net, net.infer(x)) for net in nets])
+        return torch.stack([as_logits(net, net.infer(x)) for net in nets])
 
     return forward
-
-
-def _logits(net, output):
-    """Logits; the logarithm for a net that returns probabilities.
-
-    skorch's convention: with the criterion ``NLLLoss`` modules return probabilities.
-    """
-    output = output.float()
-    if isinstance(net.criterion_, torch.nn.NLLLoss):
-        return output.clamp_min(torch.finfo(torch.float32).tiny).log()
-    return output
 
 
 def _stacked_forward(nets, source):

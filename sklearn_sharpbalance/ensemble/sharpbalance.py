@@ -101,7 +101,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Share of the samples held out, stratified.
     early_stopping : bool or int, default=False
         Stop when the *ensemble's* accuracy on the held-out part has not risen for so
-        many epochs (True: 10), and go back to its best epoch.
+        many epochs (True: 10), and go back to its best epoch: of equals that with the
+        highest likelihood. What is judged is what would predict, ``weight_averaging``
+        and ``aggregation`` included.
     class_weight : dict, "balanced" or None, default=None
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
@@ -125,9 +127,10 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Members that train and score at once with ``engine="skorch"``: processes of
         this machine, or those of a cluster inside
         ``joblib.parallel_config(backend="dask")``. Members of a process that dies are
-        trained again.
+        trained again. The other engines have all members in this process.
     memory : None, str or joblib.Memory, default=None
-        Caches phases and scores, so that searches share them.
+        Caches phases and scores, so that searches share them. Phases that
+        scikit-learn's callbacks follow, and may end, are trained every time.
     checkpoint_dir : str, path-like or None, default=None
         Folder in which ``fit`` leaves its state after each phase. The same fit, on
         the same data with the same parameters, goes on from there by itself, or reads
@@ -140,7 +143,10 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     on_checkpoint_error : {"raise", "warn"}, default="raise"
         Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None
-        skorch callbacks for each member, besides those of a configured net.
+        skorch callbacks for each member, besides those of a configured net. One that
+        raises ``KeyboardInterrupt`` in ``on_epoch_end``, as skorch's ``EarlyStopping``
+        does, ends its member's training; raised while a batch is at work it counts as
+        Ctrl-C and ends the fit.
     random_state : int, RandomState instance or None, default=None
         The one source of randomness; the global RNG is neither used nor changed.
     verbose : int, default=0
@@ -172,7 +178,10 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     engine_ : EngineChoice
         Name of the engine and why it was chosen.
     n_iter_ : int
-        Epochs that were run.
+        Epochs that were run, by the member that ran the longest.
+    n_passes_ : float
+        Passes over the training samples that were run, all members together, as
+        :func:`~sklearn_sharpbalance.evaluation.gradient_passes` counts.
 
     References
     ----------

@@ -9,6 +9,7 @@ from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.caching import cached
 from sklearn_sharpbalance.ensemble.plan import Segment, Settings
+from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
 from sklearn_sharpbalance.members import (
     MemberState,
     Phase,
@@ -29,6 +30,7 @@ class EnsembleState:
     sharpness: np.ndarray | None = None  # (M, N), once scored
     epoch: int = 0
     phases: list[str] = field(default_factory=list)
+    passes: float = 0.0  # over the training samples, all members together
 
 
 class Trainer:
@@ -45,12 +47,14 @@ class Trainer:
     engine : Engine
     selection_seed : int
         For the selectors that draw.
-    n_jobs : int or None
-        Members that are scored at once.
     any_device : bool, default=False
         Whether members in other processes take the best device there.
     memory : None, str or joblib.Memory
         Where phases and scores are cached.
+    watched : bool, default=False
+        Whether callbacks are told of epochs and can end them. Such phases are not
+        cached: what one callback ended must not be found by a fit without it, and
+        what is read from a cache tells no callback anything.
     """
 
     def __init__(
@@ -63,18 +67,20 @@ class Trainer:
         selector,
         engine,
         selection_seed,
-        n_jobs=None,
         any_device=False,
         memory=None,
+        watched=False,
     ):
         self.net, self.data, self.settings = net, data, settings
         self.scorer, self.selector, self.engine = scorer, selector, engine
         self.selection_seed = selection_seed
         # Shared with an engine that has jobs: the data are handed over once. Members
-        # that train in this process are scored here too, unless jobs were asked for.
-        self.jobs = getattr(engine, "jobs", None) or MemberJobs(n_jobs or 1)
+        # that train in this process are scored here too: starting others takes longer.
+        self.jobs = getattr(engine, "jobs", None) or MemberJobs(1)
         self.jobs.any_device = any_device
-        self._run_phase = cached(memory, _run_phase, ignore=["on_epoch"])
+        self._run_phase = _run_phase
+        if not watched:
+            self._run_phase = cached(memory, _run_phase, ignore=["on_epoch"])
         self._score = cached(memory, _score_members, ignore=["jobs"])
 
     def run(self, state: EnsembleState, segment: Segment, on_epoch=None):
@@ -89,8 +95,13 @@ class Trainer:
         members = self._run_phase(
             self.engine, self.net, state.members, self.data, phase, masks, on_epoch
         )
-        phases = [*state.phases, segment.name]
-        return replace(state, members=members, epoch=segment.stop, phases=phases)
+        return replace(
+            state,
+            members=members,
+            epoch=segment.stop,
+            phases=[*state.phases, segment.name],
+            passes=state.passes + _passes(state.members, members, masks),
+        )
 
     def _select(self, state, segment):
         self.engine.release()  # scoring needs the memory
@@ -107,6 +118,7 @@ class Trainer:
             )
         rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
         masks = self.selector.select(sharpness, random_state=rng)
+        masks = _checked_masks(masks, shape, self.selector)
         scored = sharpness if self.selector.needs_sharpness else None
         return replace(state, masks=masks, sharpness=scored)
 
@@ -143,15 +155,42 @@ def make_phase(settings: Settings, segment: Segment, masks, rho) -> Phase:
     )
 
 
+def _passes(before, after, masks) -> float:
+    """Cost of the epochs that each member has run: samples with SAM pass twice."""
+    epochs = [len(b.history) - len(a.history) for a, b in zip(before, after)]
+    return float(np.dot(epochs, 1 + masks.mean(axis=1)))
+
+
 def _run_phase(engine, net, members, data, phase, masks, on_epoch):
     train = partial(engine.run_phase, net, members, data, phase, masks, on_epoch)
     return explain_out_of_memory(train, net, len(members))
 
 
+def _checked_masks(masks, shape, selector):
+    """Masks of any rule, also of one that a user wrote."""
+    masks = np.asarray(masks)
+    if masks.shape != shape or masks.dtype != bool:
+        # Zeros and ones would pass, and their complement is no mask.
+        raise InvalidInputError(
+            f"{type(selector).__name__}.select must return a boolean array of shape "
+            f"{shape} (members, samples), got {masks.dtype} of shape {masks.shape}."
+        )
+    return masks
+
+
 def _score_members(net, members, data, scorer, precision, jobs):
     """Sharpness of every sample by every member, (M, N)."""
     each = [(member, scorer, precision) for member in members]
-    return np.stack(jobs.run(_score_member, net, data, each))
+    score = partial(jobs.run, _score_member, net, data, each)
+    try:
+        return np.stack(explain_out_of_memory(score, net, len(members)))
+    except OutOfDeviceMemoryError as error:
+        error.add_note(
+            "It was the scoring of samples that ran out of memory. Lower "
+            "`sharpness__chunk_size`, or take a scorer that needs less, such as "
+            "sharpness='loss'."
+        )
+        raise
 
 
 def _score_member(net, data, member, scorer, precision):

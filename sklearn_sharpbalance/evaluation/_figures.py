@@ -73,13 +73,12 @@ def _accuracy(report: Any) -> Any:
     figure, ax = axes(height(len(report.methods)))
     members = list(row_dots(report, "accuracy", "members", "", 0.14))
     ensembles = list(row_dots(report, "accuracy", "ensemble", "", -0.14))
-    handles = [
-        draw_dots(ax, members, colour(0), filled=False),
-        draw_dots(ax, ensembles, colour(0)),
-    ]
+    handles = [draw_dots(ax, ensembles, colour(0))]
+    if members:
+        handles.insert(0, draw_dots(ax, members, colour(0), filled=False))
     method_axis(ax, report.methods)
     ax.set_xlabel("Accuracy")
-    legend_above(ax, handles, ["mean of the members", "ensemble"])
+    legend_above(ax, handles, ["mean of the members", "ensemble"][-len(handles) :])
     caption = f"Accuracy of members and ensemble, with {_interval_text(report)}."
     return "accuracy", caption, figure
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_sharpbalance import metrics
-from sklearn_sharpbalance.evaluation._outputs import Outputs
 from sklearn_sharpbalance.evaluation._resampling import (
     Draws,
     weighted_aurc,
     weighted_ece,
 )
+from sklearn_sharpbalance.metrics._outputs import Outputs
 
 __all__ = ["METRICS", "Key", "Measured", "Metric", "Run", "measure_predictions"]
 

@@ -14,7 +14,6 @@ from sklearn_sharpbalance.evaluation._measures import (
     Run,
     measure_predictions,
 )
-from sklearn_sharpbalance.evaluation._outputs import outputs_of
 from sklearn_sharpbalance.evaluation._resampling import Draws
 from sklearn_sharpbalance.evaluation.corruption import (
     CorruptionAccuracy,
@@ -29,7 +28,7 @@ from sklearn_sharpbalance.metrics import (
     adaptive_sharpness,
     calibration_curve_bins,
 )
-from sklearn_sharpbalance.metrics.scorers import last_step
+from sklearn_sharpbalance.metrics._outputs import outputs_of, reach_last_step
 
 __all__ = ["RunResult", "Study", "as_seed", "make_report", "measure_runs"]
 
@@ -115,10 +114,21 @@ def measure_runs(
         if foreign:
             outside = {name: outputs_of(estimator, s) for name, s in foreign.items()}
             numbers |= measure_ood(outputs, outside, draws, stream)
+        if outputs.is_lone:
+            numbers = _without_members(numbers)
         bins = calibration_curve_bins(outputs.codes(y), outputs.proba)
         accuracy = None if hit is None else hit.accuracy()
         results.append(RunResult(numbers, bins, accuracy))
     return results
+
+
+def _without_members(numbers: Run) -> Run:
+    """Without what would only say twice what the classifier itself is."""
+    return {
+        key: number
+        for key, number in numbers.items()
+        if key.part == "ensemble" or key._replace(part="ensemble") not in numbers
+    }
 
 
 def _measure_sharpness(
@@ -128,7 +138,7 @@ def _measure_sharpness(
     key = Key("sharpness", "members")
     if callable(study.sharpness):
         return {key: Measured(float(np.mean(study.sharpness(estimator, X, y))))}
-    model, X = last_step(estimator, X)
+    model, X = reach_last_step(estimator, X)
     nets = getattr(model, "estimators_", [model])
     nets = nets.ravel() if isinstance(nets, np.ndarray) else nets
     if not all(hasattr(net, "module_") for net in nets):

@@ -14,7 +14,7 @@ from sklearn.model_selection import (
 
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
-from sklearn_sharpbalance.evaluation._outputs import as_methods, last_step_of
+from sklearn_sharpbalance.evaluation._methods import as_methods
 from sklearn_sharpbalance.evaluation._resampling import Draws
 from sklearn_sharpbalance.evaluation._runs import (
     Study,
@@ -30,6 +30,7 @@ from sklearn_sharpbalance.evaluation.compute import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import n_rows
+from sklearn_sharpbalance.metrics._outputs import last_step
 
 __all__ = ["compare"]
 
@@ -123,7 +124,7 @@ def compare(
     fit_params = _check_fit_params(fit_params, named)
     seeds = as_seeds(seeds, study.random_state)
     y, draws = np.asarray(y), Draws(n_bootstrap, study.random_state)
-    results = {name: [] for name in named}
+    results: dict[str, list] = {name: [] for name in named}
     n_tested = 0
     for fold, (train, test) in enumerate(_splits(cv, X, y, study.random_state)):
         samples = take(X, train), y[train]
@@ -198,7 +199,7 @@ def _match(named: dict[str, Any], reference: str | None) -> dict[str, Any]:
     for name, given in named.items():
         matched[name] = estimator = clone(given)
         if name != reference and counts_passes(estimator):
-            last_step_of(estimator).set_params(**match_passes(estimator, passes))
+            last_step(estimator).set_params(**match_passes(estimator, passes))
     return matched
 
 
@@ -225,7 +226,7 @@ def _check_fit_params(fit_params: Any, named: Mapping[str, Any]) -> dict[str, di
 
 def _cost(estimator: Any) -> Run:
     """What a training took, where it is known."""
-    ensemble = last_step_of(estimator)
+    ensemble = last_step(estimator)
     if not counts_passes(ensemble):
         return {}
     return {

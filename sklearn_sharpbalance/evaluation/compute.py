@@ -8,10 +8,10 @@ from skorch import NeuralNetClassifier
 from sklearn_sharpbalance.ensemble import DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 from sklearn_sharpbalance.ensemble.plan import warmup_length
-from sklearn_sharpbalance.evaluation._outputs import last_step_of
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.net import _DEFAULTS
+from sklearn_sharpbalance.metrics._outputs import last_step
 
 __all__ = ["gradient_passes", "match_passes"]
 
@@ -31,16 +31,16 @@ def gradient_passes(estimator):
     -------
     float
         In units of one forward and backward pass over all training samples by one
-        member. For a fitted ensemble it is what was run; before, what its parameters
-        promise.
+        member. For a fitted ensemble it is what was run, epochs after the best one of
+        ``early_stopping`` included; before, what its parameters promise.
 
     Notes
     -----
     An epoch of a member costs :math:`1 + s`, with :math:`s` the share of the samples
     to which it applies SAM, since those are passed twice: 1 in an epoch of plain
     descent, 2 of SAM (warm-up with ``warmup="sam"``, ``selection="all"``), in between
-    in the balanced phase. There a fitted ensemble counts ``sam_masks_``. Before the fit
-    the sets are not known: the rule is tried on scores that members draw
+    in the balanced phase. A fitted ensemble has counted its own sets. Before the fit
+    they are not known: the rule is tried on scores that members draw
     independently. Real members find similar samples sharp, so that a union of their
     sets, and with it the cost, comes out somewhat smaller.
 
@@ -91,7 +91,7 @@ def match_passes(estimator, passes):
     cost = _Cost(ensemble)
     most = max(1, int(np.ceil(passes / cost.n_members)))  # an epoch costs at least 1
     candidates = np.arange(1, most + 1)
-    costs = np.array([cost.passes(n) for n in candidates])
+    costs = np.array([cost.passes(int(n)) for n in candidates])
     n_epochs = int(candidates[np.abs(costs - passes).argmin()])
     params = {"max_epochs": n_epochs}
     if cost.warmup_count is not None:
@@ -143,7 +143,9 @@ def _unlabeled_share(ensemble: Any) -> float:
 
 
 def _passes_run(ensemble: Any) -> float:
-    """Passes of the epochs in the history of a fitted ensemble."""
+    """Passes that a fitted ensemble has counted, or of the epochs in its history."""
+    if hasattr(ensemble, "n_passes_"):
+        return float(ensemble.n_passes_)
     if isinstance(ensemble, DiversifiedEnsembleClassifier):
         each = 1 + _unlabeled_share(ensemble)
         return float(each * sum(map(len, ensemble.history_)))
@@ -170,11 +172,11 @@ def _max_epochs(ensemble: Any) -> int:
 def counts_passes(estimator: Any) -> bool:
     """Whether the cost of an estimator is known."""
     kinds = PhasedEnsemble | DiversifiedEnsembleClassifier
-    return isinstance(last_step_of(estimator), kinds)
+    return isinstance(last_step(estimator), kinds)
 
 
 def _ensemble_of(estimator: Any) -> Any:
-    ensemble = last_step_of(estimator)
+    ensemble = last_step(estimator)
     if not counts_passes(ensemble):
         raise InvalidInputError(
             "Gradient passes are counted for the ensembles of this package, got "

@@ -7,12 +7,12 @@ import numpy as np
 
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
-from sklearn_sharpbalance.evaluation._outputs import check_arrays, probas_of
+from sklearn_sharpbalance.evaluation._methods import check_arrays
 from sklearn_sharpbalance.evaluation._resampling import Draws
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._corrupted import corrupted_sets, iter_hits
 from sklearn_sharpbalance.plotting import CorruptionDisplay
-from sklearn_sharpbalance.plotting._corruption import corrupted_sets, iter_hits
 
 __all__ = ["CorruptionAccuracy", "corruption_accuracy"]
 
@@ -214,7 +214,7 @@ def corruption_hits(
         corruptions = None if corruptions == "all" else [corruptions]
     sets = corrupted_sets(X, y, corruptions, severities, random_state)
     result = [CorruptionHits([]) for _ in estimators]
-    for kind, severity, hits in iter_hits(estimators, sets, probas_of):
+    for kind, severity, hits in iter_hits(estimators, sets):
         for kept, (members, ensemble) in zip(result, hits):
             share = members.mean(axis=0, dtype=np.float32)
             kept.sets.append(

@@ -1,7 +1,7 @@
 """Everything about fitted ensembles in one call."""
 
 from sklearn_sharpbalance.corruption import SEVERITIES
-from sklearn_sharpbalance.evaluation._outputs import as_methods
+from sklearn_sharpbalance.evaluation._methods import as_methods
 from sklearn_sharpbalance.evaluation._resampling import Draws
 from sklearn_sharpbalance.evaluation._runs import (
     Study,
@@ -35,8 +35,8 @@ def evaluate(
     estimators : fitted classifier, list of them, or dict
         Methods to measure. A dictionary maps the name of a method to a classifier, or
         to a list of them that differ in their seed. Any classifier with
-        ``predict_proba`` will do as a baseline; what is about members is left out for
-        it. Pipelines and finished searches are looked into.
+        ``predict_proba`` will do as a baseline: it has no rows about members.
+        Pipelines and finished searches are looked into.
     X : array-like
         Test samples, as the estimators take them.
     y : array-like of shape (N,)

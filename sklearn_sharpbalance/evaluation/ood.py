@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
-from sklearn_sharpbalance.evaluation._outputs import Outputs, outputs_of
 from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_auroc
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import LOGIT_SCORES, OOD_SCORES, ood_auroc
+from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
 
 __all__ = ["DEFAULT_SCORES", "OODEvaluation", "ood_evaluation"]
 

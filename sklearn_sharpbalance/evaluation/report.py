@@ -187,12 +187,12 @@ class EvaluationReport(Table):
                 f"{[len(v) for v in values]} runs. Pass equally many of each."
             )
         key = Key(metric, part, detail)
-        draws = [self._draws(method, key) for method in self.methods]
-        known = all(d is not None for d in draws)
+        drawn = [self._draws(method, key) for method in self.methods]
+        draws = [values for values in drawn if values is not None]
         return rank_methods(
             self.methods,
             np.stack(values),
-            np.stack(draws) if known else None,
+            np.stack(draws) if len(draws) == len(drawn) else None,
             better=better,
             confidence=self.confidence,
             random_state=self.random_state,

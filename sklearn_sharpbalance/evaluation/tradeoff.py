@@ -9,21 +9,23 @@ from sklearn.base import clone
 from sklearn.model_selection import train_test_split
 
 from sklearn_sharpbalance import metrics
-from sklearn_sharpbalance.evaluation._outputs import outputs_of
 from sklearn_sharpbalance.evaluation._runs import as_seed
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.evaluation._training import as_seeds, seeded, take
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.plotting import TradeoffDisplay
-from sklearn_sharpbalance.plotting._tradeoff import (
-    COLOURS,
+from sklearn_sharpbalance.metrics._outputs import outputs_of
+from sklearn_sharpbalance.metrics._tradeoff import (
     DIVERSITIES,
+    GAINS,
+    diversity_of,
+    gain_of,
     mean_sharpness,
 )
+from sklearn_sharpbalance.plotting import TradeoffDisplay
 
 __all__ = ["TradeoffCurve", "tradeoff_curve"]
 
-MEASURES = ("sharpness", *DIVERSITIES, *COLOURS)
+MEASURES = ("sharpness", *DIVERSITIES, *GAINS)
 
 
 class TradeoffCurve(Table):
@@ -108,7 +110,7 @@ class TradeoffCurve(Table):
         """
         _check_choice("diversity", diversity, DIVERSITIES)
         if color is not None:
-            _check_choice("color", color, COLOURS)
+            _check_choice("color", color, GAINS)
         curve = self.mean() if average else self
         display = TradeoffDisplay(
             curve["sharpness"],
@@ -118,7 +120,7 @@ class TradeoffCurve(Table):
             groups=curve._groups(),
             sharpness_name=self.sharpness_name,
             diversity_name=DIVERSITIES[diversity][0],
-            color_name=None if color is None else COLOURS[color],
+            color_name=None if color is None else GAINS[color],
         )
         return display.plot(ax, **kwargs)
 
@@ -263,16 +265,9 @@ def _measure(estimator: Any, X: Any, y: Any) -> dict[str, float]:
     """Diversity, improvement and accuracy of a fitted ensemble."""
     outputs = outputs_of(estimator, X)
     codes, probas = outputs.codes(y), outputs.member_probas
-    found = {
-        name: getattr(metrics, name)(*([codes] if reads_labels else []), probas)
-        for name, (_, reads_labels) in DIVERSITIES.items()
-    }
-    found["improvement"] = metrics.ensemble_improvement_rate(
-        codes, probas, ensemble_proba=outputs.proba
-    )
-    found["member_accuracy"] = float((probas.argmax(-1) == codes).mean())
-    found["ensemble_accuracy"] = float((outputs.proba.argmax(-1) == codes).mean())
-    return found
+    spread = {name: diversity_of(name, codes, probas) for name in DIVERSITIES}
+    gains = {name: gain_of(name, codes, probas, outputs.proba) for name in GAINS}
+    return spread | gains
 
 
 def _check_choice(what: str, value: str, choices: Mapping[str, Any]) -> None:

@@ -55,7 +55,8 @@ class DeviceData:
 
     Arrays are moved to the device once and gathered there. Arrays that would take
     more than half of a GPU's free memory stay on the host and stream through pinned
-    memory, one batch ahead. Items of a Dataset come through a DataLoader.
+    memory, one batch ahead. Items of a Dataset, pairs (x, y) or bare x, come through a
+    DataLoader, which draws nothing from the global RNG; floating ones become float32.
 
     Parameters
     ----------
@@ -98,16 +99,25 @@ class DeviceData:
         """
         rows = torch.as_tensor(indices, device=self.device)
         if self.is_dataset:
-            batches = indices.tolist()
-            loader = DataLoader(self.X, batch_sampler=batches, **self.loader_params)
-            for row, (x, *_) in zip(rows, loader):
-                yield as_tensor(x, self.device), row
+            for row, items in zip(rows, self._loader(indices.tolist())):
+                x = items[0] if isinstance(items, tuple | list) else items
+                yield map_arrays(as_float32, as_tensor(x, self.device)), row
         elif self.resident:
             for row in rows:
                 yield take_rows(self.X, row), row
         else:
             ahead = one_ahead(self.take, torch.as_tensor(indices), self.device)
             yield from zip(ahead, rows)
+
+    def _loader(self, batches: list[list[int]]) -> DataLoader:
+        """A loader that leaves torch's RNG alone.
+
+        It draws a seed for its workers even where it has none. Seeded as the RNG was,
+        its own generator gives workers other draws in every epoch and every member.
+        """
+        own = torch.Generator().manual_seed(torch.initial_seed())
+        params = {"generator": own, **self.loader_params}
+        return DataLoader(self.X, batch_sampler=batches, **params)
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
         """Yield (x, rows) of all samples from the first to the last."""
@@ -173,6 +183,11 @@ def as_tensor(X, device):
             warnings.filterwarnings("ignore", message="The given NumPy array is not")
             return torch.from_numpy(X).to(device)
     return torch.as_tensor(X, device=device)
+
+
+def as_float32(x):
+    """Floating numbers of any width in the one that members compute in."""
+    return x.to(torch.float32) if torch.is_floating_point(x) else x
 
 
 def take_rows(X, rows):

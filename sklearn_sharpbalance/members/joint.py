@@ -19,6 +19,7 @@ from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.joint_batches import RandomStreams
+from sklearn_sharpbalance.members.outputs import as_logits
 from sklearn_sharpbalance.members.precision import autocast, tf32
 from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.members.step import set_learning_rate
@@ -117,7 +118,7 @@ class ModuleTeam(Team):
         output = self._forward(net, x)
         with autocast(self.phase.precision, self.device):
             losses = sample_losses(net, output, y)
-        return _logits(net, output), losses.float()
+        return as_logits(net, output), losses.float()
 
     def unlabeled(self, x, members):
         """Pass that leaves running BatchNorm statistics to the labelled samples."""
@@ -129,7 +130,7 @@ class ModuleTeam(Team):
         net = self.sessions[member].net
         net._set_training(True)
         with frozen_batch_statistics(net.module_):
-            return _logits(net, self._forward(net, x))
+            return as_logits(net, self._forward(net, x))
 
     def _forward(self, net, x):
         net._set_training(True)
@@ -156,13 +157,6 @@ class ModuleTeam(Team):
 
     def write_back(self):
         """Nothing to do: the nets hold them."""
-
-
-def _logits(net, output):
-    """Logits of a net that returns them, or probabilities for ``NLLLoss``."""
-    if isinstance(net.criterion_, torch.nn.NLLLoss):
-        output = output.float().clamp_min(torch.finfo(torch.float32).tiny).log()
-    return output.float()
 
 
 def train_jointly(team, feed, objective):

@@ -13,7 +13,7 @@ from sklearn_sharpbalance.members.data import DeviceData, TrainingData
 from sklearn_sharpbalance.members.phase import Phase
 from sklearn_sharpbalance.members.state import epoch_rng, seeded
 
-__all__ = ["JointBatch", "JointFeed", "RandomStreams", "draw_members"]
+__all__ = ["JointBatch", "JointFeed", "RandomStreams", "class_shares", "draw_members"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class JointBatch:
     unlabeled : Tensor, dict of Tensor or None
         Samples without labels.
     prior : Tensor of shape (C,)
-        Share of each class among the training samples.
+        Share of each class among the training samples, see :func:`class_shares`.
     """
 
     x: Any
@@ -72,6 +72,23 @@ def unlabeled_rows(n_samples, n_batches, width, rng):
     n_rounds = -(-n_batches * width // n_samples)
     rows = np.concatenate([rng.permutation(n_samples) for _ in range(n_rounds)])
     return rows[: n_batches * width].reshape(n_batches, width)
+
+
+def class_shares(data: TrainingData) -> torch.Tensor:
+    """Weighted share of each class among the training samples, (C,) float32.
+
+    A small class may lie in the held-out part as a whole: it has a share of zero.
+
+    Examples
+    --------
+    >>> held_out = TrainingData(np.zeros((1, 2)), np.array([2]))
+    >>> data = TrainingData(np.zeros((4, 2)), np.array([0, 1, 1, 1]), valid=held_out)
+    >>> class_shares(data)
+    tensor([0.2500, 0.7500, 0.0000])
+    """
+    labels = data.y if data.valid is None else np.append(data.y, data.valid.y)
+    counts = np.bincount(data.y, data.weight, minlength=labels.max() + 1)
+    return torch.as_tensor(counts / counts.sum(), dtype=torch.float32)
 
 
 class RandomStreams:
@@ -155,9 +172,7 @@ class JointFeed:
         if unlabeled is not None:
             self.unlabeled = DeviceData(unlabeled, device, loader_params)
         self.nobody = np.zeros(len(data), dtype=bool)
-        counts = np.bincount(data.y, data.weight)
-        prior = counts / counts.sum()
-        self.prior = torch.as_tensor(prior, dtype=torch.float32, device=device)
+        self.prior = class_shares(data).to(device)
 
     def epoch(self, epoch, streams, stream) -> Iterator[JointBatch]:
         """Batches of one epoch; augmentation draws from the given stream."""

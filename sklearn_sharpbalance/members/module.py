@@ -58,12 +58,19 @@ class MemberModule(nn.Module):
         return self.module(self.standardize(X))
 
     def standardize(self, X):
-        """Input as the inner module sees it."""
-        if not X.is_floating_point():
+        """Input as the inner module sees it; float64 becomes float32.
+
+        It stays float64 for weights of float64.
+        """
+        wide = X.dtype is torch.float64 and not self._is_float64()
+        if wide or not X.is_floating_point():
             X = X.to(torch.float32)
         if self.mean is not None:
             X = (X - self.mean) / self.scale
         return X
+
+    def _is_float64(self):
+        return any(weight.dtype is torch.float64 for weight in self.parameters())
 
 
 def fresh_copy(prototype):

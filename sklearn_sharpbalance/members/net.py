@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from sklearn.base import clone
@@ -64,7 +65,7 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
 
 def _default_net(estimator, input_shape, n_classes, optimizer):
     """The recipe of the paper around a module, or around a default network."""
-    kwargs = {}
+    kwargs: dict[str, Any] = {}
     if estimator is None:
         if input_shape is None:
             raise InvalidInputError(

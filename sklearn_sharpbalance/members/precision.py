@@ -4,6 +4,8 @@ from contextlib import contextmanager
 
 import torch
 
+from sklearn_sharpbalance.members.process_state import holding_process_state
+
 __all__ = ["autocast", "tf32"]
 
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,11 +42,12 @@ def tf32(precision):
         yield
         return
     allowed = precision != "float32"
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    torch.backends.cudnn.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+    with holding_process_state():
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        torch.set_float32_matmul_precision("high" if allowed else "highest")
+        torch.backends.cudnn.allow_tf32 = allowed
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before[0])
+            torch.backends.cudnn.allow_tf32 = before[1]

@@ -1,13 +1,16 @@
 """Sharpness of every training sample, as one member sees it."""
 
 import numpy as np
+import torch
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.data import as_tensor
+from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
+from sklearn_sharpbalance.members.data import as_tensor, fits_on
 from sklearn_sharpbalance.members.precision import autocast, tf32
-from sklearn_sharpbalance.members.state import restore
+from sklearn_sharpbalance.members.state import restore, seeded
 
 __all__ = ["score_member"]
+
+SCORING = 2**31  # in the place of an epoch, of which there are never so many
 
 
 def score_member(net, state, data, scorer, precision="float32"):
@@ -21,26 +24,37 @@ def score_member(net, state, data, scorer, precision="float32"):
     data : TrainingData
     scorer : SharpnessScorer
     precision : str, default="float32"
-        Of the forward and backward passes.
+        Of the forward and backward passes; a scorer that ``needs_float32`` has its
+        way.
 
     Returns
     -------
     sharpness : ndarray of shape (N,), dtype float64
         Each sample's weight enters as it enters the loss.
+
+    Notes
+    -----
+    Arrays that would take more than half of a GPU's free memory stay on the host, as
+    they do in training; the scorer moves them slice by slice.
+
+    What a scorer draws from torch's generators depends on the member's seed alone.
     """
     net = restore(net, state)
+    net.module_.eval()
     X = data.X
     if isinstance(X, np.ndarray | dict):
-        X = as_tensor(X, net.device)
-    with autocast(precision, net.device), tf32(precision):
-        scores = scorer.score_samples(net, X, data.y)
-    scores = np.asarray(scores, dtype=np.float64)
-    if scores.shape != data.y.shape or not np.isfinite(scores).all():
-        raise InvalidInputError(
-            f"{scorer!r} must return {len(data.y)} finite scores, got shape "
-            f"{scores.shape} with {np.sum(~np.isfinite(scores))} values that are not "
-            f"finite, for member {state.index}."
-        )
+        device = torch.device(net.device)
+        X = as_tensor(X, device if fits_on(X, device) else "cpu")
+    precision = "float32" if scorer.needs_float32 else precision
+    # Without a cache of cast weights: a scorer may move the weights between passes.
+    casts = autocast(precision, net.device, cache=False)
+    with seeded(net.device), casts, tf32(precision):
+        seeded.reseed(state.seed, SCORING, net.device)
+        try:
+            scores = scorer(net, X, data.y)
+        except (DivergenceError, InvalidInputError) as error:
+            error.add_note(f"Member {state.index} was being scored.")
+            raise
     if data.weight is not None:
         scores = scores * data.weight.astype(np.float64) ** scorer.degree
     return scores

@@ -4,6 +4,7 @@ Every engine keeps one session per member, so that callbacks are called and reco
 are written in one way, however the weights are trained.
 """
 
+import dis
 import math
 import time
 
@@ -20,6 +21,7 @@ from sklearn_sharpbalance.members.state import capture, restore, to_cpu
 __all__ = ["MemberSession", "listeners"]
 
 VALID_BATCH = 1024
+RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 class MemberSession:
@@ -143,8 +145,8 @@ class MemberSession:
         try:
             self.net.notify("on_epoch_end", **self._datasets)
         except KeyboardInterrupt as interrupt:
-            # skorch's EarlyStopping speaks this way. A real Ctrl-C is raised by
-            # whatever line was running, not by a callback's own raise statement.
+            # skorch's EarlyStopping speaks this way. A real Ctrl-C arrives at whatever
+            # was running, not at a callback's own raise statement.
             if not _raised_by_callback(interrupt):
                 raise
             self.stopped = True
@@ -257,8 +259,14 @@ def _scheduler_state(callback):
 
 
 def _raised_by_callback(interrupt):
-    """Whether the innermost frame of the traceback belongs to a callback."""
+    """Whether a ``raise`` in a callback's own method made the interrupt.
+
+    In doubt it is the user's. Python delivers a signal between instructions, so that
+    the innermost frame stands at any of them but at that of a raise statement.
+    """
     trace = interrupt.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next
-    return isinstance(trace.tb_frame.f_locals.get("self"), Callback)
+    frame = trace.tb_frame
+    raised = frame.f_code.co_code[trace.tb_lasti] == RAISE
+    return raised and isinstance(frame.f_locals.get("self"), Callback)

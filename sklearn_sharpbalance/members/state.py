@@ -1,5 +1,6 @@
 """What a member is between two phases: plain values that travel between processes."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from sklearn.base import clone
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members.own_settings import own_net
+from sklearn_sharpbalance.members.process_state import holding_process_state
 
 __all__ = ["MemberState", "epoch_rng", "initial_state", "restore", "seeded"]
 
@@ -54,19 +56,25 @@ def epoch_rng(seed, epoch):
 
 
 class seeded:
-    """Run a block under torch seeds of its own and leave the global RNG untouched."""
+    """Run a block under torch seeds of its own and leave the global RNG untouched.
+
+    Other threads wait with theirs: they would draw from the same generator.
+    """
 
     def __init__(self, device):
         device = torch.device(device)
-        devices = [device] if device.type == "cuda" else []
-        self._fork = torch.random.fork_rng(devices=devices)
+        self._devices = [device] if device.type == "cuda" else []
+        self._stack = ExitStack()
 
     def __enter__(self):
-        self._fork.__enter__()
+        with ExitStack() as stack:
+            stack.enter_context(holding_process_state())
+            stack.enter_context(torch.random.fork_rng(devices=self._devices))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error):
-        return self._fork.__exit__(*error)
+        return self._stack.__exit__(*error)
 
     @staticmethod
     def reseed(seed, epoch, device="cpu"):

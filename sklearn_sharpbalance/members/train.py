@@ -1,5 +1,7 @@
 """Train one skorch net through one phase."""
 
+from typing import Any
+
 import torch
 
 from sklearn_sharpbalance.autodiff.losses import sample_losses
@@ -73,7 +75,7 @@ def train_batch(session, source, x, rows, share):
         net.notify("on_batch_begin", batch=(x, y), training=True)
     net._set_training(True)
 
-    outputs = {}  # of the clean passes, in the order of the batch
+    outputs: dict[int, Any] = {}  # of the clean passes, in the order of the batch
 
     def loss_of(part):
         with autocast(phase.precision, net.device):

@@ -1,7 +1,8 @@
-"""What every metric asks of its input: shapes, probabilities, label codes."""
+"""What metrics ask of their input: shapes, probabilities, label codes, seeds."""
 
 import warnings
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
 
 __all__ = [
+    "as_generator",
     "check_lengths",
     "check_member_outputs",
     "check_member_probas",
@@ -188,3 +190,19 @@ def top1(member_probas: np.ndarray) -> np.ndarray:
 def warn_undefined(message: str, depth: int = 1) -> None:
     """Warn at the caller of the metric, which is ``depth`` calls above this one."""
     warnings.warn(message, UndefinedMetricWarning, stacklevel=2 + depth)
+
+
+def as_generator(random_state: Any) -> np.random.Generator:
+    """A generator of its own, so that NumPy's global one is left alone."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**31, size=4))
+    if random_state is None or isinstance(random_state, Integral):
+        return np.random.default_rng(
+            None if random_state is None else int(random_state)
+        )
+    raise InvalidInputError(
+        "random_state must be None, an integer, a Generator or a RandomState, got "
+        f"{random_state!r}."
+    )

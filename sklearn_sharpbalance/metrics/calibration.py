@@ -1,5 +1,6 @@
 """Whether a predictor is right as often as it claims to be."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -201,12 +202,12 @@ def expected_calibration_error(
     if classwise:
         array = check_proba(proba)
         y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
-        claims = (
+        claims: Iterable[tuple[np.ndarray, np.ndarray]] = (
             (np.ascontiguousarray(column, dtype=np.float64), y == c)
             for c, column in enumerate(array.T)
         )
     else:
-        claims = iter([_top1_claims(y_true, proba, labels)])
+        claims = [_top1_claims(y_true, proba, labels)]
     bins = [_bins(conf, right, n_bins, strategy) for conf, right in claims]
     n_samples = bins[0].counts.sum()
     if n_samples < n_bins:

@@ -8,6 +8,7 @@ from sklearn_sharpbalance.metrics._checks import (
     top1,
     warn_undefined,
 )
+from sklearn_sharpbalance.metrics._pairs import mean_over_pairs
 
 __all__ = ["double_fault", "q_statistic"]
 
@@ -58,7 +59,7 @@ def double_fault(y_true, member_probas, *, labels=None):
         )
         return float(wrong.mean())
     both = wrong @ wrong.T / N  # (M, M)
-    return float((both.sum() - np.trace(both)) / (M * (M - 1)))
+    return mean_over_pairs(both)
 
 
 def q_statistic(y_true, member_probas, *, labels=None):

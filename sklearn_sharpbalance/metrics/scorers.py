@@ -8,9 +8,8 @@ does not serve here: it knows neither the members nor which class a column stand
 from collections.abc import Callable
 from typing import Any
 
-from sklearn.pipeline import Pipeline
-
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.metrics.calibration import expected_calibration_error
 from sklearn_sharpbalance.metrics.divergence import kl_diversity, variance_diversity
 from sklearn_sharpbalance.metrics.diversity import (
@@ -39,18 +38,6 @@ from sklearn_sharpbalance.metrics.temperature import nll_after_temperature
 from sklearn_sharpbalance.metrics.uncertainty import area_under_risk_coverage
 
 __all__ = ["SCORERS", "EnsembleScorer", "get_scorer"]
-
-
-def last_step(estimator: Any, X: Any) -> tuple[Any, Any]:
-    """The final estimator of a pipeline, and the samples as they reach it."""
-    while isinstance(estimator, Pipeline):
-        if len(estimator) > 1:
-            X = estimator[:-1].transform(X)
-        estimator = estimator[-1]
-    # A finished search stands for the estimator that it refitted.
-    if hasattr(estimator, "best_estimator_"):
-        return last_step(estimator.best_estimator_, X)
-    return estimator, X
 
 
 def _member_probas(estimator, X):
@@ -115,7 +102,7 @@ class EnsembleScorer:
 
     def __call__(self, estimator, X, y=None):
         """Score of a fitted estimator or pipeline; larger is better."""
-        estimator, X = last_step(estimator, X)
+        estimator, X = reach_last_step(estimator, X)
         value = self.call(self.metric, estimator, X, y, **self.options)
         return self.sign * float(value)
 

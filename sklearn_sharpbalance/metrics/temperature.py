@@ -15,7 +15,6 @@ from sklearn_sharpbalance.metrics._checks import (
 __all__ = ["fit_temperature", "nll_after_temperature"]
 
 KINDS = ("auto", "proba", "logits")
-MAX_STEPS = 100  # five or six are usual
 
 
 def _as_logits(values, kind):
@@ -63,29 +62,41 @@ def _derivatives(beta, logits, true):
 def _fit(logits, y, bounds):
     """Temperature of least NLL, and the bound that it struck or None.
 
-    The NLL is convex in ``beta = 1 / T``: Newton steps on its slope, inside a bracket
-    that every slope narrows.
+    The NLL is convex in ``beta = 1 / T``: where its slope does not change its sign
+    between the bounds, the NLL has no minimum there.
     """
     true = logits[np.arange(len(y)), y]
-    ends = [1 / bounds[1], 1 / bounds[0]]
-    tried = [False, False]  # whether the slope at that end is known to point inwards
-    beta = min(max(1.0, ends[0]), ends[1])
-    for _ in range(MAX_STEPS):
-        slope, curvature = _derivatives(beta, logits, true)
-        side = int(slope >= 0)  # the end that beta replaces: 1 if the root is below
-        if slope == 0:
-            break
-        if beta == ends[1 - side] and not tried[1 - side]:
-            return bounds[side], bounds[side]
-        ends[side], tried[side] = beta, True
-        target = beta - slope / curvature if curvature > 0 else np.inf * -slope
-        if not ends[0] < target < ends[1]:
-            other = 1 - side
-            target = np.sqrt(ends[0] * ends[1]) if tried[other] else ends[other]
-        beta, before = target, beta
-        if abs(beta - before) <= 1e-10 * before:
-            break
-    return 1 / beta, None
+    low, high = 1 / bounds[1], 1 / bounds[0]
+    start = min(max(1.0, low), high)
+    if not logits.any():
+        return 1 / start, None  # whatever the temperature, all classes are alike
+    # Certain and right in all samples, the slope is so small that it rounds to zero.
+    if _derivatives(high, logits, true)[0] <= 0:
+        return bounds[0], bounds[0]
+    if _derivatives(low, logits, true)[0] >= 0:
+        return bounds[1], bounds[1]
+    return 1 / _root(start, low, high, lambda b: _derivatives(b, logits, true)), None
+
+
+def _root(beta, low, high, derivatives):
+    """Where a growing slope, negative at ``low`` and positive at ``high``, is zero.
+
+    Newton's steps; where one leaves the bracket, or does not halve the step before,
+    the bracket is halved instead.
+    """
+    step = before = np.inf
+    while True:
+        slope, curvature = derivatives(beta)
+        low, high = (beta, high) if slope < 0 else (low, beta)
+        target = beta - slope / curvature if curvature > 0 else np.inf
+        if abs(target - beta) <= 1e-10 * beta:
+            return target
+        if not (low < target < high and abs(target - beta) <= abs(before) / 2):
+            target = np.sqrt(low * high)
+        before, step = step, target - beta
+        beta = target
+        if not low < beta < high:  # the bracket holds no number any more
+            return beta
 
 
 def _check_bounds(bounds):
@@ -150,6 +161,34 @@ def fit_temperature(
             f"the bound {struck}, which is returned."
         )
     return float(temperature)
+
+
+def temperature_or_one(y, logits, bounds):
+    """Temperature from a few held-out samples, which may set none at all.
+
+    None is the best, however low or high, if all samples are right, or together no
+    better than chance. It is 1 then, or the bound next to it, and a warning.
+
+    Parameters
+    ----------
+    y : ndarray of shape (N,)
+        Class codes.
+    logits : ndarray of shape (N, C)
+    bounds : tuple of two floats
+        Lowest and highest temperature.
+    """
+    _check_bounds(bounds)
+    shifted = _as_logits(logits, "logits")
+    true = shifted[np.arange(len(y)), y]
+    if (true < 0).any() and _derivatives(0.0, shifted, true)[0] < 0:
+        return fit_temperature(y, logits, kind="logits", bounds=bounds)
+    temperature = float(np.clip(1.0, *bounds))
+    warn_undefined(
+        f"The {len(y)} held-out samples set no temperature, since all are right or no "
+        f"better than chance: it stays {temperature:g}. Hold out more, by a larger "
+        "validation_fraction."
+    )
+    return temperature
 
 
 def nll_after_temperature(

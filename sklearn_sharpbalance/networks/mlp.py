@@ -69,7 +69,7 @@ class MLP(PlainSequential):
     ):
         hidden = (hidden,) if isinstance(hidden, Integral) else tuple(hidden)
         _check(n_features, n_classes, hidden, activation, dropout)
-        layers = [nn.Flatten()]
+        layers: list[nn.Module] = [nn.Flatten()]
         widths = (n_features, *hidden)
         for n_in, n_out in zip(widths, hidden):
             layers += _hidden_layer(n_in, n_out, activation, dropout, batch_norm)

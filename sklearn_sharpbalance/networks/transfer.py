@@ -182,7 +182,7 @@ def _drop_auxiliary_heads(model) -> None:
                 setattr(model, name, None)
 
 
-class _EvaluationOnly:
+class _EvaluationOnly(nn.Module):
     """Stays in evaluation mode, whatever its parent is told."""
 
     def train(self, mode=True):

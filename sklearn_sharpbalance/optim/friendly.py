@@ -100,7 +100,7 @@ class FriendlySAM(SharpnessAwareOptimizer):
             inverse, present = _inverse(grad_scale)
             grads, weight = scaled(grads, inverse), weight * present
         averages = self._averages(bucket)
-        change = scaled(torch._foreach_sub(grads, averages), weight)
+        change = scaled(list(torch._foreach_sub(grads, averages)), weight)
         bucket.pending = list(torch._foreach_add(change, averages))
         sigma = self._option(bucket.group, "sigma")
         noise = list(torch._foreach_sub(grads, scaled(bucket.pending, sigma)))

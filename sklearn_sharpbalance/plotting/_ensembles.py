@@ -7,14 +7,25 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._outputs import last_step, reach_last_step
 
 
 def member_probas_of(estimator: Any, X: Any) -> np.ndarray:
-    """Probabilities (M, N, C) of a fitted ensemble's members."""
+    """Probabilities (M, N, C) of the members of a fitted ensemble.
+
+    It may stand at the end of a pipeline, or be what a search has found.
+    """
+    estimator, X = reach_last_step(estimator, X)
     check_ensemble(estimator, "member_predict_proba")
     return np.asarray(estimator.member_predict_proba(X))
+
+
+def found_estimator(estimator: Any) -> Any:
+    """The fitted estimator at the end of a pipeline, or that a search has found."""
+    estimator = last_step(estimator)
+    best = getattr(estimator, "best_estimator_", None)
+    return estimator if best is None else found_estimator(best)
 
 
 def module_inputs(estimator: Any, X: Any) -> Any:
@@ -33,20 +44,6 @@ def check_ensemble(estimator: Any, attribute: str) -> None:
             f"{type(estimator).__name__} has no {attribute!r}, which this display "
             "reads. Pass a fitted ensemble of this package."
         )
-
-
-def as_generator(random_state: Any) -> np.random.Generator:
-    """A generator of its own, so that NumPy's global one is left alone."""
-    if isinstance(random_state, np.random.RandomState):
-        return np.random.default_rng(random_state.randint(2**31, size=4))
-    return np.random.default_rng(random_state)
-
-
-def combine(member_probas: np.ndarray, aggregation: Any = "mean_logit") -> np.ndarray:
-    """Probabilities (N, C) of the ensemble, from those of its members (M, N, C)."""
-    probas = np.asarray(member_probas, dtype=np.float64)
-    logits = np.log(np.maximum(probas, np.finfo(np.float64).tiny))
-    return AGGREGATIONS.resolve(aggregation).combine(logits)
 
 
 def member_subsets(

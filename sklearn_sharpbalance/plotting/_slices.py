@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._checks import encode_labels
+from sklearn_sharpbalance.metrics._checks import as_generator, encode_labels
+from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.plotting._ensembles import (
-    as_generator,
     check_ensemble,
     module_inputs,
 )
@@ -40,6 +40,7 @@ def slice_landscape(
     random_state: Any,
 ) -> dict[str, Any]:
     """What a ``LossLandscapeDisplay`` is made of."""
+    estimator, X = reach_last_step(estimator, X)
     if not hasattr(estimator, "module_"):
         check_ensemble(estimator, "classes_")
     nets = getattr(estimator, "estimators_", None) or [estimator]

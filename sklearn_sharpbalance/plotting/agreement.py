@@ -55,7 +55,7 @@ class MemberAgreementDisplay(Display):
 
         Parameters
         ----------
-        estimator : fitted ensemble
+        estimator : fitted ensemble, or a pipeline or search that ends in one
         X : array-like of shape (n_samples, ...)
         member_names : sequence of str, default=None
         ax : matplotlib Axes, default=None

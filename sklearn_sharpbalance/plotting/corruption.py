@@ -1,8 +1,13 @@
 """Accuracy on corrupted pictures, method beside method."""
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_sharpbalance.ensemble.combining import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._corrupted import accuracies, mean_accuracies
 from sklearn_sharpbalance.plotting._base import (
     Display,
     check_names,
@@ -11,7 +16,6 @@ from sklearn_sharpbalance.plotting._base import (
     named,
     tidy,
 )
-from sklearn_sharpbalance.plotting._corruption import accuracies, measure
 
 __all__ = ["CorruptionDisplay"]
 
@@ -74,6 +78,7 @@ class CorruptionDisplay(Display):
         Parameters
         ----------
         estimators : fitted ensemble, list of them, or dict of names to them
+            Each may be a pipeline or a search that ends in one.
         X : array-like
             Clean samples: uint8 pictures of shape (n_samples, C, H, W) or
             (n_samples, H, W[, C]), or a table of shape (n_samples, n_features).
@@ -97,7 +102,9 @@ class CorruptionDisplay(Display):
         """
         ensembles = named(estimators, "Ensemble")
         severities = tuple(severities)
-        accuracy, member_accuracy = measure(
+        for estimator in ensembles.values():
+            check_is_fitted(estimator)
+        accuracy, member_accuracy = mean_accuracies(
             ensembles, X, y, corruptions, severities, random_state
         )
         display = cls(
@@ -139,7 +146,10 @@ class CorruptionDisplay(Display):
         display : CorruptionDisplay
         """
         methods = named(member_probas, "Ensemble")
-        parts = [accuracies(y_true, p, classes, n) for n, p in methods.items()]
+        parts = [
+            accuracies(y_true, probas, classes, name, combine_probas)
+            for name, probas in methods.items()
+        ]
         counts = [len(ensemble) for ensemble, _ in parts]
         if len(set(counts)) > 1:
             raise InvalidInputError(
@@ -290,7 +300,7 @@ def _legend(ax, kind, members):
     if members and kind == "lines":
         handles.append(Line2D([], [], color="0.3", ls="--", lw=1, label="Members"))
     elif members:
-        look = {"facecolor": "0.85", "edgecolor": "black", "lw": 0.7}
+        look: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "black", "lw": 0.7}
         handles.append(Patch(hatch="///", label="Members", **look))
     if handles:
         ax.legend(handles=handles, fontsize=9)

@@ -13,7 +13,7 @@ from sklearn_sharpbalance.plotting._base import (
     colour,
     tidy,
 )
-from sklearn_sharpbalance.plotting._ensembles import check_ensemble
+from sklearn_sharpbalance.plotting._ensembles import check_ensemble, found_estimator
 
 __all__ = ["TrainingHistoryDisplay"]
 
@@ -69,6 +69,7 @@ class TrainingHistoryDisplay(Display):
         Parameters
         ----------
         estimator : fitted ensemble or skorch net
+            Also at the end of a pipeline, or found by a search.
         member_names : sequence of str, default=None
         ax : matplotlib Axes, default=None
         **kwargs
@@ -78,6 +79,7 @@ class TrainingHistoryDisplay(Display):
         -------
         display : TrainingHistoryDisplay
         """
+        estimator = found_estimator(estimator)
         if not hasattr(estimator, "history_"):
             check_ensemble(estimator, "history_")
         history = estimator.history_
@@ -170,7 +172,7 @@ class TrainingHistoryDisplay(Display):
 
     def _mark_phases(self, ax):
         """A vertical line and the phase's name wherever it changes in any member."""
-        starts = {}
+        starts: dict = {}
         for columns in self.history:
             if "phase" in columns:
                 phase, epochs = np.asarray(columns["phase"]), _epochs(columns)

@@ -114,7 +114,7 @@ class LossLandscapeDisplay(Display):
 
         Parameters
         ----------
-        estimator : fitted ensemble or skorch net
+        estimator : fitted ensemble or skorch net, or a pipeline that ends in one
         X : array-like of shape (n_samples, ...)
         y : array-like of shape (n_samples,)
         members : int or sequence of one to three int, default=0
@@ -239,7 +239,7 @@ class LossLandscapeDisplay(Display):
                 self.contours_, ax=ax, label="Loss", format="%.2g" if log else None
             )
         if self.positions is not None:
-            for text in place_labels(ax, *at.T, self.position_names):
+            for text in place_labels(ax, at[:, 0], at[:, 1], self.position_names):
                 text.set_bbox({"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1})
 
 

@@ -9,7 +9,7 @@ from sklearn_sharpbalance.plotting._base import (
     check_names,
     draw_matrix,
 )
-from sklearn_sharpbalance.plotting._ensembles import check_ensemble
+from sklearn_sharpbalance.plotting._ensembles import check_ensemble, found_estimator
 
 __all__ = ["SubsetOverlapDisplay", "subset_overlap"]
 
@@ -112,6 +112,7 @@ class SubsetOverlapDisplay(Display):
         Parameters
         ----------
         estimator : fitted ensemble with ``sam_masks_``
+            Also at the end of a pipeline, or found by a search.
         X : array-like of shape (n_samples, ...), default=None
             The training pictures, for :meth:`plot_hardest`.
         y : array-like of shape (n_samples,), default=None
@@ -124,6 +125,7 @@ class SubsetOverlapDisplay(Display):
         -------
         display : SubsetOverlapDisplay
         """
+        estimator = found_estimator(estimator)
         check_ensemble(estimator, "sam_masks_")
         sharpness = getattr(estimator, "sharpness_", None)
         return cls.from_masks(

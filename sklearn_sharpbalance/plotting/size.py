@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sklearn_sharpbalance.ensemble.combining import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import (
     brier_score,
@@ -9,11 +10,14 @@ from sklearn_sharpbalance.metrics import (
     expected_calibration_error,
     negative_log_likelihood,
 )
-from sklearn_sharpbalance.metrics._checks import check_member_probas, encode_labels
+from sklearn_sharpbalance.metrics._checks import (
+    as_generator,
+    check_member_probas,
+    encode_labels,
+)
+from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.plotting._base import Display, colour, marker, tidy
 from sklearn_sharpbalance.plotting._ensembles import (
-    as_generator,
-    combine,
     member_probas_of,
     member_subsets,
 )
@@ -97,7 +101,7 @@ class EnsembleSizeDisplay(Display):
 
         Parameters
         ----------
-        estimator : fitted ensemble
+        estimator : fitted ensemble, or a pipeline or search that ends in one
         X : array-like of shape (n_samples, ...)
         y : array-like of shape (n_samples,)
         metric, max_subsets, random_state
@@ -113,6 +117,7 @@ class EnsembleSizeDisplay(Display):
         -------
         display : EnsembleSizeDisplay
         """
+        estimator, X = reach_last_step(estimator, X)
         if aggregation is None:
             aggregation = getattr(estimator, "aggregation", "mean_logit")
         return cls.from_predictions(
@@ -179,7 +184,9 @@ class EnsembleSizeDisplay(Display):
             parts = [
                 probas[list(rows)] for rows in member_subsets(M, size, max_subsets, rng)
             ]
-            values = [function(y, combine(part, aggregation), part) for part in parts]
+            values = [
+                function(y, combine_probas(part, aggregation), part) for part in parts
+            ]
             scores.append(np.array(values, dtype=float))
         sizes = np.arange(1, M + 1)
         return cls(sizes, scores, metric_name=metric_name, name=name).plot(ax, **kwargs)

@@ -1,8 +1,19 @@
 """Sharpness against diversity: one point per ensemble."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
+from sklearn_sharpbalance.ensemble.combining import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._tradeoff import (
+    DIVERSITIES,
+    GAINS,
+    diversity_of,
+    gain_of,
+    mean_sharpness,
+)
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
@@ -17,11 +28,6 @@ from sklearn_sharpbalance.plotting._groups import (
     draw_fits,
     draw_legend,
     draw_points,
-)
-from sklearn_sharpbalance.plotting._tradeoff import (
-    colour_values,
-    diversity_values,
-    mean_sharpness,
 )
 
 __all__ = ["TradeoffDisplay"]
@@ -114,7 +120,8 @@ class TradeoffDisplay(Display):
         Parameters
         ----------
         estimators : fitted ensemble, list of them, or dict of names to them
-            The names of a dictionary become the labels of the points.
+            Each may be a pipeline or a search that ends in one. The names of a
+            dictionary become the labels of the points.
         X, y : array-likes
             Where diversity, improvement and accuracy are measured; the paper takes
             corrupted test data.
@@ -212,10 +219,8 @@ class TradeoffDisplay(Display):
                 f"There must be one sharpness per ensemble, got {len(sharpness)} for "
                 f"{len(member_probas)} ensembles."
             )
-        diversity_name, spread = diversity_values(
-            diversity, y_true, member_probas, classes
-        )
-        color_name, shades = colour_values(
+        diversity_name, spread = _diversities(diversity, y_true, member_probas, classes)
+        color_name, shades = _colours(
             color, y_true, member_probas, ensemble_probas, classes
         )
         display = cls(
@@ -286,3 +291,41 @@ class TradeoffDisplay(Display):
             labels = check_names(self.labels, len(x), "Ensemble")
             self.texts_ = place_labels(ax, x, y, labels)
         return self
+
+
+def _diversities(
+    diversity: str | Callable, y_true: Any, member_probas: Sequence, classes: Any
+) -> tuple[str, np.ndarray]:
+    """Name of the measure and its value for each ensemble."""
+    if callable(diversity):
+        name = getattr(diversity, "__name__", "diversity").replace("_", " ")
+        return name.capitalize(), np.array([diversity(p) for p in member_probas])
+    if diversity not in DIVERSITIES:
+        raise InvalidInputError(
+            f"Unknown diversity {diversity!r}. Choose one of "
+            f"{', '.join(map(repr, DIVERSITIES))}, or pass a function of member_probas."
+        )
+    values = [diversity_of(diversity, y_true, p, classes) for p in member_probas]
+    return DIVERSITIES[diversity][0], np.array(values)
+
+
+def _colours(
+    color: str | None,
+    y_true: Any,
+    member_probas: Sequence,
+    ensemble_probas: Sequence | None,
+    classes: Any,
+) -> tuple[str | None, np.ndarray | None]:
+    """Name of what colours the points and its value for each ensemble."""
+    if color is None:
+        return None, None
+    if color not in GAINS:
+        raise InvalidInputError(
+            f"Unknown color {color!r}. Choose one of {', '.join(map(repr, GAINS))}, "
+            "or None."
+        )
+    if ensemble_probas is None:
+        ensemble_probas = [combine_probas(probas) for probas in member_probas]
+    pairs = zip(member_probas, ensemble_probas)
+    values = [gain_of(color, y_true, probas, p, classes) for probas, p in pairs]
+    return GAINS[color], np.array(values)

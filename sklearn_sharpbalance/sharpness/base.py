@@ -25,9 +25,14 @@ class SharpnessScorer(BaseEstimator, ABC):
         If the loss of a sample is multiplied by ``c``, its score is multiplied by
         ``c ** degree``: 1 for a loss, 2 for a squared gradient. Sample weights enter
         scores in this way.
+    needs_float32 : bool
+        Whether an ensemble runs the scorer in float32 whatever its ``precision``. Set
+        it on a scorer that takes small differences between passes, which the rounding
+        of bf16, fp16 or tf32 would drown.
     """
 
     degree: float = 1
+    needs_float32: bool = False
 
     @abstractmethod
     def score_samples(self, net, X, y):
@@ -39,7 +44,9 @@ class SharpnessScorer(BaseEstimator, ABC):
             An initialised skorch net. Its module is run in eval mode and given back
             as it was.
         X : array, tensor, dict of those, or Dataset
-            N samples, as the net takes them, not augmented.
+            N samples, as the net takes them, not augmented. An ensemble passes
+            tensors on the net's device, or on the host where they would take more
+            than half of its free memory; ``net.infer`` moves what it is given.
         y : array or tensor of shape (N,)
             Class codes.
 

@@ -210,6 +210,7 @@ class InputCurvatureScorer(SharpnessScorer):
     """
 
     degree = 2
+    needs_float32 = True  # a difference of gradients over a step of 1e-3
 
     def __init__(
         self,

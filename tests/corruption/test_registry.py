@@ -109,6 +109,7 @@ def test_iter_corruptions_runs_over_kinds_groups_and_severities():
             out, corrupt(images, name, severity, random_state=5)
         )
     assert sum(1 for _ in iter_corruptions(images)) == 75
+    assert list(iter_corruptions(images, [])) == []  # none is not all
 
 
 def test_a_function_can_stand_for_a_name():

@@ -182,7 +182,7 @@ def test_corrupted_tiny_imagenet_is_decoded_into_the_cache(tmp_path):
         "tiny-imagenet-c", tmp_path, split="snow/5", mmap=True, cache_dir=cache
     )
     assert isinstance(bunch.images, np.memmap)
-    assert (cache / "tiny-imagenet-c" / "snow-5.npy").exists()
+    assert len(list(cache.glob("tiny-imagenet-c-snow-5-*.npy"))) == 1
     assert bunch.class_names == ["n1", "n2"]
 
 
@@ -253,7 +253,7 @@ def test_memory_map_is_made_once_and_renewed_with_its_source(tmp_path):
     first = load_images("npz", path, mmap=True).images
     assert isinstance(first, np.memmap)
     np.testing.assert_array_equal(first, IMAGES)
-    stored = tmp_path / "decoded" / "set-train.npy"
+    (stored,) = (tmp_path / "decoded").glob("set-train-*.npy")
     made = stored.stat().st_mtime_ns
     load_images("npz", path, mmap=True)
     assert stored.stat().st_mtime_ns == made
@@ -261,7 +261,76 @@ def test_memory_map_is_made_once_and_renewed_with_its_source(tmp_path):
     np.savez(path, images=255 - IMAGES, labels=LABELS)
     again = load_images("npz", path, mmap=True).images
     np.testing.assert_array_equal(again, 255 - IMAGES)
+    assert not stored.exists()  # nobody asks for the old pictures again
     assert not isinstance(load_images("npz", path).images, np.memmap)  # small: memory
+
+
+def write_grey(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((8, 8, 3), value, np.uint8)).save(path)
+
+
+def write_set(name, place, value):
+    """A set of two grey pictures in one of the layouts; the root to load it from."""
+    if name == "npz":
+        place.mkdir()
+        images = np.full((2, 8, 8, 3), value, np.uint8)
+        np.savez(place / "d.npz", images=images, labels=[0, 1])
+        return place / "d.npz"
+    if name == "cifar100":
+        batch = {"data": np.full((2, 3072), value, np.uint8), "fine_labels": [0, 1]}
+        dump(place / "cifar-100-python" / "train", batch)
+        dump(place / "cifar-100-python" / "meta", {"fine_label_names": ["x", "y"]})
+        return place
+    folder = {"imagefolder": "train", "tiny-imagenet": "train"}.get(name, "fog/1")
+    for label in ("x", "y"):
+        write_grey(place / folder / label / "0.png", value)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("npz", "train"),
+        ("cifar100", "train"),
+        ("imagefolder", "train"),
+        ("tiny-imagenet", "train"),
+        ("tiny-imagenet-c", "fog/1"),
+    ],
+)
+def test_sets_of_one_name_share_a_folder_of_decoded_pictures(tmp_path, name, split):
+    options = {"split": split, "mmap": True, "cache_dir": tmp_path / "cache"}
+    roots = {v: write_set(name, tmp_path / str(v), v) for v in (10, 200)}
+    for _ in range(2):  # written, then found again
+        for value, root in roots.items():
+            images = load_images(name, root, **options).images
+            assert isinstance(images, np.memmap)
+            assert np.unique(images).tolist() == [value]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["imagefolder", "tiny-imagenet"])
+def test_changed_pictures_are_decoded_again(tmp_path, name):
+    root = write_set(name, tmp_path / "set", 10)
+    first = load_images(name, root, mmap=True).images
+    write_grey(root / "train" / "x" / "0.png", 99)
+    second = load_images(name, root, mmap=True)
+    assert second.images[:, 0, 0, 0].tolist() == [99, 10]
+    assert first[:, 0, 0, 0].tolist() == [10, 10]  # who holds the old ones keeps them
+    # As many pictures, but others: labels and pixels must move together.
+    (root / "train" / "x" / "0.png").rename(root / "train" / "y" / "1.png")
+    moved = load_images(name, root, mmap=True)
+    assert moved.images[:, 0, 0, 0].tolist() == [10, 99]
+    assert moved.labels.tolist() == [1, 1]
+
+
+def test_the_folder_of_decoded_pictures_is_no_class(tmp_path):
+    for label in ("x", "y"):
+        write_grey(tmp_path / label / "0.png", 10)
+    for _ in range(2):
+        whole = load_images("imagefolder", tmp_path, mmap=True)
+        assert whole.class_names == ["x", "y"]
+        assert whole.labels.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {"npz"}))

@@ -145,13 +145,13 @@ def task(precision="float32", pruned=False):
 )
 def test_members_are_those_of_two_passes(precision, pruned, tol, monkeypatch):
     parts = []
-    original = _MemberStep._split_module
+    original = _MemberStep._both_parts_of
 
     def counted(self, x):
         parts.append(len(x))
         return original(self, x)
 
-    monkeypatch.setattr(_MemberStep, "_split_module", counted)
+    monkeypatch.setattr(_MemberStep, "_both_parts_of", counted)
     work = task(precision, pruned)
     _, states, _, phase, _ = work
     got = GraphEngine().run_phase(*work)

@@ -179,24 +179,31 @@ def test_a_member_that_stopped_ends_its_training_once(engine):
     assert stopped[-1]["n_ends"] == 1
 
 
-def test_threads_leave_the_precision_as_it_was(monkeypatch):
-    """Flags of torch are the process's own; members on two devices share them."""
-    seen = []
+class StopsFirst(Callback):
+    """Stops the member whose first loss it is told."""
 
-    class Recorded(Callback):
-        def on_epoch_end(self, net, **kwargs):
-            seen.append(torch.backends.cudnn.allow_tf32)
+    def __init__(self, loss):
+        self.loss = loss
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    DeepEnsembleClassifier(
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 3)),
-        n_estimators=4,
-        max_epochs=8,
-        callbacks=[Recorded()],
-        device=["cpu", "cpu:0"],
-        precision="float32",
-        random_state=0,
-    ).fit(X, y)
-    assert set(seen) == {False}
-    assert torch.backends.cudnn.allow_tf32
+    def on_epoch_end(self, net, **kwargs):
+        if len(net.history) == 2 and np.isclose(
+            net.history[0]["train_loss"], self.loss
+        ):
+            raise KeyboardInterrupt
+
+
+def test_steps_are_counted_by_those_that_train():
+    """Adam's correction by the number of steps; the first member stops early."""
+    settings = dict(n_estimators=2, optimizer=torch.optim.Adam, lr=0.01, random_state=0)
+    short = DeepEnsembleClassifier(chain, max_epochs=1, **settings).fit(X, y)
+    stop = StopsFirst(float(short.history_[0][0]["train_loss"]))
+    stacked, skorch = (
+        DeepEnsembleClassifier(
+            chain, max_epochs=12, engine=engine, callbacks=[stop], **settings
+        ).fit(X, y)
+        for engine in ("stacked", "skorch")
+    )
+    assert [len(history) for history in stacked.history_] == [2, 12]
+    np.testing.assert_allclose(
+        stacked.member_predict_proba(X), skorch.member_predict_proba(X), atol=1e-5
+    )

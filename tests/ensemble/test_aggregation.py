@@ -11,9 +11,10 @@ from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_digits, make_classification
 from torch import nn
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier, load
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
 from sklearn_sharpbalance.ensemble import AGGREGATIONS
+from sklearn_sharpbalance.ensemble.aggregation import MeanLogitAggregation
 from sklearn_sharpbalance.ensemble.soups import (
     greedy_soup,
     mean_weights,
@@ -261,6 +262,22 @@ def test_temperature_is_the_one_of_highest_held_out_likelihood():
     )
 
 
+def test_held_out_samples_that_are_all_right_set_no_temperature():
+    X, y = table()
+    X = X + 20 * np.eye(8, dtype=np.float32)[y]
+    clf = DeepEnsembleClassifier(
+        n_estimators=3,
+        validation_fraction=0.3,
+        aggregation="temperature",
+        **{**FAST, "max_epochs": 20},
+    )
+    with pytest.warns(UndefinedMetricWarning, match="90 held-out samples set no"):
+        clf.fit(X, y)
+    assert clf.aggregation_.temperature_ == 1.0
+    logits = clf.member_decision_function(X).astype(float).mean(0)
+    np.testing.assert_allclose(clf.predict_proba(X), softmax(logits, axis=1))
+
+
 @pytest.mark.parametrize("rule", JUDGES)
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
 def test_judging_needs_held_out_samples(rule, kind):
@@ -282,3 +299,123 @@ def test_parameters_of_a_rule_are_reached_by_name():
     with pytest.warns(UndefinedMetricWarning, match="it still falls at the bound 3.0"):
         clf, _, _ = fit(aggregation="temperature", aggregation__bounds=(3.0, 4.0))
     assert clf.aggregation_.temperature_ == 3.0
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("rule", [*AGGREGATIONS, lambda z: softmax(-z.sum(0), axis=1)])
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+def test_the_decision_is_the_prediction_by_every_rule(kind, rule, n_classes):
+    X, y = table(90)
+    options = {"aggregation": rule, "validation_fraction": 0.3, "n_estimators": 3}
+    clf = kind(**options, **FAST).fit(X, y % n_classes)
+    decision = clf.decision_function(X)
+    assert np.isfinite(decision).all()
+    if n_classes == 2:
+        assert decision.shape == (len(X),)
+        decision = np.stack([-decision, decision], axis=1)
+    np.testing.assert_array_equal(clf.classes_[decision.argmax(1)], clf.predict(X))
+
+
+class Contrary(MeanLogitAggregation):
+    """A child of the mean logit that decides otherwise."""
+
+    def combine(self, member_logits):
+        return softmax(-member_logits.mean(axis=0), axis=-1)
+
+
+def test_the_decision_of_a_child_of_the_mean_logit_is_its_own():
+    clf, X, _ = fit(aggregation=Contrary())
+    plain, _, _ = fit()
+    np.testing.assert_allclose(
+        clf.decision_function(X), np.log(clf.predict_proba(X)), rtol=1e-6
+    )
+    assert (clf.decision_function(X).argmax(1) != plain.predict(X)).all()
+
+
+# Stages -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+@pytest.mark.parametrize("rule", [r for r in AGGREGATIONS if r != "greedy_soup"])
+def test_stages_end_at_the_prediction(kind, rule, tmp_path):
+    X, y = table()
+    options = {"n_estimators": 3, "validation_fraction": 0.3, **FAST}
+    clf = kind(aggregation=rule, **options).fit(X, y)
+    clf.save(tmp_path / "model")
+    for each in (clf, pickle.loads(pickle.dumps(clf)), load(tmp_path / "model")):
+        stages = list(each.staged_predict_proba(X))
+        assert len(stages) == 3
+        np.testing.assert_array_equal(stages[-1], clf.predict_proba(X))
+        if rule != "temperature" and rule != "majority":
+            first = clf.member_predict_proba(X)[0]
+            np.testing.assert_allclose(stages[0], first, rtol=1e-4, atol=1e-6)
+
+
+def test_a_stage_of_a_soup_is_the_soup_of_its_members():
+    clf, X, _ = fit(aggregation="uniform_soup")
+    stage = list(clf.staged_predict_proba(X))[1]
+    module = copy.deepcopy(clf.estimators_[0].module_)
+    states = [net.module_.state_dict() for net in clf.estimators_[:2]]
+    module.load_state_dict({k: (states[0][k] + states[1][k]) / 2 for k in states[0]})
+    with torch.no_grad():
+        want = module(torch.as_tensor(X)).softmax(1).numpy()
+    np.testing.assert_allclose(stage, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_stage_of_the_best_member_is_the_best_so_far():
+    clf, X, y = fit(aggregation="best_member", n_estimators=4)
+    held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
+    probas = clf.member_predict_proba(X)
+    right = (probas[:, held].argmax(2) == y[held]).mean(1)
+    np.testing.assert_allclose(clf.aggregation_.accuracies_, right)
+    for n, stage in enumerate(clf.staged_predict_proba(X), 1):
+        best = probas[np.argmax(right[:n])]
+        np.testing.assert_allclose(stage, best, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "module"), [("greedy_soup", None), ("uniform_soup", Normed)]
+)
+def test_rules_that_need_the_data_cannot_be_staged(rule, module):
+    clf, X, _ = fit(aggregation=rule, estimator=module)
+    with pytest.raises(InvalidInputError, match="applied to the first 1 members"):
+        next(clf.staged_predict_proba(X))
+    alone, X, _ = fit(aggregation=rule, estimator=module, n_estimators=1)
+    (stage,) = alone.staged_predict_proba(X)
+    np.testing.assert_array_equal(stage, alone.predict_proba(X))
+
+
+# Rules of the user's own ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "match"),
+    [
+        (lambda z: z.mean(0), r"must return probabilities.*Row 0 is \[.*softmax"),
+        (lambda z: z.mean(0)[:, 0], r"shape \(300, 3\) .*got shape \(300,\)"),
+        (lambda z: softmax(z, -1), r"shape \(300, 3\) .*got shape \(., 300, 3\)"),
+        (lambda z: softmax(z.mean(0), 0), "sum to one"),
+        (lambda z: softmax(z.mean(0), 1) * [[2, -1, 0]], "not negative"),
+        (lambda z: softmax(z.mean(0), 1) * np.nan, r"Row 0 is \[nan"),
+    ],
+)
+def test_a_function_that_returns_no_probabilities_is_refused(rule, match):
+    clf, X, _ = fit(aggregation=rule)
+    for predict in (clf.predict_proba, clf.predict, clf.decision_function):
+        with pytest.raises(InvalidInputError, match=match):
+            predict(X)
+    with pytest.raises(InvalidInputError, match=match):
+        next(clf.staged_predict_proba(X))
+
+
+def test_a_function_may_round_as_float32_does():
+    rule = lambda z: softmax(z.mean(0), 1).astype(np.float16)  # noqa: E731
+    clf, X, _ = fit(aggregation=rule)
+    np.testing.assert_allclose(clf.predict_proba(X).sum(1), 1, rtol=1e-3)
+
+
+def test_a_member_that_is_broken_is_not_the_rules_fault():
+    clf, X, _ = fit()
+    with torch.no_grad():
+        next(clf.estimators_[0].module_.module.parameters()).fill_(torch.nan)
+    assert np.isnan(clf.predict_proba(X)).all()

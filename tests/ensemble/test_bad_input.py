@@ -3,6 +3,9 @@
 Strange inputs that are right stand in a second table: they must work.
 """
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -458,13 +461,6 @@ BAD = {
         InvalidInputError,
         "returned values that are not finite before any training",
     ),
-    "dataset_dtypes": (
-        lambda: fit(
-            Items(lambda i: (torch.zeros(4, dtype=torch.float64), i % 3)), None
-        ),
-        InvalidInputError,
-        "must have the same dtype, but got Double and Float",
-    ),
     "dataset_dict": (
         lambda: fit(Items(lambda i: ({"a": torch.zeros(4)}, i % 3)), None),
         InvalidInputError,
@@ -538,6 +534,11 @@ BAD = {
         InvalidInputError,
         "an LRScheduler sets the learning rate by itself. Remove that callback",
     ),
+    "joint_devices": (
+        lambda: fit_joint("sed", device=["cpu", "cpu"]),
+        InvalidInputError,
+        r"one device, but got device=\['cpu', 'cpu'\]\. Name one of them",
+    ),
     # after fit
     "not_fitted": (
         lambda: SharpBalance().predict(X),
@@ -599,8 +600,10 @@ def test_bad_input(case):
     assert len(str(caught.value)) < 2000  # a sentence, not a dump
 
 
-def test_there_are_enough_of_them():
-    assert len(BAD) >= 60
+def test_there_are_as_many_as_the_readme_says():
+    readme = Path(__file__).parents[2] / "README.md"
+    said = re.search(r"over (\d+) bad inputs", readme.read_text())
+    assert len(BAD) > int(said[1])
 
 
 def read_only_map(tmp_path):

@@ -321,24 +321,24 @@ def test_mutated_checkpoints_never_crash(tmp_path):
 class Interrupting(torch.nn.Module):
     """Presses Ctrl-C in the middle of an epoch."""
 
-    press_at, calls = None, 0
+    plan = {"press_at": None, "calls": 0}  # no part of the code
 
     def __init__(self, n_features, n_classes):
         super().__init__()
         self.last = torch.nn.Linear(n_features, n_classes)
 
     def forward(self, x):
-        Interrupting.calls += self.training
-        if self.training and self.calls == self.press_at:
+        self.plan["calls"] += self.training
+        if self.training and self.plan["calls"] == self.plan["press_at"]:
             signal.raise_signal(signal.SIGINT)
         return self.last(x)
 
 
 class Raising(Callback):
-    active = True
+    plan = {"active": True}
 
     def on_epoch_end(self, net, **kwargs):
-        if self.active and len(net.history) == 4:
+        if self.plan["active"] and len(net.history) == 4:
             raise OSError("the logger lost its server")
 
 
@@ -362,18 +362,18 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     X, y = small_data()
     if how == "ctrl_c":
         params, error = {"estimator": Interrupting, **OWN}, KeyboardInterrupt
-        stop = partial(monkeypatch.setattr, Interrupting, "press_at")
+        stop = partial(monkeypatch.setitem, Interrupting.plan, "press_at")
         inactive, active = None, 71
     else:
         params, error = {"callbacks": [("raising", Raising())]}, OSError
-        stop = partial(monkeypatch.setattr, Raising, "active")
+        stop = partial(monkeypatch.setitem, Raising.plan, "active")
         inactive, active = False, True
     stop(inactive)
     clf = make(None, **params).fit(X, y)
     before, proba = weights(clf), clf.predict_proba(X)
     clf.set_params(checkpoint_dir=tmp_path / "interrupted", random_state=7)
     stop(active)
-    monkeypatch.setattr(Interrupting, "calls", 0)
+    monkeypatch.setitem(Interrupting.plan, "calls", 0)
     with pytest.raises(error):
         clf.fit(X, y)
     assert_bitwise(weights(clf), before)
@@ -388,8 +388,8 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_first_fit_leaves_no_half_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(Interrupting, "press_at", 9)
-    monkeypatch.setattr(Interrupting, "calls", 0)
+    monkeypatch.setitem(Interrupting.plan, "press_at", 9)
+    monkeypatch.setitem(Interrupting.plan, "calls", 0)
     clf = make(tmp_path, estimator=Interrupting, **OWN)
     with pytest.raises(KeyboardInterrupt):
         clf.fit(*small_data())
@@ -405,8 +405,8 @@ def test_an_interrupted_first_fit_leaves_what_it_has(
     X, y = small_data()
     folder = tmp_path if with_checkpoints else None
     clf = make(folder, estimator=Interrupting, checkpoint_every=None, **OWN)
-    monkeypatch.setattr(Interrupting, "press_at", 71)
-    monkeypatch.setattr(Interrupting, "calls", 0)
+    monkeypatch.setitem(Interrupting.plan, "press_at", 71)
+    monkeypatch.setitem(Interrupting.plan, "calls", 0)
     with (
         pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 2"),
         pytest.raises(KeyboardInterrupt),
@@ -415,7 +415,7 @@ def test_an_interrupted_first_fit_leaves_what_it_has(
     assert clf.n_iter_ == 2
     assert [len(history) for history in clf.history_] == [2] * len(clf.estimators_)
     assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
-    monkeypatch.setattr(Interrupting, "press_at", None)
+    monkeypatch.setitem(Interrupting.plan, "press_at", None)
     clf.fit(X, y)
     whole = make(None, estimator=Interrupting, checkpoint_every=None, **OWN).fit(X, y)
     assert_bitwise(weights(clf), weights(whole))
@@ -435,11 +435,13 @@ def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
         **long,
         **OWN,
     )
-    monkeypatch.setattr(Interrupting, "press_at", None)
-    monkeypatch.setattr(Interrupting, "calls", 0)
+    monkeypatch.setitem(Interrupting.plan, "press_at", None)
+    monkeypatch.setitem(Interrupting.plan, "calls", 0)
     whole = clone(clf).fit(X, y)
-    monkeypatch.setattr(Interrupting, "press_at", Interrupting.calls * 13 // 14)
-    monkeypatch.setattr(Interrupting, "calls", 0)
+    monkeypatch.setitem(
+        Interrupting.plan, "press_at", Interrupting.plan["calls"] * 13 // 14
+    )
+    monkeypatch.setitem(Interrupting.plan, "calls", 0)
     with (
         pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 10"),
         pytest.raises(KeyboardInterrupt),

@@ -297,3 +297,21 @@ def test_a_gpu_gives_what_the_cpu_gives(loss, module):
         clf = diversified(**params, device=device).fit(X, y, X_unlabeled=X + 1)
         probas.append(pickle.loads(pickle.dumps(clf)).predict_proba(X))
     np.testing.assert_allclose(*probas, atol=2e-3)
+
+
+@pytest.mark.parametrize("weight", [None, {0: 1.0, 1: 2.0, 2: 5.0}])
+def test_divdis_when_the_last_class_is_held_out_as_a_whole(weight):
+    X, _ = table()
+    y = np.arange(len(X)) % 2
+    y[[3, 50]] = 2
+    clf = diversified(loss="divdis", validation_fraction=0.8, class_weight=weight)
+    clf.fit(X, y, X_unlabeled=X + 1)
+    proba = clf.predict_proba(X)
+    assert proba.shape == (len(X), 3)
+    assert np.isfinite(proba).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", ["cpu"], ("cpu",)])
+def test_one_device_may_come_in_a_list(device):
+    X, y = table()
+    assert diversified(device=device, max_epochs=1).fit(X, y).heads_[0].device == "cpu"

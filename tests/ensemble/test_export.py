@@ -9,7 +9,7 @@ from skorch import NeuralNetClassifier
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.ensemble import AGGREGATIONS
+from sklearn_sharpbalance.ensemble import AGGREGATIONS, archive
 from sklearn_sharpbalance.ensemble.export import RULES, as_module
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.ensemble.killing import small_data
@@ -198,3 +198,23 @@ def test_an_unknown_dtype(tmp_path):
 def test_not_fitted(tmp_path):
     with pytest.raises(ValueError, match="is not fitted yet"):
         SharpBalance().export_torch(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["export_torch", "export_onnx"])
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_an_export_that_fails_leaves_the_old_file(name, failing, tmp_path, monkeypatch):
+    """No half file, and the new one only once it is on the disk."""
+    if name == "export_onnx":
+        pytest.importorskip("onnxscript")
+    clf, _ = table()
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"old")
+
+    def fail(*args):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(archive.os, failing, fail)
+    with pytest.raises(OSError, match="No space left"):
+        getattr(clf, name)(path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

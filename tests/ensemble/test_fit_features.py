@@ -1,12 +1,16 @@
 """What a fit can be told: phases, schedules, augmentation, weights, going on."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 from sklearn.utils import compute_sample_weight
-from skorch.callbacks import LRScheduler
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback, LRScheduler
+from torch import nn
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.sharpness import FisherTraceScorer, LossScorer
 
@@ -309,7 +313,7 @@ def test_weights_enter_the_scores_as_they_enter_the_loss(scorer, degree):
     """A loss of twice the weight has a gradient of twice the length."""
     X, y = table()
     weight = np.random.default_rng(2).uniform(0.5, 2, N)
-    options = {"sharpness": scorer, "warmup_epochs": 0, **SMALL}
+    options = {"sharpness": scorer, "warmup_epochs": 0, "standardize": False, **SMALL}
     plain = SharpBalance(**options).fit(X, y).sharpness_
     weighted = SharpBalance(**options).fit(X, y, sample_weight=weight).sharpness_
     factor = (weight / weight.mean()) ** degree
@@ -430,3 +434,77 @@ def test_one_member():
     np.testing.assert_allclose(
         clf.predict_proba(X), clf.member_predict_proba(X)[0], rtol=1e-6
     )
+
+
+# Settings that change between calls of partial_fit ----------------------------------
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("name", ["lr", "estimator__lr"])
+def test_partial_fit_takes_the_rate_that_holds_now(engine, name):
+    """Momentum is kept: it is what one fit does whose schedule falls."""
+    X, y = table()
+    options = {"warmup_epochs": 2, "engine": engine, **SMALL, name: 0.5}
+    steps = SharpBalance(**options)
+    for epoch in range(EPOCHS):
+        if 2 * epoch >= EPOCHS:
+            steps.set_params(**{name: 0.125})
+        steps.partial_fit(X, y)
+    whole = SharpBalance(
+        **options,
+        reselect_every=1,
+        lr_schedule=lambda progress: 1.0 if progress < 0.5 else 0.25,
+    )
+    assert_same_members(steps, whole.fit(X, y))
+    assert column(steps, "lr") == column(whole, "lr")
+    assert steps.net_.lr == steps.estimators_[0].lr == 0.125
+
+
+def test_a_rate_of_a_members_own_stays_and_none_is_the_default_again():
+    X, y = table()
+    clf = SharpBalance(lr=0.2, member_params=[{}, {"lr": 0.03}], **SMALL)
+    for rate in (0.2, 0.02, 0.02, None):
+        clf.set_params(lr=rate).partial_fit(X, y)
+    rates = [[record["lr"] for record in history] for history in clf.history_]
+    assert rates[0] == pytest.approx([0.2, 0.02, 0.02, 0.1])
+    assert rates[1] == pytest.approx([0.03] * 4)
+
+
+def test_a_net_of_the_users_own_may_change_its_rate():
+    X, y = table()
+    net = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss, lr=0.3)
+    clf = SharpBalance(net, **SMALL).partial_fit(X, y)
+    clf.set_params(estimator__lr=0.05).partial_fit(X, y)
+    assert column(clf, "lr") == pytest.approx([0.3, 0.05])
+
+
+class Batches(Callback):
+    seen: ClassVar[list[int]] = []
+
+    def on_batch_begin(self, net, batch=None, training=None, **kwargs):
+        self.seen.append(len(batch[1]))
+
+
+def test_partial_fit_takes_the_batch_size_that_holds_now():
+    X, y = table()
+    Batches.seen.clear()
+    options = {**SMALL, "n_estimators": 1, "warmup_epochs": 4, "batch_size": 30}
+    clf = SharpBalance(callbacks=[Batches()], **options).partial_fit(X, y)
+    first = list(Batches.seen)
+    clf.set_params(batch_size=10).partial_fit(X, y)
+    assert set(first) == {30}
+    assert set(Batches.seen[len(first) :]) == {10}
+    assert len(Batches.seen) == len(first) + 3 * len(first)
+
+
+# Where members are scored -----------------------------------------------------------
+
+
+def test_n_jobs_starts_nothing_for_an_engine_of_one_process(monkeypatch):
+    def start(*args, **kwargs):
+        raise AssertionError("a process was to start")
+
+    monkeypatch.setattr("sklearn_sharpbalance.engine.jobs.Parallel", start)
+    X, y = table()
+    clf = SharpBalance(engine="stacked", n_jobs=2, **SMALL).fit(X, y)
+    assert clf.sharpness_.shape == (2, N)

@@ -1,13 +1,21 @@
 """Whatever holds the samples, the same samples give the same ensemble."""
 
+import random
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.autodiff.rows import dataset_labels
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 N = 48
 SMALL = {
@@ -136,6 +144,91 @@ def test_without_standardisation_the_network_sees_raw_values():
     np.testing.assert_allclose(done.scale, X.std(0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e-9, 1e-4, 1e9, 1e30])
+def test_units_do_not_matter(unit):
+    X, y = table()
+    want = SharpBalance(**TABLE).fit(X, y)
+    clf = SharpBalance(**TABLE).fit(X * unit, y)
+    np.testing.assert_allclose(
+        clf.predict_proba(X * unit), want.predict_proba(X), atol=1e-4
+    )
+
+
+def spread_of(X, weight=None):
+    """Mean and scale that a fit gives its members."""
+    y = np.arange(len(X)) % 2
+    clf = DeepEnsembleClassifier(**{**TABLE, "max_epochs": 1})
+    module = clf.fit(X, y, sample_weight=weight).estimators_[0].module_
+    return module.mean.numpy(), module.scale.numpy()
+
+
+def test_what_is_constant_is_scikit_learns():
+    X, _ = table()
+    X[:, 0] = 0.1
+    X[:, 1] = 1e-12 * X[:, 1]
+    X[:, 2] = -1e30
+    scaler = StandardScaler().fit(X)
+    mean, scale = spread_of(X)
+    np.testing.assert_allclose(mean, scaler.mean_, rtol=1e-6)
+    np.testing.assert_allclose(scale, scaler.scale_, rtol=1e-6)
+    assert scale[0] == scale[2] == 1
+
+
+def test_a_spread_that_float32_loses_is_a_warning():
+    """With the columns, and in float64 only: float32 never had it."""
+    X, y = table()
+    X[:, [1, 3]] += 1e8
+    clf = SharpBalance(**TABLE)
+    with pytest.warns(SharpBalanceWarning, match=r"rounds 2 column.*lie: 1, 3\. Cent"):
+        clf.fit(X, y)
+    with pytest.warns(SharpBalanceWarning, match="'b', 'd'"):
+        clf.fit(as_pandas(X), y)
+    with pytest.warns(SharpBalanceWarning, match=r"lie: 1, 3\."):
+        clf.fit(Pairs(X, y))
+    remedy = make_pipeline(StandardScaler(), clone(clf))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SharpBalanceWarning)
+        clf.fit(X.astype(np.float32), y)
+        # Whole numbers that float32 holds, and rounding that the spread outweighs.
+        clf.fit(np.where(X > 0, 2.0**25, 2.0**25 + 4), y)
+        clf.fit(table()[0] * 1e6 + 1e8, y)
+        remedy.fit(X, y)
+    want = make_pipeline(StandardScaler(), clone(clf)).fit(table()[0], y)
+    np.testing.assert_allclose(
+        remedy.predict_proba(X), want.predict_proba(table()[0]), atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("layout", ["table", "pictures", "dataset"])
+def test_statistics_are_weighted(layout):
+    X, y = table()
+    X = X.astype(np.float32)
+    if layout == "pictures":
+        X = np.tile(X[:, :1, None, None], (1, 3, 9, 8)) + np.arange(72).reshape(9, 8)
+    weight = np.random.default_rng(0).integers(0, 4, N)
+    weight[0], X[0] = 0, 1e7  # a large number that counts for nothing
+    repeated = np.repeat(X, weight, axis=0).astype(np.float64)
+    options = {**(PICTURES if layout == "pictures" else TABLE), "max_epochs": 1}
+    given = (tensors(X, y),) if layout == "dataset" else (X, y)
+    clf = DeepEnsembleClassifier(**options).fit(*given, sample_weight=weight)
+    module = clf.estimators_[0].module_
+    axes = (0, 2, 3) if layout == "pictures" else 0
+    np.testing.assert_allclose(module.mean.flatten(), repeated.mean(axes), rtol=1e-6)
+    np.testing.assert_allclose(module.scale.flatten(), repeated.std(axes), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+)
+def test_weights_are_repeated_samples_in_full_batches(kind):
+    X, y = table()
+    weight = np.random.default_rng(0).integers(0, 4, N)
+    options = {**TABLE, "batch_size": 1000, "max_epochs": 8}
+    one = kind(**options).fit(X, y, sample_weight=weight)
+    other = kind(**options).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
+    np.testing.assert_allclose(one.predict_proba(X), other.predict_proba(X), atol=1e-5)
+
+
 # Labels -----------------------------------------------------------------------------
 
 LABELS = {
@@ -260,6 +353,41 @@ def test_sequences_are_one_sample_each():
     )
 
 
+class Elsewhere(torch.Tensor):
+    """A tensor that, like one on a GPU, has to come to the CPU first."""
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy.")
+
+    numpy = __array__
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+PLACES = {
+    "elsewhere": lambda v: torch.tensor(v).as_subclass(Elsewhere),
+    "in a graph": lambda v: torch.tensor(v, dtype=torch.float32, requires_grad=True),
+    "cuda": lambda v: torch.tensor(v, device="cuda"),
+}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(p, marks=pytest.mark.gpu) if p == "cuda" else p for p in PLACES],
+)
+def test_labels_come_from_wherever_they_are(place):
+    X, y = table()
+    want = SharpBalance(**TABLE).fit(X, y)
+    move = PLACES[place]
+    clf = SharpBalance(**TABLE).fit(move(X), move(y))
+    assert_same_model(clf, want)
+    np.testing.assert_array_equal(clf.classes_, [0, 1, 2])
+    dataset = Pairs(X, y)
+    dataset.targets = move(y)
+    np.testing.assert_array_equal(dataset_labels(dataset), y)
+
+
 # Datasets ---------------------------------------------------------------------------
 
 
@@ -323,6 +451,70 @@ def test_a_dataset_is_its_samples(kind):
     assert [row["valid_acc"] for row in clf.history_[0]] == [
         row["valid_acc"] for row in want.history_[0]
     ]
+
+
+@pytest.mark.parametrize("engine", ["auto", "skorch"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_a_dataset_of_other_floats(dtype, engine):
+    X, y = table()
+    options = {"engine": engine, "validation_fraction": 0.25, **TABLE}
+    want = SharpBalance(**options).fit(tensors(X.astype(np.float32), y))
+    clf = SharpBalance(**options).fit(tensors(X.astype(dtype), y))
+    assert_same_model(clf, want)
+    other = Pairs(X.astype(dtype), y)
+    np.testing.assert_array_equal(clf.predict_proba(other), want.predict_proba(X))
+
+
+class Bare(Pairs):
+    """Items without labels."""
+
+    def __getitem__(self, i):
+        return self.X[i]
+
+
+def test_a_dataset_without_labels_is_predicted():
+    X, y = table()
+    clf = SharpBalance(**TABLE).fit(X, y)
+    bare = Bare(X.astype(np.float32), y)
+    np.testing.assert_array_equal(clf.predict_proba(bare), clf.predict_proba(X))
+    np.testing.assert_array_equal(clf.predict(Subset(bare, [3])), clf.predict(X[3:4]))
+    assert clf.score(bare, y) == clf.score(X, y)
+    with pytest.raises(InvalidInputError, match="items of Bare have no labels"):
+        clf.score(bare)
+    with pytest.raises(InvalidInputError, match="without labels cannot be fitted"):
+        clf.fit(bare, y)
+
+
+def global_rng():
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), kind, keys.tolist(), rest, torch.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize(
+    "kind", [SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+)
+def test_a_dataset_leaves_the_global_rng_alone(kind):
+    X, y = table()
+    dataset = tensors(X.astype(np.float32), y)
+    clf = kind(**TABLE, validation_fraction=0.25)
+    before = global_rng()
+    clf.fit(dataset)
+    assert global_rng() == before
+    clf.predict_proba(dataset)
+    clf.score(dataset)
+    assert global_rng() == before
+
+
+def test_dropout_draws_the_same_with_a_dataset():
+    """The loader's own draws do not stand between those of the members."""
+    X, y = table()
+    X = X.astype(np.float32)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    fits = [
+        SharpBalance(net, engine="skorch", **SMALL).fit(*given)
+        for given in ((X, y), (tensors(X, y),))
+    ]
+    assert_same_model(*fits)
 
 
 def test_labels_can_be_given_beside_a_dataset():

@@ -226,7 +226,7 @@ OTHERS = {
     "unlabeled_dataset": (
         {},
         lambda: (X, Y, Unlabeled()),
-        r"X_unlabeled was float32 .* and is .*Unlabeled of 30 items",
+        r"X_unlabeled was float32 .* and is 30 items of .*Unlabeled",
     ),
 }
 
@@ -315,8 +315,8 @@ def test_a_disk_that_cannot_be_written(tmp_path):
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_first_fit_leaves_what_it_has(tmp_path, monkeypatch):
     clf = make(tmp_path, estimator=Interrupting, **OWN)
-    monkeypatch.setattr(Interrupting, "calls", 0)
-    monkeypatch.setattr(Interrupting, "press_at", 71)
+    monkeypatch.setitem(Interrupting.plan, "calls", 0)
+    monkeypatch.setitem(Interrupting.plan, "press_at", 71)
     with (
         pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 3"),
         pytest.raises(KeyboardInterrupt),
@@ -332,17 +332,19 @@ def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
     trunk, tmp_path, monkeypatch, trained
 ):
     params = {"estimator": Interrupting, "shared_trunk": trunk, **OWN}
-    monkeypatch.setattr(Interrupting, "press_at", None)
+    monkeypatch.setitem(Interrupting.plan, "press_at", None)
     clf = make(None, **params).fit(X, Y)
     before, proba = weights(clf), clf.predict_proba(X)
     clf.set_params(checkpoint_dir=tmp_path, random_state=7)
-    monkeypatch.setattr(Interrupting, "calls", 0)
-    monkeypatch.setattr(Interrupting, "press_at", 71)  # 3 members, 6 batches: epoch 3
+    monkeypatch.setitem(Interrupting.plan, "calls", 0)
+    monkeypatch.setitem(
+        Interrupting.plan, "press_at", 71
+    )  # 3 members, 6 batches: epoch 3
     with pytest.raises(KeyboardInterrupt):
         clf.fit(X, Y)
     assert_bitwise(weights(clf), before)
     np.testing.assert_array_equal(clf.predict_proba(X), proba)
-    monkeypatch.setattr(Interrupting, "press_at", None)
+    monkeypatch.setitem(Interrupting.plan, "press_at", None)
     trained.clear()
     clf.fit(X, Y)
     assert trained == [3, 4, 5]

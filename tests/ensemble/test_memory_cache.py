@@ -161,3 +161,41 @@ def test_early_stopping_from_the_store(tmp_path, work):
     for clf in cached:
         assert_same(clf, plain)
         np.testing.assert_array_equal(clf.validation_scores_, plain.validation_scores_)
+
+
+class StopAtOnce:
+    """A callback of scikit-learn's kind that ends members after their first epoch."""
+
+    def __init__(self):
+        self.epochs = 0
+
+    def setup(self, estimator, context): ...
+
+    def teardown(self, estimator, context): ...
+
+    def on_fit_task_begin(self, estimator, context): ...
+
+    def on_fit_task_end(self, estimator, context):
+        self.epochs += context.task_name == "epoch"
+        return context.task_name == "epoch"
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_what_a_callback_ended_is_not_found_by_a_fit_without_it(tmp_path, work, engine):
+    pytest.importorskip("sklearn.callback")
+    X, y = table()
+    options = {"engine": engine, **SMALL}
+    plain = SharpBalance(**options).fit(X, y)
+    stop = StopAtOnce()
+    for n_fits in (1, 2):  # the second hears of its epochs as the first did
+        clf = SharpBalance(memory=str(tmp_path), **options).set_callbacks(stop)
+        clf.fit(X, y)
+        assert [len(history) for history in clf.history_] == [1, 1]
+        assert stop.epochs == 2 * n_fits
+    assert_same(SharpBalance(memory=str(tmp_path), **options).fit(X, y), plain)
+    # Nor is a whole phase that was kept given to a callback that would have ended it.
+    clf.fit(X, y)
+    assert [len(history) for history in clf.history_] == [1, 1]
+    work.clear()
+    SharpBalance(memory=str(tmp_path), **options).fit(X, y)
+    assert work == {}

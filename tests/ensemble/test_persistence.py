@@ -164,9 +164,10 @@ def test_everything_comes_back(case, tmp_path):
         assert got.dtype == want.dtype
     for name in ("n_features_in_", "history_", "engine_", "n_iter_", "input_format_"):
         assert getattr(again, name) == getattr(clf, name)
+    assert again.n_passes_ == clf.n_passes_
     # Not a picture of the model but the model: it trains on as the original does.
-    again.partial_fit(frame, labels)
-    clf.partial_fit(frame, labels)
+    for each in (again, clf):
+        each.set_params(early_stopping=False).partial_fit(frame, labels)
     assert_bitwise(weights(again), weights(clf))
 
 

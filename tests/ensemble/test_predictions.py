@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
+from sklearn.exceptions import NotFittedError
 
+from sklearn_sharpbalance import DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 
 N, EPOCHS = 60, 4
@@ -141,3 +143,19 @@ def test_a_soup_is_one_net_of_mean_weights():
     with torch.no_grad():
         want = softmax(soup(torch.tensor(X, dtype=torch.float32)).numpy(), axis=1)
     np.testing.assert_allclose(clf.predict_proba(X), want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
+def test_an_ensemble_that_is_not_fitted_says_so(kind):
+    X, _ = table()
+    for name in (
+        "predict",
+        "predict_proba",
+        "decision_function",
+        "member_predict_proba",
+        "member_decision_function",
+    ):
+        with pytest.raises(NotFittedError):
+            getattr(kind(), name)(X)
+    with pytest.raises(NotFittedError):
+        next(kind().staged_predict_proba(X))

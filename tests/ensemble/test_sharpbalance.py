@@ -71,7 +71,9 @@ def split(samples, n_batches, rng, up=False):
 
 def train_by_hand(seed, X, y, mask, *, weight=None, rho=RHO, n_epochs=EPOCHS):
     """One member by a plain loop: standardise, deal batches, take SAM's two passes."""
-    X = torch.tensor((X - X.mean(0)) / X.std(0), dtype=torch.float32)
+    mean = np.average(X, axis=0, weights=weight)
+    spread = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weight))
+    X = torch.tensor((X - mean) / spread, dtype=torch.float32)
     y = torch.tensor(y)
     weight = np.ones(len(y)) if weight is None else weight / weight.mean()
     weight = torch.tensor(weight, dtype=torch.float32)

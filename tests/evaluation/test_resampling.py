@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.evaluation._measures import Key, measure_predictions
-from sklearn_sharpbalance.evaluation._outputs import outputs_of
 from sklearn_sharpbalance.evaluation._resampling import (
     Draws,
     interval,
@@ -16,6 +15,7 @@ from sklearn_sharpbalance.evaluation._resampling import (
     weighted_ece,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._outputs import outputs_of
 from tests.evaluation.fake import Fake, made_up
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

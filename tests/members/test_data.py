@@ -75,6 +75,44 @@ def test_settings_of_the_loader_arrive():
     np.testing.assert_array_equal(x, 2 * X[ROWS[0]])
 
 
+class Draws(Pairs):
+    """Every item is a random number of torch and one of numpy."""
+
+    def __getitem__(self, i):
+        return torch.tensor([torch.rand(()).item(), np.random.random()]), 0  # noqa: NPY002
+
+
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_a_loader_draws_nothing_from_the_global_rng(n_workers):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    data = DeviceData(TrainingData(Pairs(), Y), "cpu", {"num_workers": n_workers})
+    list(data.iterate(ROWS))
+    list(data.in_order(4))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_workers_draw_anew_under_every_seed_and_alike_under_one():
+    data = DeviceData(TrainingData(Draws(), Y), "cpu", {"num_workers": 1})
+
+    def draw(seed):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return torch.cat([x for x, _ in data.iterate(ROWS)])
+
+    first, again, other = draw(1), draw(1), draw(2)
+    assert torch.equal(first, again)
+    assert (first != other).all()
+
+
+def test_a_generator_of_the_user_seeds_the_workers():
+    own = torch.Generator().manual_seed(5)
+    before = own.get_state()
+    params = {"num_workers": 0, "generator": own}
+    list(DeviceData(TrainingData(Pairs(), Y), "cpu", params).iterate(ROWS))
+    assert not torch.equal(own.get_state(), before)
+
+
 def test_read_only_arrays_pass_without_a_warning_or_a_copy():
     frozen = X.copy()
     frozen.flags.writeable = False

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_iris
 from torch import nn
 
-from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.module import fresh_copy
@@ -24,6 +25,28 @@ def test_whole_numbers_become_floats(dtype):
     result = module(torch.tensor([[0, 1]], dtype=dtype))
     assert result.dtype == torch.float32
     assert result.tolist() == [[0.0, 1.0]]
+
+
+def test_wide_floats_become_those_of_the_weights():
+    mean, scale = torch.tensor([1.0, -2.0]), torch.tensor([2.0, 4.0])
+    module = MemberModule(MLP, mean, scale, n_features=2, n_classes=3)
+    x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    assert module(x.double()).equal(module(x))
+    exact = module.double()(x.double())
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(exact.float(), module.float()(x))
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_member_takes_the_tables_that_its_ensemble_takes(standardize):
+    X, y = load_iris(return_X_y=True)  # float64
+    clf = DeepEnsembleClassifier(
+        n_estimators=2, max_epochs=2, standardize=standardize, random_state=0
+    ).fit(X, y)
+    member = clf.estimators_[0]
+    np.testing.assert_array_equal(member.predict(X), member.predict(np.float32(X)))
+    logits = clf.member_decision_function(X)[0]
+    np.testing.assert_array_equal(member.predict(X), logits.argmax(axis=1))
 
 
 class Sum(nn.Module):

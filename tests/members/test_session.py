@@ -1,6 +1,8 @@
 """A member at work: callbacks, records, stopping, and cuts that nobody notices."""
 
+import os
 import pickle
+import signal
 from dataclasses import replace
 from itertools import pairwise
 
@@ -298,6 +300,70 @@ def press():
 def test_a_real_interrupt_is_not_swallowed():
     with pytest.raises(KeyboardInterrupt):
         train(make_net([("interrupt", Interrupter())]), table())
+
+
+class Slow(Callback):
+    """At work in a frame of its own when the signal comes."""
+
+    def on_epoch_end(self, net, **kwargs):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(10**6):
+            pass
+
+
+class Tidy(Slow):
+    """Raises again what it has caught, in several ways."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def on_epoch_end(self, net, **kwargs):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(10**6):
+                pass
+        except KeyboardInterrupt as interrupt:
+            if self.how == "again":
+                raise
+            if self.how == "by name":
+                raise interrupt
+        finally:
+            self.tidied_ = True
+
+
+@pytest.mark.parametrize("callback", [Slow(), Tidy("again"), Tidy("by name")])
+def test_ctrl_c_in_a_callbacks_own_frame_is_not_swallowed(callback):
+    with pytest.raises(KeyboardInterrupt):
+        train(make_net([("slow", callback)]), table())
+
+
+class Satisfied(Callback):
+    """Asks to stop in each of the ways that there are to say it."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def on_epoch_end(self, net, **kwargs):
+        if self.how == "class":
+            raise KeyboardInterrupt
+        if self.how == "message":
+            raise KeyboardInterrupt("good enough")
+        if self.how == "method":
+            self.stop()
+        try:
+            raise ValueError("not good enough")
+        except ValueError as error:
+            raise KeyboardInterrupt from error
+
+    def stop(self):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("how", ["class", "message", "method", "cause"])
+def test_a_callback_that_raises_asks_its_member_to_stop(how):
+    state = train(make_net([("enough", Satisfied(how))]), table())
+    assert state.stopped
+    assert len(state.history) == 1
 
 
 def test_the_listener_is_told_and_can_stop_the_member():

@@ -96,6 +96,14 @@ def test_nothing_is_changed_by_a_failure(measure, monkeypatch):
 
 
 @every
+def test_arrays_may_run_backwards(measure):
+    net, (X, y) = picture_net(), samples(7, (2, 4, 4), 3)
+    assert call(measure, net, X[::-1], y[::-1]) == call(
+        measure, net, X[::-1].copy(), y[::-1].copy()
+    )
+
+
+@every
 def test_the_state_of_the_net_does_not_matter(measure):
     """Training flag, gradients and the global generators have no say."""
     net, (X, y) = picture_net(), samples(7, (2, 4, 4), 3)

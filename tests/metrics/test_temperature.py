@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import fit_temperature, nll_after_temperature
+from sklearn_sharpbalance.metrics.temperature import temperature_or_one
 from tests.metrics.helpers import random_members, warns_once
 
 
@@ -83,12 +84,43 @@ def test_logits_that_look_like_probabilities_can_be_told_apart():
     assert fit_temperature(y, probas[0], kind="proba") == fit_temperature(y, probas[0])
 
 
-def test_all_right_ends_at_the_lower_bound():
+@pytest.mark.parametrize("gap", [0.1, 1, 2, 30, 1e6])
+def test_all_right_ends_at_the_lower_bound(gap):
+    """However far: with a large gap the slope is nothing but zeros."""
     y = np.arange(12) % 3
-    logits = np.eye(3)[y]
     with warns_once() as caught:
-        assert fit_temperature(y, logits, kind="logits") == 0.01
+        assert fit_temperature(y, gap * np.eye(3)[y], kind="logits") == 0.01
     assert "still falls at the bound 0.01" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("gap", [1e-3, 0.1, 1, 5])
+def test_one_small_mistake_among_the_certain(gap):
+    """Newton's steps alone are far too small, or far too large."""
+    y = np.arange(12) % 3
+    logits = 30 * np.eye(3)[y]
+    logits[0] = [0, gap, -1e6]
+
+    def slope(beta):  # of the summed loss, by hand
+        right = 11 * -60 * np.exp(-30 * beta) / (1 + 2 * np.exp(-30 * beta))
+        return gap / (1 + np.exp(-gap * beta)) + right
+
+    root = brentq(slope, 1e-3, 1e3, xtol=1e-14, rtol=1e-14)
+    found = fit_temperature(y, logits, kind="logits", bounds=(1e-3, 1e3))
+    assert found == pytest.approx(1 / root, rel=1e-8)
+
+
+def test_where_no_temperature_is_best_it_stays_one():
+    y, logits = logits_and_labels()
+    bounds = (0.01, 100.0)
+    assert temperature_or_one(y, logits, bounds) == fit_temperature(y, logits)
+    for labels in (logits.argmax(1), logits.argmin(1)):
+        with warns_once() as caught:
+            assert temperature_or_one(labels, logits, bounds) == 1.0
+        assert "200 held-out samples set no temperature" in str(caught[0].message)
+        with warns_once():
+            assert temperature_or_one(labels, logits, (3.0, 4.0)) == 3.0
+    with pytest.raises(InvalidInputError, match="bounds must be two growing"):
+        temperature_or_one(y, logits, (4.0, 3.0))
 
 
 def test_worse_than_chance_ends_at_the_upper_bound():

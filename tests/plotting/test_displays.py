@@ -297,6 +297,7 @@ def test_texts_do_not_cover_each_other(shown):
         (MemberAgreementDisplay, False),
         (SubsetOverlapDisplay, False),
         (LossLandscapeDisplay, True),
+        (CorruptionDisplay, True),
     ],
 )
 def test_unfitted_ensembles_are_refused(display, needs_y, digits):

@@ -11,10 +11,16 @@ from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance.autodiff.chunks import in_chunks
 from sklearn_sharpbalance.autodiff.losses import sample_losses
-from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
+from sklearn_sharpbalance.autodiff.rows import (
+    Rows,
+    dataset_labels,
+    map_tensors,
+    to_array,
+    to_tensor,
+)
 from sklearn_sharpbalance.autodiff.state import device_of, evaluation_mode
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
-from sklearn_sharpbalance.metrics._checks import encode_labels
+from sklearn_sharpbalance.metrics._checks import as_generator, encode_labels
 
 __all__ = ["Batches", "check_count", "measure_members"]
 
@@ -67,22 +73,6 @@ class _Samples(NamedTuple):
     y: np.ndarray  # (N,) codes
 
 
-def as_generator(random_state: Any) -> np.random.Generator:
-    """A generator of its own, so that NumPy's global one is left alone."""
-    if isinstance(random_state, np.random.Generator):
-        return random_state
-    if isinstance(random_state, np.random.RandomState):
-        return np.random.default_rng(random_state.randint(2**31, size=4))
-    if random_state is None or isinstance(random_state, Integral):
-        return np.random.default_rng(
-            None if random_state is None else int(random_state)
-        )
-    raise InvalidInputError(
-        "random_state must be None, an integer, a Generator or a RandomState, got "
-        f"{random_state!r}."
-    )
-
-
 def nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
     """The nets of a net or of an ensemble, and samples as their modules take them."""
     if hasattr(model, "estimators_") and hasattr(model, "classes_"):
@@ -104,8 +94,8 @@ def nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
 
 def _codes(X, y, labels):
     if y is None and isinstance(X, Dataset):
-        y = _labels_of(X)
-    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+        y = dataset_labels(X)
+    y = to_array(y)
     if labels is not None:
         return encode_labels(y, len(labels), len(y), labels, "X")
     if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and y.min() < 0):
@@ -115,15 +105,6 @@ def _codes(X, y, labels):
             "knows its classes."
         )
     return y.astype(np.int64)
-
-
-def _labels_of(dataset):
-    """Labels that a Dataset publishes, or else those of its items."""
-    for name in ("targets", "labels"):
-        labels = getattr(dataset, name, None)
-        if labels is not None and len(labels) == len(dataset):
-            return labels
-    return np.array([np.asarray(dataset[i][1]).item() for i in range(len(dataset))])
 
 
 def _choose(samples, batch_size, n_batches, rng, full_only):
@@ -153,13 +134,11 @@ def _on_device(net, samples):
     """Samples of one net: floats in the weights' precision, moved once if arrays."""
     device = device_of(net.module_)
     if isinstance(samples.X, Dataset):
-        return Rows(*samples, device=device)
+        return Rows(samples.X, samples.y, device)
     floats = [p.dtype for p in net.module_.parameters() if p.is_floating_point()]
 
     def move(part):
-        if isinstance(part, np.ndarray) and not part.flags.writeable:
-            part = part.copy()  # torch warns about memory that it must not write to
-        tensor = torch.as_tensor(part)
+        tensor = to_tensor(part)
         cast = tensor.is_floating_point() and floats
         return tensor.to(device, floats[0] if cast else tensor.dtype)
 

@@ -85,9 +85,9 @@ def _shapes(batch):
 
 
 def _copy(old, new):
-    targets = []
+    targets: list[Tensor] = []
     map_tensors(targets.append, old)
-    sources = []
+    sources: list[Tensor] = []
     map_tensors(sources.append, new)
     for target, source in zip(targets, sources):
         target.copy_(source)

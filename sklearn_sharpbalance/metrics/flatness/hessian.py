@@ -1,6 +1,7 @@
 """Trace and largest eigenvalue of the Hessian in the weights, without forming it."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,7 +134,7 @@ def hessian_trace(
     True
     """
     check_count("n_probes", n_probes)
-    estimates = []
+    estimates: list[Any] = []
     value = measure_members(
         net,
         X,

@@ -1,18 +1,36 @@
 """What a fitted classifier and its members predict, with as few passes as can be."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
-from torch.utils.data import Dataset
+from sklearn.pipeline import Pipeline
 
-from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
-from sklearn_sharpbalance.metrics.scorers import last_step
 
-__all__ = ["Outputs", "as_methods", "check_arrays", "outputs_of", "probas_of"]
+__all__ = ["Outputs", "last_step", "outputs_of", "probas_of", "reach_last_step"]
+
+
+def last_step(estimator: Any) -> Any:
+    """The final estimator of pipelines, fitted or not."""
+    while isinstance(estimator, Pipeline):
+        estimator = estimator[-1]
+    return estimator
+
+
+def reach_last_step(estimator: Any, X: Any) -> tuple[Any, Any]:
+    """The fitted estimator at the end, and the samples as they reach it.
+
+    A finished search stands for the estimator that it refitted.
+    """
+    while isinstance(estimator, Pipeline):
+        if len(estimator) > 1:
+            X = estimator[:-1].transform(X)
+        estimator = estimator[-1]
+    if hasattr(estimator, "best_estimator_"):
+        return reach_last_step(estimator.best_estimator_, X)
+    return estimator, X
 
 
 class Outputs(NamedTuple):
@@ -22,6 +40,7 @@ class Outputs(NamedTuple):
     proba: np.ndarray  # (N, C)
     member_logits: np.ndarray | None  # (M, N, C), where the classifier has them
     classes: np.ndarray  # (C,)
+    is_lone: bool = False  # a classifier without members
 
     def codes(self, y: Any) -> np.ndarray:
         """Column of each label, (N,)."""
@@ -31,7 +50,7 @@ class Outputs(NamedTuple):
 
 def outputs_of(estimator: Any, X: Any) -> Outputs:
     """Predictions of a fitted ensemble, classifier, pipeline or finished search."""
-    estimator, X = last_step(estimator, X)
+    estimator, X = reach_last_step(estimator, X)
     if not hasattr(estimator, "predict_proba") or not hasattr(estimator, "classes_"):
         raise InvalidInputError(
             f"{type(estimator).__name__} cannot be evaluated: it needs predict_proba "
@@ -45,7 +64,7 @@ def outputs_of(estimator: Any, X: Any) -> Outputs:
         return Outputs(probas, estimator._aggregate(logits), logits, classes)
     proba = np.asarray(estimator.predict_proba(X))
     if not hasattr(estimator, "member_predict_proba"):
-        return Outputs(proba[None], proba, None, classes)
+        return Outputs(proba[None], proba, None, classes, is_lone=True)
     probas = np.asarray(estimator.member_predict_proba(X))
     logits = None
     if hasattr(estimator, "member_decision_function"):
@@ -64,55 +83,9 @@ def _predicts_with_members(estimator: Any) -> bool:
 
     A soup's is not. Where it is, one pass of each member serves both.
     """
-    if not isinstance(estimator, BaseDeepEnsemble):
+    if not hasattr(estimator, "_aggregate"):
         return False
     members = getattr(estimator, "heads_", getattr(estimator, "estimators_", []))
     predictors = getattr(estimator, "predictors_", None) or []
     same = len(members) == len(predictors) > 0
     return same and all(a is b for a, b in zip(members, predictors))
-
-
-def as_methods(estimators: Any) -> dict[str, list[Any]]:
-    """Names of methods and the classifiers (one per seed) of each.
-
-    A single one and those of a list are named by their class, with a number where
-    that is not unique.
-    """
-    if isinstance(estimators, Mapping):
-        methods = {str(name): _as_list(runs) for name, runs in estimators.items()}
-    else:
-        runs = _as_list(estimators)
-        kinds = [type(last_step_of(e)).__name__ for e in runs]
-        names = [
-            kind if kinds.count(kind) == 1 else f"{kind} {kinds[: i + 1].count(kind)}"
-            for i, kind in enumerate(kinds)
-        ]
-        methods = {name: [run] for name, run in zip(names, runs)}
-    empty = [name for name, runs in methods.items() if not runs]
-    if not methods or empty:
-        raise InvalidInputError(
-            "There is nothing to evaluate"
-            + (f" for {empty[0]!r}" if empty else "")
-            + ". Pass a fitted classifier, a list of them, or a dictionary of names to "
-            "one or a list."
-        )
-    return methods
-
-
-def last_step_of(estimator: Any) -> Any:
-    """The final estimator of pipelines, without samples to transform."""
-    while hasattr(estimator, "steps"):
-        estimator = estimator.steps[-1][1]
-    return estimator
-
-
-def _as_list(runs: Any) -> list[Any]:
-    return list(runs) if isinstance(runs, (list, tuple)) else [runs]
-
-
-def check_arrays(X: Any, what: str) -> None:
-    """Only arrays can be corrupted or cut into folds."""
-    if isinstance(X, Mapping | Dataset):
-        raise InvalidInputError(
-            f"{what} works on arrays and DataFrames, got {type(X).__name__}."
-        )

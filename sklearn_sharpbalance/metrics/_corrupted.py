@@ -14,7 +14,9 @@ from sklearn_sharpbalance.corruption import (
 from sklearn_sharpbalance.corruption._random import resolve_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
-from sklearn_sharpbalance.plotting._ensembles import combine, member_probas_of
+from sklearn_sharpbalance.metrics._outputs import probas_of
+
+__all__ = ["Hits", "accuracies", "corrupted_sets", "iter_hits", "mean_accuracies"]
 
 # Most estimators refuse NaN, which this kind writes: it has to be asked for.
 TABLE_KINDS = tuple(name for name in TABULAR_CORRUPTIONS if name != "missing_nan")
@@ -25,12 +27,6 @@ class Hits(NamedTuple):
 
     members: np.ndarray  # (M, N) bool
     ensemble: np.ndarray  # (N,) bool
-
-
-def probas_of(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Probabilities (M, N, C) of members, (N, C) of the ensemble, and its classes."""
-    members = member_probas_of(estimator, X)
-    return members, np.asarray(estimator.predict_proba(X)), estimator.classes_
 
 
 def corrupted_sets(
@@ -69,29 +65,27 @@ def corrupted_sets(
 def iter_hits(
     ensembles: Iterable[Any],
     sets: Iterable[tuple[str, int, Any, Any]],
-    predict: Callable[[Any, Any], tuple[np.ndarray, np.ndarray, Any]] = probas_of,
 ) -> Iterator[tuple[str, int, list[Hits]]]:
     """Yield kind, severity and the hits of each ensemble, one corrupted set a time.
 
     Parameters
     ----------
-    ensembles : iterable of fitted ensembles
+    ensembles : iterable of fitted classifiers
+        Ensembles, pipelines that end in one, or others, which have one member.
     sets : iterable
         What :func:`corrupted_sets` yields.
-    predict : callable
-        Probabilities of the members and of the ensemble, and the classes.
     """
     ensembles = list(ensembles)
     for kind, severity, X, y in sets:
         hits = []
         for estimator in ensembles:
-            members, whole, classes = predict(estimator, X)
+            members, whole, classes = probas_of(estimator, X)
             codes = encode_labels(y, whole.shape[1], len(whole), classes)
             hits.append(Hits(members.argmax(-1) == codes, whole.argmax(-1) == codes))
         yield kind, severity, hits
 
 
-def measure(
+def mean_accuracies(
     ensembles: Mapping[str, Any],
     X: Any,
     y: Any,
@@ -109,6 +103,11 @@ def measure(
         n_kinds[s] += 1
         of_member[:, s] += [hit.members.mean() for hit in hits]
         of_ensemble[:, s] += [hit.ensemble.mean() for hit in hits]
+    if not n_kinds.all():
+        raise InvalidInputError(
+            f"There is nothing to measure: corruptions={corruptions!r} at severities "
+            f"{list(severities)} make no corrupted set."
+        )
     return of_ensemble / n_kinds, of_member / n_kinds
 
 
@@ -153,9 +152,16 @@ def _channels_last(X: Any) -> tuple[np.ndarray, str]:
 
 
 def accuracies(
-    y_true: Any, member_probas: Any, classes: Any, name: str
+    y_true: Any,
+    member_probas: Any,
+    classes: Any,
+    name: str,
+    combine: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracies (S,) of an ensemble and of a member, from ([kinds,] S, M, N, C)."""
+    """Accuracies (S,) of an ensemble and of a member, from ([kinds,] S, M, N, C).
+
+    ``combine`` makes the ensemble's probabilities (N, C) of its members' (M, N, C).
+    """
     probas = np.asarray(member_probas)
     if probas.ndim not in (4, 5):
         raise InvalidInputError(

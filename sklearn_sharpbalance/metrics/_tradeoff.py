@@ -1,0 +1,69 @@
+"""The numbers of the trade-off: sharpness, diversity and accuracy of ensembles."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sklearn_sharpbalance.metrics._checks import encode_labels
+from sklearn_sharpbalance.metrics._outputs import reach_last_step
+from sklearn_sharpbalance.metrics.divergence import kl_diversity, variance_diversity
+from sklearn_sharpbalance.metrics.diversity import (
+    disagreement,
+    disagreement_error_ratio,
+)
+from sklearn_sharpbalance.metrics.flatness import adaptive_sharpness
+from sklearn_sharpbalance.metrics.improvement import ensemble_improvement_rate
+
+__all__ = ["DIVERSITIES", "GAINS", "diversity_of", "gain_of", "mean_sharpness"]
+
+# What they are called, and how they are measured.
+DIVERSITIES: dict[str, tuple[str, Callable]] = {
+    "disagreement_error_ratio": (
+        "Disagreement-error ratio (DER)",
+        disagreement_error_ratio,
+    ),
+    "disagreement": ("Disagreement", disagreement),
+    "variance_diversity": ("Variance of predictions", variance_diversity),
+    "kl_diversity": ("KL divergence of predictions", kl_diversity),
+}
+READ_LABELS = ("disagreement_error_ratio",)
+GAINS = {
+    "improvement": "Ensemble improvement rate (EIR)",
+    "member_accuracy": "Accuracy of a member",
+    "ensemble_accuracy": "Accuracy of the ensemble",
+}
+
+
+def mean_sharpness(
+    estimator: Any, X: Any, y: Any, sharpness: Callable | None, random_state: Any
+) -> float:
+    """Mean over the members of a sharpness measure; None is adaptive sharpness."""
+    estimator, X = reach_last_step(estimator, X)
+    if sharpness is None:
+        return adaptive_sharpness(estimator, X, y, random_state=random_state)
+    return float(np.mean(sharpness(estimator, X, y)))
+
+
+def diversity_of(
+    name: str, y_true: Any, member_probas: Any, classes: Any = None
+) -> float:
+    """A measure of :data:`DIVERSITIES` for one ensemble."""
+    measure = DIVERSITIES[name][1]
+    if name in READ_LABELS:
+        return measure(y_true, member_probas, labels=classes)
+    return measure(member_probas)
+
+
+def gain_of(
+    name: str, y_true: Any, member_probas: Any, proba: Any, classes: Any = None
+) -> float:
+    """A measure of :data:`GAINS` for one ensemble, from members and the whole."""
+    probas, proba = np.asarray(member_probas), np.asarray(proba)
+    if name == "improvement":
+        return ensemble_improvement_rate(
+            y_true, probas, ensemble_proba=proba, labels=classes
+        )
+    codes = encode_labels(y_true, probas.shape[2], probas.shape[1], classes)
+    predictions = probas if name == "member_accuracy" else proba
+    return float((predictions.argmax(-1) == codes).mean())

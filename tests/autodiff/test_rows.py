@@ -1,0 +1,153 @@
+"""Slices of whatever holds the samples."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from sklearn_sharpbalance.autodiff.rows import Rows, dataset_labels, to_tensor
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+X = np.arange(24.0).reshape(6, 4)
+Y = np.array([0, 2, 1, 0, 1, 2])
+
+
+def frozen(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+VIEWS = {
+    "reversed": lambda v: v[::-1],
+    "every second, backwards": lambda v: v[::-2],
+    "read-only": frozen,
+    "read-only and reversed": lambda v: frozen(v)[::-1],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("pack", [lambda v: v, lambda v: {"a": v}, lambda v: [v, v]])
+def test_slices_of_any_view(view, pack):
+    take = VIEWS[view]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x, y = Rows(pack(take(X)), take(Y))[1:3]
+    while not torch.is_tensor(x):
+        x = x["a"] if isinstance(x, dict) else x[0]
+    np.testing.assert_array_equal(x, take(X)[1:3])
+    np.testing.assert_array_equal(y, take(Y)[1:3])
+
+
+def test_columns_may_run_backwards_too():
+    x, _ = Rows(X[:, ::-1], Y)[:2]
+    np.testing.assert_array_equal(x, [[3, 2, 1, 0], [7, 6, 5, 4]])
+
+
+def test_an_array_that_torch_can_share_is_not_copied():
+    values = np.zeros(3)
+    assert to_tensor(values).data_ptr() == values.ctypes.data
+
+
+class Items(Dataset):
+    """Publishes nothing but its items."""
+
+    def __init__(self, labels):
+        self.items = labels
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return X[i], self.items[i]
+
+
+def test_labels_are_read_item_by_item_where_none_are_published():
+    labels = [torch.tensor([2.0], requires_grad=True), np.int64(1), 0]
+    np.testing.assert_array_equal(dataset_labels(Items(labels)), [2, 1, 0])
+    with pytest.raises(InvalidInputError, match=r"Items has labels of shape \(2,\)"):
+        dataset_labels(Items([np.zeros(2)]))
+
+
+class Published(Items):
+    """As torchvision's: published as read, transformed in items."""
+
+    def __init__(self, labels, change=None, target_transform=None):
+        self.items = self.targets = labels
+        self.change, self.target_transform = change, target_transform
+        self.n_read = 0
+
+    def __getitem__(self, i):
+        self.n_read += 1
+        label = self.items[i]
+        for function in (self.target_transform, self.change):
+            label = label if function is None else function(label)
+        return X[i % len(X)], label
+
+
+def is_two(label):
+    return int(label == 2)
+
+
+LABELS = {
+    "ints": Y.tolist(),
+    "array": Y,
+    "tensor": torch.tensor(Y),
+}
+CHANGES = {
+    "target_transform": {"target_transform": is_two},
+    "of tensors only": {"target_transform": lambda t: torch.as_tensor(t).eq(2).long()},
+    "with a wider label": {"target_transform": lambda t: np.array([is_two(t)])},
+    "somewhere else": {"change": is_two},
+    "twice": {"target_transform": lambda t: t + 1, "change": lambda t: is_two(t - 1)},
+}
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_labels_are_those_of_the_items(labels, change):
+    dataset = Published(LABELS[labels], **CHANGES[change])
+    np.testing.assert_array_equal(dataset_labels(dataset), Y == 2)
+    np.testing.assert_array_equal(
+        dataset_labels(Subset(dataset, [5, 0, 1])), Y[[5, 0, 1]] == 2
+    )
+    both = ConcatDataset([dataset, dataset])
+    np.testing.assert_array_equal(dataset_labels(both), np.tile(Y == 2, 2))
+
+
+def test_a_transform_that_takes_no_plain_labels():
+    dataset = Published(torch.tensor(Y), target_transform=lambda t: t.eq(2).long())
+    np.testing.assert_array_equal(dataset_labels(dataset), Y == 2)
+
+
+def test_a_subset_may_change_labels_too():
+    class Binary(Subset):
+        def __getitem__(self, i):
+            x, label = super().__getitem__(i)
+            return x, is_two(label)
+
+        def __getitems__(self, rows):
+            return [self[i] for i in rows]
+
+    changed = Binary(Published(Y), [0, 1, 2])
+    np.testing.assert_array_equal(dataset_labels(changed), Y[:3] == 2)
+
+
+def test_published_labels_spare_reading_all_items():
+    dataset = Published(np.arange(600) % 200)
+    np.testing.assert_array_equal(dataset_labels(dataset), np.arange(600) % 200)
+    assert dataset.n_read <= 32
+
+
+def test_items_without_labels():
+    class Bare(Items):
+        def __getitem__(self, i):
+            return X[i]
+
+    with pytest.raises(InvalidInputError, match="Bare have no labels: item 0 is a nd"):
+        dataset_labels(Bare(Y))
+    published = Bare(Y)
+    published.targets = Y
+    np.testing.assert_array_equal(dataset_labels(published), Y)

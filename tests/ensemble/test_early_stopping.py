@@ -1,0 +1,157 @@
+"""Early stopping judges what would predict; epochs that were run are counted so."""
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.datasets import load_digits
+from skorch.callbacks import EarlyStopping
+from torch import nn
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
+from sklearn_sharpbalance.ensemble import AGGREGATIONS
+from sklearn_sharpbalance.evaluation import gradient_passes
+
+SMALL = {
+    "max_epochs": 5,
+    "n_estimators": 2,
+    "validation_fraction": 0.3,
+    "early_stopping": 5,
+    "random_state": 0,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return X[:200], y[:200]
+
+
+def held_out(clf, X, y):
+    rows = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
+    return X[rows], y[rows]
+
+
+@pytest.mark.parametrize("averaging", [None, "uniform"])
+@pytest.mark.parametrize("rule", [*AGGREGATIONS, lambda z: softmax(z[-1], axis=1)])
+def test_the_best_score_is_that_of_what_predicts(digits, rule, averaging):
+    clf = DeepEnsembleClassifier(aggregation=rule, weight_averaging=averaging, **SMALL)
+    clf.fit(*digits)
+    best = len(clf.history_[0]) - 1
+    assert clf.validation_scores_[best] == clf.validation_scores_.max()
+    score = clf.score(*held_out(clf, *digits))
+    assert clf.validation_scores_[best] == pytest.approx(score)
+
+
+class Normed(nn.Module):
+    """A mean of weights needs BatchNorm statistics of its own."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.first = nn.Linear(n_features, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.last = nn.Linear(12, n_classes)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)).relu())
+
+
+def test_every_epoch_is_judged_as_a_fit_that_ends_there(digits):
+    options = {**SMALL, "aggregation": "uniform_soup", "lr_schedule": "constant"}
+    watched = DeepEnsembleClassifier(Normed, **options).fit(*digits)
+    scores = watched.validation_scores_
+    assert len(set(scores)) > 3
+    for n, score in enumerate(scores, 1):
+        short = {**options, "max_epochs": n, "early_stopping": False}
+        clf = DeepEnsembleClassifier(Normed, **short).fit(*digits)
+        assert clf.score(*held_out(clf, *digits)) == pytest.approx(score)
+
+
+def noise(n=100):
+    """Labels that nothing can be learned of: accuracies go up and down."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(n, 5)), rng.integers(3, size=n)
+
+
+def test_averages_change_what_is_judged():
+    options = {**SMALL, "max_epochs": 12, "early_stopping": 12, "lr": 0.5}
+    plain, averaged = (
+        DeepEnsembleClassifier(weight_averaging=kind, **options).fit(*noise())
+        for kind in (None, "uniform")
+    )
+    one, other = plain.validation_scores_, averaged.validation_scores_
+    np.testing.assert_array_equal(one[:6], other[:6])  # averaging begins half-way
+    assert (one[7:] != other[7:]).any()
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_epochs_are_those_that_were_run(engine):
+    """Members that callbacks end in the middle of a stretch; the longest counts."""
+    options = {**SMALL, "early_stopping": False, "max_epochs": 40, "lr": 0.3}
+    stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
+    clf = DeepEnsembleClassifier(callbacks=[stopper], engine=engine, **options)
+    clf.set_params(n_estimators=3).fit(*noise())
+    lengths = [len(history) for history in clf.history_]
+    assert clf.n_iter_ == max(lengths) < 40
+    assert min(lengths) < max(lengths)
+    assert max(lengths) % 5  # no end of a stretch
+
+
+def easy(n=60):
+    """Two classes that are apart: the first epoch gets all of them right."""
+    y = np.arange(n) % 2
+    X = np.random.default_rng(0).normal(size=(n, 4)) + 8 * y[:, None]
+    return X, y
+
+
+@pytest.mark.parametrize("patience", [1, 4])
+def test_patience_counts_accuracy_and_likelihood_chooses_among_equals(patience):
+    options = {**SMALL, "max_epochs": 30, "early_stopping": patience}
+    clf = DeepEnsembleClassifier(**options).fit(*easy())
+    rises = np.flatnonzero(clf.validation_scores_ == clf.validation_scores_.max())
+    assert clf.n_iter_ == len(clf.validation_scores_) == rises[0] + 1 + patience < 30
+    for history in clf.history_:
+        losses = [record["valid_loss"] for record in history]
+        assert losses == sorted(losses, reverse=True)  # more sure with every epoch
+    assert len(clf.history_[0]) == clf.n_iter_  # so the last one was kept
+
+
+def test_the_cost_is_that_of_all_epochs_that_were_run():
+    options = {**SMALL, "max_epochs": 40, "lr": 0.5, "early_stopping": 3}
+    clf = DeepEnsembleClassifier(**options).fit(*noise())
+    assert len(clf.history_[0]) < clf.n_iter_ < 40
+    assert gradient_passes(clf) == clf.n_passes_ == 2 * clf.n_iter_
+
+
+def test_the_cost_counts_the_sets_of_epochs_after_the_best(tmp_path):
+    """The best epoch may lie in the warm-up, before there were any sets."""
+    options = {**SMALL, "max_epochs": 6, "lr": 0.5, "warmup_epochs": 3, "rho": 0.3}
+    options |= {"n_estimators": 3, "flat_ratio": 0.2}
+    whole = SharpBalanceEnsembleClassifier(**{**options, "early_stopping": False})
+    share = whole.fit(*noise()).sam_masks_.mean(axis=1)
+    want = (3 * 2 + 3 * (1 + share)).sum()
+    assert gradient_passes(whole) == pytest.approx(want)
+    for _ in range(2):  # the second reads it back
+        clf = SharpBalanceEnsembleClassifier(
+            **{**options, "early_stopping": 6}, checkpoint_dir=tmp_path / "fit"
+        ).fit(*noise())
+        assert len(clf.history_[0]) <= 3
+        assert gradient_passes(clf) == pytest.approx(want)
+
+
+def test_sets_that_change_are_each_counted():
+    shares = []
+
+    def half_then_all(sharpness, random_state=None):
+        shares.append(0.5 if not shares else 1.0)
+        return np.broadcast_to(np.arange(100) < 100 * shares[-1], sharpness.shape)
+
+    options = {**SMALL, "early_stopping": False, "validation_fraction": None}
+    clf = SharpBalanceEnsembleClassifier(
+        selection=half_then_all, warmup_epochs=1, reselect_every=2, **options
+    ).fit(*noise())
+    assert shares == [0.5, 1.0]
+    assert gradient_passes(clf) == pytest.approx(2 * (2 + 2 * 1.5 + 2 * 2))

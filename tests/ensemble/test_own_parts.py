@@ -1,0 +1,223 @@
+"""Parts that a user writes: what is honoured, and what is refused before any work."""
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from sklearn_sharpbalance import (
+    MLP,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+)
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.engine.refusals import NOT_CALLED
+from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
+from sklearn_sharpbalance.selection import SubsetSelector
+
+FEW = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(40, 4)).astype("f4"), np.arange(40) % 3
+
+
+# Selectors --------------------------------------------------------------------------
+
+
+class Mine(SubsetSelector):
+    """Any half; the mask in a form of the test's choice."""
+
+    needs_sharpness = False
+
+    def __init__(self, form):
+        self.form = form
+
+    def select(self, sharpness, *, random_state=None):
+        masks = random_state.random_sample(sharpness.shape) > 0.5
+        return self.form(masks)
+
+
+@pytest.mark.parametrize(
+    ("form", "got"),
+    [
+        (lambda masks: masks.astype(int), r"int64 of shape \(2, 40\)"),
+        (lambda masks: masks * 1.0, r"float64 of shape \(2, 40\)"),
+        (lambda masks: masks[0], r"bool of shape \(40,\)"),
+        (lambda masks: masks.T, r"bool of shape \(40, 2\)"),
+        (lambda masks: None, r"object of shape \(\)"),
+    ],
+)
+def test_masks_of_any_selector_are_checked(form, got):
+    clf = SharpBalance(selection=Mine(form), **FEW)
+    match = rf"Mine.select must return a boolean array of shape \(2, 40\).*got {got}"
+    with pytest.raises(InvalidInputError, match=match):
+        clf.fit(X, y)
+
+
+def test_masks_as_lists_of_truth_values_are_masks():
+    clf = SharpBalance(selection=Mine(lambda masks: masks.tolist()), **FEW).fit(X, y)
+    plain = SharpBalance(selection=Mine(np.asarray), **FEW).fit(X, y)
+    assert clf.sam_masks_.dtype == bool
+    np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
+
+
+# Scorers ----------------------------------------------------------------------------
+
+
+def test_scoring_that_runs_out_of_memory_says_what_to_do():
+    def scorer(net, X, y):
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    with pytest.raises(OutOfDeviceMemoryError, match="tried to allocate") as error:
+        SharpBalance(sharpness=scorer, **FEW).fit(X, y)
+    assert "`sharpness__chunk_size`" in error.value.__notes__[0]
+
+
+# Nets -------------------------------------------------------------------------------
+
+
+def net_that(**methods):
+    """A net of a class with these methods, for the table above."""
+    kind = type("Own", (NeuralNetClassifier,), methods)
+    return kind(
+        MLP,
+        module__hidden=(8,),
+        criterion=nn.CrossEntropyLoss,
+        lr=0.1,
+    )
+
+
+def never(self, *args, **kwargs):
+    raise AssertionError("no work was to start")
+
+
+@pytest.mark.parametrize("name", NOT_CALLED)
+@pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
+def test_methods_that_nobody_calls_are_refused(kind, name):
+    assert callable(getattr(NeuralNetClassifier, name))
+    net = net_that(**{name: never, "initialize": never})
+    match = f"Own overrides {name}, which nobody calls.*Honoured are infer, get_loss"
+    with pytest.raises(InvalidInputError, match=match):
+        kind(net, **FEW).fit(X, y)
+
+
+def test_all_that_are_refused_are_named_at_once():
+    net = net_that(train_step=never, fit_loop=never)
+    with pytest.raises(InvalidInputError, match="overrides fit_loop, train_step, "):
+        SharpBalance(net, **FEW).partial_fit(X, y)
+
+
+def proba(**methods):
+    clf = DeepEnsembleClassifier(net_that(**methods), **FEW).fit(X, y)
+    return clf.predict_proba(X), clf.engine_
+
+
+def half_infer(self, x, **params):
+    return NeuralNetClassifier.infer(self, x / 2, **params)
+
+
+def half_loss(self, *args, **kwargs):
+    return NeuralNetClassifier.get_loss(self, *args, **kwargs) / 2
+
+
+def zero_start(self):
+    NeuralNetClassifier.initialize_module(self)
+    for weight in self.module_.parameters():
+        nn.init.zeros_(weight)
+    return self
+
+
+def slow_optimizer(self, *args, **kwargs):
+    NeuralNetClassifier.initialize_optimizer(self, *args, **kwargs)
+    for group in self.optimizer_.param_groups:
+        group["lr"] = 1e-3
+    return self
+
+
+def smooth_criterion(self):
+    NeuralNetClassifier.initialize_criterion(self)
+    self.criterion_.label_smoothing = 0.5
+    return self
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("infer", half_infer),
+        ("get_loss", half_loss),
+        ("initialize_module", zero_start),
+        ("initialize_optimizer", slow_optimizer),
+        ("initialize_criterion", smooth_criterion),
+    ],
+)
+def test_methods_that_are_honoured_change_the_members(name, method):
+    """With engine="auto" as well, which must not train around them."""
+    plain, engine = proba()
+    assert engine.name == "stacked"
+    own, engine = proba(**{name: method})
+    assert engine.name == "skorch"
+    assert f"Own overrides {name}" in engine.reason
+    assert np.abs(own - plain).max() > 1e-3
+
+
+def test_a_net_hears_of_its_own_epochs():
+    heard = []
+
+    def on_epoch_end(self, net, **kwargs):
+        heard.append(len(net.history))
+
+    for engine in ("skorch", "stacked"):
+        heard.clear()
+        net = net_that(on_epoch_end=on_epoch_end)
+        DeepEnsembleClassifier(net, engine=engine, **FEW).fit(X, y)
+        assert sorted(heard) == [1, 1, 2, 2]
+
+
+# partial_fit ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [SharpBalance, DeepEnsembleClassifier])
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"weight_averaging": "uniform"}, r"weight_averaging='uniform', .*Use fit"),
+        ({"prune": 0.5}, r"prune=0.5, .*set prune to None"),
+        (
+            {"weight_averaging": "exponential", "prune": 0.5},
+            r"='exponential' and prune=0.5, .*_averaging to None and prune to None",
+        ),
+        (
+            {"early_stopping": 3, "validation_fraction": 0.2},
+            r"early_stopping=3, which follows a whole fit.*set early_stopping to False",
+        ),
+        (
+            {"checkpoint_dir": "folder"},
+            r"checkpoint_dir='folder', which follows.*set checkpoint_dir to None",
+        ),
+    ],
+)
+def test_partial_fit_refuses_what_follows_a_whole_fit(kind, params, match):
+    clf = kind(net_that(initialize=never), **FEW, **params)
+    with pytest.raises(InvalidInputError, match=match):
+        clf.partial_fit(X, y)
+    assert not hasattr(clf, "estimators_")
+
+
+def test_partial_fit_with_a_share_of_nothing_prunes_nothing():
+    clf = SharpBalance(prune=0.0, **FEW).partial_fit(X, y)
+    plain = SharpBalance(**FEW).partial_fit(X, y)
+    np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
+
+
+@pytest.mark.parametrize("first", ["fit", "partial_fit"])
+def test_partial_fit_holds_to_its_classes(first):
+    names = np.array(["a", "b", "c"])
+    clf = getattr(SharpBalance(**FEW), first)(X, names[y])
+    before = clf.predict_proba(X)
+    for classes in (["a", "b"], ["a", "b", "c", "d"], [0, 1, 2]):
+        match = r"is not the same as in the call before, where it was \['a', 'b', 'c'\]"
+        with pytest.raises(InvalidInputError, match=match):
+            clf.partial_fit(X, names[y], classes=classes)
+        np.testing.assert_array_equal(clf.predict_proba(X), before)
+    clf.partial_fit(X, names[y], classes=["c", "a", "b"])  # the order says nothing
+    assert (clf.predict_proba(X) != before).any()

@@ -1,0 +1,67 @@
+"""Several threads of one process: what each does is what it would do alone."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.model_selection import GridSearchCV
+from torch import nn
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
+
+rng = np.random.default_rng(0)
+y = np.arange(60) % 3
+X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+
+
+def module():
+    """Draws random numbers, and behaves otherwise while it trains."""
+    return nn.Sequential(
+        nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 3)
+    )
+
+
+def fit(seed):
+    clf = DeepEnsembleClassifier(module, n_estimators=2, max_epochs=6)
+    return clf.set_params(random_state=seed).fit(X, y)
+
+
+def in_threads(function, arguments):
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        return list(pool.map(function, arguments))
+
+
+def test_fits_in_threads_are_those_made_alone():
+    alone = [fit(seed).predict_proba(X) for seed in range(4)]
+    before = torch.get_rng_state()
+    together = in_threads(lambda seed: fit(seed).predict_proba(X), range(4))
+    np.testing.assert_array_equal(together, alone)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_predictions_in_threads_are_those_made_alone():
+    clf = fit(0)
+    alone = fit(0).predict_proba(X)
+    buffers = [buffer.clone() for buffer in clf.estimators_[0].module_.buffers()]
+    for proba in in_threads(lambda _: clf.predict_proba(X), range(8)):
+        np.testing.assert_array_equal(proba, alone)
+    for before, after in zip(buffers, clf.estimators_[0].module_.buffers()):
+        assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_search_in_threads_is_the_serial_one(n_jobs):
+    clf = SharpBalanceEnsembleClassifier(
+        module, n_estimators=2, max_epochs=3, random_state=0, n_jobs=n_jobs
+    )
+    grid = {"rho": [0.01, 0.5]}
+
+    def scores(n):
+        search = GridSearchCV(clf, grid, cv=2, n_jobs=n, scoring="neg_log_loss")
+        return search.fit(X, y).cv_results_["mean_test_score"]
+
+    serial = scores(1)
+    with joblib.parallel_backend("threading"):
+        np.testing.assert_array_equal(scores(2), serial)

@@ -1,0 +1,132 @@
+"""Displays of an ensemble at the end of a pipeline, or found by a search."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.corruption import corrupt_table
+from sklearn_sharpbalance.evaluation import corruption_accuracy
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._outputs import last_step
+from sklearn_sharpbalance.plotting import (
+    CorruptionDisplay,
+    EnsembleSizeDisplay,
+    LossLandscapeDisplay,
+    MemberAgreementDisplay,
+    SubsetOverlapDisplay,
+    TradeoffDisplay,
+    TrainingHistoryDisplay,
+)
+from sklearn_sharpbalance.plotting.overlap import subset_overlap
+from tests.plotting.conftest import Ensemble
+
+KINDS, SEVERITIES = ["feature_noise", "label_shift"], (1, 5)
+
+
+class Aggregating(Ensemble):
+    """An ensemble whose rule is not the default."""
+
+    aggregation = "majority"
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    """A pipeline, and what its last step sees."""
+    pipe = make_pipeline(StandardScaler(), Aggregating(n_estimators=2))
+    pipe.fit(digits.X, digits.y)
+    X = pipe[0].transform(digits.X)
+    return SimpleNamespace(pipe=pipe, inner=pipe[-1], X=X)
+
+
+def by_hand(pipe, digits):
+    return [
+        np.mean(
+            [
+                accuracy_score(y, pipe.predict(X.astype(np.float32)))
+                for kind in KINDS
+                for X, y in [corrupt_table(digits.X, digits.y, kind, s, random_state=0)]
+            ]
+        )
+        for s in SEVERITIES
+    ]
+
+
+def test_accuracies_on_corrupted_samples(fitted, digits):
+    options = {"corruptions": KINDS, "severities": SEVERITIES, "random_state": 0}
+    display = CorruptionDisplay.from_estimator(
+        fitted.pipe, digits.X, digits.y, **options
+    )
+    np.testing.assert_allclose(display.accuracy[0], by_hand(fitted.pipe, digits))
+    report = corruption_accuracy(fitted.pipe, digits.X, digits.y, **options)
+    np.testing.assert_allclose(display.accuracy[0], report.by_severity)
+    np.testing.assert_allclose(display.member_accuracy[0], report.member_by_severity)
+
+
+def test_no_corruption_is_refused(fitted, digits):
+    with pytest.raises(InvalidInputError, match=r"measure: corruptions=\[\]"):
+        CorruptionDisplay.from_estimator(
+            fitted.pipe, digits.X, digits.y, corruptions=[]
+        )
+
+
+def spread(estimator, X, y):
+    return estimator.member_predict_proba(X).std()
+
+
+SHOWN = {
+    "size": lambda e, X, y: np.concatenate(
+        EnsembleSizeDisplay.from_estimator(e, X, y).scores
+    ),
+    "agreement": lambda e, X, y: (
+        MemberAgreementDisplay.from_estimator(e, X).disagreement
+    ),
+    "tradeoff": lambda e, X, y: [
+        getattr(TradeoffDisplay.from_estimator(e, X, y, sharpness=spread), name)
+        for name in ("sharpness", "diversity", "color")
+    ],
+    "adaptive": lambda e, X, y: (
+        TradeoffDisplay.from_estimator(e, X, y, random_state=0).sharpness
+    ),
+    "landscape": lambda e, X, y: (
+        LossLandscapeDisplay.from_estimator(e, X, y, n_points=3, random_state=0).loss
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_a_pipeline_shows_what_its_last_step_does(kind, fitted, digits):
+    got = SHOWN[kind](fitted.pipe, digits.X, digits.y)
+    want = SHOWN[kind](fitted.inner, fitted.X, digits.y)
+    np.testing.assert_array_equal(got, want)
+
+
+def search(estimator):
+    split = PredefinedSplit(np.r_[np.zeros(60), -np.ones(180)])
+    return GridSearchCV(estimator, {"n_estimators": [2]}, cv=split, error_score="raise")
+
+
+def test_a_search_shows_what_it_found(digits):
+    found = search(Ensemble()).fit(digits.X, digits.y)
+    got = SHOWN["agreement"](found, digits.X, digits.y)
+    want = SHOWN["agreement"](found.best_estimator_, digits.X, digits.y)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("wrap", [lambda e: make_pipeline(StandardScaler(), e), search])
+def test_what_was_recorded_in_training_is_found(wrap, digits):
+    options = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
+    found = wrap(SharpBalance(**options)).fit(digits.X, digits.y)
+    inner = last_step(getattr(found, "best_estimator_", found))
+    history = TrainingHistoryDisplay.from_estimator(found).history
+    losses = [[epoch["train_loss"] for epoch in member] for member in inner.history_]
+    np.testing.assert_array_equal([m["train_loss"] for m in history], losses)
+    np.testing.assert_array_equal(
+        SubsetOverlapDisplay.from_estimator(found).overlap,
+        subset_overlap(inner.sam_masks_),
+    )
