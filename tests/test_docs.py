@@ -19,7 +19,7 @@ from sklearn.utils import shuffle
 
 import sklearn_sharpbalance
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
-from sklearn_sharpbalance.members.net import _DEFAULTS
+from sklearn_sharpbalance.members.net import NET_DEFAULTS
 
 ROOT = Path(__file__).parent.parent
 DOCS, EXAMPLES = ROOT / "docs", ROOT / "examples"
@@ -288,7 +288,7 @@ def fitted():
 def names(fitted, tmp_path, monkeypatch):
     """What the guide takes as given, in a folder with files for it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(_DEFAULTS, "max_epochs", 2)  # whether it runs, not how well
+    monkeypatch.setitem(NET_DEFAULTS, "max_epochs", 2)  # whether it runs, not how well
     X, y, clf, deep = fitted
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, size=(6, 32, 32, 3), dtype=np.uint8)

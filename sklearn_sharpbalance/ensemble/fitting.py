@@ -23,7 +23,7 @@ from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
 from sklearn_sharpbalance.members.augment import PictureTransform, resolve_transform
 from sklearn_sharpbalance.members.averaging import resolve_averaging
 from sklearn_sharpbalance.members.data import take_rows
-from sklearn_sharpbalance.members.net import _DEFAULTS
+from sklearn_sharpbalance.members.net import NET_DEFAULTS
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
 from sklearn_sharpbalance.members.state import MemberState, restore, unfitted
 from sklearn_sharpbalance.optim import OPTIMIZERS, SharpnessAwareOptimizer
@@ -235,7 +235,7 @@ def renewed_net(net, params, nested):
     own = own if isinstance(own, NeuralNetClassifier) else None
     settings = {}
     for name in ("lr", "batch_size"):
-        given = nested.get(name, getattr(own, name, _DEFAULTS[name]))
+        given = nested.get(name, getattr(own, name, NET_DEFAULTS[name]))
         settings[name] = given if params[name] is None else params[name]
     if all(getattr(net, name) == value for name, value in settings.items()):
         return net

@@ -10,7 +10,7 @@ from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 from sklearn_sharpbalance.ensemble.plan import warmup_length
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
-from sklearn_sharpbalance.members.net import _DEFAULTS
+from sklearn_sharpbalance.members.net import NET_DEFAULTS
 from sklearn_sharpbalance.metrics._outputs import last_step
 
 __all__ = ["gradient_passes", "match_passes"]
@@ -166,7 +166,7 @@ def _max_epochs(ensemble: Any) -> int:
         return nested["max_epochs"]
     if isinstance(ensemble.estimator, NeuralNetClassifier):
         return ensemble.estimator.max_epochs
-    return int(_DEFAULTS["max_epochs"])
+    return int(NET_DEFAULTS["max_epochs"])
 
 
 def counts_passes(estimator: Any) -> bool:

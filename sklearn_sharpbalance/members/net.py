@@ -15,7 +15,7 @@ from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.networks import default_network
 from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
 
-__all__ = ["as_skorch_net", "member_net"]
+__all__ = ["NET_DEFAULTS", "as_skorch_net", "member_net"]
 
 # Recorded by the training loop itself, for every engine alike.
 _OWN_RECORDS = ("epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log")
@@ -24,7 +24,7 @@ SIZE_NAMES = {
     "n_features": ("n_features", "n_inputs", "in_features", "input_dim"),
     "in_channels": ("in_channels", "n_channels", "num_channels"),
 }
-_DEFAULTS = {
+NET_DEFAULTS = {
     "lr": 0.1,
     "batch_size": 128,
     "max_epochs": 50,
@@ -85,7 +85,7 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
         estimator,
         criterion=nn.CrossEntropyLoss,
         optimizer=optimizer,
-        **_DEFAULTS,
+        **NET_DEFAULTS,
         **(_SGD_DEFAULTS if optimizer is torch.optim.SGD else {}),
         **{f"module__{key}": value for key, value in kwargs.items()},
     )

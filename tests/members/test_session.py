@@ -332,6 +332,7 @@ class Tidy(Slow):
 
 
 @pytest.mark.parametrize("callback", [Slow(), Tidy("again"), Tidy("by name")])
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_callbacks_own_frame_is_not_swallowed(callback):
     with pytest.raises(KeyboardInterrupt):
         train(make_net([("slow", callback)]), table())
