@@ -239,6 +239,9 @@ def main():
         "scaling": lambda: scaling(options.quick),
         "overhead": lambda: overhead(X, y, repeats),
     }
+    unknown = set(options.parts or ()) - set(parts)
+    if unknown:
+        parser.error(f"no parts {sorted(unknown)}; choose from {', '.join(parts)}")
     path = Path(options.out or RESULTS) / "cpu.json"
     numbers = json.loads(path.read_text()) if path.exists() else {}
     for name in options.parts or parts:
