@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from sklearn_sharpbalance.corruption._cache_names import cache_path
 from sklearn_sharpbalance.corruption._checks import SEVERITIES
-from sklearn_sharpbalance.corruption.pictures import read_image_folder
+from sklearn_sharpbalance.corruption.pictures import decode_pictures, find_pictures
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["CorruptionFiles"]
@@ -31,8 +32,9 @@ class CorruptionFiles(Mapping):
         Folder of the unpacked set.
     cache_dir : str or Path, default=None
         Where pictures decoded from a tree are kept, one ``.npy`` file per kind and
-        severity, to be memory-mapped the next time; None decodes them anew into
-        memory at each access. Files of the first layout are always memory-mapped.
+        severity, to be memory-mapped as long as the tree stays as it is; None decodes
+        them anew into memory at each access. Files of the first layout are always
+        memory-mapped.
 
     Attributes
     ----------
@@ -123,8 +125,9 @@ class CorruptionFiles(Mapping):
         return key[0], int(key[1])
 
     def _read_tree(self, name: str, severity: int) -> tuple[np.ndarray, np.ndarray]:
-        cache = self.cache_dir and self.cache_dir / f"{name}-{severity}.npy"
-        images, labels, _ = read_image_folder(
-            self.root / name / str(severity), class_names=self.class_names, cache=cache
-        )
-        return images, labels
+        tree = self.root / name / str(severity)
+        paths, labels, _ = find_pictures(tree, class_names=self.class_names)
+        cache = self.cache_dir
+        if cache is not None:
+            cache = cache_path(cache, f"{name}-{severity}", tree, paths)
+        return decode_pictures(paths, cache=cache), labels

@@ -1,3 +1,7 @@
+import os
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -65,16 +69,34 @@ def test_tree_is_kept_in_the_cache_and_read_from_it(tree_root, tmp_path):
     files = CorruptionFiles(tree_root, cache_dir=cache)
     first, _ = files["frost", 4]
     assert isinstance(first, np.memmap)
-    assert [p.name for p in cache.iterdir()] == ["frost-4.npy"]
+    (kept,) = cache.iterdir()
+    assert kept.name.startswith("frost-4-")
     marked = np.array(first)
     marked[:] = 7
-    np.save(cache / "frost-4.npy", marked)
+    np.save(kept, marked)
     assert (files["frost", 4][0] == 7).all()
-    extra = tree_root / "frost" / "4" / "n01" / "more.png"
-    Image.fromarray(np.zeros((16, 16), np.uint8)).save(extra)
-    again, labels = files["frost", 4]  # another number of pictures: decoded anew
+    changed = tree_root / "frost" / "4" / "n01"
+    Image.fromarray(np.zeros((16, 16), np.uint8)).save(changed / "more.png")
+    again, labels = files["frost", 4]
     assert len(again) == len(labels) == 5
-    assert not (again == 7).all()
+    assert not (again == 7).any()
+    Image.fromarray(np.full((16, 16), 9, np.uint8)).save(changed / "more.png")
+    os.utime(changed / "more.png", ns=(0, 0))
+    assert (files["frost", 4][0] == 9).any()
+    assert len(list(cache.iterdir())) == 1  # of the pictures as they are
+
+
+def test_two_trees_share_a_cache(tree_root, tmp_path):
+    other = tmp_path / "other" / tree_root.name
+    shutil.copytree(tree_root, other)
+    for path in filter(Path.is_file, other.rglob("*")):
+        Image.fromarray(np.full((16, 16), 3, np.uint8)).save(path)
+    own, copied = (
+        CorruptionFiles(root, cache_dir=tmp_path / "cache")
+        for root in (tree_root, other)
+    )
+    assert own["frost", 2][0].max() > 100
+    np.testing.assert_allclose(copied["frost", 2][0], 3, atol=1)
 
 
 def test_absent_folder_says_where_to_get_the_set(tmp_path):
