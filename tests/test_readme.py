@@ -44,6 +44,7 @@ def measured():
     yield f"threads too | {memory['skorch']['times_weights_per_member']:.1f} |"
     yield f"its making | {memory['stacked']['times_weights_per_member']:.1f} |"
     yield from measured_on_pictures()
+    yield from profiled()
     yield f"makes {gpu['plain_graph_images_per_s'] / 1e3:.1f}k images/s"
     for method, text in (
         ("SAM", "a little on corrupted digits ({} points)"),
@@ -52,6 +53,20 @@ def measured():
         table = (RESULTS / "reproduce_confirm.md").read_text().splitlines()
         cells = next(row for row in table if row.startswith(f"| {method} |"))
         yield text.format(cells.split(" | ")[4])
+
+
+def profiled():
+    """Where the time of a step goes."""
+    sam, mixed = (
+        json.loads((RESULTS / f"profile_fused_64_{rule}.json").read_text())
+        for rule in ("all", "random")
+    )
+    spent = sam["kernel_milliseconds_per_step"]
+    share = {kind: 100 * time / sum(spent.values()) for kind, time in spent.items()}
+    yield f"{share['convolution']:.0f} % of a SAM step's kernel time is convolutions"
+    yield f"{share['norm']:.0f} % BatchNorm"
+    steps = [profile["milliseconds_per_step"] for profile in (mixed, sam)]
+    yield "takes {:.1f} ms, SAM's {:.1f} ms".format(*steps)
 
 
 def measured_on_pictures():

@@ -97,6 +97,7 @@ def test_the_headline_stands_beside_the_paper():
         values = [f"{100 * record[name]:.2f}" for name in names]
         assert f"| {' / '.join(values[:2])} |" in page
         assert f"| {' '.join(values[2:])} |" in page
+    assert f"# {result['minutes']:.1f} minutes" in page
     whole = result["records"][0]
     seconds = whole["fit_seconds"], whole["measure_seconds"]
     assert f"{sum(seconds) / 60:.1f} minutes for SAM ({seconds[0]:.0f} s" in page

@@ -63,6 +63,7 @@ class EpochFeed:
         self.last_lr = [0.0] * n
         self._dealt: dict[int, tuple] = {}
         self._dealt_epoch = -1
+        self._rates: list[torch.Tensor] = []  # of the epoch that is dealt
         self._ahead: tuple[int, int] | None = None  # epoch and start of what is filled
         self._half = 1  # that was used last
         self._beside = _Beside(device)
@@ -77,7 +78,6 @@ class EpochFeed:
         for: that is when the following one is fetched.
         """
         n_batches = self.phase.sizes.n_batches
-        self.last_lr = [float(rate[-1]) for rate in self._rates(epoch)]
         for start in range(0, n_batches, self.length):
             self._half = 1 - self._half
             if self._ahead == (epoch, start):
@@ -85,6 +85,8 @@ class EpochFeed:
             else:
                 self._fill_half(self._half, epoch, start)
             self._ahead = None
+            if start == 0:  # later the next epoch may be dealt
+                self.last_lr = [float(rates[-1]) for rates in self._rates]
             self._beside.mark()
             yield self._half * self.length, min(self.length, n_batches - start)
             following = (epoch, start + self.length)
@@ -95,7 +97,7 @@ class EpochFeed:
                     self._fill_half(1 - self._half, *following)
                 self._ahead = following
 
-    def _rates(self, epoch):
+    def _rates_of(self, epoch):
         """Learning rates (n_batches,) of each session."""
         n_batches = self.phase.sizes.n_batches
         factors = [self.phase.lr_factor(epoch, t) for t in range(n_batches)]
@@ -108,12 +110,14 @@ class EpochFeed:
         first = half * self.length
         if self._dealt_epoch != epoch:
             self._dealt, self._dealt_epoch = {}, epoch
-        rates = self._rates(epoch)
+            self._rates = self._rates_of(epoch)
         for i in range(len(self.sessions)):
             if i not in self._dealt:
                 self._dealt[i] = self._deal(i, epoch)
             places = slice(first, first + stop - start)
-            self.lr[i][places] = to_device(rates[i][start:stop], self.source.device)
+            self.lr[i][places] = to_device(
+                self._rates[i][start:stop], self.source.device
+            )
             self._fill(i, places, start, stop, *self._dealt[i])
 
     def _deal(self, i, epoch):

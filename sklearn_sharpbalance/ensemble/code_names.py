@@ -31,7 +31,6 @@ def code_name(value: type | types.FunctionType) -> str:
     --------
     >>> code_name(dict)
     'builtins.dict'
-    >>> scale = 2
     >>> names = {code_name(eval(text)) for text in ("lambda x: x", "lambda y: -y")}
     >>> len(names)
     2

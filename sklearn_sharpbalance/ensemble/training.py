@@ -9,7 +9,7 @@ from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.caching import cached
 from sklearn_sharpbalance.ensemble.plan import Segment, Settings
-from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
+from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
 from sklearn_sharpbalance.members import (
     MemberState,
     Phase,
@@ -17,6 +17,7 @@ from sklearn_sharpbalance.members import (
     score_member,
 )
 from sklearn_sharpbalance.members.pruning import pruned_member
+from sklearn_sharpbalance.selection.base import check_masks
 
 __all__ = ["EnsembleState", "Trainer", "make_phase"]
 
@@ -118,7 +119,7 @@ class Trainer:
             )
         rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
         masks = self.selector.select(sharpness, random_state=rng)
-        masks = _checked_masks(masks, shape, self.selector)
+        masks = check_masks(masks, shape, f"{type(self.selector).__name__}.select")
         scored = sharpness if self.selector.needs_sharpness else None
         return replace(state, masks=masks, sharpness=scored)
 
@@ -164,18 +165,6 @@ def _passes(before, after, masks) -> float:
 def _run_phase(engine, net, members, data, phase, masks, on_epoch):
     train = partial(engine.run_phase, net, members, data, phase, masks, on_epoch)
     return explain_out_of_memory(train, net, len(members))
-
-
-def _checked_masks(masks, shape, selector):
-    """Masks of any rule, also of one that a user wrote."""
-    masks = np.asarray(masks)
-    if masks.shape != shape or masks.dtype != bool:
-        # Zeros and ones would pass, and their complement is no mask.
-        raise InvalidInputError(
-            f"{type(selector).__name__}.select must return a boolean array of shape "
-            f"{shape} (members, samples), got {masks.dtype} of shape {masks.shape}."
-        )
-    return masks
 
 
 def _score_members(net, members, data, scorer, precision, jobs):

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["FunctionSelector", "SubsetSelector"]
+__all__ = ["FunctionSelector", "SubsetSelector", "check_masks"]
 
 
 class SubsetSelector(BaseEstimator, ABC):
@@ -41,6 +41,27 @@ class SubsetSelector(BaseEstimator, ABC):
         """
 
 
+def check_masks(masks, shape: tuple[int, int], source: str) -> np.ndarray:
+    """What a rule returned, as it must be; also of a rule that a user wrote.
+
+    Parameters
+    ----------
+    masks : array-like
+    shape : tuple of int
+        Members and samples.
+    source : str
+        Whose masks they are, for the message.
+    """
+    masks = np.asarray(masks)
+    if masks.shape != shape or masks.dtype != bool:
+        # Zeros and ones would pass, and their complement is no mask.
+        raise InvalidInputError(
+            f"{source} must return a boolean array of the shape {shape} "
+            f"(members, samples), got {masks.dtype} of shape {masks.shape}."
+        )
+    return masks
+
+
 class FunctionSelector(SubsetSelector):
     """A plain function as a selector.
 
@@ -62,11 +83,5 @@ class FunctionSelector(SubsetSelector):
 
     def select(self, sharpness, *, random_state=None):
         """Call the function and check what it returns."""
-        masks = np.asarray(self.func(sharpness, check_random_state(random_state)))
-        if masks.shape != sharpness.shape or masks.dtype != bool:
-            raise InvalidInputError(
-                "A selection function must return a boolean array of the shape "
-                f"{sharpness.shape} of the sharpness scores (members, samples), got "
-                f"{masks.dtype} of shape {masks.shape}."
-            )
-        return masks
+        masks = self.func(sharpness, check_random_state(random_state))
+        return check_masks(masks, sharpness.shape, "A selection function")

@@ -334,6 +334,12 @@ class Interrupting(torch.nn.Module):
         return self.last(x)
 
 
+def press_ctrl_c(monkeypatch, at):
+    """In this call of the module, counted from now on; None never does."""
+    monkeypatch.setitem(Interrupting.plan, "press_at", at)
+    monkeypatch.setitem(Interrupting.plan, "calls", 0)
+
+
 class Raising(Callback):
     plan = {"active": True}
 
@@ -362,7 +368,7 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     X, y = small_data()
     if how == "ctrl_c":
         params, error = {"estimator": Interrupting, **OWN}, KeyboardInterrupt
-        stop = partial(monkeypatch.setitem, Interrupting.plan, "press_at")
+        stop = partial(press_ctrl_c, monkeypatch)
         inactive, active = None, 71
     else:
         params, error = {"callbacks": [("raising", Raising())]}, OSError
@@ -373,7 +379,6 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     before, proba = weights(clf), clf.predict_proba(X)
     clf.set_params(checkpoint_dir=tmp_path / "interrupted", random_state=7)
     stop(active)
-    monkeypatch.setitem(Interrupting.plan, "calls", 0)
     with pytest.raises(error):
         clf.fit(X, y)
     assert_bitwise(weights(clf), before)
@@ -388,8 +393,7 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_first_fit_leaves_no_half_model(tmp_path, monkeypatch):
-    monkeypatch.setitem(Interrupting.plan, "press_at", 9)
-    monkeypatch.setitem(Interrupting.plan, "calls", 0)
+    press_ctrl_c(monkeypatch, at=9)
     clf = make(tmp_path, estimator=Interrupting, **OWN)
     with pytest.raises(KeyboardInterrupt):
         clf.fit(*small_data())
@@ -405,8 +409,7 @@ def test_an_interrupted_first_fit_leaves_what_it_has(
     X, y = small_data()
     folder = tmp_path if with_checkpoints else None
     clf = make(folder, estimator=Interrupting, checkpoint_every=None, **OWN)
-    monkeypatch.setitem(Interrupting.plan, "press_at", 71)
-    monkeypatch.setitem(Interrupting.plan, "calls", 0)
+    press_ctrl_c(monkeypatch, at=71)
     with (
         pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 2"),
         pytest.raises(KeyboardInterrupt),
@@ -415,7 +418,7 @@ def test_an_interrupted_first_fit_leaves_what_it_has(
     assert clf.n_iter_ == 2
     assert [len(history) for history in clf.history_] == [2] * len(clf.estimators_)
     assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
-    monkeypatch.setitem(Interrupting.plan, "press_at", None)
+    press_ctrl_c(monkeypatch, at=None)
     clf.fit(X, y)
     whole = make(None, estimator=Interrupting, checkpoint_every=None, **OWN).fit(X, y)
     assert_bitwise(weights(clf), weights(whole))
@@ -435,13 +438,9 @@ def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
         **long,
         **OWN,
     )
-    monkeypatch.setitem(Interrupting.plan, "press_at", None)
-    monkeypatch.setitem(Interrupting.plan, "calls", 0)
+    press_ctrl_c(monkeypatch, at=None)
     whole = clone(clf).fit(X, y)
-    monkeypatch.setitem(
-        Interrupting.plan, "press_at", Interrupting.plan["calls"] * 13 // 14
-    )
-    monkeypatch.setitem(Interrupting.plan, "calls", 0)
+    press_ctrl_c(monkeypatch, at=Interrupting.plan["calls"] * 13 // 14)
     with (
         pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 10"),
         pytest.raises(KeyboardInterrupt),

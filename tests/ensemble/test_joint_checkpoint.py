@@ -24,7 +24,12 @@ from tests.ensemble.killing import (
     small_data,
     weights,
 )
-from tests.ensemble.test_checkpoint import Interrupting, damage, without_time
+from tests.ensemble.test_checkpoint import (
+    Interrupting,
+    damage,
+    press_ctrl_c,
+    without_time,
+)
 
 X, Y = small_data()
 OTHER = np.random.default_rng(1).normal(size=(40, 5)).astype(np.float32)
@@ -315,8 +320,7 @@ def test_a_disk_that_cannot_be_written(tmp_path):
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_first_fit_leaves_what_it_has(tmp_path, monkeypatch):
     clf = make(tmp_path, estimator=Interrupting, **OWN)
-    monkeypatch.setitem(Interrupting.plan, "calls", 0)
-    monkeypatch.setitem(Interrupting.plan, "press_at", 71)
+    press_ctrl_c(monkeypatch, at=71)
     with (
         pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 3"),
         pytest.raises(KeyboardInterrupt),
@@ -332,19 +336,16 @@ def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
     trunk, tmp_path, monkeypatch, trained
 ):
     params = {"estimator": Interrupting, "shared_trunk": trunk, **OWN}
-    monkeypatch.setitem(Interrupting.plan, "press_at", None)
+    press_ctrl_c(monkeypatch, at=None)
     clf = make(None, **params).fit(X, Y)
     before, proba = weights(clf), clf.predict_proba(X)
     clf.set_params(checkpoint_dir=tmp_path, random_state=7)
-    monkeypatch.setitem(Interrupting.plan, "calls", 0)
-    monkeypatch.setitem(
-        Interrupting.plan, "press_at", 71
-    )  # 3 members, 6 batches: epoch 3
+    press_ctrl_c(monkeypatch, at=71)  # 3 members, 6 batches: epoch 3
     with pytest.raises(KeyboardInterrupt):
         clf.fit(X, Y)
     assert_bitwise(weights(clf), before)
     np.testing.assert_array_equal(clf.predict_proba(X), proba)
-    monkeypatch.setitem(Interrupting.plan, "press_at", None)
+    press_ctrl_c(monkeypatch, at=None)
     trained.clear()
     clf.fit(X, Y)
     assert trained == [3, 4, 5]

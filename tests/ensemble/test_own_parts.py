@@ -49,7 +49,9 @@ class Mine(SubsetSelector):
 )
 def test_masks_of_any_selector_are_checked(form, got):
     clf = SharpBalance(selection=Mine(form), **FEW)
-    match = rf"Mine.select must return a boolean array of shape \(2, 40\).*got {got}"
+    match = (
+        rf"Mine.select must return a boolean array of the shape \(2, 40\).*got {got}"
+    )
     with pytest.raises(InvalidInputError, match=match):
         clf.fit(X, y)
 
