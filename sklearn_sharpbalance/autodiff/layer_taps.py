@@ -8,6 +8,7 @@ layer, hands the gradient that passes through it to the layer's rule.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -233,7 +234,7 @@ class _Accumulator:
             return output
         _check_batch_axis(layer, x, self.batch_size)
         self.calls[layer.module] += 1
-        x = x.detach()
+        source, x = x, x.detach()
         version = x._version
 
         def receive(gradient):
@@ -244,7 +245,10 @@ class _Accumulator:
             else:
                 self.add(layer, layer.rule.factors(layer.module, x, gradient))
 
-        return _Tap.apply(output, self.anchor, receive)
+        if layer.rule.input_gradient is None:
+            return _Tap.apply(output, self.anchor, receive)
+        scale = partial(layer.rule.input_gradient, layer.module)
+        return _Bypass.apply(source, output.detach(), self.anchor, receive, scale)
 
     def add(self, layer, factors):
         norms = layer.rule.squared_norm(layer.module, layer.names, *factors)  # (B,)
@@ -277,3 +281,20 @@ class _Tap(torch.autograd.Function):
     def backward(ctx, gradient):
         ctx.receive(gradient)
         return (gradient if ctx.needs_input_grad[0] else None), None, None
+
+
+class _Bypass(torch.autograd.Function):
+    """A tap that also stands for its layer: ``scale`` gives the input's gradient."""
+
+    @staticmethod
+    def forward(ctx, source, output, anchor, receive, scale):
+        ctx.receive, ctx.scale, ctx.dtype = receive, scale, source.dtype
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.receive(gradient)
+        wanted = ctx.needs_input_grad[0]
+        inwards = ctx.scale(gradient).to(ctx.dtype) if wanted else None
+        return inwards, None, None, None, None

@@ -250,14 +250,17 @@ def test_the_owner_gets_its_module_back():
 def test_members_are_those_of_unfused_layers(precision, monkeypatch):
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=96)
-    X = rng.integers(0, 120, size=(96, 3, 8, 8)) + 60 * y[:, None, None, None]
+    X = rng.integers(0, 120, size=(96, 3, 32, 32)) + 60 * y[:, None, None, None]
 
     def fit():
         clf = SharpBalanceEnsembleClassifier(
             ResNet18,
-            estimator__module__width=4,
+            # Narrower, or on smaller pictures, rounding to bf16 alone leads elsewhere.
+            estimator__module__width=16,
             n_estimators=2,
             max_epochs=2,
+            lr=0.01,
+            selection="all",  # by scores, rounding would choose other samples
             batch_size=32,
             device="cuda",
             engine="graph",
@@ -269,7 +272,7 @@ def test_members_are_those_of_unfused_layers(precision, monkeypatch):
     fused = fit()
     monkeypatch.setattr(fused_norms, "kernels_run_on", lambda device: False)
     plain = fit()
-    tol = 0.01 if precision == "float32" else 0.2  # three steps in, rounding grows
+    tol = 0.01 if precision == "float32" else 0.05
     losses = [[row["train_loss"] for row in c.history_[0]] for c in (fused, plain)]
     np.testing.assert_allclose(*losses, rtol=tol)
     assert not steps(fused.estimators_[0].module_)
