@@ -20,9 +20,6 @@ def measured():
     yield f"{gpu['sgd_over_best_plain']:.2f} of the best bare PyTorch loop"
     yield f"| SAM phase | {gpu['sam_epoch_s']:.2f} s |"
     yield f"{gpu['balanced_epoch_s']:.2f} s, {gpu['balanced_over_sam']:.2f} of SAM"
-    yield f"{gpu['fisher_images_per_s'] / 1e3:.1f}k images/s"
-    yield f"{gpu['fisher_over_forward_backward_128']:.2f} of a forward and backward"
-    yield f"{gpu['fisher_over_forward_backward_1024']:.2f} at batch 1024"
     yield f"| `predict_proba` over a bare loop | {gpu['predict_ratio']:.2f} |"
     yield f"({gpu['plain_compiled_images_per_s'] / 1e3:.1f}k)"
     yield f"SAM share {gpu['balanced_sam_share']:.2f}"
@@ -45,12 +42,16 @@ def measured():
     yield f"its making | {memory['stacked']['times_weights_per_member']:.1f} |"
     yield from measured_on_pictures()
     yield from profiled()
+    yield from scored()
     yield f"makes {gpu['plain_graph_images_per_s'] / 1e3:.1f}k images/s"
-    for method, text in (
-        ("SAM", "a little on corrupted digits ({} points)"),
-        ("deep ensemble, twice the members", "plain members ({})"),
+    for run, method, text in (
+        ("confirm", "SAM", "a little on corrupted digits ({} points)"),
+        ("confirm", "deep ensemble, twice the members", "plain members ({})"),
+        ("ablation", "reference_boost", "the text's *sharpest* by {} points"),
+        ("ablation", "random", "SAM on random sets by {}"),
+        ("ablation", "all", "on all samples by {}"),
     ):
-        table = (RESULTS / "reproduce_confirm.md").read_text().splitlines()
+        table = (RESULTS / f"reproduce_{run}.md").read_text().splitlines()
         cells = next(row for row in table if row.startswith(f"| {method} |"))
         yield text.format(cells.split(" | ")[4])
 
@@ -67,6 +68,19 @@ def profiled():
     yield f"{share['norm']:.0f} % BatchNorm"
     steps = [profile["milliseconds_per_step"] for profile in (mixed, sam)]
     yield "takes {:.1f} ms, SAM's {:.1f} ms".format(*steps)
+    plain = json.loads((RESULTS / "profile_plain_64_all.json").read_text())
+    yield f"own layers SAM's step takes {plain['milliseconds_per_step']:.1f} ms"
+
+
+def scored():
+    """What the Fisher trace costs, and what each choice is worth."""
+    scoring = json.loads((RESULTS / "scoring.json").read_text())
+    kernel, products = scoring["kernel"], scoring["products"]
+    n, seconds = scoring["settings"]["images"], kernel["seconds"]["4096"]
+    yield f"{n / seconds / 1e3:.1f}k images/s"
+    yield f"{kernel['over_training']['4096']:.2f} of a forward and backward pass"
+    yield f"takes {seconds:.2f} s, {kernel['seconds']['1024']:.2f} s in chunks of 1024"
+    yield f"and {products['seconds']['4096']:.2f} s without the kernel"
 
 
 def measured_on_pictures():

@@ -7,6 +7,7 @@ RESULTS = Path(__file__).parents[2] / "examples" / "benchmarks" / "results"
 TABLES = (  # name in the text, file, title of the table
     ("confirm", "reproduce_confirm", "same cost"),
     ("rules", "reproduce_digits", "same epochs"),
+    ("ablation", "reproduce_ablation", "same epochs"),
 )
 
 

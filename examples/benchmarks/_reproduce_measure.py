@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -11,10 +12,11 @@ from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.corruption import iter_corruptions
 from sklearn_sharpbalance.datasets import load_images
 from sklearn_sharpbalance.evaluation import evaluate, gradient_passes
+from sklearn_sharpbalance.sharpness import FisherTraceScorer, InputCurvatureScorer
 
 __all__ = ["ON_DIGITS", "Task", "measure", "prepare"]
 
-ON_DIGITS = ("digits", "confirm")
+ON_DIGITS = ("digits", "confirm", "sizes")
 DIGITS_TRAIN_SHARE = 0.2  # so that there is something left to get wrong
 
 
@@ -133,4 +135,30 @@ def measure(clf, task, n_batches):
     }
     if hasattr(clf, "sam_masks_"):
         record["sam_share"] = float(clf.sam_masks_.mean())
-    return record
+    return (
+        record | uncertainty(clf, task) | {"rank_correlation": correlation(clf, task)}
+    )
+
+
+def uncertainty(clf, task):
+    """Figure 15 of the paper: likelihood and calibration on corrupted samples."""
+    sets = [(y, clf.predict_proba(X)) for X, y in task.corrupted.values()]
+    measures = {
+        "corrupted_nll": metrics.negative_log_likelihood,
+        "corrupted_ece": metrics.expected_calibration_error,
+    }
+    return {
+        name: float(np.mean([measure(*pair, labels=clf.classes_) for pair in sets]))
+        for name, measure in measures.items()
+    }
+
+
+def correlation(clf, task, n_samples=1000):
+    """Figure 14: Spearman's of Fisher trace and input curvature, mean of members."""
+    X, codes = task.X[:n_samples], np.searchsorted(clf.classes_, task.y[:n_samples])
+    scorers = FisherTraceScorer(), InputCurvatureScorer()
+    found = [
+        spearmanr(*(scorer.score_samples(net, X, codes) for scorer in scorers))
+        for net in clf.estimators_
+    ]
+    return float(np.mean([result.statistic for result in found]))

@@ -13,6 +13,7 @@ from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 __all__ = ["BASELINE", "RUNS"]
 
 BASELINE = "deep ensemble"
+TWICE = "deep ensemble, twice the members"
 RULES = (  # in order of worth: a run that is cut short lacks the last ones
     "sharpbalance",
     "reference_boost",
@@ -22,7 +23,9 @@ RULES = (  # in order of worth: a run that is cut short lacks the last ones
     "none",
     "same",
 )
+BEST = ("reference_boost", "random")  # of the rules on pictures, where it matters
 LATE = {"warmup": "sgd", "warmup_epochs": 0.75}
+AVERAGED = {"weight_averaging": "exponential"}
 SAME_EPOCHS, SAME_COST = "same epochs", "same cost"
 
 
@@ -60,6 +63,7 @@ class Methods:
     def __init__(self, recipe, options, seed):
         self.recipe = recipe(options, seed)
         self.balance = {"rho": options.rho, "flat_ratio": options.flat_ratio}
+        self.asam_rho = 10 * options.rho  # ASAM measures in units of the weights
 
     def deep(self, **changes):
         return DeepEnsembleClassifier(**self.recipe | changes)
@@ -78,27 +82,51 @@ class Methods:
         for rule in rules:
             yield SAME_EPOCHS, f"{rule}, SGD warm-up", self.flat(rule, warmup="sgd")
 
-    def starts(self):
+    def starts(self, rule):
         """The selection after 3/4 and 7/8 of the epochs instead of 1/2."""
         for share in (0.75, 0.875):
-            method = f"sharpbalance, T_d {share:g}"
-            yield SAME_EPOCHS, method, self.flat(warmup_epochs=share)
+            method = f"{rule}, T_d {share:g}"
+            yield SAME_EPOCHS, method, self.flat(rule, warmup_epochs=share)
+
+    def late(self, rules):
+        """SAM after 3/4 of the epochs only; the plain descent before is shared."""
+        for rule in rules:
+            yield SAME_EPOCHS, f"{rule}, late", self.flat(rule, **LATE)
+
+    def variants(self, rule):
+        """What else may be had for the cost of a rule."""
+        asam = self.flat(rule, sam="asam", rho=self.asam_rho)
+        yield SAME_EPOCHS, f"{rule}, averaged", self.flat(rule, **AVERAGED)
+        yield SAME_EPOCHS, f"{rule}, reselected", self.flat(rule, reselect_every=5)
+        yield SAME_EPOCHS, f"{rule}, ASAM", asam
+
+    def for_the_cost_of_sam(self):
+        """Plain members for as many passes as SAM takes: longer, or more of them."""
+        sam, n_members = self.flat("all"), self.recipe["n_estimators"]
+        passes = gradient_passes(sam)
+        more = self.flat("all", n_estimators=2 * n_members)
+        for method, estimator in (
+            (BASELINE, self.deep()),
+            ("SAM", sam),
+            (TWICE, self.deep(n_estimators=2 * n_members)),
+            ("SAM, twice the members", more),
+        ):
+            estimator.set_params(**match_passes(estimator, passes))
+            yield SAME_COST, method, estimator
 
     def candidates(self):
         """What might beat a deep ensemble at its own cost."""
         n_members = self.recipe["n_estimators"]
-        asam_rho = 10 * self.balance["rho"]  # ASAM measures in units of the weights
-        averaged = {"weight_averaging": "exponential"}
         late = partial(self.flat, **LATE)
         return {  # in order of worth: a run that is cut short lacks the last ones
             "SAM": self.flat("all"),
             "sharpbalance": self.flat(),
-            "deep ensemble, twice the members": self.deep(n_estimators=2 * n_members),
+            TWICE: self.deep(n_estimators=2 * n_members),
             "sharpbalance, late": late(),
-            "sharpbalance, late, averaged": late(**averaged),
-            "deep ensemble, averaged": self.deep(**averaged),
+            "sharpbalance, late, averaged": late(**AVERAGED),
+            "deep ensemble, averaged": self.deep(**AVERAGED),
             "SAM, late": late("all"),
-            "sharpbalance, late, ASAM": late(sam="asam", rho=asam_rho),
+            "sharpbalance, late, ASAM": late(sam="asam", rho=self.asam_rho),
             "sharpbalance, late, reselected": late(reselect_every=2),
             "sharpbalance, late, twice the members": late(n_estimators=2 * n_members),
             "reference_boost, late": late("reference_boost"),
@@ -125,13 +153,22 @@ def headline(options, seed):
 
 
 def ablation(options, seed):
-    """Every rule from one warm-up, warm-ups, moments, and equal cost."""
+    """Every rule from one warm-up, warm-ups, moments, variants, in order of worth.
+
+    All train for as many epochs, which lets them share warm-ups. What they cost lies
+    between a deep ensemble of these epochs and one of twice as many, and the report
+    holds each against what a deep ensemble gives for its cost.
+    """
     methods = Methods(picture_recipe, options, seed)
     yield from methods.rules()
     yield SAME_EPOCHS, BASELINE, methods.deep()
-    yield from methods.warmups(("sharpbalance", "reference_boost"))
-    yield from methods.starts()
-    yield from methods.equal_cost()
+    first, *others = methods.for_the_cost_of_sam()
+    yield first
+    yield from methods.warmups(BEST)
+    yield from methods.late((BEST[0], "all"))
+    yield from others
+    yield from methods.starts(BEST[0])
+    yield from methods.variants(BEST[0])
 
 
 def tradeoff(options, seed):
@@ -169,24 +206,38 @@ def digits(options, seed):
     yield SAME_EPOCHS, BASELINE, methods.deep()
     # "none" after plain descent is the deep ensemble itself.
     yield from methods.warmups(rule for rule in RULES if rule != "none")
-    yield from methods.starts()
+    yield from methods.starts("sharpbalance")
     yield from methods.equal_cost()
 
 
 def confirm(options, seed):
     """The best candidates on digits again, with seeds that did not choose them."""
     methods = Methods(digits_recipe, options, seed)
-    chosen = ("deep ensemble, twice the members", "SAM", "sharpbalance")
+    chosen = (TWICE, "SAM", "sharpbalance")
     candidates = {name: methods.candidates()[name] for name in chosen}
     candidates |= {
         "SAM, twice rho": methods.flat("all", rho=2 * options.rho),
-        "ASAM": methods.flat("all", sam="asam", rho=10 * options.rho),
+        "ASAM": methods.flat("all", sam="asam", rho=methods.asam_rho),
         "SAM, twice the members": methods.flat("all", n_estimators=2 * options.members),
     }
     yield from methods.equal_cost(candidates)
 
 
+def sizes(options, seed):
+    """Figures 8 and 15: ensembles of two to five members, on digits."""
+    for n_members in range(2, 6):
+        methods = Methods(digits_recipe, options, seed)
+        methods.recipe["n_estimators"] = n_members
+        group = f"{n_members} members"
+        yield group, BASELINE, methods.deep()
+        yield group, "SAM", methods.flat("all")
+        yield group, "sharpbalance", methods.flat()
+
+
 RUNS = {
     run.__name__: run
-    for run in (headline, ablation, tradeoff, widths, sparsity, digits, confirm)
+    for run in (
+        *(headline, ablation, tradeoff, widths, sparsity),  # on pictures
+        *(digits, confirm, sizes),
+    )
 }

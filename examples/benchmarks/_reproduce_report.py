@@ -17,6 +17,9 @@ COLUMNS = {
     "KL": ("kl", 1, 2),
     "EIR": ("eir", 1, 2),
     "sharpness": ("sharpness", 1, 3),
+    "corrupted NLL": ("corrupted_nll", 1, 3),
+    "corrupted ECE": ("corrupted_ece", 1, 3),
+    "rank correlation": ("rank_correlation", 1, 2),
 }
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
@@ -64,6 +67,11 @@ def differences(methods, method, metric, other=BASELINE, confidence=0.95):
     values = np.array(
         [methods[method][s][metric] - methods[other][s][metric] for s in both]
     )
+    return interval(values, confidence)
+
+
+def interval(values, confidence=0.95):
+    """Mean and half of its interval (Student); nan where there are too few."""
     if len(values) == 0:
         return np.nan, np.nan
     if len(values) == 1:
@@ -72,14 +80,52 @@ def differences(methods, method, metric, other=BASELINE, confidence=0.95):
     return values.mean(), stats.t.ppf((1 + confidence) / 2, len(values) - 1) * spread
 
 
+def at_its_cost(records, record, metric):
+    """What deep ensembles of a record's seed reach for as many passes.
+
+    Between one that costs less and one that costs more it is a straight line; nan if
+    there are no two such.
+    """
+    found = {
+        other["passes"]: other[metric]
+        for other in records
+        if other["method"] == BASELINE and other["seed"] == record["seed"]
+    }
+    cheapest, dearest = min(found, default=0), max(found, default=0)
+    # The passes of the selections vary by some of a thousand from seed to seed.
+    if cheapest == dearest or not 0.99 * cheapest <= record["passes"] <= 1.01 * dearest:
+        return np.nan
+    passes = sorted(found)
+    return float(np.interp(record["passes"], passes, [found[p] for p in passes]))
+
+
+def over_its_cost(records, runs, metric="corrupted_accuracy"):
+    """Points over a deep ensemble of the same cost, with the 95 % interval."""
+    gains = [run[metric] - at_its_cost(records, run, metric) for run in runs.values()]
+    return points(*interval(np.array(gains)[~np.isnan(gains)]))
+
+
+def has_costs(records):
+    """Whether deep ensembles of several costs were trained."""
+    costs = {record["passes"] for record in records if record["method"] == BASELINE}
+    return len(costs) > 1
+
+
 def markdown(records):
     """One table a group: members -> ensemble, with the spread over seeds."""
+    columns = {  # older records lack some
+        heading: column
+        for heading, column in COLUMNS.items()
+        if all(column[0] in record for record in records)
+    }
     parts = []
     for group in groups(records):
         methods = by_method(records, group)
         others = [other for other in (BASELINE, "sharpbalance") if other in methods]
         head = ["method", "passes", "accuracy", "corrupted"]
-        head += [*(f"over {other}" for other in others), *COLUMNS]
+        head += [f"over {other}" for other in others]
+        head += [f"over {BASELINE} of its cost"] * has_costs(records)
+        head += columns
         lines = [
             f"**{group}**, {count(methods)}",
             "",
@@ -90,7 +136,9 @@ def markdown(records):
             cells = [method, f"{mean(runs, 'passes'):.0f}"]
             cells += [gain(runs, "accuracy"), gain(runs, "corrupted_accuracy")]
             cells += [against(methods, method, other) for other in others]
-            for name, factor, digits in COLUMNS.values():
+            if has_costs(records):
+                cells.append("" if method == BASELINE else over_its_cost(records, runs))
+            for name, factor, digits in columns.values():
                 cells.append(f"{factor * mean(runs, name):.{digits}f}")
             lines.append(row(cells))
         parts.append("\n".join(lines) + "\n")
@@ -123,13 +171,21 @@ def against(methods, method, other):
     """Corrupted accuracy over that of another method, with its 95 % interval."""
     if method == other:
         return ""
-    difference, half = differences(methods, method, "corrupted_accuracy", other)
+    return points(*differences(methods, method, "corrupted_accuracy", other))
+
+
+def points(difference, half):
+    """A difference in points of a hundred, with its interval if there is one."""
+    if np.isnan(difference):
+        return ""
     text = f"{100 * difference:+.2f}"
     return text if np.isnan(half) else text + f" ± {100 * half:.2f}"
 
 
 def draw(records):
-    """Differences to the deep ensemble where there is one, else the trade-off."""
+    """Sizes, or differences to the deep ensemble, or the trade-off."""
+    if all(record["group"].endswith(" members") for record in records):
+        return draw_sizes(records)
     tables = {group: by_method(records, group) for group in groups(records)}
     compared = {g: t for g, t in tables.items() if BASELINE in t and len(t) > 1}
     return draw_differences(compared) if compared else cloud(records)
@@ -171,6 +227,43 @@ def draw_differences(tables):
         ax.spines[["top", "right"]].set_visible(False)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def draw_sizes(records):
+    """Four measures against the number of members, with their 95 % intervals."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    axes = figure.subplots(1, 4)
+    sizes = {
+        int(group.split()[0]): by_method(records, group) for group in groups(records)
+    }
+    for ax, (label, name, factor) in zip(
+        axes,
+        (
+            ("Corrupted accuracy (%)", "corrupted_accuracy", 100),
+            ("Improvement over members (EIR)", "eir", 1),
+            ("NLL, corrupted", "corrupted_nll", 1),
+            ("ECE, corrupted", "corrupted_ece", 1),
+        ),
+    ):
+        for i, method in enumerate(next(iter(sizes.values()))):
+            values = [
+                factor * np.array([run[name] for run in methods[method].values()])
+                for methods in sizes.values()
+            ]
+            means, halves = np.transpose([interval(v) for v in values])
+            at = np.array(list(sizes)) + 0.06 * (i - 1)  # beside each other
+            style = {"color": (BLUE, ORANGE, GREEN)[i], "marker": "os^"[i]}
+            ax.errorbar(at, means, halves, label=method, ms=5, lw=1.4, **style)
+        ax.set_xticks(list(sizes))
+        ax.set_xlabel("Members")
+        ax.set_title(label, fontsize=11)
+        ax.grid(axis="y", color="0.9")
+        ax.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 

@@ -3,8 +3,8 @@
     python examples/benchmarks/reproduce.py digits
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
 
-Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU), digits and
-confirm (on a CPU); their settings are in ``reproduce.toml``. ``--data`` takes an npz file, an
+Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU), digits,
+confirm and sizes (on a CPU); their settings are in ``reproduce.toml``. ``--data`` takes an npz file, an
 ImageFolder, or torchvision's CIFAR-10 root. Every fit goes through the public
 estimators, writes checkpoints and shares warm-ups through ``memory``. A command that
 is out of time stops cleanly, and the same command goes on from there. Each trained

@@ -102,10 +102,12 @@ class _StackedRun:
     def backward(self, loss):
         """Gradients of a loss; pruned weights get none."""
         loss.backward()
+        self.prune({key: w.grad for key, w in self.network.params.items()})
+
+    def prune(self, gradients: dict[str, Any]):
+        """Make the gradients of pruned weights zero."""
         if self.gradient_masks:
-            grads: list[Any] = [
-                self.network.params[name].grad for name in self.gradient_masks
-            ]
+            grads = [gradients[name] for name in self.gradient_masks]
             torch._foreach_mul_(grads, list(self.gradient_masks.values()))
 
     def epoch(self, epoch):
@@ -131,11 +133,12 @@ class _StackedRun:
         """One update of all members; returns their losses (M,)."""
         x, y = self.X[rows], self.y[rows]  # (M, B, F), (M, B)
         weight = share if self.weight is None else share * self.weight[rows]
-        losses = []
+        n_sam = self.phase.sizes.sam
+        losses = []  # the first one is that at the weights before the update
 
-        def loss_of(part):
+        def loss_of(part, n_first=None):
             with autocast(self.phase.precision, self.device):
-                logits = self.network(x[:, part])  # (M, b, C)
+                logits = self.network(x[:, part], n_first)  # (M, b, C)
             each = cross_entropy(
                 logits.float().flatten(0, 1),
                 y[:, part].flatten(),
@@ -146,18 +149,24 @@ class _StackedRun:
             losses.append(loss.detach())
             return loss.sum()
 
-        n_sam = self.phase.sizes.sam
+        def both_parts():
+            loss = loss_of(slice(None), n_sam)
+            self.backward(loss)
+            normal = self.network.second_gradients()
+            self.prune(normal)
+            return loss, [(self.network.params[key], g) for key, g in normal.items()]
+
         balanced_step(
             self.optimizer,
             loss_of,
             n_sam,
             share.shape[1],
             sam_share=weight[:, :n_sam].sum(1),
+            both_parts=both_parts,
             module=False,
             backward=self.backward,
         )
-        # R, then S, then S perturbed; either part may be missing.
-        return losses[0] if n_sam in (0, share.shape[1]) else losses[0] + losses[1]
+        return losses[0]
 
     def end_epoch(self, epoch, running, losses):
         """Write records and call callbacks; keep members that stop as they are."""

@@ -124,16 +124,37 @@ class StackedNetwork:
             for key, _ in layer.named_parameters(recurse=False):
                 stacked = torch.stack([state[f"{name}.{key}"] for state in states])
                 self.params[f"{name}.{key}"] = stacked.to(device).requires_grad_()
+        self._seconds = {  # other leaves, the same memory
+            key: value.detach().requires_grad_() for key, value in self.params.items()
+        }
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits (M, B, C) of inputs (M, B, F)."""
+    def __call__(self, x: torch.Tensor, n_first: int | None = None) -> torch.Tensor:
+        """Logits (M, B, C) of inputs (M, B, F).
+
+        With ``n_first``, only the first so many samples of each member put their
+        gradients where the optimizer finds them; the others' are taken by
+        :meth:`second_gradients`. That is quicker than a pass for each part.
+        """
         for name, layer in self.layers:
             if isinstance(layer, nn.Linear):
-                weight = self.params[f"{name}.weight"]
-                x = stacked_linear(x, weight, self.params.get(f"{name}.bias"))
+                keys = f"{name}.weight", f"{name}.bias"
+                weight, bias = (self.params.get(key) for key in keys)
+                if n_first is None:
+                    x = stacked_linear(x, weight, bias)
+                else:
+                    weight2, bias2 = (self._seconds.get(key) for key in keys)
+                    x = split_linear(x, weight, bias, weight2, bias2, n_first)
             elif not isinstance(layer, nn.Flatten):
                 x = layer(x)
         return x
+
+    def second_gradients(self) -> dict[str, torch.Tensor]:
+        """Take the gradients of the samples after the first ones, by name."""
+        found = {}
+        for key, second in self._seconds.items():
+            if second.grad is not None:
+                found[key], second.grad = second.grad, None
+        return found
 
     def member_weights(self, member: int) -> dict[str, torch.Tensor]:
         """Weights of one member, as views, by the keys of its state."""
@@ -151,22 +172,58 @@ def stacked_linear(x, weight, bias=None):
 
 
 class _CpuProduct(torch.autograd.Function):
-    """``x @ weight.mT`` with no product that has its second factor transposed.
-
-    Some CPU builds of torch take five to nine times as long for such a product as for
-    a copy of the transposed weights and a plain one.
-    """
+    """``x @ weight.mT`` with no product that has its second factor transposed."""
 
     @staticmethod
     def forward(ctx, x, weight):
         ctx.save_for_backward(x, weight)
-        return torch.bmm(x, weight.mT.contiguous())
+        return _times_transposed(x, weight)
 
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
         grad_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
         return grad_x, torch.bmm(grad.mT, x)
+
+
+def _times_transposed(x, weight):
+    """``x @ weight.mT``; on a CPU by a copy of the weights.
+
+    Some CPU builds of torch take five to nine times as long for a product with its
+    second factor transposed as for the copy and a plain one.
+    """
+    if x.device.type == "cpu":
+        return torch.bmm(x, weight.mT.contiguous())
+    return torch.bmm(x, weight.mT)
+
+
+def split_linear(x, weight, bias, weight2, bias2, n_first):
+    """The same as :func:`stacked_linear`, for two parts with leaves of their own."""
+    tensors = [x, weight, bias, weight2, bias2]
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        tensors = [None if t is None else t.to(dtype) for t in tensors]
+    return _SplitProduct.apply(*tensors, n_first)
+
+
+class _SplitProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, weight2, bias2, n_first):
+        ctx.save_for_backward(x, weight)
+        ctx.n_first, ctx.has_bias = n_first, bias is not None
+        y = _times_transposed(x, weight)
+        return y if bias is None else y.add_(bias.unsqueeze(1))
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        gradients = [torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None]
+        for part in (slice(ctx.n_first), slice(ctx.n_first, None)):
+            g = grad[:, part]
+            of_bias = g.sum(1) if ctx.has_bias else None
+            gradients += [torch.bmm(g.mT, x[:, part]), of_bias]
+        return *gradients, None
 
 
 def stack_optimizer(states: Sequence[dict]) -> dict:

@@ -8,7 +8,7 @@ from skorch.callbacks import Callback
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
-from sklearn_sharpbalance.engine.stacking import stackable_layers
+from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3
@@ -207,3 +207,39 @@ def test_steps_are_counted_by_those_that_train():
     np.testing.assert_allclose(
         stacked.member_predict_proba(X), skorch.member_predict_proba(X), atol=1e-5
     )
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_split_pass_gives_the_gradients_of_two(device, bias, dtype):
+    torch.manual_seed(0)
+    members = [
+        nn.Sequential(nn.Linear(4, 8, bias=bias), nn.ReLU(), nn.Linear(8, 3))
+        for _ in range(3)
+    ]
+    network = StackedNetwork(
+        stackable_layers(members[0]), [m.state_dict() for m in members], device
+    )
+    x = torch.randn(3, 10, 4, device=device)
+
+    def gradients(x, n_first=None):
+        with torch.autocast(device, torch.bfloat16, enabled=dtype == torch.bfloat16):
+            logits = network(x, n_first)
+        logits.float().square().sum().backward()
+        found = {}
+        for name, weight in network.params.items():
+            found[name], weight.grad = weight.grad, None
+        return logits, found
+
+    logits, first = gradients(x, 4)
+    second = network.second_gradients()
+    assert not network.second_gradients()  # they were taken
+    tolerances = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {}
+    for found, part in ((first, slice(4)), (second, slice(4, None))):
+        want_logits, want = gradients(x[:, part])
+        torch.testing.assert_close(logits[:, part], want_logits, **tolerances)
+        torch.testing.assert_close(found, want, **tolerances)
