@@ -1,5 +1,6 @@
 """Flat and diverse deep ensembles as scikit-learn estimators."""
 
+from sklearn_sharpbalance._version import __version__ as __version__
 from sklearn_sharpbalance.ensemble import (
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
@@ -12,8 +13,6 @@ from sklearn_sharpbalance.networks import (
     SmallCNN,
     WideResNet,
 )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "MLP",

@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "sklearn_sharpbalance"
 FLOORS = [
-    ["exceptions"],
+    ["exceptions", "_version"],
     ["_validation", "_triton_probe"],
     ["_triton"],
     ["optim", "autodiff", "networks", "theory", "corruption"],

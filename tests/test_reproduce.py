@@ -105,11 +105,29 @@ def test_differences_are_paired(pieces):
     )  # t(0.975, 1) x 0.0283/sqrt(2)
 
 
+def test_sizes_are_drawn_as_far_as_each_method_goes(pieces):
+    _, report = pieces
+    names = ("corrupted_accuracy", "eir", "corrupted_nll", "corrupted_ece")
+    records = [
+        {"group": f"{n} members", "method": method, "seed": seed}
+        | {name: n + seed + i for i, name in enumerate(names)}
+        for n, methods in ((2, ("deep ensemble", "SAM")), (4, ("deep ensemble",)))
+        for method in methods
+        for seed in (0, 2)
+    ]
+    figure = report.draw(records)
+    for i, ax in enumerate(figure.axes):
+        deep, sam = (bars.lines[0].get_ydata() for bars in ax.containers)
+        factor = 100 if i == 0 else 1  # accuracy in percent
+        np.testing.assert_allclose(deep, factor * np.array([3 + i, 5 + i]))
+        np.testing.assert_allclose(sam, [factor * (3 + i)])
+
+
 def test_results_say_what_was_recorded(pieces):
     _, report = pieces
     page = (BENCHMARKS / "RESULTS.md").read_text()
     names = re.findall(r"<!-- table: (\w+) -->", page)
-    runs = ("digits", "confirm", "headline", "ablation")
+    runs = ("digits", "confirm", "sizes", "headline", "ablation")
     assert {f"reproduce_{run}" for run in runs} == set(names)
     for name in names:
         result = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
@@ -132,6 +150,17 @@ def test_the_headline_stands_beside_the_paper():
     seconds = whole["fit_seconds"], whole["measure_seconds"]
     assert f"{sum(seconds) / 60:.1f} minutes for SAM ({seconds[0]:.0f} s" in page
     assert f"{seconds[1]:.0f} s of evaluation" in page
+
+
+def test_the_cost_of_scoring_stands_beside_the_paper(pieces):
+    results = BENCHMARKS / "results"
+    scoring = json.loads((results / "scoring.json").read_text())
+    headline = json.loads((results / "reproduce_headline.json").read_text())
+    ours = next(r for r in headline["records"] if r["method"] == "sharpbalance")
+    seconds = 3 * scoring["kernel"]["seconds"]["4096"]
+    whole = ours["epoch_seconds"]
+    text = f"{seconds:.1f} s, {100 * seconds / whole:.1f} % of the {whole:.0f} s"
+    assert text in (BENCHMARKS / "RESULTS.md").read_text()
 
 
 def test_digits_run_and_are_not_run_again(tmp_path):

@@ -1,5 +1,6 @@
 """Data of a run, its corrupted copies, and the record of a fitted ensemble."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,7 +86,8 @@ def read(path, split):
 def draw(images, folder):
     """Names of all 75 corrupted copies, and the file that holds them."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"corrupted_{'x'.join(map(str, images.shape))}.npy"
+    size, digest = "x".join(map(str, images.shape)), sha256(images.tobytes())
+    path = folder / f"corrupted_{size}_{digest.hexdigest()[:12]}.npy"
     partial = path.with_suffix(".partial.npy")
     names, copies = [], None
     if path.exists():  # names in the order in which they were drawn

@@ -249,12 +249,13 @@ def draw_sizes(records):
         ),
     ):
         for i, method in enumerate(next(iter(sizes.values()))):
-            values = [
-                factor * np.array([run[name] for run in methods[method].values()])
-                for methods in sizes.values()
-            ]
-            means, halves = np.transpose([interval(v) for v in values])
-            at = np.array(list(sizes)) + 0.06 * (i - 1)  # beside each other
+            values = {
+                size: factor * np.array([run[name] for run in methods[method].values()])
+                for size, methods in sizes.items()
+                if method in methods
+            }
+            means, halves = np.transpose([interval(v) for v in values.values()])
+            at = np.array(list(values)) + 0.08 * (i - 1)  # beside each other
             style = {"color": (BLUE, ORANGE, GREEN)[i], "marker": "os^"[i]}
             ax.errorbar(at, means, halves, label=method, ms=5, lw=1.4, **style)
         ax.set_xticks(list(sizes))

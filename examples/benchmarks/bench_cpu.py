@@ -201,20 +201,24 @@ def overhead(X, y, repeats):
 
 def draw(numbers, path):
     """Cost against members and samples, with the linear line."""
-    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
     for ax, key, label in zip(
-        axes, ("seconds_by_members", "seconds_by_samples"), ("members", "samples")
+        figure.subplots(1, 2),
+        ("seconds_by_members", "seconds_by_samples"),
+        ("members", "samples"),
     ):
         x = np.array(list(numbers[key]), dtype=float)
         t = np.array(list(numbers[key].values()))
         ax.loglog(x, t, "o-", label="measured")
         ax.loglog(x, t[0] * x / x[0], "--", color="grey", label="linear")
         ax.set(xlabel=label, ylabel="seconds of fit")
+        ax.set_xticks(x, [f"{value:,.0f}" for value in x])
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.minorticks_off()
         ax.legend()
     figure.savefig(path, dpi=110)
 

@@ -24,6 +24,7 @@ import time
 import tomllib
 import traceback
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -100,7 +101,19 @@ def settings_of(options):
     without = ("out", "work", "data", "config", "minutes", "jobs", "only", "seeds")
     without += ("first_seed", "checkpoint_every")
     kept = {k: v for k, v in vars(options).items() if k not in without}
-    return kept
+    return kept if options.data is None else kept | {"pictures": digest(options.data)}
+
+
+@cache
+def digest(path):
+    """Of a file by its bytes, of a folder by the names and sizes of its files."""
+    path, made = Path(path), hashlib.sha256()
+    if path.is_file():
+        made.update(path.read_bytes())
+    for file in sorted(path.rglob("*")) if path.is_dir() else ():
+        if file.is_file():
+            made.update(f"{file.relative_to(path)} {file.stat().st_size}\n".encode())
+    return made.hexdigest()[:12]
 
 
 def records_path(options, seed):

@@ -59,6 +59,8 @@ class Rows:
             y = targets if y is None else y[rows]
         else:
             x, y = map_tensors(lambda part: part[rows], (x, y))
+            # A module may work in place on what it gets, and slices are views.
+            x = map_tensors(_copy, x)
         return map_tensors(lambda part: to_tensor(part, self.device), (x, y))
 
 
@@ -73,6 +75,10 @@ def _length(X):
             )
         return lengths.pop()
     return len(X)
+
+
+def _copy(part):
+    return part.clone() if isinstance(part, torch.Tensor) else np.array(part)
 
 
 def _collate(dataset, indices):

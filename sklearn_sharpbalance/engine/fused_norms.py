@@ -8,6 +8,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sklearn_sharpbalance._triton import kernels_run_on
+from sklearn_sharpbalance.engine.stacking import is_hooked
 
 __all__ = ["FusedNorms", "fuse_norms"]
 
@@ -57,14 +58,17 @@ def fuse_norms(module: nn.Module) -> fx.GraphModule | None:
     -------
     fused : nn.Module or None
         None where nothing can be fused: without BatchNorm2d, on a GPU where Triton
-        does not run, or if the module's code cannot be traced.
+        does not run, if the module's code cannot be traced, or if a trace would lose
+        hooks or layers that stay in evaluation mode.
     """
     devices = _norm_devices(module)
     on_gpu = [device for device in devices if device.type == "cuda"]
-    if not devices or not all(map(kernels_run_on, on_gpu)):
+    if not devices or not all(map(kernels_run_on, on_gpu)) or _loses_hooks(module):
         return None
     try:
         with _in_training(module):
+            if not all(part.training for part in module.modules()):
+                return None  # its own `train` has exceptions
             traced = fx.symbolic_trace(module)
     except Exception:  # whatever the user's code raises on what is not a tensor
         return None
@@ -74,6 +78,13 @@ def fuse_norms(module: nn.Module) -> fx.GraphModule | None:
             _fuse(traced, node)
     traced.recompile()
     return traced
+
+
+def _loses_hooks(module):
+    """Whether there are hooks on what a trace keeps only the code of."""
+    kept = fx.Tracer().is_leaf_module
+    inside = (part for part in module.modules() if not kept(part, ""))
+    return any(is_hooked(part) for part in (module, *inside))
 
 
 @contextmanager
@@ -169,8 +180,7 @@ def _is_plain(layer):
         and layer.affine
         and layer.weight.dtype == torch.float32
         and (layer.running_mean is None or layer.momentum is not None)
-        and not (layer._forward_hooks or layer._forward_pre_hooks)
-        and not (layer._backward_hooks or layer._backward_pre_hooks)
+        and not is_hooked(layer)
     )
 
 
@@ -218,7 +228,7 @@ def _is_addition(node):
 def _is_relu(traced, node):
     if node.op == "call_module":
         layer = traced.get_submodule(node.target)
-        return type(layer) is nn.ReLU and not layer._forward_hooks
+        return type(layer) is nn.ReLU and not is_hooked(layer)
     if node.op == "call_method":
         return node.target in ("relu", "relu_")
     return node.op == "call_function" and node.target in CLAMPS

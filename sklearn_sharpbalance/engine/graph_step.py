@@ -9,12 +9,14 @@ from sklearn_sharpbalance.autodiff.graphs import capture_graph
 from sklearn_sharpbalance.engine.cast_weights import CastWeights
 from sklearn_sharpbalance.engine.fused_norms import FusedNorms
 from sklearn_sharpbalance.engine.split_pass import SplitPass
+from sklearn_sharpbalance.engine.stacking import is_hooked
 from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.step import balanced_step
 
 __all__ = ["GraphedStep"]
 
 GRAPH_SETTINGS = ("lr", "capturable", "fused", "foreach")  # changed for the capture
+INITIAL_STATE = {"mu_product": 1.0}  # of optimizers where it is not zero: NAdam's
 
 
 class GraphedStep:
@@ -147,10 +149,12 @@ class _MemberStep:
         self.kept_statistics = [buffer.clone() for buffer in self.statistics]
         weights = dict(self.module.named_parameters())
         self.masked = [weights[name] for name in session.masks]
-        self.masks = list(session.masks.values())
+        self.masks = {id(weights[k]): mask for k, mask in session.masks.items()}
         self.cast = CastWeights(self.module, phase.precision)
         self.norms = FusedNorms(self.module, wanted=phase.compile is None)
-        self.split = SplitPass(self.norms.fused, phase.sizes.sam)
+        # A split pass goes round the member's own call.
+        fused = None if is_hooked(self.module) else self.norms.fused
+        self.split = SplitPass(fused, phase.sizes.sam)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
         self._captured_groups = None  # while at rest
         for group in self.optimizer.param_groups:
@@ -162,15 +166,7 @@ class _MemberStep:
 
     def step(self):
         """Update the member on the batch at the shared position."""
-        feed, position = self.shared.feed, self.shared.position
-        x, y, weight, rate = (
-            buffer[self.i].index_select(0, position)[0]
-            for buffer in (feed.x, feed.y, feed.weight, feed.lr)
-        )
-        for group in self.optimizer.param_groups:
-            group["lr"].copy_(rate)
-        if x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+        x, y, weight = self._batch()
 
         def loss_of(part, module=self.module):
             self.cast.push()
@@ -187,17 +183,13 @@ class _MemberStep:
         def backward(loss):
             loss.backward()
             self.cast.pull()
-            if self.masks:
-                torch._foreach_mul_([w.grad for w in self.masked], self.masks)
+            self._mask([(w, w.grad) for w in self.masked if w.grad is not None])
 
         def both_parts():
             loss = loss_of(slice(None), self._both_parts_of)
             backward(loss)
             normal = self.split.take_gradients(self.cast.owner_of)
-            masks = {id(w): mask for w, mask in zip(self.masked, self.masks)}
-            for weight, grad in normal:
-                if id(weight) in masks:
-                    grad.mul_(masks[id(weight)])
+            self._mask(normal)
             return loss, normal
 
         loss = balanced_step(
@@ -213,10 +205,30 @@ class _MemberStep:
         )
         self.shared.total[self.i] += loss
 
+    def _batch(self):
+        """Samples, labels and weights at the shared position; sets the rate there."""
+        feed, position = self.shared.feed, self.shared.position
+        x, y, weight, rate = (
+            buffer[self.i].index_select(0, position)[0]
+            for buffer in (feed.x, feed.y, feed.weight, feed.lr)
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"].copy_(rate)
+        if x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return x, y, weight
+
+    def _mask(self, gradients):
+        """Make the gradients of pruned weights zero, given pairs of weight and it."""
+        pairs = [(grad, self.masks.get(id(weight))) for weight, grad in gradients]
+        pairs = [(grad, mask) for grad, mask in pairs if mask is not None]
+        if pairs:
+            torch._foreach_mul_(*map(list, zip(*pairs)))
+
     def _both_parts_of(self, x):
         split = self.split.module
         assert split is not None  # or nobody asks
-        return split(self.module.standardize(x))
+        return split(self.module.own_input(x))
 
     @contextmanager
     def _statistics_put_back(self):
@@ -236,20 +248,20 @@ class _MemberStep:
         weights = [*self.module.parameters(), *self.module.buffers()]
         return (
             [(tensor, tensor.detach().clone()) for tensor in weights],
-            {id(t): t.clone() for t in _state_tensors(self.optimizer)},
+            {id(t): t.clone() for _, t in _state_tensors(self.optimizer)},
         )
 
     @torch.no_grad()
     def put_back(self, snapshot):
-        """Undo steps in place; what the optimizer made meanwhile starts from zero."""
+        """Undo steps in place; what the optimizer made meanwhile starts afresh."""
         weights, state = snapshot
         for tensor, value in weights:
             tensor.copy_(value)
-        for tensor in _state_tensors(self.optimizer):
+        for name, tensor in _state_tensors(self.optimizer):
             if id(tensor) in state:
                 tensor.copy_(state[id(tensor)])
             else:
-                tensor.zero_()
+                tensor.fill_(INITIAL_STATE.get(name, 0.0))
 
     def rest(self):
         """Give module and groups their own back; the rate is the last one used."""
@@ -317,8 +329,8 @@ def _choosing_algorithms():
 def _state_tensors(optimizer):
     own = getattr(optimizer, "_own_state", {})
     return [
-        value
+        (name, value)
         for entries in [*optimizer.state.values(), *own.values()]
-        for value in entries.values()
+        for name, value in entries.items()
         if isinstance(value, torch.Tensor)
     ]

@@ -79,6 +79,12 @@ class StackedTeam(Team):
             weights = self.network.member_weights(i)
             session.net.module_.load_state_dict(weights, strict=False)
 
+    def read_weights(self):
+        """Take over what callbacks may have made of the weights."""
+        for i, session in enumerate(self.sessions):
+            if session.net.callbacks_:
+                self.network.take_weights(i, session.net.module_.state_dict())
+
     def write_back(self):
         """Copy weights and optimizer state into the members' nets."""
         self.write_weights()

@@ -13,6 +13,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sklearn_sharpbalance.engine.fused_norms import NormStep
+from sklearn_sharpbalance.engine.stacking import is_hooked
 
 __all__ = ["SplitPass"]
 
@@ -60,7 +61,8 @@ class SplitPass:
     ----------
     module : nn.Module or None
         None where the parts cannot be kept apart: layers other than convolutions,
-        linear ones and BatchNorm have weights, or samples may meet elsewhere.
+        linear ones and BatchNorm have weights, a weight is used twice, or samples may
+        meet elsewhere.
     """
 
     def __init__(self, fused: fx.GraphModule | None, n_first: int):
@@ -104,6 +106,18 @@ class _SplitLayer(nn.Module):
         """Weight of the second part; None if the layer has none of that name."""
         return self.seconds.get(name)
 
+    def computed_with(self, x):
+        """Input, both weights and both biases in the dtype that autocast wants.
+
+        Most weights are cast already; frozen and tied ones are not.
+        """
+        layer, kind = self.layer, x.device.type
+        dtype = layer.weight.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        weights = (layer.weight, self.second("weight"), layer.bias, self.second("bias"))
+        return [None if t is None else t.to(dtype) for t in (x, *weights)]
+
     def take_gradients(self):
         """Pairs of weight and gradient of the second part."""
         for name, second in self.seconds.items():
@@ -114,17 +128,12 @@ class _SplitLayer(nn.Module):
 
 class _SplitConv(_SplitLayer):
     def forward(self, x):
-        layer = self.layer
-        weights = (layer.weight, self.second("weight"), layer.bias, self.second("bias"))
-        x = x.to(layer.weight.dtype)  # as autocast would
-        return _ConvFunction.apply(x, *weights, layer, self.n_first)
+        return _ConvFunction.apply(*self.computed_with(x), self.layer, self.n_first)
 
 
 class _SplitLinear(_SplitLayer):
     def forward(self, x):
-        layer = self.layer
-        weights = (layer.weight, self.second("weight"), layer.bias, self.second("bias"))
-        return _LinearFunction.apply(x.to(layer.weight.dtype), *weights, self.n_first)
+        return _LinearFunction.apply(*self.computed_with(x), self.n_first)
 
 
 class _SplitNorm(_SplitLayer):
@@ -217,11 +226,21 @@ def _split(fused, n_first):
         ):
             return None
     split.recompile()
-    return split
+    return None if _weights_repeat(split) else split
+
+
+def _weights_repeat(split):
+    """Whether layers share a weight, or one of them is called twice.
+
+    Such a weight would get several gradients, and a norm other running statistics.
+    """
+    layers = (m for m in split.modules() if isinstance(m, _SplitLayer))
+    used = [id(w) for m in layers for w in m.owner.parameters(recurse=False)]
+    return len(set(used)) < len(used)
 
 
 def _split_layer(layer, n_first):
-    if layer._forward_hooks or layer._forward_pre_hooks:  # may change the weights
+    if is_hooked(layer):  # may change the weights
         return None
     if isinstance(layer, NormStep):
         return _SplitNorm(layer, layer.norm, n_first)
@@ -234,6 +253,8 @@ def _split_layer(layer, n_first):
 
 
 def _is_safe(layer):
+    if is_hooked(layer):
+        return False
     return type(layer) in SAFE_LAYERS or (
         type(layer) is nn.Flatten and layer.start_dim == 1
     )

@@ -84,7 +84,6 @@ class _StackedRun:
             if data.weight is None
             else torch.as_tensor(data.weight, device=self.device)
         )
-        self.valid = sessions[0].valid
         self.gradient_masks = self._stacked_masks()
         self.frozen = [session.stopped for session in sessions]
 
@@ -123,6 +122,7 @@ class _StackedRun:
         running = [s for s in self.sessions if not s.stopped]
         for session in running:
             session.begin_epoch()
+        self.read_weights(running)
         total = torch.zeros(len(self.sessions), device=self.device)
         for t in range(len(rows)):
             set_learning_rate(self.optimizer, self.phase.lr_factor(epoch, t))
@@ -176,6 +176,7 @@ class _StackedRun:
         for i, session in enumerate(self.sessions):
             if session in running:
                 session.end_epoch(epoch, losses[i], lr)
+        self.read_weights(running)
         self.write_back(i for i, s in enumerate(self.sessions) if s.stopped)
 
     def write_weights(self, sessions):
@@ -184,6 +185,12 @@ class _StackedRun:
             if session in sessions:
                 weights = self.network.member_weights(i)
                 session.net.module_.load_state_dict(weights, strict=False)
+
+    def read_weights(self, sessions):
+        """Take over what callbacks may have made of the weights."""
+        for i, session in enumerate(self.sessions):
+            if session in sessions and session.net.callbacks_:
+                self.network.take_weights(i, session.net.module_.state_dict())
 
     def write_back(self, members):
         """Copy weights and optimizer state into members that were not frozen yet."""

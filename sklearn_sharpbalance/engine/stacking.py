@@ -11,6 +11,7 @@ from torch import nn
 
 __all__ = [
     "StackedNetwork",
+    "is_hooked",
     "layers_to_stack",
     "stack_optimizer",
     "stackable_layers",
@@ -44,7 +45,7 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     MLP-like: an ``nn.Sequential`` (or subclass that does not override ``forward``),
     possibly nested, of Linear, pointwise activations and a Flatten at the front. What
     computes anything else besides (subclasses, hooks, weights that are not a layer's
-    own) is not.
+    own) is not, nor what changes its input, which members share, in place.
 
     Examples
     --------
@@ -57,11 +58,13 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     if layers is None or not all(_is_plain(layer) for _, layer in layers):
         return None
     linear = [layer for _, layer in layers if isinstance(layer, nn.Linear)]
+    if not linear or _changes_input(layers):
+        return None
     weights = [p for layer in linear for p in layer.parameters()]
     trainable = all(p.requires_grad for p in weights)
     distinct = len({id(p) for p in weights}) == len(weights)
     flatten_later = any(isinstance(layer, nn.Flatten) for _, layer in layers[1:])
-    return layers if linear and trainable and distinct and not flatten_later else None
+    return layers if trainable and distinct and not flatten_later else None
 
 
 def layers_to_stack(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
@@ -74,7 +77,7 @@ def layers_to_stack(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module
 
 def _chain(module):
     """Layers of nested Sequentials in the order of their calls; None for others."""
-    if type(module).forward is not nn.Sequential.forward or _is_hooked(module):
+    if type(module).forward is not nn.Sequential.forward or is_hooked(module):
         return None
     layers = []
     for name, child in module._modules.items():  # named_children: a layer only once
@@ -87,7 +90,7 @@ def _chain(module):
 
 def _is_plain(layer):
     """Whether the layer does what its class says, and nothing more."""
-    if _is_hooked(layer) or next(layer.buffers(), None) is not None:
+    if is_hooked(layer) or next(layer.buffers(), None) is not None:
         return False
     if isinstance(layer, nn.Flatten):
         return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
@@ -96,7 +99,28 @@ def _is_plain(layer):
     return type(layer) in (nn.Linear, *POINTWISE) and names <= known
 
 
-def _is_hooked(module):
+def _changes_input(layers):
+    """Whether a layer before the first Linear works in place."""
+    for _, layer in layers:
+        if isinstance(layer, nn.Linear):
+            return False
+        if getattr(layer, "inplace", False):
+            return True
+    return False
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether a call of the module does more, or else, than its class says.
+
+    Examples
+    --------
+    >>> layer = nn.ReLU()
+    >>> is_hooked(layer)
+    False
+    >>> handle = layer.register_forward_hook(lambda layer, args, output: -output)
+    >>> is_hooked(layer)
+    True
+    """
     return "forward" in vars(module) or any(getattr(module, name) for name in HOOKS)
 
 
@@ -155,6 +179,12 @@ class StackedNetwork:
             if second.grad is not None:
                 found[key], second.grad = second.grad, None
         return found
+
+    @torch.no_grad()
+    def take_weights(self, member: int, state: dict[str, torch.Tensor]) -> None:
+        """Overwrite the weights of one member with those of its module's state."""
+        for key, value in self.params.items():
+            value[member].copy_(state[key])
 
     def member_weights(self, member: int) -> dict[str, torch.Tensor]:
         """Weights of one member, as views, by the keys of its state."""
@@ -229,29 +259,39 @@ class _SplitProduct(torch.autograd.Function):
 def stack_optimizer(states: Sequence[dict]) -> dict:
     """One optimizer state for stacked weights from one per member."""
     stacked = {"param_groups": states[0]["param_groups"], "state": {}}
-    for key, entries in states[0]["state"].items():
-        stacked["state"][key] = {
-            name: _stacked([state["state"][key][name] for state in states])
-            for name in entries
-        }
+    for key in states[0]["state"]:
+        stacked["state"][key] = _stacked([state["state"][key] for state in states])
     return stacked
 
 
-def _stacked(values):
-    """Counts of steps are one for all members that train, and less for others."""
-    return torch.stack(values) if _has_member_axis(values[0]) else max(values)
+def _stacked(entries):
+    """Entries of one weight; scalars are those of a member that still trains.
+
+    They are the same for all of these: counts of steps, and what follows from them.
+    """
+    ahead = max(entries, key=lambda entry: float(entry.get("step", 0)))
+    return {
+        name: torch.stack([entry[name] for entry in entries])
+        if _has_member_axis(value)
+        else value
+        for name, value in ahead.items()
+    }
 
 
 def unstack_optimizer(stacked: dict, member: int, groups: list[dict]) -> dict:
     """Optimizer state of one member; ``groups`` are its own parameter groups."""
     state = {
-        key: {
-            name: value[member] if _has_member_axis(value) else value
-            for name, value in entries.items()
-        }
+        key: {name: _unstacked(value, member) for name, value in entries.items()}
         for key, entries in stacked["state"].items()
     }
     return {"param_groups": groups, "state": state}
+
+
+def _unstacked(value, member):
+    """A copy: members that go on training change the stacked tensors in place."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return (value[member] if _has_member_axis(value) else value).clone()
 
 
 def _has_member_axis(value) -> bool:

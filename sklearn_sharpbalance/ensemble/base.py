@@ -8,6 +8,7 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance.ensemble.aggregation import MeanLogitAggregation
+from sklearn_sharpbalance.ensemble.constraints import check_params
 from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.inputs import check_X, check_y
 from sklearn_sharpbalance.ensemble.monitor import CallbackSupportMixin
@@ -265,6 +266,11 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         from sklearn_sharpbalance.ensemble.export import export_torch
 
         export_torch(self, path, dtype=dtype)
+
+    def _validate_params(self):
+        """Scikit-learn's check of the parameters, and what it cannot say."""
+        super()._validate_params()
+        check_params(self.get_params(deep=False), self._parameter_constraints)
 
     def _html_repr(self):
         """Scikit-learn's diagram, with the fitted state below: what notebooks show."""

@@ -13,6 +13,7 @@ import torch
 from joblib.hashing import NumpyHasher
 from sklearn.utils.validation import check_memory
 
+from sklearn_sharpbalance._version import __version__
 from sklearn_sharpbalance.ensemble.code_names import closed_over, code_name
 
 __all__ = ["cached", "stable_hash"]
@@ -38,7 +39,8 @@ def cached(memory, function: Callable, ignore=()) -> Callable:
 
     def remembered(*args):
         matters = [(n, a) for n, a in zip(names, args) if n not in ignore]
-        return call(stable_hash((function.__qualname__, matters)), function, args)
+        key = stable_hash((__version__, function.__qualname__, matters))
+        return call(key, function, args)
 
     return remembered
 

@@ -122,7 +122,7 @@ class _Description:
             self.add(part)
         for content in closed_over(value):
             self.add(content)
-        for name in sorted(set(value.__code__.co_names)):
+        for name in sorted(_names(value.__code__)):
             if name in value.__globals__:
                 self.add(value.__globals__[name])
 
@@ -134,3 +134,9 @@ class _Description:
         for constant in code.co_consts:
             if doc is None or constant != doc:
                 self.add(constant)
+
+
+def _names(code):
+    """Names that code refers to, comprehensions and functions inside included."""
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))

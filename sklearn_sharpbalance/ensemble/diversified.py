@@ -239,7 +239,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
             Weight of each sample in the losses.
         X_unlabeled : array-like of shape (N', ...), dict or Dataset, default=None
             Samples on which "a2d" and "divdis" make members disagree; not used by
-            "sed".
+            "sed", which may be searched over beside them.
 
         Returns
         -------

@@ -62,9 +62,12 @@ class EarlyStopping:
         likely = np.maximum(proba[np.arange(len(valid)), valid.y], 1e-30)
         score = (accuracy, float(np.mean(np.log(likely))))
         self.scores.append(accuracy)
+        n_dense = trainer.settings.prune_epoch or 0
+        if state.epoch <= n_dense:  # not what was asked for, however good
+            return False
         if score > self.best_score:
             self.best_score, self.best = score, state
-        rise = int(np.argmax(self.scores))  # the first of equals
+        rise = n_dense + int(np.argmax(self.scores[n_dense:]))  # the first of equals
         return len(self.scores) - 1 - rise >= self.patience
 
 

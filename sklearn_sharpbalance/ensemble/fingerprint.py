@@ -20,11 +20,7 @@ from sklearn_sharpbalance.members.data import n_rows
 __all__ = ["data_fingerprint", "describe", "describe_samples", "differences"]
 
 DEEPEST = 8
-HELD = (
-    "tensors",
-    "data",
-    "samples",
-)  # where Datasets of torch and torchvision have them
+PLAIN = (bool, int, float, str, bytes, np.ndarray, np.generic, torch.Tensor)
 SHOWN = 60  # characters of one value in a message
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -89,6 +85,9 @@ def _object(value, depth):
     name = code_name(type(value))
     if isinstance(value, torch.nn.Module):
         return f"{name}[{_module_digest(value)}]"
+    if hasattr(value, "to_numpy"):  # a table or column of pandas or polars
+        names = list(map(str, getattr(value, "columns", ())))
+        return f"{name}({names} {_array(value.to_numpy())})"
     if hasattr(value, "rvs") and hasattr(value, "dist"):  # of scipy, frozen
         arguments = describe((value.args, value.kwds), depth + 1)
         return f"scipy.stats.{value.dist.name}{arguments}"
@@ -98,8 +97,16 @@ def _object(value, depth):
         held = getattr(value, "__dict__", None)
     if held is None:
         return ADDRESS.sub("", repr(value))
-    held = {k: v for k, v in held.items() if not k.startswith("_")}
-    return f"{name}({describe(held, depth + 1)})"
+    return f"{name}({describe(_lasting(held), depth + 1)})"
+
+
+def _lasting(held):
+    """What an object holds, without what it may keep for its own use meanwhile."""
+    return {
+        name: value
+        for name, value in held.items()
+        if not name.startswith("_") or isinstance(value, PLAIN)
+    }
 
 
 def _module_digest(module):
@@ -139,7 +146,7 @@ def data_fingerprint(data, classes) -> dict[str, str]:
     """Descriptions of validated data.
 
     Items of a Dataset are not read, since they may come augmented: its class, its
-    length, its labels and the arrays or files it names stand for it.
+    length, its labels and what it holds stand for it.
 
     Parameters
     ----------
@@ -156,11 +163,10 @@ def data_fingerprint(data, classes) -> dict[str, str]:
 
 
 def describe_samples(X) -> str:
-    """Text for samples: their digest; of a Dataset, what it publishes of them."""
+    """Text for samples: their digest; of a Dataset, its class and what it holds."""
     if not isinstance(X, Dataset):
         return describe(X)
-    own = getattr(X, "__dict__", {})
-    held = [f"{name} {describe(own[name])}" for name in HELD if name in own]
+    held = [describe(_lasting(getattr(X, "__dict__", {})))]
     if isinstance(X, Subset):
         held = [describe_samples(X.dataset), describe(np.asarray(X.indices))]
     elif isinstance(X, ConcatDataset):

@@ -17,6 +17,10 @@ from sklearn_sharpbalance.ensemble.inputs import (
     check_y,
     input_statistics,
 )
+from sklearn_sharpbalance.ensemble.net_settings import (
+    check_callbacks,
+    check_net_settings,
+)
 from sklearn_sharpbalance.ensemble.plan import Settings, member_rho, warmup_length
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
@@ -133,7 +137,21 @@ def hold_out(data, fraction, seed):
             f"validation_fraction={fraction} cannot be held out of {len(data)} samples "
             f"in {data.y.max() + 1} classes: {error}"
         ) from error
-    return replace(_rows(data, np.sort(kept)), valid=_rows(data, np.sort(held)))
+    left, valid = _rows(data, np.sort(kept)), _rows(data, np.sort(held))
+    return replace(left, weight=_mean_one(left.weight), valid=valid)
+
+
+def _mean_one(weight):
+    """Weights of the part that is left; another mean would scale the learning rate."""
+    if weight is None:
+        return None
+    if not weight.any():
+        raise InvalidInputError(
+            "The samples that are left when those of validation_fraction are held out "
+            "all have weight zero. Lower validation_fraction, or give more samples a "
+            "weight."
+        )
+    return (weight / weight.mean(dtype=np.float64)).astype(weight.dtype)
 
 
 def _rows(data, rows):
@@ -204,11 +222,12 @@ def build_net(params, nested, fmt, X, n_classes, weight=None):
         params["estimator"], fmt.shape, n_classes, nested, params["optimizer"]
     )
     check_overrides(net)
+    check_net_settings(net, params)
     schedule = params["lr_schedule"]
     callbacks = list(params["callbacks"] or [])
     if isinstance(schedule, LRScheduler):
         callbacks.append(("lr_schedule", schedule))
-    return member_net(
+    net = member_net(
         net,
         n_classes,
         statistics=input_statistics(X, fmt, weight) if params["standardize"] else None,
@@ -219,6 +238,8 @@ def build_net(params, nested, fmt, X, n_classes, weight=None):
         },
         callbacks=callbacks,
     )
+    check_callbacks(net, has_valid=params["validation_fraction"] is not None)
+    return net
 
 
 def renewed_net(net, params, nested):
@@ -279,7 +300,8 @@ def make_settings(params: dict[str, Any], net, fmt, n_members):
     n_warmup = warmup_length(params["warmup_epochs"], net.max_epochs)
     prune_epoch = None
     if params["prune"]:
-        prune_epoch = n_warmup or net.max_epochs // 2
+        between = 0 < n_warmup < net.max_epochs  # else half-way: there is no border
+        prune_epoch = n_warmup if between else net.max_epochs // 2
     return Settings(
         n_epochs=net.max_epochs,
         batch_size=net.batch_size,

@@ -1,5 +1,6 @@
 """The border: what a user passes as X, y and weights, made clean for skorch."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -89,7 +90,7 @@ def check_X(estimator, X, *, reset):
         return _check_dataset(X, labelled=reset)
     if isinstance(X, Mapping) and not issparse(X):  # some sparse matrices are both
         return _check_dict(X)
-    given = X = to_array(X) if torch.is_tensor(X) else X
+    given = X = _as_array(X) if torch.is_tensor(X) else X
     has_axes = getattr(X, "ndim", 2) > 2
     keeps_bytes = has_axes and getattr(X, "dtype", None) == np.uint8
     options = {
@@ -157,6 +158,11 @@ def _check_dataset(dataset, labelled):
             f"{type(x).__name__}. Give it a transform such as "
             "torchvision.transforms.v2.PILToTensor()."
         )
+    if torch.is_tensor(x) and x.is_floating_point() and x.element_size() < 2:
+        raise InvalidInputError(
+            f"The inputs of a Dataset must be numbers that torch computes with, got "
+            f"{x.dtype}. Let it return them as torch.float32."
+        )
     dtype = "uint8" if x.dtype in (torch.uint8, np.uint8) else "float32"
     return dataset, InputFormat("dataset", tuple(x.shape), tuple(x.shape), dtype)
 
@@ -166,7 +172,7 @@ def _check_dict(X):
         raise InvalidInputError("X is an empty dictionary. Pass one array per input.")
     arrays = {}
     for key, value in X.items():
-        value = to_array(value) if torch.is_tensor(value) else value
+        value = _as_array(value) if torch.is_tensor(value) else value
         array = check_array(
             value, order="C", allow_nd=True, ensure_2d=False, input_name=key
         )
@@ -202,7 +208,7 @@ def check_y(X, y, classes=None):
         raise InvalidInputError(
             "requires y to be passed, but the target y is None. Pass the labels."
         )
-    y = column_or_1d(to_array(y) if torch.is_tensor(y) else y, warn=True)
+    y = column_or_1d(_as_array(y) if torch.is_tensor(y) else y, warn=True)
     if len(y) != n_samples:
         raise InvalidInputError(
             "Found input variables with inconsistent numbers of samples: X has "
@@ -248,14 +254,41 @@ def check_weights(X, y, sample_weight, class_weight):
     """
     if sample_weight is None and class_weight is None:
         return None
+    if torch.is_tensor(sample_weight):
+        sample_weight = _as_array(sample_weight)
     weight = check_sample_weight(sample_weight, y)
     if class_weight is not None:
+        _check_class_weight(class_weight)
         weight = weight * compute_sample_weight(class_weight, y)
-    if weight.sum() <= 0:
+    with np.errstate(over="ignore"):
+        total = weight.sum()
+    if total <= 0:
+        source = "Sample weights" if class_weight is None else "Weights by class_weight"
         raise InvalidInputError(
-            "Sample weights must contain at least one non-zero number, got only zeros."
+            f"{source} must contain at least one non-zero number, got only zeros."
+        )
+    if not np.isfinite(total):
+        raise InvalidInputError(
+            f"The sum of the weights of all samples is too large for a float: the "
+            f"largest is {weight.max():.3g}. Scale them down; only ratios matter."
         )
     return (weight / weight.mean()).astype(np.float32)
+
+
+def _check_class_weight(class_weight):
+    """Raise unless all weights of classes are finite numbers of at least zero."""
+    if not isinstance(class_weight, Mapping):
+        return
+    for label, value in class_weight.items():
+        try:
+            number = math.nan if isinstance(value, str) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number) or number < 0:
+            raise InvalidInputError(
+                "class_weight must give each class a finite number >= 0, got "
+                f"{value!r} for the class {label!r}."
+            )
 
 
 def input_statistics(X, fmt, weight=None):
@@ -276,7 +309,7 @@ def input_statistics(X, fmt, weight=None):
     if fmt.kind == "dataset":
         rows = range(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
         weight = None if weight is None else np.asarray(weight)[rows]
-        X = _stack([to_array(X[i][0]) for i in rows])
+        X = _stack([_as_array(X[i][0]) for i in rows])
         if X.ndim < 4:
             warn_of_rounding(X)
     mean, scale = moments(X, weight)
@@ -285,6 +318,14 @@ def input_statistics(X, fmt, weight=None):
         torch.tensor(value.reshape(shape), dtype=torch.float32)
         for value in (mean, spread_or_one(mean, scale))
     )
+
+
+def _as_array(values):
+    """A tensor as an array; of floats that numpy does not know, in single precision."""
+    if torch.is_tensor(values) and values.is_floating_point():
+        known = (torch.float16, torch.float32, torch.float64)
+        values = values if values.dtype in known else values.float()
+    return to_array(values)
 
 
 def _stack(items):

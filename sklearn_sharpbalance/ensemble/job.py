@@ -13,13 +13,17 @@ from sklearn_sharpbalance.ensemble.fitting import Seeds
 from sklearn_sharpbalance.ensemble.inputs import InputFormat
 from sklearn_sharpbalance.ensemble.training import Trainer
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from sklearn_sharpbalance.members.schedules import check_factors
 
-__all__ = ["FitJob", "FittedState"]
+__all__ = ["FitJob", "FittedState", "check_same_classes"]
 
 
 @dataclass(frozen=True)
 class FitJob:
-    """Everything that a fit has settled before its first epoch."""
+    """Everything that a fit has settled before its first epoch.
+
+    What can be asked of its parts before they are at work is asked here.
+    """
 
     params: dict[str, Any]
     trainer: Trainer
@@ -29,6 +33,10 @@ class FitJob:
     classes: np.ndarray
     engine: EngineChoice
     checkpoints: FitCheckpoints | None = None
+
+    def __post_init__(self):
+        self.trainer.selector.check()
+        check_factors(self.trainer.settings, len(self.trainer.data))
 
 
 class FittedState:
@@ -71,6 +79,22 @@ class FittedState:
         for name in self._attributes():
             delattr(self.estimator, name)
         vars(self.estimator).update(self.before)
+
+
+def check_same_classes(classes, fitted):
+    """Raise if fitted weights would get another meaning in a warm start.
+
+    Parameters
+    ----------
+    classes, fitted : ndarray of shape (C,)
+        Classes of the new labels, and those that the weights were fitted to.
+    """
+    if not np.array_equal(classes, fitted):
+        raise InvalidInputError(
+            "warm_start=True goes on from weights that were fitted to the classes "
+            f"{fitted[:10].tolist()}, but y has the classes {classes[:10].tolist()}. "
+            "Pass labels of the same classes, or set warm_start=False."
+        )
 
 
 def _take_weights(member, fitted):

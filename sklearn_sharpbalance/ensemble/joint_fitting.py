@@ -26,12 +26,14 @@ from sklearn_sharpbalance.ensemble.fitting import (
     training_data,
 )
 from sklearn_sharpbalance.ensemble.inputs import InputFormat, check_X
+from sklearn_sharpbalance.ensemble.job import check_same_classes
 from sklearn_sharpbalance.ensemble.plan import Settings
 from sklearn_sharpbalance.ensemble.trunk import Trunk, as_trunk, with_features
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import MemberState, TrainingData
 from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.members.schedules import check_factors
 from sklearn_sharpbalance.members.state import capture
 
 __all__ = ["JointJob", "fitted_member", "prepare_joint"]
@@ -84,6 +86,8 @@ def prepare_joint(
         estimator, X, y, sample_weight, params["class_weight"]
     )
     unlabeled = check_unlabeled(estimator, X_unlabeled, fmt, data.X, params["loss"])
+    if params["warm_start"] and hasattr(estimator, "heads_"):
+        check_same_classes(classes, estimator.classes_)
     seeds = draw_seeds(params["random_state"], params["n_estimators"])
     saved = _checkpoints(estimator, data, unlabeled, classes, seeds)
     seeds = seeds if saved is None else saved.seeds
@@ -105,6 +109,7 @@ def prepare_joint(
         if unlabeled is not None:
             unlabeled = with_features(unlabeled, trunk)
     _check_callbacks(net)
+    check_factors(settings, len(data))
     return JointJob(
         params, net, data, read, unlabeled, trunk, settings, seeds, fmt, classes, saved
     )

@@ -36,6 +36,7 @@ from sklearn_sharpbalance.ensemble.job import (
     FitJob,
     FittedState,
     _take_weights,
+    check_same_classes,
 )
 from sklearn_sharpbalance.ensemble.member_params import member_settings
 from sklearn_sharpbalance.ensemble.monitor import (
@@ -236,6 +237,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             initial_state(net, i, seed) for i, seed in enumerate(job.seeds.members)
         ]
         if job.params["warm_start"] and hasattr(self, "estimators_"):
+            check_same_classes(job.classes, self.classes_)
             for member, fitted in zip(members, self._fitted_members()):
                 _take_weights(member, fitted)
         data, n_classes = job.trainer.data, len(job.classes)

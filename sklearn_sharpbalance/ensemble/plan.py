@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.averaging import WeightAveraging
+from sklearn_sharpbalance.members.averaging import WeightAveraging, epochs_of
 
 __all__ = [
     "Segment",
@@ -69,7 +69,7 @@ def warmup_length(warmup_epochs, n_epochs):
                 "Pass fewer epochs, or a share such as 0.5."
             )
         return int(warmup_epochs)
-    return int(warmup_epochs * n_epochs)
+    return epochs_of(warmup_epochs, n_epochs)
 
 
 def cut_length(n_epochs, checkpoint_every, *, whole_phases):

@@ -109,10 +109,12 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Start the next ``fit`` from the fitted weights.
     weight_averaging : {"uniform", "exponential"}, WeightAveraging or None, default=None
         Let members predict with an average of their weights over the later epochs;
-        BatchNorm statistics are recomputed for it.
+        BatchNorm statistics are recomputed for it. With ``prune`` it begins anew with
+        the pruned weights.
     prune : float or None, default=None
-        Share of each member's weights to set to zero by magnitude when the warm-up
-        ends (half-way without one); they stay zero.
+        Share of each member's trained weights (matrices and filters) to set to zero
+        by magnitude when the warm-up ends (half-way if there is none, or nothing
+        after it); they stay zero.
     engine : {"auto", "stacked", "graph", "skorch"}, default="auto"
         How members train; all engines give the same result. "stacked" trains MLP-like
         members as one batched computation; "graph" replays CUDA graphs, with members
@@ -130,7 +132,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         trained again. The other engines have all members in this process.
     memory : None, str or joblib.Memory, default=None
         Caches phases and scores, so that searches share them. Phases that
-        scikit-learn's callbacks follow, and may end, are trained every time.
+        scikit-learn's callbacks follow, and may end, are trained every time; skorch's
+        callbacks are not called where a phase is found again.
     checkpoint_dir : str, path-like or None, default=None
         Folder in which ``fit`` leaves its state after each phase. The same fit, on
         the same data with the same parameters, goes on from there by itself, or reads
@@ -138,8 +141,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         ``{fit}`` in the name gives each combination of data and parameters a folder
         of its own, as a search needs.
     checkpoint_every : int or None, default=None
-        Also write a checkpoint after every so many epochs. The "graph" engine captures
-        its graphs anew after each.
+        Also write a checkpoint after every so many epochs.
     on_checkpoint_error : {"raise", "warn"}, default="raise"
         Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from skorch.callbacks import LRScheduler
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance.ensemble.predicting import net_logits
@@ -97,11 +98,22 @@ def final_net(net, member, data):
         For the BatchNorm statistics of an average.
     """
     average = member.extra.get("average")
-    if average is None:
-        return restore(net, member)
-    averaged = restore(net, replace(member, module=average["weights"]))
-    recompute_batch_statistics(averaged, data)
-    return averaged
+    if average is not None:
+        member = replace(member, module=average["weights"])
+    final = restore(net, member)
+    known = member.extra.get("callbacks", {})  # what they have seen and kept
+    final.callbacks_ = [
+        (
+            name,
+            callback
+            if isinstance(callback, LRScheduler)
+            else known.get(name, callback),
+        )
+        for name, callback in final.callbacks_
+    ]
+    if average is not None:
+        recompute_batch_statistics(final, data)
+    return final
 
 
 def mean_weights(nets: Sequence):

@@ -88,7 +88,7 @@ class Trainer:
         """Train all members through one segment; returns the new state."""
         share = self.settings.prune
         if segment.prune and share is not None:
-            members = [pruned_member(member, share) for member in state.members]
+            members = [pruned_member(m, share, self.net) for m in state.members]
             state = replace(state, members=members)
         state = self._select(state, segment) if segment.select else state
         masks = self.masks(state, segment.name)

@@ -1,5 +1,6 @@
 """What a training costs, and how long another one may take for the same cost."""
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -112,8 +113,8 @@ class _Cost:
         self.warmup = params["warmup_epochs"]
         self.first = 2.0 if params["warmup"] == "sam" else 1.0
         self.later = 1 + _expected_share(ensemble, params)
-        if isinstance(self.warmup, int) and self.warmup > 0:
-            self.warmup_count, self.n_given = self.warmup, _max_epochs(ensemble)
+        if isinstance(self.warmup, Integral) and self.warmup > 0:
+            self.warmup_count, self.n_given = int(self.warmup), _max_epochs(ensemble)
 
     def n_warmup(self, n_epochs: int) -> int:
         if self.warmup_count is None:

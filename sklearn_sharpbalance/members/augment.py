@@ -6,6 +6,7 @@ epoch at once, so that engines may apply it batch by batch or to many batches.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -121,14 +122,44 @@ class EpochAugment:
         if self.transform is None:
             return x
         if self.drawn is None:
-            return self.transform(x)
-        return self.transform.apply(x, self.drawn[t])
+            return _checked(self.transform(x), x)
+        return _checked(self.transform.apply(x, self.drawn[t]), x)
 
     def batches(self, start, stop, x):
         """Augment batches ``start`` to ``stop``, given as (T, B, ...)."""
         if self.transform is None:
             return x
         if self.drawn is None:
-            return torch.stack([self.transform(batch) for batch in x])
+            return torch.stack([_checked(self.transform(batch), batch) for batch in x])
         drawn = self.drawn[start:stop].flatten(0, 1)
-        return self.transform.apply(x.flatten(0, 1), drawn).unflatten(0, x.shape[:2])
+        rows = x.flatten(0, 1)
+        return _checked(self.transform.apply(rows, drawn), rows).unflatten(
+            0, x.shape[:2]
+        )
+
+
+def _checked(result, x):
+    """What a transform made of a batch, if it can take the place of the batch."""
+    if isinstance(x, Mapping):
+        kept = isinstance(result, Mapping) and result.keys() == x.keys()
+        if not kept or not all(_same_rows(result[key], x[key]) for key in x):
+            _refuse(result, f"a dictionary of {sorted(x)} with tensors of as many rows")
+    elif not _same_rows(result, x):
+        _refuse(result, f"a tensor of {len(x)} rows, one for each sample of the batch")
+    return result
+
+
+def _same_rows(result, x):
+    return torch.is_tensor(result) and result.ndim > 0 and len(result) == len(x)
+
+
+def _refuse(result, wanted):
+    got = f"a {type(result).__name__}"
+    if isinstance(result, Mapping):
+        got = f"a dictionary of {sorted(map(str, result))}"
+    elif torch.is_tensor(result):
+        got = f"a tensor of shape {tuple(result.shape)}"
+    raise InvalidInputError(
+        f"train_transform must return {wanted}, but it returned {got}. Let it return "
+        "the batch that it got, changed."
+    )

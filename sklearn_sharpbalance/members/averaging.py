@@ -7,9 +7,21 @@ import torch
 from sklearn_sharpbalance._validation import Interval, Real
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["WeightAveraging", "resolve_averaging", "updated_average"]
+__all__ = ["WeightAveraging", "epochs_of", "resolve_averaging", "updated_average"]
 
 KINDS = ("uniform", "exponential")
+
+
+def epochs_of(share: float, n_epochs: int) -> int:
+    """Whole epochs in a share of all of them.
+
+    Examples
+    --------
+    >>> epochs_of(0.5, 9), epochs_of(0.29, 100)
+    (4, 29)
+    """
+    # Rounded first: 0.29 * 100 is a little less than 29.
+    return int(round(share * n_epochs, 9))
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class WeightAveraging:
 
     def covers(self, epoch: int, n_epochs: int) -> bool:
         """Whether the weights after ``epoch`` are part of the average."""
-        return epoch + 1 > self.start * n_epochs
+        return epoch >= epochs_of(self.start, n_epochs)
 
 
 def resolve_averaging(value):

@@ -92,6 +92,10 @@ class Team(ABC):
         """Put the weights into the members' modules, where callbacks look at them."""
 
     @abstractmethod
+    def read_weights(self):
+        """Take over what callbacks may have made of the weights."""
+
+    @abstractmethod
     def write_back(self):
         """Put weights and optimizers into the members' nets, at the end."""
 
@@ -153,6 +157,9 @@ class ModuleTeam(Team):
         return float(self.sessions[0].net.optimizer_.param_groups[0]["lr"])
 
     def write_weights(self):
+        """Nothing to do: the modules hold them."""
+
+    def read_weights(self):
         """Nothing to do: the modules hold them."""
 
     def write_back(self):
@@ -232,3 +239,4 @@ def _end_epoch(team, epoch, losses, diversity):
     for session, loss in zip(team.sessions, losses):
         session.net.history.record("diversity_loss", diversity)
         session.end_epoch(epoch, loss, lr)
+    team.read_weights()

@@ -54,8 +54,16 @@ class MemberModule(nn.Module):
     def forward(self, X=None, /, **inputs):
         """Logits for a tensor, or for a dictionary passed as keywords."""
         if X is None:
-            return self.module(**inputs)
-        return self.module(self.standardize(X))
+            return self.module(**{name: _own(part) for name, part in inputs.items()})
+        return self.module(self.own_input(X))
+
+    def own_input(self, X):
+        """Standardised input that the inner module may change in place.
+
+        The given one may be a view of the user's data, or needed for a second pass.
+        """
+        standardized = self.standardize(X)
+        return _own(X) if standardized is X else standardized
 
     def standardize(self, X):
         """Input as the inner module sees it; float64 becomes float32.
@@ -71,6 +79,10 @@ class MemberModule(nn.Module):
 
     def _is_float64(self):
         return any(weight.dtype is torch.float64 for weight in self.parameters())
+
+
+def _own(part):
+    return part.clone() if isinstance(part, torch.Tensor) else part
 
 
 def fresh_copy(prototype):

@@ -148,6 +148,7 @@ def member_net(
         classes=list(range(n_classes)),
         verbose=0,
         **_wrap_optimizer(net.optimizer, sam),
+        **_inner_groups(net),
     )
     # As attributes: set_params would initialise callbacks that are not this net's own,
     # and fails where callbacks are "disable".
@@ -162,6 +163,19 @@ def _wrap_optimizer(optimizer, sam):
     if isinstance(optimizer, type) and issubclass(optimizer, SharpnessAwareOptimizer):
         return {}
     return {"optimizer": sam, "optimizer__base_optimizer": optimizer}
+
+
+def _inner_groups(net):
+    """Parameter groups by the names that the weights have inside of a member."""
+    found = {}
+    for name, groups in net.get_params(deep=False).items():
+        if name.startswith("optimizer") and name.endswith("__param_groups"):
+            found[name] = [(_inside(pattern), own) for pattern, own in groups]
+    return found
+
+
+def _inside(pattern):
+    return pattern if pattern.startswith(("module.", "*")) else f"module.{pattern}"
 
 
 def _as_list(callbacks):

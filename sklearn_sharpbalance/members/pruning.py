@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import torch
 
-from sklearn_sharpbalance.members.state import MemberState
+from sklearn_sharpbalance.members.state import MemberState, restore
 
 __all__ = ["gradient_masks", "prune_by_magnitude", "pruned_member", "sparsity"]
 
 
-def prune_by_magnitude(state, share):
+def prune_by_magnitude(state, share, names=None):
     """Set the smallest weights of a module to zero, over all layers together.
 
     Matrices and filters are pruned; biases, norm layers and input statistics are not.
@@ -25,6 +25,9 @@ def prune_by_magnitude(state, share):
         State of a :class:`MemberModule`.
     share : float
         Share of the prunable weights to set to zero.
+    names : iterable of str or None, default=None
+        Those that are weights. A state does not tell them from other tensors: None
+        takes every matrix in it for one.
 
     Returns
     -------
@@ -39,11 +42,12 @@ def prune_by_magnitude(state, share):
     tensor([[3., 0.],
             [0., 2.]])
     """
-    prunable = {key: value for key, value in state.items() if _prunable(key, value)}
-    magnitudes = torch.cat([value.abs().flatten() for value in prunable.values()])
-    n_pruned = round(share * len(magnitudes))
+    names = state if names is None else names
+    prunable = {name: state[name] for name in names if _prunable(name, state[name])}
+    n_pruned = round(share * sum(value.numel() for value in prunable.values()))
     if n_pruned == 0:
         return dict(state)
+    magnitudes = torch.cat([value.abs().flatten() for value in prunable.values()])
     threshold = magnitudes.kthvalue(n_pruned).values
     kept = {
         key: torch.where(value.abs() > threshold, value, 0.0)
@@ -52,25 +56,58 @@ def prune_by_magnitude(state, share):
     return {**state, **kept}
 
 
-def pruned_member(member: MemberState, share: float) -> MemberState:
+def pruned_member(member: MemberState, share: float, net) -> MemberState:
     """A member whose smallest weights are zero.
 
-    The optimizer starts afresh: its memory of pruned weights would move them.
-    """
-    module = prune_by_magnitude(member.module, share)
-    return replace(member, module=module, optimizer=None)
-
-
-def gradient_masks(weights):
-    """For each trainable weight, where it is not zero; None where nothing is pruned.
+    The optimizer starts afresh: its memory of pruned weights would move them. So does
+    an average of weights: the mean of a pruned weight and its past is not zero.
 
     Parameters
     ----------
-    weights : iterable of (name, Tensor)
+    member : MemberState
+    share : float
+        Share of the weights to set to zero.
+    net : NeuralNetClassifier
+        Settings shared by all members. Its module says what is trained: frozen
+        weights and buffers stay as they are, nothing here could make up for their
+        loss.
+    """
+    twins = _trained(restore(net, replace(member, optimizer=None)).module_)
+    module = prune_by_magnitude(member.module, share, set(twins.values()))
+    module |= {name: module[one] for name, one in twins.items()}
+    extra = {key: value for key, value in member.extra.items() if key != "average"}
+    return replace(member, module=module, optimizer=None, extra=extra)
+
+
+def _trained(module):
+    """Names of trainable parameters, each with the one under which it is counted.
+
+    A weight that layers share lies in a state once for every layer.
+    """
+    first: dict[int, str] = {}
+    return {
+        name: first.setdefault(id(weight), name)
+        for name, weight in module.named_parameters(remove_duplicate=False)
+        if weight.requires_grad
+    }
+
+
+def gradient_masks(weights):
+    """Where the trainable weights are not zero, of those that have zeros.
+
+    Parameters
+    ----------
+    weights : iterable of (name, Parameter)
+
+    Returns
+    -------
+    masks : dict of str to Tensor
+        One where a weight is not zero. Weights without zeros have no entry, nor have
+        frozen ones, which get no gradient, nor biases, which are not pruned.
     """
     masks = {}
     for name, weight in weights:
-        if _prunable(name, weight):
+        if weight.requires_grad and _prunable(name, weight):
             mask = (weight.detach() != 0).to(weight.dtype)
             if not mask.all():
                 masks[name] = mask
@@ -80,13 +117,22 @@ def gradient_masks(weights):
 def sparsity(net):
     """Share of a member's prunable weights that are zero.
 
+    These are the matrices and filters that are trained: no buffers, nothing frozen.
+
     Parameters
     ----------
     net : NeuralNetClassifier
         A fitted member.
+
+    Returns
+    -------
+    share : float
+        Zero for a member without such weights.
     """
-    weights = [w for name, w in net.module_.state_dict().items() if _prunable(name, w)]
-    return sum((w == 0).sum().item() for w in weights) / sum(w.numel() for w in weights)
+    named = net.module_.named_parameters()
+    weights = [w for name, w in named if w.requires_grad and _prunable(name, w)]
+    n_weights = sum(w.numel() for w in weights)
+    return sum((w == 0).sum().item() for w in weights) / max(n_weights, 1)
 
 
 def _prunable(name, value):

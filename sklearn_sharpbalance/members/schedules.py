@@ -6,10 +6,23 @@ state, so a fit that is cut into phases, or resumed, follows the same curve.
 
 import math
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["LR_SCHEDULES", "constant", "cosine", "one_cycle", "paper_steps", "resolve"]
+__all__ = [
+    "LR_SCHEDULES",
+    "check_factors",
+    "constant",
+    "cosine",
+    "one_cycle",
+    "paper_steps",
+    "resolve",
+]
+
+CHECKED_STEPS = 10_000  # of a training, evenly spaced: some milliseconds
 
 
 def constant(progress: float) -> float:
@@ -73,3 +86,41 @@ def resolve(value) -> Callable[[float], float]:
             f"Unknown lr_schedule {value!r}. Choose one of {names}, or pass a function "
             "of progress in [0, 1), or a skorch LRScheduler."
         ) from None
+
+
+def check_factors(settings: Any, n_samples: int) -> None:
+    """Raise if a schedule gives a step of the training a factor that is none.
+
+    Parameters
+    ----------
+    settings : Settings
+        With ``lr_schedule``, ``n_epochs`` and ``batch_size``.
+    n_samples : int
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> linear = lambda progress: 1 - 2 * progress
+    >>> check_factors(SimpleNamespace(lr_schedule=linear, n_epochs=9, batch_size=4), 8)
+    Traceback (most recent call last):
+    ...
+    sklearn_sharpbalance.exceptions.InvalidInputError: lr_schedule must return a...
+    """
+    schedule = settings.lr_schedule
+    if schedule in LR_SCHEDULES.values():
+        return
+    n_steps = settings.n_epochs * max(1, -(-n_samples // settings.batch_size))
+    steps = np.linspace(0, n_steps - 1, min(n_steps, CHECKED_STEPS)).astype(int)
+    for progress in (steps / n_steps).tolist():
+        try:
+            factor = float(schedule(progress))
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(
+                "lr_schedule must be a function of progress in [0, 1) that returns a "
+                f"number, but {schedule!r} failed at {progress:g}: {error}."
+            ) from error
+        if not math.isfinite(factor) or factor < 0:
+            raise InvalidInputError(
+                "lr_schedule must return a finite factor >= 0 of the learning rate, "
+                f"but {schedule!r} returned {factor:g} at progress {progress:g}."
+            )

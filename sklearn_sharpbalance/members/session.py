@@ -9,7 +9,7 @@ import math
 import time
 
 import torch
-from skorch.callbacks import Callback, LRScheduler
+from skorch.callbacks import Callback, Checkpoint, LRScheduler, TrainEndCheckpoint
 
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.exceptions import DivergenceError
@@ -100,8 +100,10 @@ class MemberSession:
         """Leave pruned weights where they are."""
         if self.masks:
             weights = dict(self.net.module_.named_parameters())
-            grads = [weights[name].grad for name in self.masks]
-            torch._foreach_mul_(grads, list(self.masks.values()))
+            # A weight that the loss does not depend on has no gradient.
+            held = [name for name in self.masks if weights[name].grad is not None]
+            grads = [weights[name].grad for name in held]
+            torch._foreach_mul_(grads, [self.masks[name] for name in held])
 
     def backward(self, loss):
         """Gradients of a loss, scaled where fp16 wants it, masked where pruned."""
@@ -133,6 +135,7 @@ class MemberSession:
         record["dur"] = time.perf_counter() - self._started
         for name, value in record.items():
             self.net.history.record(name, value)
+        self._complete_record()
         averaging = self.phase.averaging
         if averaging is not None and averaging.covers(epoch, self.phase.n_epochs):
             weights = self.net.module_.state_dict()
@@ -140,6 +143,23 @@ class MemberSession:
         self._tell_end()
         if self.on_epoch is not None:
             self.stopped |= self.on_epoch(self.state.index, self.net.history[-1])
+
+    def _complete_record(self):
+        """What skorch's own callbacks look for in a record."""
+        history = self.net.history
+        if not self.net.callbacks_:
+            return
+        for name, best in (
+            ("train_loss", min),
+            ("valid_loss", min),
+            ("valid_acc", max),
+        ):
+            if name in history[-1]:
+                history.record(
+                    f"{name}_best", history[-1, name] == best(history[:, name])
+                )
+        if not history[-1]["batches"]:  # Checkpoint names files by the last one
+            history.new_batch()
 
     def _tell_end(self):
         try:
@@ -209,6 +229,7 @@ class MemberSession:
             elif name in kept:
                 callback = kept[name]
             else:
+                _own_files(callback, self.state.index)
                 callback.on_train_begin(self.net, X=self.data.X, y=self.data.y)
             resumed.append((name, callback))
         self.net.callbacks_ = resumed
@@ -227,6 +248,14 @@ class MemberSession:
         elif kept is not None:  # an optimizer that starts afresh in a later phase
             for group, lr in zip(groups, kept.get("_last_lr", ())):
                 group["lr"] = lr
+
+
+def _own_files(callback, member):
+    """Keep members from writing over each other's checkpoints."""
+    for writer in (callback, getattr(callback, "checkpoint", None)):
+        if isinstance(writer, Checkpoint | TrainEndCheckpoint):
+            writer.fn_prefix = f"member_{member}_{writer.fn_prefix}"
+            writer.initialize()  # it may have handed the old name on
 
 
 def listeners(net, prefix):

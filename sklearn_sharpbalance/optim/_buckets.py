@@ -37,8 +37,9 @@ class Bucket:
 
     def keep_weights(self) -> None:
         """Copy the weights, bit for bit (adding zero would turn -0.0 into 0.0)."""
-        self.saved = [torch.empty_like(w) for w in self.weights]
-        torch._foreach_copy_(self.saved, self.weights)
+        saved = [torch.empty_like(w) for w in self.weights]
+        torch._foreach_copy_(saved, self.weights)
+        self.saved = saved  # filled: an interrupt before leaves nothing to put back
 
     def own_grads(self) -> list[Tensor]:
         """What lies in ``.grad`` now, as real tensors (views of the same memory)."""

@@ -1,5 +1,6 @@
 """Which samples each member sharpens: the door, and functions as selectors."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,8 @@ class SubsetSelector(BaseEstimator, ABC):
     """Base of all rules that choose the SAM set of each member.
 
     A rule is one method, :meth:`select`. Set ``needs_sharpness = False`` on a rule
-    that ignores the values of the scores, so that nobody computes them.
+    that ignores the values of the scores, so that nobody computes them. A rule with
+    settings may look at them in :meth:`check`, which ``fit`` calls before any work.
     """
 
     needs_sharpness: bool = True
@@ -39,6 +41,38 @@ class SubsetSelector(BaseEstimator, ABC):
         masks : ndarray of shape (M, N), dtype bool
             True where the member applies SAM to the sample.
         """
+
+    def check(self):
+        """Raise if the rule cannot be asked; what a fit asks before its warm-up."""
+        source = f"{type(self).__name__}.select"
+        asked = "select(sharpness, random_state=...)"
+        check_call(self.select, source, asked, None, random_state=None)
+
+
+def check_call(function: Callable, source: str, asked: str, *args, **kwargs) -> None:
+    """Raise if a function does not take the arguments that it will get.
+
+    Parameters
+    ----------
+    function : callable
+    source : str
+        Whose function it is, for the message.
+    asked : str
+        The call as the documentation has it.
+    *args, **kwargs
+        Stand for the arguments.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"{source} is called as {asked}, but takes {signature}: {error}. Let it "
+            "take these arguments."
+        ) from error
 
 
 def check_masks(masks, shape: tuple[int, int], source: str) -> np.ndarray:
@@ -81,7 +115,13 @@ class FunctionSelector(SubsetSelector):
     def __init__(self, func: Callable[[np.ndarray, Any], Any]):
         self.func = func
 
+    def check(self):
+        """Raise if the function does not take what it will get."""
+        asked = "func(sharpness, random_state)"
+        check_call(self.func, "A selection function", asked, None, None)
+
     def select(self, sharpness, *, random_state=None):
         """Call the function and check what it returns."""
+        self.check()
         masks = self.func(sharpness, check_random_state(random_state))
         return check_masks(masks, sharpness.shape, "A selection function")

@@ -1,10 +1,12 @@
 """The selection rules of the paper, of its released code, and the baselines."""
 
 from abc import abstractmethod
+from numbers import Real
 
 import numpy as np
 from sklearn.utils import check_random_state
 
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.selection.base import SubsetSelector
 
 __all__ = [
@@ -29,7 +31,7 @@ def extreme_samples(sharpness, ratio, *, highest=True):
     ----------
     sharpness : ndarray of shape (M, N)
     ratio : float
-        Share of the samples to mark, rounded to a whole number of samples.
+        Share of the samples to mark, in [0, 1], rounded to a whole number of samples.
     highest : bool, default=True
         Mark the highest scores, or the lowest.
 
@@ -43,6 +45,7 @@ def extreme_samples(sharpness, ratio, *, highest=True):
     >>> extreme_samples(np.array([[3.0, 1.0, 2.0, 0.0]]), 0.5)
     array([[ True, False,  True, False]])
     """
+    check_ratio("ratio", ratio)
     n_members, n_samples = sharpness.shape
     k = round(ratio * n_samples)
     order = np.argsort(-sharpness if highest else sharpness, axis=1, kind="stable")
@@ -66,7 +69,29 @@ def union_of_others(masks):
     return (count - masks) > 0  # (M, N)
 
 
-class SharpBalanceSelector(SubsetSelector):
+def check_ratio(name, value):
+    """Raise unless a share is a number in [0, 1]."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:
+        raise InvalidInputError(
+            f"{name} must be a number from 0 to 1, the share of the samples that a "
+            f"member proposes; got {value!r}."
+        )
+
+
+class _RatioSelector(SubsetSelector):
+    """What rules with a ``flat_ratio`` share."""
+
+    def __init__(self, flat_ratio=0.4):
+        self.flat_ratio = flat_ratio
+
+    def check(self):
+        """Raise if ``flat_ratio`` is no share."""
+        check_ratio("flat_ratio", self.flat_ratio)
+        super().check()
+
+
+class SharpBalanceSelector(_RatioSelector):
     r"""Union of the other members' sharpest samples (the paper's text).
 
     .. math:: D_i^{SAM} = \bigcup_{j \ne i} \text{top-}k(s_j), \quad k = \text{flat\_ratio} \cdot N
@@ -94,19 +119,14 @@ class SharpBalanceSelector(SubsetSelector):
            [ True,  True, False, False]])
     """  # noqa: E501
 
-    def __init__(self, flat_ratio=0.4):
-        self.flat_ratio = flat_ratio
-
     def select(self, sharpness, *, random_state=None):
         """Union of the other members' highest scores; nothing is drawn."""
+        self.check()
         return union_of_others(extreme_samples(sharpness, self.flat_ratio))
 
 
-class _ReferenceSelector(SubsetSelector):
+class _ReferenceSelector(_RatioSelector):
     """What the two rules of the released code share: lowest scores, dealt leftover."""
-
-    def __init__(self, flat_ratio=0.4):
-        self.flat_ratio = flat_ratio
 
     @staticmethod
     @abstractmethod
@@ -115,6 +135,7 @@ class _ReferenceSelector(SubsetSelector):
 
     def select(self, sharpness, *, random_state=None):
         """Union of the other members' lowest scores and a part of the leftover."""
+        self.check()
         lowest = extreme_samples(sharpness, self.flat_ratio, highest=False)
         masks = union_of_others(lowest)
         n_members = len(sharpness)
@@ -159,7 +180,7 @@ class ReferenceBoostSelector(_ReferenceSelector):
         return dealt_to != member
 
 
-class RandomSelector(SubsetSelector):
+class RandomSelector(_RatioSelector):
     """A random set per member, of the size that ``sharpbalance`` would have.
 
     Parameters
@@ -168,9 +189,6 @@ class RandomSelector(SubsetSelector):
         As in :class:`SharpBalanceSelector`, whose set sizes are copied.
     """
 
-    def __init__(self, flat_ratio=0.4):
-        self.flat_ratio = flat_ratio
-
     def select(self, sharpness, *, random_state=None):
         """Shuffle each row of the ``sharpbalance`` masks."""
         rng = check_random_state(random_state)
@@ -178,7 +196,7 @@ class RandomSelector(SubsetSelector):
         return np.stack([rng.permutation(row) for row in masks])
 
 
-class SameSelector(SubsetSelector):
+class SameSelector(_RatioSelector):
     """One random set for all members, of the mean size under ``sharpbalance``.
 
     Parameters
@@ -186,9 +204,6 @@ class SameSelector(SubsetSelector):
     flat_ratio : float, default=0.4
         As in :class:`SharpBalanceSelector`, whose mean set size is copied.
     """
-
-    def __init__(self, flat_ratio=0.4):
-        self.flat_ratio = flat_ratio
 
     def select(self, sharpness, *, random_state=None):
         """Draw once, repeat for every member."""

@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import comb, factorial
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.theory._checks import check_counts
 
 __all__ = ["VARIANTS", "narayana", "wishart_moment"]
 
@@ -31,12 +32,12 @@ def narayana(m: int, k: int) -> int:
     >>> [narayana(4, k) for k in range(1, 5)]
     [1, 6, 6, 1]
     """
+    m, k = check_counts(m=m, k=k)
     if not 1 <= k <= m:
         raise InvalidInputError(f"narayana needs 1 <= k <= m, got m={m}, k={k}.")
     return comb(m - 1, k - 1) * comb(m, k - 1) // k
 
 
-@lru_cache(maxsize=4096)
 def wishart_moment(m: int, *, n: int, d: int, variant: str = "derived") -> Fraction:
     r"""Moment :math:`\frac1d E\,\mathrm{tr}\,(A^\top A)^m` of an n x d Gaussian matrix.
 
@@ -85,8 +86,13 @@ def wishart_moment(m: int, *, n: int, d: int, variant: str = "derived") -> Fract
     Fraction(6, 1)
     """
     check_variant(variant)
-    if m < 0:
-        raise InvalidInputError(f"The order m of a moment must be >= 0, got {m}.")
+    (m,) = check_counts(m=m)
+    return _moment(m, *check_counts(1, n=n, d=d), variant)
+
+
+@lru_cache(maxsize=4096)
+def _moment(m: int, n: int, d: int, variant: str) -> Fraction:
+    """What :func:`wishart_moment` gives for checked arguments."""
     if m == 0:
         return Fraction(1)
     if variant == "printed":

@@ -2,11 +2,12 @@
 
 import math
 from fractions import Fraction
+from numbers import Rational
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.theory._checks import check_counts, check_scales
 from sklearn_sharpbalance.theory._moments import check_variant, wishart_moment
 
-__all__ = ["check_scales", "check_sizes", "largest_eigenvalue", "phi"]
+__all__ = ["largest_eigenvalue", "phi"]
 
 
 def phi(
@@ -56,9 +57,9 @@ def phi(
     >>> phi(1, 0, eta=0.5, rho=0.0, n=20, d=10)  # 1 - eta n/d
     0.0
     """
-    if i < 0 or j < 0:
-        raise InvalidInputError(f"phi needs powers i, j >= 0, got i={i}, j={j}.")
-    check_sizes(n, d)
+    i, j = check_counts(i=i, j=j)
+    n, d = check_counts(1, n=n, d=d)
+    check_scales(eta=eta, rho=rho)
     check_variant(variant)
     total = sum(
         coefficient * wishart_moment(power + j, n=n, d=d, variant=variant)
@@ -72,7 +73,7 @@ def phi(
 
 def _step_polynomial(i: int, eta: float, rho: float) -> list[Fraction]:
     """Coefficients of (1 - eta x - eta rho x^2)^i."""
-    a, b = Fraction(eta), Fraction(rho)
+    a, b = (Fraction(v if isinstance(v, Rational) else float(v)) for v in (eta, rho))
     scale = a.denominator * b.denominator
     step = (scale, -a.numerator * b.denominator, -a.numerator * b.numerator)
     powers = [1]
@@ -89,14 +90,3 @@ def largest_eigenvalue(n: int, d: int, variant: str) -> float:
     """Bound of the expected largest eigenvalue of A'A."""
     slack = 0.0 if variant == "printed" else 1 / d
     return (math.sqrt(n / d) + 1) ** 2 + slack
-
-
-def check_sizes(n: int, d: int) -> None:
-    if n < 1 or d < 1:
-        raise InvalidInputError(f"n and d must be at least 1, got n={n}, d={d}.")
-
-
-def check_scales(**scales: float) -> None:
-    for name, value in scales.items():
-        if not value >= 0 or math.isinf(value):
-            raise InvalidInputError(f"{name} must be finite and >= 0, got {value}.")

@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
-from sklearn_sharpbalance.theory._phi import check_scales, largest_eigenvalue, phi
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.theory._checks import check_counts, check_scales
+from sklearn_sharpbalance.theory._phi import largest_eigenvalue, phi
 
 __all__ = ["sam_diversity", "sam_sharpness_bounds"]
 
@@ -40,6 +42,7 @@ def sam_diversity(
     >>> sam_diversity(3, eta=0.0, rho=0.1, n=30, d=10, sigma=2.0)
     4.0
     """
+    (k,) = check_counts(k=k)
     check_scales(sigma=sigma)
     return phi(2 * k, 0, eta=eta, rho=rho, n=n, d=d, variant=variant) * sigma**2
 
@@ -93,7 +96,13 @@ def sam_sharpness_bounds(
     * The smallest one is 0, not :math:`(\sqrt{n/d} - 1)^2`, if n < d.
     * The moments, see :func:`phi`.
     """
+    (k,) = check_counts(k=k)
     check_scales(radius=radius, theta_norm=theta_norm)
+    if variant == "printed" and theta_norm == 0:
+        raise InvalidInputError(
+            "theta_norm must be > 0 with variant='printed', which divides by it; got "
+            f"{theta_norm!r}. Use variant='derived'."
+        )
     common: dict[str, Any] = {
         "eta": eta,
         "rho": rho,

@@ -5,6 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.theory._checks import (
+    check_counts,
+    check_divides,
+    check_grid,
+    check_scales,
+)
 
 __all__ = ["SimulationResult", "simulate"]
 
@@ -120,16 +126,16 @@ def simulate(
         raise InvalidInputError(
             f"Unknown maximizer {maximizer!r}. Choose 'exact' or 'ascent'."
         )
-    if n_subsets < 1 or n % n_subsets:
-        raise InvalidInputError(
-            f"n_subsets must be at least 1 and divide n={n}, got {n_subsets}."
-        )
+    check_counts(1, n=n, d=d, n_test=n_test, n_subsets=n_subsets)
+    check_counts(1, n_matrices=n_matrices, n_starts=n_starts)
+    check_scales(radius=radius, sigma=sigma, theta_norm=theta_norm)
+    check_divides(n_subsets, n)
     if n_matrices < 2 or n_starts < 2:
         raise InvalidInputError(
             "n_matrices and n_starts must be at least 2 for variances, got "
             f"{n_matrices} and {n_starts}."
         )
-    k, eta, rho = np.broadcast_arrays(np.asarray(k), np.asarray(eta), np.asarray(rho))
+    k, eta, rho = check_grid(k, eta, rho)
     rng = np.random.default_rng(random_state)
     teacher = np.zeros(d)
     teacher[0] = theta_norm  # the law of A has no preferred direction

@@ -3,13 +3,12 @@
 import math
 from typing import Any
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.theory._phi import (
+from sklearn_sharpbalance.theory._checks import (
+    check_counts,
+    check_divides,
     check_scales,
-    check_sizes,
-    largest_eigenvalue,
-    phi,
 )
+from sklearn_sharpbalance.theory._phi import largest_eigenvalue, phi
 
 __all__ = ["subset_diversity", "subset_sharpness_bound"]
 
@@ -50,6 +49,7 @@ def subset_diversity(
     :math:`\phi` with n/S samples. The printed formula holds as it stands; the variants
     differ in the moments only.
     """
+    (k,) = check_counts(k=k)
     check_scales(sigma=sigma, theta_norm=theta_norm)
     common = _part(eta, rho, n, d, n_subsets, variant)
     twice, once = phi(2 * k, 0, **common), phi(k, 0, **common)
@@ -106,6 +106,7 @@ def subset_sharpness_bound(
     derived one by :math:`S_2 (f_1 - r f_0)^2` and by :math:`\frac12 S_3 [r_2 f_0^2 +
     r^2 g_0 - 2 r f_0 f_1]`.
     """
+    (k,) = check_counts(k=k)
     check_scales(radius=radius, theta_norm=theta_norm)
     common = _part(eta, rho, n, d, n_subsets, variant)
     c = _gradient_constant(k, n_subsets, common)
@@ -132,9 +133,6 @@ def _gradient_constant(k: int, parts: int, common: dict[str, Any]) -> float:
 
 def _part(eta, rho, n: int, d: int, n_subsets: int, variant: str) -> dict[str, Any]:
     """Arguments of phi for one part of the data."""
-    check_sizes(n, d)
-    if n_subsets < 1 or n % n_subsets:
-        raise InvalidInputError(
-            f"n_subsets must be at least 1 and divide n={n}, got {n_subsets}."
-        )
+    n, d, n_subsets = check_counts(1, n=n, d=d, n_subsets=n_subsets)
+    check_divides(n_subsets, n)
     return {"eta": eta, "rho": rho, "n": n // n_subsets, "d": d, "variant": variant}

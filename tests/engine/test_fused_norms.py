@@ -151,6 +151,64 @@ class Hooked(Block):
         return y.relu()
 
 
+def shaped(place, kind):
+    """A chain with a hook or a forward of its own at one place."""
+
+    def make():
+        body = nn.Sequential(nn.BatchNorm2d(2), nn.ReLU())
+        module = nn.Sequential(nn.Conv2d(2, 2, 1), body)
+        part = {"": module, "body": body, "norm": body[0], "relu": body[1]}[place]
+        if kind == "forward":
+            forward = part.forward
+            part.forward = lambda x: forward(x) - 1
+        elif kind == "pre":
+            part.register_forward_pre_hook(lambda layer, args: (args[0] - 1,))
+        elif kind == "after":
+            part.register_forward_hook(lambda layer, args, out: out - 1)
+        else:
+            part.register_full_backward_hook(lambda layer, grads, _: (2 * grads[0],))
+        return module
+
+    return make
+
+
+KINDS = ("forward", "pre", "after", "backward")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("place", "clamps"), [("", None), ("body", None), ("norm", None), ("relu", [False])]
+)
+def test_hooks_and_own_forwards_are_kept(place, clamps, kind):
+    torch.manual_seed(0)
+    module = shaped(place, kind)()
+    torch.manual_seed(0)
+    plain, fused = shaped(place, kind)(), fuse_norms(module)
+    if clamps is None:
+        assert fused is None
+        return
+    assert [step.relu for step in steps(fused)] == clamps
+    x = torch.randn(3, 2, 4, 4)
+    ours, theirs = fused(x), plain(x)
+    torch.testing.assert_close(ours, theirs)
+    for out in (ours, theirs):
+        out.square().sum().backward()
+    for a, b in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+class KeepsNorm(Block):
+    """Trains with the statistics that it found, as fine-tuning does."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def after(self, y, x):
+        return y.relu()
+
+
 class ByKeyword(Block):
     def forward(self, x):
         return self.norm(input=self.conv(x)).relu()
@@ -184,6 +242,7 @@ class Branching(Block):
         (lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)), [False]),
         (lambda: nn.Sequential(nn.BatchNorm2d(2), nn.ReLU(inplace=True)), [True]),
         (Hooked, None),
+        (KeepsNorm, None),
         (Branching, None),
         (lambda: nn.Sequential(nn.BatchNorm2d(2, affine=False), nn.ReLU()), None),
         (lambda: nn.Sequential(nn.BatchNorm2d(2, momentum=None), nn.ReLU()), None),

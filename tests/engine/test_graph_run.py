@@ -2,15 +2,18 @@
 
 import pickle
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from skorch.callbacks import Callback
+from torch import nn
 
 from sklearn_sharpbalance import SmallCNN
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, graph_run
-from sklearn_sharpbalance.engine.graph_step import GraphedStep
+from sklearn_sharpbalance.engine.graph_step import GraphedStep, _MemberStep
+from sklearn_sharpbalance.engine.refusals import ELEMENTWISE
 from sklearn_sharpbalance.members import (
     Phase,
     TrainingData,
@@ -153,6 +156,38 @@ def test_what_is_kept_is_freed_and_does_not_travel(steps):
     assert steps[0].graph is None
     task.run(engine, [2, 6], states)
     assert not engine._runs  # the last stretch keeps nothing
+
+
+@pytest.mark.parametrize("kind", [*ELEMENTWISE, "momentum"])
+def test_steps_that_are_put_back_leave_no_trace(kind):
+    """What the optimizer makes in the steps before a capture starts afresh."""
+
+    def make():
+        module = nn.Linear(3, 2)
+        with torch.no_grad():
+            module.weight.copy_(torch.arange(6.0).view(2, 3) - 2)
+            module.bias.zero_()
+        options = {"momentum": 0.9} if kind == "momentum" else {}
+        base = torch.optim.SGD if kind == "momentum" else kind
+        optimizer = SAM(module.parameters(), base, rho=0.1, lr=0.1, **options)
+        return SimpleNamespace(module=module, optimizer=optimizer)
+
+    def train(member, n_steps):
+        for n in range(n_steps):
+            member.optimizer.zero_grad()
+            x = torch.tensor([1.0, n, -2.0])
+            member.module(x).square().sum().backward()
+            member.optimizer.descend()
+
+    got, want = make(), make()
+    before = _MemberStep.snapshot(got)
+    train(got, 4)
+    _MemberStep.put_back(got, before)
+    for member in (got, want):
+        train(member, 3)
+    torch.testing.assert_close(got.module.state_dict(), want.module.state_dict())
+    states = (member.optimizer.state_dict()["state"] for member in (got, want))
+    torch.testing.assert_close(*states)
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ from torch.nn import functional
 from sklearn_sharpbalance import ResNet18, SmallCNN
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, split_pass
 from sklearn_sharpbalance.engine.fused_norms import fuse_norms
-from sklearn_sharpbalance.engine.graph_step import _MemberStep
+from sklearn_sharpbalance.engine.graph_step import GraphedStep, _MemberStep
 from sklearn_sharpbalance.engine.split_pass import SplitPass
 from sklearn_sharpbalance.members import (
     Phase,
@@ -122,12 +122,105 @@ def test_where_samples_may_meet_there_is_no_split(module):
     assert SplitPass(fused, 2).module is None
 
 
-def task(precision="float32", pruned=False):
+class Chain(nn.Module):
+    """One of each layer that is split, and one that needs not be."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4)
+        self.gelu, self.pool = nn.GELU(), nn.AdaptiveAvgPool2d(1)
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.pool(self.gelu(self.norm(self.conv(x)))).flatten(1)
+        return self.head(self.inner(x))
+
+
+@pytest.mark.parametrize("kind", ["forward", "pre", "after", "backward"])
+@pytest.mark.parametrize("name", ["conv", "norm", "gelu", "inner", "head"])
+def test_hooked_layers_are_not_split(name, kind):
+    module = Chain()
+    assert SplitPass(fuse_norms(module), 2).module is not None
+    layer = getattr(module, name)
+    if kind == "forward":
+        layer.forward = lambda x: x
+    elif kind == "backward":
+        layer.register_full_backward_hook(lambda layer, grads, _: None)
+    elif kind == "pre":
+        layer.register_forward_pre_hook(lambda layer, args: None)
+    else:
+        layer.register_forward_hook(lambda layer, args, output: None)
+    assert SplitPass(fuse_norms(module), 2).module is None
+
+
+class Repeated(Chain):
+    """Calls a layer twice."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def forward(self, x):
+        x = self.norm(self.norm(self.conv(x)) if self.name == "norm" else self.conv(x))
+        x = self.inner(self.pool(x).flatten(1))
+        return self.head(self.inner(x) if self.name == "inner" else x)
+
+
+class Tied(Chain):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.inner.weight
+
+    def forward(self, x):
+        x = self.pool(self.gelu(self.norm(self.conv(x)))).flatten(1)
+        return self.head(self.second(self.inner(x)))
+
+
+@pytest.mark.parametrize(
+    ("module", "splits"),
+    [
+        (Repeated(""), True),
+        (Repeated("norm"), False),
+        (Repeated("inner"), False),
+        (Tied(), False),
+    ],
+)
+def test_a_weight_that_is_used_twice_is_not_split(module, splits):
+    assert (SplitPass(fuse_norms(module), 2).module is not None) == splits
+
+
+class Idle(Chain):
+    """Layers that get no gradient, and a weight that an idle layer holds, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner.requires_grad_(False)
+        self.idle, self.unused = nn.Conv2d(3, 4, 1), nn.Linear(4, 4)
+        self.idle.weight = self.conv.weight
+
+
+class Overwriting(Chain):
+    """Its first layer changes the input, which a second pass needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.LeakyReLU(0.5, inplace=True)
+
+    def forward(self, x):
+        return super().forward(self.first(x))
+
+
+def task(precision="float32", pruned=False, kind=ResNet18):
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=48)
     X = rng.integers(0, 120, size=(48, 3, 8, 8)) + 60 * y[:, None, None, None]
-    data = TrainingData(X.astype(np.uint8), y, rng.random(48).astype(np.float32) + 0.5)
-    net = as_skorch_net(ResNet18, (3, 8, 8), 3, {"module__width": 4})
+    X = X.astype(np.uint8) if kind is ResNet18 else X.astype(np.float32) / 64 - 2
+    data = TrainingData(X, y, rng.random(48).astype(np.float32) + 0.5)
+    options = {"module__width": 4} if kind is ResNet18 else {}
+    net = as_skorch_net(kind, (3, 8, 8), 3, options)
     net = member_net(net, 3, sam=SAM, device="cpu")
     masks = rng.random((2, 48)) < 0.5
     sizes = part_sizes(masks, batch_size=48)  # one step: later ones amplify rounding
@@ -135,15 +228,52 @@ def task(precision="float32", pruned=False):
     phase = Phase("balanced", 0, 1, 4, sizes, (0.05, 0.2), cosine, **settings)
     states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
     if pruned:
-        states = [pruned_member(state, 0.5) for state in states]
+        states = [pruned_member(state, 0.5, net) for state in states]
     return net, states, data, phase, masks
 
 
+@pytest.mark.parametrize("kind", [Tied, Repeated])
+def test_a_weight_that_is_used_twice_trains_in_bf16(kind):
+    """By a pass for each part, as skorch has it."""
+    module = Repeated("inner") if kind is Repeated else Tied()
+    work = task("bf16", kind=module)
+    got, want = (e.run_phase(*work) for e in (GraphEngine(), SkorchEngine()))
+    for before, a, b in zip(work[1], got, want, strict=True):
+        for key, value in b.module.items():
+            change = (value - before.module[key]).double().norm()
+            error = (a.module[key] - value).double().norm()
+            assert error <= 0.05 * change, key
+
+
+def test_a_hook_on_the_whole_member_keeps_it_from_being_split(monkeypatch):
+    """The split pass goes round the member's own call."""
+    work = task(kind=Chain)
+    original, split = GraphedStep.__init__, []
+
+    def hooked(self, sessions, *args):
+        for session in sessions:
+            session.net.module_.register_forward_hook(lambda m, args, out: 0 * out)
+        original(self, sessions, *args)
+        split.extend(member.split.module for member in self.members)
+
+    monkeypatch.setattr(GraphedStep, "__init__", hooked)
+    for state in GraphEngine().run_phase(*work):
+        assert state.history[-1]["train_loss"] == pytest.approx(np.log(3), rel=0.2)
+    assert split == [None, None]
+
+
 @pytest.mark.parametrize(
-    ("precision", "pruned", "tol"),
-    [("float32", False, 1e-4), ("float32", True, 1e-4), ("bf16", False, 1e-2)],
+    ("kind", "precision", "pruned", "tol"),
+    [
+        (ResNet18, "float32", False, 1e-4),
+        (ResNet18, "float32", True, 1e-4),
+        (ResNet18, "bf16", False, 1e-2),
+        (Idle, "float32", True, 1e-4),
+        (Idle, "bf16", False, 1e-2),
+        (Overwriting, "float32", False, 1e-4),
+    ],
 )
-def test_members_are_those_of_two_passes(precision, pruned, tol, monkeypatch):
+def test_members_are_those_of_two_passes(kind, precision, pruned, tol, monkeypatch):
     parts = []
     original = _MemberStep._both_parts_of
 
@@ -152,7 +282,7 @@ def test_members_are_those_of_two_passes(precision, pruned, tol, monkeypatch):
         return original(self, x)
 
     monkeypatch.setattr(_MemberStep, "_both_parts_of", counted)
-    work = task(precision, pruned)
+    work = task(precision, pruned, kind)
     _, states, _, phase, _ = work
     got = GraphEngine().run_phase(*work)
     assert parts == [phase.sizes.sam + phase.sizes.normal] * 2
@@ -167,5 +297,5 @@ def test_members_are_those_of_two_passes(precision, pruned, tol, monkeypatch):
                 change = (value - before.module[key]).double().norm()
                 error = (a.module[key] - value).double().norm()
                 assert error <= tol * change, key
-                if pruned and value.ndim == 4:
+                if pruned and value.ndim > 1:
                     assert torch.equal(a.module[key] == 0, value == 0)

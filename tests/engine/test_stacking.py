@@ -7,7 +7,7 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 from torch import nn
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
 
 rng = np.random.default_rng(0)
@@ -86,7 +86,15 @@ def flattened_elsewhere():
     return nn.Sequential(nn.Flatten(0, 1), nn.Unflatten(0, (-1, 4)), *chain())
 
 
-STACK = [chain, one_activation]
+def in_place_first():
+    return nn.Sequential(nn.Identity(), nn.LeakyReLU(0.5, inplace=True), *chain())
+
+
+def in_place_later():
+    return chain(lambda: nn.LeakyReLU(0.5, inplace=True))
+
+
+STACK = [chain, one_activation, in_place_later]
 DO_NOT = [
     lambda: chain(ScaledReLU),
     a_layer_twice,
@@ -98,6 +106,7 @@ DO_NOT = [
     reparametrised,
     a_forward_of_its_own,
     flattened_elsewhere,
+    in_place_first,
 ]
 
 
@@ -112,6 +121,20 @@ def test_members_predict_what_their_modules_compute(module, engine):
     for net, proba in zip(clf.estimators_, clf.member_predict_proba(X), strict=True):
         with torch.no_grad():
             logits = net.module_.eval()(torch.from_numpy(X))
+        np.testing.assert_allclose(proba, logits.softmax(1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("module", [in_place_first, in_place_later])
+def test_joint_members_predict_what_their_modules_compute(module):
+    """They share their batches, which no member may change for the others."""
+    clf = DiversifiedEnsembleClassifier(
+        module, n_estimators=2, max_epochs=2, random_state=0
+    )
+    clf.fit(X, y)
+    assert clf.engine_.name == ("stacked" if module in STACK else "modules")
+    for net, proba in zip(clf.estimators_, clf.member_predict_proba(X), strict=True):
+        with torch.no_grad():
+            logits = net.module_.eval()(torch.tensor(X))
         np.testing.assert_allclose(proba, logits.softmax(1), rtol=1e-5, atol=1e-6)
 
 
@@ -192,9 +215,13 @@ class StopsFirst(Callback):
             raise KeyboardInterrupt
 
 
-def test_steps_are_counted_by_those_that_train():
-    """Adam's correction by the number of steps; the first member stops early."""
-    settings = dict(n_estimators=2, optimizer=torch.optim.Adam, lr=0.01, random_state=0)
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.NAdam])
+def test_steps_are_counted_by_those_that_train(optimizer):
+    """Corrections by the number of steps; the first member stops early.
+
+    Adam's count grows with the steps, and NAdam's product falls, too.
+    """
+    settings = dict(n_estimators=2, optimizer=optimizer, lr=0.01, random_state=0)
     short = DeepEnsembleClassifier(chain, max_epochs=1, **settings).fit(X, y)
     stop = StopsFirst(float(short.history_[0][0]["train_loss"]))
     stacked, skorch = (
@@ -207,6 +234,10 @@ def test_steps_are_counted_by_those_that_train():
     np.testing.assert_allclose(
         stacked.member_predict_proba(X), skorch.member_predict_proba(X), atol=1e-5
     )
+    for pair in zip(stacked.estimators_, skorch.estimators_, strict=True):
+        ours, theirs = (net.optimizer_.state_dict()["state"] for net in pair)
+        assert theirs[0]["step"] > 0
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import make_blobs
+from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
@@ -118,3 +119,54 @@ def test_pruning_takes_the_smallest_of_all_layers():
     largest = set(before.abs().argsort(descending=True)[:13].tolist())
     assert set(torch.nonzero(after).flatten().tolist()) == largest
     assert pruned["mean"].equal(state["mean"])
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize(
+    ("averaging", "warmup_epochs"),
+    [
+        (WeightAveraging(start=0.0), 0.5),
+        (WeightAveraging("exponential", start=0.2), 0.5),
+        ("uniform", 0.8),
+        ("uniform", 1.0),  # pruned half-way: no phase comes after the warm-up
+    ],
+)
+def test_averages_are_as_sparse_as_asked(blobs, engine, averaging, warmup_epochs):
+    clf = SharpBalance(
+        **SMALL,
+        engine=engine,
+        weight_averaging=averaging,
+        prune=0.5,
+        warmup_epochs=warmup_epochs,
+    ).fit(*blobs)
+    for net in clf.estimators_:
+        assert sparsity(net) == pytest.approx(0.5, abs=0.01)
+
+
+class Parts(nn.Module):
+    """A matrix of every kind: trained, frozen, never used, and no weight at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.linspace(-1, 1, 16).reshape(2, 8))
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.unused = nn.Linear(8, 4)
+        self.first, self.last = nn.Linear(2, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        """Logits (N, 3)."""
+        return self.last(torch.relu(self.frozen(self.first(x) + x @ self.codes)))
+
+
+def test_only_trained_weights_are_pruned(blobs):
+    clf = SharpBalance(
+        Parts, n_estimators=2, max_epochs=4, prune=0.5, random_state=0, device="cpu"
+    ).fit(*blobs)
+    for net in clf.estimators_:
+        module = net.module_.module
+        assert module.codes.equal(Parts().codes)
+        assert (module.frozen.weight != 0).all()
+        trained = (module.unused, module.first, module.last)
+        zeros = sum((layer.weight == 0).sum().item() for layer in trained)
+        assert zeros == (32 + 16 + 24) // 2
+        assert sparsity(net) == 0.5

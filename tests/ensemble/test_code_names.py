@@ -1,10 +1,11 @@
 """Kept work is not found again for code that was edited meanwhile."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.ensemble.code_names import code_name
@@ -128,3 +129,60 @@ def test_a_dataset_goes_by_what_it_holds():
         assert describe_samples(wrap(dataset())) != describe_samples(wrap(dataset(1)))
     parts = [Subset(dataset(), range(start, start + 5)) for start in (0, 5)]
     assert describe_samples(parts[0]) != describe_samples(parts[1])
+
+
+class Held(Dataset):
+    """The usual Dataset of one's own."""
+
+    def __init__(self, x, transform=None):
+        self.x, self.transform = x, transform
+        self._opened = {}  # fills up as it is read
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        self._opened[i] = True
+        return torch.from_numpy(X[i]), int(y[i])
+
+
+class Times:
+    def __init__(self, factor):
+        self._factor = factor
+
+    def __call__(self, x):
+        return x * self._factor
+
+
+def test_a_dataset_of_ones_own_goes_by_what_it_holds():
+    read = Held(X, Times(1))
+    read[3]
+    assert describe_samples(read) == describe_samples(Held(X, Times(1)))
+    others = [Held(5 - X, Times(1)), Held(X, Times(2)), Held(X.tolist(), Times(1))]
+    others.append(Held(pd.DataFrame(X), Times(1)))
+    others.append(Held(pd.DataFrame(X + 1), Times(1)))
+    others.append(Held(pd.DataFrame(X, columns=list("abc")), Times(1)))
+    texts = {describe_samples(dataset) for dataset in (read, *others)}
+    assert len(texts) == 1 + len(others)
+
+
+def test_a_checkpoint_refuses_a_dataset_with_other_samples(tmp_path):
+    def fit(dataset):
+        return DeepEnsembleClassifier(
+            max_epochs=1, checkpoint_dir=str(tmp_path), random_state=0
+        ).fit(dataset)
+
+    fit(Held(X))
+    fit(Held(X))
+    with pytest.raises(CheckpointMismatchError, match="X was"):
+        fit(Held(5 - X))
+
+
+@pytest.mark.parametrize("use", ["[f(b) for b in x]", "(lambda b: f(b))(x)"])
+def test_functions_that_inner_code_refers_to_matter(use):
+    names = set()
+    for sign in "+-":
+        scope = {"__name__": "__main__"}
+        exec(f"def f(b): return {sign}b\ndef g(x): return {use}", scope)
+        names.add(code_name(scope["g"]))
+    assert len(names) == 2

@@ -155,3 +155,16 @@ def test_sets_that_change_are_each_counted():
     ).fit(*noise())
     assert shares == [0.5, 1.0]
     assert gradient_passes(clf) == pytest.approx(2 * (2 + 2 * 1.5 + 2 * 2))
+
+
+def test_members_that_were_to_be_pruned_are(digits):
+    """The best epoch, and the last one, come after the weights were taken away."""
+    X, y = digits
+    options = {**SMALL, "max_epochs": 20, "early_stopping": 2, "lr": 0.5}
+    clf = DeepEnsembleClassifier(prune=0.95, **options).fit(X, y)
+    weights = clf.estimators_[0].module_.state_dict()
+    matrices = [w for w in weights.values() if w.ndim > 1]
+    zeros = sum((w == 0).sum().item() for w in matrices)
+    assert zeros / sum(w.numel() for w in matrices) == pytest.approx(0.95, abs=0.01)
+    assert len(clf.validation_scores_) == clf.n_iter_ > 10
+    assert clf.validation_scores_[:10].max() >= clf.validation_scores_[10:].max()

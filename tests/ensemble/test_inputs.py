@@ -9,10 +9,15 @@ import torch
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    metrics,
+)
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.autodiff.rows import dataset_labels
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
@@ -609,3 +614,46 @@ def test_a_dictionary_is_learned_from():
     y = (X["kind"] == 1).astype(int)
     clf = SharpBalance(Two, **{**SMALL, "max_epochs": 25}).fit(X, y)
     assert clf.score(X, y) > 0.9
+
+
+class WorksInPlace(nn.Module):
+    """Changes what it is given, which is its own."""
+
+    def __init__(self, in_place=True):
+        super().__init__()
+        self.in_place = in_place
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = x.mul_(3).sub_(1) if self.in_place else x * 3 - 1
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_modules_may_work_in_place_on_their_input(as_dict):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 4)).astype(np.float32), np.arange(40) % 2
+    given = {"x": X} if as_dict else X
+    before, scores, probabilities = X.copy(), [], []
+    for in_place in (True, False):
+        clf = SharpBalance(
+            WorksInPlace,
+            estimator__module__in_place=in_place,
+            standardize=False,
+            n_estimators=2,
+            max_epochs=4,
+            random_state=0,
+        ).fit(given, y)
+        scores.append(clf.sharpness_)
+        probabilities.append(clf.predict_proba(given))
+        np.testing.assert_array_equal(X, before)
+    np.testing.assert_allclose(*scores, rtol=1e-4)
+    np.testing.assert_allclose(*probabilities, rtol=1e-4)
+
+
+def test_metrics_of_a_plain_net_leave_samples_alone():
+    X, y = np.ones((6, 4), np.float32), np.arange(6) % 2
+    net = NeuralNetClassifier(WorksInPlace, criterion=nn.CrossEntropyLoss).initialize()
+    metrics.mean_fisher_trace(net, X, y)
+    metrics.average_case_sharpness(net, X, y, random_state=0)
+    np.testing.assert_array_equal(X, 1)

@@ -113,6 +113,11 @@ def test_passes_after_the_fit_count_the_real_sets(data):
             36,
             {"max_epochs": 10, "warmup_epochs": 2},
         ),
+        (
+            sharpbalance(selection="none", warmup_epochs=np.int64(10), max_epochs=50),
+            36,
+            {"max_epochs": 10, "warmup_epochs": 2},
+        ),
         (DeepEnsembleClassifier(n_estimators=5), 1, {"max_epochs": 1}),
     ],
 )

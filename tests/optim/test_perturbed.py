@@ -245,3 +245,22 @@ def test_contexts_nest():
             assert w.tolist() == pytest.approx([4.2, 5.6])
         assert w.tolist() == pytest.approx([3.6, 4.8])
     assert w.tolist() == [3, 4]
+
+
+def test_interrupt_while_weights_are_kept_leaves_them_as_they_were(monkeypatch):
+    start, batches = problem(steps=1)
+    params, optimizer = make("sam", "sgd", start)
+    loss_of(params, batches[0]).backward()
+    copy = torch._foreach_copy_
+
+    def interrupted(targets, sources):
+        monkeypatch.setattr(torch, "_foreach_copy_", copy)
+        for target in targets:
+            target.fill_(torch.nan)  # as memory may be that nobody has written to
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "_foreach_copy_", interrupted)
+    with pytest.raises(KeyboardInterrupt), optimizer.perturbed():
+        pass
+    assert torch._foreach_copy_ is copy
+    assert same(params, start)

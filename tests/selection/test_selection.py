@@ -9,6 +9,8 @@ from sklearn_sharpbalance.selection import (
     SUBSET_SELECTORS,
     FunctionSelector,
     SharpBalanceSelector,
+    SubsetSelector,
+    extreme_samples,
 )
 
 
@@ -91,3 +93,64 @@ def test_an_unknown_name_lists_the_known_ones():
     message = r"Unknown selection 'sharpest'.*'same'"
     with pytest.raises(InvalidInputError, match=message):
         SUBSET_SELECTORS.resolve("sharpest")
+
+
+RATIO_RULES = ["sharpbalance", "reference_union", "reference_boost", "random", "same"]
+
+
+@pytest.mark.parametrize("name", RATIO_RULES)
+@pytest.mark.parametrize("ratio", [2, -1.0, 1.0001, np.nan, "0.4", None, True])
+def test_a_ratio_outside_of_zero_to_one_is_refused(name, ratio, sharpness):
+    rule = SUBSET_SELECTORS.resolve(name).set_params(flat_ratio=ratio)
+    message = rf"flat_ratio must be a number from 0 to 1.*got {ratio!r}"
+    with pytest.raises(InvalidInputError, match=message):
+        rule.check()
+    with pytest.raises(InvalidInputError, match=message):
+        rule.select(sharpness)
+    with pytest.raises(InvalidInputError, match=r"^ratio must be a number from 0 to 1"):
+        extreme_samples(sharpness, ratio)
+
+
+@pytest.mark.parametrize("name", list(SUBSET_SELECTORS))
+def test_every_rule_passes_its_own_check(name):
+    SUBSET_SELECTORS.resolve(name).check()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda sharpness: sharpness > 0,
+        lambda sharpness, rng, more: sharpness > 0,
+        lambda sharpness, *, random_state: sharpness > 0,
+        lambda: None,
+    ],
+)
+def test_a_function_of_other_arguments_is_refused(function):
+    rule = SUBSET_SELECTORS.resolve(function)
+    message = r"called as func\(sharpness, random_state\), but takes \("
+    with pytest.raises(InvalidInputError, match=message):
+        rule.check()
+    with pytest.raises(InvalidInputError, match=message):
+        rule.select(np.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda sharpness, rng: sharpness > 0,
+        lambda *args: args[0] > 0,
+        lambda sharpness, rng, margin=0: sharpness > margin,
+        np.greater,  # arguments of some functions cannot be asked for
+    ],
+)
+def test_a_function_of_these_arguments_passes(function):
+    SUBSET_SELECTORS.resolve(function).check()
+
+
+def test_a_rule_that_takes_no_random_state_is_refused():
+    class Mine(SubsetSelector):
+        def select(self, sharpness):
+            return sharpness > 0
+
+    with pytest.raises(InvalidInputError, match=r"Mine\.select is called as .*takes"):
+        Mine().check()

@@ -113,7 +113,21 @@ def test_printed_moments_are_the_limit_of_the_exact_ones():
 def test_bad_arguments_are_named():
     with pytest.raises(InvalidInputError, match=r"needs 1 <= k <= m, got m=2, k=3"):
         narayana(2, 3)
-    with pytest.raises(InvalidInputError, match=r"must be >= 0, got -1"):
+    with pytest.raises(InvalidInputError, match=r"^k must be an integer .* got 1\.5"):
+        narayana(2, 1.5)
+    message = r"^m must be an integer of at least 0, got -1\."
+    with pytest.raises(InvalidInputError, match=message):
         wishart_moment(-1, n=2, d=2)
+    wishart_moment(2, n=2, d=2)  # what is in the cache is no excuse for 2.0
+    for m, n, d, name in [(2.0, 2, 2, "m"), (2, 0, 2, "n"), (2, 2, [2], "d")]:
+        with pytest.raises(InvalidInputError, match=rf"^{name} must be an integer"):
+            wishart_moment(m, n=n, d=d)
     with pytest.raises(InvalidInputError, match=r"Unknown variant 'paper'"):
         wishart_moment(1, n=2, d=2, variant="paper")
+
+
+def test_integers_of_numpy_do_not_overflow():
+    sizes = {"n": np.int64(3000), "d": np.int64(150)}
+    for variant in ("derived", "printed"):
+        got = wishart_moment(np.int64(30), variant=variant, **sizes)
+        assert got == wishart_moment(30, n=3000, d=150, variant=variant)

@@ -112,8 +112,22 @@ def test_global_rng_is_left_alone():
         ({"maximizer": "newton"}, r"Unknown maximizer 'newton'"),
         ({"n_subsets": 7}, r"divide n=3000, got 7"),
         ({"n_starts": 1}, r"at least 2 for variances, got 50 and 1"),
+        ({"n_starts": 2.5}, r"^n_starts must be an integer of at least 1, got 2\.5"),
+        ({"n_matrices": -3}, r"^n_matrices must be an integer .* got -3"),
+        ({"d": 0}, r"^d must be an integer of at least 1, got 0"),
+        ({"n_subsets": 0}, r"^n_subsets must be an integer of at least 1, got 0"),
+        ({"n_test": 0}, r"^n_test must be an integer of at least 1, got 0"),
+        ({"radius": np.nan}, r"^radius must be finite and >= 0, got nan"),
+        ({"sigma": -1.0}, r"^sigma must be finite and >= 0, got -1\.0"),
+        ({"theta_norm": np.inf}, r"^theta_norm must be finite and >= 0, got inf"),
+        ({"k": 1.5}, r"^k must be integers and >= 0, got 1\.5"),
+        ({"k": [1, -1]}, r"^k must be integers and >= 0, got \[1, -1\]"),
+        ({"eta": -1}, r"^eta must be finite and >= 0, got -1"),
+        ({"rho": [0.1, np.nan]}, r"^rho must be finite and >= 0, got \[0\.1, nan\]"),
+        ({"rho": "0.1"}, r"^rho must be finite and >= 0, got '0\.1'"),
+        ({"k": [1, 2], "rho": [0.1] * 3}, r"one shape, got k \(2,\).*rho \(3,\)"),
     ],
 )
 def test_bad_arguments_are_named(change, message):
     with pytest.raises(InvalidInputError, match=message):
-        simulate(1, 0.1, 0.1, **change)
+        simulate(**{"k": 1, "eta": 0.1, "rho": 0.1, **change})

@@ -209,8 +209,11 @@ def test_printed_moments_miss_what_derived_ones_hit():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: phi(-1, 0, eta=0.1, rho=0.1, **SIZES), r"powers i, j >= 0, got i=-1"),
-        (lambda: phi(1, 0, eta=0.1, rho=0.1, n=0, d=2), r"at least 1, got n=0, d=2"),
+        (lambda: phi(-1, 0, eta=0.1, rho=0.1, **SIZES), r"^i must be .*, got -1\."),
+        (
+            lambda: phi(1, 0, eta=0.1, rho=0.1, n=0, d=2),
+            r"^n must .* at least 1, got 0",
+        ),
         (
             lambda: phi(1, 0, eta=0.1, rho=0.1, variant="x", **SIZES),
             r"Unknown variant 'x'\. Choose 'derived' or 'printed'",
@@ -232,3 +235,49 @@ def test_printed_moments_miss_what_derived_ones_hit():
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(InvalidInputError, match=message):
         call()
+
+
+GOOD = {"k": 2, "eta": 0.1, "rho": 0.1, **SIZES}
+FUNCTIONS = {
+    sam_diversity: {},
+    sam_sharpness_bounds: {"radius": 0.5},
+    subset_diversity: {"n_subsets": 3},
+    subset_sharpness_bound: {"n_subsets": 3, "radius": 0.5},
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("k", -1),
+        ("k", 1.5),
+        ("k", True),
+        ("eta", -1),
+        ("eta", math.nan),
+        ("eta", "0.1"),
+        ("rho", math.nan),
+        ("rho", math.inf),
+        ("n", 60.0),
+        ("d", 0),
+    ],
+)
+def test_every_function_names_what_is_wrong(function, name, value):
+    with pytest.raises(InvalidInputError, match=rf"^{name} must be .*, got {value!r}"):
+        function(**{**GOOD, **FUNCTIONS[function], name: value})
+
+
+def test_a_teacher_of_length_zero_has_no_printed_bound():
+    arguments = {**GOOD, "radius": 0.5, "theta_norm": 0.0}
+    with pytest.raises(InvalidInputError, match="theta_norm must be > 0 with variant"):
+        sam_sharpness_bounds(**arguments, variant="printed")
+    lower, upper = sam_sharpness_bounds(**arguments)
+    assert 0 < lower < upper
+
+
+def test_numbers_of_numpy_are_numbers():
+    want = sam_diversity(2, eta=0.25, rho=0.5, n=60, d=20)
+    got = sam_diversity(
+        np.int8(2), eta=np.float32(0.25), rho=np.float16(0.5), n=np.int8(60), d=20
+    )
+    assert got == want

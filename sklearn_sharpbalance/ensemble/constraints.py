@@ -1,0 +1,51 @@
+"""What scikit-learn's parameter constraints cannot say about an ensemble."""
+
+from sklearn_sharpbalance._validation import Interval
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["check_params"]
+
+
+def check_params(params, constraints):
+    """Raise on parameters that pass their constraints and mean nothing.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of an estimator.
+    constraints : dict
+        Its ``_parameter_constraints``.
+    """
+    for name, rules in constraints.items():
+        _refuse_bool(name, params.get(name), rules)
+    _check_callbacks(params.get("callbacks"))
+    _check_folder(params.get("checkpoint_dir"))
+
+
+def _refuse_bool(name, value, rules):
+    """Python takes True for the number one; a user who wrote it meant a switch."""
+    is_number = any(isinstance(rule, Interval) for rule in rules)
+    if is_number and "boolean" not in rules and isinstance(value, bool):
+        raise InvalidInputError(f"{name} must be a number, got {value}. Pass a number.")
+
+
+def _check_callbacks(callbacks):
+    for i, item in enumerate(callbacks or []):
+        callback = item
+        if isinstance(item, tuple | list):
+            named = len(item) == 2 and isinstance(item[0], str)
+            callback = item[1] if named else None
+        is_one = hasattr(callback, "set_params") and hasattr(callback, "initialize")
+        if not is_one:
+            raise InvalidInputError(
+                f"callbacks[{i}] must be a skorch callback, or a pair of a name and "
+                f"one, got {item!r}. Derive it from skorch.callbacks.Callback."
+            )
+
+
+def _check_folder(folder):
+    if folder is not None and not str(folder).strip():
+        raise InvalidInputError(
+            f"checkpoint_dir={folder!r} names no folder. Name one, '.' for the current "
+            "one, or pass None to write no checkpoints."
+        )

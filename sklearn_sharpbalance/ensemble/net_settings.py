@@ -1,0 +1,126 @@
+"""Settings of a skorch net that members could not honour, told before any work."""
+
+from numbers import Integral
+from typing import Any
+
+from skorch.callbacks import ParamMapper
+from skorch.dataset import Dataset, ValidSplit
+from torch.utils.data import DataLoader
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
+
+__all__ = ["check_callbacks", "check_net_settings"]
+
+
+def check_net_settings(net, params) -> None:
+    """Refuse what the net says and nobody would hear.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        As the user configured it, nested parameters included.
+    params : dict
+        Parameters of the ensemble, which have the last word.
+    """
+    for refusal in (_number, _step, _data, _output):
+        problem = refusal(net, params)
+        if problem:
+            raise InvalidInputError(problem)
+
+
+def _number(net, params):
+    for name in ("batch_size", "max_epochs"):
+        value: Any = getattr(net, name)
+        good = isinstance(value, Integral) and not isinstance(value, bool)
+        good = good and value > 0
+        if params[name] is None and not good:
+            also = " All samples at once are batch_size=len(X)." * (value == -1)
+            return f"{name} of the net must be a positive number, got {value!r}.{also}"
+    return None
+
+
+def _step(net, params):
+    given = net.get_params_for("optimizer")
+    if "rho" in given:
+        return (
+            f"optimizer__rho={given['rho']} of the net is not used: the ensemble has a "
+            "rho, for all members or one for each. Pass that."
+        )
+    own = isinstance(net.optimizer, type) and params["optimizer"] is None
+    plain = params["selection"] == "none" and params["warmup"] == "sgd"
+    if own and plain and issubclass(net.optimizer, SharpnessAwareOptimizer):
+        return (
+            f"A deep ensemble never perturbs its weights, got optimizer="
+            f"{net.optimizer.__name__}. Pass the optimizer that it wraps, or use "
+            "SharpBalanceEnsembleClassifier with selection='all'."
+        )
+    return None
+
+
+def _data(net, params):
+    ours = "members deal their samples by themselves"
+    if net.iterator_train is not DataLoader:
+        return f"iterator_train={net.iterator_train!r} is not used: {ours}. Leave it."
+    for name in ("sampler", "batch_sampler"):
+        if net.get_params_for("iterator_train").get(name) is not None:
+            return (
+                f"iterator_train__{name} is not used: {ours}. To weigh samples or "
+                "classes pass sample_weight to fit, or class_weight."
+            )
+    if net.dataset is not Dataset:
+        return (
+            f"dataset={net.dataset!r} is not used: {ours}. Pass an instance of a torch "
+            "Dataset as X."
+        )
+    split = net.train_split
+    if split is not None and not (isinstance(split, ValidSplit) and split.cv == 5):
+        return (
+            f"train_split={split!r} is not used: {ours}. To hold samples out pass "
+            "validation_fraction to the ensemble."
+        )
+    return None
+
+
+def _output(net, params):
+    if net.get_params_for("criterion").get("weight") is not None:
+        return (
+            "criterion__weight would scale the learning rate, since losses are summed "
+            "sample by sample. Pass class_weight to the ensemble, which does not."
+        )
+    if callable(net.predict_nonlinearity):
+        return (
+            f"predict_nonlinearity={net.predict_nonlinearity!r} is not used: members "
+            "are combined by their logits. Put it into the module, or pass a function "
+            "as aggregation."
+        )
+    return None
+
+
+def check_callbacks(net, has_valid) -> None:
+    """Refuse callbacks that could not work.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        From ``member_net``; not changed.
+    has_valid : bool
+        Whether samples will be held out.
+    """
+    net = type(net)(**net.get_params(deep=False))
+    net.initialize_callbacks()
+    for name, callback in net.callbacks_:
+        kind = type(callback).__name__
+        if isinstance(callback, ParamMapper):
+            raise InvalidInputError(
+                f"{kind} ({name}) would lose its effect when a phase of training ends. "
+                "Freeze or initialise weights where the module makes its layers: "
+                "requires_grad=False is respected."
+            )
+        monitor = getattr(callback, "monitor", None)
+        if not has_valid and isinstance(monitor, str) and monitor.startswith("valid_"):
+            raise InvalidInputError(
+                f"{kind} ({name}) looks at {monitor!r}, and no samples are held out. "
+                "Pass for example validation_fraction=0.1 to the ensemble, or let the "
+                "callback monitor 'train_loss'."
+            )

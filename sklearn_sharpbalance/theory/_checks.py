@@ -1,0 +1,58 @@
+"""Arguments of the theory, checked by name before anything is computed."""
+
+import math
+from numbers import Integral, Real
+
+import numpy as np
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["check_counts", "check_divides", "check_grid", "check_scales"]
+
+
+def check_counts(least: int = 0, **counts) -> tuple[int, ...]:
+    """Whole numbers of at least ``least``, as Python's own, which never overflow."""
+    for name, value in counts.items():
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not whole or value < least:
+            raise InvalidInputError(
+                f"{name} must be an integer of at least {least}, got {value!r}."
+            )
+    return tuple(int(value) for value in counts.values())
+
+
+def check_scales(**scales) -> None:
+    """Raise unless all are finite numbers of at least zero."""
+    for name, value in scales.items():
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if not number or not value >= 0 or math.isinf(value):
+            raise InvalidInputError(f"{name} must be finite and >= 0, got {value!r}.")
+
+
+def check_divides(n_subsets: int, n: int) -> None:
+    if n % n_subsets:
+        raise InvalidInputError(f"n_subsets must divide n={n}, got {n_subsets}.")
+
+
+def check_grid(k, eta, rho) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, step sizes and perturbations of a grid, broadcast to one shape."""
+    given = {"k": np.asarray(k), "eta": np.asarray(eta), "rho": np.asarray(rho)}
+    for name, values in given.items():
+        kinds = "iu" if name == "k" else "iuf"
+        if values.dtype.kind not in kinds or not np.all(_sound(values)):
+            what = "integers" if name == "k" else "finite"
+            raise InvalidInputError(
+                f"{name} must be {what} and >= 0, got {values.tolist()!r}."
+            )
+    try:
+        k, eta, rho = np.broadcast_arrays(*given.values())
+    except ValueError as error:
+        shapes = ", ".join(f"{name} {v.shape}" for name, v in given.items())
+        raise InvalidInputError(
+            f"k, eta and rho must be numbers or broadcast to one shape, got {shapes}."
+        ) from error
+    return k, eta, rho
+
+
+def _sound(values: np.ndarray) -> np.ndarray:
+    return np.isfinite(values) & (values >= 0)

@@ -1,0 +1,183 @@
+"""A configured skorch net is honoured, or refused before any work."""
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import (
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    EpochScoring,
+    Freezer,
+    TrainEndCheckpoint,
+)
+from skorch.dataset import Dataset, ValidSplit
+from torch import nn
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import ASAM, SAM
+
+rng = np.random.default_rng(0)
+y = np.arange(60) % 3
+X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+
+
+class Module(nn.Module):
+    def __init__(self, n_classes=3):
+        super().__init__()
+        self.lin1, self.lin2 = nn.Linear(4, 8), nn.Linear(8, n_classes)
+
+    def forward(self, x):
+        return self.lin2(torch.relu(self.lin1(x)))
+
+
+def configured(**settings):
+    given = {"criterion": nn.CrossEntropyLoss, "max_epochs": 4, "lr": 0.1} | settings
+    return NeuralNetClassifier(Module, **given)
+
+
+class OwnLoader(DataLoader):
+    pass
+
+
+class OwnDataset(Dataset):
+    pass
+
+
+def half(z):
+    return torch.softmax(z / 2, -1)
+
+
+REFUSED = [
+    ({"batch_size": -1}, r"batch_size of the net .* got -1\. .*len\(X\)"),
+    ({"batch_size": 0}, "batch_size of the net"),
+    ({"max_epochs": 0}, "max_epochs of the net"),
+    ({"max_epochs": -3}, "max_epochs of the net"),
+    ({"optimizer": ASAM, "optimizer__rho": 5.0}, "optimizer__rho=5.0 .* not used"),
+    ({"iterator_train": OwnLoader}, "iterator_train=.* not used"),
+    (
+        {"iterator_train__sampler": WeightedRandomSampler(np.ones(60), 60)},
+        "iterator_train__sampler is not used: .* class_weight",
+    ),
+    ({"dataset": OwnDataset}, "dataset=.* not used"),
+    ({"train_split": ValidSplit(3)}, "train_split=.* validation_fraction"),
+    ({"criterion__weight": torch.ones(3)}, "criterion__weight .* class_weight"),
+    ({"predict_nonlinearity": half}, "predict_nonlinearity=.* not used"),
+    ({"callbacks": [Freezer("lin1.*")]}, "Freezer .* requires_grad=False"),
+    ({"callbacks": [EarlyStopping()]}, "EarlyStopping .* validation_fraction=0.1"),
+    ({"callbacks": [Checkpoint()]}, "Checkpoint .* 'valid_loss_best'"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
+@pytest.mark.parametrize("kind", [SharpBalance, DeepEnsembleClassifier])
+def test_what_nobody_would_hear_is_refused(kind, settings, message):
+    with pytest.raises(InvalidInputError, match=message):
+        kind(configured(**settings)).fit(X, y)
+
+
+def test_what_the_ensemble_says_itself_has_the_last_word():
+    clf = SharpBalance(configured(batch_size=-1, max_epochs=0), batch_size=30)
+    clf.set_params(max_epochs=2, random_state=0).fit(X, y)
+    assert clf.n_iter_ == 2
+
+
+def test_a_deep_ensemble_refuses_a_sharpness_aware_optimizer():
+    with pytest.raises(InvalidInputError, match=r"never perturbs .* optimizer=SAM"):
+        DeepEnsembleClassifier(configured(optimizer=SAM)).fit(X, y)
+
+
+@pytest.mark.parametrize("pattern", ["lin1.*", "*lin1.*", "module.lin1.*"])
+def test_parameter_groups_go_by_the_names_of_the_users_module(pattern):
+    net = configured(optimizer__param_groups=[(pattern, {"lr": 0.0})])
+    before = DeepEnsembleClassifier(net, max_epochs=1, lr=1e-30, random_state=0)
+    after = DeepEnsembleClassifier(net, random_state=0)
+    first, last = (
+        [getattr(c.fit(X, y).estimators_[0].module_.module, n).weight for c in pair]
+        for n, pair in (("lin1", (before, after)), ("lin2", (before, after)))
+    )
+    torch.testing.assert_close(*first, rtol=0, atol=0)
+    assert not torch.allclose(*last, atol=1e-3)
+
+
+# --- callbacks
+
+
+def checkpointed(tmp_path, *callbacks, **settings):
+    return SharpBalance(
+        Module,
+        max_epochs=6,
+        validation_fraction=0.2,
+        callbacks=list(callbacks),
+        random_state=0,
+        **settings,
+    ).fit(X, y)
+
+
+def test_members_keep_checkpoints_apart(tmp_path):
+    scoring = EpochScoring("accuracy", name="va", lower_is_better=False)
+    best = Checkpoint(monitor="va_best", dirname=str(tmp_path), load_best=True)
+    clf = checkpointed(tmp_path, scoring, best, n_estimators=3)
+    outputs = clf.member_predict_proba(X)
+    assert all(
+        not np.allclose(outputs[i], outputs[j]) for i, j in ((0, 1), (1, 2), (0, 2))
+    )
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {f"member_{i}_params.pt" for i in range(3)} <= names
+
+
+@pytest.mark.parametrize("engine", ["skorch", "auto"])
+@pytest.mark.parametrize(
+    "make",
+    [Checkpoint, TrainEndCheckpoint, lambda **k: Checkpoint(monitor=None, **k)],
+)
+def test_the_common_checkpoints_of_skorch_work(make, engine, tmp_path):
+    clf = checkpointed(tmp_path, make(dirname=str(tmp_path)), engine=engine)
+    names = {path.name for path in tmp_path.iterdir() if "params" in path.name}
+    assert len(names) == 3
+    assert all(name.startswith("member_") for name in names)
+    rows = clf.history_[0]
+    losses = [row["valid_loss"] for row in rows]
+    best = [row["valid_loss_best"] for row in rows]
+    assert best == [loss == min(losses[: i + 1]) for i, loss in enumerate(losses)]
+
+
+class Recorder(Callback):
+    def on_train_begin(self, net, **kwargs):
+        self.seen_ = []
+
+    def on_epoch_end(self, net, **kwargs):
+        self.seen_.append(len(net.history))
+
+
+@pytest.mark.parametrize("engine", ["skorch", "auto"])
+def test_what_a_callback_recorded_is_kept(engine):
+    clf = SharpBalance(
+        max_epochs=5, callbacks=[("recorder", Recorder())], engine=engine
+    ).fit(X, y)
+    for net in clf.estimators_:
+        assert dict(net.callbacks_)["recorder"].seen_ == [1, 2, 3, 4, 5]
+
+
+class Clip(Callback):
+    def on_epoch_end(self, net, **kwargs):
+        for weight in net.module_.parameters():
+            weight.data.clamp_(-0.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    "ensemble",
+    [
+        SharpBalance(engine="skorch"),
+        SharpBalance(engine="stacked"),
+        DiversifiedEnsembleClassifier(),
+    ],
+)
+def test_weights_that_a_callback_changes_stay_changed(ensemble):
+    clf = ensemble.set_params(max_epochs=4, random_state=0, callbacks=[Clip()])
+    weights = clf.fit(X, y).estimators_[0].module_.parameters()
+    assert max(weight.abs().max() for weight in weights) <= 0.01

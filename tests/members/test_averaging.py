@@ -1,0 +1,25 @@
+"""Which epochs an average of weights covers."""
+
+from fractions import Fraction
+
+import pytest
+
+from sklearn_sharpbalance.members.averaging import WeightAveraging, epochs_of
+
+
+@pytest.mark.parametrize("n_epochs", [1, 3, 7, 50, 100, 200, 350])
+def test_shares_of_epochs_are_exact(n_epochs):
+    for percent in range(101):
+        exact = Fraction(percent, 100) * n_epochs
+        assert (
+            epochs_of(percent / 100, n_epochs) == exact.numerator // exact.denominator
+        )
+
+
+@pytest.mark.parametrize("n_epochs", [3, 50, 100])
+def test_average_covers_the_epochs_that_end_after_its_start(n_epochs):
+    for percent in range(100):
+        averaging = WeightAveraging(start=percent / 100)
+        covered = [e for e in range(n_epochs) if averaging.covers(e, n_epochs)]
+        start = Fraction(percent, 100) * n_epochs
+        assert covered == [e for e in range(n_epochs) if e + 1 > start]

@@ -1,0 +1,183 @@
+"""Sparse members: which tensors are pruned, and what stays as it is."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.members import (
+    Phase,
+    TrainingData,
+    as_skorch_net,
+    initial_state,
+    member_net,
+    part_sizes,
+    restore,
+    train_member,
+)
+from sklearn_sharpbalance.members.averaging import WeightAveraging
+from sklearn_sharpbalance.members.pruning import (
+    gradient_masks,
+    prune_by_magnitude,
+    pruned_member,
+    sparsity,
+)
+from sklearn_sharpbalance.members.schedules import constant
+from sklearn_sharpbalance.optim import SAM
+
+
+class Parts(nn.Module):
+    """A matrix of every kind: trained, frozen, never used, and no weight at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.linspace(-1, 1, 40).reshape(5, 8))
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.unused = nn.Linear(8, 4)
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        """Logits (N, 3)."""
+        return self.last(torch.relu(self.frozen(self.first(x) + x @ self.codes)))
+
+
+class Tied(nn.Module):
+    """Two layers with one matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.again, self.last = (
+            nn.Linear(5, 5),
+            nn.Linear(5, 5),
+            nn.Linear(5, 3),
+        )
+        self.again.weight = self.first.weight
+
+    def forward(self, x):
+        """Logits (N, 3)."""
+        return self.last(self.again(torch.relu(self.first(x))))
+
+
+class OnlyBiases(nn.Module):
+    """Nothing that could be pruned is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+        self.layer.weight.requires_grad_(False)
+
+    def forward(self, x):
+        """Logits (N, 3)."""
+        return self.layer(x)
+
+
+def make_net(module):
+    net = as_skorch_net(module, (5,), 3, {})
+    settings = {"lr": 0.1, "batch_size": 16}
+    return member_net(net, 3, sam=SAM, device="cpu", settings=settings)
+
+
+def train(net, state, start, stop, *, pruned, averaging=None):
+    rng = np.random.default_rng(0)
+    data = TrainingData(rng.normal(size=(32, 5)).astype("f4"), np.arange(32) % 3)
+    mask = np.arange(32) % 2 == 0
+    phase = Phase(
+        "balanced",
+        start,
+        stop,
+        4,
+        part_sizes(mask[None], 16),
+        (0.1,),
+        constant,
+        pruned=pruned,
+        averaging=averaging,
+    )
+    return train_member(net, state, data, phase, mask)
+
+
+def n_zeros(state, *names):
+    return sum((state[f"module.{name}.weight"] == 0).sum().item() for name in names)
+
+
+def test_buffers_and_frozen_weights_are_not_pruned():
+    net = make_net(Parts)
+    before = initial_state(net, 0, seed=3)
+    after = pruned_member(before, 0.25, net)
+    for name in ("module.codes", "module.frozen.weight", "module.last.bias"):
+        assert after.module[name].equal(before.module[name])
+    assert n_zeros(after.module, "unused", "first", "last") == (32 + 40 + 24) // 4
+    assert sparsity(restore(net, after)) == 0.25
+
+
+def test_weights_without_a_gradient_are_trained_around():
+    net = make_net(Parts)
+    state = pruned_member(initial_state(net, 0, seed=3), 0.5, net)
+    trained = train(net, state, 0, 2, pruned=True)
+    for name, value in trained.module.items():
+        moved = not value.equal(state.module[name])
+        assert moved == name.startswith(("module.first", "module.last")), name
+    for name in ("unused", "first", "last"):
+        zeros = [s.module[f"module.{name}.weight"] == 0 for s in (state, trained)]
+        assert zeros[0].equal(zeros[1])
+
+
+def test_a_weight_of_two_layers_is_pruned_in_both_and_counted_once():
+    net = make_net(Tied)
+    state = pruned_member(initial_state(net, 0, seed=3), 0.5, net)
+    assert n_zeros(state.module, "first", "last") == (25 + 15) // 2
+    assert state.module["module.again.weight"].equal(
+        state.module["module.first.weight"]
+    )
+    assert sparsity(restore(net, state)) == 0.5
+
+
+def test_a_member_without_weights_to_prune_stays_as_it_is():
+    net = make_net(OnlyBiases)
+    before = initial_state(net, 0, seed=3)
+    after = pruned_member(before, 0.5, net)
+    assert all(value.equal(before.module[name]) for name, value in after.module.items())
+    assert sparsity(restore(net, after)) == 0.0
+
+
+def test_average_begins_anew_with_the_pruned_weights():
+    net, every = make_net(Tied), WeightAveraging(start=0.0)
+    dense = train(
+        net, initial_state(net, 0, seed=3), 0, 2, pruned=False, averaging=every
+    )
+    assert dense.extra["average"]["count"] == 2
+    pruned = pruned_member(dense, 0.5, net)
+    assert "average" in dense.extra  # the state before is not changed
+    one = train(net, pruned, 2, 3, pruned=True)
+    both = train(net, one, 3, 4, pruned=True)
+    got = train(net, pruned, 2, 4, pruned=True, averaging=every).extra["average"]
+    assert got["count"] == 2
+    for name, value in got["weights"].items():
+        want = (one.module[name].double() + both.module[name].double()) / 2
+        torch.testing.assert_close(value.double(), want, atol=1e-6, rtol=1e-5)
+    assert sparsity(restore(net, pruned)) == 0.5
+    assert n_zeros(got["weights"], "first", "last") == (25 + 15) // 2
+
+
+def test_masks_are_those_of_trainable_weights_with_zeros():
+    weight = nn.Parameter(torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
+    frozen = nn.Parameter(torch.zeros(2, 2), requires_grad=False)
+    weights = {
+        "module.a": weight,
+        "module.dense": nn.Parameter(torch.ones(2, 2)),
+        "module.frozen": frozen,
+        "module.bias": nn.Parameter(torch.zeros(3)),
+    }
+    masks = gradient_masks(weights.items())
+    assert list(masks) == ["module.a"]
+    assert masks["module.a"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_named_weights_alone_are_pruned(share):
+    rng = np.random.default_rng(0)
+    state = {f"module.{k}": torch.tensor(rng.normal(size=(4, 4))) for k in "ab"}
+    pruned = prune_by_magnitude(state, share, ["module.b"])
+    assert pruned["module.a"].equal(state["module.a"])
+    largest = state["module.b"].abs().flatten().sort().values[int(16 * share) :]
+    kept = pruned["module.b"][pruned["module.b"] != 0].abs().sort().values
+    assert kept.equal(largest)
