@@ -4,6 +4,7 @@ Also the one way in which a name, an object or a function becomes a scorer, a
 selector or anything else that is pluggable: :class:`Registry`.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -29,9 +30,36 @@ __all__ = [
     "Real",
     "Registry",
     "StrOptions",
+    "check_call",
     "check_sample_weight",
     "validate_params",
 ]
+
+
+def check_call(function: Callable, source: str, asked: str, *args, **kwargs) -> None:
+    """Raise if a function does not take the arguments that it will get.
+
+    Parameters
+    ----------
+    function : callable
+    source : str
+        Whose function it is, for the message.
+    asked : str
+        The call as the documentation has it.
+    *args, **kwargs
+        Stand for the arguments.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"{source} is called as {asked}, but takes {signature}: {error}. Let it "
+            "take these arguments."
+        ) from error
 
 
 def check_sample_weight(sample_weight, X):

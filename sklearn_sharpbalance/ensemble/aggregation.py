@@ -7,7 +7,7 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sklearn_sharpbalance._validation import Registry
+from sklearn_sharpbalance._validation import Registry, check_call
 from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.ensemble.soups import (
     greedy_soup,
@@ -267,8 +267,6 @@ class BestMemberAggregation(MeanLogitAggregation):
 
     def stage(self, nets):
         """The best of fewer members."""
-        if not hasattr(self, "accuracies_"):  # fitted by an older version
-            return super().stage(nets)
         return [nets[int(np.argmax(self.accuracies_[: len(nets)]))]]
 
 
@@ -330,6 +328,11 @@ class FunctionAggregation(Aggregation):
 
     def __init__(self, func):
         self.func = func
+
+    def check(self, data):
+        """Raise if the function does not take what it will get."""
+        super().check(data)
+        check_call(self.func, "An aggregation function", "func(member_logits)", None)
 
     def combine(self, member_logits):
         """Call the function."""

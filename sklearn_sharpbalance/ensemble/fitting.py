@@ -178,6 +178,13 @@ def resolve_device(device):
             f"device={device!r} asks for CUDA, but torch sees no CUDA device here. Use "
             "device='auto' or 'cpu'."
         )
+    try:
+        torch.zeros(1, device=device).item()
+    except Exception as error:  # of several kinds, by the device
+        raise InvalidInputError(
+            f"device={device!r} cannot compute here: {error} Use device='auto' or "
+            "'cpu'."
+        ) from error
     return str(device)
 
 

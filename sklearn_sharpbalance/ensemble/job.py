@@ -35,6 +35,7 @@ class FitJob:
     checkpoints: FitCheckpoints | None = None
 
     def __post_init__(self):
+        self.trainer.scorer.check()
         self.trainer.selector.check()
         check_factors(self.trainer.settings, len(self.trainer.data))
 

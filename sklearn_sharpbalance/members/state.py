@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
+from torch.nn.parameter import is_lazy
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members.own_settings import own_net
@@ -112,6 +113,18 @@ def _initialize(net):
             f"A member cannot be made of {name}: {error}. Check its arguments, which "
             "go by estimator__module__..., and that it has weights to train."
         ) from error
+    weights = list(net.module_.parameters())
+    if any(map(is_lazy, weights)):
+        raise InvalidInputError(
+            "A member cannot be made of lazy layers, which find their size in their "
+            "first batch: weights are drawn, kept and compared before that. Give the "
+            "module's layers their sizes; n_features or in_channels tell them."
+        )
+    if not any(weight.requires_grad for weight in weights):
+        raise InvalidInputError(
+            f"The module of a member has no weights to train: {len(weights)} weights, "
+            "all with requires_grad=False. Leave some of them trainable."
+        )
 
 
 def restore(net, state):

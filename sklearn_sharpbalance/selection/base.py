@@ -1,6 +1,5 @@
 """Which samples each member sharpens: the door, and functions as selectors."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
+from sklearn_sharpbalance._validation import check_call
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["FunctionSelector", "SubsetSelector", "check_masks"]
@@ -47,32 +47,6 @@ class SubsetSelector(BaseEstimator, ABC):
         source = f"{type(self).__name__}.select"
         asked = "select(sharpness, random_state=...)"
         check_call(self.select, source, asked, None, random_state=None)
-
-
-def check_call(function: Callable, source: str, asked: str, *args, **kwargs) -> None:
-    """Raise if a function does not take the arguments that it will get.
-
-    Parameters
-    ----------
-    function : callable
-    source : str
-        Whose function it is, for the message.
-    asked : str
-        The call as the documentation has it.
-    *args, **kwargs
-        Stand for the arguments.
-    """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in functions have none
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise InvalidInputError(
-            f"{source} is called as {asked}, but takes {signature}: {error}. Let it "
-            "take these arguments."
-        ) from error
 
 
 def check_masks(masks, shape: tuple[int, int], source: str) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
+from sklearn_sharpbalance._validation import check_call
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 
 __all__ = ["FunctionScorer", "SharpnessScorer"]
@@ -56,6 +57,14 @@ class SharpnessScorer(BaseEstimator, ABC):
             Finite.
         """
 
+    def check(self):
+        """Raise if the scorer cannot be asked; what a fit asks before its warm-up."""
+        source, asked = (
+            f"{type(self).__name__}.score_samples",
+            "score_samples(net, X, y)",
+        )
+        check_call(self.score_samples, source, asked, None, None, None)
+
     def __call__(self, net, X, y):
         """Score each sample, and check that the scores are finite and complete."""
         scores = as_array(self.score_samples(net, X, y))
@@ -95,6 +104,11 @@ class FunctionScorer(SharpnessScorer):
     def __init__(self, func: Callable[[Any, Any, Any], Any], degree: float = 1):
         self.func = func
         self.degree = degree
+
+    def check(self):
+        """Raise if the function does not take what it will get."""
+        asked = "func(net, X, y)"
+        check_call(self.func, "A sharpness function", asked, None, None, None)
 
     def score_samples(self, net, X, y):
         """Call the function."""

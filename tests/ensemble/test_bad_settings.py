@@ -166,6 +166,19 @@ def test_a_selection_function_is_checked_before_the_warm_up(wrap):
     refused(BOTH[0], params, message)
 
 
+def test_a_sharpness_function_is_checked_before_the_warm_up():
+    params = {"sharpness": lambda net, X: X[:, 0]}
+    message = r"called as func\(net, X, y\), but takes \(net, X\)"
+    refused(BOTH[0], params, message)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_an_aggregation_function_is_checked_before_any_work(kind):
+    params = {"aggregation": lambda logits, weights: logits[0]}
+    message = r"called as func\(member_logits\), but takes \(logits, weights\)"
+    refused(kind, params, message)
+
+
 # Learning rates -----------------------------------------------------------------------
 
 SCHEDULES = {

@@ -104,6 +104,29 @@ def test_parameter_groups_go_by_the_names_of_the_users_module(pattern):
     assert not torch.allclose(*last, atol=1e-3)
 
 
+def frozen():
+    return Module().requires_grad_(False)
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [(frozen, "no weights to train: 4 weights"), (lazy, "lazy layers")],
+)
+def test_modules_that_cannot_be_members(module, message):
+    with pytest.raises(InvalidInputError, match=message):
+        SharpBalance(module).fit(X, y)
+
+
+@pytest.mark.parametrize("device", ["meta", "xla"])
+def test_devices_that_do_not_compute(device):
+    with pytest.raises(InvalidInputError, match=f"device='{device}' cannot compute"):
+        SharpBalance(device=device).fit(X, y)
+
+
 # --- callbacks
 
 
