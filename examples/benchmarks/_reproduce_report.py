@@ -21,6 +21,8 @@ COLUMNS = {
     "corrupted ECE": ("corrupted_ece", 1, 3),
     "rank correlation": ("rank_correlation", 1, 2),
 }
+OF_SIZES = ("NLL", "DER", "EIR", "corrupted NLL", "corrupted ECE", "rank correlation")
+AT_EQUAL_COST = "at equal cost"  # points over a deep ensemble of as many passes
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
 
@@ -113,6 +115,8 @@ def has_costs(records):
 
 def markdown(records):
     """One table a group: members -> ensemble, with the spread over seeds."""
+    if are_sizes(records):
+        return sizes_markdown(records)
     columns = {  # older records lack some
         heading: column
         for heading, column in COLUMNS.items()
@@ -124,7 +128,7 @@ def markdown(records):
         others = [other for other in (BASELINE, "sharpbalance") if other in methods]
         head = ["method", "passes", "accuracy", "corrupted"]
         head += [f"over {other}" for other in others]
-        head += [f"over {BASELINE} of its cost"] * has_costs(records)
+        head += [AT_EQUAL_COST] * has_costs(records)
         head += columns
         lines = [
             f"**{group}**, {count(methods)}",
@@ -143,6 +147,28 @@ def markdown(records):
             lines.append(row(cells))
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def sizes_markdown(records):
+    """One table for ensembles of all sizes."""
+    head = ["members", "method", "passes", "accuracy", "corrupted", f"over {BASELINE}"]
+    head += [AT_EQUAL_COST, *OF_SIZES]
+    lines = [row(head), "|---" * len(head) + "|"]
+    for group in groups(records):
+        methods = by_method(records, group)
+        for method, runs in methods.items():
+            cells = [group.split()[0], method, f"{mean(runs, 'passes'):.0f}"]
+            cells += [gain(runs, "accuracy"), gain(runs, "corrupted_accuracy")]
+            cells.append(against(methods, method, BASELINE))
+            cells.append("" if method == BASELINE else over_its_cost(records, runs))
+            for name, factor, digits in (COLUMNS[heading] for heading in OF_SIZES):
+                cells.append(f"{factor * mean(runs, name):.{digits}f}")
+            lines.append(row(cells))
+    return "\n".join([f"{count(methods)}", "", *lines]) + "\n"
+
+
+def are_sizes(records):
+    return all(record["group"].endswith(" members") for record in records)
 
 
 def count(methods):
@@ -184,7 +210,7 @@ def points(difference, half):
 
 def draw(records):
     """Sizes, or differences to the deep ensemble, or the trade-off."""
-    if all(record["group"].endswith(" members") for record in records):
+    if are_sizes(records):
         return draw_sizes(records)
     tables = {group: by_method(records, group) for group in groups(records)}
     compared = {g: t for g, t in tables.items() if BASELINE in t and len(t) > 1}
