@@ -134,6 +134,7 @@ def test_results_say_what_was_recorded(pieces):
         table = report.markdown(result["records"])
         assert table in page
         assert report.with_table(page, name, table) == page
+        assert f"{result['minutes']:.1f} minutes" in page
 
 
 def test_the_headline_stands_beside_the_paper():

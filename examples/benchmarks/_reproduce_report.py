@@ -126,45 +126,47 @@ def markdown(records):
     for group in groups(records):
         methods = by_method(records, group)
         others = [other for other in (BASELINE, "sharpbalance") if other in methods]
-        head = ["method", "passes", "accuracy", "corrupted"]
-        head += [f"over {other}" for other in others]
-        head += [AT_EQUAL_COST] * has_costs(records)
-        head += columns
-        lines = [
-            f"**{group}**, {count(methods)}",
-            "",
-            row(head),
-            "|---" * len(head) + "|",
-        ]
-        for method, runs in methods.items():
-            cells = [method, f"{mean(runs, 'passes'):.0f}"]
-            cells += [gain(runs, "accuracy"), gain(runs, "corrupted_accuracy")]
-            cells += [against(methods, method, other) for other in others]
-            if has_costs(records):
-                cells.append("" if method == BASELINE else over_its_cost(records, runs))
-            for name, factor, digits in columns.values():
-                cells.append(f"{factor * mean(runs, name):.{digits}f}")
-            lines.append(row(cells))
+        lines = [f"**{group}**, {count(methods)}", ""]
+        lines += heading(["method"], records, others, columns)
+        for method in methods:
+            cells = cells_of(records, methods, method, others, columns)
+            lines.append(row([method, *cells]))
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
 def sizes_markdown(records):
     """One table for ensembles of all sizes."""
-    head = ["members", "method", "passes", "accuracy", "corrupted", f"over {BASELINE}"]
-    head += [AT_EQUAL_COST, *OF_SIZES]
-    lines = [row(head), "|---" * len(head) + "|"]
+    columns = {name: COLUMNS[name] for name in OF_SIZES}
+    lines = heading(["members", "method"], records, [BASELINE], columns)
     for group in groups(records):
         methods = by_method(records, group)
-        for method, runs in methods.items():
-            cells = [group.split()[0], method, f"{mean(runs, 'passes'):.0f}"]
-            cells += [gain(runs, "accuracy"), gain(runs, "corrupted_accuracy")]
-            cells.append(against(methods, method, BASELINE))
-            cells.append("" if method == BASELINE else over_its_cost(records, runs))
-            for name, factor, digits in (COLUMNS[heading] for heading in OF_SIZES):
-                cells.append(f"{factor * mean(runs, name):.{digits}f}")
-            lines.append(row(cells))
-    return "\n".join([f"{count(methods)}", "", *lines]) + "\n"
+        for method in methods:
+            cells = cells_of(records, methods, method, [BASELINE], columns)
+            lines.append(row([group.split()[0], method, *cells]))
+    return "\n".join([count(methods), "", *lines]) + "\n"
+
+
+def heading(names, records, others, columns):
+    """The first lines of a table: names of the rows, then what the cells are."""
+    head = [*names, "passes", "accuracy", "corrupted"]
+    head += [f"over {other}" for other in others]
+    head += [AT_EQUAL_COST] * has_costs(records)
+    head += columns
+    return [row(head), "|---" * len(head) + "|"]
+
+
+def cells_of(records, methods, method, others, columns):
+    """What a row says about a method, after its name."""
+    runs = methods[method]
+    cells = [f"{mean(runs, 'passes'):.0f}"]
+    cells += [gain(runs, "accuracy"), gain(runs, "corrupted_accuracy")]
+    cells += [against(methods, method, other) for other in others]
+    if has_costs(records):
+        cells.append("" if method == BASELINE else over_its_cost(records, runs))
+    for name, factor, digits in columns.values():
+        cells.append(f"{factor * mean(runs, name):.{digits}f}")
+    return cells
 
 
 def are_sizes(records):

@@ -247,8 +247,8 @@ class _Accumulator:
 
         if layer.rule.input_gradient is None:
             return _Tap.apply(output, self.anchor, receive)
-        scale = partial(layer.rule.input_gradient, layer.module)
-        return _Bypass.apply(source, output.detach(), self.anchor, receive, scale)
+        inwards = partial(layer.rule.input_gradient, layer.module)
+        return _Bypass.apply(source, output.detach(), self.anchor, receive, inwards)
 
     def add(self, layer, factors):
         norms = layer.rule.squared_norm(layer.module, layer.names, *factors)  # (B,)
@@ -284,11 +284,11 @@ class _Tap(torch.autograd.Function):
 
 
 class _Bypass(torch.autograd.Function):
-    """A tap that also stands for its layer: ``scale`` gives the input's gradient."""
+    """A tap that also stands for its layer: ``inwards`` gives the input's gradient."""
 
     @staticmethod
-    def forward(ctx, source, output, anchor, receive, scale):
-        ctx.receive, ctx.scale, ctx.dtype = receive, scale, source.dtype
+    def forward(ctx, source, output, anchor, receive, inwards):
+        ctx.receive, ctx.inwards, ctx.dtype = receive, inwards, source.dtype
         ctx.mark_dirty(output)
         return output
 
@@ -296,5 +296,5 @@ class _Bypass(torch.autograd.Function):
     def backward(ctx, gradient):
         ctx.receive(gradient)
         wanted = ctx.needs_input_grad[0]
-        inwards = ctx.scale(gradient).to(ctx.dtype) if wanted else None
-        return inwards, None, None, None, None
+        of_input = ctx.inwards(gradient).to(ctx.dtype) if wanted else None
+        return of_input, None, None, None, None

@@ -7,6 +7,7 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
+from sklearn_sharpbalance.members.net import with_callbacks
 from sklearn_sharpbalance.members.session import listeners
 
 __all__ = ["callback_refusal", "check_overrides", "meta_module", "shared_refusal"]
@@ -112,8 +113,7 @@ def shared_refusal(net):
 
 def callback_refusal(net):
     """Why the net's callbacks need skorch's loop; None if they do not."""
-    net = type(net)(**net.get_params(deep=False))
-    net.initialize_callbacks()
+    net = with_callbacks(net)
     for _, callback in net.callbacks_:
         if isinstance(callback, LRScheduler):
             return "an LRScheduler sets the learning rate by itself"

@@ -16,6 +16,7 @@ from sklearn_sharpbalance.ensemble.inputs import (
     check_X,
     check_y,
     input_statistics,
+    mean_one,
 )
 from sklearn_sharpbalance.ensemble.net_settings import (
     check_callbacks,
@@ -138,11 +139,11 @@ def hold_out(data, fraction, seed):
             f"in {data.y.max() + 1} classes: {error}"
         ) from error
     left, valid = _rows(data, np.sort(kept)), _rows(data, np.sort(held))
-    return replace(left, weight=_mean_one(left.weight), valid=valid)
+    return replace(left, weight=_weight_of_part(left.weight), valid=valid)
 
 
-def _mean_one(weight):
-    """Weights of the part that is left; another mean would scale the learning rate."""
+def _weight_of_part(weight):
+    """Weights of the part that is left, which need not have their mean any more."""
     if weight is None:
         return None
     if not weight.any():
@@ -151,7 +152,7 @@ def _mean_one(weight):
             "all have weight zero. Lower validation_fraction, or give more samples a "
             "weight."
         )
-    return (weight / weight.mean(dtype=np.float64)).astype(weight.dtype)
+    return mean_one(weight)
 
 
 def _rows(data, rows):

@@ -26,7 +26,14 @@ from sklearn_sharpbalance.ensemble.moments import (
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import n_rows
 
-__all__ = ["InputFormat", "check_X", "check_weights", "check_y", "input_statistics"]
+__all__ = [
+    "InputFormat",
+    "check_X",
+    "check_weights",
+    "check_y",
+    "input_statistics",
+    "mean_one",
+]
 
 PICTURE_CHANNELS = (1, 3, 4)
 STATISTICS_ITEMS = 4096  # of a Dataset, evenly spaced: a full pass may take minutes
@@ -272,7 +279,12 @@ def check_weights(X, y, sample_weight, class_weight):
             f"The sum of the weights of all samples is too large for a float: the "
             f"largest is {weight.max():.3g}. Scale them down; only ratios matter."
         )
-    return (weight / weight.mean()).astype(np.float32)
+    return mean_one(weight)
+
+
+def mean_one(weight):
+    """Weights as float32 with mean one; another mean would scale the learning rate."""
+    return (weight / weight.mean(dtype=np.float64)).astype(np.float32)
 
 
 def _check_class_weight(class_weight):

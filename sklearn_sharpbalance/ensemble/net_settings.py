@@ -8,6 +8,7 @@ from skorch.dataset import Dataset, ValidSplit
 from torch.utils.data import DataLoader
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.net import with_callbacks
 from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
 
 __all__ = ["check_callbacks", "check_net_settings"]
@@ -107,9 +108,7 @@ def check_callbacks(net, has_valid) -> None:
     has_valid : bool
         Whether samples will be held out.
     """
-    net = type(net)(**net.get_params(deep=False))
-    net.initialize_callbacks()
-    for name, callback in net.callbacks_:
+    for name, callback in with_callbacks(net).callbacks_:
         kind = type(callback).__name__
         if isinstance(callback, ParamMapper):
             raise InvalidInputError(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from skorch.callbacks import LRScheduler
+from skorch.callbacks import Callback
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance.ensemble.predicting import net_logits
@@ -101,16 +101,9 @@ def final_net(net, member, data):
     if average is not None:
         member = replace(member, module=average["weights"])
     final = restore(net, member)
-    known = member.extra.get("callbacks", {})  # what they have seen and kept
-    final.callbacks_ = [
-        (
-            name,
-            callback
-            if isinstance(callback, LRScheduler)
-            else known.get(name, callback),
-        )
-        for name, callback in final.callbacks_
-    ]
+    kept = member.extra.get("callbacks", {})  # schedulers leave a state only
+    known = {name: c for name, c in kept.items() if isinstance(c, Callback)}
+    final.callbacks_ = [(name, known.get(name, c)) for name, c in final.callbacks_]
     if average is not None:
         recompute_batch_statistics(final, data)
     return final

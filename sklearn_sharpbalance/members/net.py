@@ -15,7 +15,7 @@ from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.networks import default_network
 from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
 
-__all__ = ["NET_DEFAULTS", "as_skorch_net", "member_net"]
+__all__ = ["NET_DEFAULTS", "as_skorch_net", "member_net", "with_callbacks"]
 
 # Recorded by the training loop itself, for every engine alike.
 _OWN_RECORDS = ("epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log")
@@ -156,6 +156,13 @@ def member_net(
     net.callbacks = [*_as_list(net.callbacks), *more] or None
     for name in _OWN_RECORDS:
         setattr(net, f"callbacks__{name}", None)
+    return net
+
+
+def with_callbacks(net):
+    """A copy of a net that has callbacks, and nothing else, to look at."""
+    net = type(net)(**net.get_params(deep=False))
+    net.initialize_callbacks()
     return net
 
 
