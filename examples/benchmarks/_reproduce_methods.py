@@ -162,13 +162,15 @@ def ablation(options, seed):
     methods = Methods(picture_recipe, options, seed)
     yield from methods.rules()
     yield SAME_EPOCHS, BASELINE, methods.deep()
-    first, *others = methods.for_the_cost_of_sam()
-    yield first
+    longer, sam, twice, sam_twice = methods.for_the_cost_of_sam()
+    yield longer
+    yield sam
     yield from methods.warmups(BEST)
-    yield from methods.late((BEST[0], "all"))
-    yield from others
     yield from methods.starts(BEST[0])
+    yield from methods.late((BEST[0], "all"))
+    yield twice
     yield from methods.variants(BEST[0])
+    yield sam_twice
 
 
 def tradeoff(options, seed):
