@@ -44,6 +44,7 @@ OPTIONS = argparse.Namespace(width=8, members=3, epochs=40, rho=0.1, flat_ratio=
     [
         *("headline", "ablation", "tradeoff", "widths", "sparsity"),
         *("digits", "confirm", "sizes"),
+        *("digits_tradeoff", "digits_widths", "digits_sparsity"),
     ],
 )
 def test_every_method_has_a_name_of_its_own(run, pieces):
@@ -206,21 +207,51 @@ def test_a_method_that_fails_does_not_stop_the_others(tmp_path):
     assert {record["method"] for record in result["records"]} == {"deep ensemble"}
 
 
-@pytest.mark.slow
-def test_pictures_go_on_where_time_ran_out(tmp_path):
+@pytest.fixture
+def pictures(tmp_path):
+    """A file of random pictures, and options that make short work of them."""
     rng = np.random.default_rng(0)
-    pictures = rng.integers(0, 256, (400, 32, 32, 3), dtype=np.uint8)
-    labels = np.tile(np.arange(10), 40)
+    drawn = rng.integers(0, 256, (120, 32, 32, 3), dtype=np.uint8)
+    labels = np.tile(np.arange(10), 12)
     data = tmp_path / "pictures.npz"
     np.savez(
         data,
-        x_train=pictures[:300],
-        y_train=labels[:300],
-        x_test=pictures[300:],
-        y_test=labels[300:],
+        x_train=drawn[:100],
+        y_train=labels[:100],
+        x_test=drawn[100:],
+        y_test=labels[100:],
     )
-    small = ["headline", "--data", data, "--width", 4, "--epochs", 4, "--corrupted", 10]
-    small += ["--sharpness-batches", 1, "--out", tmp_path, "--work", tmp_path / "work"]
+    small = ["--data", data, "--width", 4, "--sharpness-batches", 1]
+    return [*small, "--out", tmp_path, "--work", tmp_path / "work"]
+
+
+def test_pictures_are_trained_and_measured(pictures, tmp_path):
+    few = ["--epochs", 1, "--images", 40, "--corrupted", 5, "--only", "sharpbalance"]
+    done = command("headline", *pictures, *few)
+    assert done.returncode == 0, done.stderr
+    (record,) = json.loads((tmp_path / "reproduce_headline.json").read_text())[
+        "records"
+    ]
+    for name in ("corrupted_accuracy", "corrupted_nll", "sharpness"):
+        assert 0 <= record[name] < np.inf
+    assert -1 <= record["rank_correlation"] <= 1
+
+
+def test_nothing_more_is_trained_where_measuring_fails(tmp_path, pieces, monkeypatch):
+    import reproduce
+
+    arguments = ["digits", "--seeds", 1, "--epochs", 1, "--work", tmp_path]
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *map(str, arguments)])
+    fitted = []
+    monkeypatch.setattr(reproduce, "fit", lambda *call: fitted.append(call[-1]))
+    monkeypatch.setattr(reproduce, "measure", lambda *_: 1 / 0)
+    assert reproduce.run_seed(reproduce.parse(), 13) == ["sharpbalance"]
+    assert fitted == ["same epochs_sharpbalance_13"]
+
+
+@pytest.mark.slow
+def test_pictures_go_on_where_time_ran_out(pictures, tmp_path):
+    small = ["headline", *pictures, "--epochs", 4, "--corrupted", 5]
     stopped = command(*small, "--minutes", 0.25)
     assert stopped.returncode == 3, stopped.stderr
     finished = command(*small)

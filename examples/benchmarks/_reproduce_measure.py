@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from _reproduce_methods import ON_DIGITS
 from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -13,11 +14,9 @@ from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.corruption import iter_corruptions
 from sklearn_sharpbalance.datasets import load_images
 from sklearn_sharpbalance.evaluation import evaluate, gradient_passes
-from sklearn_sharpbalance.sharpness import FisherTraceScorer, InputCurvatureScorer
 
-__all__ = ["ON_DIGITS", "Task", "measure", "prepare"]
+__all__ = ["Task", "measure", "prepare"]
 
-ON_DIGITS = ("digits", "confirm", "sizes")
 DIGITS_TRAIN_SHARE = 0.2  # so that there is something left to get wrong
 
 
@@ -137,30 +136,15 @@ def measure(clf, task, n_batches):
     }
     if hasattr(clf, "sam_masks_"):
         record["sam_share"] = float(clf.sam_masks_.mean())
-    return (
-        record | uncertainty(clf, task) | {"rank_correlation": correlation(clf, task)}
-    )
-
-
-def uncertainty(clf, task):
-    """Figure 15 of the paper: likelihood and calibration on corrupted samples."""
-    sets = [(y, clf.predict_proba(X)) for X, y in task.corrupted.values()]
-    measures = {
-        "corrupted_nll": metrics.negative_log_likelihood,
-        "corrupted_ece": metrics.expected_calibration_error,
-    }
-    return {
-        name: float(np.mean([measure(*pair, labels=clf.classes_) for pair in sets]))
-        for name, measure in measures.items()
-    }
+    return record | {"rank_correlation": correlation(clf, task)}
 
 
 def correlation(clf, task, n_samples=1000):
     """Figure 14: Spearman's of Fisher trace and input curvature, mean of members."""
-    X, codes = task.X[:n_samples], np.searchsorted(clf.classes_, task.y[:n_samples])
-    scorers = FisherTraceScorer(), InputCurvatureScorer()
-    found = [
-        spearmanr(*(scorer.score_samples(net, X, codes) for scorer in scorers))
-        for net in clf.estimators_
-    ]
-    return float(np.mean([result.statistic for result in found]))
+    each = {"batch_size": 1, "per_member": True, "return_batches": True}
+    traces, curvatures = (
+        scores(clf, task.X[:n_samples], task.y[:n_samples], random_state=0, **each)
+        for scores in (metrics.mean_fisher_trace, metrics.mean_input_curvature)
+    )  # (M, N) each
+    found = [spearmanr(*pair).statistic for pair in zip(traces, curvatures)]
+    return float(np.mean(found))

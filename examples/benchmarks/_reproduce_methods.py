@@ -1,5 +1,6 @@
 """What each run of the reproduction trains: (group, method, estimator) by seed."""
 
+from argparse import Namespace
 from functools import partial
 
 from sklearn_sharpbalance import (
@@ -10,7 +11,7 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 
-__all__ = ["BASELINE", "RUNS"]
+__all__ = ["BASELINE", "ON_DIGITS", "RUNS"]
 
 BASELINE = "deep ensemble"
 TWICE = "deep ensemble, twice the members"
@@ -26,6 +27,7 @@ RULES = (  # in order of worth: a run that is cut short lacks the last ones
 BEST = ("reference_boost", "random")  # of the rules on pictures, where it matters
 LATE = {"warmup": "sgd", "warmup_epochs": 0.75}
 AVERAGED = {"weight_averaging": "exponential"}
+FEW_RHO = (0.02, 0.1, 0.4)
 SAME_EPOCHS, SAME_COST = "same epochs", "same cost"
 
 
@@ -175,29 +177,39 @@ def ablation(options, seed):
 
 def tradeoff(options, seed):
     """SAM ensembles and SharpBalance over rho."""
-    methods = Methods(picture_recipe, options, seed)
+    yield from over_rho(Methods(picture_recipe, options, seed))
+
+
+def widths(options, seed):
+    """SAM ensembles over width and rho."""
+    yield from over_widths(picture_recipe, (8, 16, 32, 64), options, seed)
+
+
+def sparsity(options, seed):
+    """SAM ensembles over the share of pruned weights and rho."""
+    yield from over_sparsity(Methods(picture_recipe, options, seed))
+
+
+def over_rho(methods):
     for rho in (0.01, 0.02, 0.05, 0.1, 0.2, 0.4):
         yield "SAM", f"SAM, rho {rho:g}", methods.flat("all", rho=rho)
         yield "sharpbalance", f"sharpbalance, rho {rho:g}", methods.flat(rho=rho)
 
 
-def widths(options, seed):
-    """SAM ensembles over width and rho."""
-    methods = Methods(picture_recipe, options, seed)
-    for width in (8, 16, 32, 64):
-        for rho in (0.02, 0.1, 0.4):
-            changes = {"estimator__module__width": width, "rho": rho}
+def over_widths(recipe, choices, options, seed):
+    for width in choices:
+        changed = Namespace(**vars(options) | {"width": width})
+        methods = Methods(recipe, changed, seed)
+        for rho in FEW_RHO:
             method = f"SAM, width {width}, rho {rho:g}"
-            yield f"width {width}", method, methods.flat("all", **changes)
+            yield f"width {width}", method, methods.flat("all", rho=rho)
 
 
-def sparsity(options, seed):
-    """SAM ensembles over the share of pruned weights and rho."""
-    methods = Methods(picture_recipe, options, seed)
+def over_sparsity(methods):
     for pruned in (None, 0.8, 0.95):
-        for rho in (0.02, 0.1, 0.4):
-            method = f"SAM, sparsity {pruned or 0:g}, rho {rho:g}"
+        for rho in FEW_RHO:
             group = f"sparsity {pruned or 0:g}"
+            method = f"SAM, {group}, rho {rho:g}"
             yield group, method, methods.flat("all", prune=pruned, rho=rho)
 
 
@@ -240,10 +252,28 @@ def sizes(options, seed):
             yield group, "sharpbalance", methods.flat()
 
 
-RUNS = {
-    run.__name__: run
-    for run in (
-        *(headline, ablation, tradeoff, widths, sparsity),  # on pictures
-        *(digits, confirm, sizes),
-    )
-}
+def digits_tradeoff(options, seed):
+    """Figures 1c and 3 on digits."""
+    yield from over_rho(Methods(digits_recipe, options, seed))
+
+
+def digits_widths(options, seed):
+    """Figure 5a on digits."""
+    yield from over_widths(digits_recipe, (16, 32, 64, 128), options, seed)
+
+
+def digits_sparsity(options, seed):
+    """Figure 5b on digits."""
+    yield from over_sparsity(Methods(digits_recipe, options, seed))
+
+
+def by_name(*runs):
+    return {run.__name__: run for run in runs}
+
+
+ON_PICTURES = by_name(headline, ablation, tradeoff, widths, sparsity)
+ON_DIGITS = by_name(
+    *(digits, confirm, sizes),
+    *(digits_tradeoff, digits_widths, digits_sparsity),
+)
+RUNS = ON_PICTURES | ON_DIGITS

@@ -297,7 +297,7 @@ def draw_sizes(records):
 
 
 def cloud(records):
-    """Sharpness against diversity, a point for each ensemble, coloured by EIR."""
+    """Sharpness against diversity, a point for each method, coloured by EIR."""
     from matplotlib.figure import Figure
 
     from sklearn_sharpbalance.plotting import TradeoffDisplay
@@ -305,12 +305,16 @@ def cloud(records):
     kinds = groups(records)
     figure = Figure(figsize=(5.2 * len(kinds), 4.2), layout="constrained")
     for ax, group in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds):
-        chosen = [record for record in records if record["group"] == group]
+        methods = by_method(records, group)
+        sharpness, diversity, gains = (
+            [mean(runs, name) for runs in methods.values()]
+            for name in ("sharpness", "der", "eir")
+        )
         TradeoffDisplay(
-            [record["sharpness"] for record in chosen],
-            [record["der"] for record in chosen],
-            color=[record["eir"] for record in chosen],
-            labels=[record["method"].rpartition(", ")[2] for record in chosen],
+            sharpness,
+            diversity,
+            color=gains,
+            labels=[method.rpartition(", ")[2] for method in methods],
             diversity_name="Diversity (DER)",
             color_name="Ensemble improvement (EIR)",
         ).plot(ax)

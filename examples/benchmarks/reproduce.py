@@ -3,9 +3,9 @@
     python examples/benchmarks/reproduce.py digits
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
 
-Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU), digits,
-confirm and sizes (on a CPU); their settings are in ``reproduce.toml``. ``--data`` takes an npz file, an
-ImageFolder, or torchvision's CIFAR-10 root. Every fit goes through the public
+Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU); digits,
+confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their
+settings are in ``reproduce.toml``. ``--data`` takes an npz file, an ImageFolder, or torchvision's CIFAR-10 root. Every fit goes through the public
 estimators, writes checkpoints and shares warm-ups through ``memory``. A command that
 is out of time stops cleanly, and the same command goes on from there. Each trained
 ensemble is one record of ``results/reproduce_RUN.json``; a table and figures stand
@@ -29,9 +29,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from _machine import RESULTS, machine
-from _reproduce_measure import ON_DIGITS, measure, prepare
-from _reproduce_methods import RUNS
+from _reproduce_measure import measure, prepare
+from _reproduce_methods import ON_DIGITS, RUNS
 from _reproduce_report import write_report
+
+from sklearn_sharpbalance.exceptions import DivergenceError
 
 SEEDS = (13, 113, 43, 17, 117, 59, 27, 127, 223, 7)  # the first nine are the paper's
 CONFIG = Path(__file__).with_suffix(".toml")
@@ -41,7 +43,9 @@ COMPLETE, FAILED, OUT_OF_TIME = 0, 1, 3
 def run_seed(options, seed):
     """Train and measure every method of a seed that has no record yet.
 
-    A method that fails is told and left out; the others go on. Returns those.
+    A method whose training fails is told and left out; the others go on. Where
+    measuring fails no more is trained. Returns the methods that failed; what was
+    trained is in its checkpoint, and is measured by the next call.
     """
     task = prepare(options)(seed)
     path = records_path(options, seed)
@@ -58,15 +62,22 @@ def run_seed(options, seed):
             records.append(same | record)
             save(path, records)
             continue
+        start = time.perf_counter()
         try:
-            start = time.perf_counter()
             fit(clf, task, options, f"{group}_{method}_{seed}")
             seconds = time.perf_counter() - start
-            record |= measure(clf, task, options.sharpness_batches)
         except Exception:
             traceback.print_exc()
             failed.append(method)
             continue
+        try:
+            record |= measure(clf, task, options.sharpness_batches)
+        except Exception as error:
+            traceback.print_exc()
+            failed.append(method)
+            if isinstance(error, DivergenceError):
+                continue
+            break  # it would fail again after the next training
         record["fit_seconds"] = seconds
         record["measure_seconds"] = time.perf_counter() - start - seconds
         records.append(record)

@@ -14,18 +14,22 @@ from sklearn_sharpbalance.evaluation._text import decimals, spread_of
 __all__ = ["fragment", "page"]
 
 DIGITS = 3
-SECTIONS = {
+# Heading, and the metrics of each of its tables.
+SECTIONS: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     "accuracy": (
         "Accuracy and calibration",
-        ("accuracy", "nll", "brier", "ece", "aurc"),
+        [("accuracy", "nll", "brier", "ece", "aurc")],
     ),
     "diversity": (
         "Diversity and flatness",
-        ("eir", "der", "disagreement", "variance", "kl", "sharpness"),
+        [("eir", "der", "disagreement", "variance", "kl", "sharpness")],
     ),
-    "corruption": ("Corruptions", ("corrupted_accuracy",)),
-    "ood": ("Foreign samples", ("ood_auroc",)),
-    "cost": ("Cost", ("epochs", "gradient_passes")),
+    "corruption": (
+        "Corruptions",
+        [("corrupted_accuracy",), ("corrupted_nll",), ("corrupted_ece",)],
+    ),
+    "ood": ("Foreign samples", [("ood_auroc",)]),
+    "cost": ("Cost", [("epochs", "gradient_passes")]),
 }
 STYLE = """
 :root { color-scheme: light; }
@@ -117,14 +121,14 @@ def _sections(report: Any, pictures: Sequence[Picture]) -> Iterable[str]:
         yield _figures([p for p in pictures if p.section == "ranking"])
         yield _ranking_table(report.ranking)
         yield "</section>"
-    for name, (heading, metrics) in SECTIONS.items():
-        keys = [key for key in report.keys_ if key.metric in metrics]
-        if not keys:
+    for name, (heading, tables) in SECTIONS.items():
+        of_tables = [[k for k in report.keys_ if k.metric in table] for table in tables]
+        if not any(of_tables):
             continue
         yield "<section>"
         yield f"<h2>{escape(heading)}</h2>"
         yield _figures([p for p in pictures if p.section == name])
-        yield _table(report, keys)
+        yield from (_table(report, keys) for keys in of_tables if keys)
         yield "</section>"
 
 

@@ -13,7 +13,16 @@ from sklearn_sharpbalance.evaluation._resampling import (
 )
 from sklearn_sharpbalance.metrics._outputs import Outputs
 
-__all__ = ["METRICS", "Key", "Measured", "Metric", "Run", "measure_predictions"]
+__all__ = [
+    "METRICS",
+    "Key",
+    "Measured",
+    "Metric",
+    "Run",
+    "claims",
+    "measure_predictions",
+    "sample_nll",
+]
 
 
 class Metric(NamedTuple):
@@ -22,6 +31,7 @@ class Metric(NamedTuple):
     label: str
     better: int  # 1 larger, -1 smaller, 0 neither
     meaning: str
+    is_biased: bool = False  # draws with replacement lie above the value
 
     @property
     def arrow(self) -> str:
@@ -38,7 +48,10 @@ METRICS: dict[str, Metric] = {
         "Brier", -1, "Mean squared distance of the probabilities from the truth."
     ),
     "ece": Metric(
-        "ECE", -1, "Mean gap between confidence and accuracy, in 15 bins of width 1/15."
+        "ECE",
+        -1,
+        "Mean gap between confidence and accuracy, in 15 bins of width 1/15.",
+        is_biased=True,
     ),
     "aurc": Metric(
         "AURC", -1, "Mean error as ever less confident predictions are accepted."
@@ -62,6 +75,15 @@ METRICS: dict[str, Metric] = {
     ),
     "corrupted_accuracy": Metric(
         "cACC", 1, "Accuracy on corrupted samples, mean over kinds and severities."
+    ),
+    "corrupted_nll": Metric(
+        "cNLL", -1, "NLL on corrupted samples, mean over kinds and severities."
+    ),
+    "corrupted_ece": Metric(
+        "cECE",
+        -1,
+        "ECE on corrupted samples, mean over kinds and severities.",
+        is_biased=True,
     ),
     "ood_auroc": Metric(
         "OOD AUROC", 1, "How well a score tells foreign samples from known ones."
@@ -149,18 +171,18 @@ def _sampled(
         return {}
     linear = _per_sample(outputs, codes)
     table = np.stack(list(linear.values()), axis=1)  # (N, K)
-    claims = [_claims(p, codes) for p in (*outputs.member_probas, outputs.proba)]
+    pairs = [claims(p, codes) for p in (*outputs.member_probas, outputs.proba)]
     parts: list[dict[Key, np.ndarray]] = []
     for counts in draws.blocks(len(codes), stream):
         part = dict(zip(linear, (counts @ table / len(codes)).T))
-        part |= _over_predictors("ece", weighted_ece, counts, claims)
-        part |= _over_predictors("aurc", weighted_aurc, counts, claims)
+        part |= _over_predictors("ece", weighted_ece, counts, pairs)
+        part |= _over_predictors("aurc", weighted_aurc, counts, pairs)
         parts.append(part)
     sampled = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     return _with_ratios(sampled)
 
 
-def _claims(proba: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def claims(proba: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Confidence of the predicted class, (N,), and whether it is right."""
     return proba.max(axis=1).astype(np.float64), proba.argmax(axis=1) == codes
 
@@ -195,7 +217,7 @@ def _per_sample(outputs: Outputs, codes: np.ndarray) -> dict[Key, np.ndarray]:
         Key("accuracy", "members"): (probas.argmax(-1) == codes).mean(axis=0),
         Key("accuracy"): (proba.argmax(-1) == codes).astype(np.float64),
     }
-    for name, function in {"nll": _sample_nll, "brier": _sample_brier}.items():
+    for name, function in {"nll": sample_nll, "brier": _sample_brier}.items():
         of_members = [function(member, codes) for member in probas]
         values[Key(name, "members")] = np.mean(of_members, axis=0)
         values[Key(name)] = function(proba, codes)
@@ -208,7 +230,7 @@ def _per_sample(outputs: Outputs, codes: np.ndarray) -> dict[Key, np.ndarray]:
     return values
 
 
-def _sample_nll(proba: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def sample_nll(proba: np.ndarray, codes: np.ndarray) -> np.ndarray:
     true = proba[np.arange(len(codes)), codes].astype(np.float64)
     return -np.log(np.clip(true, np.finfo(proba.dtype).eps, 1.0))
 

@@ -8,6 +8,10 @@ import numpy as np
 
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.corruption._random import resolve_seed
+from sklearn_sharpbalance.evaluation._corrupted import (
+    measure_corruption,
+    predict_corrupted,
+)
 from sklearn_sharpbalance.evaluation._measures import (
     Key,
     Measured,
@@ -17,8 +21,7 @@ from sklearn_sharpbalance.evaluation._measures import (
 from sklearn_sharpbalance.evaluation._resampling import Draws
 from sklearn_sharpbalance.evaluation.corruption import (
     CorruptionAccuracy,
-    corruption_hits,
-    measure_corruption,
+    accuracy_of,
 )
 from sklearn_sharpbalance.evaluation.ood import as_foreign_sets, measure_ood
 from sklearn_sharpbalance.evaluation.report import EvaluationReport
@@ -95,29 +98,31 @@ def measure_runs(
     stream : int, default=0
         Which set of samples it is, so that different sets are drawn independently.
     """
-    hits: Sequence[Any] = [None] * len(estimators)
+    corrupted: Sequence[Any] = [None] * len(estimators)
     if study.corruptions is not None and study.corruptions is not False:
         seed = study.random_state
-        hits = corruption_hits(estimators, X, y, study.kinds, study.severities, seed)
+        corrupted = predict_corrupted(
+            estimators, X, y, study.kinds, study.severities, seed
+        )
     foreign = as_foreign_sets(study.ood, X)
     X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
     results = []
-    for estimator, hit in zip(estimators, hits):
+    for estimator, sets in zip(estimators, corrupted):
         outputs = outputs_of(estimator, X)
         numbers = measure_predictions(outputs, y, draws, stream)
         if study.sharpness is not False:
             numbers |= _measure_sharpness(
                 estimator, X_train, y_train, study, draws, stream
             )
-        if hit is not None:
-            numbers |= measure_corruption(hit, draws, stream)
+        if sets is not None:
+            numbers |= measure_corruption(sets, draws, stream)
         if foreign:
             outside = {name: outputs_of(estimator, s) for name, s in foreign.items()}
             numbers |= measure_ood(outputs, outside, draws, stream)
         if outputs.is_lone:
             numbers = _without_members(numbers)
         bins = calibration_curve_bins(outputs.codes(y), outputs.proba)
-        accuracy = None if hit is None else hit.accuracy()
+        accuracy = None if sets is None else accuracy_of(sets)
         results.append(RunResult(numbers, bins, accuracy))
     return results
 

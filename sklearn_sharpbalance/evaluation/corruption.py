@@ -1,17 +1,11 @@
 """Accuracy on corrupted pictures and tables, by kind and severity."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from sklearn_sharpbalance.corruption import SEVERITIES
-from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
-from sklearn_sharpbalance.evaluation._methods import check_arrays
-from sklearn_sharpbalance.evaluation._resampling import Draws
+from sklearn_sharpbalance.evaluation._corrupted import CorruptedSet, predict_corrupted
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._corrupted import corrupted_sets, iter_hits
 from sklearn_sharpbalance.plotting import CorruptionDisplay
 
 __all__ = ["CorruptionAccuracy", "corruption_accuracy"]
@@ -162,103 +156,21 @@ def corruption_accuracy(
     >>> bool(result.by_severity[0] > result.by_severity[4])
     True
     """
-    (hits,) = corruption_hits([estimator], X, y, corruptions, severities, random_state)
-    return hits.accuracy()
+    (sets,) = predict_corrupted(
+        [estimator], X, y, corruptions, severities, random_state
+    )
+    return accuracy_of(sets)
 
 
-class SetHits(NamedTuple):
-    """What is kept of one corrupted set."""
-
-    kind: str
-    severity: int
-    members: np.ndarray  # (M,) accuracy of each
-    member_share: np.ndarray  # (N,) share of the members that are right
-    ensemble: np.ndarray  # (N,) bool
-
-
-class CorruptionHits(NamedTuple):
-    """Who got which corrupted samples right."""
-
-    sets: list[SetHits]
-
-    @property
-    def severities(self) -> list[int]:
-        return list(dict.fromkeys(hits.severity for hits in self.sets))
-
-    def accuracy(self) -> CorruptionAccuracy:
-        """Accuracy of each set."""
-        kinds = list(dict.fromkeys(hits.kind for hits in self.sets))
-        shape = (len(kinds), len(self.severities))
-        ensemble = np.array([hits.ensemble.mean() for hits in self.sets])
-        members = np.stack([hits.members for hits in self.sets], axis=1)  # (M, K * S)
-        return CorruptionAccuracy(
-            kinds,
-            self.severities,
-            ensemble.reshape(shape),
-            members.reshape(len(members), *shape),
-        )
-
-
-def corruption_hits(
-    estimators: Sequence[Any],
-    X: Any,
-    y: Any,
-    corruptions: Iterable | None,
-    severities: Iterable[int],
-    random_state: Any,
-) -> list[CorruptionHits]:
-    """Hits of each estimator; every set is made once for all of them."""
-    check_arrays(X, "Corrupting samples")
-    severities = list(severities)
-    if isinstance(corruptions, str):
-        corruptions = None if corruptions == "all" else [corruptions]
-    sets = corrupted_sets(X, y, corruptions, severities, random_state)
-    result = [CorruptionHits([]) for _ in estimators]
-    for kind, severity, hits in iter_hits(estimators, sets):
-        for kept, (members, ensemble) in zip(result, hits):
-            share = members.mean(axis=0, dtype=np.float32)
-            kept.sets.append(
-                SetHits(kind, severity, members.mean(axis=1), share, ensemble)
-            )
-    if not result or not result[0].sets:
-        raise InvalidInputError(
-            f"There is nothing to measure: corruptions={corruptions!r} at severities "
-            f"{severities} make no corrupted set."
-        )
-    return result
-
-
-def measure_corruption(hits: CorruptionHits, draws: Draws, stream: int = 0) -> Run:
-    """cACC in all and by severity, of members and ensemble, with bootstrap draws."""
-    names, severities = ("members", "ensemble"), hits.severities
-    result = hits.accuracy()
-    values = np.stack([result.member_by_severity, result.by_severity])  # (2, S)
-    sampled = _sampled(hits, draws, stream)  # (2, S, n_draws) or None
-    run: Run = {}
-    for p, part in enumerate(names):
-        every = None if sampled is None else sampled[p].mean(axis=0)
-        key = Key("corrupted_accuracy", part)
-        run[key] = Measured(float(values[p].mean()), every)
-        for s, severity in enumerate(severities):
-            one = None if sampled is None else sampled[p, s]
-            detail = key._replace(detail=f"severity {severity}")
-            run[detail] = Measured(float(values[p, s]), one)
-    return run
-
-
-def _sampled(hits: CorruptionHits, draws: Draws, stream: int) -> np.ndarray | None:
-    """Accuracy by severity on bootstrap draws, (2, S, n_draws)."""
-    if draws.n_draws == 0:
-        return None
-    severities = hits.severities
-    counts = {s: sum(h.severity == s for h in hits.sets) for s in severities}
-    sampled = np.zeros((draws.n_draws, 2, len(severities)))
-    # Sets of one size are rows of the same samples and share their draws.
-    for n in {len(h.ensemble) for h in hits.sets}:
-        table = np.zeros((n, 2, len(severities)))
-        for h in (h for h in hits.sets if len(h.ensemble) == n):
-            s = severities.index(h.severity)
-            table[:, 0, s] += h.member_share / counts[h.severity]
-            table[:, 1, s] += h.ensemble / counts[h.severity]
-        sampled += draws.means(table.reshape(n, -1), stream).reshape(sampled.shape)
-    return sampled.transpose(1, 2, 0)
+def accuracy_of(sets: list[CorruptedSet]) -> CorruptionAccuracy:
+    """Accuracy of each set."""
+    kinds = list(dict.fromkeys(one.kind for one in sets))
+    severities = list(dict.fromkeys(one.severity for one in sets))
+    shape = (len(kinds), len(severities))
+    right = np.stack([one.right.mean(axis=1) for one in sets], axis=1)  # (M + 1, K * S)
+    return CorruptionAccuracy(
+        kinds,
+        severities,
+        right[-1].reshape(shape),
+        right[:-1].reshape(len(right) - 1, *shape),
+    )

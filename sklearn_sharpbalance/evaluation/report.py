@@ -52,8 +52,8 @@ class EvaluationReport(Table):
     ``std`` is the spread between training runs, with ``R - 1``; it is NaN for one run.
     The interval is about the choice of the test samples only; it is NaN without
     bootstrap draws or for a number that is not a mean over samples. It holds the
-    percentiles of the draws. Resampled ECE is biased upwards, as ECE itself is on few
-    samples, so that its interval may lie above the value.
+    percentiles of the draws. Drawing samples twice makes bins look worse calibrated
+    than they are, so that the draws of an ECE are moved to have its value as mean.
     """
 
     def __init__(
@@ -88,9 +88,10 @@ class EvaluationReport(Table):
     def _row(self, method: str, key: Key) -> dict[str, Any]:
         values = self.run_values(method, *key)
         draws = self._draws(method, key)
-        low, high = interval(
-            None if draws is None else draws.mean(axis=0), self.confidence
-        )
+        means = None if draws is None else draws.mean(axis=0)
+        if means is not None and METRICS[key.metric].is_biased:
+            means = np.maximum(means - means.mean() + values.mean(), 0)
+        low, high = interval(means, self.confidence)
         return {
             "method": method,
             **key._asdict(),

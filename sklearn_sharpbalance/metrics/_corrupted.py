@@ -1,7 +1,7 @@
 """Corrupted pictures and tables, and who still recognises them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,19 +14,12 @@ from sklearn_sharpbalance.corruption import (
 from sklearn_sharpbalance.corruption._random import resolve_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
-from sklearn_sharpbalance.metrics._outputs import probas_of
+from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
 
-__all__ = ["Hits", "accuracies", "corrupted_sets", "iter_hits", "mean_accuracies"]
+__all__ = ["accuracies", "corrupted_sets", "iter_outputs", "mean_accuracies"]
 
 # Most estimators refuse NaN, which this kind writes: it has to be asked for.
 TABLE_KINDS = tuple(name for name in TABULAR_CORRUPTIONS if name != "missing_nan")
-
-
-class Hits(NamedTuple):
-    """Which samples of one corrupted set an ensemble gets right."""
-
-    members: np.ndarray  # (M, N) bool
-    ensemble: np.ndarray  # (N,) bool
 
 
 def corrupted_sets(
@@ -62,27 +55,30 @@ def corrupted_sets(
             yield kind, severity, out.transpose(0, 3, 1, 2) if first else out, y
 
 
-def iter_hits(
+def iter_outputs(
     ensembles: Iterable[Any],
     sets: Iterable[tuple[str, int, Any, Any]],
-) -> Iterator[tuple[str, int, list[Hits]]]:
-    """Yield kind, severity and the hits of each ensemble, one corrupted set a time.
+) -> Iterator[tuple[str, int, Iterator[tuple[Outputs, np.ndarray]]]]:
+    """Yield kind, severity and each ensemble's outputs with the codes of the labels.
 
     Parameters
     ----------
     ensembles : iterable of fitted classifiers
         Ensembles, pipelines that end in one, or others, which have one member.
     sets : iterable
-        What :func:`corrupted_sets` yields.
+        What :func:`corrupted_sets` yields, worked on one at a time.
     """
     ensembles = list(ensembles)
     for kind, severity, X, y in sets:
-        hits = []
-        for estimator in ensembles:
-            members, whole, classes = probas_of(estimator, X)
-            codes = encode_labels(y, whole.shape[1], len(whole), classes)
-            hits.append(Hits(members.argmax(-1) == codes, whole.argmax(-1) == codes))
-        yield kind, severity, hits
+        yield kind, severity, _outputs_and_codes(ensembles, X, y)
+
+
+def _outputs_and_codes(
+    ensembles: list[Any], X: Any, y: Any
+) -> Iterator[tuple[Outputs, np.ndarray]]:
+    for estimator in ensembles:  # one at a time: with many classes they are large
+        outputs = outputs_of(estimator, X)
+        yield outputs, outputs.codes(y)
 
 
 def mean_accuracies(
@@ -98,11 +94,12 @@ def mean_accuracies(
     of_ensemble, of_member = np.zeros(shape), np.zeros(shape)
     n_kinds = np.zeros(len(severities))
     sets = corrupted_sets(X, y, corruptions, severities, random_state)
-    for _, severity, hits in iter_hits(ensembles.values(), sets):
+    for _, severity, every in iter_outputs(ensembles.values(), sets):
         s = severities.index(severity)
         n_kinds[s] += 1
-        of_member[:, s] += [hit.members.mean() for hit in hits]
-        of_ensemble[:, s] += [hit.ensemble.mean() for hit in hits]
+        for k, (outputs, codes) in enumerate(every):
+            of_member[k, s] += (outputs.member_probas.argmax(-1) == codes).mean()
+            of_ensemble[k, s] += (outputs.proba.argmax(-1) == codes).mean()
     if not n_kinds.all():
         raise InvalidInputError(
             f"There is nothing to measure: corruptions={corruptions!r} at severities "

@@ -9,7 +9,7 @@ from sklearn.pipeline import Pipeline
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 
-__all__ = ["Outputs", "last_step", "outputs_of", "probas_of", "reach_last_step"]
+__all__ = ["Outputs", "last_step", "outputs_of", "reach_last_step"]
 
 
 def last_step(estimator: Any) -> Any:
@@ -70,12 +70,6 @@ def outputs_of(estimator: Any, X: Any) -> Outputs:
     if hasattr(estimator, "member_decision_function"):
         logits = np.asarray(estimator.member_decision_function(X))
     return Outputs(probas, proba, logits, classes)
-
-
-def probas_of(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Probabilities of members and ensemble, and the classes."""
-    outputs = outputs_of(estimator, X)
-    return outputs.member_probas, outputs.proba, outputs.classes
 
 
 def _predicts_with_members(estimator: Any) -> bool:

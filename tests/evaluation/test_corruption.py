@@ -1,5 +1,7 @@
 """Accuracy under corruption and for foreign samples, against naive loops."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +18,10 @@ from sklearn_sharpbalance.evaluation import (
     ood_evaluation,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import (
+    expected_calibration_error,
+    negative_log_likelihood,
+)
 from sklearn_sharpbalance.plotting import CorruptionDisplay
 from tests.evaluation.fake import Fake, Lone, made_up
 
@@ -145,6 +151,47 @@ def test_report_holds_the_same_numbers_with_intervals_by_a_loop():
         assert row["low"] == pytest.approx(values[3], abs=1e-6)  # 2.5 % of 150: the 4th
         assert row["high"] == pytest.approx(values[146], abs=1e-6)
     assert report.corruption["Fake"][0].mean == pytest.approx(result.mean)
+
+
+def test_calibration_on_corrupted_samples_by_a_loop():
+    probas, y, X = made_up(0, n_samples=50)
+    rng = np.random.default_rng(1)
+    sets = {(kind, s): (rng.permutation(X), y) for kind in "ab" for s in (1, 2)}
+    fake, n_draws = Fake(probas), 150
+    report = evaluate(
+        *(fake, X, y),
+        corruptions=sets,
+        severities=(1, 2),
+        n_bootstrap=n_draws,
+        random_state=4,
+    )
+    draws = np.random.default_rng([4, 50, 0])
+    drawn = [draws.integers(50, size=50) for _ in range(n_draws)]
+    for name, metric in (
+        ("corrupted_nll", negative_log_likelihood),
+        ("corrupted_ece", partial(expected_calibration_error, n_bins=15)),
+    ):
+        for part in ("members", "ensemble"):
+
+            def mean_of(at, severities, metric=metric, part=part):
+                found = []
+                for (_, severity), (samples, labels) in sets.items():
+                    members = fake.member_predict_proba(samples)
+                    whole = [fake.predict_proba(samples)]
+                    if severity in severities:
+                        predictors = members if part == "members" else whole
+                        found += [metric(labels[at], p[at]) for p in predictors]
+                return np.mean(found)
+
+            for detail, severities in (("", (1, 2)), ("severity 2", (2,))):
+                row = report.row("Fake", name, part, detail)
+                assert row["mean"] == pytest.approx(mean_of(slice(None), severities))
+                values = np.sort([mean_of(at, severities) for at in drawn])
+                if name == "corrupted_ece":  # resampling adds to it
+                    assert values.mean() > row["mean"]
+                    values -= values.mean() - row["mean"]
+                assert row["low"] == pytest.approx(values[3])
+                assert row["high"] == pytest.approx(values[146])
 
 
 def test_sets_of_another_size_have_draws_of_their_own():
