@@ -129,6 +129,7 @@ def test_results_say_what_was_recorded(pieces):
     page = (BENCHMARKS / "RESULTS.md").read_text()
     names = re.findall(r"<!-- table: (\w+) -->", page)
     runs = ("digits", "confirm", "sizes", "headline", "ablation")
+    runs += ("digits_tradeoff", "digits_widths", "digits_sparsity")
     assert {f"reproduce_{run}" for run in runs} == set(names)
     for name in names:
         result = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
@@ -136,6 +137,19 @@ def test_results_say_what_was_recorded(pieces):
         assert table in page
         assert report.with_table(page, name, table) == page
         assert f"{result['minutes']:.1f} minutes" in page
+
+
+def test_sharpbalance_is_held_against_sam_at_every_rho(pieces):
+    path = BENCHMARKS / "results" / "reproduce_digits_tradeoff.json"
+    records = json.loads(path.read_text())["records"]
+    methods = {}
+    for record in records:
+        methods.setdefault(record["method"], {})[record["seed"]] = record
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    for rho, text in ((0.1, "at 0.1 its DER is ahead by"), (0.2, "at 0.2 behind by")):
+        pair = f"sharpbalance, rho {rho:g}", f"SAM, rho {rho:g}"
+        difference, half = pieces[1].differences(methods, pair[0], "der", pair[1])
+        assert f"{text} {abs(difference):.3f} ± {half:.3f}" in page
 
 
 def test_the_headline_stands_beside_the_paper():

@@ -1,12 +1,20 @@
-"""Tables and figures from the records of a reproduction."""
+"""The report of a reproduction: its table in the page, its figure beside it."""
 
 import re
 
 import numpy as np
+from _reproduce_figures import draw
 from _reproduce_methods import BASELINE
-from scipy import stats
+from _reproduce_records import (
+    are_sizes,
+    by_method,
+    differences,
+    groups,
+    interval,
+    mean,
+)
 
-__all__ = ["differences", "markdown", "with_table", "write_report"]
+__all__ = ["markdown", "with_table", "write_report"]
 
 # Heading: (name in the records, factor, digits)
 COLUMNS = {
@@ -23,7 +31,6 @@ COLUMNS = {
 }
 OF_SIZES = ("NLL", "DER", "EIR", "corrupted NLL", "corrupted ECE", "rank correlation")
 AT_EQUAL_COST = "at equal cost"  # points over a deep ensemble of as many passes
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
 
 def write_report(path, result):
@@ -45,41 +52,6 @@ def with_table(page, name, table):
     """The page with the table in its place, if it has one for it."""
     place = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     return place.sub(lambda match: f"{match[1]}\n{table}\n{match[2]}", page)
-
-
-def groups(records):
-    return list(dict.fromkeys(record["group"] for record in records))
-
-
-def by_method(records, group):
-    """{method: {seed: record}} in the order of training."""
-    table = {}
-    for record in records:
-        if record["group"] == group:
-            table.setdefault(record["method"], {})[record["seed"]] = record
-    return table
-
-
-def differences(methods, method, metric, other=BASELINE, confidence=0.95):
-    """Mean paired difference to another method, and half of its interval.
-
-    The interval is Student's over the seeds that both have; nan for a single one.
-    """
-    both = sorted(methods[method].keys() & methods.get(other, {}).keys())
-    values = np.array(
-        [methods[method][s][metric] - methods[other][s][metric] for s in both]
-    )
-    return interval(values, confidence)
-
-
-def interval(values, confidence=0.95):
-    """Mean and half of its interval (Student); nan where there are too few."""
-    if len(values) == 0:
-        return np.nan, np.nan
-    if len(values) == 1:
-        return float(values[0]), np.nan
-    spread = values.std(ddof=1) / np.sqrt(len(values))
-    return values.mean(), stats.t.ppf((1 + confidence) / 2, len(values) - 1) * spread
 
 
 def at_its_cost(records, record, metric):
@@ -169,10 +141,6 @@ def cells_of(records, methods, method, others, columns):
     return cells
 
 
-def are_sizes(records):
-    return all(record["group"].endswith(" members") for record in records)
-
-
 def count(methods):
     """How many ensembles stand behind a row."""
     numbers = sorted({len(runs) for runs in methods.values()})
@@ -182,10 +150,6 @@ def count(methods):
 
 def row(cells):
     return "| " + " | ".join(cells) + " |"
-
-
-def mean(runs, name):
-    return float(np.mean([record[name] for record in runs.values()]))
 
 
 def gain(runs, name):
@@ -208,115 +172,3 @@ def points(difference, half):
         return ""
     text = f"{100 * difference:+.2f}"
     return text if np.isnan(half) else text + f" ± {100 * half:.2f}"
-
-
-def draw(records):
-    """Sizes, or differences to the deep ensemble, or the trade-off."""
-    if are_sizes(records):
-        return draw_sizes(records)
-    tables = {group: by_method(records, group) for group in groups(records)}
-    compared = {g: t for g, t in tables.items() if BASELINE in t and len(t) > 1}
-    return draw_differences(compared) if compared else cloud(records)
-
-
-def draw_differences(tables):
-    """A panel for each group: clean and corrupted accuracy against the baseline."""
-    from matplotlib.figure import Figure
-
-    rows = max(len(methods) for methods in tables.values())
-    figure = Figure(
-        figsize=(5.6 * len(tables), 1.4 + 0.32 * rows), layout="constrained"
-    )
-    axes = figure.subplots(1, len(tables), squeeze=False)[0]
-    for ax, (group, methods) in zip(axes, tables.items()):
-        names = [name for name in methods if name != BASELINE]
-        names.sort(key=lambda n: -differences(methods, n, "corrupted_accuracy")[0])
-        ax.axvline(0, color="0.5", lw=1)
-        for metric, label, color, shift in (
-            ("accuracy", "clean", BLUE, -0.15),
-            ("corrupted_accuracy", "corrupted", ORANGE, 0.15),
-        ):
-            pairs = np.array([differences(methods, n, metric) for n in names]) * 100
-            at = np.arange(len(names)) + shift
-            ax.errorbar(
-                *(pairs[:, 0], at),
-                xerr=np.nan_to_num(pairs[:, 1]),
-                fmt="o",
-                ms=4,
-                color=color,
-                elinewidth=1.2,
-                label=label,
-            )
-        ax.set_yticks(np.arange(len(names)), names)
-        ax.invert_yaxis()
-        ax.set_title(group)
-        ax.set_xlabel("Points of accuracy over a deep ensemble")
-        ax.grid(axis="x", color="0.9")
-        ax.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
-    return figure
-
-
-def draw_sizes(records):
-    """Four measures against the number of members, with their 95 % intervals."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 3.6), layout="constrained")
-    axes = figure.subplots(1, 4)
-    sizes = {
-        int(group.split()[0]): by_method(records, group) for group in groups(records)
-    }
-    for ax, (label, name, factor) in zip(
-        axes,
-        (
-            ("Corrupted accuracy (%)", "corrupted_accuracy", 100),
-            ("Improvement over members (EIR)", "eir", 1),
-            ("NLL, corrupted", "corrupted_nll", 1),
-            ("ECE, corrupted", "corrupted_ece", 1),
-        ),
-    ):
-        for i, method in enumerate(next(iter(sizes.values()))):
-            values = {
-                size: factor * np.array([run[name] for run in methods[method].values()])
-                for size, methods in sizes.items()
-                if method in methods
-            }
-            means, halves = np.transpose([interval(v) for v in values.values()])
-            at = np.array(list(values)) + 0.08 * (i - 1)  # beside each other
-            style = {"color": (BLUE, ORANGE, GREEN)[i], "marker": "os^"[i]}
-            ax.errorbar(at, means, halves, label=method, ms=5, lw=1.4, **style)
-        ax.set_xticks(list(sizes))
-        ax.set_xlabel("Members")
-        ax.set_title(label, fontsize=11)
-        ax.grid(axis="y", color="0.9")
-        ax.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
-    return figure
-
-
-def cloud(records):
-    """Sharpness against diversity, a point for each method, coloured by EIR."""
-    from matplotlib.figure import Figure
-
-    from sklearn_sharpbalance.plotting import TradeoffDisplay
-
-    kinds = groups(records)
-    figure = Figure(figsize=(5.2 * len(kinds), 4.2), layout="constrained")
-    for ax, group in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds):
-        methods = by_method(records, group)
-        sharpness, diversity, gains = (
-            [mean(runs, name) for runs in methods.values()]
-            for name in ("sharpness", "der", "eir")
-        )
-        TradeoffDisplay(
-            sharpness,
-            diversity,
-            color=gains,
-            labels=[method.rpartition(", ")[2] for method in methods],
-            diversity_name="Diversity (DER)",
-            color_name="Ensemble improvement (EIR)",
-        ).plot(ax)
-        ax.set_title(group)
-    return figure

@@ -32,7 +32,8 @@ def norm(x: Tensor) -> Tensor:
     >>> norm(torch.ones(2, 3, 3, dtype=torch.bfloat16))
     tensor([3., 3.])
     """
-    return torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=wide(x.dtype))
+    rows = x.flatten(1) if x.ndim > 1 else x[:, None]  # (B, numbers of one)
+    return torch.linalg.vector_norm(rows, dim=1, dtype=wide(x.dtype))
 
 
 def squared_norm(x: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ class Rows:
     ----------
     X : array, tensor, dict or sequence of those, or torch Dataset
         The inputs; the first axis counts samples. A dict stands for keyword
-        arguments of the module. A Dataset gives pairs ``(x, y)``.
+        arguments of the module. A Dataset gives pairs ``(x, y)`` or, if ``y`` is
+        passed, bare inputs.
     y : array or tensor of shape (N,), default=None
         The targets. None takes them from a Dataset.
     device : str or torch.device, default="cpu"
@@ -55,7 +56,12 @@ class Rows:
         """``(x, y)`` of one slice, as tensors on the device."""
         x, y = self.X, self.y
         if isinstance(x, Dataset):
-            x, targets, *_ = _collate(x, range(self._n)[rows])
+            x, targets = _parts(_collate(x, range(self._n)[rows]))
+            if y is None and targets is None:
+                raise InvalidInputError(
+                    f"The items of {type(self.X).__name__} have no labels: they are "
+                    "not pairs (x, label). Pass the labels as y."
+                )
             y = targets if y is None else y[rows]
         else:
             x, y = map_tensors(lambda part: part[rows], (x, y))
@@ -85,6 +91,13 @@ def _collate(dataset, indices):
     if hasattr(dataset, "__getitems__"):  # one call for many samples
         return default_collate(dataset.__getitems__(list(indices)))
     return default_collate([dataset[i] for i in indices])
+
+
+def _parts(batch):
+    """Inputs and labels of a batch; bare inputs have no labels."""
+    if not isinstance(batch, (list, tuple)):
+        return batch, None
+    return batch[0], batch[1] if len(batch) > 1 else None
 
 
 def map_tensors(fn, X):

@@ -52,6 +52,9 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
     flags = [(p, p.requires_grad) for p in module.parameters()]
     try:
         module.eval()
+        # An autocast around the call keeps casts of the weights, whatever has changed
+        # them since; older versions of torch also keep those made without autograd.
+        torch.clear_autocast_cache()
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
@@ -67,6 +70,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
             m.training = training
         for p, requires_grad in flags:
             p.requires_grad_(requires_grad)
+        torch.clear_autocast_cache()
 
 
 def _refuse_batch_statistics(module):

@@ -159,7 +159,7 @@ def corrupt(
 
 def iter_corruptions(
     images,
-    names: Iterable[str | Corruption] | None = None,
+    names: str | Iterable[str | Corruption] | None = None,
     severities: Iterable[int] = SEVERITIES,
     random_state=0,
     *,
@@ -171,7 +171,7 @@ def iter_corruptions(
     ----------
     images : array-like, uint8
         Clean pictures, see :func:`corrupt`.
-    names : iterable of str or callable, default=None
+    names : str, or iterable of str or callable, default=None
         Kinds or groups ("noise", "blur", "weather", "digital"); None is all fifteen.
     severities : iterable of int, default=(1, 2, 3, 4, 5)
         Severities of each kind.
@@ -196,7 +196,9 @@ def iter_corruptions(
     [('fog', 1), ('fog', 5)]
     """
     names = CORRUPTIONS if names is None else names
-    kinds = [kind for name in names for kind in _expand(name)]
+    names = [names] if isinstance(names, str) else names
+    # A group and one of its members make the member once.
+    kinds = dict.fromkeys(kind for name in names for kind in _expand(name))
     severities = [check_severity(severity) for severity in severities]
     seed = resolve_seed(random_state)
     for kind in kinds:

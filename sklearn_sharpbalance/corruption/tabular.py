@@ -117,12 +117,28 @@ def label_shift(X, y, severity, rng, reference):
     """
     if y is None:
         raise InvalidInputError("label_shift draws rows by their label: pass y.")
+    rows = _shifted_rows(y, severity, rng)
+    return X[rows], y[rows]
+
+
+def _shifted_rows(y, severity, rng):
     share = LABEL_SHIFT[severity - 1]
     favoured = np.flatnonzero(y == rng.choice(np.unique(y)))
     rows = rng.integers(len(y), size=len(y))
     swap = rng.random(len(y)) < share
     rows[swap] = rng.choice(favoured, size=int(swap.sum()))
-    return X[rows], y[rows]
+    return rows
+
+
+def original_rows(y, name, severity, random_state):
+    """Row of the clean table that each row of ``corrupt_table`` comes from.
+
+    None where rows stay in their places, or where a function of the user's decides.
+    """
+    if name not in ("label_shift", label_shift):
+        return None
+    rng = _generator(random_state, "label_shift", severity)
+    return _shifted_rows(np.asarray(y), severity, rng)
 
 
 TABULAR_CORRUPTIONS: dict[str, TabularCorruption] = {
@@ -180,8 +196,13 @@ def corrupt_table(X, y, name, severity, *, reference=None, random_state=None):
             f"reference has {reference.shape[1]} columns, X has {X.shape[1]}. They "
             "must be tables of the same features."
         )
+    rng = _generator(random_state, label, severity)
+    return function(X, y, severity, rng, reference)
+
+
+def _generator(random_state, label, severity):
     seed = stream_seed(resolve_seed(random_state), label, severity)
-    return function(X, y, severity, np.random.default_rng(seed), reference)
+    return np.random.default_rng(seed)
 
 
 def _resolve(name):
@@ -197,6 +218,10 @@ def _resolve(name):
 
 
 def _check_table(table, what: str) -> np.ndarray:
+    if hasattr(table, "select_dtypes"):  # numbers and bools together are objects
+        numbers = table.select_dtypes(["number", "bool"])
+        if numbers.shape == table.shape and len({*map(str, table.dtypes)}) > 1:
+            table = table.to_numpy(np.float64)
     table = np.asarray(table)
     if table.dtype.kind in "iub":
         table = table.astype(np.float64)

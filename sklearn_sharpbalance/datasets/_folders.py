@@ -22,6 +22,7 @@ CORRUPTED_FOLDERS = {
     "cifar100-c": "CIFAR-100-C",
     "tiny-imagenet-c": "Tiny-ImageNet-C",
 }
+SPLITS = ("train", "test", "val", "valid", "validation")
 
 
 def read_tiny_imagenet(
@@ -61,10 +62,26 @@ def read_image_folder_set(
     root: Path, split: str, download: bool, store: PictureStore
 ) -> Bunch:
     """A tree ``[<split>/]<class>/<picture>`` with pictures of one size."""
+    if not isinstance(split, str):
+        raise InvalidInputError(
+            f"split of an image folder is a name such as 'train', got {split!r}."
+        )
     folder = root / split if (root / split).is_dir() else root
+    found = _splits(root) if folder is root else []
+    if found:
+        raise InvalidInputError(
+            f"There is no split {split!r} in {root}, only {', '.join(map(repr, found))}"
+            ". Pass one of these, or the folder that holds the classes as root."
+        )
     paths, labels, names = find_pictures(folder, class_names=_classes(folder, store))
     images = _decode(paths, f"{folder.name}-pictures", folder, store)
     return Bunch(images=images, labels=labels, class_names=names)
+
+
+def _splits(root: Path) -> list[str]:
+    """Folders named like splits that hold folders; pictures make a class of one."""
+    named = [root / name for name in SPLITS if (root / name).is_dir()]
+    return [p.name for p in named if any(child.is_dir() for child in p.iterdir())]
 
 
 def _classes(folder: Path, store: PictureStore) -> list[str]:
@@ -107,7 +124,8 @@ def read_corrupted(
 def _split_key(split, files: CorruptionFiles) -> tuple[str, int]:
     """ "fog/3" or ("fog", 3)."""
     key = tuple(split.split("/")) if isinstance(split, str) else split
-    kind, severity = key if len(key) == 2 else ("", "")
+    is_pair = isinstance(key, tuple | list) and len(key) == 2
+    kind, severity = key if is_pair else ("", "")
     if str(severity) not in ("1", "2", "3", "4", "5") or kind not in files.names:
         raise InvalidInputError(
             f"split of a corrupted set is '<kind>/<severity>' such as 'fog/3', got "

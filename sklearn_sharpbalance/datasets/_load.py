@@ -60,9 +60,10 @@ def load_images(
     root : str or Path
         Folder that holds the unpacked set (or is it); for "npz" the file itself.
     split : str or tuple, default="train"
-        "train" or "test"; for "npz" also "all". An image folder without a folder of
-        that name is read whole. For a corrupted set the kind and severity, as
-        "fog/3" or ``("fog", 3)``.
+        "train" or "test"; for "npz" also "all". An image folder that is not divided
+        into folders of splits is read whole, as is for "train" a file that does not
+        say which pictures are for tests. For a corrupted set the kind and severity,
+        as "fog/3" or ``("fog", 3)``.
     download : bool, default=False
         Whether "cifar10" and "cifar100" may be fetched, by torchvision, if absent.
     mmap : bool or "auto", default="auto"
@@ -106,7 +107,8 @@ def load_images(
     if mmap not in (True, False, "auto"):
         raise InvalidInputError(f"mmap must be True, False or 'auto', got {mmap!r}.")
     root = Path(root).expanduser()
-    beside = root.parent if root.suffix == ".npz" else root
+    beside = root.parent if name == "npz" else root
     folder = beside / "decoded" if cache_dir is None else Path(cache_dir).expanduser()
-    bunch = DATASETS[name](root, split, download, PictureStore(mmap, folder))
+    store = PictureStore(mmap if isinstance(mmap, str) else bool(mmap), folder)
+    bunch = DATASETS[name](root, split, download, store)
     return (bunch.images, bunch.labels) if return_X_y else bunch

@@ -36,7 +36,7 @@ def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bun
         label = f"{root.stem}-{split}"
         if all(key in arrays for key in PACKED):
             return _read_packed(arrays, split, label, root, store)
-        images, labels = _plain_arrays(arrays, split)
+        images, labels = _plain_arrays(arrays, split, root)
         names = arrays["class_names"].tolist() if "class_names" in arrays else None
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise InvalidInputError(
@@ -44,7 +44,7 @@ def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bun
             f"{images.dtype} of shape {images.shape}."
         )
     images = images[..., None] if images.ndim == 3 else images
-    labels = labels.astype(np.int64).ravel()
+    labels = _check_labels(labels, len(images), names, root)
     names = names or [str(label) for label in range(int(labels.max(initial=-1)) + 1)]
     path = store.path(label, images.shape, root, [root])
     if path is not None:
@@ -52,23 +52,65 @@ def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bun
     return Bunch(images=images, labels=labels, class_names=names)
 
 
-def _plain_arrays(arrays, split: str) -> tuple[np.ndarray, np.ndarray]:
+def _plain_arrays(arrays, split: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
     if "x_train" in arrays:
         parts = ("train", "test") if split == "all" else (split,)
+        _check_arrays(arrays, root, *(f"{kind}_{p}" for p in parts for kind in "xy"))
         images, labels = (
-            np.concatenate([arrays[f"{kind}_{part}"] for part in parts])
-            for kind in ("x", "y")
+            np.concatenate([arrays[f"{kind}_{p}"] for p in parts]) for kind in "xy"
         )
         return images, labels
-    if "images" not in arrays or "labels" not in arrays:
-        raise InvalidInputError(
-            f"The file holds the arrays {', '.join(arrays)}; expected {LAYOUTS}."
-        )
+    _check_arrays(arrays, root, "images", "labels")
     images, labels = arrays["images"], arrays["labels"]
-    if split == "all" or "is_test" not in arrays:
+    if "is_test" not in arrays:
+        if split == "test":
+            raise InvalidInputError(
+                f"{root} does not say which of its pictures are for tests. Add an "
+                "array is_test of one bool per picture to it, or read split='all' and "
+                "divide the pictures yourself."
+            )
         return images, labels
-    rows = arrays["is_test"].astype(bool) == (split == "test")
+    is_test = arrays["is_test"].astype(bool).ravel()
+    if not len(images) == len(labels) == len(is_test):
+        raise InvalidInputError(
+            f"images, labels and is_test in {root} must have the same length, got "
+            f"{len(images)}, {len(labels)} and {len(is_test)}."
+        )
+    rows = np.ones_like(is_test) if split == "all" else is_test == (split == "test")
     return images[rows], labels[rows]
+
+
+def _check_arrays(arrays, root: Path, *needed: str) -> None:
+    missing = [name for name in needed if name not in arrays]
+    if missing:
+        raise InvalidInputError(
+            f"{root} holds the arrays {', '.join(arrays)}; expected {LAYOUTS}. Missing "
+            f"for this split: {', '.join(missing)}."
+        )
+
+
+def _check_labels(labels, n_images: int, names, root: Path) -> np.ndarray:
+    """Class codes as int64, one per picture."""
+    labels = np.asarray(labels).ravel()
+    if len(labels) != n_images:
+        raise InvalidInputError(
+            f"{root} must have one label per picture, got {len(labels)} labels for "
+            f"{n_images} pictures."
+        )
+    if labels.dtype.kind not in "biuf" or (labels != np.floor(labels)).any():
+        raise InvalidInputError(
+            f"Labels in {root} must be whole numbers from 0, got {labels[:3].tolist()}"
+            f" of {labels.dtype}. Number the classes and keep their names in "
+            "class_names: class_names, labels = np.unique(labels, return_inverse=True)."
+        )
+    highest = np.inf if names is None else len(names) - 1
+    if len(labels) and not 0 <= labels.min() <= labels.max() <= highest:
+        limit = "" if names is None else f" to {highest}, by the names of the classes"
+        raise InvalidInputError(
+            f"Labels in {root} must count from 0{limit}, got {labels.min()} to "
+            f"{labels.max()}. Renumber them, or leave out pictures without a class."
+        )
+    return labels.astype(np.int64)
 
 
 def _read_packed(arrays, split, label, root: Path, store: PictureStore) -> Bunch:
@@ -78,7 +120,9 @@ def _read_packed(arrays, split, label, root: Path, store: PictureStore) -> Bunch
     sample.
     """
     jpeg, offsets = arrays["jpeg"], arrays["offsets"]
-    order = np.random.default_rng(0).permutation(len(arrays["labels"]))
+    names = arrays["class_names"].tolist()
+    labels = _check_labels(arrays["labels"], len(offsets) - 1, names, root)
+    order = np.random.default_rng(0).permutation(len(labels))
     if split != "all":
         order = order[arrays["is_test"][order].astype(bool) == (split == "test")]
 
@@ -94,6 +138,6 @@ def _read_packed(arrays, split, label, root: Path, store: PictureStore) -> Bunch
     shape = (len(order), *(decode(order[0]).shape if len(order) else (0, 0, 3)))
     return Bunch(
         images=store.array(label, shape, fill, root, [root]),
-        labels=arrays["labels"][order].astype(np.int64),
-        class_names=arrays["class_names"].tolist(),
+        labels=labels[order],
+        class_names=names,
     )

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sklearn_sharpbalance._validation import Registry, check_call
 from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.ensemble.soups import (
+    check_held_out,
     greedy_soup,
     held_out_accuracy,
     mean_weights,
@@ -33,7 +34,6 @@ __all__ = [
     "UniformSoupAggregation",
     "recompute_batch_statistics",
 ]
-
 
 # Of what a rule may return in half precision.
 SUM_TOLERANCE = 1e-2
@@ -62,13 +62,8 @@ class Aggregation(BaseEstimator, ABC):
         ----------
         data : TrainingData
         """
-        if self.needs_validation and data.valid is None:
-            raise InvalidInputError(
-                f"{type(self).__name__} judges by held-out samples, got "
-                "validation_fraction=None. Training samples are not accepted in their "
-                "place: members know them by heart. Pass for example "
-                "validation_fraction=0.1."
-            )
+        if self.needs_validation:
+            check_held_out(data, f"{type(self).__name__} judges by")
 
     def check_settings(self, net):
         """Raise an error if members that differ as these do cannot be combined.

@@ -10,7 +10,10 @@ and to twice its size in memory: the writer lengthens a header whose content nee
 import hashlib
 import json
 import os
+import platform
 import re
+import secrets
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -26,11 +29,19 @@ from sklearn_sharpbalance.ensemble.unpacked import (
 )
 from sklearn_sharpbalance.exceptions import ModelFileError
 
-__all__ = ["FORMAT_VERSION", "atomic_file", "read_archive", "write_archive"]
+__all__ = [
+    "FORMAT_VERSION",
+    "atomic_file",
+    "read_archive",
+    "remove_leftovers",
+    "write_archive",
+]
 
 FORMAT_VERSION = 1
 CHUNK = 2**20
 DIGEST_BYTES = 32
+OLD = 24 * 3600  # seconds after which no writer is still at work
+WRITER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{8}\.tmp$")
 LONGEST_HEADER = 100_000_000  # what the safetensors library accepts
 HEAD = re.compile(
     rb'\{"__metadata__":\{"format":"sklearn-sharpbalance (\w+) (\d{1,9})","digest":"'
@@ -116,7 +127,9 @@ def atomic_file(path) -> Iterator[BinaryIO]:
     if anything fails.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Other threads, processes and machines may be writing to the same name.
+    writer = f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+    temporary = path.with_name(f".{path.name}.{writer}.tmp")
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -128,6 +141,40 @@ def atomic_file(path) -> Iterator[BinaryIO]:
             temporary.unlink()
         raise
     _flush_folder(path.parent)
+
+
+def remove_leftovers(folder, names: str) -> None:
+    """Delete what killed writers left behind, not what others are writing just now.
+
+    Parameters
+    ----------
+    folder : Path
+    names : str
+        Pattern for the names that the files would have got.
+    """
+    for path in folder.glob(f".{names}.*.tmp"):
+        with suppress(FileNotFoundError):  # somebody else was faster
+            is_old = time.time() - path.stat().st_mtime > OLD
+            if is_old or _is_of_the_dead(path.name):
+                path.unlink()
+
+
+def _is_of_the_dead(name):
+    """Whether the process that wrote a temporary file is known to have ended."""
+    found = WRITER.search(name)
+    if found is None or found[1] != _host() or os.name == "nt":
+        return False  # Windows would end the process that is asked for
+    try:
+        os.kill(int(found[2]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is there and belongs to another user
+        return False
+    return False
+
+
+def _host():
+    return hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
 
 
 def _flush_folder(folder):

@@ -10,11 +10,17 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_sharpbalance.ensemble.aggregation import MeanLogitAggregation
 from sklearn_sharpbalance.ensemble.constraints import check_params
 from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
-from sklearn_sharpbalance.ensemble.inputs import check_X, check_y
+from sklearn_sharpbalance.ensemble.inputs import (
+    check_layout,
+    check_X,
+    check_y,
+    other_layout,
+)
 from sklearn_sharpbalance.ensemble.monitor import CallbackSupportMixin
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin
 from sklearn_sharpbalance.ensemble.predicting import member_logits
-from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
+from sklearn_sharpbalance.exceptions import ModelFileError
+from sklearn_sharpbalance.members.data import take_rows
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 
 __all__ = ["BaseDeepEnsemble"]
@@ -288,12 +294,14 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
 
     def _check_predict(self, X):
         check_is_fitted(self)
-        X, fmt = check_X(self, X, reset=False)
         fitted = self.input_format_
-        if fmt.shape != fitted.shape or fmt.keys != fitted.keys:
-            raise InvalidInputError(
-                f"X is {fmt}, but {type(self).__name__} was fitted on {fitted}."
-            )
+        X, fmt = check_X(self, X, reset=False, fitted=fitted)
+        check_layout(self, fmt, fitted)
+        if fmt.shapes != fitted.shapes:  # lengths may vary, if the module takes them
+            try:
+                member_logits(self.estimators_[:1], take_rows(X, slice(1)))
+            except Exception as error:  # of several kinds, by the module
+                raise other_layout(self, fmt, fitted) from error
         return X
 
     def __sklearn_tags__(self):

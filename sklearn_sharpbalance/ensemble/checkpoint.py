@@ -14,8 +14,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from sklearn_sharpbalance.ensemble.archive import read_archive, write_archive
-from sklearn_sharpbalance.ensemble.fingerprint import describe, differences
+import numpy as np
+
+from sklearn_sharpbalance.ensemble.archive import (
+    read_archive,
+    remove_leftovers,
+    write_archive,
+)
+from sklearn_sharpbalance.ensemble.fingerprint import condense, describe, differences
 from sklearn_sharpbalance.ensemble.fitting import Seeds
 from sklearn_sharpbalance.ensemble.plan import Segment
 from sklearn_sharpbalance.ensemble.state_tree import state_from_tree, state_tree
@@ -73,10 +79,12 @@ class CheckpointFolder:
 
     def latest(self) -> Any:
         """Content of the newest checkpoint that is intact; None if there is none."""
-        files = self.files()
-        for path in reversed(files):
+        damage = None
+        for path in reversed(self.files()):
             try:
                 return read_archive(path, "checkpoint")
+            except FileNotFoundError:  # another fit in this folder has gone beyond it
+                continue
             except (ModelFileError, OSError) as error:
                 damage = error
                 warnings.warn(
@@ -84,7 +92,7 @@ class CheckpointFolder:
                     SharpBalanceWarning,
                     stacklevel=2,
                 )
-        if files:
+        if damage is not None:
             self._fail(
                 f"No checkpoint in {self.folder} can be read. Delete the folder to "
                 "start anew.",
@@ -125,10 +133,10 @@ class CheckpointFolder:
             self._prune(path, keep=1 if last else KEPT)
 
     def _prune(self, newest, keep):
-        unfinished = self.folder.glob(".epoch-*.safetensors.*.tmp")  # of killed fits
         older = [path for path in self.files() if path != newest]
         with suppress(OSError):
-            for path in [*unfinished, *older[: len(older) - keep + 1]]:
+            remove_leftovers(self.folder, "epoch-*.safetensors")
+            for path in older[: len(older) - keep + 1]:
                 path.unlink(missing_ok=True)
 
     def _fail(self, message, error):
@@ -147,11 +155,21 @@ def fit_fingerprint(params: dict[str, Any], data: dict[str, str]) -> dict[str, s
     data : dict
         From :func:`data_fingerprint`.
     """
-    described = {k: describe(v) for k, v in params.items() if k not in INDIFFERENT}
-    if not isinstance(params.get("random_state"), Integral):
-        # Seeds that nobody can draw again are taken from the checkpoint.
-        described["random_state"] = "drawn"
+    described = {
+        k: condense(describe(v)) for k, v in params.items() if k not in INDIFFERENT
+    }
+    described["random_state"] = _source_of_seeds(params.get("random_state"))
     return {**described, **data}
+
+
+def _source_of_seeds(random_state):
+    """A seed, or where a generator stands: two fits may be given different ones."""
+    if isinstance(random_state, Integral):
+        return describe(random_state)
+    if random_state is None or random_state is np.random.mtrand._rand:
+        return "drawn"  # nobody can draw these again: the checkpoint has them
+    state = describe(random_state.get_state(legacy=False))
+    return f"RandomState at {_digest(state)}"
 
 
 def remaining(segments: list[Segment], epoch: int) -> list[Segment]:
@@ -268,5 +286,8 @@ class FitCheckpoints:
 
 
 def _fill_in(folder, text):
-    short = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    return str(folder).replace("{fit}", short)
+    return str(folder).replace("{fit}", _digest(text))
+
+
+def _digest(text):
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -4,9 +4,22 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
+from sklearn_sharpbalance.ensemble.aggregation import (
+    AGGREGATIONS,
+    Aggregation,
+    BestMemberAggregation,
+    GreedySoupAggregation,
+    UniformSoupAggregation,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["combine_probas"]
+
+_RULES_ON_NETS = (
+    BestMemberAggregation,
+    GreedySoupAggregation,
+    UniformSoupAggregation,
+)
 
 
 def combine_probas(member_probas: Any, aggregation: Any = "mean_logit") -> np.ndarray:
@@ -16,6 +29,8 @@ def combine_probas(member_probas: Any, aggregation: Any = "mean_logit") -> np.nd
     ----------
     member_probas : array-like of shape (M, N, C)
     aggregation : str, Aggregation or callable, default="mean_logit"
+        A rule on predictions; one that learns from held-out samples, such as
+        "temperature", only as the ``aggregation_`` of a fitted ensemble.
 
     Returns
     -------
@@ -28,4 +43,21 @@ def combine_probas(member_probas: Any, aggregation: Any = "mean_logit") -> np.nd
     """
     probas = np.asarray(member_probas, dtype=np.float64)
     logits = np.log(np.maximum(probas, np.finfo(np.float64).tiny))
-    return AGGREGATIONS.resolve(aggregation)(logits)
+    return _rule_on_predictions(aggregation)(logits)
+
+
+def _rule_on_predictions(aggregation: Any) -> Aggregation:
+    """The rule itself, not a clone of it, which would forget what it has learned."""
+    if isinstance(aggregation, Aggregation):
+        rule = aggregation
+    else:
+        rule = AGGREGATIONS.resolve(aggregation)
+    learned = any(name.endswith("_") for name in vars(rule))
+    if isinstance(rule, _RULES_ON_NETS) or (rule.needs_validation and not learned):
+        raise InvalidInputError(
+            f"aggregation={aggregation!r} is no rule on probabilities alone: it takes "
+            "the members' weights or held-out samples. Choose 'mean_logit', "
+            "'mean_proba' or 'majority', pass a function, or for a temperature the "
+            "aggregation_ of a fitted ensemble."
+        )
+    return rule

@@ -26,6 +26,7 @@ from sklearn_sharpbalance.ensemble.trunk import with_trunk
 from sklearn_sharpbalance.members import initial_state, restore
 from sklearn_sharpbalance.members.check import check_module
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 
 __all__ = ["DiversifiedEnsembleClassifier"]
@@ -285,7 +286,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self.heads_ = [restore(job.net, member) for member in members]
         self.estimators_ = self._whole_members()
         self.aggregation_ = aggregation
-        self.predictors_ = aggregation.prepare(self.heads_, job.data)
+        with own_draws(job.data.X, job.seeds.split):
+            self.predictors_ = aggregation.prepare(self.heads_, job.data)
         self.history_ = [member.history for member in members]
         self.train_indices_ = job.data.rows
         self.n_iter_ = len(members[0].history)

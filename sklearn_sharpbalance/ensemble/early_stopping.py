@@ -7,8 +7,12 @@ import numpy as np
 from sklearn.base import clone
 
 from sklearn_sharpbalance.ensemble.predicting import member_logits
-from sklearn_sharpbalance.ensemble.soups import final_net
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.ensemble.soups import (
+    check_held_out,
+    final_net,
+    weighted_mean,
+)
+from sklearn_sharpbalance.members.reading import own_draws
 
 __all__ = ["EarlyStopping", "check_early_stopping"]
 
@@ -25,7 +29,7 @@ class EarlyStopping:
     patience : int
         Epochs without a rise of the accuracy after which training stops.
     scores : list of float
-        Accuracy of the ensemble after every epoch.
+        Accuracy of the ensemble after every epoch, by the samples' weights.
     best : EnsembleState
         The state to go back to. Among epochs of equal accuracy it is the one of the
         highest likelihood, which does not prolong the training.
@@ -44,8 +48,9 @@ class EarlyStopping:
         """From the parameter: False, True, or a number of epochs."""
         if not early_stopping:
             return None
-        patience = DEFAULT_PATIENCE if early_stopping is True else early_stopping
-        return cls(aggregation, patience)
+        # An array of settings to search over holds np.bool_, which is not `True`.
+        is_switch = isinstance(early_stopping, bool | np.bool_)
+        return cls(aggregation, DEFAULT_PATIENCE if is_switch else early_stopping)
 
     def update(self, trainer, state) -> bool:
         """Score the ensemble; True when training should stop.
@@ -54,13 +59,14 @@ class EarlyStopping:
         weights where there are some, a soup where predictions come from one.
         """
         data, valid = trainer.data, trainer.data.valid
-        nets = [final_net(trainer.net, member, data) for member in state.members]
         rule = clone(self.aggregation)  # what it learns now is not the end
-        logits = member_logits(rule.prepare(nets, data), valid.X)
+        with own_draws(data.X, trainer.selection_seed):
+            nets = [final_net(trainer.net, member, data) for member in state.members]
+            logits = member_logits(rule.prepare(nets, data), valid.X)
         proba = rule(logits.astype(np.float64))
-        accuracy = float(np.mean(proba.argmax(axis=1) == valid.y))
+        accuracy = weighted_mean(proba.argmax(axis=1) == valid.y, valid)
         likely = np.maximum(proba[np.arange(len(valid)), valid.y], 1e-30)
-        score = (accuracy, float(np.mean(np.log(likely))))
+        score = (accuracy, weighted_mean(np.log(likely), valid))
         self.scores.append(accuracy)
         n_dense = trainer.settings.prune_epoch or 0
         if state.epoch <= n_dense:  # not what was asked for, however good
@@ -73,8 +79,5 @@ class EarlyStopping:
 
 def check_early_stopping(early_stopping, data):
     """Early stopping needs something to look at."""
-    if early_stopping and data.valid is None:
-        raise InvalidInputError(
-            "early_stopping needs held-out samples, got validation_fraction=None. Pass "
-            "for example validation_fraction=0.1."
-        )
+    if early_stopping:
+        check_held_out(data, "early_stopping needs")

@@ -12,23 +12,24 @@ from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance.engine.refusals import check_overrides
 from sklearn_sharpbalance.ensemble.inputs import (
-    check_weights,
+    check_layout,
     check_X,
     check_y,
     input_statistics,
-    mean_one,
 )
 from sklearn_sharpbalance.ensemble.net_settings import (
     check_callbacks,
     check_net_settings,
 )
 from sklearn_sharpbalance.ensemble.plan import Settings, member_rho, warmup_length
+from sklearn_sharpbalance.ensemble.weights import check_weights, mean_one
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
 from sklearn_sharpbalance.members.augment import PictureTransform, resolve_transform
 from sklearn_sharpbalance.members.averaging import resolve_averaging
 from sklearn_sharpbalance.members.data import take_rows
 from sklearn_sharpbalance.members.net import NET_DEFAULTS
+from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
 from sklearn_sharpbalance.members.state import MemberState, restore, unfitted
 from sklearn_sharpbalance.optim import OPTIMIZERS, SharpnessAwareOptimizer
@@ -72,9 +73,13 @@ def training_data(
     estimator, X, y, sample_weight, class_weight, *, classes=None, reset=True
 ):
     """Validated data, the format of the input, and the classes."""
-    X, fmt = check_X(estimator, X, reset=reset)
-    classes, codes = check_y(X, y, classes)
-    weight = check_weights(X, classes[codes], sample_weight, class_weight)
+    with own_draws(X):
+        fitted = None if reset else estimator.input_format_
+        X, fmt = check_X(estimator, X, reset=reset, fitted=fitted)
+        if fitted is not None:
+            check_layout(estimator, fmt, fitted)
+        classes, codes = check_y(X, y, classes)
+    weight = check_weights(classes, codes, sample_weight, class_weight)
     return TrainingData(X, codes, weight), fmt, classes
 
 
@@ -124,8 +129,12 @@ def _refuse(params, neutral, reason):
     )
 
 
-def hold_out(data, fraction, seed):
-    """Put a stratified share of the samples aside for validation."""
+def hold_out(data, fraction, seed, sample_weight=None):
+    """Put a stratified share of the samples aside for validation.
+
+    These keep their ``sample_weight`` alone, without class weights, as scikit-learn
+    has it: how classes are balanced for the loss does not change what is judged.
+    """
     rows = np.arange(len(data))
     if fraction is None:
         return replace(data, rows=rows)
@@ -138,7 +147,8 @@ def hold_out(data, fraction, seed):
             f"validation_fraction={fraction} cannot be held out of {len(data)} samples "
             f"in {data.y.max() + 1} classes: {error}"
         ) from error
-    left, valid = _rows(data, np.sort(kept)), _rows(data, np.sort(held))
+    judged = replace(data, weight=check_weights(None, data.y, sample_weight, None))
+    left, valid = _rows(data, np.sort(kept)), _rows(judged, np.sort(held))
     return replace(left, weight=_weight_of_part(left.weight), valid=valid)
 
 
@@ -210,7 +220,7 @@ def resolve_precision(precision, device, fmt):
     )
 
 
-def build_net(params, nested, fmt, X, n_classes, weight=None):
+def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
     """The net that every member is a copy of.
 
     Parameters
@@ -225,12 +235,16 @@ def build_net(params, nested, fmt, X, n_classes, weight=None):
     n_classes : int
     weight : ndarray of shape (N,) or None, default=None
         Sample weights, for the statistics as well.
+    seed : int, default=0
+        For what items of a Dataset draw.
     """
     net = as_skorch_net(
         params["estimator"], fmt.shape, n_classes, nested, params["optimizer"]
     )
     check_overrides(net)
     check_net_settings(net, params)
+    with own_draws(X, seed):
+        standard = input_statistics(X, fmt, weight) if params["standardize"] else None
     schedule = params["lr_schedule"]
     callbacks = list(params["callbacks"] or [])
     if isinstance(schedule, LRScheduler):
@@ -238,7 +252,7 @@ def build_net(params, nested, fmt, X, n_classes, weight=None):
     net = member_net(
         net,
         n_classes,
-        statistics=input_statistics(X, fmt, weight) if params["standardize"] else None,
+        statistics=standard,
         sam=resolve_sam(params["sam"]),
         device=resolve_devices(params["device"])[0],
         settings={

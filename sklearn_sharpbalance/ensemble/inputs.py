@@ -1,13 +1,12 @@
-"""The border: what a user passes as X, y and weights, made clean for skorch."""
+"""The border: what a user passes as X and y, made clean for skorch."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy.sparse import issparse
-from sklearn.utils import check_array, compute_sample_weight
+from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -16,8 +15,12 @@ from sklearn.utils.validation import (
 )
 from torch.utils.data import Dataset
 
-from sklearn_sharpbalance._validation import check_sample_weight
 from sklearn_sharpbalance.autodiff.rows import dataset_labels, to_array
+from sklearn_sharpbalance.ensemble.dataset_items import (
+    check_countable,
+    first_input,
+    stack_inputs,
+)
 from sklearn_sharpbalance.ensemble.moments import (
     moments,
     spread_or_one,
@@ -29,10 +32,10 @@ from sklearn_sharpbalance.members.data import n_rows
 __all__ = [
     "InputFormat",
     "check_X",
-    "check_weights",
+    "check_layout",
     "check_y",
     "input_statistics",
-    "mean_one",
+    "other_layout",
 ]
 
 PICTURE_CHANNELS = (1, 3, 4)
@@ -55,6 +58,8 @@ class InputFormat:
         "uint8" for pictures of bytes, else "float32".
     keys : tuple of str or None
         Names of the inputs of a dictionary.
+    shapes : tuple of tuple of int, or None
+        Shape of one sample of each of them.
     """
 
     kind: str
@@ -62,6 +67,7 @@ class InputFormat:
     shape: tuple[int, ...] | None
     dtype: str = "float32"
     keys: tuple[str, ...] | None = None
+    shapes: tuple[tuple[int, ...], ...] | None = None
 
     def to_module(self, X):
         """Batch of the user's layout in the module's layout."""
@@ -75,8 +81,16 @@ class InputFormat:
             return f"a dictionary of {', '.join(map(repr, self.keys or ()))}"
         return f"samples of shape {self.given_shape}"
 
+    def in_full(self):
+        """What the short text leaves out."""
+        if self.kind == "dict":
+            pairs = zip(self.keys or (), self.shapes or ())
+            named = ", ".join(f"{key!r} of shape {shape}" for key, shape in pairs)
+            return f"a dictionary of {named}"
+        return f"{self}, which the module sees as {self.shape}"
 
-def check_X(estimator, X, *, reset):
+
+def check_X(estimator, X, *, reset, fitted=None):
     """Validate X and lay it out as the module sees it.
 
     Parameters
@@ -87,19 +101,26 @@ def check_X(estimator, X, *, reset):
     reset : bool
         True in ``fit``; False checks against what was fitted, and takes a Dataset
         without labels.
+    fitted : InputFormat or None, default=None
+        Decides what arrays are that could be grey pictures or not.
 
     Returns
     -------
     X : ndarray, dict of ndarray, or Dataset
     input_format : InputFormat
     """
+    is_dict = isinstance(X, Mapping) and not issparse(X)  # some sparse ones are both
+    if reset and (is_dict or isinstance(X, Dataset)):
+        for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
+            vars(estimator).pop(name, None)
     if isinstance(X, Dataset):
         return _check_dataset(X, labelled=reset)
-    if isinstance(X, Mapping) and not issparse(X):  # some sparse matrices are both
+    if is_dict:
         return _check_dict(X)
     given = X = _as_array(X) if torch.is_tensor(X) else X
     has_axes = getattr(X, "ndim", 2) > 2
     keeps_bytes = has_axes and getattr(X, "dtype", None) == np.uint8
+    keeps_bytes &= fitted is None or fitted.kind != "array"
     options = {
         "dtype": np.uint8 if keeps_bytes else np.float32,
         "order": "C",
@@ -110,10 +131,25 @@ def check_X(estimator, X, *, reset):
         X = check_array(X, input_name="X", estimator=estimator, **options)
     else:
         X = validate_data(estimator, X, reset=reset, **options)
-    fmt = _array_format(X)
+    fmt = _array_format(X, fitted)
     if reset and fmt.kind != "pictures":
         warn_of_rounding(given, getattr(estimator, "feature_names_in_", None))
     return fmt.to_module(X), fmt
+
+
+def check_layout(estimator, fmt, fitted):
+    """Raise unless samples are laid out as those of the fit."""
+    if fmt.shape != fitted.shape or fmt.keys != fitted.keys:
+        raise other_layout(estimator, fmt, fitted)
+
+
+def other_layout(estimator, fmt, fitted):
+    """The error that says what samples are, and what those of the fit were."""
+    found, known = str(fmt), str(fitted)
+    if found == known:
+        found, known = fmt.in_full(), fitted.in_full()
+    name = type(estimator).__name__
+    return InvalidInputError(f"X is {found}, but {name} was fitted on {known}.")
 
 
 def _usual_strides(X):
@@ -125,12 +161,13 @@ def _usual_strides(X):
     return np.ascontiguousarray(X).reshape(-1).reshape(X.shape)
 
 
-def _array_format(X):
+def _array_format(X, fitted=None):
     shape = X.shape[1:]
     if len(shape) == 1:
         return InputFormat("table", shape, shape)
     dtype = str(X.dtype)
-    if len(shape) == 2 and X.dtype == np.uint8:
+    as_fitted = fitted is not None and fitted.shape == (1, *shape)
+    if len(shape) == 2 and (X.dtype == np.uint8 or as_fitted):
         return InputFormat("pictures", shape, (1, *shape), dtype)
     if len(shape) == 3 and shape[0] in PICTURE_CHANNELS:
         return InputFormat("pictures", shape, shape, dtype)
@@ -145,31 +182,7 @@ def _array_format(X):
 
 
 def _check_dataset(dataset, labelled):
-    if not hasattr(dataset, "__len__") or len(dataset) == 0:
-        raise InvalidInputError(
-            "A Dataset must have a length and at least one item; got "
-            f"{type(dataset).__name__} of length {getattr(dataset, '__len__', None)}."
-        )
-    item = dataset[0]
-    is_pair = isinstance(item, tuple | list)
-    if labelled and not (is_pair and len(item) > 1):
-        raise InvalidInputError(
-            "Each item of a Dataset must be a pair (x, label); "
-            f"{type(dataset).__name__}[0] is a {type(item).__name__}. A dataset "
-            "without labels cannot be fitted."
-        )
-    x = item[0] if is_pair and item else item
-    if not isinstance(x, torch.Tensor | np.ndarray):
-        raise InvalidInputError(
-            f"The inputs of a Dataset must be tensors or arrays, got "
-            f"{type(x).__name__}. Give it a transform such as "
-            "torchvision.transforms.v2.PILToTensor()."
-        )
-    if torch.is_tensor(x) and x.is_floating_point() and x.element_size() < 2:
-        raise InvalidInputError(
-            f"The inputs of a Dataset must be numbers that torch computes with, got "
-            f"{x.dtype}. Let it return them as torch.float32."
-        )
+    x = first_input(dataset, labelled)
     dtype = "uint8" if x.dtype in (torch.uint8, np.uint8) else "float32"
     return dataset, InputFormat("dataset", tuple(x.shape), tuple(x.shape), dtype)
 
@@ -186,7 +199,9 @@ def _check_dict(X):
         floating = np.issubdtype(array.dtype, np.floating)
         arrays[key] = array.astype(np.float32 if floating else array.dtype, copy=False)
     check_consistent_length(*arrays.values())
-    return arrays, InputFormat("dict", None, None, keys=tuple(sorted(arrays)))
+    keys = tuple(sorted(arrays))
+    shapes = tuple(arrays[key].shape[1:] for key in keys)
+    return arrays, InputFormat("dict", None, None, keys=keys, shapes=shapes)
 
 
 def check_y(X, y, classes=None):
@@ -206,6 +221,7 @@ def check_y(X, y, classes=None):
     codes : ndarray of shape (N,), dtype int64
     """
     if isinstance(X, Dataset):
+        check_countable(X)
         if y is None:
             y = dataset_labels(X)
         n_samples = n_rows(X)
@@ -228,9 +244,14 @@ def check_y(X, y, classes=None):
         found, codes = np.unique(y, return_inverse=True)
     except TypeError as error:
         types = sorted({type(label).__name__ for label in y})
+        if len(types) > 1:
+            raise InvalidInputError(
+                f"y holds labels of several types, which have no common order: "
+                f"{', '.join(types)}. Use one type."
+            ) from error
         raise InvalidInputError(
-            f"y holds labels of several types, which have no common order: "
-            f"{', '.join(types)}. Use one type."
+            f"y holds labels of type {types[0]}, {y.dtype}, which do not sort into "
+            f"classes: {error} Use strings or integers, such as y.astype(str)."
         ) from error
     classes = found if classes is None else np.unique(classes)
     unknown = np.setdiff1d(found, classes)
@@ -246,61 +267,6 @@ def check_y(X, y, classes=None):
             f"{classes[0]!r}."
         )
     return classes, codes.astype(np.int64)
-
-
-def check_weights(X, y, sample_weight, class_weight):
-    """Weight of each sample with mean one, or None if all weigh the same.
-
-    Parameters
-    ----------
-    X : ndarray, dict or Dataset
-    y : ndarray of shape (N,)
-        Labels as the user knows them, which ``class_weight`` speaks of.
-    sample_weight : array-like of shape (N,) or None
-    class_weight : dict, "balanced" or None
-    """
-    if sample_weight is None and class_weight is None:
-        return None
-    if torch.is_tensor(sample_weight):
-        sample_weight = _as_array(sample_weight)
-    weight = check_sample_weight(sample_weight, y)
-    if class_weight is not None:
-        _check_class_weight(class_weight)
-        weight = weight * compute_sample_weight(class_weight, y)
-    with np.errstate(over="ignore"):
-        total = weight.sum()
-    if total <= 0:
-        source = "Sample weights" if class_weight is None else "Weights by class_weight"
-        raise InvalidInputError(
-            f"{source} must contain at least one non-zero number, got only zeros."
-        )
-    if not np.isfinite(total):
-        raise InvalidInputError(
-            f"The sum of the weights of all samples is too large for a float: the "
-            f"largest is {weight.max():.3g}. Scale them down; only ratios matter."
-        )
-    return mean_one(weight)
-
-
-def mean_one(weight):
-    """Weights as float32 with mean one; another mean would scale the learning rate."""
-    return (weight / weight.mean(dtype=np.float64)).astype(np.float32)
-
-
-def _check_class_weight(class_weight):
-    """Raise unless all weights of classes are finite numbers of at least zero."""
-    if not isinstance(class_weight, Mapping):
-        return
-    for label, value in class_weight.items():
-        try:
-            number = math.nan if isinstance(value, str) else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number) or number < 0:
-            raise InvalidInputError(
-                "class_weight must give each class a finite number >= 0, got "
-                f"{value!r} for the class {label!r}."
-            )
 
 
 def input_statistics(X, fmt, weight=None):
@@ -321,7 +287,7 @@ def input_statistics(X, fmt, weight=None):
     if fmt.kind == "dataset":
         rows = range(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
         weight = None if weight is None else np.asarray(weight)[rows]
-        X = _stack([_as_array(X[i][0]) for i in rows])
+        X = stack_inputs([_as_array(X[i][0]) for i in rows])
         if X.ndim < 4:
             warn_of_rounding(X)
     mean, scale = moments(X, weight)
@@ -338,13 +304,3 @@ def _as_array(values):
         known = (torch.float16, torch.float32, torch.float64)
         values = values if values.dtype in known else values.float()
     return to_array(values)
-
-
-def _stack(items):
-    shapes = {item.shape for item in items}
-    if len(shapes) > 1:
-        raise InvalidInputError(
-            f"The inputs of a Dataset must have one shape, got {sorted(shapes)[:3]}. "
-            "Give it a transform such as torchvision.transforms.v2.Resize."
-        )
-    return np.stack(items)

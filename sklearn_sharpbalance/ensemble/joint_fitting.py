@@ -33,6 +33,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import MemberState, TrainingData
 from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import check_factors
 from sklearn_sharpbalance.members.state import capture
 
@@ -91,23 +92,26 @@ def prepare_joint(
     seeds = draw_seeds(params["random_state"], params["n_estimators"])
     saved = _checkpoints(estimator, data, unlabeled, classes, seeds)
     seeds = seeds if saved is None else saved.seeds
-    data = hold_out(data, params["validation_fraction"], seeds.split)
+    data = hold_out(data, params["validation_fraction"], seeds.split, sample_weight)
     device = _one_device(params["device"])
     precision = resolve_precision(params["precision"], device, fmt)
     trunk = as_trunk(params["shared_trunk"], seeds.selection, device, precision)
     read, seen_format = data, fmt
     if trunk is not None:
-        data = with_features(data, trunk)
+        with own_draws(data.X, seeds.split):
+            data = with_features(data, trunk)
         shape = data.X.shape[1:]
         seen_format = InputFormat("array", shape, shape)
     params = params | recipe(params, nested)
-    net = build_net(params, nested, seen_format, data.X, len(classes), data.weight)
+    given = (data.X, len(classes), data.weight, seeds.split)
+    net = build_net(params, nested, seen_format, *given)
     settings = make_settings(params, net, fmt, params["n_estimators"])
     if trunk is not None and settings.transform is None:
         # Nothing changes from epoch to epoch: the trunk has done its work.
         read = data
         if unlabeled is not None:
-            unlabeled = with_features(unlabeled, trunk)
+            with own_draws(unlabeled.X, seeds.split):
+                unlabeled = with_features(unlabeled, trunk)
     _check_callbacks(net)
     check_factors(settings, len(data))
     return JointJob(
@@ -181,7 +185,8 @@ def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
         )
     if isinstance(X_unlabeled, Dataset):
         X_unlabeled = _Labeled(X_unlabeled)
-    X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False)
+    with own_draws(X_unlabeled):
+        X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False, fitted=fmt)
     same = found.shape == fmt.shape and isinstance(X_unlabeled, dict) == isinstance(
         X, dict
     )

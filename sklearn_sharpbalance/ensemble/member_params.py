@@ -21,6 +21,7 @@ ELSEWHERE = {
     "rho": "One radius per member is rho=[...].",
     "optimizer__rho": "One radius per member is rho=[...].",
     "optimizer__lr": "The learning rate goes by lr.",
+    "criterion__weight": "Weights of classes are class_weight, the same for all.",
     "optimizer": "All members have one optimizer class: set optimizer=...",
     "module": "All members have one module class; its arguments may differ.",
     "batch_size": "Members share the number of batches: set batch_size=...",
@@ -178,7 +179,7 @@ def valid_names(net) -> list[str]:
         own = [name for name in own if name != "optimizer__*"]
         own += [name for name in _arguments("optimizer", base) if name not in own]
     names += own
-    names += _arguments("criterion", net.criterion)
+    names += _arguments("criterion", net.criterion, leave_out={"weight"})
     return names
 
 

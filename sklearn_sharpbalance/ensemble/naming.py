@@ -6,6 +6,7 @@ the user passes again.
 """
 
 import importlib
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from torch import nn
 
 from sklearn_sharpbalance import networks
 from sklearn_sharpbalance.members import MemberModule
+from sklearn_sharpbalance.members.averaging import WeightAveraging
+from sklearn_sharpbalance.members.net import BoundOptimizer
 
 __all__ = ["SPECIAL_TAGS", "name_of", "named", "special_value"]
 
@@ -81,6 +84,10 @@ def special_value(value: Any) -> tuple[str, Any] | None:
         return "$device", str(value)
     if isinstance(value, np.random.RandomState):
         return "$random_state", value.get_state(legacy=False)
+    if type(value) is WeightAveraging:
+        return "$averaging", asdict(value)
+    if isinstance(value, BoundOptimizer) and not value.args and name_of(value.func):
+        return "$bound", (name_of(value.func), dict(value.keywords))
     name = name_of(type(value))
     if name is not None and isinstance(value, BaseEstimator):
         return "$object", (name, value.get_params(deep=False))
@@ -101,9 +108,24 @@ def _object(value):
     return cls(**params)
 
 
+def _bound(value):
+    name, options = value
+    optimizer = named(name)
+    kind = torch.optim.Optimizer
+    if not isinstance(optimizer, type) or not issubclass(optimizer, kind):
+        raise ValueError(f"it takes {name!r} for an optimizer.")
+    return BoundOptimizer(optimizer, **options)
+
+
+def _averaging(value):
+    return WeightAveraging(**value)
+
+
 SPECIAL_TAGS = {
     "$class": named,
     "$device": torch.device,
     "$random_state": _random_state,
+    "$averaging": _averaging,
     "$object": _object,
+    "$bound": _bound,
 }

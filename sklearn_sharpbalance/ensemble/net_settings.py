@@ -5,10 +5,12 @@ from typing import Any
 
 from skorch.callbacks import ParamMapper
 from skorch.dataset import Dataset, ValidSplit
+from torch import nn
 from torch.utils.data import DataLoader
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.net import with_callbacks
+from sklearn_sharpbalance.members.net import option_names, with_callbacks
+from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
 
 __all__ = ["check_callbacks", "check_net_settings"]
@@ -24,7 +26,7 @@ def check_net_settings(net, params) -> None:
     params : dict
         Parameters of the ensemble, which have the last word.
     """
-    for refusal in (_number, _step, _data, _output):
+    for refusal in (_number, _step, _groups, _data, _loader, _output, _criterion):
         problem = refusal(net, params)
         if problem:
             raise InvalidInputError(problem)
@@ -43,7 +45,8 @@ def _number(net, params):
 
 def _step(net, params):
     given = net.get_params_for("optimizer")
-    if "rho" in given:
+    options = option_names(params["optimizer"] or net.optimizer)
+    if "rho" in given and "rho" not in options:
         return (
             f"optimizer__rho={given['rho']} of the net is not used: the ensemble has a "
             "rho, for all members or one for each. Pass that."
@@ -59,10 +62,25 @@ def _step(net, params):
     return None
 
 
+def _groups(net, params):
+    given = net.get_params_for("optimizer")
+    base = params["optimizer"] or given.get("base_optimizer", net.optimizer)
+    for pattern, options in given.get("param_groups") or ():
+        for name in sorted({"rho", "sam_rho"} - option_names(base)):
+            if name in options:
+                return (
+                    f"{name}={options[name]} of the parameter group {pattern!r} is not "
+                    "used: all weights of a member move by one rho, that of the "
+                    "ensemble. Pass that, and leave it out of the group."
+                )
+    return None
+
+
 def _data(net, params):
     ours = "members deal their samples by themselves"
-    if net.iterator_train is not DataLoader:
-        return f"iterator_train={net.iterator_train!r} is not used: {ours}. Leave it."
+    for name in ("iterator_train", "iterator_valid"):
+        if getattr(net, name) is not DataLoader:
+            return f"{name}={getattr(net, name)!r} is not used: {ours}. Leave it."
     for name in ("sampler", "batch_sampler"):
         if net.get_params_for("iterator_train").get(name) is not None:
             return (
@@ -83,6 +101,23 @@ def _data(net, params):
     return None
 
 
+def _loader(net, params):
+    for name in ("iterator_train", "iterator_valid"):
+        if net.get_params_for(name).get("collate_fn") is not None:
+            return (
+                f"{name}__collate_fn is not used: shapes, labels, statistics and "
+                "scores are those of single items. Let the Dataset return samples as "
+                "the module takes them, and pass what changes them from epoch to epoch "
+                "as train_transform."
+            )
+    if net.get_params_for("iterator_train").get("drop_last"):
+        return (
+            "iterator_train__drop_last=True is not used: every epoch takes every "
+            "sample, in batches of one size. Leave it."
+        )
+    return None
+
+
 def _output(net, params):
     if net.get_params_for("criterion").get("weight") is not None:
         return (
@@ -96,6 +131,37 @@ def _output(net, params):
             "as aggregation."
         )
     return None
+
+
+def _criterion(net, params):
+    criterion = _made_criterion(net)
+    # Of these two a mean is one over the weights, which a sum of losses is not.
+    averages = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss)
+    if averages and getattr(criterion, "weight", None) is not None:
+        return (
+            f"The weight of the criterion {type(criterion).__name__} would scale the "
+            "learning rate, since losses are summed sample by sample. Pass "
+            "class_weight to the ensemble, which does not."
+        )
+    if isinstance(criterion, nn.Module) and any(
+        weight.requires_grad for weight in criterion.parameters()
+    ):
+        return (
+            f"The criterion {type(criterion).__name__} has parameters to train, which "
+            "would be lost when a phase of training ends. Put them into the module, or "
+            "set requires_grad=False."
+        )
+    return None
+
+
+def _made_criterion(net):
+    """The criterion as members will have it; None if it cannot be made."""
+    with seeded("cpu"):  # it may draw
+        try:
+            given = net.get_params_for("criterion")
+            return net.initialized_instance(net.criterion, given)
+        except Exception:  # told where a member is made, with all that belongs to it
+            return None
 
 
 def check_callbacks(net, has_valid) -> None:

@@ -55,6 +55,7 @@ from sklearn_sharpbalance.ensemble.training import EnsembleState, Trainer
 from sklearn_sharpbalance.members import MemberState, initial_state
 from sklearn_sharpbalance.members.check import check_module
 from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
+from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.members.state import capture
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
@@ -88,14 +89,14 @@ class PhasedEnsemble(BaseDeepEnsemble):
         Parameters
         ----------
         X : array-like of shape (N, ...), dict of arrays, or Dataset
-            A table (N, F); pictures (N, H, W), (N, H, W, C) or (N, C, H, W), of uint8
-            or float; any array with one row per sample for a module of your own; a
-            dictionary of arrays, passed to the module as keywords; or a torch Dataset
-            of (x, label) pairs.
+            A table (N, F); pictures (N, H, W, C) or (N, C, H, W) of uint8 or float, or
+            (N, H, W) of uint8 (grey ones of float need a channel axis: ``X[:, None]``);
+            any array with one row per sample for a module of your own; a dictionary of
+            arrays, passed to the module as keywords; or a Dataset of (x, label) pairs.
         y : array-like of shape (N,), default=None
             Labels of any type; None takes those of a Dataset.
         sample_weight : array-like of shape (N,), default=None
-            Weight of each sample in the loss and in the sharpness scores.
+            Weight of each sample in the loss, the sharpness and held-out scores.
 
         Returns
         -------
@@ -160,7 +161,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         seeds = draw_seeds(params["random_state"], n_members)
         saved = self._checkpoints(params, data, classes, seeds) if checkpoints else None
         seeds = seeds if saved is None else saved.seeds
-        data = hold_out(data, params["validation_fraction"], seeds.split)
+        share = params["validation_fraction"]
+        data = hold_out(data, share, seeds.split, sample_weight)
         check_early_stopping(params["early_stopping"], data)
         if go_on:
             net = renewed_net(self.net_, params, self._nested("estimator"))
@@ -195,7 +197,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
     def _net(self, params, fmt, data, classes, seeds):
         """The net that every member is a copy of, with what members have apart."""
         nested = self._nested("estimator")
-        net = build_net(params, nested, fmt, data.X, len(classes), data.weight)
+        given = (data.X, len(classes), data.weight, seeds.split)
+        net = build_net(params, nested, fmt, *given)
         settings = member_settings(params["member_params"], net, seeds.members)
         return net if settings is None else give_settings(net, settings)
 
@@ -285,9 +288,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
             trainer.engine.release()
 
     def _keep_result(self, job, state, stopping):
+        self._keep(job, (stopping and stopping.best) or state)
         if stopping:
             self.validation_scores_ = np.asarray(stopping.scores)
-        self._keep(job, (stopping and stopping.best) or state)
         # Not the end of the stretch: callbacks may have ended every member before it.
         self.n_iter_ = max(len(member.history) for member in state.members)
         self.n_passes_ = state.passes
@@ -324,6 +327,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
 
     def _keep(self, job, state):
         """Set what ``fit`` leaves behind."""
+        self.__dict__.pop("validation_scores_", None)  # of an earlier fit
         trainer = job.trainer
         self.classes_ = job.classes
         self.input_format_ = job.input_format
@@ -333,11 +337,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.member_params_ = [dict(settings) for settings in apart] or [
             {} for _ in state.members
         ]
-        self.estimators_ = [
-            final_net(trainer.net, member, trainer.data) for member in state.members
-        ]
-        self.aggregation_ = job.aggregation
-        self.predictors_ = job.aggregation.prepare(self.estimators_, trainer.data)
+        self.aggregation_, data = job.aggregation, trainer.data
+        with own_draws(data.X, job.seeds.split):
+            self.estimators_ = [final_net(trainer.net, m, data) for m in state.members]
+            self.predictors_ = job.aggregation.prepare(self.estimators_, data)
         self.sam_masks_ = trainer.masks(state)
         self.sharpness_ = state.sharpness
         self.history_ = [member.history for member in state.members]

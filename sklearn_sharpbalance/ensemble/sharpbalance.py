@@ -103,7 +103,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Stop when the *ensemble's* accuracy on the held-out part has not risen for so
         many epochs (True: 10), and go back to its best epoch: of equals that with the
         highest likelihood. What is judged is what would predict, ``weight_averaging``
-        and ``aggregation`` included.
+        and ``aggregation`` included; samples count by ``sample_weight``, but not by
+        ``class_weight``.
     class_weight : dict, "balanced" or None, default=None
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.

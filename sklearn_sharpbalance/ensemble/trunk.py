@@ -122,7 +122,7 @@ def as_trunk(shared_trunk, seed, device, precision="float32"):
         module = copy.deepcopy(shared_trunk)
     elif callable(shared_trunk):
         with seeded(device):
-            torch.manual_seed(seed)
+            seeded.start(seed, device)
             module = shared_trunk()
     else:
         module = None

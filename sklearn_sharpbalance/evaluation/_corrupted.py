@@ -31,6 +31,7 @@ class CorruptedSet(NamedTuple):
     right: np.ndarray  # (M + 1, N) bool
     confidence: np.ndarray  # (M + 1, N)
     nll: np.ndarray  # (M + 1, N)
+    rows: np.ndarray | None = None  # (N,) of the clean samples, if drawn anew
 
     @property
     def n_samples(self) -> int:
@@ -45,6 +46,14 @@ class CorruptedSet(NamedTuple):
         pairs = zip(self.confidence, self.right)
         return _parts(np.stack([weighted_ece(counts, *pair) for pair in pairs]))
 
+    def counts(self, of_clean: np.ndarray) -> np.ndarray:
+        """Counts (B, N) of its samples; copies of a clean sample are drawn together."""
+        if self.rows is None:
+            return of_clean
+        counts = of_clean[:, self.rows]
+        drawn = counts.sum(axis=1, keepdims=True)
+        return counts * (counts.shape[1] / np.maximum(drawn, 1))
+
 
 def _parts(values: np.ndarray) -> np.ndarray:
     """Mean of the members and the ensemble, (2, ...), of values (M + 1, ...)."""
@@ -55,24 +64,28 @@ def predict_corrupted(
     estimators: Sequence[Any],
     X: Any,
     y: Any,
-    corruptions: Iterable | None,
+    corruptions: Any,
     severities: Iterable[int],
     random_state: Any,
 ) -> list[list[CorruptedSet]]:
     """Corrupted sets of each estimator; every set is made once for all of them."""
     check_arrays(X, "Corrupting samples")
     severities = list(severities)
-    if isinstance(corruptions, str):
-        corruptions = None if corruptions == "all" else [corruptions]
     sets = corrupted_sets(X, y, corruptions, severities, random_state)
     result: list[list[CorruptedSet]] = [[] for _ in estimators]
-    for kind, severity, every in iter_outputs(estimators, sets):
+    for data, every in iter_outputs(estimators, sets):
         for kept, (outputs, codes) in zip(result, every):
             predictors = [*outputs.member_probas, outputs.proba]
             confidence, right = zip(*(claims(proba, codes) for proba in predictors))
-            nll = np.stack([sample_nll(proba, codes) for proba in predictors])
+            nll = [sample_nll(proba, codes) for proba in predictors]
             kept.append(
-                CorruptedSet(kind, severity, np.stack(right), np.stack(confidence), nll)
+                CorruptedSet(
+                    *(data.kind, data.severity),
+                    right=np.stack(right),
+                    confidence=np.stack(confidence),
+                    nll=np.stack(nll),
+                    rows=data.rows,
+                )
             )
     if not result or not result[0]:
         raise InvalidInputError(
@@ -123,11 +136,9 @@ def _sums(
 ) -> np.ndarray:
     """Sums over the sets of a severity, (3, 2, S, B), under counts (B, N)."""
     B, N = counts.shape
-    linear = np.zeros((2, 2, len(severities), N))
     sums = np.zeros((len(METRICS), 2, len(severities), B))
     for one in sets:
-        s = severities.index(one.severity)
-        linear[:, :, s] += one.by_sample()
-        sums[2, :, s] += one.ece(counts)
-    sums[:2] = linear @ counts.T / N
+        s, own = severities.index(one.severity), one.counts(counts)
+        sums[:2, :, s] += one.by_sample() @ own.T / N
+        sums[2, :, s] += one.ece(own)
     return sums

@@ -1,6 +1,6 @@
 """Measuring several fitted classifiers on the same samples."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from sklearn_sharpbalance.metrics import (
     calibration_curve_bins,
 )
 from sklearn_sharpbalance.metrics._outputs import outputs_of, reach_last_step
+from sklearn_sharpbalance.metrics._tradeoff import mean_sharpness
 
 __all__ = ["RunResult", "Study", "as_seed", "make_report", "measure_runs"]
 
@@ -56,9 +57,8 @@ class Study:
             )
 
     @property
-    def kinds(self) -> Iterable | None:
-        """Kinds of corruption as the functions that make them take it."""
-        return None if self.corruptions is True else self.corruptions
+    def has_corruptions(self) -> bool:
+        return self.corruptions is not None and self.corruptions is not False
 
 
 class RunResult(NamedTuple):
@@ -99,12 +99,17 @@ def measure_runs(
         Which set of samples it is, so that different sets are drawn independently.
     """
     corrupted: Sequence[Any] = [None] * len(estimators)
-    if study.corruptions is not None and study.corruptions is not False:
+    if study.has_corruptions:
         seed = study.random_state
         corrupted = predict_corrupted(
-            estimators, X, y, study.kinds, study.severities, seed
+            estimators, X, y, study.corruptions, study.severities, seed
         )
     foreign = as_foreign_sets(study.ood, X)
+    if (X_train is None) != (y_train is None):
+        raise InvalidInputError(
+            "Sharpness is measured on X_train with y_train: pass both, or neither to "
+            "take X and y."
+        )
     X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
     results = []
     for estimator, sets in zip(estimators, corrupted):
@@ -142,7 +147,10 @@ def _measure_sharpness(
     """Mean sharpness of the members; draws are over the batches it is measured on."""
     key = Key("sharpness", "members")
     if callable(study.sharpness):
-        return {key: Measured(float(np.mean(study.sharpness(estimator, X, y))))}
+        value = mean_sharpness(
+            estimator, X, y, study.sharpness, random_state=study.random_state
+        )
+        return {key: Measured(value)}
     model, X = reach_last_step(estimator, X)
     nets = getattr(model, "estimators_", [model])
     nets = nets.ravel() if isinstance(nets, np.ndarray) else nets

@@ -1,5 +1,6 @@
 """Training several methods at the same cost, and telling which is better."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -28,7 +29,8 @@ from sklearn_sharpbalance.evaluation.compute import (
     gradient_passes,
     match_passes,
 )
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.evaluation.report import better_direction
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.metrics._outputs import last_step
 
@@ -78,10 +80,12 @@ def compare(
         Other classifiers stay as they are.
     reference : str or None, default=None
         Name of the method whose cost counts; None is the first.
-    rank_by : str, default="accuracy"
-        Metric of the ensembles to rank by; see :meth:`EvaluationReport.rank` for more.
+    rank_by : str or tuple, default="accuracy"
+        Metric of the ensembles to rank by, or arguments of
+        :meth:`EvaluationReport.rank`, such as ``("nll", "members")``.
     fit_params : dict of str to dict, default=None
         More arguments of ``fit`` by method, such as ``{"A2D": {"X_unlabeled": X_u}}``.
+        Of a ``sample_weight`` each fold gets its part.
     corruptions, severities, ood, sharpness, n_bootstrap, confidence
         As in :func:`evaluate`. Sharpness is measured on the training samples.
     random_state : int, Generator, RandomState or None, default=0
@@ -122,13 +126,15 @@ def compare(
     if matched_compute:
         named = _match(named, reference)
     fit_params = _check_fit_params(fit_params, named)
+    rank_by = _check_rank_by(rank_by, study)
     seeds = as_seeds(seeds, study.random_state)
     y, draws = np.asarray(y), Draws(n_bootstrap, study.random_state)
     results: dict[str, list] = {name: [] for name in named}
     n_tested = 0
     for fold, (train, test) in enumerate(_splits(cv, X, y, study.random_state)):
         samples = take(X, train), y[train]
-        fitted = _train(named, *samples, seeds, fit_params, fold, verbose)
+        of_fold = _of_fold(fit_params, train)
+        fitted = _train(named, *samples, seeds, of_fold, fold, verbose)
         measured = measure_runs(
             [estimator for _, estimator in fitted],
             take(X, test),
@@ -144,8 +150,29 @@ def compare(
             results[name].append(result._replace(numbers=numbers))
         n_tested += len(test)
     report = make_report(results, n_tested, study)
-    report.ranking = report.rank(rank_by)
+    try:
+        report.ranking = report.rank(*rank_by)
+    except InvalidInputError as error:  # the trainings are worth more than a ranking
+        warnings.warn(f"No ranking: {error}", SharpBalanceWarning, stacklevel=2)
     return report
+
+
+def _check_rank_by(rank_by: Any, study: Study) -> tuple[str, ...]:
+    """Arguments of ``rank``; what nothing measures is refused before any training."""
+    metric, *rest = [rank_by] if isinstance(rank_by, str) else list(rank_by)
+    better_direction(metric)
+    missing = {
+        "corrupted": not study.has_corruptions and "corruptions",
+        "ood": study.ood is None and "ood",
+        "sharpness": study.sharpness is False and "sharpness",
+    }.get(metric.partition("_")[0])
+    if missing:
+        raise InvalidInputError(
+            f"rank_by is {metric!r}, which is not measured. Pass {missing}= too."
+        )
+    if metric == "sharpness" and not rest:
+        rest = ["members"]
+    return (metric, *rest)
 
 
 def _train(
@@ -166,6 +193,17 @@ def _train(
             estimator = seeded(method, seed)
             fitted.append((name, estimator.fit(X, y, **fit_params.get(name, {}))))
     return fitted
+
+
+def _of_fold(fit_params: Mapping[str, dict], rows: np.ndarray) -> dict:
+    """Fit parameters with the weights of a fold's samples."""
+    return {
+        name: {
+            key: take(value, rows) if key.endswith("sample_weight") else value
+            for key, value in own.items()
+        }
+        for name, own in fit_params.items()
+    }
 
 
 def _one_of_each(methods: Any) -> dict[str, Any]:

@@ -129,8 +129,8 @@ def corruption_accuracy(
         (N, F). Not used if ``corruptions`` is a mapping.
     y : array-like of shape (N,)
         Labels.
-    corruptions : str, iterable of str or callable, mapping, or None, default=None
-        Kinds of corruption or groups of them; None or "all" is all fifteen for
+    corruptions : str, iterable of str or callable, mapping, True or None, default=None
+        Kinds of corruption or groups of them; None, True or "all" is all fifteen for
         pictures, and all but "missing_nan" for tables. A mapping of (kind, severity)
         to samples and labels is taken as it is, such as
         :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`.

@@ -31,7 +31,7 @@ class EvaluationReport(Table):
     runs : mapping of str to sequence of dict
         For each method its runs (seeds, folds), each the measured numbers by key.
     n_samples : int
-        Samples that each run was measured on.
+        Test samples, of all folds together.
     confidence : float, default=0.95
         Of the intervals.
     calibration : mapping of str to CalibrationBins, default=None
@@ -77,7 +77,7 @@ class EvaluationReport(Table):
             self._row(method, key)
             for key in self.keys_
             for method in self.methods
-            if key in self.runs[method][0]
+            if self._is_in_every_run(method, key)
         ]
         super().__init__({name: [row[name] for row in rows] for name in rows[0]})
         self._index = {
@@ -143,13 +143,17 @@ class EvaluationReport(Table):
         draws = [run[key].draws for run in self.runs[method]]
         return None if any(d is None for d in draws) else np.stack(draws)  # type: ignore[arg-type]
 
+    def _is_in_every_run(self, method: str, key: Key) -> bool:
+        """A lone classifier among the runs has no numbers about members."""
+        return all(key in run for run in self.runs[method])
+
     def _check(self, method: str, key: Key) -> Key:
         if method not in self.runs:
             raise InvalidInputError(
                 f"Unknown method {method!r}. The report has "
                 f"{', '.join(map(repr, self.methods))}."
             )
-        if key not in self.runs[method][0]:
+        if not self._is_in_every_run(method, key):
             known = ", ".join(dict.fromkeys(repr(k.metric) for k in self.keys_))
             raise InvalidInputError(
                 f"The report has no {key.metric!r} of the {key.part} of {method!r}"
@@ -174,13 +178,7 @@ class EvaluationReport(Table):
             Mean ranks and paired differences to the best method, with intervals; see
             :func:`rank_methods`. Run i of each method is taken to belong together.
         """
-        better = METRICS[metric].better if metric in METRICS else 0
-        if better == 0:
-            names = ", ".join(repr(name) for name, m in METRICS.items() if m.better)
-            raise InvalidInputError(
-                f"Methods cannot be ranked by {metric!r}: it has no better direction. "
-                f"Choose one of {names}."
-            )
+        better = better_direction(metric)
         values = [self.run_values(m, metric, part, detail) for m in self.methods]
         if len({len(v) for v in values}) > 1:
             raise InvalidInputError(
@@ -276,6 +274,18 @@ class EvaluationReport(Table):
         from sklearn_sharpbalance.evaluation._html import fragment
 
         return fragment(self)
+
+
+def better_direction(metric: Any) -> int:
+    """1 or -1 for a metric by which methods can be ranked."""
+    better = METRICS[metric].better if metric in METRICS else 0
+    if better == 0:
+        names = ", ".join(repr(name) for name, m in METRICS.items() if m.better)
+        raise InvalidInputError(
+            f"Methods cannot be ranked by {metric!r}: it has no better direction. "
+            f"Choose one of {names}."
+        )
+    return better
 
 
 def _ordered_keys(runs: Mapping[str, Sequence[Run]]) -> list[Key]:

@@ -104,7 +104,7 @@ def updated_average(average, weights, averaging):
     step = 1 / count if averaging.kind == "uniform" else 1 - averaging.decay
     mean = {
         key: torch.lerp(average["weights"][key].to(value.device), value, step)
-        if value.is_floating_point()
+        if value.is_floating_point() or value.is_complex()
         else value.clone()
         for key, value in weights.items()
     }

@@ -6,6 +6,7 @@ import torch
 from sklearn_sharpbalance.autodiff import is_out_of_memory
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import DeviceData
+from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.state import restore
 
 __all__ = ["check_module"]
@@ -25,7 +26,7 @@ def check_module(net, state, data, n_classes):
     name = type(net.module_.module).__name__
     net.module_.eval()
     rows = np.arange(min(2, len(data)))
-    with torch.no_grad():
+    with torch.no_grad(), own_draws(data.X, state.seed):
         for x, _ in DeviceData(data, net.device).iterate(rows[None]):
             try:
                 output = net.infer(x)

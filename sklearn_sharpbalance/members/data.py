@@ -1,6 +1,5 @@
 """Training data as members see it: arrays that live on the device, or a Dataset."""
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +62,7 @@ class DeviceData:
     data : TrainingData
     device : str or torch.device
     loader_params : dict, default=None
-        Passed to the DataLoader (``num_workers``, ``pin_memory``, ``collate_fn``).
+        Passed to the DataLoader (``num_workers``, ``pin_memory``).
     resident : bool or None, default=None
         Whether arrays live on the device; None decides by the memory that is free.
     """
@@ -178,11 +177,19 @@ def as_tensor(X, device):
         return {key: as_tensor(value, device) for key, value in X.items()}
     if isinstance(X, np.ndarray) and not X.flags.writeable:
         # A memory map handed to a worker is read-only, and torch warns of what it
-        # cannot forbid. Nobody writes to it: the view is only ever gathered from.
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not")
-            return torch.from_numpy(X).to(device)
+        # cannot forbid. Nobody writes to it: the view is only ever gathered from. A
+        # filter of warnings would be one for all threads.
+        X = np.asarray(_Unprotected(X))
     return torch.as_tensor(X, device=device)
+
+
+class _Unprotected:
+    """Memory of a read-only array, for numpy to take as if it were not."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array  # which must live as long
+        held = array.__array_interface__
+        self.__array_interface__ = {**held, "data": (held["data"][0], False)}
 
 
 def as_float32(x):

@@ -5,6 +5,7 @@ import warnings
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
@@ -36,6 +37,8 @@ class MemberModule(nn.Module):
         Passed to the class or factory.
     """
 
+    _is_float64 = False  # of members that were pickled by an older version
+
     def __init__(
         self,
         module,
@@ -50,11 +53,19 @@ class MemberModule(nn.Module):
         self.module = fresh_copy(module) if is_instance else module(**kwargs)
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
+        self._is_float64 = _all_float64(self.module)
+
+    def _apply(self, *args, **kwargs):
+        """Follow a change of the weights' type: ``double()`` and its kind end here."""
+        super()._apply(*args, **kwargs)
+        self._is_float64 = _all_float64(self.module)
+        return self
 
     def forward(self, X=None, /, **inputs):
         """Logits for a tensor, or for a dictionary passed as keywords."""
         if X is None:
-            return self.module(**{name: _own(part) for name, part in inputs.items()})
+            parts = {name: self._own(part) for name, part in inputs.items()}
+            return self.module(**parts)
         return self.module(self.own_input(X))
 
     def own_input(self, X):
@@ -63,43 +74,79 @@ class MemberModule(nn.Module):
         The given one may be a view of the user's data, or needed for a second pass.
         """
         standardized = self.standardize(X)
-        return _own(X) if standardized is X else standardized
+        return X.clone() if standardized is X else standardized
 
     def standardize(self, X):
-        """Input as the inner module sees it; float64 becomes float32.
+        """Input as the inner module sees it: float32 where it was of float64.
 
-        It stays float64 for weights of float64.
+        For weights that are all of float64 it becomes float64.
         """
-        wide = X.dtype is torch.float64 and not self._is_float64()
-        if wide or not X.is_floating_point():
+        if self._is_float64:
+            X = X.to(torch.float64)
+        elif X.dtype is torch.float64 or not X.is_floating_point():
             X = X.to(torch.float32)
         if self.mean is not None:
             X = (X - self.mean) / self.scale
         return X
 
-    def _is_float64(self):
-        return any(weight.dtype is torch.float64 for weight in self.parameters())
+    def _own(self, part):
+        """A part of the input that the inner module may change in place."""
+        if not isinstance(part, torch.Tensor):
+            return part
+        wide = self._is_float64 and part.is_floating_point()
+        return part.to(torch.float64 if wide else part.dtype, copy=True)
 
 
-def _own(part):
-    return part.clone() if isinstance(part, torch.Tensor) else part
+def _all_float64(module):
+    weights = [w for w in module.parameters() if w.is_floating_point()]
+    return bool(weights) and all(w.dtype is torch.float64 for w in weights)
 
 
 def fresh_copy(prototype):
     """Copy of a module with every layer initialised anew."""
     module = copy.deepcopy(prototype)
-    stale = []
+    stale = set()
     for layer in module.modules():
-        if hasattr(layer, "reset_parameters"):
-            layer.reset_parameters()
-        elif any(True for _ in layer.parameters(recurse=False)):
-            stale.append(type(layer).__name__)
+        kept = _start_anew(layer)
+        if kept:
+            stale.add(f"{type(layer).__name__} ({', '.join(kept)})")
     if stale:
         warnings.warn(
-            "Layers without reset_parameters keep the weights of the given instance "
-            f"in every member: {sorted(set(stale))}. Pass a class or a factory for "
-            "members that start from different weights.",
+            "Weights that no reset_parameters of their layer draws anew are those of "
+            f"the given instance in every member: {', '.join(sorted(stale))}. Pass a "
+            "class or a factory for members that start from different weights.",
             SharpBalanceWarning,
             stacklevel=2,
         )
     return module
+
+
+def _start_anew(layer):
+    """Initialise a layer's own weights; returns the names of those that stayed."""
+    own = dict(layer.named_parameters(recurse=False))
+    if not hasattr(layer, "reset_parameters"):
+        return list(own)
+    before = {
+        name: (weight._version, weight.detach().clone())
+        for name, weight in own.items()
+        if not is_lazy(weight)
+    }
+    layer.reset_parameters()
+    after = dict(layer.named_parameters(recurse=False))
+    return [
+        name
+        for name, old in before.items()
+        if after.get(name) is own[name] and _is_untouched(own[name], *old)
+    ]
+
+
+def _is_untouched(weight, version, value):
+    """Whether nobody wrote to a weight.
+
+    Values alone do not tell: constants are written anew and stay the same. Nor does
+    the version, which a write through ``weight.data`` leaves as it was; a constant
+    that was written that way is taken for written, as nobody draws constants.
+    """
+    if weight._version != version or not weight.equal(value):
+        return False
+    return not bool((value == value.flatten()[:1]).all())

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,14 @@ from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.networks import default_network
 from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
 
-__all__ = ["NET_DEFAULTS", "as_skorch_net", "member_net", "with_callbacks"]
+__all__ = [
+    "NET_DEFAULTS",
+    "BoundOptimizer",
+    "as_skorch_net",
+    "member_net",
+    "option_names",
+    "with_callbacks",
+]
 
 # Recorded by the training loop itself, for every engine alike.
 _OWN_RECORDS = ("epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log")
@@ -147,7 +155,7 @@ def member_net(
         train_split=None,
         classes=list(range(n_classes)),
         verbose=0,
-        **_wrap_optimizer(net.optimizer, sam),
+        **_wrap_optimizer(net, sam),
         **_inner_groups(net),
     )
     # As attributes: set_params would initialise callbacks that are not this net's own,
@@ -166,10 +174,46 @@ def with_callbacks(net):
     return net
 
 
-def _wrap_optimizer(optimizer, sam):
-    if isinstance(optimizer, type) and issubclass(optimizer, SharpnessAwareOptimizer):
+class BoundOptimizer(partial):
+    """An optimizer with options that the one around it has by the same names."""
+
+
+def option_names(optimizer) -> set[str]:
+    """Names of the options of an optimizer; none of a sharpness-aware one."""
+    if _is_sharpness_aware(optimizer):
+        return set()
+    return _arguments(optimizer)
+
+
+def _arguments(function) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def _is_sharpness_aware(optimizer):
+    return isinstance(optimizer, type) and issubclass(
+        optimizer, SharpnessAwareOptimizer
+    )
+
+
+def _wrap_optimizer(net, sam):
+    """Settings that put the net's optimizer into a sharpness-aware one.
+
+    What the net says is for its own optimizer: RMSprop's alpha is not that of GSAM.
+    """
+    base = net.optimizer
+    if _is_sharpness_aware(base):
         return {}
-    return {"optimizer": sam, "optimizer__base_optimizer": optimizer}
+    both = option_names(base) & _arguments(sam)
+    given = net.get_params_for("optimizer")
+    bound = {name: value for name, value in given.items() if name in both}
+    for name in bound:
+        delattr(net, f"optimizer__{name}")
+    if bound:
+        base = BoundOptimizer(base, **bound)
+    return {"optimizer": sam, "optimizer__base_optimizer": base}
 
 
 def _inner_groups(net):

@@ -33,7 +33,8 @@ class MemberState:
     history : list of dict
         One record per epoch.
     extra : dict
-        What an engine must carry over: state of callbacks and of a scheduler.
+        What an engine must carry over: state of callbacks and of a scheduler, and
+        buffers of the module that are not part of its state.
     stopped : bool
         Whether a callback asked this member to stop.
     """
@@ -84,20 +85,28 @@ class seeded:
         Only the CPU's generator and that of ``device`` are seeded: members on other
         devices may be drawing from theirs.
         """
-        value = int(epoch_rng(seed, epoch).integers(2**62))
-        torch.default_generator.manual_seed(value)
+        seeded.start(int(epoch_rng(seed, epoch).integers(2**62)), device)
+
+    @staticmethod
+    def start(value, device="cpu"):
+        """Start the generators of the CPU and of ``device`` from a value.
+
+        ``torch.manual_seed`` would start those of all other devices, too.
+        """
+        torch.default_generator.manual_seed(int(value))
         if torch.device(device).type == "cuda":
             with torch.cuda.device(device):
-                torch.cuda.manual_seed(value)
+                torch.cuda.manual_seed(int(value))
 
 
 def initial_state(net, index, seed):
     """State of a member that has not trained: weights drawn from its seed."""
     net = own_net(net, index)
     with seeded(net.device):
-        torch.manual_seed(seed)
+        seeded.start(seed, net.device)
         _initialize(net)
-    return MemberState(index, seed, to_cpu(net.module_.state_dict()))
+    module = to_cpu(net.module_.state_dict())
+    return MemberState(index, seed, module, extra=_loose_buffers(net.module_))
 
 
 def _initialize(net):
@@ -133,6 +142,7 @@ def restore(net, state):
     with seeded(net.device):
         net.initialize()  # weights are drawn and overwritten: the RNG must not notice
     net.module_.load_state_dict(state.module)
+    _put_loose_buffers(net.module_, state.extra.get("buffers", {}), net.device)
     if torch.device(net.device).type == "cuda":
         net.module_.to(memory_format=torch.channels_last)  # what tensor cores want
     net.history.extend(dict(record, batches=[]) for record in state.history)
@@ -146,14 +156,33 @@ def restore(net, state):
 
 def capture(net, state, **changes):
     """New state of a member after ``net`` trained on from ``state``."""
+    extra = {**changes.pop("extra", {}), **_loose_buffers(net.module_)}
     return MemberState(
         state.index,
         state.seed,
         to_cpu(net.module_.state_dict()),
         to_cpu(net.optimizer_.state_dict()),
         [{k: v for k, v in row.items() if k != "batches"} for row in net.history],
+        extra,
         **changes,
     )
+
+
+def _loose_buffers(module):
+    """Buffers that a state dict leaves out, as an entry of a member's extra."""
+    saved = module.state_dict()
+    loose = {k: to_cpu(v) for k, v in module.named_buffers() if k not in saved}
+    return {"buffers": loose} if loose else {}
+
+
+def _put_loose_buffers(module, buffers, device):
+    layers = dict(module.named_modules())
+    for path, value in buffers.items():
+        layer, _, name = path.rpartition(".")
+        # Registered, not set: a layer may make its buffer in a forward pass only.
+        if layer in layers:
+            own = value.to(device, copy=True)
+            layers[layer].register_buffer(name, own, persistent=False)
 
 
 def unfitted(net):

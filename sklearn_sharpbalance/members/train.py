@@ -1,5 +1,6 @@
 """Train one skorch net through one phase."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -72,7 +73,10 @@ def train_batch(session, source, x, rows, share):
     y = source.y[rows]
     weight = share if source.weight is None else share * source.weight[rows]
     if session.hears_batches:
-        net.notify("on_batch_begin", batch=(x, y), training=True)
+        places = _real_places(share)
+        shown = take_rows(x, places), y[places]
+        net.notify("on_batch_begin", batch=shown, training=True)
+        x, y = _put_back(x, places, shown[0]), _put_back(y, places, shown[1])
     net._set_training(True)
 
     outputs: dict[int, Any] = {}  # of the clean passes, in the order of the batch
@@ -101,14 +105,28 @@ def train_batch(session, source, x, rows, share):
         before_update=tell_gradients if session.hears_gradients else None,
     )
     if session.hears_batches:
+        y_pred = torch.cat([outputs[k] for k in sorted(outputs)])[places]
         net.history.record_batch("train_loss", loss.item())
-        net.history.record_batch("train_batch_size", len(y))
-        step = {
-            "loss": loss,
-            "y_pred": torch.cat([outputs[k] for k in sorted(outputs)]),
-        }
-        net.notify("on_batch_end", batch=(x, y), training=True, **step)
+        net.history.record_batch("train_batch_size", len(y_pred))
+        step = {"loss": loss, "y_pred": y_pred}
+        net.notify("on_batch_end", batch=shown, training=True, **step)
     return loss
+
+
+def _real_places(share):
+    """Places of a batch whose samples count; the others only fill it up."""
+    real = share > 0
+    return slice(None) if real.all() else real
+
+
+def _put_back(x, places, shown):
+    """A batch with what callbacks made, in place, of the part that they saw."""
+    if isinstance(places, slice):  # they saw the batch itself
+        return x
+    if isinstance(x, Mapping):
+        return {key: _put_back(x[key], places, shown[key]) for key in x}
+    # A new tensor: a transform may have returned one that cannot be written to.
+    return x.index_put((places,), shown)
 
 
 def _loader_params(net):

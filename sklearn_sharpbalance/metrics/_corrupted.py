@@ -1,7 +1,7 @@
 """Corrupted pictures and tables, and who still recognises them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from sklearn_sharpbalance.corruption import (
     iter_corruptions,
 )
 from sklearn_sharpbalance.corruption._random import resolve_seed
+from sklearn_sharpbalance.corruption.tabular import original_rows
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
@@ -22,26 +23,39 @@ __all__ = ["accuracies", "corrupted_sets", "iter_outputs", "mean_accuracies"]
 TABLE_KINDS = tuple(name for name in TABULAR_CORRUPTIONS if name != "missing_nan")
 
 
+class CorruptedData(NamedTuple):
+    """Samples and labels of one kind and severity."""
+
+    kind: str
+    severity: int
+    X: Any
+    y: Any
+    rows: np.ndarray | None = None  # of the clean samples, where they were drawn anew
+
+
 def corrupted_sets(
     X: Any,
     y: Any,
-    corruptions: Iterable | Mapping | None = None,
+    corruptions: Any = None,
     severities: Iterable[int] = SEVERITIES,
     random_state: Any = 0,
-) -> Iterator[tuple[str, int, Any, Any]]:
-    """Yield kind, severity, samples and labels of corrupted data, laid out as ``X``.
+) -> Iterator[CorruptedData]:
+    """Yield corrupted data, laid out as ``X``; every kind and severity once.
 
     Parameters
     ----------
     X : array-like
         Pictures of uint8, (N, H, W[, C]) or (N, C, H, W), or a table (N, F).
     y : array-like of shape (N,)
-    corruptions : iterable, mapping or None
-        Kinds; None is all of them. A mapping of (kind, severity) to (samples, labels),
-        such as ``CorruptionFiles``, is read instead of corrupting ``X``.
+    corruptions : str, callable, iterable of those, mapping, True or None
+        Kinds or groups of them; None, True and "all" are all of them. A mapping of
+        (kind, severity) to (samples, labels), such as ``CorruptionFiles``, is read
+        instead of corrupting ``X``.
     severities : iterable of int
     random_state : int, Generator, RandomState or None
     """
+    severities = list(dict.fromkeys(severities))
+    corruptions = _as_kinds(corruptions)
     if isinstance(corruptions, Mapping):
         yield from _given_sets(corruptions, severities)
     elif np.ndim(X) == 2:
@@ -51,15 +65,41 @@ def corrupted_sets(
         for kind, severity, out in iter_corruptions(
             images, corruptions, severities, random_state
         ):
-            first = layout == "first"
-            yield kind, severity, out.transpose(0, 3, 1, 2) if first else out, y
+            out = out.transpose(0, 3, 1, 2) if layout == "first" else out
+            yield CorruptedData(kind, severity, out, y)
+
+
+def _as_kinds(corruptions: Any) -> Any:
+    """A mapping, a list without repetitions, or None for all kinds."""
+    if corruptions is None or isinstance(corruptions, Mapping):
+        return corruptions
+    if corruptions is True or (isinstance(corruptions, str) and corruptions == "all"):
+        return None
+    alone = isinstance(corruptions, str) or callable(corruptions)
+    kinds = list(dict.fromkeys([corruptions] if alone else corruptions))
+    names = [kind_name(kind) for kind in kinds]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidInputError(
+            f"Several corruptions are called {', '.join(map(repr, twice))}. Give each "
+            "function a __name__ of its own."
+        )
+    return kinds
+
+
+def kind_name(kind: Any) -> str:
+    """What a corruption is called: its own name, or that of the function."""
+    if isinstance(kind, str):
+        return kind
+    function = getattr(kind, "func", kind)  # of a functools.partial
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def iter_outputs(
     ensembles: Iterable[Any],
-    sets: Iterable[tuple[str, int, Any, Any]],
-) -> Iterator[tuple[str, int, Iterator[tuple[Outputs, np.ndarray]]]]:
-    """Yield kind, severity and each ensemble's outputs with the codes of the labels.
+    sets: Iterable[CorruptedData],
+) -> Iterator[tuple[CorruptedData, Iterator[tuple[Outputs, np.ndarray]]]]:
+    """Yield each set with every ensemble's outputs and the codes of the labels.
 
     Parameters
     ----------
@@ -69,8 +109,8 @@ def iter_outputs(
         What :func:`corrupted_sets` yields, worked on one at a time.
     """
     ensembles = list(ensembles)
-    for kind, severity, X, y in sets:
-        yield kind, severity, _outputs_and_codes(ensembles, X, y)
+    for data in sets:
+        yield data, _outputs_and_codes(ensembles, data.X, data.y)
 
 
 def _outputs_and_codes(
@@ -94,8 +134,8 @@ def mean_accuracies(
     of_ensemble, of_member = np.zeros(shape), np.zeros(shape)
     n_kinds = np.zeros(len(severities))
     sets = corrupted_sets(X, y, corruptions, severities, random_state)
-    for _, severity, every in iter_outputs(ensembles.values(), sets):
-        s = severities.index(severity)
+    for data, every in iter_outputs(ensembles.values(), sets):
+        s = severities.index(data.severity)
         n_kinds[s] += 1
         for k, (outputs, codes) in enumerate(every):
             of_member[k, s] += (outputs.member_probas.argmax(-1) == codes).mean()
@@ -108,10 +148,8 @@ def mean_accuracies(
     return of_ensemble / n_kinds, of_member / n_kinds
 
 
-def _given_sets(
-    sets: Mapping, severities: Iterable[int]
-) -> Iterator[tuple[str, int, Any, Any]]:
-    keys, severities = list(sets), list(severities)
+def _given_sets(sets: Mapping, severities: list[int]) -> Iterator[CorruptedData]:
+    keys = list(sets)
     found = set(keys)
     for kind in dict.fromkeys(kind for kind, _ in keys):
         for severity in severities:
@@ -120,25 +158,24 @@ def _given_sets(
                     f"corruptions has no set ({kind!r}, {severity}). Pass the "
                     "severities that it has for every kind."
                 )
-            X, y = sets[kind, severity]
-            yield kind, severity, X, y
+            yield CorruptedData(kind, severity, *sets[kind, severity])
 
 
 def _corrupted_tables(
     X: Any,
     y: Any,
-    corruptions: Iterable | None,
-    severities: Iterable[int],
+    corruptions: list | None,
+    severities: list[int],
     random_state: Any,
-) -> Iterator[tuple[str, int, Any, Any]]:
-    seed, severities = resolve_seed(random_state), list(severities)
+) -> Iterator[CorruptedData]:
+    seed = resolve_seed(random_state)
     for name in TABLE_KINDS if corruptions is None else corruptions:
-        kind = name if isinstance(name, str) else getattr(name, "__name__", str(name))
         for severity in severities:
             table, labels = corrupt_table(X, y, name, severity, random_state=seed)
             if hasattr(X, "iloc"):  # estimators look at the names of a DataFrame
                 table = type(X)(table, columns=X.columns)
-            yield kind, severity, table, labels
+            rows = original_rows(y, name, severity, seed)
+            yield CorruptedData(kind_name(name), severity, table, labels, rows)
 
 
 def _channels_last(X: Any) -> tuple[np.ndarray, str]:

@@ -20,6 +20,18 @@ def _features(values, name):
     return array.reshape(len(array), -1)
 
 
+def _centred(features):
+    """Centred features whose largest entry is one, which changes no similarity.
+
+    Rounding of the mean must not make features vary that do not.
+    """
+    largest = np.abs(features).max()
+    features = features / largest if largest > 0 else features
+    centred = features - features.mean(axis=0)
+    centred[:, np.ptp(features, axis=0) == 0] = 0.0
+    return centred
+
+
 def _biased_hsic(a, b):
     """Squared Frobenius norm of ``a.T @ b``, by the cheaper of two products."""
     if len(a) < a.shape[1] * b.shape[1] / (a.shape[1] + b.shape[1]):
@@ -86,7 +98,7 @@ def linear_cka(features_a, features_b, *, debiased=False):
             f"linear_cka needs at least {needed} samples, the same in both, got "
             f"{len(a)} and {len(b)}."
         )
-    a, b = a - a.mean(axis=0), b - b.mean(axis=0)
+    a, b = _centred(a), _centred(b)
     hsic = _unbiased_hsic if debiased else _biased_hsic
     scale = hsic(a, a) * hsic(b, b)
     if not a.any() or not b.any() or scale <= 0:

@@ -36,7 +36,9 @@ def _look_like_probabilities(array):
     if array.ndim != 2 or array.dtype.kind not in "biuf":
         return array.ndim == 1  # the second of two classes, or refused later
     sums = array.sum(axis=-1, dtype=np.float64)
-    return bool((array >= 0).all() and np.abs(sums - 1).max() <= SUM_TOLERANCE)
+    return bool(
+        (array >= -SUM_TOLERANCE).all() and np.abs(sums - 1).max() <= SUM_TOLERANCE
+    )
 
 
 def _nll(logits, y):

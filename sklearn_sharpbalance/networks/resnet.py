@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks._layers import (
     check_sizes,
     conv1x1,
@@ -65,6 +66,11 @@ class ResNet(nn.Module):
 
     def __init__(self, blocks=(2, 2, 2, 2), in_channels=3, n_classes=10, width=64):
         check_sizes(in_channels=in_channels, n_classes=n_classes, width=width)
+        if len(blocks) == 0:
+            raise InvalidInputError(
+                f"blocks must name at least one stage, got {blocks!r}. Pass the "
+                "number of blocks of each stage, such as (2, 2, 2, 2)."
+            )
         for i, n_blocks in enumerate(blocks):
             check_sizes(**{f"blocks[{i}]": n_blocks})
         super().__init__()

@@ -1,6 +1,8 @@
 """Pretrained networks: a new head on a torchvision model, weights from disk only."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 
@@ -44,8 +46,8 @@ def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
     Raises
     ------
     ModelFileError
-        If the file is missing or does not fit the model. The message says where the
-        file is looked for.
+        If the file is missing, damaged or does not fit the model. The message says
+        where the file is looked for.
 
     Notes
     -----
@@ -106,7 +108,8 @@ def _torchvision_model(name: str, cached: bool) -> nn.Module:
             f"silently. Download {weights.url} to {path}, or pass weights_path."
         )
     # The file is there, so torchvision reads it and opens no connection.
-    return models.get_model(name, weights=weights)
+    with _reading(path):
+        return models.get_model(name, weights=weights)
 
 
 def _head_name(model: nn.Module) -> str:
@@ -141,10 +144,12 @@ def _new_head(old, n_classes: int) -> nn.Module:
 def _load_body(model: nn.Module, path: Path, head: str) -> None:
     """Load everything but the head, which is replaced whatever its size was."""
     ours = {f"{head}.weight", f"{head}.bias"}
-    state = {k: v for k, v in _read_state(path).items() if k not in ours}
+    state = _read_state(path)
+    for name in ours & state.keys():
+        del state[name]  # a new dictionary would lose the versions of the layers
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)
-    except RuntimeError as error:  # sizes differ
+    except (RuntimeError, ValueError) as error:  # other sizes, an unknown version
         raise ModelFileError(
             f"The weights in {path} do not fit {type(model).__name__}: {error}"
         ) from error
@@ -163,14 +168,29 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
-        return load_file(path)
-    state = torch.load(path, map_location="cpu", weights_only=True)
+        with _reading(path):
+            return load_file(path)
+    with _reading(path):
+        state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
         raise ModelFileError(
             f"{path} holds a {type(state).__name__}, not a state dict. Save "
             "model.state_dict()."
         )
     return state
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file if it is damaged: readers raise whatever the bytes lead to."""
+    try:
+        yield
+    except Exception as error:
+        raise ModelFileError(
+            f"{path} cannot be read as weights ({type(error).__name__}): it is damaged "
+            "or of another kind. Get it again, or save model.state_dict() with "
+            "torch.save."
+        ) from error
 
 
 def _drop_auxiliary_heads(model) -> None:

@@ -130,6 +130,7 @@ class VisionTransformer(nn.Module):
         check_dropout(dropout)
         _check_divides("patch_size", patch_size, "image_size", image_size)
         _check_divides("heads", heads, "dim", dim)
+        _check_ratio(mlp_ratio, dim)
         super().__init__()
         self.tokens = Tokens(image_size, patch_size, in_channels, dim)
         self.drop = nn.Dropout(dropout)
@@ -182,6 +183,14 @@ def _check_divides(name: str, value: int, of_name: str, of_value: int) -> None:
         raise InvalidInputError(
             f"{name} must divide {of_name}, got {name}={value} and "
             f"{of_name}={of_value}."
+        )
+
+
+def _check_ratio(mlp_ratio: float, dim: int) -> None:
+    if mlp_ratio * dim < 1:
+        raise InvalidInputError(
+            f"mlp_ratio * dim must be at least 1, got mlp_ratio={mlp_ratio!r} and "
+            f"dim={dim}: a block's perceptron would have no width."
         )
 
 

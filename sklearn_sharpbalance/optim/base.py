@@ -132,7 +132,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         ----------
         freeze_norms : bool or nn.Module, default=True
             Keeps running statistics of batch norms as they are: of every module that
-            is called (True), of this module (faster, and works with ``torch.compile``
+            is called (True), of this module (faster, and works with compiled functions
             and CUDA graphs), or not at all (False). See
             :func:`frozen_batch_statistics`.
         set_to_none : bool, default=True
@@ -168,9 +168,12 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         set_to_none: bool = True,
         grad_scale: float | Tensor | None = None,
     ) -> Iterator[list[Bucket]]:
+        # An autocast around the step would go on with casts of the weights from before
+        # they moved: it drops them only where it ends.
         buckets = gather(self.param_groups)
         try:
             self._ascend(buckets, grad_scale)
+            torch.clear_autocast_cache()
             if not self._keeps_gradients:
                 for bucket in buckets:
                     bucket.grads = []
@@ -183,6 +186,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         finally:
             with torch.no_grad():
                 restore(buckets)
+            torch.clear_autocast_cache()
 
     def descend(self, *, scaler=None):
         """Let the base optimizer step along ``.grad``, without any perturbation.
@@ -199,6 +203,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
             self.base_optimizer.step()
         else:
             scaler.step(self.base_optimizer)
+        torch.clear_autocast_cache()  # the weights have moved, as in `_moved`
 
     # What a method defines --------------------------------------------------------
 

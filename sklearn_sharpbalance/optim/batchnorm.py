@@ -1,14 +1,19 @@
 """Normalisation layers whose running statistics stand still for a while."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 __all__ = ["frozen_batch_statistics"]
+
+UNTRACEABLE = "freeze_norms=True hooks into every call; pass freeze_norms=module"
 
 
 @contextmanager
@@ -25,12 +30,15 @@ def frozen_batch_statistics(module: nn.Module | None = None) -> Iterator[None]:
         The layers of this module are frozen at once: nothing is hooked, so it goes
         together with ``torch.compile`` and with the capture of a CUDA graph. None
         freezes the layers of any module that this thread calls inside the block, by
-        a global forward hook.
+        a global forward hook. It sees a compiled module, but no module that a
+        compiled *function* calls.
 
     Notes
     -----
     A layer takes part if it has a true attribute ``track_running_stats``, as all
-    batch and instance norms of torch have; a layer of your own can follow that.
+    batch and instance norms of torch have; a layer of your own can follow that. The
+    power iteration of a spectral norm is not held back: it makes a step in every
+    pass in training mode.
 
     Examples
     --------
@@ -43,7 +51,7 @@ def frozen_batch_statistics(module: nn.Module | None = None) -> Iterator[None]:
     """
     with ExitStack() as undo:
         if module is None:
-            _freeze_when_called(undo)
+            _CallHook(undo)
         else:
             for layer in module.modules():
                 _freeze(layer, undo)
@@ -64,19 +72,53 @@ def _freeze(layer: nn.Module, undo: ExitStack) -> None:
         setattr(layer, name, value)
 
 
-def _freeze_when_called(undo: ExitStack) -> None:
-    # The hook is global, but members may train in threads side by side.
-    owner = threading.get_ident()
-    seen: set[nn.Module] = set()
+class _CallHook:
+    """A global hook that freezes the layers of each module that is called."""
 
-    def hook(module: nn.Module, args: tuple) -> None:
-        if module in seen or threading.get_ident() != owner:
+    def __init__(self, undo: ExitStack) -> None:
+        self.undo = undo
+        self.owner = threading.get_ident()  # members may train in threads side by side
+        self.seen: set[nn.Module] = set()
+        # Dynamo would trace what it does, and fails on the set of modules.
+        self.function = _untraced(self)
+        self.handle = self.register()
+        undo.callback(self.close)
+
+    def register(self) -> RemovableHandle:
+        return register_module_forward_pre_hook(self.function)
+
+    def close(self) -> None:
+        self.handle.remove()
+        self.seen.clear()  # it lies in a cycle, and would keep the modules alive
+
+    def __call__(self, module: nn.Module, args: tuple) -> None:
+        if threading.get_ident() != self.owner:
             return
-        # The whole tree at the first call: replicas of DataParallel run in threads
-        # of their own, and later calls cost one look into the set.
-        for layer in module.modules():
-            if layer not in seen:
-                seen.add(layer)
-                _freeze(layer, undo)
+        if module not in self.seen:
+            # The whole tree at the first call: replicas of DataParallel run in threads
+            # of their own, and later calls cost one look into the set.
+            for layer in module.modules():
+                if layer not in self.seen:
+                    self.seen.add(layer)
+                    _freeze(layer, self.undo)
+        if _is_compiled(module):
+            self.step_aside(module)
 
-    undo.callback(register_module_forward_pre_hook(hook).remove)
+    def step_aside(self, module: nn.Module) -> None:
+        """Leave while the module runs, so that its layers, all frozen, are compiled."""
+
+        def come_back(*call: Any) -> None:
+            back.remove()
+            self.handle = self.register()
+
+        self.handle.remove()
+        back = module.register_forward_hook(_untraced(come_back), always_call=True)
+        self.undo.callback(back.remove)
+
+
+def _untraced(hook: Callable[..., None]) -> Callable[..., None]:
+    return torch.compiler.disable(hook, reason=UNTRACEABLE)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return "_orig_mod" in module._modules or module._compiled_call_impl is not None

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from sklearn_sharpbalance._validation import Interval, Real
-from sklearn_sharpbalance.optim._buckets import Bucket
-from sklearn_sharpbalance.optim._tensors import joint_dot, scaled, widened
+from sklearn_sharpbalance.optim._buckets import Bucket, gather
+from sklearn_sharpbalance.optim._tensors import joint_dot, scaled
 from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
 
 __all__ = ["GSAM"]
@@ -85,11 +85,33 @@ class GSAM(SharpnessAwareOptimizer):
 
     @torch.no_grad()
     def _combine(self, buckets):
-        pairs = [pair for pair in map(_both_passes, buckets) if pair[0].params]
+        pairs = self._both_passes(buckets)
         for kind in (False, True):
             chosen = [pair for pair in pairs if pair[0].stacked is kind]
             if chosen:
                 self._subtract_orthogonal(chosen, kind)
+
+    def _both_passes(self, buckets: list[Bucket]) -> list[tuple[Bucket, list[Tensor]]]:
+        """Parameters with a gradient in either pass, and the perturbed gradients.
+
+        The gradient that a pass did not give is zero.
+        """
+        params = (p for group in self.param_groups for p in group["params"])
+        if all(p.grad is None for p in params):
+            return []  # nothing was differentiated: a look at the perturbed loss
+        clean = {p: g for b in buckets for p, g in zip(b.params, b.grads)}
+        for param in clean:
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+        pairs = []
+        for bucket in gather(self.param_groups):
+            moved = bucket.grads
+            bucket.grads = [
+                clean[p] if p in clean else torch.zeros_like(g)
+                for p, g in zip(bucket.params, moved)
+            ]
+            pairs.append((bucket, moved))
+        return pairs
 
     def _subtract_orthogonal(
         self, chosen: list[tuple[Bucket, list[Tensor]]], stacked: bool
@@ -103,14 +125,3 @@ class GSAM(SharpnessAwareOptimizer):
             orthogonal = list(torch._foreach_sub(bucket.grads, scaled(g_p, share)))
             torch._foreach_mul_(orthogonal, self._option(bucket.group, "alpha"))
             torch._foreach_sub_(bucket.own_grads(), orthogonal)
-
-
-def _both_passes(bucket: Bucket) -> tuple[Bucket, list[Tensor]]:
-    """The parameters with a gradient in either pass, and the perturbed gradients."""
-    kept = [i for i, p in enumerate(bucket.params) if p.grad is not None]
-    both = Bucket(
-        bucket.group,
-        params=[bucket.params[i] for i in kept],
-        grads=[bucket.grads[i] for i in kept],
-    )
-    return both, widened(both.own_grads())

@@ -18,7 +18,8 @@ class SAM(SharpnessAwareOptimizer):
         Class of the optimizer that makes the update.
     rho : float, or list or Tensor of M floats, default=0.05
         Length of the perturbation; one per member in a stacked group. 0 gives the
-        base optimizer, bit for bit.
+        base optimizer, bit for bit if both calls of the closure compute the same: a
+        dropout, for instance, draws anew in each.
     stacked : bool, default=False
         Whether each parameter has a leading axis of M members; see
         :class:`SharpnessAwareOptimizer`.

@@ -1,6 +1,8 @@
 """What the displays share: axes, colours, matrices and labels that keep apart."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -123,6 +125,43 @@ def draw_matrix(
     if colorbar:
         bar = ax.figure.colorbar(image, ax=ax, label=label, fraction=0.046, pad=0.04)
     return image, bar, texts
+
+
+def legend_above(ax: Any, handles: Sequence[Any]) -> None:
+    """A legend over the axes, where it covers nothing, in as few rows as fit."""
+    ax.figure.figure.draw_without_rendering()
+    width = ax.get_window_extent().width
+    for columns in range(len(handles), 0, -1):
+        legend = ax.legend(
+            handles=handles,
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=columns,
+            frameon=False,
+            fontsize=9,
+            borderaxespad=0.2,
+            columnspacing=1.2,
+            handletextpad=0.5,
+        )
+        if legend.get_window_extent().width <= width:
+            break
+
+
+def name_ticks(ax: Any, names: Sequence[str]) -> None:
+    """Names along the horizontal axis; in lines or turned where they would overlap."""
+    wrapped = [fill(name, 16, break_long_words=False) for name in names]
+    turn = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    tries: list[tuple[Sequence[str], dict]] = [
+        (names, {}),
+        (wrapped, {}),
+        (names, turn),
+    ]
+    for labels, look in tries:
+        ax.set_xticks(range(len(names)), labels=labels, **look)
+        ax.figure.figure.draw_without_rendering()
+        boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
+        if all(b.x0 - a.x1 >= 4 for a, b in pairwise(boxes)):
+            break
 
 
 def plain_log_axes(ax: Any) -> None:

@@ -12,31 +12,50 @@ from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
 MIN_POINTS = 3
 
 
+def drawable(x: np.ndarray, y: np.ndarray, log: bool) -> np.ndarray:
+    """Which points have a place on the axes."""
+    shown = np.isfinite(x) & np.isfinite(y)
+    return shown & (x > 0) & (y > 0) if log else shown
+
+
 def draw_points(
     ax: Any,
     x: np.ndarray,
     y: np.ndarray,
     groups: np.ndarray,
-    color: Any,
+    color: np.ndarray | None,
     cmap: Any,
     vmin: float | None,
     vmax: float | None,
 ) -> dict[str, Any]:
     """A scatter per group; coloured by ``color`` on one scale, or by group."""
     scatters = {}
-    values = None if color is None else np.asarray(color, dtype=float)
+    scale = {} if color is None else _scale(color, cmap, vmin, vmax)
     for g, group in enumerate(dict.fromkeys(groups.tolist())):
         rows = groups == group
         look: dict[str, Any] = {"color": colour(g)}
-        if values is not None:
-            low = values.min() if vmin is None else vmin
-            high = values.max() if vmax is None else vmax
-            look = {"c": values[rows], "cmap": cmap, "vmin": low, "vmax": high}
-            look |= {"edgecolors": "black", "linewidths": 0.6}
+        if color is not None:
+            look = {"c": color[rows], "edgecolors": "black", "linewidths": 0.6, **scale}
         scatters[group] = ax.scatter(
             x[rows], y[rows], s=52, marker=marker(g), zorder=3, **look
         )
     return scatters
+
+
+def _scale(
+    color: np.ndarray, cmap: Any, vmin: float | None, vmax: float | None
+) -> dict[str, Any]:
+    """Colours from the least to the largest finite value; white for all others."""
+    from matplotlib import colormaps
+
+    finite = color[np.isfinite(color)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    return {
+        "cmap": colormaps.get_cmap(cmap).with_extremes(bad="white"),
+        "vmin": low if vmin is None else vmin,
+        "vmax": high if vmax is None else vmax,
+        "plotnonfinite": True,
+    }
 
 
 def draw_fits(
@@ -64,8 +83,12 @@ def draw_legend(
     *,
     is_grouped: bool,
     is_filled: bool,
+    notes: Sequence[Any] = (),
 ) -> None:
-    """Marker, line and slope of each group; without groups, the slope alone."""
+    """Marker, line and slope of each group; without groups, the slope alone.
+
+    ``notes`` are handles of what else there is to say.
+    """
     from matplotlib.lines import Line2D
 
     handles = []
@@ -84,5 +107,22 @@ def draw_legend(
         else:
             continue
         handles.append(Line2D([], [], **look))
-    if handles:
-        ax.legend(handles=handles, fontsize=9)
+    if handles or notes:
+        ax.legend(handles=[*handles, *notes], fontsize=9)
+
+
+def notes_on_missing(left_out: Sequence[str], color: np.ndarray | None) -> list[Any]:
+    """Handles that say what has no place on the axes or no colour on the scale."""
+    from matplotlib.lines import Line2D
+
+    notes = []
+    off = [] if color is None else color[~np.isfinite(color)]
+    if len(off):
+        values = ", ".join(dict.fromkeys(f"{value:g}" for value in off))
+        look: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": "black"}
+        look |= {"linestyle": "none", "label": f"off the colour scale: {values}"}
+        notes.append(Line2D([], [], **look))
+    if len(left_out):
+        label = f"off the axes: {', '.join(left_out)}"
+        notes.append(Line2D([], [], linestyle="none", label=label))
+    return notes

@@ -33,6 +33,7 @@ def restored(module: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for tensor, value in zip(tensors, before):
                 tensor.copy_(value)
+        torch.clear_autocast_cache()
         for part, mode in modes:
             part.training = mode
 
@@ -130,6 +131,8 @@ def loss_surface(
                     for step, direction in zip(point.tolist(), directions):
                         value.add_(direction[k], alpha=step)
                     parameter.copy_(value)
+            # An autocast around it all would go on with casts of the last point.
+            torch.clear_autocast_cache()
             if recompute:
                 recompute_batch_statistics(net, data)
             losses[p] = mean_loss(net, source)

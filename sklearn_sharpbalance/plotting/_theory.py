@@ -10,6 +10,12 @@ from sklearn_sharpbalance.theory import (
     subset_diversity,
     subset_sharpness_bound,
 )
+from sklearn_sharpbalance.theory._checks import check_grid
+
+
+def flat_grid(k: Any, eta: Any, rho: Any) -> list[np.ndarray]:
+    """Steps, step sizes and perturbations of all settings, each (n_points,)."""
+    return [values.ravel() for values in check_grid(k, eta, rho)]
 
 
 def theory_curves(
@@ -25,9 +31,8 @@ def theory_curves(
     variant: str,
 ) -> dict[str, Any]:
     """Diversity and bounds of sharpness for each setting, as arrays (n_points,)."""
-    settings = list(np.broadcast(*map(np.atleast_1d, (k, eta, rho))))
     rows = []
-    for steps, step, perturbation in settings:
+    for steps, step, perturbation in zip(*flat_grid(k, eta, rho)):
         model: dict[str, Any] = {"eta": float(step), "rho": float(perturbation)}
         model |= {"n": n, "d": d, "variant": variant}
         reach: dict[str, Any] = {"radius": radius, "theta_norm": theta_norm}

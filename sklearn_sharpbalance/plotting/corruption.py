@@ -12,7 +12,9 @@ from sklearn_sharpbalance.plotting._base import (
     Display,
     check_names,
     colour,
+    legend_above,
     marker,
+    name_ticks,
     named,
     tidy,
 )
@@ -83,12 +85,12 @@ class CorruptionDisplay(Display):
             Clean samples: uint8 pictures of shape (n_samples, C, H, W) or
             (n_samples, H, W[, C]), or a table of shape (n_samples, n_features).
         y : array-like of shape (n_samples,)
-        corruptions : iterable, mapping or None, default=None
+        corruptions : str, iterable, mapping or None, default=None
             Kinds or groups of :mod:`sklearn_sharpbalance.corruption`, for a table those
-            of ``TABULAR_CORRUPTIONS``; None is all of them, without "missing_nan" for a
-            table. A mapping of (kind, severity) to (samples, labels), such as
-            :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`, is read in place
-            of corrupting ``X``.
+            of ``TABULAR_CORRUPTIONS``; None or "all" is all of them, without
+            "missing_nan" for a table. A mapping of (kind, severity) to (samples,
+            labels), such as :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`,
+            is read in place of corrupting ``X``.
         severities : sequence of int, default=(1, 2, 3, 4, 5)
             A mapping must have all of them for each of its kinds.
         random_state : int, default=0
@@ -101,7 +103,7 @@ class CorruptionDisplay(Display):
         display : CorruptionDisplay
         """
         ensembles = named(estimators, "Ensemble")
-        severities = tuple(severities)
+        severities = tuple(dict.fromkeys(severities))
         for estimator in ensembles.values():
             check_is_fitted(estimator)
         accuracy, member_accuracy = mean_accuracies(
@@ -275,8 +277,8 @@ def _means(ax, accuracy, member, names):
             ha="center",
             fontsize=9,
         )
-    ax.set_xticks(range(len(names)), labels=names)
     _from_below_the_lowest(ax, top, base, headroom=0.25)
+    name_ticks(ax, names)
     return [], *_split(pairs)
 
 
@@ -303,4 +305,4 @@ def _legend(ax, kind, members):
         look: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "black", "lw": 0.7}
         handles.append(Patch(hatch="///", label="Members", **look))
     if handles:
-        ax.legend(handles=handles, fontsize=9)
+        legend_above(ax, handles)

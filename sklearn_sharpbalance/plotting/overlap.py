@@ -246,18 +246,25 @@ class SubsetOverlapDisplay(Display):
             figsize=(0.5 + columns, 0.3 + 1.25 * rows),
             layout="constrained",
         )
+        # What pandas holds would be read by its index, not by position.
+        labels = None if self.labels is None else np.asarray(self.labels)
+        pandas = hasattr(self.images, "iloc")
+        images = self.images.to_numpy() if pandas else self.images
         for row, samples in enumerate(chosen):
             self.axes_[row, 0].set_ylabel(names[row], fontsize=10)
             for ax, sample in zip(self.axes_[row], samples):
-                self._draw_picture(ax, sample, sharpness[row, sample])
+                title = f"{sharpness[row, sample]:.3g}"
+                if labels is not None:
+                    title = f"{labels[sample]}\n{title}"
+                _draw_picture(ax, images[sample], title)
         self.figure_.suptitle("Sharpest samples" if highest else "Flattest samples")
         return self
 
-    def _draw_picture(self, ax, sample, score):
-        ax.imshow(as_picture(self.images[sample]), cmap="gray", interpolation="nearest")
-        label = "" if self.labels is None else f"{self.labels[sample]}\n"
-        ax.set_title(f"{label}{score:.3g}", fontsize=8)
-        ax.set(xticks=[], yticks=[])
+
+def _draw_picture(ax, image, title):
+    ax.imshow(as_picture(image), cmap="gray", interpolation="nearest")
+    ax.set_title(title, fontsize=8)
+    ax.set(xticks=[], yticks=[])
 
 
 def as_picture(image):

@@ -1,6 +1,7 @@
 """A metric against the number of members."""
 
 import numpy as np
+from scipy.special import softmax
 
 from sklearn_sharpbalance.ensemble.combining import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -15,9 +16,13 @@ from sklearn_sharpbalance.metrics._checks import (
     check_member_probas,
     encode_labels,
 )
-from sklearn_sharpbalance.metrics._outputs import reach_last_step
+from sklearn_sharpbalance.metrics._outputs import (
+    _predicts_with_members,
+    reach_last_step,
+)
 from sklearn_sharpbalance.plotting._base import Display, colour, marker, tidy
 from sklearn_sharpbalance.plotting._ensembles import (
+    check_ensemble,
     member_probas_of,
     member_subsets,
 )
@@ -107,7 +112,9 @@ class EnsembleSizeDisplay(Display):
         metric, max_subsets, random_state
             See :meth:`from_predictions`.
         aggregation : str or Aggregation, default=None
-            How members are combined; the estimator's own if None.
+            How members are combined; the estimator's own, as it was fitted, if None.
+            The best member and soups of weights are refused then: what they predict
+            is not made of the predictions of a subset.
         name : str, default=None
         ax : matplotlib Axes, default=None
         **kwargs
@@ -118,19 +125,28 @@ class EnsembleSizeDisplay(Display):
         display : EnsembleSizeDisplay
         """
         estimator, X = reach_last_step(estimator, X)
+        options = {"metric": metric, "max_subsets": max_subsets, "name": name}
+        options |= {"random_state": random_state, "ax": ax, **kwargs}
+        if aggregation is None and hasattr(estimator, "aggregation_"):
+            _check_own_rule(estimator)
+            logits = estimator.member_decision_function(X)
+            probas = softmax(logits.astype(np.float64), axis=-1)
+            # On logits, not on log-probabilities: a function may tell them apart.
+            return cls._from_subsets(
+                y,
+                probas,
+                lambda rows: estimator._aggregate(logits[rows]),
+                labels=estimator.classes_,
+                **options,
+            )
         if aggregation is None:
             aggregation = getattr(estimator, "aggregation", "mean_logit")
         return cls.from_predictions(
             y,
             member_probas_of(estimator, X),
-            metric=metric,
             labels=estimator.classes_,
             aggregation=aggregation,
-            max_subsets=max_subsets,
-            random_state=random_state,
-            name=name,
-            ax=ax,
-            **kwargs,
+            **options,
         )
 
     @classmethod
@@ -175,18 +191,43 @@ class EnsembleSizeDisplay(Display):
         display : EnsembleSizeDisplay
         """
         probas = check_member_probas(member_probas)
+        return cls._from_subsets(
+            y_true,
+            probas,
+            lambda rows: combine_probas(probas[rows], aggregation),
+            labels=labels,
+            metric=metric,
+            max_subsets=max_subsets,
+            random_state=random_state,
+            name=name,
+            ax=ax,
+            **kwargs,
+        )
+
+    @classmethod
+    def _from_subsets(
+        cls,
+        y_true,
+        probas,
+        combine,
+        *,
+        labels,
+        metric,
+        max_subsets,
+        random_state,
+        name,
+        ax,
+        **kwargs,
+    ):
+        """Plot subsets of members; ``combine(rows)`` gives their probabilities."""
         M, N, C = probas.shape
         y = encode_labels(y_true, C, N, labels)
         metric_name, function = _resolve_metric(metric)
         rng = as_generator(random_state)
         scores = []
         for size in range(1, M + 1):
-            parts = [
-                probas[list(rows)] for rows in member_subsets(M, size, max_subsets, rng)
-            ]
-            values = [
-                function(y, combine_probas(part, aggregation), part) for part in parts
-            ]
+            subsets = map(list, member_subsets(M, size, max_subsets, rng))
+            values = [function(y, combine(rows), probas[rows]) for rows in subsets]
             scores.append(np.array(values, dtype=float))
         sizes = np.arange(1, M + 1)
         return cls(sizes, scores, metric_name=metric_name, name=name).plot(ax, **kwargs)
@@ -241,6 +282,17 @@ class EnsembleSizeDisplay(Display):
         if self.name is not None:
             ax.legend(fontsize=9)
         return self
+
+
+def _check_own_rule(estimator):
+    """Raise unless the ensemble predicts with the predictions of its members."""
+    check_ensemble(estimator, "member_decision_function")
+    if not _predicts_with_members(estimator):
+        raise InvalidInputError(
+            f"{type(estimator).__name__} predicts by {estimator.aggregation_!r}, which "
+            "is not made of the predictions of a subset of its members. Pass how "
+            "subsets are to be combined, for example aggregation='mean_logit'."
+        )
 
 
 def _resolve_metric(metric):

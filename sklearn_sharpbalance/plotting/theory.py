@@ -5,12 +5,14 @@ import numpy as np
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
     Display,
+    check_names,
     colour,
     marker,
     place_labels,
     tidy,
 )
-from sklearn_sharpbalance.plotting._theory import theory_curves
+from sklearn_sharpbalance.plotting._groups import drawable
+from sklearn_sharpbalance.plotting._theory import flat_grid, theory_curves
 from sklearn_sharpbalance.theory import simulate
 
 __all__ = ["TheoryDisplay"]
@@ -108,7 +110,7 @@ class TheoryDisplay(Display):
         ----------
         k, eta, rho : int or float, or array-likes of them
             Steps, step size and perturbation of SAM; one point for each setting after
-            broadcasting.
+            broadcasting, row by row.
         radius : float, default=0.5
             Radius within which sharpness is measured.
         n, d : int, default=3000, 150
@@ -180,7 +182,7 @@ class TheoryDisplay(Display):
             k, eta, rho, radius, n, d, n_subsets, sigma, theta_norm, variant
         )
         run = simulate(
-            *np.broadcast_arrays(*map(np.atleast_1d, (k, eta, rho))),
+            *flat_grid(k, eta, rho),
             radius=radius,
             n=n,
             d=d,
@@ -205,6 +207,8 @@ class TheoryDisplay(Display):
 
     def plot(self, ax=None, *, color=None, bounds="both", legend=True):
         """Draw the bounds as lines and the simulation as points.
+
+        A setting beyond the range of floats is left out, which the legend says.
 
         Parameters
         ----------
@@ -237,7 +241,7 @@ class TheoryDisplay(Display):
         self.lower_line_ = self.points_ = None
         if bounds == "both" and self.lower is not None:
             lower = np.asarray(self.lower, dtype=float)
-            says = lower > 0
+            says = (lower > 0) & np.isfinite(lower)
             if says.any():
                 (self.lower_line_,) = ax.plot(
                     lower[says],
@@ -248,13 +252,19 @@ class TheoryDisplay(Display):
                 )
         if self.simulated_sharpness is not None:
             self._draw_simulation(ax, color, n_before, f"{prefix}simulated")
+        shown = drawable(upper, diversity, log=False)
+        labels = check_names(self.labels, len(upper), "Setting")
+        if not shown.all():
+            off = ", ".join(label for label, is_in in zip(labels, shown) if not is_in)
+            ax.plot([], [], " ", label=f"{prefix}off the axes: {off}")
         ax.set(xlabel="Sharpness", ylabel="Diversity")
         ax.margins(0.12)
         tidy(ax)
         if legend:
             ax.legend(fontsize=9)
         if self.labels is not None:
-            place_labels(ax, upper, diversity, self.labels)
+            labels = [label for label, is_in in zip(labels, shown) if is_in]
+            place_labels(ax, upper[shown], diversity[shown], labels)
         return self
 
     def _draw_simulation(self, ax, color, n_before, label):

@@ -1,19 +1,9 @@
 """Sharpness against diversity: one point per ensemble."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 
-from sklearn_sharpbalance.ensemble.combining import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._tradeoff import (
-    DIVERSITIES,
-    GAINS,
-    diversity_of,
-    gain_of,
-    mean_sharpness,
-)
+from sklearn_sharpbalance.metrics._tradeoff import mean_sharpness
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
@@ -28,6 +18,13 @@ from sklearn_sharpbalance.plotting._groups import (
     draw_fits,
     draw_legend,
     draw_points,
+    drawable,
+    notes_on_missing,
+)
+from sklearn_sharpbalance.plotting._tradeoff import (
+    colour_values,
+    diversities,
+    sharpness_label,
 )
 
 __all__ = ["TradeoffDisplay"]
@@ -107,7 +104,7 @@ class TradeoffDisplay(Display):
         X_train=None,
         y_train=None,
         sharpness=None,
-        sharpness_name="Adaptive worst-case sharpness",
+        sharpness_name=None,
         diversity="disagreement_error_ratio",
         color="improvement",
         groups=None,
@@ -126,13 +123,13 @@ class TradeoffDisplay(Display):
             Where diversity, improvement and accuracy are measured; the paper takes
             corrupted test data.
         X_train, y_train : array-likes, default=None
-            Where sharpness is measured; ``X`` and ``y`` if None. The paper takes
-            training data.
+            Where sharpness is measured; ``X`` and ``y`` if both are None. The paper
+            takes training data.
         sharpness : callable, default=None
             ``sharpness(estimator, X, y) -> float``, such as the other measures of
             :mod:`sklearn_sharpbalance.metrics`; None is ``adaptive_sharpness``.
-        sharpness_name : str
-            Label of the horizontal axis.
+        sharpness_name : str, default=None
+            Label of the horizontal axis; None is the name of the measure.
         diversity, color
             See :meth:`from_predictions`.
         groups : sequence of str, default=None
@@ -146,6 +143,12 @@ class TradeoffDisplay(Display):
         -------
         display : TradeoffDisplay
         """
+        if (X_train is None) != (y_train is None):
+            given, missing = ("X", "y") if y_train is None else ("y", "X")
+            raise InvalidInputError(
+                f"{given}_train was passed without {missing}_train. Pass both, or "
+                "neither to measure sharpness on X and y."
+            )
         is_named = hasattr(estimators, "keys")
         ensembles = named(estimators, "Ensemble")
         X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
@@ -163,7 +166,7 @@ class TradeoffDisplay(Display):
             color=color,
             labels=list(ensembles) if is_named else None,
             groups=groups,
-            sharpness_name=sharpness_name,
+            sharpness_name=sharpness_name or sharpness_label(sharpness),
             ax=ax,
             **kwargs,
         )
@@ -219,8 +222,8 @@ class TradeoffDisplay(Display):
                 f"There must be one sharpness per ensemble, got {len(sharpness)} for "
                 f"{len(member_probas)} ensembles."
             )
-        diversity_name, spread = _diversities(diversity, y_true, member_probas, classes)
-        color_name, shades = _colours(
+        diversity_name, spread = diversities(diversity, y_true, member_probas, classes)
+        color_name, shades = colour_values(
             color, y_true, member_probas, ensemble_probas, classes
         )
         display = cls(
@@ -248,6 +251,9 @@ class TradeoffDisplay(Display):
     ):
         """Draw the points, their labels and the fitted lines.
 
+        An ensemble whose sharpness or diversity is not finite is left out, which the
+        legend says; one whose colour is not, such as an improvement of -inf, is white.
+
         Parameters
         ----------
         ax : matplotlib Axes, default=None
@@ -267,15 +273,22 @@ class TradeoffDisplay(Display):
         """
         x, y = (np.asarray(v, dtype=float) for v in (self.sharpness, self.diversity))
         groups = np.asarray(["all"] * len(x) if self.groups is None else self.groups)
+        color = None if self.color is None else np.asarray(self.color, dtype=float)
+        labels = np.asarray(check_names(self.labels, len(x), "Ensemble"), dtype=object)
+        # A fit to logarithms refuses by itself what is not positive.
+        shown = drawable(x, y, log=log and not fit)
+        left_out = labels[~shown]
+        x, y, groups, labels = (v[shown] for v in (x, y, groups, labels))
+        color = None if color is None else color[shown]
         ax = self._start(ax, (5.4, 4.0))
-        self.scatters_ = draw_points(ax, x, y, groups, self.color, cmap, vmin, vmax)
+        self.scatters_ = draw_points(ax, x, y, groups, color, cmap, vmin, vmax)
         if log:
             plain_log_axes(ax)
         self.lines_, self.fits_ = draw_fits(ax, x, y, groups, log) if fit else ({}, {})
         ax.set(xlabel=self.sharpness_name, ylabel=self.diversity_name)
         tidy(ax)
         self.colorbar_ = None
-        if colorbar and self.color is not None:
+        if colorbar and self.scatters_ and color is not None:
             mappable = next(iter(self.scatters_.values()))
             self.colorbar_ = ax.figure.colorbar(mappable, ax=ax, label=self.color_name)
         draw_legend(
@@ -283,49 +296,11 @@ class TradeoffDisplay(Display):
             list(self.scatters_),
             self.fits_,
             is_grouped=self.groups is not None,
-            is_filled=self.color is None,
+            is_filled=color is None,
+            notes=notes_on_missing(left_out, color),
         )
         ax.margins(0.12)
         self.texts_ = []
         if self.labels is not None:
-            labels = check_names(self.labels, len(x), "Ensemble")
             self.texts_ = place_labels(ax, x, y, labels)
         return self
-
-
-def _diversities(
-    diversity: str | Callable, y_true: Any, member_probas: Sequence, classes: Any
-) -> tuple[str, np.ndarray]:
-    """Name of the measure and its value for each ensemble."""
-    if callable(diversity):
-        name = getattr(diversity, "__name__", "diversity").replace("_", " ")
-        return name.capitalize(), np.array([diversity(p) for p in member_probas])
-    if diversity not in DIVERSITIES:
-        raise InvalidInputError(
-            f"Unknown diversity {diversity!r}. Choose one of "
-            f"{', '.join(map(repr, DIVERSITIES))}, or pass a function of member_probas."
-        )
-    values = [diversity_of(diversity, y_true, p, classes) for p in member_probas]
-    return DIVERSITIES[diversity][0], np.array(values)
-
-
-def _colours(
-    color: str | None,
-    y_true: Any,
-    member_probas: Sequence,
-    ensemble_probas: Sequence | None,
-    classes: Any,
-) -> tuple[str | None, np.ndarray | None]:
-    """Name of what colours the points and its value for each ensemble."""
-    if color is None:
-        return None, None
-    if color not in GAINS:
-        raise InvalidInputError(
-            f"Unknown color {color!r}. Choose one of {', '.join(map(repr, GAINS))}, "
-            "or None."
-        )
-    if ensemble_probas is None:
-        ensemble_probas = [combine_probas(probas) for probas in member_probas]
-    pairs = zip(member_probas, ensemble_probas)
-    values = [gain_of(color, y_true, probas, p, classes) for probas, p in pairs]
-    return GAINS[color], np.array(values)

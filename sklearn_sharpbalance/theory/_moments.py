@@ -2,12 +2,12 @@
 
 from fractions import Fraction
 from functools import lru_cache
-from math import comb, factorial
+from math import comb
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.theory._checks import check_counts
 
-__all__ = ["VARIANTS", "narayana", "wishart_moment"]
+__all__ = ["VARIANTS", "narayana", "scaled_moments", "wishart_moment"]
 
 VARIANTS = ("derived", "printed")
 
@@ -60,21 +60,27 @@ def wishart_moment(m: int, *, n: int, d: int, variant: str = "derived") -> Fract
 
     Notes
     -----
-    The power sum is expanded in Jack polynomials with parameter 2 (zonal polynomials),
-    whose expectations are products [1]_:
+    With :math:`R_m = E\,\mathrm{tr}\,(G^\top G)^m` for standard normal entries, and
+    :math:`C_m` the same for an (n-1) x (d-1) matrix of complex ones [1]_,
 
     .. math::
 
-        E\,\mathrm{tr}\,(G^\top G)^m = 2m \sum_{\lambda \vdash m}
-        \frac{\prod_{s \ne (1,1)} (2a'_s - l'_s)}{j_\lambda}
-        \prod_s (d + 2a'_s - l'_s)(n + 2a'_s - l'_s)
+        R_m - 2(n+d-1) R_{m-1} &+ \big((n-d)^2 - (2m-3)^2\big) R_{m-2} = \\
+        C_m - (2(n+d)-1)\, C_{m-1} &+ \big((n-d)^2 - (m-1)^2\big) C_{m-2} , \\
+        (m+1)\, C_m = (2m-1)(n+d-2)\, C_{m-1} &- (m-2)
+        \big((n-d)^2 - (m-1)^2\big) C_{m-2} .
 
-    with the coarm a' and coleg l' of each box. The first product vanishes unless
-    :math:`\lambda = (a, b, 1^c)`, which leaves about :math:`m^2/4` terms.
+    The first relation has the shape of that for Gaussian ensembles [2]_. It was found
+    from the sum over partitions [3]_, and is tested against it: for each m both are
+    polynomials of degree m in n and in d.
 
     References
     ----------
-    .. [1] Hanlon, Stanley and Stembridge. "Some combinatorial aspects of the spectra of
+    .. [1] Haagerup and Thorbjornsen. "Random matrices with complex Gaussian entries."
+       Expositiones Mathematicae 21, 2003.
+    .. [2] Ledoux. "A recursion formula for the moments of the Gaussian orthogonal
+       ensemble." Annales de l'IHP, Probabilites et Statistiques 45, 2009.
+    .. [3] Hanlon, Stanley and Stembridge. "Some combinatorial aspects of the spectra of
        normally distributed random matrices." Contemporary Mathematics 138, 1992.
 
     Examples
@@ -87,53 +93,40 @@ def wishart_moment(m: int, *, n: int, d: int, variant: str = "derived") -> Fract
     """
     check_variant(variant)
     (m,) = check_counts(m=m)
-    return _moment(m, *check_counts(1, n=n, d=d), variant)
+    n, d = check_counts(1, n=n, d=d)
+    return Fraction(scaled_moments(m, n, d, variant)[m], d ** (m + 1))
 
 
-@lru_cache(maxsize=4096)
-def _moment(m: int, n: int, d: int, variant: str) -> Fraction:
-    """What :func:`wishart_moment` gives for checked arguments."""
-    if m == 0:
-        return Fraction(1)
+@lru_cache(maxsize=64)
+def scaled_moments(top: int, n: int, d: int, variant: str) -> tuple[int, ...]:
+    """Moments m = 0 ... ``top`` times d^(m + 1), integers, for checked arguments."""
     if variant == "printed":
-        total = sum(n**k * d ** (m - k) * narayana(m, k) for k in range(1, m + 1))
-        return Fraction(total, d**m)
-    return _trace_moment(m, n, d) / d ** (m + 1)
+        return tuple(d * moment for moment in _leading_orders(top, n, d))
+    return tuple(_trace_moments(top, n, d))
 
 
-def _trace_moment(m: int, n: int, d: int) -> Fraction:
-    """E tr (G'G)^m for an n x d matrix G of standard normal entries."""
-    row_one = _prefix_products(m, lambda j: (d + 2 * j) * (n + 2 * j))
-    row_two = _prefix_products(
-        m, lambda j: (2 * j - 1) * (d + 2 * j - 1) * (n + 2 * j - 1)
-    )
-    column = _prefix_products(m, lambda i: -(i + 2) * (d - i - 2) * (n - i - 2))
-    # The single row (m) has no second row; all others are (a, b, 1^c) with b >= 1.
-    total = Fraction(2 ** (m - 1) * factorial(m - 1) * row_one[m], factorial(2 * m))
-    for a in range(1, m):
-        arms = 2 ** (a - 1) * factorial(a - 1) * row_one[a]
-        for b in range(1, min(a, m - a) + 1):
-            c = m - a - b
-            total += Fraction(arms * row_two[b] * column[c], _hooks(a, b, c))
-    return 2 * m * total
+def _leading_orders(top: int, n: int, d: int) -> list[int]:
+    """Sums over k of n^k d^(m-k) N(m, k), by the recursion of their polynomials."""
+    sums = [1, n]
+    for m in range(2, top + 1):
+        rise = (2 * m - 1) * (n + d) * sums[-1] - (m - 2) * (n - d) ** 2 * sums[-2]
+        sums.append(rise // (m + 1))
+    return sums[: top + 1]
 
 
-def _prefix_products(m: int, factor) -> list[int]:
-    """[1, factor(0), factor(0) factor(1), ...] of length m + 1."""
-    products = [1]
-    for j in range(m):
-        products.append(products[-1] * factor(j))
-    return products
-
-
-def _hooks(a: int, b: int, c: int) -> int:
-    """Product over the boxes of (a, b, 1^c) of (2 arm + leg + 1)(2 arm + leg + 2)."""
-    corner = (2 * a + c) * (2 * a + c + 1)
-    above_second = factorial(2 * a - 1) // factorial(2 * (a - b) + 1)
-    rest_of_first = factorial(2 * (a - b))
-    second = (2 * b + c - 1) * (2 * b + c) * factorial(2 * (b - 1))
-    column = factorial(c) * factorial(c + 1)
-    return corner * above_second * rest_of_first * second * column
+def _trace_moments(top: int, n: int, d: int) -> list[int]:
+    """E tr (G'G)^m for an n x d matrix G of standard normal entries, up to ``top``."""
+    gap = (n - d) ** 2
+    real, of_complex = [d, n * d], [d - 1, (n - 1) * (d - 1)]  # R_m and C_m
+    for m in range(2, top + 1):
+        c2, c1 = of_complex[-2:]
+        r2, r1 = real[-2:]
+        back = (gap - (m - 1) ** 2) * c2
+        c = ((2 * m - 1) * (n + d - 2) * c1 - (m - 2) * back) // (m + 1)
+        source = c - (2 * (n + d) - 1) * c1 + back
+        of_complex.append(c)
+        real.append(source + 2 * (n + d - 1) * r1 - (gap - (2 * m - 3) ** 2) * r2)
+    return real[: top + 1]
 
 
 def check_variant(variant: str) -> None:

@@ -5,9 +5,9 @@ from fractions import Fraction
 from numbers import Rational
 
 from sklearn_sharpbalance.theory._checks import check_counts, check_scales
-from sklearn_sharpbalance.theory._moments import check_variant, wishart_moment
+from sklearn_sharpbalance.theory._moments import check_variant, scaled_moments
 
-__all__ = ["largest_eigenvalue", "phi"]
+__all__ = ["largest_eigenvalue", "phi", "scaled"]
 
 
 def phi(
@@ -38,7 +38,9 @@ def phi(
     -------
     float
         Correctly rounded: the alternating sum is formed of integers, with the binary
-        fractions that ``eta`` and ``rho`` are, and divided once.
+        fractions that ``eta`` and ``rho`` are, and divided once. Infinite where it is
+        beyond the range of floats, as are the theorems then. The cost grows with the
+        cube of the powers: 0.01 s at i = 60, some seconds at 800.
 
     Notes
     -----
@@ -61,32 +63,36 @@ def phi(
     n, d = check_counts(1, n=n, d=d)
     check_scales(eta=eta, rho=rho)
     check_variant(variant)
-    total = sum(
-        coefficient * wishart_moment(power + j, n=n, d=d, variant=variant)
-        for power, coefficient in enumerate(_step_polynomial(i, eta, rho))
-    )
+    scale, coefficients = _step_polynomial(i, eta, rho)
+    moments = scaled_moments(2 * i + j, n, d, variant)[j:]
+    total = 0  # times scale^i d^(2i + j + 1)
+    for coefficient, moment in zip(coefficients, moments, strict=True):
+        total = total * d + coefficient * moment
     try:
-        return float(total)
+        return total / (scale**i * d ** (2 * i + j + 1))
     except OverflowError:
         return math.inf if total > 0 else -math.inf
 
 
-def _step_polynomial(i: int, eta: float, rho: float) -> list[Fraction]:
-    """Coefficients of (1 - eta x - eta rho x^2)^i."""
+def _step_polynomial(i: int, eta: float, rho: float) -> tuple[int, list[int]]:
+    """Scale s and coefficients of s^i (1 - eta x - eta rho x^2)^i, all integers."""
     a, b = (Fraction(v if isinstance(v, Rational) else float(v)) for v in (eta, rho))
     scale = a.denominator * b.denominator
-    step = (scale, -a.numerator * b.denominator, -a.numerator * b.numerator)
-    powers = [1]
-    for _ in range(i):
-        longer = [0] * (len(powers) + 2)
-        for power, value in enumerate(powers):
-            for shift, factor in enumerate(step):
-                longer[power + shift] += factor * value
-        powers = longer
-    return [Fraction(value, scale**i) for value in powers]
+    s1, s2 = -a.numerator * b.denominator, -a.numerator * b.numerator
+    # The power p of a polynomial q solves q p' = i q' p: one coefficient after another.
+    powers = [0, scale**i]
+    for m in range(2 * i):
+        rise = (i - m) * s1 * powers[-1] + (2 * i - m + 1) * s2 * powers[-2]
+        powers.append(rise // (scale * (m + 1)))
+    return scale, powers[1:]
 
 
 def largest_eigenvalue(n: int, d: int, variant: str) -> float:
     """Bound of the expected largest eigenvalue of A'A."""
     slack = 0.0 if variant == "printed" else 1 / d
     return (math.sqrt(n / d) + 1) ** 2 + slack
+
+
+def scaled(factor: float, value: float) -> float:
+    """Their product, where nothing times an infinite value is nothing."""
+    return factor * value if factor else 0.0

@@ -5,7 +5,7 @@ from typing import Any
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.theory._checks import check_counts, check_scales
-from sklearn_sharpbalance.theory._phi import largest_eigenvalue, phi
+from sklearn_sharpbalance.theory._phi import largest_eigenvalue, phi, scaled
 
 __all__ = ["sam_diversity", "sam_sharpness_bounds"]
 
@@ -34,7 +34,8 @@ def sam_diversity(
     Returns
     -------
     float
-        Variance of the prediction over starts, mean over data and test points.
+        Variance of the prediction over starts, mean over data and test points;
+        infinite beyond the range of floats.
 
     Examples
     --------
@@ -44,7 +45,8 @@ def sam_diversity(
     """
     (k,) = check_counts(k=k)
     check_scales(sigma=sigma)
-    return phi(2 * k, 0, eta=eta, rho=rho, n=n, d=d, variant=variant) * sigma**2
+    value = phi(2 * k, 0, eta=eta, rho=rho, n=n, d=d, variant=variant)
+    return scaled(sigma**2, value)
 
 
 def sam_sharpness_bounds(
@@ -72,7 +74,8 @@ def sam_sharpness_bounds(
     Returns
     -------
     lower, upper : float
-        The lower bound may be negative, and then says nothing.
+        The lower bound may be negative, and then says nothing. Where moments are
+        beyond the range of floats it is -inf, and so may the upper one be inf.
 
     Notes
     -----
@@ -111,14 +114,26 @@ def sam_sharpness_bounds(
         "variant": variant,
     }
     second, fourth = phi(2 * k, 2, **common), phi(4 * k, 4, **common)
-    slope = radius * math.sqrt(second) * theta_norm
-    excess = (fourth - second**2) / (2 * second**1.5)
+    slope = scaled(theta_norm, scaled(radius, math.sqrt(second)))
+    excess = _excess(second, fourth)
     if variant == "printed":
         gap = excess / theta_norm
         smallest = (math.sqrt(n / d) - 1) ** 2
     else:
-        gap = excess * radius * theta_norm
+        gap = scaled(theta_norm, scaled(radius, excess))
         smallest = max(math.sqrt(n / d) - 1, 0) ** 2
     half_square = radius**2 / 2
     upper = half_square * largest_eigenvalue(n, d, variant) + slope
-    return half_square * smallest + slope - gap, upper
+    # The gap outgrows the slope: an infinite one leaves nothing of the lower bound.
+    lower = half_square * smallest + slope - gap if gap < math.inf else -math.inf
+    return lower, upper
+
+
+def _excess(second: float, fourth: float) -> float:
+    """What Jensen's inequality may lose: (fourth - second^2) / (2 second^1.5)."""
+    if math.isinf(fourth):
+        return math.inf
+    try:
+        return (fourth - second**2) / (2 * second**1.5)
+    except (OverflowError, ZeroDivisionError):
+        return math.inf

@@ -8,7 +8,7 @@ from sklearn_sharpbalance.theory._checks import (
     check_divides,
     check_scales,
 )
-from sklearn_sharpbalance.theory._phi import largest_eigenvalue, phi
+from sklearn_sharpbalance.theory._phi import largest_eigenvalue, phi, scaled
 
 __all__ = ["subset_diversity", "subset_sharpness_bound"]
 
@@ -41,6 +41,7 @@ def subset_diversity(
     Returns
     -------
     float
+        Infinite beyond the range of floats.
 
     Notes
     -----
@@ -54,7 +55,10 @@ def subset_diversity(
     common = _part(eta, rho, n, d, n_subsets, variant)
     twice, once = phi(2 * k, 0, **common), phi(k, 0, **common)
     share = (n_subsets - 1) / (d * n_subsets)
-    return twice * sigma**2 + share * (twice - once**2) * theta_norm**2
+    # The square of a mean is below the mean of squares, and both may be infinite.
+    between = twice - once**2 if twice < math.inf else math.inf
+    of_parts = scaled(theta_norm**2, scaled(share, between))
+    return scaled(sigma**2, twice) + of_parts
 
 
 def subset_sharpness_bound(
@@ -81,6 +85,7 @@ def subset_sharpness_bound(
     Returns
     -------
     float
+        Infinite beyond the range of floats.
 
     Notes
     -----
@@ -111,12 +116,20 @@ def subset_sharpness_bound(
     common = _part(eta, rho, n, d, n_subsets, variant)
     c = _gradient_constant(k, n_subsets, common)
     largest = largest_eigenvalue(n, d, variant)
-    slope = radius / n_subsets * math.sqrt(c) * theta_norm
+    slope = scaled(theta_norm, scaled(radius / n_subsets, math.sqrt(c)))
     return radius**2 / 2 * largest + slope
 
 
 def _gradient_constant(k: int, parts: int, common: dict[str, Any]) -> float:
     """The constant C of Theorem 2, see :func:`subset_sharpness_bound`."""
+    try:
+        c = _constant(k, parts, common)
+    except OverflowError:
+        return math.inf
+    return c if math.isfinite(c) else math.inf  # differences of infinite terms too
+
+
+def _constant(k: int, parts: int, common: dict[str, Any]) -> float:
     f0, f1, f2 = (phi(k, j, **common) for j in range(3))
     g0, g1, g2 = (phi(2 * k, j, **common) for j in range(3))
     r, r2 = (phi(0, j, **common) for j in (1, 2))

@@ -37,7 +37,9 @@ def test_auto_equals_the_reference(name):
     assert_equal(actual, expected)
 
 
-@pytest.mark.parametrize("name", ["residual", "twice", "dict", "frozen_stem", "tied"])
+@pytest.mark.parametrize(
+    "name", ["residual", "twice", "dict", "frozen_stem", "tied", "temperature"]
+)
 @pytest.mark.parametrize("method", ["vmap", "loop"])
 def test_vmap_and_loop_equal_the_reference(name, method):
     module, X, y = build(ALL[name])

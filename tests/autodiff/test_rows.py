@@ -151,3 +151,26 @@ def test_items_without_labels():
     published = Bare(Y)
     published.targets = Y
     np.testing.assert_array_equal(dataset_labels(published), Y)
+
+
+class Bare(Dataset):
+    """Inputs without labels."""
+
+    def __init__(self, wrap=lambda x: x):
+        self.wrap = wrap
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return self.wrap(torch.arange(4.0) + i)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x,), lambda x: {"a": x}])
+def test_bare_inputs_of_a_dataset_take_the_labels_that_are_passed(wrap):
+    x, y = Rows(Bare(wrap), np.array([7, 8]))[:2]  # two samples unpack like a pair
+    x = x["a"] if isinstance(x, dict) else x
+    assert x.tolist() == [[0, 1, 2, 3], [1, 2, 3, 4]]
+    assert y.tolist() == [7, 8]
+    with pytest.raises(InvalidInputError, match=r"The items of Bare have no labels"):
+        Rows(Bare(wrap))[:2]

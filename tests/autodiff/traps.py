@@ -50,6 +50,18 @@ class ClassToken(nn.Module):
         return self.fc(torch.cat([token, x], 1).tanh().mean(1))
 
 
+class Temperature(nn.Module):
+    """A parameter without axes, as a learned temperature is."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, CLASSES)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.scale * self.fc(x)
+
+
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
@@ -136,6 +148,7 @@ BY_OTHERS = {
     "tied": (Tied, tabular, "two layers share a parameter", "vmap"),
     "tied_by_use": (TiedByUse, tokens, "used outside of its layer", "vmap"),
     "class_token": (ClassToken, sequences, "ClassToken holds 'token'", "vmap"),
+    "temperature": (Temperature, tabular, "Temperature holds 'scale'", "vmap"),
     "attention": (Attention, sequences, "MultiheadAttention holds", "vmap"),
     "transformer": (Transformer, sequences, "MultiheadAttention holds", "vmap"),
     "sequence_first": (SequenceFirst, sequences, "start with the batch axis", "vmap"),

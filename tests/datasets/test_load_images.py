@@ -146,6 +146,24 @@ def test_image_folder_with_and_without_splits(tmp_path):
     np.testing.assert_array_equal(whole.labels, [0, 0, 0, 1, 1, 1])
 
 
+def test_image_folder_without_the_split_names_those_it_has(tmp_path):
+    for split in ("train", "val"):
+        write_tree(tmp_path / split, ["cat", "dog"], 1)
+    with pytest.raises(
+        InvalidInputError,
+        match=r"no split 'test' in .*, only 'train', 'val'\.",
+    ):
+        load_images("imagefolder", tmp_path, split="test")
+    with pytest.raises(InvalidInputError, match=r"such as 'train', got None"):
+        load_images("imagefolder", tmp_path, split=None)
+
+
+def test_a_class_may_be_named_like_a_split(tmp_path):
+    write_tree(tmp_path, ["car", "train"], 1)
+    whole = load_images("imagefolder", tmp_path, split="test")
+    assert whole.class_names == ["car", "train"]
+
+
 @pytest.mark.parametrize("split", ["fog/2", ("fog", 2)])
 def test_corrupted_cifar_gives_one_kind_and_severity(tmp_path, split):
     folder = tmp_path / "CIFAR-10-C"
@@ -163,7 +181,7 @@ def test_corrupted_cifar_gives_one_kind_and_severity(tmp_path, split):
     assert hundred.class_names == [str(i) for i in range(LABELS[:6].max() + 1)]
 
 
-@pytest.mark.parametrize("split", ["train", "fog/6", "rain/1", ("fog",)])
+@pytest.mark.parametrize("split", ["train", "fog/6", "rain/1", ("fog",), 3, None])
 def test_corrupted_sets_want_kind_and_severity(tmp_path, split):
     np.save(tmp_path / "labels.npy", np.zeros(5, np.uint8))
     np.save(tmp_path / "fog.npy", IMAGES[:5])
@@ -265,6 +283,24 @@ def test_memory_map_is_made_once_and_renewed_with_its_source(tmp_path):
     assert not isinstance(load_images("npz", path).images, np.memmap)  # small: memory
 
 
+@pytest.mark.parametrize("mapped", [True, np.True_])
+def test_npz_without_suffix_is_mapped_beside_the_file(tmp_path, mapped):
+    path = tmp_path / "pictures"
+    with path.open("wb") as file:
+        np.savez(file, images=IMAGES, labels=LABELS)
+    images = load_images("npz", path, mmap=mapped).images
+    assert isinstance(images, np.memmap)
+    np.testing.assert_array_equal(images, IMAGES)
+    assert len(list((tmp_path / "decoded").glob("pictures-train-*.npy"))) == 1
+
+
+def test_numpy_false_reads_corrupted_arrays_into_memory(tmp_path):
+    np.save(tmp_path / "labels.npy", np.tile(LABELS[:6].astype(np.uint8), 5))
+    np.save(tmp_path / "fog.npy", IMAGES)
+    bunch = load_images("cifar10-c", tmp_path, split="fog/2", mmap=np.False_)
+    assert not isinstance(bunch.images, np.memmap)
+
+
 def write_grey(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full((8, 8, 3), value, np.uint8)).save(path)
@@ -364,4 +400,60 @@ def test_npz_without_pictures_is_refused(tmp_path):
         load_images("npz", path)
     np.savez(path, pictures=IMAGES)
     with pytest.raises(InvalidInputError, match=r"holds the arrays pictures; expected"):
+        load_images("npz", path)
+
+
+def test_npz_that_is_not_divided_has_no_test_pictures(tmp_path):
+    path = tmp_path / "set.npz"
+    np.savez(path, images=IMAGES, labels=LABELS)
+    for split in ("train", "all"):
+        np.testing.assert_array_equal(
+            load_images("npz", path, split=split).images, IMAGES
+        )
+    with pytest.raises(
+        InvalidInputError,
+        match=r"not say which of its pictures .* an array is_test",
+    ):
+        load_images("npz", path, split="test")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "split", "message"),
+    [
+        ({"images": IMAGES[:2], "labels": [0, 1, 1]}, "all", "3 labels for 2 pictures"),
+        ({"images": IMAGES[:2], "labels": [-1, 1]}, "all", "count from 0, got -1 to 1"),
+        (
+            {"images": IMAGES[:2], "labels": [0, 2], "class_names": ["x", "y"]},
+            "all",
+            "count from 0 to 1, by the names of the classes, got 0 to 2",
+        ),
+        (
+            {"images": IMAGES[:2], "labels": ["cat", "dog"]},
+            "all",
+            r"whole numbers from 0, got \['cat', 'dog'\] of <U3\. Number the classes",
+        ),
+        ({"images": IMAGES[:2], "labels": [0.5, 1]}, "all", r"whole numbers from 0"),
+        (
+            {"images": IMAGES[:2], "labels": [0, 1], "is_test": [True]},
+            "train",
+            r"must have the same length, got 2, 2 and 1",
+        ),
+        (
+            {"x_train": IMAGES[:2], "y_train": [0, 1]},
+            "test",
+            r"Missing for this split: x_test, y_test",
+        ),
+    ],
+)
+def test_faults_of_npz_files_are_named(tmp_path, arrays, split, message):
+    path = tmp_path / "set.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(InvalidInputError, match=message):
+        load_images("npz", path, split=split)
+
+
+def test_packed_labels_fit_the_pictures(tmp_path):
+    path = tmp_path / "packed.npz"
+    pack(path, IMAGES[:4], LABELS[:5], np.zeros(5, bool))
+    with pytest.raises(InvalidInputError, match=r"5 labels for 4 pictures"):
         load_images("npz", path)

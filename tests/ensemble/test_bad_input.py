@@ -88,6 +88,11 @@ class Stream(IterableDataset):
         yield torch.zeros(4), 0
 
 
+class CountedStream(Stream):
+    def __len__(self):
+        return 1
+
+
 def fitted():
     return fit(pd.DataFrame(X, columns=list("abcd")))
 
@@ -183,6 +188,16 @@ BAD = {
         lambda: fit(X, np.array(["a", 1] * 15, dtype=object)),
         InvalidInputError,
         "y holds labels of several types",
+    ),
+    "y_bytes": (
+        lambda: fit(X, np.array([b"a", b"b", b"c"])[Y]),
+        InvalidInputError,
+        r"y holds labels of type bytes_, .* Use strings .* y\.astype\(str\)",
+    ),
+    "y_string_dtype": (
+        lambda: fit(X, np.array(list("abc"), dtype=np.dtypes.StringDType())[Y]),
+        InvalidInputError,
+        r"y holds labels of type str, .* Use strings .* y\.astype\(str\)",
     ),
     # weights
     "weight_negative": (
@@ -425,7 +440,21 @@ BAD = {
         InvalidInputError,
         "must have a length",
     ),
-    "dataset_stream": (lambda: fit(Stream(), None), InvalidInputError, "have a length"),
+    "dataset_stream": (
+        lambda: fit(Stream(), None),
+        InvalidInputError,
+        "Stream is an IterableDataset, .* Pass a Dataset with __getitem__",
+    ),
+    "dataset_counted_stream": (
+        lambda: fit(CountedStream(), None),
+        InvalidInputError,
+        "CountedStream is an IterableDataset, .* Pass a Dataset with __getitem__",
+    ),
+    "dataset_stream_score": (
+        lambda: fitted().score(CountedStream()),
+        InvalidInputError,
+        "CountedStream is an IterableDataset",
+    ),
     "dataset_empty": (
         lambda: fit(Items(lambda i: (X[i], 0), length=0), None),
         InvalidInputError,
@@ -572,6 +601,21 @@ BAD = {
     ),
     "predict_pictures": (
         lambda: fit(PICTURES, Y[:12]).predict(PICTURES[:, :6]),
+        InvalidInputError,
+        r"shape \(6, 8, 3\), but .* was fitted on samples of shape \(8, 8, 3\)",
+    ),
+    "predict_layout": (
+        lambda: fit(
+            TensorDataset(torch.zeros(30, 8, 8, 3), torch.arange(30) % 3),
+            None,
+            estimator=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)),
+            standardize=False,
+        ).predict(np.zeros((2, 8, 8, 3), np.float32)),
+        InvalidInputError,
+        r"shape \(8, 8, 3\), .* sees as \(3, 8, 8\), but .* sees as \(8, 8, 3\)",
+    ),
+    "partial_fit_pictures": (
+        lambda: fit(PICTURES, Y[:12]).partial_fit(PICTURES[:, :6], Y[:12]),
         InvalidInputError,
         r"shape \(6, 8, 3\), but .* was fitted on samples of shape \(8, 8, 3\)",
     ),

@@ -1,8 +1,13 @@
 """A fit goes on from any of its checkpoints as if nothing had happened."""
 
+import os
 import re
 import resource
 import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -15,7 +20,8 @@ from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
 from torch.utils.data import TensorDataset
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
-from sklearn_sharpbalance.ensemble.checkpoint import CheckpointFolder
+from sklearn_sharpbalance.ensemble.archive import OLD, atomic_file
+from sklearn_sharpbalance.ensemble.checkpoint import NAME, CheckpointFolder
 from sklearn_sharpbalance.exceptions import (
     CheckpointError,
     CheckpointMismatchError,
@@ -209,6 +215,21 @@ def test_another_fit_is_refused_by_what_differs(other, tmp_path):
         make(tmp_path, **params).fit(X, y)
 
 
+def test_a_generator_goes_by_where_it_stands(tmp_path, monkeypatch):
+    def fit(random_state):
+        return make(tmp_path, random_state=random_state, max_epochs=2).fit(X, Y)
+
+    first = fit(np.random.RandomState(1))
+    with pytest.raises(CheckpointMismatchError, match="random_state was RandomState"):
+        fit(np.random.RandomState(2))
+    used = np.random.RandomState(1)
+    used.normal()
+    with pytest.raises(CheckpointMismatchError, match="random_state was RandomState"):
+        fit(used)
+    monkeypatch.setattr("sklearn_sharpbalance.ensemble.training._run_phase", None)
+    assert_bitwise(weights(fit(np.random.RandomState(1))), weights(first))
+
+
 def test_goes_on_from_a_warm_start_only_with_the_same_weights(tmp_path):
     X, y = small_data()
     clf = make(tmp_path / "a", warm_start=True).fit(X, y)
@@ -239,6 +260,43 @@ def test_old_checkpoints_are_pruned(tmp_path, snapshots):
 
 
 # Disks --------------------------------------------------------------------------------
+
+
+def test_writers_do_not_disturb_each_other(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+
+    def write(number):
+        for epoch in range(1, 30):
+            folder.write(epoch, {"number": number})
+            assert folder.latest() is not None
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    assert all(NAME.fullmatch(path.name) for path in tmp_path.iterdir())
+
+
+def test_only_what_the_dead_have_left_is_removed(tmp_path):
+    script = (
+        "import os, sys\n"
+        "from sklearn_sharpbalance.ensemble.archive import atomic_file\n"
+        "with atomic_file(sys.argv[1]): os._exit(0)"
+    )
+    path = tmp_path / "epoch-000001.safetensors"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    (left,) = tmp_path.iterdir()
+    token = left.suffixes[-2].split("-")[-1]
+    others = f"{left.name[: -len(left.suffixes[-2] + '.tmp')]}.00000000-1-{token}.tmp"
+    (tmp_path / others).touch()  # of another machine
+    with atomic_file(path) as file:
+        (mine,) = {*tmp_path.iterdir()} - {left, tmp_path / others}
+        CheckpointFolder(tmp_path).write(3, {})
+        assert not left.exists()
+        assert mine.exists()
+        assert (tmp_path / others).exists()
+        file.write(b"still here")
+    os.utime(tmp_path / others, 2 * (time.time() - OLD - 60,))
+    CheckpointFolder(tmp_path).write(4, {}, last=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch-000004.safetensors"]
 
 
 @pytest.fixture
@@ -341,10 +399,10 @@ def press_ctrl_c(monkeypatch, at):
 
 
 class Raising(Callback):
-    plan = {"active": True}
+    """Fails by what happens around it, not by a setting: that is another fit."""
 
     def on_epoch_end(self, net, **kwargs):
-        if self.plan["active"] and len(net.history) == 4:
+        if os.environ["SERVER"] == "lost" and len(net.history) == 4:
             raise OSError("the logger lost its server")
 
 
@@ -372,8 +430,8 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
         inactive, active = None, 71
     else:
         params, error = {"callbacks": [("raising", Raising())]}, OSError
-        stop = partial(monkeypatch.setitem, Raising.plan, "active")
-        inactive, active = False, True
+        stop = partial(monkeypatch.setenv, "SERVER")
+        inactive, active = "up", "lost"
     stop(inactive)
     clf = make(None, **params).fit(X, y)
     before, proba = weights(clf), clf.predict_proba(X)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 from sklearn.datasets import load_digits
+from sklearn.metrics import accuracy_score
 from skorch.callbacks import EarlyStopping
 from torch import nn
 
@@ -13,6 +14,7 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance.ensemble import AGGREGATIONS
 from sklearn_sharpbalance.evaluation import gradient_passes
+from sklearn_sharpbalance.exceptions import InvalidInputError
 
 SMALL = {
     "max_epochs": 5,
@@ -30,9 +32,9 @@ def digits():
     return X[:200], y[:200]
 
 
-def held_out(clf, X, y):
-    rows = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
-    return X[rows], y[rows]
+def held_out(clf, *arrays):
+    rows = np.setdiff1d(np.arange(len(arrays[0])), clf.train_indices_)
+    return tuple(array[rows] for array in arrays)
 
 
 @pytest.mark.parametrize("averaging", [None, "uniform"])
@@ -168,3 +170,72 @@ def test_members_that_were_to_be_pruned_are(digits):
     assert zeros / sum(w.numel() for w in matrices) == pytest.approx(0.95, abs=0.01)
     assert len(clf.validation_scores_) == clf.n_iter_ > 10
     assert clf.validation_scores_[:10].max() >= clf.validation_scores_[10:].max()
+
+
+@pytest.mark.parametrize("rule", ["mean_logit", "best_member", "greedy_soup"])
+@pytest.mark.parametrize("class_weight", [None, {0: 30.0}])
+def test_held_out_samples_count_by_their_sample_weight(digits, rule, class_weight):
+    """As in scikit-learn, not by the class weights of the loss."""
+    weight = np.random.default_rng(0).exponential(size=200) ** 3
+    options = {**SMALL, "aggregation": rule, "class_weight": class_weight}
+    clf = DeepEnsembleClassifier(**options).fit(*digits, sample_weight=weight)
+    best = len(clf.history_[0]) - 1
+    X, y, w = held_out(clf, *digits, weight)
+    score = clf.score(X, y, sample_weight=w)
+    assert clf.validation_scores_[best] == pytest.approx(score, rel=1e-5)
+    assert clf.validation_scores_[best] == clf.validation_scores_.max()
+    assert score != pytest.approx(clf.score(X, y), abs=1e-3)
+    if rule == "best_member":
+        members = [
+            accuracy_score(y, net.predict(X.astype(np.float32)), sample_weight=w)
+            for net in clf.estimators_
+        ]
+        np.testing.assert_allclose(clf.aggregation_.accuracies_, members, rtol=1e-5)
+
+
+def test_likelihood_chooses_by_sample_weight_as_well(digits):
+    """Epochs of equal accuracy: all the weight lies on two samples."""
+    X, y = digits
+    plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
+    rows = np.setdiff1d(np.arange(200), plain.train_indices_)[:2]
+    weight = np.where(np.isin(np.arange(200), plain.train_indices_), 1.0, 0.0)
+    weight[rows] = 1.0
+    options = {**SMALL, "max_epochs": 12, "early_stopping": 12}
+    options["lr_schedule"] = "constant"
+    clf = DeepEnsembleClassifier(**options).fit(X, y, sample_weight=weight)
+    best, scores = len(clf.history_[0]), clf.validation_scores_
+    likelihood = []
+    for n in np.flatnonzero(scores == scores.max()) + 1:
+        short = {**options, "max_epochs": n, "early_stopping": False}
+        twin = DeepEnsembleClassifier(**short).fit(X, y, sample_weight=weight)
+        proba = twin.predict_proba(X[rows])[[0, 1], y[rows]]
+        likelihood.append((np.log(proba).mean(), n))
+    assert len(likelihood) > 1
+    assert max(likelihood)[1] == best
+
+
+@pytest.mark.parametrize(
+    ("options", "judge"),
+    [
+        ({"early_stopping": 2}, "early_stopping"),
+        ({"early_stopping": False, "aggregation": "best_member"}, "BestMemberAggreg"),
+    ],
+)
+def test_held_out_samples_without_any_weight_judge_nothing(digits, options, judge):
+    params = {**SMALL, **options}
+    seen = DeepEnsembleClassifier(**SMALL).fit(*digits).train_indices_
+    weight = np.isin(np.arange(200), seen).astype(float)
+    with pytest.raises(InvalidInputError, match=f"{judge}.* have weight zero"):
+        DeepEnsembleClassifier(**params).fit(*digits, sample_weight=weight)
+    params |= {"early_stopping": False, "aggregation": "mean_logit"}
+    DeepEnsembleClassifier(**params).fit(*digits, sample_weight=weight)
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_scores_of_an_earlier_fit_do_not_stay(digits, method):
+    clf = DeepEnsembleClassifier(**SMALL).fit(*digits)
+    assert "held-out samples" in clf._repr_html_()
+    clf.set_params(early_stopping=False, validation_fraction=None)
+    getattr(clf, method)(*digits)
+    assert not hasattr(clf, "validation_scores_")
+    assert "held-out samples" not in clf._repr_html_()

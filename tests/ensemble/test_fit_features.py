@@ -278,11 +278,12 @@ def test_early_stopping_goes_back_to_the_ensembles_best_epoch(engine):
     assert (logits.argmax(1) == y[held]).mean() == pytest.approx(scores.max())
 
 
-def test_early_stopping_by_true_waits_ten_epochs():
+@pytest.mark.parametrize("switch", [True, np.True_])
+def test_early_stopping_by_true_waits_ten_epochs(switch):
     X, y = noise()
     options = {**SMALL, "max_epochs": 100, "lr": 0.5}
     clf = DeepEnsembleClassifier(
-        validation_fraction=0.25, early_stopping=True, **options
+        validation_fraction=0.25, early_stopping=switch, **options
     ).fit(X, y)
     assert clf.n_iter_ - len(clf.history_[0]) == 10
 
@@ -407,6 +408,20 @@ def test_partial_fit_learns_classes_that_come_later():
         clf.partial_fit(X, y)
     assert clf.score(X, y) > 0.8
     np.testing.assert_array_equal(clf.classes_, [0, 1, 2])
+
+
+@pytest.mark.parametrize("names", [np.arange(3), LABELS])
+def test_class_weights_hold_for_classes_that_come_later(names):
+    X, y = table()
+    early = y < 2
+    options = {**SMALL, "class_weight": {names[1]: 3.0, names[2]: 5.0}}
+    clf = SharpBalance(**options)
+    clf.partial_fit(X[early], names[y[early]], classes=names).partial_fit(X, names[y])
+    weight = np.array([1.0, 3.0, 5.0])[y]
+    want = SharpBalance(**SMALL)
+    want.partial_fit(X[early], names[y[early]], names, sample_weight=weight[early])
+    want.partial_fit(X, names[y], sample_weight=weight)
+    assert_same_members(clf, want)
 
 
 def test_a_scheduler_of_skorch_goes_on_from_call_to_call():

@@ -4,6 +4,7 @@ import random
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -20,6 +21,7 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.autodiff.rows import dataset_labels
+from sklearn_sharpbalance.ensemble.fitting import build_net, training_data
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 N = 48
@@ -331,6 +333,33 @@ def test_grey_pictures_with_and_without_a_channel():
     )
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_grey_pictures_of_any_type_are_predicted(dtype):
+    X, y = pictures(channels=1)
+    X = X[..., 0]
+    clf = SharpBalance(**PICTURES).fit(X, y)
+    want = clf.predict_proba(X)
+    np.testing.assert_array_equal(clf.predict_proba(X.astype(dtype)), want)
+    clf.partial_fit(X.astype(dtype), y)
+
+
+def test_bytes_are_predicted_by_an_ensemble_of_plain_arrays():
+    X, y = pictures(channels=1)
+    X = X[..., 0]
+    clf = SharpBalance(**TABLE).fit(X.astype(float), y)  # not known to be pictures
+    want = clf.predict_proba(X.astype(float))
+    np.testing.assert_array_equal(clf.predict_proba(X), want)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_unlabelled_grey_pictures_may_be_of_another_type(dtype):
+    X, y = pictures(channels=1)
+    X = X[..., 0]
+    clf = DiversifiedEnsembleClassifier(loss="a2d", **PICTURES)
+    clf.fit(X, y, X_unlabeled=X[::-1].astype(dtype))
+    assert clf.input_format_.shape == (1, 9, 8)
+
+
 def test_bytes_and_floats_of_the_same_pictures_agree():
     X, y = pictures()
     bytes_ = SharpBalance(**PICTURES).fit(X, y)
@@ -510,6 +539,80 @@ def test_a_dataset_leaves_the_global_rng_alone(kind):
     assert global_rng() == before
 
 
+class Draws(Pairs):
+    """Items that come with noise, by a generator of choice."""
+
+    def __init__(self, X, y, draw):
+        super().__init__(X, y)
+        self.draw = draw
+
+    def __getitem__(self, i):
+        x, label = super().__getitem__(i)
+        return x + np.float32(self.draw()), label
+
+
+RANDOM_FITS = {
+    "plain": {},
+    "not standardized": {"standardize": False},
+    "averaged": {"weight_averaging": "uniform"},
+    "soup": {"aggregation": "greedy_soup"},
+    "stopping": {"early_stopping": 2},
+}
+
+
+def noise():
+    return torch.randn(()).item()
+
+
+@pytest.mark.parametrize("case", RANDOM_FITS)
+def test_random_items_depend_on_random_state_only(case):
+    X, y = table()
+    dataset = Draws(X.astype(np.float32), y, noise)
+
+    def fit():
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        clf = SharpBalance(net, validation_fraction=0.25, **SMALL)
+        before = global_rng()
+        clf.set_params(**RANDOM_FITS[case]).fit(dataset)
+        assert global_rng() == before
+        return clf
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        first = fit()
+        torch.manual_seed(2)
+        second = fit()
+    assert_same_model(first, second)
+    if case == "stopping":
+        np.testing.assert_array_equal(
+            first.validation_scores_, second.validation_scores_
+        )
+
+
+def test_random_items_of_a_joint_fit_leave_the_global_rng_alone():
+    X, y = table()
+    dataset = Draws(X.astype(np.float32), y, noise)
+    clf = DiversifiedEnsembleClassifier(nn.Linear(4, 3), **SMALL, loss="a2d")
+    clf.set_params(shared_trunk=nn.Linear(4, 4))
+    before = global_rng()
+    clf.fit(dataset, X_unlabeled=dataset)
+    assert global_rng() == before
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.random])
+def test_statistics_of_random_items_leave_every_generator_alone(draw):
+    X, y = table()
+    dataset = Draws(X.astype(np.float32), y, draw)
+    params = SharpBalance(nn.Linear(4, 3)).get_params(deep=False)
+    before = global_rng()
+    data, fmt, _ = training_data(SharpBalance(), dataset, None, None, None)
+    nets = [build_net(params, {}, fmt, data.X, 3, seed=seed) for seed in (1, 1, 2)]
+    assert global_rng() == before
+    first, again, other = (net.module__mean for net in nets)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 def test_dropout_draws_the_same_with_a_dataset():
     """The loader's own draws do not stand between those of the members."""
     X, y = table()
@@ -553,18 +656,20 @@ def test_a_dataset_of_pictures_in_folders(tmp_path):
     )
 
 
-def test_settings_of_the_loader_reach_it():
-    """A ``collate_fn`` for training, as in any skorch net."""
+def test_settings_of_the_loader_reach_it(tmp_path):
+    """A worker that says so, as in any skorch net."""
     X, y = table()
-    seen = []
 
-    def collate(items):
-        seen.append(len(items))
-        return torch.utils.data.default_collate(items)
+    def touch(worker):
+        (tmp_path / str(worker)).touch()
 
-    clf = DeepEnsembleClassifier(estimator__iterator_train__collate_fn=collate, **TABLE)
+    clf = DeepEnsembleClassifier(
+        estimator__iterator_train__num_workers=1,
+        estimator__iterator_train__worker_init_fn=touch,
+        **{**TABLE, "n_estimators": 1, "max_epochs": 1},
+    )
     clf.fit(Pairs(X.astype(np.float32), y))
-    assert seen == [16] * (2 * 3 * 3)  # members, epochs, batches
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
 
 
 # Dictionaries -----------------------------------------------------------------------
@@ -614,6 +719,44 @@ def test_a_dictionary_is_learned_from():
     y = (X["kind"] == 1).astype(int)
     clf = SharpBalance(Two, **{**SMALL, "max_epochs": 25}).fit(X, y)
     assert clf.score(X, y) > 0.9
+
+
+class Pooled(nn.Module):
+    """Takes sequences of any length, of numbers of one width."""
+
+    def __init__(self, n_classes):
+        super().__init__()
+        self.head = nn.Linear(4, n_classes)
+
+    def forward(self, x):
+        return self.head(x.mean(1))
+
+
+def test_a_dictionary_may_have_other_lengths_but_no_other_widths():
+    X, y = table()
+    X = np.repeat(X[:, None], 3, axis=1)
+    clf = DeepEnsembleClassifier(Pooled, **SMALL).fit({"x": X}, y)
+    np.testing.assert_allclose(
+        clf.predict_proba({"x": X[:, :2]}), clf.predict_proba({"x": X}), rtol=1e-5
+    )
+    with pytest.raises(
+        InvalidInputError,
+        match=r"'x' of shape \(3, 2\), but .* fitted on a dictionary of 'x' of shape "
+        r"\(3, 4\)",
+    ):
+        clf.predict({"x": X[..., :2]})
+
+
+def test_names_of_an_earlier_fit_do_not_stay():
+    X, y = table()
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    data = TensorDataset(torch.tensor(X), torch.tensor(y))
+    for given, labels in (({"input": X}, y), (data, None)):
+        clf = DeepEnsembleClassifier(nn.Linear(4, 3), **SMALL).fit(frame, y)
+        clf.fit(given, labels)
+        assert not hasattr(clf, "feature_names_in_")
+        assert not hasattr(clf, "n_features_in_")
+        clf.predict(given)
 
 
 class WorksInPlace(nn.Module):

@@ -1,8 +1,12 @@
 """A configured skorch net is honoured, or refused before any work."""
 
+import pickle
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from skorch import NeuralNetClassifier
 from skorch.callbacks import (
     Callback,
@@ -14,12 +18,18 @@ from skorch.callbacks import (
 )
 from skorch.dataset import Dataset, ValidSplit
 from torch import nn
-from torch.utils.data import DataLoader, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.ensemble.fingerprint import describe
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.optim import ASAM, SAM
+from sklearn_sharpbalance.optim import ASAM, GSAM, SAM
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3
@@ -52,6 +62,18 @@ def half(z):
     return torch.softmax(z / 2, -1)
 
 
+class Tempered(nn.CrossEntropyLoss):
+    """Learns by how much to divide the logits."""
+
+    def __init__(self, learns=True, **options):
+        super().__init__(**options)
+        self.log_heat = nn.Parameter(torch.zeros(1), requires_grad=learns)
+
+    def forward(self, logits, labels):
+        return super().forward(logits / self.log_heat.exp(), labels)
+
+
+WEIGHT = torch.tensor([1.0, 2.0, 3.0])
 REFUSED = [
     ({"batch_size": -1}, r"batch_size of the net .* got -1\. .*len\(X\)"),
     ({"batch_size": 0}, "batch_size of the net"),
@@ -66,6 +88,28 @@ REFUSED = [
     ({"dataset": OwnDataset}, "dataset=.* not used"),
     ({"train_split": ValidSplit(3)}, "train_split=.* validation_fraction"),
     ({"criterion__weight": torch.ones(3)}, "criterion__weight .* class_weight"),
+    (
+        {"criterion": nn.CrossEntropyLoss(weight=WEIGHT)},
+        "weight of the criterion CrossEntropyLoss .* class_weight",
+    ),
+    (
+        {"criterion": partial(nn.NLLLoss, weight=WEIGHT)},
+        "weight of the criterion NLLLoss .* class_weight",
+    ),
+    ({"criterion": Tempered}, "criterion Tempered has parameters .* into the module"),
+    ({"criterion": Tempered()}, "criterion Tempered has parameters .* into the module"),
+    (
+        {"optimizer__param_groups": [("*bias", {"rho": 0.0})]},
+        r"rho=0.0 of the parameter group '\*bias' is not used",
+    ),
+    (
+        {"optimizer__param_groups": [("*bias", {"sam_rho": 0.0})]},
+        r"sam_rho=0.0 of the parameter group '\*bias' is not used",
+    ),
+    ({"iterator_train__collate_fn": default_collate}, "iterator_train__collate_fn is"),
+    ({"iterator_valid__collate_fn": default_collate}, "iterator_valid__collate_fn is"),
+    ({"iterator_train__drop_last": True}, "drop_last=True is not used: every epoch"),
+    ({"iterator_valid": OwnLoader}, "iterator_valid=.* not used"),
     ({"predict_nonlinearity": half}, "predict_nonlinearity=.* not used"),
     ({"callbacks": [Freezer("lin1.*")]}, "Freezer .* requires_grad=False"),
     ({"callbacks": [EarlyStopping()]}, "EarlyStopping .* validation_fraction=0.1"),
@@ -78,6 +122,86 @@ REFUSED = [
 def test_what_nobody_would_hear_is_refused(kind, settings, message):
     with pytest.raises(InvalidInputError, match=message):
         kind(configured(**settings)).fit(X, y)
+
+
+def test_what_nobody_would_hear_is_refused_of_a_dataset_too():
+    pairs = TensorDataset(torch.tensor(X), torch.tensor(y))
+    with pytest.raises(InvalidInputError, match="drop_last=True is not used"):
+        SharpBalance(configured(iterator_train__drop_last=True)).fit(pairs)
+
+
+def test_a_criterion_that_learns_nothing_is_taken():
+    plain, tempered = (
+        SharpBalance(configured(criterion=c), random_state=0, engine="skorch").fit(X, y)
+        for c in (nn.CrossEntropyLoss, partial(Tempered, learns=False))
+    )
+    np.testing.assert_allclose(
+        tempered.predict_proba(X), plain.predict_proba(X), rtol=1e-5
+    )
+
+
+def test_a_criterion_that_draws_leaves_the_global_rng_alone():
+    def criterion():
+        torch.rand(3)
+        return nn.CrossEntropyLoss()
+
+    before = torch.get_rng_state()
+    SharpBalance(configured(criterion=criterion), max_epochs=1).fit(X, y)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Options that the net's optimizer and the one around it have by the same name.
+OWN_OPTIONS = [
+    ("gsam", torch.optim.RMSprop, "alpha", 0.5, 0.4),
+    ("gsam", torch.optim.ASGD, "alpha", 0.6, 0.4),
+    ("sam", torch.optim.Adadelta, "rho", 0.95, 0.05),
+]
+
+
+@pytest.mark.parametrize(("sam", "optimizer", "name", "value", "default"), OWN_OPTIONS)
+def test_options_of_the_net_are_those_of_its_own_optimizer(
+    sam, optimizer, name, value, default, tmp_path
+):
+    net = configured(optimizer=optimizer, **{f"optimizer__{name}": value})
+    clf = SharpBalance(net, sam=sam, random_state=0).fit(X, y)
+    for member in clf.estimators_:
+        group = member.optimizer_.param_groups[0]
+        assert (group[name], group[f"sam_{name}"]) == (value, default)
+    bound = configured(optimizer=partial(optimizer, **{name: value}))
+    want = SharpBalance(bound, sam=sam, random_state=0).fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(clf.predict_proba(X), want)
+    again = pickle.loads(pickle.dumps(clf))
+    np.testing.assert_array_equal(again.predict_proba(X), want)
+    np.testing.assert_array_equal(clone(clf).fit(X, y).predict_proba(X), want)
+    assert describe(clf.net_) == describe(again.net_) == describe(clone(clf.net_))
+    clf.save(tmp_path / "model")
+    again = SharpBalance.load(tmp_path / "model", module=Module)
+    np.testing.assert_array_equal(
+        again.partial_fit(X, y).predict_proba(X), clf.partial_fit(X, y).predict_proba(X)
+    )
+
+
+def test_groups_may_differ_in_the_rho_of_adadelta():
+    groups = [("*bias", {"rho": 0.5})]
+    net = configured(optimizer=torch.optim.Adadelta, optimizer__param_groups=groups)
+    clf = SharpBalance(net, rho=0.2, random_state=0).fit(X, y)
+    found = clf.estimators_[0].optimizer_.param_groups
+    assert [(g["rho"], g["sam_rho"]) for g in found] == [(0.5, 0.2), (0.9, 0.2)]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, SAM])
+def test_the_rho_of_an_optimizer_that_is_replaced_is_refused(optimizer):
+    net = configured(optimizer=torch.optim.Adadelta, optimizer__rho=0.95)
+    with pytest.raises(InvalidInputError, match=r"optimizer__rho=0.95 .* not used"):
+        SharpBalance(net, optimizer=optimizer).fit(X, y)
+
+
+def test_options_of_a_sharpness_aware_optimizer_stay_its_own():
+    base = partial(torch.optim.RMSprop, alpha=0.5)
+    own = {"optimizer__base_optimizer": base, "optimizer__alpha": 0.3}
+    clf = SharpBalance(configured(optimizer=GSAM, **own), max_epochs=1).fit(X, y)
+    group = clf.estimators_[0].optimizer_.param_groups[0]
+    assert (group["alpha"], group["sam_alpha"]) == (0.5, 0.3)
 
 
 def test_what_the_ensemble_says_itself_has_the_last_word():

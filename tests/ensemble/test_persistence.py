@@ -32,6 +32,7 @@ from sklearn_sharpbalance.exceptions import (
     ModelFileError,
     SharpBalanceError,
 )
+from sklearn_sharpbalance.members.averaging import WeightAveraging
 from sklearn_sharpbalance.sharpness import LossScorer
 from tests.ensemble.killing import (
     assert_bitwise,
@@ -191,6 +192,15 @@ def test_parameters_come_back(model):
     clf, path = model
     got, want = load(path).get_params(), clf.get_params()
     assert got == want
+
+
+def test_an_averaging_of_ones_own_comes_back(tmp_path):
+    averaging = WeightAveraging("exponential", start=0.2, decay=0.7)
+    clf = SharpBalance(weight_averaging=averaging, **NARROW).fit(*small_data())
+    clf.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.weight_averaging == averaging
+    assert_same(again, clf, small_data()[0])
 
 
 def test_without_momentum_the_file_is_smaller(tmp_path):
@@ -633,6 +643,14 @@ BOMBS = {
         MEMORY,
     ),
     "unknown_tag": (bomb(rb"{\"$pickle\":\"gASVBQ\"}"), "unknown tag"),
+    "not_an_optimizer": (
+        bomb(rb"{\"$bound\":[\"torch.nn.ReLU\",{}]}"),
+        "takes 'torch.nn.ReLU' for an optimizer",
+    ),
+    "not_a_class": (
+        bomb(rb"{\"$bound\":[\"sklearn_sharpbalance.networks.ResNet18\",{}]}"),
+        r"networks\.ResNet18' for an optimizer",
+    ),
 }
 
 

@@ -21,7 +21,7 @@ from sklearn_sharpbalance.evaluation import (
     match_passes,
     tradeoff_curve,
 )
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.networks import MLP
 from sklearn_sharpbalance.plotting import TradeoffDisplay
 
@@ -239,6 +239,62 @@ def test_frames_pipelines_and_more_arguments_of_fit(data, capsys):
     # 12 passes: three members at 1 + 2/3 an epoch take 5 with two epochs, 10 or 15.
     assert report.row("A2D", "epochs")["mean"] == 2
     assert report.has("deep", "corrupted_accuracy", "members", "severity 5")
+
+
+class Counted(DeepEnsembleClassifier):
+    """Tells with which weights it was fitted."""
+
+    weights: list = []
+
+    def fit(self, X, y=None, sample_weight=None):
+        self.weights.append(sample_weight)
+        return super().fit(X, y, sample_weight=sample_weight)
+
+
+def test_what_cannot_be_ranked_is_refused_before_any_training(data):
+    X, y = data
+    Counted.weights.clear()
+    method = {"deep": Counted(max_epochs=1)}
+    for metric, message in (
+        ("acuracy", "cannot be ranked by 'acuracy'"),
+        ("der", "no better direction"),
+        ("corrupted_accuracy", "Pass corruptions= too"),
+        ("sharpness", "Pass sharpness= too"),
+        ("ood_auroc", "Pass ood= too"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            compare(method, X, y, rank_by=metric)
+    assert not Counted.weights
+
+
+def test_a_report_outlives_a_ranking_that_fails(data):
+    X, y = data
+    methods = {"deep": Counted(max_epochs=1), "line": LogisticRegression()}
+    with pytest.warns(SharpBalanceWarning, match="No ranking: .*no 'eir'"):
+        report = compare(methods, X, y, cv=2, rank_by="eir", n_bootstrap=0)
+    assert report.ranking is None
+    assert report.has("deep", "eir")
+    by_members = compare(
+        *({"deep": methods["deep"]}, X, y),
+        cv=2,
+        sharpness=metrics.mean_fisher_trace,
+        rank_by="sharpness",
+        n_bootstrap=0,
+    )
+    assert by_members.ranking.metric.startswith("Sharpness")
+
+
+def test_weights_are_cut_into_folds(data):
+    X, y = data
+    Counted.weights.clear()
+    weight = np.arange(1.0, len(y) + 1)
+    compare(
+        *({"deep": Counted(max_epochs=1)}, X, y),
+        cv=2,
+        fit_params={"deep": {"sample_weight": weight}},
+        n_bootstrap=0,
+    )
+    np.testing.assert_array_equal(np.sort(np.concatenate(Counted.weights)), weight)
 
 
 def test_dictionaries_of_arrays_are_cut_into_folds(data):

@@ -205,6 +205,60 @@ def test_sets_of_another_size_have_draws_of_their_own():
     assert row["low"] < row["mean"] < row["high"]
 
 
+def test_copies_of_a_row_are_drawn_together():
+    """A label shift draws rows anew: its samples are not independent."""
+    X, y = load_iris(return_X_y=True)
+    clf = LogisticRegression(max_iter=500).fit(X[::3], y[::3])
+    X, y = X[1::3], y[1::3]
+    report = evaluate(
+        clf, X, y, corruptions="label_shift", severities=[5], n_bootstrap=200
+    )
+    place = np.arange(len(y), dtype=float)[:, None]
+    rows = corrupt_table(place, y, "label_shift", 5, random_state=0)[0].ravel()
+    assert len(set(rows)) < 0.6 * len(rows)
+    right = clf.predict(X) == y
+    rng = np.random.default_rng([0, len(y), 0])
+    values = []
+    for _ in range(200):
+        drawn = rng.integers(len(y), size=len(y))
+        again = [row for row in drawn for _ in range((rows == row).sum())]
+        values.append(right[again].mean())
+    row = report.row("LogisticRegression", "corrupted_accuracy")
+    assert row["mean"] == pytest.approx(right[rows.astype(int)].mean())
+    assert row["low"] == pytest.approx(np.sort(values)[4])
+    assert row["high"] == pytest.approx(np.sort(values)[194])
+
+
+def test_every_kind_and_severity_counts_once(pictures):
+    X, y = pictures
+    twice = corruption_accuracy(
+        *(Bright(), X, y),
+        corruptions=["noise", "gaussian_noise", "noise"],
+        severities=[1, 1],
+    )
+    once = corruption_accuracy(
+        Bright(), X, y, corruptions="noise", severities=[1], random_state=0
+    )
+    assert twice.kinds == once.kinds
+    np.testing.assert_array_equal(twice.ensemble_, once.ensemble_)
+    with pytest.raises(InvalidInputError, match="called '<lambda>'"):
+        corruption_accuracy(
+            *(Bright(), X, y), corruptions=[lambda *a: a[0], lambda *a: a[0]]
+        )
+
+
+def test_frames_of_numbers_and_bools():
+    X, y = load_iris(return_X_y=True)
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(wide=X[:, 1] > 3)
+    clf = LogisticRegression(max_iter=500).fit(frame, y)
+    numbers = frame.astype(float)
+    options = {"corruptions": ["feature_noise"], "severities": [3]}
+    of_frame = corruption_accuracy(clf, frame, y, **options)
+    assert of_frame.mean == corruption_accuracy(clf, numbers, y, **options).mean
+    with pytest.raises(InvalidInputError, match="numeric table"):
+        corruption_accuracy(clf, frame.assign(wide="no"), y, **options)
+
+
 def test_kinds_by_name(pictures):
     X, y = pictures
     one = evaluate(
@@ -217,6 +271,8 @@ def test_kinds_by_name(pictures):
         Bright(), X, y, corruptions=True, severities=[1], n_bootstrap=0
     ).corruption["Bright"][0]
     assert len(every.kinds) == 15
+    same = corruption_accuracy(Bright(), X, y, corruptions=True, severities=[1])
+    assert same.mean == every.mean
 
 
 def test_result_draws_itself_and_checks_its_shape():

@@ -150,6 +150,34 @@ def test_sharpness_is_measured_on_training_samples_where_given(iris):
     assert given.row("Fake", "sharpness", "members")["mean"] == 1.5
 
 
+def test_a_sharpness_function_gets_the_ensemble_of_a_pipeline(iris):
+    _, X, y = iris
+    alone = DeepEnsembleClassifier(max_epochs=2, random_state=0)
+    piped = make_pipeline(StandardScaler(), alone).fit(X, y)
+    report = evaluate(piped, X, y, sharpness=metrics.mean_fisher_trace, n_bootstrap=0)
+    expected = metrics.mean_fisher_trace(piped[-1], piped[:-1].transform(X), y)
+    row = report.row("DeepEnsembleClassifier", "sharpness", "members")
+    assert row["mean"] == pytest.approx(expected)
+
+
+def test_samples_for_sharpness_come_with_labels(iris):
+    _, X, y = iris
+    clf = DeepEnsembleClassifier(max_epochs=1).fit(X, y)
+    with pytest.raises(InvalidInputError, match="pass both, or neither"):
+        evaluate(clf, X, y, sharpness=True, X_train=X)
+
+
+def test_runs_of_a_method_share_what_all_of_them_have(iris):
+    _, X, y = iris
+    runs = [
+        DeepEnsembleClassifier(max_epochs=2, random_state=0).fit(X, y),
+        LogisticRegression(max_iter=500).fit(X, y),
+    ]
+    report = evaluate({"both": runs}, X, y, n_bootstrap=10)
+    assert report.row("both", "accuracy")["n_runs"] == 2
+    assert not report.has("both", "der")
+
+
 def test_a_lone_classifier_has_no_rows_about_members(iris):
     clf, X, y = iris
     lone = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)

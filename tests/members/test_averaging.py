@@ -1,10 +1,15 @@
-"""Which epochs an average of weights covers."""
+"""Which epochs an average of weights covers, and what it is."""
 
 from fractions import Fraction
 
 import pytest
+import torch
 
-from sklearn_sharpbalance.members.averaging import WeightAveraging, epochs_of
+from sklearn_sharpbalance.members.averaging import (
+    WeightAveraging,
+    epochs_of,
+    updated_average,
+)
 
 
 @pytest.mark.parametrize("n_epochs", [1, 3, 7, 50, 100, 200, 350])
@@ -23,3 +28,13 @@ def test_average_covers_the_epochs_that_end_after_its_start(n_epochs):
         covered = [e for e in range(n_epochs) if averaging.covers(e, n_epochs)]
         start = Fraction(percent, 100) * n_epochs
         assert covered == [e for e in range(n_epochs) if e + 1 > start]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+def test_averages_are_means_whole_numbers_the_last_value(dtype):
+    average = None
+    for value in (1, 2, 6):
+        weights = {"w": torch.tensor([value], dtype=dtype), "n": torch.tensor(value)}
+        average = updated_average(average, weights, WeightAveraging("uniform"))
+    torch.testing.assert_close(average["weights"]["w"], torch.tensor([3], dtype=dtype))
+    assert average["weights"]["n"] == 6

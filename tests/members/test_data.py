@@ -1,6 +1,7 @@
 """Batches on a device: arrays, dictionaries and Datasets give the same samples."""
 
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -113,13 +114,38 @@ def test_a_generator_of_the_user_seeds_the_workers():
     assert not torch.equal(own.get_state(), before)
 
 
-def test_read_only_arrays_pass_without_a_warning_or_a_copy():
-    frozen = X.copy()
+READ_ONLY = {
+    "rows": lambda a: a,
+    "columns": lambda a: a[:, 1:],
+    "transposed": lambda a: a.T,
+    "bytes": lambda a: a.astype(np.uint8),
+    "empty": lambda a: a[:0],
+}
+
+
+@pytest.mark.parametrize("kind", READ_ONLY)
+def test_read_only_arrays_pass_without_a_warning_or_a_copy(kind):
+    frozen = READ_ONLY[kind](X.copy())
     frozen.flags.writeable = False
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tensor = as_tensor(frozen, "cpu")
-    assert tensor.data_ptr() == frozen.ctypes.data
+    if frozen.size:
+        assert tensor.data_ptr() == frozen.ctypes.data
+    want = frozen.copy()
+    address = weakref.ref(frozen)
+    del frozen
+    assert address() is not None  # the tensor keeps what it looks at
+    np.testing.assert_array_equal(tensor.numpy(), want)
+
+
+def test_read_only_arrays_leave_the_filters_of_warnings_alone(monkeypatch):
+    """They belong to all threads: one that changes them disturbs the others."""
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    with monkeypatch.context() as patch:
+        patch.setattr(warnings, "catch_warnings", None)
+        assert as_tensor({"x": frozen}, "cpu")["x"].shape == X.shape
 
 
 def test_rows_of_whatever_it_is():

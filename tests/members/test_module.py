@@ -1,5 +1,7 @@
 """The module of a member: standardised input, fresh copies of a prototype."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from sklearn.datasets import load_iris
 from torch import nn
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.module import fresh_copy
@@ -35,6 +38,52 @@ def test_wide_floats_become_those_of_the_weights():
     exact = module.double()(x.double())
     assert exact.dtype == torch.float64
     torch.testing.assert_close(exact.float(), module.float()(x))
+
+
+def wide_linear():
+    return nn.Sequential(nn.Linear(4, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_weights_of_float64_get_input_of_float64(engine):
+    """The tables of an ensemble are float32."""
+    X, y = load_iris(return_X_y=True)
+    options = {"n_estimators": 2, "max_epochs": 3, "lr": 0.1, "random_state": 0}
+    options |= {"engine": engine}
+    wide = SharpBalance(wide_linear, **options).fit(X, y)
+    assert wide.estimators_[0].module_.module[0].weight.dtype is torch.float64
+    assert wide.score(X, y) > 0.6
+    np.testing.assert_array_equal(
+        wide.member_decision_function(X)[0].argmax(1), wide.estimators_[0].predict(X)
+    )
+
+
+def test_input_follows_the_width_of_all_weights():
+    seen = []
+    module = MemberModule(Watched, seen=seen)
+    x = torch.ones(1, 2)
+    for moved in (nn.Module.cpu, nn.Module.double, nn.Module.float):
+        moved(module)(x)
+    module.module.second.double()  # one float64 layer does not make float64 of all
+    module.to("cpu")(x)
+    assert seen == [torch.float32, torch.float64, torch.float32, torch.float32]
+
+
+class Watched(nn.Module):
+    def __init__(self, seen):
+        super().__init__()
+        self.first, self.second, self.seen = nn.Linear(2, 2), nn.Linear(2, 2), seen
+
+    def forward(self, X):
+        self.seen.append(X.dtype)
+        return self.second(self.first(X).to(self.second.weight.dtype))
+
+
+def test_keywords_follow_weights_of_float64():
+    module = MemberModule(nn.Bilinear, in1_features=2, in2_features=2, out_features=1)
+    parts = {"input1": torch.ones(3, 2), "input2": torch.ones(3, 2)}
+    assert module.double()(**parts).dtype is torch.float64
+    assert parts["input1"].dtype is torch.float32
 
 
 @pytest.mark.parametrize("standardize", [True, False])
@@ -103,6 +152,36 @@ class WithToken(nn.Module):
 def test_a_layer_that_cannot_start_anew_is_told_of():
     with pytest.warns(SharpBalanceWarning, match="WithToken"):
         MemberModule(WithToken())
+
+
+class Constants(nn.Module):
+    """Starts at constants, by ways that leave and that do not leave a trace."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = (nn.Parameter(torch.empty(2)) for _ in range(2))
+        self.ramp = nn.Parameter(torch.empty(3))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.ones_(self.scale)
+        self.shift.data.zero_()
+        self.ramp = nn.Parameter(torch.arange(3.0))
+
+
+def test_layers_that_start_at_constants_are_not_told_of():
+    layers = [nn.LayerNorm(3), nn.BatchNorm1d(3), nn.PReLU(), Constants()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fresh_copy(nn.Sequential(*layers, nn.LSTM(2, 3), nn.Embedding(3, 2)))
+
+
+def test_a_layer_whose_weights_are_out_of_its_reach_is_told_of():
+    """The norm keeps them under another name, where reset_parameters does not look."""
+    layer = nn.utils.spectral_norm(nn.Linear(4, 2))
+    with pytest.warns(SharpBalanceWarning, match=r"Linear \(weight_orig\)"):
+        copied = fresh_copy(nn.Sequential(layer))
+    assert copied[0].weight_orig.equal(layer.weight_orig)
 
 
 def test_the_prototype_keeps_its_settings():

@@ -61,6 +61,14 @@ def test_nothing_touches_the_global_generators(net):
     assert global_states() == before
 
 
+def test_no_generator_of_another_device_is_seeded(net, monkeypatch):
+    """torch.manual_seed would start those of all GPUs anew."""
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    initial_state(net, 0, seed=7)
+    assert seeds == []
+
+
 def test_a_seeded_block_depends_on_seed_and_epoch():
     def draw(seed, epoch):
         with seeded("cpu"):
@@ -112,6 +120,39 @@ def test_a_state_does_not_move_with_the_net(net):
         for key, entries in before[1].items():
             momentum = kept.optimizer["state"][key]["momentum_buffer"]
             assert momentum.equal(entries["momentum_buffer"])
+
+
+class Remembering(nn.Module):
+    """Draws and counts in buffers that are not in its state dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("drawn", torch.randn(4), persistent=False)
+        self.register_buffer("count", torch.zeros(()), persistent=False)
+
+    def forward(self, X):
+        self.count += 1
+        if self.count == 2:  # a cache that is made when it is needed
+            self.register_buffer("late", X.mean(0), persistent=False)
+        return self.head(X * self.drawn)
+
+
+def test_buffers_outside_the_state_dict_live_through_all_phases():
+    net = member_net(as_skorch_net(Remembering, (4,), 3), 3, sam=SAM, device="cpu")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        drawn = Remembering().drawn
+    state = initial_state(net, 0, seed=7)
+    for phase in (1, 2):
+        live = restore_member(net, state)
+        take_steps(live, 3)
+        state = pickle.loads(pickle.dumps(capture(live, state)))
+        inner = restore_member(net, state).module_.module
+        assert inner.count == 3 * phase
+        assert inner.drawn.equal(drawn)
+        assert inner.late.equal(X.mean(0))
+        assert not {"drawn", "count", "late"} & set(inner.state_dict())
 
 
 def test_history_survives_the_round_trip(net):

@@ -53,6 +53,16 @@ def state_of(net):
 
 
 @every
+def test_autocast_around_a_measure_sees_every_move_of_the_weights(measure):
+    net, (X, y) = picture_net(), samples(7, (2, 4, 4), 3)
+    values = []
+    for cached in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+            values.append(call(measure, net, X, y))
+    assert values[0] == values[1] != 0
+
+
+@every
 def test_nothing_is_changed(measure):
     net, (X, y) = picture_net(), samples(7, (2, 4, 4), 3)
     net.module_.train()

@@ -91,3 +91,19 @@ def test_bad_features_are_refused():
         linear_cka(np.eye(3), np.full((3, 1), np.nan))
     with pytest.raises(InvalidInputError, match="the same in both, got 3 and 4"):
         linear_cka(np.eye(3), np.eye(4))
+
+
+def test_constant_features_that_rounding_makes_vary():
+    with warns_once() as caught:
+        assert linear_cka(np.full((7, 3), 0.1), np.full((7, 2), 0.7)) == 0.0
+    assert "do not vary" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("debiased", [False, True])
+@pytest.mark.parametrize("scale", [1e-100, 1e-60, 1e60, 1e150])
+def test_features_of_any_size(scale, debiased):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(20, 4)), rng.normal(size=(20, 3))
+    expected = linear_cka(a, b, debiased=debiased)
+    actual = linear_cka(scale * a, scale * b, debiased=debiased)
+    assert actual == pytest.approx(expected, rel=1e-9)

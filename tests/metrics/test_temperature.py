@@ -185,3 +185,12 @@ def test_wrong_input_is_refused(call, message):
     y, logits = logits_and_labels(20)
     with pytest.raises(InvalidInputError, match=message):
         call(y, logits)
+
+
+def test_probabilities_just_below_zero_are_probabilities():
+    rng = np.random.default_rng(0)
+    proba = softmax(3 * rng.normal(size=(200, 3)), axis=1)
+    y = np.array([rng.choice(3, p=p) for p in proba])
+    proba[0] = [1 + 1e-9, 0.0, -1e-9]
+    y[0] = 0
+    assert fit_temperature(y, proba) == fit_temperature(y, proba, kind="proba")

@@ -262,9 +262,14 @@ def test_convolutions_start_as_he_et_al_say():
         (lambda: MLP(4, 3, dropout=1.0), "dropout must be at least 0 and less than 1"),
         (lambda: SmallCNN(True, 3), "in_channels must be an integer"),
         (lambda: ResNet((2, 0)), r"blocks\[1\] must be an integer"),
+        (lambda: ResNet(()), r"blocks must name at least one stage, got \(\)"),
         (lambda: WideResNet(39), r"depth must be 6 n \+ 4 .* got 39"),
         (lambda: ViTTiny(30, 4), "patch_size must divide image_size, got patch_size=4"),
         (lambda: VisionTransformer(dim=10), "heads must divide dim, got heads=3"),
+        (
+            lambda: VisionTransformer(dim=12, mlp_ratio=0.01),
+            r"mlp_ratio \* dim must be at least 1, got mlp_ratio=0.01 and dim=12",
+        ),
     ],
 )
 def test_wrong_sizes_are_refused(build, message):

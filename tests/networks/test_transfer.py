@@ -115,6 +115,36 @@ def test_a_file_of_another_architecture_is_refused(tmp_path):
         finetune(SmallCNN(3, 10), 3, weights_path=tmp_path / "none.pth")
 
 
+def test_a_file_keeps_the_versions_of_its_layers(tmp_path):
+    """MNASNet asks for the version that its weights were saved with."""
+    source, path = models.mnasnet0_5(), tmp_path / "weights.pth"
+    torch.save(source.state_dict(), path)
+    model = finetune("mnasnet0_5", 5, weights_path=path)
+    body = {k: v for k, v in source.state_dict().items() if "classifier" not in k}
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in body.items())
+    torch.save(dict(source.state_dict()), path)  # a plain dictionary holds none
+    with pytest.raises(ModelFileError, match="do not fit MNASNet: version should be"):
+        finetune("mnasnet0_5", 5, weights_path=path)
+
+
+@pytest.mark.parametrize("content", [b"", b"xx", b"PK\x03\x04" + bytes(40)])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_damaged_file_is_named(tmp_path, suffix, content):
+    path = tmp_path / f"weights{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match="cannot be read as weights") as caught:
+        finetune(SmallCNN(3, 10), 3, weights_path=path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_damaged_file_in_the_cache_is_named(tmp_path):
+    file = models.SqueezeNet1_1_Weights.DEFAULT.url.rpartition("/")[2]
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "hub" / "checkpoints" / file).write_bytes(b"xx")
+    with pytest.raises(ModelFileError, match=f"{file} cannot be read as weights"):
+        finetune("squeezenet1_1", 3)
+
+
 def test_trainable_counts_layers_from_the_end():
     source = SmallCNN(3, 10, width=4)
     assert trained_names(finetune(source, 3)) == [

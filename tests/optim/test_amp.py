@@ -139,3 +139,41 @@ def test_bfloat16_autocast_trains(method):
         last = optimizer.step(closure).item()
     assert all(p.dtype == torch.float32 for p in net.parameters())
     assert last < first / 3
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_autocast_around_many_steps_sees_every_move_of_the_weights(method, mixed):
+    rng = torch.Generator().manual_seed(0)
+    X = torch.randn(8, 5, generator=rng)
+    y = torch.randint(2, (8,), generator=rng)
+
+    def run(cached):
+        net = nn.Linear(5, 2)
+        with torch.no_grad():
+            net.weight.copy_(X[:2])
+            net.bias.zero_()
+        optimizer, losses = OPTIMIZERS[method](net.parameters(), rho=1.0, lr=0.5), []
+
+        def backward():
+            loss = nn.functional.cross_entropy(net(X), y)
+            loss.backward()
+            losses.append(loss.item())
+
+        def closure():
+            optimizer.zero_grad()
+            backward()
+
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+            for _ in range(3):
+                if not mixed:
+                    optimizer.step(closure)
+                    continue
+                closure()
+                with optimizer.perturbed():
+                    backward()
+                backward()
+                optimizer.descend()
+        return losses
+
+    assert run(cached=True) == run(cached=False)

@@ -145,21 +145,58 @@ def test_layer_called_without_its_parent_is_frozen():
     assert net.norm.num_batches_tracked == 1
 
 
-def test_compiled_module_with_its_layers_frozen():
+COMPILED = {
+    "torch.compile(net)": lambda net, **how: torch.compile(net, **how),
+    "net.compile()": lambda net, **how: net.compile(**how) or net,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")  # of torch, at any hook
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("way", COMPILED)
+def test_compiled_module_with_its_layers_frozen(way, explicit, fullgraph):
     # Dynamo alone: the code generator has no say in what is traced.
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
     net, eager = Net(NORMS["batch"]()), Net(NORMS["batch"]())
-    compiled = torch.compile(net, backend="eager")
+    compiled = COMPILED[way](net, backend=backend, fullgraph=fullgraph)
     optimizer = SAM(net.parameters(), rho=0.5, lr=0.1, momentum=0.9)
     reference = SAM(eager.parameters(), rho=0.5, lr=0.1, momentum=0.9)
-    for _ in range(2):
+    for _ in range(3):
         optimizer.zero_grad()
         loss_of(compiled).backward()
-        with optimizer.perturbed(freeze_norms=net):
+        with optimizer.perturbed(freeze_norms=net if explicit else True):
             loss_of(compiled).backward()
         optimizer.descend()
         step(eager, reference, "hook")
-    assert net.norm.num_batches_tracked == 2
+    assert net.norm.num_batches_tracked == 3
+    assert len(graphs) == 2  # of the layers that track and of the frozen ones
+    assert not compiled._forward_hooks
+    assert not torch.nn.modules.module._global_forward_pre_hooks
     for mine, theirs in zip(
         net.state_dict().values(), eager.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+@pytest.mark.parametrize("way", COMPILED)
+def test_compiled_module_that_fails_leaves_no_hook(way):
+    torch._dynamo.reset()
+    net = Net(NORMS["batch"]())
+    compiled = COMPILED[way](net, backend="eager")
+    with frozen_batch_statistics():
+        with pytest.raises(RuntimeError, match="channels"):
+            compiled(X[:, :2])
+        other = Net(NORMS["batch"]())
+        other(X)  # hooked again after the failure
+    assert other.norm.num_batches_tracked == 0
+    assert net.norm.track_running_stats
+    assert not compiled._forward_hooks
+    assert not torch.nn.modules.module._global_forward_pre_hooks

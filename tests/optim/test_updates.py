@@ -197,15 +197,25 @@ def test_no_gradient_at_all_is_no_error():
     assert w.tolist() == [1, 1]
 
 
-def test_gsam_leaves_out_a_parameter_that_one_pass_did_not_reach():
-    a = torch.nn.Parameter(torch.tensor([1.0]))
-    b = torch.nn.Parameter(torch.tensor([1.0]))
-    optimizer = GSAM([a, b], rho=0.1, alpha=1.0, lr=0.1)
-    (a + b).sum().backward()
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gsam_takes_the_gradient_that_one_pass_does_not_give_for_zero(set_to_none):
+    params = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
+    optimizer = GSAM(params, rho=0.0, alpha=0.5, lr=0.1)
+    g, g_p = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([1.0, 1.0, 0.0])
+    (params[0] * g[0] + params[2] * g[2]).sum().backward()
+    with optimizer.perturbed(set_to_none=set_to_none):
+        (params[0] * g_p[0] + params[1] * g_p[1]).sum().backward()
+    expected = g_p - 0.5 * (g - g @ g_p / (g_p @ g_p) * g_p)
+    assert [p.grad.item() for p in params] == expected.tolist()
+
+
+def test_gsam_leaves_no_gradient_behind_a_mere_look_at_the_perturbed_loss():
+    w = torch.nn.Parameter(torch.ones(1))
+    optimizer = GSAM([w], rho=0.5, lr=0.1)
+    w.sum().backward()
     with optimizer.perturbed():
-        a.sum().backward()
-    assert b.grad is None
-    assert a.grad.item() == 1.0
+        assert w.item() == 1.5
+    assert w.grad is None
 
 
 def test_rho_of_each_group_with_one_joint_norm():

@@ -1,12 +1,14 @@
 """Reliability, corruption and size, against naive loops and scikit-learn."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
-from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
+from sklearn_sharpbalance.ensemble.aggregation import TemperatureAggregation
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting import (
     CorruptionDisplay,
@@ -97,6 +99,45 @@ def test_wrong_accuracies_are_refused():
         CorruptionDisplay(np.ones((2, 2)), names=["a"]).plot()
 
 
+METHODS = ["deep ensemble", "SAM ensemble (selection all)", "SharpBalance"]
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("kind", ["lines", "bars", "mean"])
+def test_legend_and_names_of_methods_cover_nothing(kind, given):
+    accuracy = 0.98 - 0.07 * np.arange(3)[:, None] - 0.007 * np.arange(5)
+    display = CorruptionDisplay(
+        accuracy, member_accuracy=accuracy - 0.02, names=METHODS
+    )
+    ax = plt.subplots()[1] if given else None
+    display.plot(ax, kind=kind).figure_.canvas.draw()
+    ax = display.ax_
+    box = ax.get_legend().get_window_extent()
+    assert box.y0 >= ax.get_window_extent().y1
+    assert box.x1 <= display.figure_.bbox.x1
+    assert box.y1 <= display.figure_.bbox.y1
+    names = [label.get_window_extent() for label in ax.get_xticklabels()]
+    assert all(a.x1 < b.x0 for a, b in pairwise(names))
+
+
+def test_names_that_cannot_be_wrapped_are_turned():
+    display = CorruptionDisplay(np.full((6, 1), 0.9), names=["n" * 20] * 6)
+    labels = display.plot(kind="mean").ax_.get_xticklabels()
+    assert {label.get_rotation() for label in labels} == {35.0}
+
+
+@pytest.mark.parametrize("corruptions", ["feature_shift", "all"])
+def test_corruptions_by_one_name(corruptions, ensemble, digits):
+    names = {"feature_shift": ["feature_shift"], "all": None}[corruptions]
+    got, want = (
+        CorruptionDisplay.from_estimator(
+            ensemble, digits.X, digits.y, corruptions=kinds, severities=(1, 3)
+        )
+        for kinds in (corruptions, names)
+    )
+    np.testing.assert_array_equal(got.accuracy, want.accuracy)
+
+
 @pytest.mark.parametrize(
     ("metric", "function"),
     [
@@ -155,3 +196,62 @@ def test_size_uses_the_aggregation_of_the_estimator(ensemble, digits):
     proba = ensemble.member_predict_proba(digits.X)[0]
     expected = accuracy_score(digits.y, ensemble.classes_[proba.argmax(1)])
     assert display.scores[-1][0] == pytest.approx(expected)
+
+
+def small_ensemble(aggregation, digits):
+    return DeepEnsembleClassifier(
+        n_estimators=3,
+        max_epochs=2,
+        aggregation=aggregation,
+        validation_fraction=0.3,
+        random_state=0,
+        device="cpu",
+    ).fit(digits.X, digits.y)
+
+
+def largest_logit(logits):
+    """Unlike a mean, it changes if a member's logits are shifted."""
+    powers = np.exp(logits.max(axis=0))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("aggregation", ["temperature", "majority", largest_logit])
+def test_size_draws_what_the_estimator_predicts(aggregation, digits):
+    fitted = small_ensemble(aggregation, digits)
+    display = EnsembleSizeDisplay.from_estimator(
+        fitted, digits.X, digits.y, metric="nll"
+    )
+    codes = np.searchsorted(fitted.classes_, digits.y)
+    first, *_, whole = fitted.staged_predict_proba(digits.X)
+    for proba, score in ((first, display.scores[0][0]), (whole, display.scores[-1][0])):
+        assert score == pytest.approx(log_loss(codes, proba), rel=1e-6)
+    if aggregation == "temperature":
+        assert abs(fitted.aggregation_.temperature_ - 1) > 0.01  # so that it matters
+        again = EnsembleSizeDisplay.from_predictions(
+            codes,
+            fitted.member_predict_proba(digits.X),
+            metric="nll",
+            aggregation=fitted.aggregation_,
+        )
+        np.testing.assert_allclose(again.scores[1], display.scores[1])
+
+
+@pytest.mark.parametrize("aggregation", ["best_member", "uniform_soup", "greedy_soup"])
+def test_size_refuses_what_is_not_made_of_predictions(aggregation, digits):
+    fitted = small_ensemble(aggregation, digits)
+    message = r"predicts by \w+Aggregation\(\), .* for example aggregation='mean_logit'"
+    with pytest.raises(InvalidInputError, match=message):
+        EnsembleSizeDisplay.from_estimator(fitted, digits.X, digits.y)
+    display = EnsembleSizeDisplay.from_estimator(
+        fitted, digits.X, digits.y, aggregation="mean_logit"
+    )
+    assert len(display.scores) == 3
+    for rule in (aggregation, fitted.aggregation_):
+        with pytest.raises(InvalidInputError, match="no rule on probabilities alone"):
+            EnsembleSizeDisplay.from_predictions(Y, PROBAS, aggregation=rule)
+
+
+@pytest.mark.parametrize("rule", ["temperature", TemperatureAggregation()])
+def test_size_refuses_a_temperature_that_nobody_found(rule):
+    with pytest.raises(InvalidInputError, match="aggregation_ of a fitted ensemble"):
+        EnsembleSizeDisplay.from_predictions(Y, PROBAS, aggregation=rule)

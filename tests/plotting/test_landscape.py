@@ -102,6 +102,20 @@ def test_slice_equals_losses_of_moved_copies(ensemble, digits):
         assert loss == pytest.approx(loss_of(copied, digits.X, y), rel=1e-4)
 
 
+def test_autocast_around_a_slice_sees_every_move_of_the_weights(ensemble, digits):
+    net, y = ensemble.estimators_[0], codes(ensemble, digits.y).numpy()
+    origin = landscape.weights_of(net.module_)
+    grid = np.array([[-1.0], [0.0], [1.0]])
+    surfaces = []
+    for cached in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+            surfaces.append(
+                landscape.loss_surface(net, digits.X, y, origin, [origin], grid)
+            )
+    np.testing.assert_array_equal(*surfaces)
+    assert len(np.unique(surfaces[0])) == 3
+
+
 @pytest.mark.parametrize("members", [(0, 2), (1, 2, 0)])
 def test_members_lie_where_their_own_loss_is(ensemble, digits, members):
     display = LossLandscapeDisplay.from_estimator(

@@ -58,6 +58,22 @@ def test_hardest_pictures_are_those_of_highest_sharpness(ensemble, digits):
     np.testing.assert_array_equal(display.axes_[0, 0].images[0].get_array(), flattest)
 
 
+def test_pandas_is_read_by_position(ensemble, digits):
+    import pandas as pd
+
+    index = rng.permutation(len(digits.y))
+    labels = pd.Series(digits.y, index=index)
+    images = pd.Series(list(digits.images), index=index)
+    shown = [
+        SubsetOverlapDisplay.from_estimator(ensemble, *data).plot_hardest(3).axes_
+        for data in ((digits.images, digits.y), (images, labels))
+    ]
+    for want, got in zip(*(axes.ravel() for axes in shown)):
+        assert got.get_title() == want.get_title()
+        pictures = [ax.images[0].get_array() for ax in (want, got)]
+        np.testing.assert_array_equal(*pictures)
+
+
 def test_hardest_pictures_need_pictures(ensemble):
     display = SubsetOverlapDisplay.from_estimator(ensemble)
     with pytest.raises(InvalidInputError, match="needs sharpness and images"):

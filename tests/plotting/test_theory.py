@@ -68,3 +68,40 @@ def test_methods_share_axes():
     assert second.upper_line_.get_color() == PALETTE[1]
     texts = [t.get_text() for t in first.ax_.get_legend().get_texts()]
     assert texts[-1] == "SharpBalance, upper bound"
+
+
+def test_grids_of_two_dimensions_are_read_row_by_row():
+    k, rho = [[1], [2]], [0.1, 0.2]
+    options = {"n_matrices": 4, "n_starts": 5, "random_state": 0, **SIZES}
+    display = TheoryDisplay.from_simulation(k, 0.1, rho, **options)
+    flat = TheoryDisplay.from_simulation([1, 1, 2, 2], 0.1, rho + rho, **options)
+    for name in ("diversity", "upper", "simulated_sharpness", "diversity_error"):
+        np.testing.assert_array_equal(getattr(display, name), getattr(flat, name))
+    theorem = TheoryDisplay.from_theory(k, 0.1, rho, **SIZES)
+    np.testing.assert_array_equal(theorem.upper, flat.upper)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ((2.7, 0.1, 0.1), r"^k must be integers and >= 0, got 2\.7"),
+        ((2, [0.1, np.nan], 0.1), "^eta must be finite"),
+        (([1, 2, 3], 0.1, [0.1, 0.2]), "broadcast to one shape"),
+    ],
+)
+@pytest.mark.parametrize("way", ["from_theory", "from_simulation"])
+def test_wrong_grids_are_named(way, grid, message):
+    with pytest.raises(InvalidInputError, match=message):
+        getattr(TheoryDisplay, way)(*grid, **SIZES)
+
+
+def test_settings_beyond_the_range_of_floats_are_left_out_and_named():
+    display = TheoryDisplay.from_theory(
+        6, [0.01, 1e60, 0.02], 0.1, labels=["a", "b", "c"], **SIZES
+    )
+    display.figure_.canvas.draw()
+    assert display.upper[1] == np.inf
+    assert display.ax_.get_xlim()[1] < 2 * display.upper[0]
+    texts = [t.get_text() for t in display.ax_.get_legend().get_texts()]
+    assert texts[-1] == "off the axes: b"
+    assert [t.get_text() for t in display.ax_.texts] == ["a", "c"]

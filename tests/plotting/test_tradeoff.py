@@ -126,3 +126,60 @@ def test_labels_of_crowded_points_keep_apart():
     boxes = [t.get_window_extent() for t in display.texts_]
     for a, b in combinations(boxes, 2):
         assert not a.overlaps(b)
+
+
+def legend_texts(display):
+    return [t.get_text() for t in display.ax_.get_legend().get_texts()]
+
+
+@pytest.mark.parametrize("off", [-np.inf, np.inf, np.nan])
+def test_a_colour_that_is_not_finite_is_white_and_spoils_no_other(off):
+    display = TradeoffDisplay([1, 2, 3], [0.1, 0.2, 0.4], color=[0.1, off, 0.2])
+    display.labels = ["a", "b", "c"]
+    scatter = display.plot().scatters_["all"]
+    display.figure_.canvas.draw()
+    assert scatter.get_clim() == (0.1, 0.2)
+    assert len(scatter.get_offsets()) == 3
+    first, white, last = scatter.get_facecolors()
+    np.testing.assert_array_equal(white, np.ones(4))
+    assert not np.allclose(first, last)
+    assert legend_texts(display)[-1] == f"off the colour scale: {off:g}"
+    assert len(display.texts_) == 3
+
+
+def test_points_without_a_place_are_left_out_and_named():
+    x, y = np.array([1, np.nan, 3, 4, 5.0]), np.array([0.1, 0.2, np.inf, 0.3, 0.6])
+    display = TradeoffDisplay(x, y, color=[9, 0.5, 8, 1, 2], labels=list("abcde"))
+    display.plot()
+    expected = linregress(x[[0, 3, 4]], y[[0, 3, 4]])
+    assert display.fits_["all"].slope == pytest.approx(expected.slope)
+    assert [t.get_text() for t in display.texts_] == ["a", "d", "e"]
+    assert legend_texts(display)[-1] == "off the axes: b, c"
+    assert display.scatters_["all"].get_clim() == (1.0, 9.0)
+    nothing = TradeoffDisplay([np.nan, 1.0], [1.0, np.nan], color=[1, 2]).plot()
+    assert legend_texts(nothing) == ["off the axes: Ensemble 1, Ensemble 2"]
+    zero = TradeoffDisplay([0.0, 1, 2], [1.0, 2, 3]).plot(log=True, fit=False)
+    assert legend_texts(zero) == ["off the axes: Ensemble 1"]
+
+
+def test_the_axis_is_named_after_the_measure(ensemble, digits):
+    def hessian_trace(estimator, X, y):
+        return 2.0
+
+    def label(**options):
+        return TradeoffDisplay.from_estimator(
+            ensemble, digits.X[:20], digits.y[:20], random_state=0, **options
+        ).ax_.get_xlabel()
+
+    assert label() == "Adaptive worst-case sharpness"
+    assert label(sharpness=hessian_trace) == "Hessian trace"
+    assert label(sharpness=hessian_trace, sharpness_name="own") == "own"
+    assert label(sharpness=lambda estimator, X, y: 2.0) == "Sharpness"
+
+
+@pytest.mark.parametrize(("given", "missing"), [("X", "y"), ("y", "X")])
+def test_training_samples_and_labels_belong_together(ensemble, digits, given, missing):
+    message = f"^{given}_train was passed without {missing}_train"
+    half = {f"{given}_train": getattr(digits, given)}
+    with pytest.raises(InvalidInputError, match=message):
+        TradeoffDisplay.from_estimator(ensemble, digits.X, digits.y, **half)

@@ -30,6 +30,17 @@ class Table(nn.Module):
         return self.fc(self.body(x))
 
 
+class Scaled(Table):
+    """Multiplied at last with a parameter that has no axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.scale * super().forward(x)
+
+
 class Probabilities(Table):
     def forward(self, x):
         return super().forward(x).softmax(1)

@@ -22,7 +22,7 @@ from sklearn_sharpbalance.sharpness import (
     per_sample_loss,
 )
 from tests import reference
-from tests.sharpness.nets import Named, Pictures, Table, make_data, make_net
+from tests.sharpness.nets import Named, Pictures, Scaled, Table, make_data, make_net
 
 
 def cross_entropy(outputs, y):
@@ -70,6 +70,17 @@ def test_last_layer_is_the_last_to_be_called(kind, names):
     assert_close(last_layer_gradient(net, X, y, method="loop"), expected)
 
 
+@pytest.mark.parametrize("method", ["auto", "vmap", "loop"])
+def test_a_parameter_without_axes(method):
+    net, (X, y) = make_net(Scaled), make_data()
+    expected = reference.per_sample_squared_norms(net.module_, cross_entropy, X, y)
+    assert_close(fisher_trace(net, X, y, method=method), expected)
+    expected = reference.per_sample_squared_norms(
+        net.module_, cross_entropy, X, y, names=["scale"]
+    )
+    assert_close(last_layer_gradient(net, X, y, method=method), expected)
+
+
 def test_last_layer_that_is_frozen_is_not_the_last():
     net, X, y = problem()
     net.module_.fc.requires_grad_(False)
@@ -110,6 +121,25 @@ def test_loss_rise(kind, rho):
     assert_close(LossRiseScorer(rho=rho)(net, X, y), expected, rtol=1e-3, atol=1e-6)
     actual = loss_rise(net, X, y, rho=rho, chunk_size=3)
     assert_close(actual, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_autocast_around_a_scorer_sees_the_weights_of_the_moment():
+    net, X, y = problem()
+
+    def scores(cached):
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+            first = loss_rise(net, X, y, rho=1.0), per_sample_loss(net, X, y)
+            with torch.no_grad():
+                net.module_.fc.weight.neg_()
+            return *first, per_sample_loss(net, X, y), fisher_trace(net, X, y)
+
+    start = net.module_.fc.weight.detach().clone()
+    kept = scores(cached=True)
+    net.module_.fc.weight.data.copy_(start)
+    for mine, plain in zip(kept, scores(cached=False), strict=True):
+        torch.testing.assert_close(mine, plain, rtol=0, atol=0)
+    assert kept[0].mean() > 0.1
+    assert not torch.allclose(kept[1], kept[2])
 
 
 def test_loss_rise_moves_no_frozen_weight():

@@ -84,6 +84,43 @@ def test_phi_beyond_the_range_of_floats_is_infinite():
     assert phi(60, 0, eta=1e6, rho=1.0, n=10, d=2, variant="printed") == math.inf
 
 
+WILD = {"eta": 1e20, "rho": 1e20, "n": 30, "d": 10}
+
+
+@pytest.mark.parametrize("variant", ["derived", "printed"])
+@pytest.mark.parametrize("scale", [1e10, 1e13, 1e20, 1e60])
+def test_theorems_beyond_the_range_of_floats_are_infinite(variant, scale):
+    wild = {**WILD, "eta": scale, "rho": scale, "variant": variant}
+    lower, upper = sam_sharpness_bounds(6, radius=0.5, **wild)
+    assert lower == -math.inf
+    assert upper > 1e100
+    assert (upper == math.inf) == (phi(12, 2, **wild) == math.inf)
+    assert sam_diversity(12, **wild) == math.inf
+    parts = {"n_subsets": 2, **wild}
+    assert subset_diversity(12, **parts) == math.inf
+    assert subset_sharpness_bound(12, radius=0.5, **parts) == math.inf
+
+
+def test_nothing_times_an_infinite_moment_is_nothing():
+    assert sam_diversity(6, sigma=0.0, **WILD) == 0.0
+    lower, upper = sam_sharpness_bounds(6, radius=0.5, theta_norm=0.0, **WILD)
+    calm = sam_sharpness_bounds(6, **WILD | {"eta": 0.0}, radius=0.5, theta_norm=0.0)
+    assert (lower, upper) == calm
+    assert sam_sharpness_bounds(6, radius=0.0, **WILD) == (0.0, 0.0)
+    assert subset_sharpness_bound(6, n_subsets=2, radius=0.0, **WILD) == 0.0
+    still = subset_diversity(6, n_subsets=2, sigma=0.0, theta_norm=0.0, **WILD)
+    assert still == 0.0
+
+
+@pytest.mark.parametrize("variant", ["derived", "printed"])
+def test_many_steps_are_affordable(variant):
+    """At k = 60 moments up to the order 484 enter; B has all but died out by then."""
+    common = {"eta": 0.01, "rho": 0.1, "n": 3000, "d": 150, "variant": variant}
+    _, upper = sam_sharpness_bounds(60, radius=0.5, **common)
+    flat = sam_sharpness_bounds(0, radius=0.5, **common | {"theta_norm": 1e-9})[1]
+    assert upper == pytest.approx(flat, rel=1e-6)
+
+
 def test_diversity_of_untrained_models_is_their_variance():
     assert sam_diversity(5, eta=0.0, rho=0.5, sigma=3.0, **SIZES) == 9.0
     assert subset_diversity(5, eta=0.0, rho=0.5, n_subsets=3, sigma=3.0, **SIZES) == 9.0

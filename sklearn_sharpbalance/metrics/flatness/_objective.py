@@ -71,7 +71,10 @@ class Objective:
         generator = torch.cuda.default_generators[index]
         spare = generator.clone_state()
         try:
-            graph, result = capture_graph(self._run, device)
+            # Weights that an autocast has cast before would be missing in the graph.
+            graph, result = capture_graph(
+                self._run, device, before_each=torch.clear_autocast_cache
+            )
         except RuntimeError:  # a module that waits for the device, or allocates oddly
             self.capture = False
             # torch leaves the device's generator as if the capture still went on.

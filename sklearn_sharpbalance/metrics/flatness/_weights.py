@@ -82,6 +82,8 @@ class Weights:
         """Give the module these weights."""
         with torch.no_grad():
             torch._foreach_copy_(self.params, self.split(vector))
+        # An autocast around the measurement would go on with casts of the old ones.
+        torch.clear_autocast_cache()
 
     def __enter__(self) -> "Weights":
         return self

@@ -1,0 +1,157 @@
+"""Figures from the records of a reproduction."""
+
+import numpy as np
+from _reproduce_methods import BASELINE
+from _reproduce_records import (
+    are_sizes,
+    by_method,
+    differences,
+    groups,
+    interval,
+    is_sweep,
+    mean,
+)
+
+__all__ = ["draw"]
+
+BLUE, ORANGE, *_ = COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+# What is drawn against the number of members, and against rho: title, name, factor.
+OF_SIZE = (
+    ("Corrupted accuracy (%)", "corrupted_accuracy", 100),
+    ("Improvement over members (EIR)", "eir", 1),
+    ("NLL, corrupted", "corrupted_nll", 1),
+    ("ECE, corrupted", "corrupted_ece", 1),
+)
+OF_RHO = (
+    ("Sharpness", "sharpness", 1),
+    ("Diversity (DER)", "der", 1),
+    ("Improvement over members (EIR)", "eir", 1),
+    ("Corrupted accuracy (%)", "corrupted_accuracy", 100),
+)
+
+
+def draw(records):
+    """Sizes, a sweep over rho, differences to the deep ensemble, or the trade-off."""
+    if are_sizes(records):
+        return draw_sizes(records)
+    if is_sweep(records):
+        return draw_sweep(records)
+    tables = {group: by_method(records, group) for group in groups(records)}
+    compared = {g: t for g, t in tables.items() if BASELINE in t and len(t) > 1}
+    return draw_differences(compared) if compared else cloud(records)
+
+
+def draw_differences(tables):
+    """A panel for each group: clean and corrupted accuracy against the baseline."""
+    from matplotlib.figure import Figure
+
+    rows = max(len(methods) for methods in tables.values())
+    figure = Figure(
+        figsize=(5.6 * len(tables), 1.4 + 0.32 * rows), layout="constrained"
+    )
+    axes = figure.subplots(1, len(tables), squeeze=False)[0]
+    for ax, (group, methods) in zip(axes, tables.items()):
+        names = [name for name in methods if name != BASELINE]
+        names.sort(key=lambda n: -differences(methods, n, "corrupted_accuracy")[0])
+        ax.axvline(0, color="0.5", lw=1)
+        for metric, label, color, shift in (
+            ("accuracy", "clean", BLUE, -0.15),
+            ("corrupted_accuracy", "corrupted", ORANGE, 0.15),
+        ):
+            pairs = np.array([differences(methods, n, metric) for n in names]) * 100
+            at = np.arange(len(names)) + shift
+            ax.errorbar(
+                *(pairs[:, 0], at),
+                xerr=np.nan_to_num(pairs[:, 1]),
+                fmt="o",
+                ms=4,
+                color=color,
+                elinewidth=1.2,
+                label=label,
+            )
+        ax.set_yticks(np.arange(len(names)), names)
+        ax.invert_yaxis()
+        ax.set_title(group)
+        ax.set_xlabel("Points of accuracy over a deep ensemble")
+        ax.grid(axis="x", color="0.9")
+        ax.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def draw_sizes(records):
+    """Four measures against the number of members."""
+    curves = {}
+    for group in groups(records):
+        for method, runs in by_method(records, group).items():
+            curves.setdefault(method, {})[int(group.split()[0])] = runs
+    return draw_curves(curves, "Members", OF_SIZE, apart=0.08)
+
+
+def draw_sweep(records):
+    """Four measures against rho, a line for each group."""
+    curves = {
+        group: {
+            float(method.rpartition(" ")[2]): runs
+            for method, runs in by_method(records, group).items()
+        }
+        for group in groups(records)
+    }
+    return draw_curves(curves, "rho", OF_RHO, log=True)
+
+
+def draw_curves(curves, x_label, panels, *, log=False, apart=0.0):
+    """Means with 95 % intervals of {label: {x: {seed: record}}}, a panel a measure."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.3 * len(panels), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(panels))
+    for ax, (title, name, factor) in zip(axes, panels):
+        for i, (label, runs_at) in enumerate(curves.items()):
+            values = [
+                factor * np.array([run[name] for run in runs.values()])
+                for runs in runs_at.values()
+            ]
+            means, halves = np.transpose([interval(v) for v in values])
+            at = np.array(list(runs_at)) + apart * (i - 1)  # beside each other
+            style = {"color": COLORS[i], "marker": "os^D"[i]}
+            ax.errorbar(at, means, halves, label=label, ms=5, lw=1.4, **style)
+        if log:
+            ax.set_xscale("log")
+        ticks = sorted({x for runs_at in curves.values() for x in runs_at})
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.minorticks_off()
+        ax.set_xlabel(x_label)
+        ax.set_title(title, fontsize=11)
+        ax.grid(axis="y", color="0.9")
+        ax.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def cloud(records):
+    """Sharpness against diversity, a point for each method, coloured by EIR."""
+    from matplotlib.figure import Figure
+
+    from sklearn_sharpbalance.plotting import TradeoffDisplay
+
+    kinds = groups(records)
+    figure = Figure(figsize=(5.2 * len(kinds), 4.2), layout="constrained")
+    for ax, group in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds):
+        methods = by_method(records, group)
+        sharpness, diversity, gains = (
+            [mean(runs, name) for runs in methods.values()]
+            for name in ("sharpness", "der", "eir")
+        )
+        TradeoffDisplay(
+            sharpness,
+            diversity,
+            color=gains,
+            labels=[method.rpartition(", ")[2] for method in methods],
+            diversity_name="Diversity (DER)",
+            color_name="Ensemble improvement (EIR)",
+        ).plot(ax)
+        ax.set_title(group)
+    return figure

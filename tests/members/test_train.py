@@ -1,0 +1,83 @@
+"""One member through one phase: what callbacks are shown of its batches."""
+
+import numpy as np
+import pytest
+import torch
+from skorch.callbacks import Callback, EpochScoring
+
+from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.members import (
+    Phase,
+    TrainingData,
+    as_skorch_net,
+    initial_state,
+    member_net,
+    part_sizes,
+    train_member,
+)
+from sklearn_sharpbalance.members.schedules import constant
+from sklearn_sharpbalance.optim import SAM
+
+N, N_SAM, BATCH = 50, 23, 16  # four batches with 6 + 7 places, two of them to fill
+
+
+def train(*callbacks, own=lambda x: x):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 5)).astype(np.float32)
+    X[:, 4] = np.arange(N)  # tells samples apart
+    data = TrainingData(own(X), (X[:, 0] > 0).astype(np.int64))
+    net = as_skorch_net(MLP, (5,), 2, {"module__hidden": (6,)})
+    named = [(type(one).__name__, one) for one in callbacks]
+    settings = {"lr": 1e-3, "batch_size": BATCH}
+    net = member_net(net, 2, sam=SAM, device="cpu", settings=settings, callbacks=named)
+    mask = np.arange(N) < N_SAM
+    sizes = part_sizes(mask[None], BATCH)
+    assert sizes.n_batches * (sizes.sam + sizes.normal) > N
+    phase = Phase("balanced", 0, 2, 2, sizes, (0.1,), constant)
+    return train_member(net, initial_state(net, 0, seed=3), data, phase, mask)
+
+
+class Census(Callback):
+    """Which samples are shown, and with which logits."""
+
+    def initialize(self):
+        self.begun_, self.ended_ = [], []
+        return self
+
+    def on_batch_begin(self, net, batch=None, training=None, **kwargs):
+        self.begun_ += batch[0][:, 4].int().tolist()
+
+    def on_batch_end(self, net, batch=None, training=None, y_pred=None, **kwargs):
+        x, y = batch
+        self.ended_ += x[:, 4].int().tolist()
+        assert len(x) == len(y) == len(y_pred)
+        assert y.equal((x[:, 0] > 0).long())
+
+
+def test_callbacks_see_every_sample_once_an_epoch():
+    heard = train(Census()).extra["callbacks"]["Census"]
+    for seen in (heard.begun_, heard.ended_):
+        assert sorted(seen[:N]) == sorted(seen[N:]) == list(range(N))
+
+
+def test_scores_on_batches_are_those_of_the_samples():
+    scoring = EpochScoring("accuracy", on_train=True, name="acc", lower_is_better=False)
+    history = train(scoring).history
+    for row in history:
+        right = row["acc"] * N
+        assert right == pytest.approx(round(right), abs=1e-9)
+        assert 0 < right < N
+
+
+class Edit(Callback):
+    """Changes what it is shown in place."""
+
+    def on_batch_begin(self, net, batch=None, training=None, **kwargs):
+        batch[0].neg_()
+
+
+def test_what_a_callback_makes_of_a_batch_is_trained_on():
+    edited, expected = train(Edit()), train(own=np.negative)
+    assert not edited.module["module.1.weight"].equal(train().module["module.1.weight"])
+    for key, value in expected.module.items():
+        torch.testing.assert_close(edited.module[key], value)
