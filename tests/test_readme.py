@@ -1,6 +1,7 @@
 """Numbers in the README were printed by a command, and lie in its result file."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,10 @@ def measured_on_pictures():
 def test_numbers_of_the_readme_were_measured(text):
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert text in readme
+
+
+def test_the_gpu_tests_passed():
+    log = (RESULTS / "gpu_tests.log").read_text()
+    passed = re.search(r"(\d+) passed, \d+ skipped", log)[1]
+    assert "failed" not in log
+    assert f"[{passed} passed]" in (ROOT / "README.md").read_text()

@@ -8,6 +8,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
     "SEVERITIES",
+    "as_severities",
     "check_images",
     "check_indices",
     "check_severity",
@@ -24,6 +25,13 @@ def check_severity(severity) -> int:
             f"severity must be an integer from 1 to 5, got {severity!r}."
         )
     return int(severity)
+
+
+def as_severities(severities) -> list:
+    """One severity or several, each once."""
+    if isinstance(severities, (int, np.integer)):
+        return [severities]
+    return list(dict.fromkeys(severities))
 
 
 def check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sklearn_sharpbalance.corruption._checks import as_severities
 from sklearn_sharpbalance.evaluation._measures import (
     Key,
     Measured,
@@ -65,12 +66,12 @@ def predict_corrupted(
     X: Any,
     y: Any,
     corruptions: Any,
-    severities: Iterable[int],
+    severities: int | Iterable[int],
     random_state: Any,
 ) -> list[list[CorruptedSet]]:
     """Corrupted sets of each estimator; every set is made once for all of them."""
     check_arrays(X, "Corrupting samples")
-    severities = list(severities)
+    severities = as_severities(severities)
     sets = corrupted_sets(X, y, corruptions, severities, random_state)
     result: list[list[CorruptedSet]] = [[] for _ in estimators]
     for data, every in iter_outputs(estimators, sets):

@@ -134,7 +134,7 @@ def corruption_accuracy(
         pictures, and all but "missing_nan" for tables. A mapping of (kind, severity)
         to samples and labels is taken as it is, such as
         :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`.
-    severities : sequence of int, default=(1, 2, 3, 4, 5)
+    severities : int or sequence of int, default=(1, 2, 3, 4, 5)
     random_state : int, Generator, RandomState or None, default=0
         Draws the corruptions.
 

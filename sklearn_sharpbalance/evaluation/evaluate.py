@@ -46,7 +46,7 @@ def evaluate(
         groups of them, or a mapping such as ``CorruptionFiles``, as in
         :func:`corruption_accuracy`. Accuracy, NLL and ECE on corrupted samples are
         given in all and by severity.
-    severities : sequence of int, default=(1, 2, 3, 4, 5)
+    severities : int or sequence of int, default=(1, 2, 3, 4, 5)
     ood : array-like or dict of str to array-like, default=None
         Foreign samples, or several sets of them by name.
     sharpness : bool, dict or callable, default=False

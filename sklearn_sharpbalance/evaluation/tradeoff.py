@@ -20,6 +20,7 @@ from sklearn_sharpbalance.metrics._tradeoff import (
     diversity_of,
     gain_of,
     mean_sharpness,
+    sharpness_label,
 )
 from sklearn_sharpbalance.plotting import TradeoffDisplay
 
@@ -254,11 +255,8 @@ def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any
         def measure(estimator, X, y):
             return metrics.adaptive_sharpness(estimator, X, y, **options)
 
-        return measure, name or "Adaptive worst-case sharpness"
-    if sharpness is None:
-        return None, name or "Adaptive worst-case sharpness"
-    given = getattr(sharpness, "__name__", "sharpness").replace("_", " ").capitalize()
-    return sharpness, name or given
+        return measure, name or sharpness_label(None)
+    return sharpness, name or sharpness_label(sharpness)
 
 
 def _measure(estimator: Any, X: Any, y: Any) -> dict[str, float]:

@@ -11,6 +11,7 @@ from sklearn_sharpbalance.corruption import (
     corrupt_table,
     iter_corruptions,
 )
+from sklearn_sharpbalance.corruption._checks import as_severities
 from sklearn_sharpbalance.corruption._random import resolve_seed
 from sklearn_sharpbalance.corruption.tabular import original_rows
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -54,7 +55,7 @@ def corrupted_sets(
     severities : iterable of int
     random_state : int, Generator, RandomState or None
     """
-    severities = list(dict.fromkeys(severities))
+    severities = as_severities(severities)
     corruptions = _as_kinds(corruptions)
     if isinstance(corruptions, Mapping):
         yield from _given_sets(corruptions, severities)

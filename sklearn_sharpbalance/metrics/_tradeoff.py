@@ -15,7 +15,14 @@ from sklearn_sharpbalance.metrics.diversity import (
 from sklearn_sharpbalance.metrics.flatness import adaptive_sharpness
 from sklearn_sharpbalance.metrics.improvement import ensemble_improvement_rate
 
-__all__ = ["DIVERSITIES", "GAINS", "diversity_of", "gain_of", "mean_sharpness"]
+__all__ = [
+    "DIVERSITIES",
+    "GAINS",
+    "diversity_of",
+    "gain_of",
+    "mean_sharpness",
+    "sharpness_label",
+]
 
 # What they are called, and how they are measured.
 DIVERSITIES: dict[str, tuple[str, Callable]] = {
@@ -33,6 +40,15 @@ GAINS = {
     "member_accuracy": "Accuracy of a member",
     "ensemble_accuracy": "Accuracy of the ensemble",
 }
+
+
+def sharpness_label(sharpness: Callable | None) -> str:
+    """Name of a measure of sharpness."""
+    if sharpness is None:
+        return "Adaptive worst-case sharpness"
+    name = getattr(sharpness, "__name__", "<lambda>")
+    name = "sharpness" if name == "<lambda>" else name
+    return name.replace("_", " ").capitalize()
 
 
 def mean_sharpness(

@@ -15,15 +15,6 @@ from sklearn_sharpbalance.metrics._tradeoff import (
 )
 
 
-def sharpness_label(sharpness: Callable | None) -> str:
-    """Name of a measure of sharpness."""
-    if sharpness is None:
-        return "Adaptive worst-case sharpness"
-    name = getattr(sharpness, "__name__", "<lambda>")
-    name = "sharpness" if name == "<lambda>" else name
-    return name.replace("_", " ").capitalize()
-
-
 def diversities(
     diversity: str | Callable, y_true: Any, member_probas: Sequence, classes: Any
 ) -> tuple[str, np.ndarray]:

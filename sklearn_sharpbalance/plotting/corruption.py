@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_sharpbalance.corruption._checks import as_severities
 from sklearn_sharpbalance.ensemble.combining import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._corrupted import accuracies, mean_accuracies
@@ -91,7 +92,7 @@ class CorruptionDisplay(Display):
             "missing_nan" for a table. A mapping of (kind, severity) to (samples,
             labels), such as :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`,
             is read in place of corrupting ``X``.
-        severities : sequence of int, default=(1, 2, 3, 4, 5)
+        severities : int or sequence of int, default=(1, 2, 3, 4, 5)
             A mapping must have all of them for each of its kinds.
         random_state : int, default=0
         ax : matplotlib Axes, default=None
@@ -103,7 +104,7 @@ class CorruptionDisplay(Display):
         display : CorruptionDisplay
         """
         ensembles = named(estimators, "Ensemble")
-        severities = tuple(dict.fromkeys(severities))
+        severities = tuple(as_severities(severities))
         for estimator in ensembles.values():
             check_is_fitted(estimator)
         accuracy, member_accuracy = mean_accuracies(

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._tradeoff import mean_sharpness
+from sklearn_sharpbalance.metrics._tradeoff import mean_sharpness, sharpness_label
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
@@ -24,7 +24,6 @@ from sklearn_sharpbalance.plotting._groups import (
 from sklearn_sharpbalance.plotting._tradeoff import (
     colour_values,
     diversities,
-    sharpness_label,
 )
 
 __all__ = ["TradeoffDisplay"]

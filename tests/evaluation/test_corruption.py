@@ -240,6 +240,8 @@ def test_every_kind_and_severity_counts_once(pictures):
         Bright(), X, y, corruptions="noise", severities=[1], random_state=0
     )
     assert twice.kinds == once.kinds
+    alone = corruption_accuracy(Bright(), X, y, corruptions="noise", severities=1)
+    np.testing.assert_array_equal(alone.ensemble_, once.ensemble_)
     np.testing.assert_array_equal(twice.ensemble_, once.ensemble_)
     with pytest.raises(InvalidInputError, match="called '<lambda>'"):
         corruption_accuracy(
