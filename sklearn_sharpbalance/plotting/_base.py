@@ -184,7 +184,7 @@ def place_labels(
     ax.figure.figure.draw_without_rendering()  # the layout is settled from here on
     points = ax.transData.transform(np.column_stack([x, y]))  # (n, 2) in pixels
     taken = [_around(point, 4) for point in points]
-    for line in ax.lines:
+    for line in (line for line in ax.lines if len(line.get_xdata())):
         path = line.get_path().interpolated(8).vertices
         taken += [_around(p, 2) for p in line.get_transform().transform(path)]
     frame = ax.get_window_extent().extents

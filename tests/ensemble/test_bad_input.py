@@ -38,6 +38,12 @@ X = RNG.normal(size=(30, 4)).astype(np.float32)
 Y = np.arange(30) % 3
 
 
+def string_dtype():
+    if not hasattr(np.dtypes, "StringDType"):
+        pytest.skip("numpy 2 has it")
+    return np.dtypes.StringDType()
+
+
 def fit(X=X, y=Y, *, sample_weight=None, **params):
     return SharpBalance(**{**FEW, **params}).fit(X, y, sample_weight=sample_weight)
 
@@ -195,7 +201,7 @@ BAD = {
         r"y holds labels of type bytes_, .* Use strings .* y\.astype\(str\)",
     ),
     "y_string_dtype": (
-        lambda: fit(X, np.array(list("abc"), dtype=np.dtypes.StringDType())[Y]),
+        lambda: fit(X, np.array(list("abc"), dtype=string_dtype())[Y]),
         InvalidInputError,
         r"y holds labels of type str, .* Use strings .* y\.astype\(str\)",
     ),
@@ -640,7 +646,8 @@ def test_bad_input(case):
     call, error, message = BAD[case]
     with pytest.raises(error, match=message) as caught:
         call()
-    assert type(caught.value) is error
+    # What a newer scikit-learn refuses by itself, an older one leaves to us.
+    assert type(caught.value) in (error, InvalidInputError)
     assert len(str(caught.value)) < 2000  # a sentence, not a dump
 
 
