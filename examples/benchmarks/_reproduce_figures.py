@@ -73,11 +73,7 @@ def draw_differences(tables):
         ax.invert_yaxis()
         ax.set_title(group)
         ax.set_xlabel("Points of accuracy over a deep ensemble")
-        ax.grid(axis="x", color="0.9")
-        ax.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
-    return figure
+    return finished(figure, axes, grid="x")
 
 
 def draw_sizes(records):
@@ -124,7 +120,13 @@ def draw_curves(curves, x_label, panels, *, log=False, apart=0.0):
         ax.minorticks_off()
         ax.set_xlabel(x_label)
         ax.set_title(title, fontsize=11)
-        ax.grid(axis="y", color="0.9")
+    return finished(figure, axes, grid="y")
+
+
+def finished(figure, axes, grid):
+    """The figure with quiet axes, and one legend for all of them."""
+    for ax in axes:
+        ax.grid(axis=grid, color="0.9")
         ax.spines[["top", "right"]].set_visible(False)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_sharpbalance.corruption._checks import as_severities
 from sklearn_sharpbalance.evaluation._measures import (
     Key,
     Measured,
@@ -71,7 +70,6 @@ def predict_corrupted(
 ) -> list[list[CorruptedSet]]:
     """Corrupted sets of each estimator; every set is made once for all of them."""
     check_arrays(X, "Corrupting samples")
-    severities = as_severities(severities)
     sets = corrupted_sets(X, y, corruptions, severities, random_state)
     result: list[list[CorruptedSet]] = [[] for _ in estimators]
     for data, every in iter_outputs(estimators, sets):
@@ -91,7 +89,7 @@ def predict_corrupted(
     if not result or not result[0]:
         raise InvalidInputError(
             f"There is nothing to measure: corruptions={corruptions!r} at severities "
-            f"{severities} make no corrupted set."
+            f"{severities!r} make no corrupted set."
         )
     return result
 

@@ -12,7 +12,6 @@ __all__ = [
     "axes",
     "draw_dots",
     "height",
-    "legend_above",
     "method_axis",
     "row_dots",
 ]
@@ -76,20 +75,3 @@ def _wrapped(name: str) -> str:
     from textwrap import fill
 
     return fill(name, 18, break_long_words=False)
-
-
-def legend_above(
-    ax: Any, handles: Any, labels: Sequence[str], columns: int = 2
-) -> None:
-    ax.legend(
-        handles,
-        labels,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-        borderaxespad=0.2,
-        columnspacing=1.2,
-        handletextpad=0.3,
-    )

@@ -12,7 +12,6 @@ from sklearn_sharpbalance.evaluation._dots import (
     axes,
     draw_dots,
     height,
-    legend_above,
     method_axis,
     row_dots,
 )
@@ -21,7 +20,12 @@ from sklearn_sharpbalance.plotting import (
     ReliabilityDisplay,
     TradeoffDisplay,
 )
-from sklearn_sharpbalance.plotting._base import SEQUENTIAL, colour, marker
+from sklearn_sharpbalance.plotting._base import (
+    SEQUENTIAL,
+    colour,
+    legend_above,
+    marker,
+)
 
 __all__ = ["Picture", "figures"]
 
@@ -208,7 +212,7 @@ def _foreign(report: Any) -> Any:
         handles.append(draw_dots(ax, ensemble, colour(k), marker(k)))
     method_axis(ax, details)
     ax.set_xlabel("AUROC")
-    legend_above(ax, handles, report.methods, columns=2)
+    legend_above(ax, handles, report.methods)
     caption = (
         "Telling foreign samples from known ones by each score: ensembles filled, with "
         f"{_interval_text(report)}; the mean of their members hollow."

@@ -38,7 +38,7 @@ def corrupted_sets(
     X: Any,
     y: Any,
     corruptions: Any = None,
-    severities: Iterable[int] = SEVERITIES,
+    severities: int | Iterable[int] = SEVERITIES,
     random_state: Any = 0,
 ) -> Iterator[CorruptedData]:
     """Yield corrupted data, laid out as ``X``; every kind and severity once.
@@ -52,7 +52,7 @@ def corrupted_sets(
         Kinds or groups of them; None, True and "all" are all of them. A mapping of
         (kind, severity) to (samples, labels), such as ``CorruptionFiles``, is read
         instead of corrupting ``X``.
-    severities : iterable of int
+    severities : int or iterable of int
     random_state : int, Generator, RandomState or None
     """
     severities = as_severities(severities)

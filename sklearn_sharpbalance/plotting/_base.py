@@ -127,13 +127,16 @@ def draw_matrix(
     return image, bar, texts
 
 
-def legend_above(ax: Any, handles: Sequence[Any]) -> None:
+def legend_above(
+    ax: Any, handles: Sequence[Any], labels: Sequence[str] | None = None
+) -> None:
     """A legend over the axes, where it covers nothing, in as few rows as fit."""
     ax.figure.figure.draw_without_rendering()
     width = ax.get_window_extent().width
     for columns in range(len(handles), 0, -1):
         legend = ax.legend(
             handles=handles,
+            labels=labels,
             loc="lower left",
             bbox_to_anchor=(0, 1),
             ncols=columns,
