@@ -79,8 +79,8 @@ class CheckpointFolder:
 
     def latest(self) -> Any:
         """Content of the newest checkpoint that is intact; None if there is none."""
-        damage = None
-        for path in reversed(self.files()):
+        damage, files = None, self.files()
+        for path in reversed(files):
             try:
                 return read_archive(path, "checkpoint")
             except FileNotFoundError:  # another fit in this folder has gone beyond it
@@ -98,7 +98,8 @@ class CheckpointFolder:
                 "start anew.",
                 damage,
             )
-        return None
+        # All that was listed is gone only if another fit has written newer ones since.
+        return self.latest() if files and damage is None else None
 
     def write(self, epoch: int, tree: Any, *, last: bool = False) -> None:
         """Write a checkpoint and remove those that are not needed any more.

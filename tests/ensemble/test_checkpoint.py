@@ -20,6 +20,7 @@ from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
 from torch.utils.data import TensorDataset
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance.ensemble import checkpoint
 from sklearn_sharpbalance.ensemble.archive import OLD, atomic_file
 from sklearn_sharpbalance.ensemble.checkpoint import NAME, CheckpointFolder
 from sklearn_sharpbalance.exceptions import (
@@ -273,6 +274,22 @@ def test_writers_do_not_disturb_each_other(tmp_path):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(write, range(4)))
     assert all(NAME.fullmatch(path.name) for path in tmp_path.iterdir())
+
+
+def test_what_was_written_while_looking_is_found(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path)
+    folder.write(1, {"number": 1})
+    read, overtaken = checkpoint.read_archive, []
+
+    def overtake(path, kind):
+        if not overtaken:
+            overtaken.append(path)
+            folder.write(5, {"number": 5}, last=True)
+        return read(path, kind)
+
+    monkeypatch.setattr(checkpoint, "read_archive", overtake)
+    assert folder.latest() == {"number": 5}
+    assert [path.name for path in overtaken] == ["epoch-000001.safetensors"]
 
 
 def test_only_what_the_dead_have_left_is_removed(tmp_path):
