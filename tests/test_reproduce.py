@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from sklearn_sharpbalance.evaluation import gradient_passes
 
@@ -70,6 +71,17 @@ def test_deep_ensembles_of_the_ablation_enclose_the_cost_of_the_others(pieces):
     cheapest = passes["same epochs", "deep ensemble"]
     assert passes["same cost", "deep ensemble"] == 2 * cheapest
     assert all(cheapest <= n <= 2 * cheapest for n in passes.values())
+
+
+def test_a_warm_up_that_is_never_over_is_the_deep_ensemble(pieces):
+    methods, _ = pieces
+    made = methods.Methods(methods.digits_recipe, OPTIONS, 13)
+    X, y = load_digits(return_X_y=True)
+    plain, deep = (
+        clf.set_params(max_epochs=2).fit(X[:200], y[:200])
+        for clf in (made.plain(), made.deep())
+    )
+    np.testing.assert_array_equal(plain.predict_proba(X), deep.predict_proba(X))
 
 
 def test_methods_are_held_against_deep_ensembles_of_their_cost(pieces):

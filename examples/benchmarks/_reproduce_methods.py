@@ -10,6 +10,7 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
+from sklearn_sharpbalance.members.averaging import WeightAveraging
 
 __all__ = ["BASELINE", "ON_DIGITS", "RUNS"]
 
@@ -74,6 +75,13 @@ class Methods:
         settings = self.recipe | self.balance | changes
         return SharpBalanceEnsembleClassifier(**settings, selection=selection)
 
+    def plain(self):
+        """The deep ensemble itself, as a warm-up that is never over.
+
+        Methods with a warm-up by plain descent find its epochs in the cache.
+        """
+        return self.flat("none", warmup="sgd", warmup_epochs=1.0)
+
     def rules(self):
         """Every selection rule, from one warm-up by SAM."""
         for rule in RULES:
@@ -96,11 +104,17 @@ class Methods:
             yield SAME_EPOCHS, f"{rule}, late", self.flat(rule, **LATE)
 
     def variants(self, rule):
-        """What else may be had for the cost of a rule."""
-        asam = self.flat(rule, sam="asam", rho=self.asam_rho)
-        yield SAME_EPOCHS, f"{rule}, averaged", self.flat(rule, **AVERAGED)
-        yield SAME_EPOCHS, f"{rule}, reselected", self.flat(rule, reselect_every=5)
-        yield SAME_EPOCHS, f"{rule}, ASAM", asam
+        """What else may be done with the last quarter of the epochs."""
+        for name, changes in {
+            "averaged": {"weight_averaging": WeightAveraging("exponential", 0.75)},
+            "reselected": {"reselect_every": 5},
+            "ASAM": {"sam": "asam", "rho": self.asam_rho},
+        }.items():
+            yield (
+                SAME_EPOCHS,
+                f"{rule}, late, {name}",
+                self.flat(rule, **LATE, **changes),
+            )
 
     def for_the_cost_of_sam(self):
         """Plain members for as many passes as SAM takes: longer, or more of them."""
@@ -162,10 +176,10 @@ def ablation(options, seed):
     holds each against what a deep ensemble gives for its cost.
     """
     methods = Methods(picture_recipe, options, seed)
-    yield from methods.rules()
-    yield SAME_EPOCHS, BASELINE, methods.deep()
     longer, sam, twice, sam_twice = methods.for_the_cost_of_sam()
+    yield SAME_EPOCHS, BASELINE, methods.plain()
     yield longer
+    yield from methods.rules()
     yield sam
     yield from methods.warmups(BEST)
     yield from methods.starts(BEST[0])

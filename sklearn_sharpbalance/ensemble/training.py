@@ -139,7 +139,9 @@ class Trainer:
 
 def make_phase(settings: Settings, segment: Segment, masks, rho) -> Phase:
     """What members must know to train through a segment."""
-    prune_epoch = settings.prune_epoch
+    prune_epoch, averaging = settings.prune_epoch, settings.averaging
+    # Nothing that comes into play later only: a cache finds equal phases.
+    averages = averaging and averaging.covers(segment.stop - 1, settings.n_epochs)
     return Phase(
         segment.name,
         segment.start,
@@ -152,7 +154,7 @@ def make_phase(settings: Settings, segment: Segment, masks, rho) -> Phase:
         settings.precision,
         settings.compile,
         pruned=prune_epoch is not None and segment.start >= prune_epoch,
-        averaging=settings.averaging,
+        averaging=averaging if averages else None,
     )
 
 

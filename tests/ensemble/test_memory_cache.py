@@ -10,6 +10,7 @@ from sklearn.model_selection import GridSearchCV
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.engine import SkorchEngine, StackedEngine
+from sklearn_sharpbalance.members.averaging import WeightAveraging
 from sklearn_sharpbalance.sharpness import FisherTraceScorer
 
 N = 60
@@ -134,6 +135,18 @@ def test_a_search_trains_the_warm_up_of_each_fold_once(tmp_path, work):
     np.testing.assert_array_equal(
         search.cv_results_["mean_test_score"], plain.cv_results_["mean_test_score"]
     )
+
+
+def test_averages_that_begin_later_share_the_warm_up(tmp_path, work):
+    X, y = table()
+    options = {"memory": str(tmp_path), **SMALL}
+    SharpBalance(**options).fit(X, y)
+    for start, trained in ((0.5, 1), (0.25, 2)):  # the warm-up is half of the epochs
+        averaged = {"weight_averaging": WeightAveraging(start=start)}
+        clf = SharpBalance(**options, **averaged).fit(X, y)
+        assert work["warmup"] == trained
+        assert_same(clf, SharpBalance(**SMALL, **averaged).fit(X, y))
+        work["warmup"] -= 1
 
 
 def test_a_search_shares_the_warm_up_with_sam_over_flat_ratio_only(tmp_path, work):
