@@ -36,7 +36,7 @@ def as_severities(severities) -> list:
 
 def check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:
     """The pictures as (N, H, W, C), and the shape that they came in."""
-    images = np.asanyarray(images)
+    images = np.asarray(images)
     if images.dtype != np.uint8:
         raise InvalidInputError(
             f"Pictures must be uint8 with values 0..255, got {images.dtype}. Convert "

@@ -27,6 +27,8 @@ __all__ = [
 MAX_DIRECT_TAPS = 64
 # Taps this much smaller than the sum cannot move an 8-bit value.
 NEGLIGIBLE = 1e-5
+# Shifted copies of pictures held at once, in values: 64 MiB.
+MAX_SHIFTED = 2**24
 # The originals truncate to integers. float32 may leave 99.99999 where they have 100.
 ROUND_GUARD = 1e-4
 
@@ -147,8 +149,14 @@ def motion_blur_planar(
     wide = np.pad(images, ((0, 0), (0, 0), (top, bottom), (left, right)), mode="edge")
     windows = sliding_window_view(wide, (height, width), axis=(2, 3))
     windows = windows.transpose(0, 2, 3, 1, 4, 5)  # (N, Y, X, C, H, W)
-    shifted = windows[np.arange(n)[:, None], ys + top, xs + left]  # (N, K, C, H, W)
-    return (weights @ shifted.reshape(n, taps, -1)).reshape(images.shape)
+    out = np.empty_like(images)
+    step = max(1, MAX_SHIFTED // (taps * images[0].size))
+    for start in range(0, n, step):
+        rows = np.arange(start, min(start + step, n))
+        shifted = windows[rows[:, None], ys[rows] + top, xs[rows] + left]
+        flat = shifted.reshape(len(rows), taps, -1)  # (R, K, C * H * W)
+        out[rows] = (weights @ flat).reshape(len(rows), *images.shape[1:])
+    return out
 
 
 def _fold(index: np.ndarray, size: int, mode: str) -> np.ndarray:

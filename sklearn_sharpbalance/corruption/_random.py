@@ -85,7 +85,7 @@ class ImageRng:
         return out
 
     def poisson(self, rate: np.ndarray) -> np.ndarray:
-        """Poisson counts as float32, for rates of shape (N, ...)."""
+        """Poisson counts as float32 with means ``rate``, of shape (N, ...)."""
         out = np.empty(rate.shape, dtype=np.float32)
         for row, lam, generator in zip(out, rate, self._streams()):
             row[...] = generator.poisson(lam)

@@ -54,7 +54,11 @@ MIN_CHUNK = 16
 
 
 class Corruption(Protocol):
-    """What a kind of corruption is: uint8 (N, H, W, C) in, the same out."""
+    """What a kind of corruption is: uint8 (N, H, W, C) in, the same out.
+
+    A function of ``images``, ``severity`` (1 to 5) and ``rng``, an :class:`ImageRng`
+    with one random stream per picture, as :func:`gaussian_noise` is.
+    """
 
     def __call__(
         self, images: np.ndarray, severity: int, rng: ImageRng
@@ -143,7 +147,8 @@ def corrupt(
 
     def work(part: slice) -> None:
         rng = ImageRng(seed, indices[part])
-        out[part] = function(np.ascontiguousarray(pictures[part]), severity, rng)
+        clean = np.array(pictures[part], order="C")  # a function may write into it
+        out[part] = _checked(function(clean, severity, rng), clean, label)
 
     step = max(MIN_CHUNK, CHUNK_VALUES // max(1, int(np.prod(pictures.shape[1:]))))
     parts = [slice(i, i + step) for i in range(0, len(pictures), step)]
@@ -206,6 +211,21 @@ def iter_corruptions(
         for severity in severities:
             out = corrupt(images, kind, severity, random_state=seed, n_jobs=n_jobs)
             yield label, severity, out
+
+
+def _checked(result, clean: np.ndarray, label: str) -> np.ndarray:
+    """What a function made of pictures, if it can take their place."""
+    if not isinstance(result, np.ndarray):
+        got = f"a {type(result).__name__}"
+    elif result.dtype != np.uint8 or result.shape != clean.shape:
+        got = f"{result.dtype} of shape {result.shape}"
+    else:
+        return result
+    raise InvalidInputError(
+        f"The corruption {label!r} must return uint8 of shape {clean.shape}, as it was "
+        f"given, but it returned {got}. End it with np.clip(values, 0, "
+        "255).astype('uint8')."
+    )
 
 
 def _expand(name):

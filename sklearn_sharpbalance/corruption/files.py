@@ -7,7 +7,11 @@ import numpy as np
 
 from sklearn_sharpbalance.corruption._cache_names import cache_path
 from sklearn_sharpbalance.corruption._checks import SEVERITIES
-from sklearn_sharpbalance.corruption.pictures import decode_pictures, find_pictures
+from sklearn_sharpbalance.corruption.pictures import (
+    class_folders,
+    decode_pictures,
+    find_pictures,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["CorruptionFiles"]
@@ -68,7 +72,7 @@ class CorruptionFiles(Mapping):
         name, severity = self._check_key(key)
         if self._labels is None:
             return self._read_tree(name, severity)
-        images = np.load(self.root / f"{name}.npy", mmap_mode="r")
+        images = _load(self.root / f"{name}.npy", mmap_mode="r")
         if len(images) % len(SEVERITIES) or len(images) != len(self._labels):
             raise InvalidInputError(
                 f"{self.root / name}.npy holds {len(images)} pictures and labels.npy "
@@ -92,13 +96,15 @@ class CorruptionFiles(Mapping):
         if not self.root.is_dir():
             raise FileNotFoundError(f"There is no folder {self.root}. {HOW_TO_GET}")
         path = self.root / "labels.npy"
-        return np.load(path).astype(np.int64) if path.exists() else None
+        return _load(path).astype(np.int64) if path.exists() else None
 
     def _find_names(self) -> tuple[str, ...]:
         if self._labels is not None:
             found = [p.stem for p in self.root.glob("*.npy") if p.stem != "labels"]
         else:
             found = [p.name for p in self.root.iterdir() if (p / "1").is_dir()]
+        # Unpacking on some systems leaves hidden files of the same suffix.
+        found = [name for name in found if not name.startswith(".")]
         if not found:
             raise FileNotFoundError(
                 f"{self.root} holds neither labels.npy with one .npy file per kind nor "
@@ -109,8 +115,7 @@ class CorruptionFiles(Mapping):
     def _find_classes(self) -> tuple[str, ...] | None:
         if self._labels is not None:
             return None
-        first = self.root / self.names[0] / "1"
-        return tuple(sorted(p.name for p in first.iterdir() if p.is_dir()))
+        return tuple(class_folders(self.root / self.names[0] / "1"))
 
     def _check_key(self, key) -> tuple[str, int]:
         if not isinstance(key, tuple) or len(key) != 2 or key[1] not in SEVERITIES:
@@ -131,3 +136,14 @@ class CorruptionFiles(Mapping):
         if cache is not None:
             cache = cache_path(cache, f"{name}-{severity}", tree, paths)
         return decode_pictures(paths, cache=cache), labels
+
+
+def _load(path: Path, **options) -> np.ndarray:
+    """An array from a file, which is named if it is damaged."""
+    try:
+        return np.load(path, **options)
+    except (ValueError, EOFError) as error:
+        raise InvalidInputError(
+            f"{path} cannot be read as an array: it is damaged or was not unpacked "
+            "whole. Download the set again."
+        ) from error

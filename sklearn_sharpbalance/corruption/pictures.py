@@ -1,7 +1,9 @@
 """Pictures from files into one array, in memory or memory-mapped."""
 
 import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
     "cached_array",
+    "class_folders",
     "decode_pictures",
     "find_pictures",
     "picture_shape",
@@ -29,7 +32,8 @@ def cached_array(
     ----------
     path : str, Path or None
         The file. If it holds an array of this shape already, that is memory-mapped and
-        ``fill`` not called. None keeps the array in memory only.
+        ``fill`` not called; a damaged file is written anew. None keeps the array in
+        memory only.
     shape : tuple of int
         Shape of the array.
     fill : callable
@@ -45,18 +49,36 @@ def cached_array(
         fill(out)
         return out
     path = Path(path)
-    if path.exists():
-        stored = np.load(path, mmap_mode="r")
-        if stored.shape == shape:
-            return stored
+    stored = _stored(path)
+    if stored is not None and stored.shape == shape:
+        return stored
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed only when complete: work cut short must not pass for the real thing.
-    unfinished = path.with_suffix(f".{os.getpid()}.part")
-    target = np.lib.format.open_memmap(unfinished, "w+", dtype=np.uint8, shape=shape)
+    # Renamed only when complete: work cut short must not pass for the real thing. Other
+    # threads and processes may be writing the same array.
+    writer = f"{os.getpid()}-{secrets.token_hex(4)}"
+    unfinished = path.with_suffix(f".{writer}.part")
+    try:
+        _write(unfinished, shape, fill)
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
+    return np.load(path, mmap_mode="r")
+
+
+def _stored(path: Path) -> np.ndarray | None:
+    """The array in a file, memory-mapped; None if it is absent or damaged."""
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def _write(path: Path, shape: tuple[int, ...], fill: Callable) -> None:
+    target = np.lib.format.open_memmap(path, "w+", dtype=np.uint8, shape=shape)
     fill(target)
     target.flush()
-    os.replace(unfinished, path)
-    return np.load(path, mmap_mode="r")
 
 
 def find_pictures(
@@ -84,7 +106,7 @@ def find_pictures(
             f"There is no folder {root}; it should hold one folder of pictures per "
             "class."
         )
-    names = list(class_names or sorted(p.name for p in root.iterdir() if p.is_dir()))
+    names = list(class_names or class_folders(root))
     groups = [_pictures_under(root / name) for name in names]
     paths = [path for group in groups for path in group]
     if not paths:
@@ -94,6 +116,12 @@ def find_pictures(
         )
     counts = [len(group) for group in groups]
     return paths, np.repeat(np.arange(len(names), dtype=np.int64), counts), names
+
+
+def class_folders(root: Path) -> list[str]:
+    """Names of the folders in a folder, sorted; hidden ones are no classes."""
+    found = (p for p in root.iterdir() if p.is_dir())
+    return sorted(p.name for p in found if not p.name.startswith("."))
 
 
 def decode_pictures(paths: list[Path], *, cache=None) -> np.ndarray:
@@ -149,14 +177,39 @@ def read_image_folder(
 
 def picture_shape(path: Path) -> tuple[int, int, int]:
     """Height, width and the three channels of one file."""
-    with Image.open(path) as picture:
+    with _opened(path) as picture:
         return picture.height, picture.width, 3
 
 
 def _pictures_under(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
+    found = (p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
+    return sorted(p for p in found if not _is_hidden(p.relative_to(folder)))
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether it is of the kind that notebooks and file systems leave beside files."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _read(path: Path) -> np.ndarray:
-    with Image.open(path) as picture:
+    with _opened(path) as picture:
+        if picture.mode.startswith("I"):
+            # 16 bits a pixel: Pillow would not scale them, but cut them off at 255.
+            grey = (np.asarray(picture) >> 8).astype(np.uint8)
+            return np.repeat(grey[..., None], 3, axis=-1)
         return np.asarray(picture.convert("RGB"))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """An open picture; its file is named if it is damaged."""
+    try:
+        with Image.open(path) as picture:
+            yield picture
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, SyntaxError) as error:  # what Pillow's decoders raise
+        raise InvalidInputError(
+            f"{path} cannot be decoded ({error}): it is damaged or no picture. Replace "
+            "it or take it away."
+        ) from error

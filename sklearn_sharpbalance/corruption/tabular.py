@@ -31,7 +31,11 @@ LABEL_SHIFT = (0.1, 0.2, 0.35, 0.5, 0.7)  # share of the rows drawn from one cla
 
 
 class TabularCorruption(Protocol):
-    """What a kind is: a table, its labels, a reference table; table and labels out."""
+    """What a kind is: a table, its labels, a reference table; table and labels out.
+
+    A function of ``X``, ``y``, ``severity``, ``rng`` and ``reference``, as
+    :func:`feature_noise` is, which describes them.
+    """
 
     def __call__(
         self,
@@ -64,7 +68,7 @@ def feature_noise(X, y, severity, rng, reference):
     X : ndarray of shape (N, F), float
     y : ndarray of shape (N,) or None
     """
-    scale = NOISE[severity - 1] * np.nanstd(reference, axis=0)
+    scale = NOISE[severity - 1] * _stds(reference)
     noise = rng.standard_normal(X.shape) * scale
     return (X + noise).astype(X.dtype), y
 
@@ -76,7 +80,7 @@ def missing_values(X, y, severity, rng, reference):
     mean is what a mean imputer would make of a missing value, so that any estimator
     can be tested; :func:`missing_nan` writes NaN instead.
     """
-    return _overwrite(X, severity, rng, np.nanmean(reference, axis=0)), y
+    return _overwrite(X, severity, rng, _means(reference)), y
 
 
 def missing_nan(X, y, severity, rng, reference):
@@ -86,6 +90,15 @@ def missing_nan(X, y, severity, rng, reference):
     are those that :func:`missing_values` hits with an equal generator.
     """
     return _overwrite(X, severity, rng, np.nan), y
+
+
+# Sums over a long float32 column are off by several per cent, hence float64.
+def _means(reference):
+    return np.nanmean(reference, axis=0, dtype=np.float64)
+
+
+def _stds(reference):
+    return np.nanstd(reference, axis=0, dtype=np.float64)
 
 
 def _overwrite(X, severity, rng, value):
@@ -100,7 +113,7 @@ def feature_shift(X, y, severity, rng, reference):
     together, as when a sensor drifts.
     """
     signs = rng.choice([-1.0, 1.0], size=X.shape[1])
-    shift = SHIFT[severity - 1] * signs * np.nanstd(reference, axis=0)
+    shift = SHIFT[severity - 1] * signs * _stds(reference)
     return (X + shift).astype(X.dtype), y
 
 
@@ -197,7 +210,9 @@ def corrupt_table(X, y, name, severity, *, reference=None, random_state=None):
             "must be tables of the same features."
         )
     rng = _generator(random_state, label, severity)
-    return function(X, y, severity, rng, reference)
+    # Copies: a function of the caller's may write into what it is given.
+    y = None if y is None else y.copy()
+    return function(X.copy(), y, severity, rng, reference)
 
 
 def _generator(random_state, label, severity):

@@ -97,4 +97,10 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 def _unpickle(path: Path) -> dict:
     with path.open("rb") as file:
-        return _ArrayUnpickler(file, encoding="latin1").load()
+        try:
+            return _ArrayUnpickler(file, encoding="latin1").load()
+        except (pickle.UnpicklingError, EOFError) as error:
+            raise pickle.UnpicklingError(
+                f"{path} cannot be read ({error}). Get the set anew from a source that "
+                "you trust."
+            ) from error

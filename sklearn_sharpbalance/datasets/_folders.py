@@ -7,12 +7,13 @@ from sklearn.utils import Bunch
 
 from sklearn_sharpbalance.corruption import CorruptionFiles
 from sklearn_sharpbalance.corruption.pictures import (
+    class_folders,
     decode_pictures,
     find_pictures,
     picture_shape,
 )
 from sklearn_sharpbalance.datasets._cifar import CIFAR10_CLASSES
-from sklearn_sharpbalance.datasets._store import PictureStore
+from sklearn_sharpbalance.datasets._store import DECODED, PictureStore
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["read_corrupted", "read_image_folder_set", "read_tiny_imagenet"]
@@ -42,7 +43,7 @@ def read_tiny_imagenet(
         )
     if split not in ("train", "test", "val"):
         raise InvalidInputError(f"split must be 'train' or 'test', got {split!r}.")
-    names = sorted(p.name for p in (folder / "train").iterdir() if p.is_dir())
+    names = class_folders(folder / "train")
     annotations = folder / "val" / "val_annotations.txt"
     if split == "train":
         paths, labels, _ = find_pictures(folder / "train", class_names=names)
@@ -61,7 +62,11 @@ def read_tiny_imagenet(
 def read_image_folder_set(
     root: Path, split: str, download: bool, store: PictureStore
 ) -> Bunch:
-    """A tree ``[<split>/]<class>/<picture>`` with pictures of one size."""
+    """A tree ``[<split>/]<class>/<picture>`` with pictures of one size.
+
+    Every split has the classes of "train", where there is one, and those that only it
+    has after them: a class has one number, whichever folders lack it.
+    """
     if not isinstance(split, str):
         raise InvalidInputError(
             f"split of an image folder is a name such as 'train', got {split!r}."
@@ -73,7 +78,9 @@ def read_image_folder_set(
             f"There is no split {split!r} in {root}, only {', '.join(map(repr, found))}"
             ". Pass one of these, or the folder that holds the classes as root."
         )
-    paths, labels, names = find_pictures(folder, class_names=_classes(folder, store))
+    train = [] if folder is root else _classes(root / "train", store)
+    names = list(dict.fromkeys([*train, *_classes(folder, store)]))
+    paths, labels, names = find_pictures(folder, class_names=names)
     images = _decode(paths, f"{folder.name}-pictures", folder, store)
     return Bunch(images=images, labels=labels, class_names=names)
 
@@ -88,9 +95,14 @@ def _classes(folder: Path, store: PictureStore) -> list[str]:
     """Names of the folders, sorted; what was decoded may lie among them."""
     if not folder.is_dir():
         return []  # find_pictures says so
-    found = [p for p in folder.iterdir() if p.is_dir()]
-    decoded = store.folder.resolve()
-    return sorted(p.name for p in found if p.resolve() != decoded)
+    return [n for n in class_folders(folder) if not _is_decoded(folder / n, store)]
+
+
+def _is_decoded(folder: Path, store: PictureStore) -> bool:
+    """Whether decoded pictures are kept there, now or in earlier calls."""
+    if folder.resolve() == store.folder.resolve():
+        return True
+    return folder.name == DECODED and any(folder.glob("*.npy"))
 
 
 def _decode(

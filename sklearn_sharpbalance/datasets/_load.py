@@ -13,7 +13,7 @@ from sklearn_sharpbalance.datasets._folders import (
     read_tiny_imagenet,
 )
 from sklearn_sharpbalance.datasets._npz import read_npz
-from sklearn_sharpbalance.datasets._store import PictureStore
+from sklearn_sharpbalance.datasets._store import DECODED, PictureStore
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["DATASETS", "DatasetReader", "load_images"]
@@ -62,8 +62,9 @@ def load_images(
     split : str or tuple, default="train"
         "train" or "test"; for "npz" also "all". An image folder that is not divided
         into folders of splits is read whole, as is for "train" a file that does not
-        say which pictures are for tests. For a corrupted set the kind and severity,
-        as "fog/3" or ``("fog", 3)``.
+        say which pictures are for tests; one that is divided numbers its classes as in
+        "train". For a corrupted set the kind and severity, as "fog/3" or
+        ``("fog", 3)``.
     download : bool, default=False
         Whether "cifar10" and "cifar100" may be fetched, by torchvision, if absent.
     mmap : bool or "auto", default="auto"
@@ -108,7 +109,7 @@ def load_images(
         raise InvalidInputError(f"mmap must be True, False or 'auto', got {mmap!r}.")
     root = Path(root).expanduser()
     beside = root.parent if name == "npz" else root
-    folder = beside / "decoded" if cache_dir is None else Path(cache_dir).expanduser()
+    folder = beside / DECODED if cache_dir is None else Path(cache_dir).expanduser()
     store = PictureStore(mmap if isinstance(mmap, str) else bool(mmap), folder)
     bunch = DATASETS[name](root, split, download, store)
     return (bunch.images, bunch.labels) if return_X_y else bunch

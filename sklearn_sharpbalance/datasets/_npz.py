@@ -3,6 +3,7 @@
 import io
 from functools import partial
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from PIL import Image
@@ -32,7 +33,7 @@ def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bun
         raise InvalidInputError(
             f"split must be 'train', 'test' or 'all', got {split!r}."
         )
-    with np.load(root) as arrays:
+    with _opened(root) as arrays:
         label = f"{root.stem}-{split}"
         if all(key in arrays for key in PACKED):
             return _read_packed(arrays, split, label, root, store)
@@ -50,6 +51,23 @@ def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bun
     if path is not None:
         images = cached_array(path, images.shape, partial(np.copyto, src=images))
     return Bunch(images=images, labels=labels, class_names=names)
+
+
+def _opened(root: Path):
+    """The arrays of a file by name; it is named if it is damaged or no ``.npz``."""
+    try:
+        arrays = np.load(root)
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise InvalidInputError(
+            f"{root} cannot be read as an .npz file: it is damaged or of another kind. "
+            "Make it with np.savez."
+        ) from error
+    if isinstance(arrays, np.ndarray):
+        raise InvalidInputError(
+            f"{root} holds one array and no labels. Make an .npz file of both: "
+            "np.savez(path, images=images, labels=labels)."
+        )
+    return arrays
 
 
 def _plain_arrays(arrays, split: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -133,7 +151,15 @@ def _read_packed(arrays, split, label, root: Path, store: PictureStore) -> Bunch
 
     def fill(out: np.ndarray) -> None:
         for target, row in zip(out, order):
-            target[...] = decode(row)
+            picture = decode(row)
+            # A grey picture among coloured ones has the same value in each channel.
+            if picture.shape not in (target.shape, (*target.shape[:2], 1)):
+                raise InvalidInputError(
+                    f"Picture {row} of {root} has shape {picture.shape}, picture "
+                    f"{order[0]} has {target.shape}. Pack pictures of one size and "
+                    "number of channels."
+                )
+            target[...] = picture
 
     shape = (len(order), *(decode(order[0]).shape if len(order) else (0, 0, 3)))
     return Bunch(

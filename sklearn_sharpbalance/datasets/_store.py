@@ -8,8 +8,9 @@ import numpy as np
 from sklearn_sharpbalance.corruption._cache_names import cache_path
 from sklearn_sharpbalance.corruption.pictures import cached_array
 
-__all__ = ["PictureStore"]
+__all__ = ["DECODED", "PictureStore"]
 
+DECODED = "decoded"  # folder beside the set, where none is asked for
 LARGE_BYTES = 2**29  # half a GiB
 
 

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from sklearn_sharpbalance.corruption import CorruptionFiles, read_image_folder
+from sklearn_sharpbalance.corruption.pictures import cached_array
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.corruption.pictures import make_pictures
 
@@ -135,3 +136,76 @@ def test_pictures_of_unequal_size_are_refused(tmp_path):
         read_image_folder(tmp_path / "a")
     with pytest.raises(FileNotFoundError, match=r"There is no folder"):
         read_image_folder(tmp_path / "b")
+
+
+def test_hidden_files_and_folders_are_no_pictures(npy_root, tree_root):
+    (npy_root / "._fog.npy").write_bytes(b"\0\5\x16\7")
+    assert CorruptionFiles(npy_root).names == ("fog", "snow")
+    first = tree_root / "contrast" / "1"
+    (first / ".ipynb_checkpoints").mkdir()
+    (first / "n01" / "._val_0.JPEG").write_bytes(b"\0\5\x16\7")
+    files = CorruptionFiles(tree_root)
+    assert files.class_names == ("n01", "n02")
+    np.testing.assert_array_equal(files["contrast", 1][1], [0, 0, 1, 1])
+
+
+def test_damaged_files_are_named(npy_root, tree_root):
+    content = (npy_root / "fog.npy").read_bytes()
+    (npy_root / "fog.npy").write_bytes(content[:-1])
+    with pytest.raises(InvalidInputError, match=r"fog\.npy cannot be read as an array"):
+        CorruptionFiles(npy_root)["fog", 1]
+    (npy_root / "labels.npy").write_bytes(b"")
+    with pytest.raises(InvalidInputError, match=r"labels\.npy cannot be read"):
+        CorruptionFiles(npy_root)
+    path = tree_root / "frost" / "1" / "n02" / "val_1.JPEG"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InvalidInputError, match=r"n02.val_1\.JPEG cannot be decoded"):
+        CorruptionFiles(tree_root)["frost", 1]
+
+
+def test_pictures_of_16_bits_are_scaled(tmp_path):
+    values = np.arange(0, 65536, 1024, dtype=np.uint16).reshape(8, 8)
+    (tmp_path / "a").mkdir()
+    Image.fromarray(values).save(tmp_path / "a" / "0.png")
+    raw = b"P5 8 8 65535\n" + values.astype(">u2").tobytes()
+    (tmp_path / "a" / "1.pgm").write_bytes(raw)
+    images, _, _ = read_image_folder(tmp_path)
+    for image in images:
+        expected = np.repeat((values // 256)[..., None], 3, axis=-1)
+        np.testing.assert_array_equal(image, expected)
+
+
+def fill_with(value):
+    return lambda out: out.fill(value)
+
+
+def test_an_array_is_kept_by_whoever_is_done_last(tmp_path):
+    path = tmp_path / "kept.npy"
+
+    def slow(out):
+        out[:2] = 7
+        other = cached_array(path, (4, 3), fill_with(7))  # somebody else was faster
+        assert (other == 7).all()
+        out[2:] = 7
+
+    kept = cached_array(path, (4, 3), slow)
+    np.testing.assert_array_equal(kept, np.full((4, 3), 7))
+    assert [p.name for p in tmp_path.iterdir()] == ["kept.npy"]
+
+
+def test_work_cut_short_leaves_nothing(tmp_path):
+    def fail(out):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_array(tmp_path / "kept.npy", (4, 3), fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("n_bytes", [0, 60, 130])
+def test_a_damaged_array_is_made_anew(tmp_path, n_bytes):
+    path = tmp_path / "kept.npy"
+    cached_array(path, (4, 3), fill_with(1))
+    path.write_bytes(path.read_bytes()[:n_bytes])
+    assert (cached_array(path, (4, 3), fill_with(2)) == 2).all()
+    assert (cached_array(path, (4, 3), fill_with(3)) == 2).all()

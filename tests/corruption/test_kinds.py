@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from sklearn_sharpbalance.corruption import SEVERITIES, ImageRng, corrupt
+from sklearn_sharpbalance.corruption import SEVERITIES, ImageRng, _filters, corrupt
 from sklearn_sharpbalance.corruption._constants import CONSTANTS
 from sklearn_sharpbalance.corruption._filters import (
     bilinear,
@@ -341,3 +341,13 @@ def test_colour_pictures_without_colour_are_treated_as_grey():
         alone = corrupt(grey, name, 3, random_state=0)
         tripled = corrupt(np.repeat(grey, 3, axis=3), name, 3, random_state=0)
         assert rms(tripled, np.repeat(alone, 3, axis=3)) < 0.2, name
+
+
+def test_motion_blur_of_large_pictures_is_that_of_each(monkeypatch):
+    planes = make_pictures(5, 16, 20).transpose(0, 3, 1, 2).astype(np.float32)
+    angles = np.array([-45.0, -10.0, 0.0, 30.0, -130.0])
+    at_once = motion_blur_planar(planes, angles, 6, 2.0)
+    for limit in (1, 2 * 11 * planes[0].size):
+        monkeypatch.setattr(_filters, "MAX_SHIFTED", limit)
+        parts = motion_blur_planar(planes, angles, 6, 2.0)
+        np.testing.assert_array_equal(parts, at_once)

@@ -172,3 +172,44 @@ def test_bad_input_is_named(change, message):
     call = {"images": make_pictures(2), "name": "fog", "severity": 1, **change}
     with pytest.raises(InvalidInputError, match=message):
         corrupt(**call)
+
+
+def test_a_function_may_write_into_its_pictures():
+    def blacken(images, severity, rng):
+        images[:, :8] = 0
+        return images
+
+    images = make_pictures(3)
+    before = images.copy()
+    out = corrupt(images, blacken, 1)
+    np.testing.assert_array_equal(images, before)
+    assert not out[:, :8].any()
+    np.testing.assert_array_equal(out[:, 8:], before[:, 8:])
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda x: x / 255, r"returned float64 of shape \(3, 32, 32, 3\)"),
+        (lambda x: x.astype(int) + 100, r"returned int64"),
+        (
+            lambda x: x[0],
+            r"uint8 of shape \(3, 32, 32, 3\).* uint8 of shape \(32, 32, 3",
+        ),
+        (lambda x: None, r"'faulty' must return uint8 .* returned a NoneType"),
+    ],
+)
+def test_what_a_function_returns_is_checked(result, message):
+    def faulty(images, severity, rng):
+        return result(images)
+
+    with pytest.raises(InvalidInputError, match=message):
+        corrupt(make_pictures(3), faulty, 1)
+
+
+def test_memory_mapped_pictures_give_a_plain_array(tmp_path):
+    np.save(tmp_path / "set.npy", make_pictures(2))
+    mapped = np.load(tmp_path / "set.npy", mmap_mode="r")
+    out = corrupt(mapped, "contrast", 1)
+    assert type(out) is np.ndarray
+    np.testing.assert_array_equal(out, corrupt(make_pictures(2), "contrast", 1))

@@ -108,3 +108,27 @@ def test_bad_input_is_named(change, message):
     call = {"X": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1], "name": "feature_noise"}
     with pytest.raises(InvalidInputError, match=message):
         corrupt_table(**{**call, "severity": 1, **change})
+
+
+def test_a_function_may_write_into_its_table_and_labels():
+    def wipe(X, y, severity, rng, reference):
+        X[:], y[:] = 0, 0
+        return X, y
+
+    X, y = np.ones((2, 3)), np.ones(2, dtype=int)
+    wiped = corrupt_table(X, y, wipe, 1)
+    assert not wiped[0].any()
+    assert not wiped[1].any()
+    assert X.all()
+    assert y.all()
+
+
+def test_statistics_of_long_float32_tables_are_exact():
+    rng = np.random.default_rng(0)
+    X = rng.normal([2010, 1e4], [5, 1], (300_000, 2)).astype(np.float32)
+    moved, _ = corrupt_table(X, None, "feature_shift", 5, random_state=0)
+    shift = np.abs(moved[0].astype(float) - X[0])
+    np.testing.assert_allclose(shift, X.std(axis=0, dtype=float), rtol=1e-3)
+    filled, _ = corrupt_table(X, None, "missing_values", 5, random_state=0)
+    values, counts = np.unique(filled[:, 0], return_counts=True)
+    assert values[counts.argmax()] == np.float32(X[:, 0].mean(dtype=float))

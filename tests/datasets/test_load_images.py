@@ -457,3 +457,73 @@ def test_packed_labels_fit_the_pictures(tmp_path):
     pack(path, IMAGES[:4], LABELS[:5], np.zeros(5, bool))
     with pytest.raises(InvalidInputError, match=r"5 labels for 4 pictures"):
         load_images("npz", path)
+
+
+def test_splits_of_an_image_folder_number_classes_alike(tmp_path):
+    write_tree(tmp_path / "train", ["ant", "bee", "cat"], 1)
+    write_tree(tmp_path / "test", ["ape", "cat", "ant"], 1)
+    assert load_images("imagefolder", tmp_path).class_names == ["ant", "bee", "cat"]
+    test = load_images("imagefolder", tmp_path, split="test")
+    assert test.class_names == ["ant", "bee", "cat", "ape"]
+    np.testing.assert_array_equal(test.labels, [0, 2, 3])
+
+
+def test_what_others_leave_in_an_image_folder_is_no_class(tmp_path):
+    write_tree(tmp_path, ["x", "y"], 1)
+    load_images("imagefolder", tmp_path, mmap=True)  # writes into <root>/decoded
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "x" / "._x_0.JPEG").write_bytes(b"\0\5\x16\7")
+    whole = load_images("imagefolder", tmp_path, cache_dir=tmp_path.parent / "other")
+    assert whole.class_names == ["x", "y"]
+    np.testing.assert_array_equal(whole.labels, [0, 1])
+    (tmp_path / "y" / "y_0.JPEG").write_bytes(b"none")
+    with pytest.raises(InvalidInputError, match=r"y_0\.JPEG cannot be decoded"):
+        load_images("imagefolder", tmp_path)
+
+
+def test_hidden_folders_are_no_classes_of_tiny_imagenet(tmp_path):
+    write_tree(tmp_path / "train", ["n1", "n2"], 1, "images")
+    (tmp_path / "train" / ".ipynb_checkpoints").mkdir()
+    assert load_images("tiny-imagenet", tmp_path).class_names == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("n_bytes", [0, 100])
+def test_damaged_pickles_are_named(tmp_path, n_bytes):
+    write_cifar10(tmp_path)
+    path = tmp_path / "cifar-10-batches-py" / "data_batch_3"
+    path.write_bytes(path.read_bytes()[:n_bytes])
+    with pytest.raises(pickle.UnpicklingError, match=r"data_batch_3 cannot be read \("):
+        load_images("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"PK\3\4 no archive"])
+def test_a_file_that_is_no_npz_is_named(tmp_path, content):
+    path = tmp_path / "set.npz"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match=r"set\.npz cannot be read as an \.npz"):
+        load_images("npz", path)
+
+
+def test_an_array_alone_has_no_labels(tmp_path):
+    np.save(tmp_path / "set.npy", IMAGES)
+    with pytest.raises(
+        InvalidInputError, match=r"set\.npy holds one array and no label"
+    ):
+        load_images("npz", tmp_path / "set.npy")
+
+
+def test_packed_pictures_are_of_one_shape(tmp_path):
+    path = tmp_path / "packed.npz"
+    first = np.random.default_rng(0).permutation(4)[0]
+    grey = IMAGES[:4, ..., 0]
+    mixed = [grey[i] if i == first else IMAGES[i] for i in range(4)]
+    pack(path, mixed, LABELS[:4], np.zeros(4, bool))
+    with pytest.raises(
+        InvalidInputError,
+        match=rf"has shape \(32, 32, 3\), picture {first} has \(32, 32, 1\)",
+    ):
+        load_images("npz", path)
+    mixed = [IMAGES[i] if i == first else grey[i] for i in range(4)]
+    pack(path, mixed, LABELS[:4], np.zeros(4, bool))
+    channels = load_images("npz", path).images[1]
+    np.testing.assert_array_equal(channels[..., 0], channels[..., 2])
