@@ -8,7 +8,7 @@ import torch
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
 
-__all__ = ["in_chunks", "is_out_of_memory", "map_chunks"]
+__all__ = ["check_chunk_size", "in_chunks", "is_out_of_memory", "map_chunks"]
 
 Result = TypeVar("Result")
 
@@ -76,7 +76,7 @@ def map_chunks(
     >>> list(map_chunks(lambda rows: (rows.start, rows.stop), 5, 2))
     [(0, 2), (2, 4), (4, 5)]
     """
-    _check_chunk_size(chunk_size, setting)
+    check_chunk_size(chunk_size, setting)
     start, size = 0, int(chunk_size)
     while start < n:
         stop = min(start + size, n)
@@ -138,7 +138,8 @@ def _attempt(fn, rows):
         return None, str(error).split("\n")[0] or type(error).__name__
 
 
-def _check_chunk_size(chunk_size, setting):
+def check_chunk_size(chunk_size, setting="chunk_size"):
+    """Raise unless a number of samples at a time is one."""
     if not isinstance(chunk_size, Integral) or chunk_size < 1:
         raise InvalidInputError(
             f"`{setting}` must be an integer of at least 1. Got {chunk_size!r}."

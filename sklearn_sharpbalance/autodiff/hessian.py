@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sklearn_sharpbalance.autodiff.chunks import map_chunks
 from sklearn_sharpbalance.autodiff.per_sample import call_module
 from sklearn_sharpbalance.autodiff.rows import Rows
 from sklearn_sharpbalance.autodiff.state import (
+    MATH_ATTENTION,
     device_of,
     evaluation_mode,
     trainable_parameters,
@@ -153,8 +153,7 @@ class HessianOperator:
 
     def _mean_over_chunks(self, summed):
         n = len(self.rows)
-        # The fused attention kernels have no second derivative.
-        with evaluation_mode(self.module), sdpa_kernel(SDPBackend.MATH):
+        with evaluation_mode(self.module), MATH_ATTENTION:
             parts = map_chunks(
                 lambda rows: summed(*self.rows[rows]), n, self.chunk_size
             )

@@ -163,6 +163,11 @@ def embedding_refusal(layer):
     return None
 
 
+def embedding_workspace(layer, output):
+    """Two matrices of positions by positions."""
+    return 2 * len(output) * output.shape[1:-1].numel() ** 2
+
+
 _LINEAR = Rule(linear_factors, linear_squared_norm)
 _CONVOLUTION = Rule(
     convolution_factors, convolution_squared_norm, workspace=convolution_workspace
@@ -188,5 +193,10 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.GroupNorm: Rule(channel_norm_factors(group_norm), norm_squared_norm),
     nn.LayerNorm: Rule(feature_norm_factors(layer_norm), norm_squared_norm),
     nn.RMSNorm: Rule(feature_norm_factors(rms_norm), norm_squared_norm),
-    nn.Embedding: Rule(embedding_factors, embedding_squared_norm, embedding_refusal),
+    nn.Embedding: Rule(
+        embedding_factors,
+        embedding_squared_norm,
+        embedding_refusal,
+        embedding_workspace,
+    ),
 }

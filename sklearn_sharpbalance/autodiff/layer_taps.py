@@ -70,6 +70,8 @@ def _rule(module, own, first):
         kind = type(module).__name__
         raise UnsupportedModuleError(f"{kind} holds {first!r} and has no layer rule")
     refusal = rule.refusal(module)
+    if any(p.is_complex() for p in own.values()):
+        refusal = "the rules are those of real numbers, not of complex ones"
     if refusal is not None:
         raise UnsupportedModuleError(refusal)
     return rule

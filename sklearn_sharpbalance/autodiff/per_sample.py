@@ -1,13 +1,12 @@
 """Squared gradient norm of each sample's loss: layer rules, then vmap, then a loop."""
 
-import warnings
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sklearn_sharpbalance.autodiff.chunks import in_chunks
 from sklearn_sharpbalance.autodiff.layer_rules import squared_norm
@@ -19,13 +18,15 @@ from sklearn_sharpbalance.autodiff.layer_taps import (
 )
 from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
 from sklearn_sharpbalance.autodiff.state import (
+    MATH_ATTENTION,
+    Shared,
     device_of,
     evaluation_mode,
     trainable_parameters,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["METHODS", "call_module", "per_sample_squared_norms"]
+__all__ = ["METHODS", "call_module", "check_method", "per_sample_squared_norms"]
 
 
 def per_sample_squared_norms(
@@ -81,9 +82,7 @@ def per_sample_squared_norms(
     >>> per_sample_squared_norms(layer, loss, torch.eye(2), torch.tensor([1.0, 3.0]))
     tensor([1., 9.])
     """
-    if method != "auto" and method not in METHODS:
-        names = ", ".join(repr(name) for name in ("auto", *METHODS))
-        raise InvalidInputError(f"Unknown method {method!r}. Choose one of {names}.")
+    check_method(method)
     if forward is None:
         forward = partial(call_module, module)
     problem = _Problem(module, loss_fn, forward, Rows(X, y, device_of(module)))
@@ -96,6 +95,13 @@ def per_sample_squared_norms(
             f"method={method!r} is not right for this module: {reason}. Use "
             "method='auto'."
         ) from None
+
+
+def check_method(method: str) -> None:
+    """Raise unless a method has this name."""
+    if method != "auto" and method not in METHODS:
+        names = ", ".join(repr(name) for name in ("auto", *METHODS))
+        raise InvalidInputError(f"Unknown method {method!r}. Choose one of {names}.")
 
 
 def call_module(module: nn.Module, x: Any) -> Any:
@@ -186,14 +192,47 @@ def _by_vmap(problem, chunk_size):
     gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
 
     def norms(x, y):
-        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
-            # Fused attention has no rule for vmap, and what has none is run sample by
-            # sample with a warning that the user can do nothing about.
-            warnings.filterwarnings("ignore", message="There is a performance drop")
+        with _UNWARNED, MATH_ATTENTION:
             values = gradients(params, x, y).values()  # (B, *shape) each
         return sum(map(squared_norm, values), torch.zeros(len(y), device=y.device))
 
-    return norms, 1 + 2 * sum(p.numel() for p in params.values())
+    if chunk_size is not None:
+        return norms, 1
+    kept = _kept_for_backward(lambda: problem.losses(*problem.rows[:1]))
+    return norms, 1 + 2 * sum(p.numel() for p in params.values()) + kept
+
+
+def _kept_for_backward(forward):
+    """Numbers that autograd keeps of a forward pass, such as maps of attention."""
+    kept = 0
+
+    def keep(tensor):
+        nonlocal kept
+        kept += tensor.numel()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t)
+    # What fails here need not fail under vmap, which knows other ways.
+    with suppress(RuntimeError), hooks, MATH_ATTENTION:
+        forward()
+    return kept
+
+
+@contextmanager
+def _without_fallback_warnings():
+    """What has no rule for vmap runs sample by sample, and nobody need know.
+
+    A filter of warnings would be one for all threads.
+    """
+    warn = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
+    warn(False)
+    try:
+        yield
+    finally:
+        warn(True)
+
+
+_UNWARNED = Shared(_without_fallback_warnings)
 
 
 class _Runner(nn.Module):

@@ -38,7 +38,8 @@ class Rows:
 
     def __init__(self, X, y=None, device="cpu"):
         self.X = X
-        self.y = y
+        # A list would be taken for parts, and torch reads no pandas.
+        self.y = y if y is None or isinstance(y, torch.Tensor) else np.asarray(y)
         self.device = torch.device(device)
         self._n = _length(X)
         if y is None and not isinstance(X, Dataset):

@@ -1,15 +1,71 @@
 """Borrow a module for a computation, and give it back as it was."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import copy_context
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["device_of", "evaluation_mode", "trainable_parameters"]
+__all__ = [
+    "MATH_ATTENTION",
+    "Shared",
+    "device_of",
+    "evaluation_mode",
+    "trainable_parameters",
+]
+
+
+class Shared:
+    """A setting that a process has only one of, until the last thread has left.
+
+    Threads come and go in any order: one that put back what it found could put back
+    what another had set.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the context in which the setting holds.
+
+    Examples
+    --------
+    >>> with MATH_ATTENTION:
+    ...     torch.backends.cuda.flash_sdp_enabled()
+    False
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager]):
+        self._make = make
+        self._lock = threading.Lock()
+        self._n_inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                # Context variables can be put back only where they were set, and it
+                # may be another thread that leaves last.
+                self._where, self._setting = copy_context(), self._make()
+                self._where.run(self._setting.__enter__)
+            self._n_inside += 1
+
+    def __exit__(self, *error) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                self._where.run(self._setting.__exit__, None, None, None)
+
+
+# Fused attention has neither second derivatives nor a rule for vmap.
+MATH_ATTENTION = Shared(lambda: sdpa_kernel(SDPBackend.MATH))
+# cuDNN refuses the backward pass of a recurrent layer in eval mode.
+_WITHOUT_CUDNN = Shared(lambda: torch.backends.cudnn.flags(enabled=False))
+# Compiled code calls no hooks and has no double backward.
+_EAGER = Shared(lambda: torch.compiler.set_stance("force_eager"))
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -59,11 +115,9 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             if _has_recurrent_layer(module):
-                # cuDNN refuses the backward pass of a recurrent layer in eval mode.
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+                stack.enter_context(_WITHOUT_CUDNN)
             if _is_compiled(module):
-                # Compiled code calls no hooks and has no double backward.
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
+                stack.enter_context(_EAGER)
             yield module
     finally:
         for m, training in modes:

@@ -55,6 +55,18 @@ def score_member(net, state, data, scorer, precision="float32"):
         except (DivergenceError, InvalidInputError) as error:
             error.add_note(f"Member {state.index} was being scored.")
             raise
+    _check_unwritten(X, scorer)
     if data.weight is not None:
         scores = scores * data.weight.astype(np.float64) ** scorer.degree
     return scores
+
+
+def _check_unwritten(X, scorer):
+    """Raise if the samples were written to: on the CPU they are the user's own."""
+    for part in X.values() if isinstance(X, dict) else [X]:
+        shared = isinstance(part, torch.Tensor) and part.device.type == "cpu"
+        if shared and not part.is_inference() and part._version:
+            raise InvalidInputError(
+                f"{scorer!r} has changed X in place, which the members train on. Let "
+                "it work on a copy, X.clone()."
+            )

@@ -60,7 +60,10 @@ def check_masks(masks, shape: tuple[int, int], source: str) -> np.ndarray:
     source : str
         Whose masks they are, for the message.
     """
-    masks = np.asarray(masks)
+    try:
+        masks = np.asarray(masks)
+    except ValueError:  # rows of unequal lengths
+        masks = np.asarray(masks, dtype=object)
     if masks.shape != shape or masks.dtype != bool:
         # Zeros and ones would pass, and their complement is no mask.
         raise InvalidInputError(
@@ -97,5 +100,6 @@ class FunctionSelector(SubsetSelector):
     def select(self, sharpness, *, random_state=None):
         """Call the function and check what it returns."""
         self.check()
-        masks = self.func(sharpness, check_random_state(random_state))
+        # A copy: the function may work in place, and the scores are kept.
+        masks = self.func(sharpness.copy(), check_random_state(random_state))
         return check_masks(masks, sharpness.shape, "A selection function")

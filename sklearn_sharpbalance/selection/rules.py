@@ -30,6 +30,7 @@ def extreme_samples(sharpness, ratio, *, highest=True):
     Parameters
     ----------
     sharpness : ndarray of shape (M, N)
+        Score of each sample by each member.
     ratio : float
         Share of the samples to mark, in [0, 1], rounded to a whole number of samples.
     highest : bool, default=True
@@ -46,6 +47,13 @@ def extreme_samples(sharpness, ratio, *, highest=True):
     array([[ True, False,  True, False]])
     """
     check_ratio("ratio", ratio)
+    sharpness = np.asarray(sharpness, dtype=np.float64)  # -x is none for unsigned x
+    if sharpness.ndim != 2 or np.isnan(sharpness).any():
+        raise InvalidInputError(
+            "sharpness must be an array of shape (members, samples) without NaN, "
+            f"which cannot be ranked; got shape {sharpness.shape} with "
+            f"{np.isnan(sharpness).sum()} NaN."
+        )
     n_members, n_samples = sharpness.shape
     k = round(ratio * n_samples)
     order = np.argsort(-sharpness if highest else sharpness, axis=1, kind="stable")
@@ -56,6 +64,16 @@ def extreme_samples(sharpness, ratio, *, highest=True):
 
 def union_of_others(masks):
     """For each member, the union of the other members' sets.
+
+    Parameters
+    ----------
+    masks : ndarray of shape (M, N), dtype bool
+        The set of each member.
+
+    Returns
+    -------
+    unions : ndarray of shape (M, N), dtype bool
+        Row i holds the samples that are in the set of any member but i.
 
     Examples
     --------

@@ -47,7 +47,8 @@ class SharpnessScorer(BaseEstimator, ABC):
         X : array, tensor, dict of those, or Dataset
             N samples, as the net takes them, not augmented. An ensemble passes
             tensors on the net's device, or on the host where they would take more
-            than half of its free memory; ``net.infer`` moves what it is given.
+            than half of its free memory; ``net.infer`` moves what it is given. They
+            are what the members train on: a scorer that changes them needs a copy.
         y : array or tensor of shape (N,)
             Class codes.
 
@@ -118,5 +119,11 @@ class FunctionScorer(SharpnessScorer):
 def as_array(scores: Any) -> np.ndarray:
     """Scores as a float64 array, wherever they are."""
     if isinstance(scores, torch.Tensor):
-        scores = scores.detach().cpu()
-    return np.asarray(scores, dtype=np.float64)
+        scores = scores.detach().cpu().double()  # numpy knows no bfloat16
+    try:
+        return np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(
+            "A sharpness scorer must return one number per sample, as an array, a "
+            f"tensor or a list of numbers. Got a {type(scores).__name__}: {error}"
+        ) from error

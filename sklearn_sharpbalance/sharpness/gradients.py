@@ -3,9 +3,14 @@
 from functools import partial
 
 import torch
+from torch.nn.utils.parametrize import is_parametrized
 
+from sklearn_sharpbalance.autodiff.chunks import check_chunk_size
 from sklearn_sharpbalance.autodiff.losses import sample_losses
-from sklearn_sharpbalance.autodiff.per_sample import per_sample_squared_norms
+from sklearn_sharpbalance.autodiff.per_sample import (
+    check_method,
+    per_sample_squared_norms,
+)
 from sklearn_sharpbalance.autodiff.rows import Rows
 from sklearn_sharpbalance.autodiff.state import evaluation_mode
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -92,7 +97,10 @@ def last_layer_gradient(net, X, y, *, method="auto", chunk_size=None):
     with evaluation_mode(module):
         x, _ = Rows(X, y, net.device)[:2]
         last = _last_called(module, lambda: net.infer(x))
-        trainable = [p for p in last.parameters(recurse=False) if p.requires_grad]
+        # A reparametrised layer keeps what its weight is made of in submodules.
+        made_of = last.parametrizations.parameters() if is_parametrized(last) else ()
+        own = (*last.parameters(recurse=False), *made_of)
+        trainable = [p for p in own if p.requires_grad]
         module.requires_grad_(False)
         for parameter in trainable:
             parameter.requires_grad_(True)
@@ -121,7 +129,24 @@ def _last_called(module, run):
     return called[-1]
 
 
-class FisherTraceScorer(SharpnessScorer):
+class _GradientScorer(SharpnessScorer):
+    """What scorers by squared gradients share."""
+
+    degree = 2
+
+    def __init__(self, method="auto", chunk_size=None):
+        self.method = method
+        self.chunk_size = chunk_size
+
+    def check(self):
+        """Raise if a setting is none, before anything is trained."""
+        super().check()
+        check_method(self.method)
+        if self.chunk_size is not None:
+            check_chunk_size(self.chunk_size)
+
+
+class FisherTraceScorer(_GradientScorer):
     """Trace of the per-sample empirical Fisher matrix, the score of SharpBalance.
 
     Parameters
@@ -146,19 +171,13 @@ class FisherTraceScorer(SharpnessScorer):
     2
     """
 
-    degree = 2
-
-    def __init__(self, method="auto", chunk_size=None):
-        self.method = method
-        self.chunk_size = chunk_size
-
     def score_samples(self, net, X, y):
         """Squared gradient norm of each sample; see the base class."""
         scores = fisher_trace(net, X, y, method=self.method, chunk_size=self.chunk_size)
         return as_array(scores)
 
 
-class LastLayerGradientScorer(SharpnessScorer):
+class LastLayerGradientScorer(_GradientScorer):
     """Squared gradient norm in the last layer: the Fisher trace at a forward's cost.
 
     Parameters
@@ -176,12 +195,6 @@ class LastLayerGradientScorer(SharpnessScorer):
     >>> LastLayerGradientScorer(chunk_size=64)
     LastLayerGradientScorer(chunk_size=64)
     """
-
-    degree = 2
-
-    def __init__(self, method="auto", chunk_size=None):
-        self.method = method
-        self.chunk_size = chunk_size
 
     def score_samples(self, net, X, y):
         """Squared norm of each sample's last-layer gradient; see the base class."""

@@ -1,12 +1,13 @@
 """Sharpness as the curvature of the loss around the sample itself."""
 
+import math
 from functools import partial
 
 import numpy as np
 import torch
 
 from sklearn_sharpbalance._validation import Integral, Real
-from sklearn_sharpbalance.autodiff.chunks import in_chunks
+from sklearn_sharpbalance.autodiff.chunks import check_chunk_size, in_chunks
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
 from sklearn_sharpbalance.autodiff.state import evaluation_mode
@@ -99,7 +100,7 @@ def input_curvature(
 
 
 def _check(step, n_directions, directions):
-    if not isinstance(step, Real) or step <= 0:
+    if not isinstance(step, Real) or not 0 < float(step) < math.inf:
         raise InvalidInputError(f"`step` must be a positive number. Got {step!r}.")
     if not isinstance(n_directions, Integral) or n_directions < 1:
         raise InvalidInputError(
@@ -121,7 +122,7 @@ def _curvature(net, x, y, *, step, signs):
         moves = [step * d for d in direction]
         there = _input_gradients(net, x, y, moves)
         for a, b in zip(here, there):
-            total = total + ((b - a) / step).flatten(1).square().sum(1)
+            total = total + ((b - a) / step).reshape(len(a), -1).square().sum(1)
     return total / len(signs)  # (B,)
 
 
@@ -177,7 +178,7 @@ def _draw_signs(x, n_directions, random_state):
 def _unit_signs(gradients):
     """Sign of each sample's gradient, scaled to length one over all its inputs."""
     signs = [g.sign() for g in gradients]
-    squared = sum(s.flatten(1).square().sum(1) for s in signs)  # (B,)
+    squared = sum(s.reshape(len(s), -1).square().sum(1) for s in signs)  # (B,)
     length = squared.clamp(min=1).sqrt()
     return [s / length.reshape(-1, *[1] * (s.ndim - 1)) for s in signs]
 
@@ -225,6 +226,12 @@ class InputCurvatureScorer(SharpnessScorer):
         self.directions = directions
         self.chunk_size = chunk_size
         self.random_state = random_state
+
+    def check(self):
+        """Raise if a setting is none, before anything is trained."""
+        super().check()
+        check_chunk_size(self.chunk_size)
+        _check(self.step, self.n_directions, self.directions)
 
     def score_samples(self, net, X, y):
         """Input curvature of each sample; see the base class."""

@@ -1,11 +1,12 @@
 """Sharpness by the value of a sample's loss, here and at perturbed weights."""
 
+import math
 from contextlib import contextmanager
 
 import torch
 
 from sklearn_sharpbalance._validation import Real
-from sklearn_sharpbalance.autodiff.chunks import in_chunks, map_chunks
+from sklearn_sharpbalance.autodiff.chunks import check_chunk_size, in_chunks, map_chunks
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.autodiff.rows import Rows
 from sklearn_sharpbalance.autodiff.state import evaluation_mode, trainable_parameters
@@ -90,12 +91,18 @@ def loss_rise(net, X, y, *, rho=0.05, chunk_size=512):
     >>> loss_rise(net, torch.ones(1, 1), torch.tensor([0]), rho=1 / 2**0.5)
     tensor([0.6201])
     """
-    if not isinstance(rho, Real) or rho < 0:
-        raise InvalidInputError(f"`rho` must be a number of at least 0. Got {rho!r}.")
+    _check_rho(rho)
     before = per_sample_loss(net, X, y, chunk_size=chunk_size)  # (N,)
     gradients = _mean_gradients(net, Rows(X, y, net.device), chunk_size)
     with _moved_along(gradients, rho):
         return per_sample_loss(net, X, y, chunk_size=chunk_size) - before
+
+
+def _check_rho(rho):
+    if not isinstance(rho, Real) or not 0 <= float(rho) < math.inf:
+        raise InvalidInputError(
+            f"`rho` must be a finite number of at least 0. Got {rho!r}."
+        )
 
 
 def _mean_gradients(net, rows, chunk_size):
@@ -151,6 +158,11 @@ class LossScorer(SharpnessScorer):
     def __init__(self, chunk_size=512):
         self.chunk_size = chunk_size
 
+    def check(self):
+        """Raise if a setting is none, before anything is trained."""
+        super().check()
+        check_chunk_size(self.chunk_size)
+
     def score_samples(self, net, X, y):
         """Loss of each sample; see the base class."""
         return as_array(per_sample_loss(net, X, y, chunk_size=self.chunk_size))
@@ -186,6 +198,12 @@ class LossRiseScorer(SharpnessScorer):
     def __init__(self, rho=0.05, chunk_size=512):
         self.rho = rho
         self.chunk_size = chunk_size
+
+    def check(self):
+        """Raise if a setting is none, before anything is trained."""
+        super().check()
+        check_chunk_size(self.chunk_size)
+        _check_rho(self.rho)
 
     def score_samples(self, net, X, y):
         """Loss rise of each sample; see the base class."""

@@ -1,5 +1,8 @@
 """Squared gradient norms of single samples, against a loop in float64."""
 
+import threading
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
-from sklearn_sharpbalance.autodiff import per_sample_squared_norms
+from sklearn_sharpbalance.autodiff import per_sample, per_sample_squared_norms
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests import reference
 from tests.autodiff.traps import BY_OTHERS, OverwritesInput
@@ -122,7 +125,8 @@ def test_few_samples(n):
 
 
 @pytest.mark.parametrize(
-    "kind", ["numpy", "read_only", "dataset", "dataset_without_y", "subset"]
+    "kind",
+    ["numpy", "read_only", "dataset", "dataset_without_y", "subset", "list", "series"],
 )
 def test_kinds_of_data(kind):
     module, X, y = build(BY_RULES["mlp"])
@@ -135,6 +139,11 @@ def test_kinds_of_data(kind):
         targets = None if kind == "dataset_without_y" else y
     if kind == "subset":
         data, targets = Subset(TensorDataset(X, y), range(len(y))), None
+    if kind == "list":
+        targets = y.tolist()
+    if kind == "series":  # as a split leaves it: not counted from zero
+        pandas = pytest.importorskip("pandas")
+        targets = pandas.Series(targets, index=range(7, 7 + len(y)))
     actual = per_sample_squared_norms(
         module, cross_entropy, data, targets, chunk_size=2
     )
@@ -271,6 +280,115 @@ def test_user_errors_come_through():
     module, X, y = build(BY_RULES["mlp"])
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         per_sample_squared_norms(module, cross_entropy, X[:, :3], y)
+
+
+class Complex(nn.Module):
+    """Complex weights at several positions, on inputs of unequal phases."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(6, 6, dtype=torch.complex128)
+        self.b = nn.Linear(6, 3, dtype=torch.complex128)
+
+    def forward(self, x):
+        return self.b(self.a(torch.exp(1j * x.double())).square()).abs().mean(1)
+
+
+def test_complex_weights():
+    module, X, y = build((Complex, BY_OTHERS["lstm"][1]))
+    losses = cross_entropy(module(X), y)
+    gradients = [
+        torch.autograd.grad(loss, module.parameters(), retain_graph=True)
+        for loss in losses
+    ]
+    expected = [sum(g.abs().square().sum() for g in each) for each in gradients]
+    actual = per_sample_squared_norms(module, cross_entropy, X, y)
+    assert_equal(actual, torch.stack(expected))
+
+
+class Activations(nn.Module):
+    """Few weights, of which one has no rule, and many activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return (x.repeat(1, 500) * self.scale).exp().reshape(len(x), 3, -1).mean(2)
+
+
+@pytest.mark.parametrize(
+    ("module", "X"),
+    [
+        (
+            nn.Sequential(
+                nn.Embedding(7, 3), nn.AdaptiveAvgPool2d((1, 3)), nn.Flatten()
+            ),
+            torch.zeros(50, 64, dtype=torch.long),
+        ),
+        (Activations(), torch.ones(50, 6)),
+    ],
+    ids=["pairs_of_positions", "activations"],
+)
+def test_chunks_take_what_they_may(module, X, monkeypatch):
+    """A sample takes more than 6000 numbers, few of them weights or layers' outputs."""
+    sizes = []
+
+    def recorded(fn, n, chunk_size):
+        sizes.append(chunk_size)
+        return fn(slice(0, n))
+
+    monkeypatch.setattr(per_sample, "in_chunks", recorded)
+    monkeypatch.setattr(per_sample, "_limits", lambda device: (1024, 60_000))
+    y = torch.zeros(50, dtype=torch.long)
+    per_sample_squared_norms(module, cross_entropy, X, y)
+    assert 3 <= sizes[-1] <= 10
+
+
+def test_threads_that_overlap_leave_the_settings_of_the_process():
+    """The first to come is the first to go, and the last puts back what was."""
+    module, X, y = build(BY_OTHERS["attention"])
+    modules = module, build(BY_OTHERS["attention"])[0]
+    inside, go = ([threading.Event() for _ in modules] for _ in range(2))
+
+    def score(i):
+        def loss(outputs, y):
+            inside[i].set()
+            assert go[i].wait(10)
+            return cross_entropy(outputs, y)
+
+        per_sample_squared_norms(
+            modules[i], loss, X, y, method="vmap", chunk_size=len(y)
+        )
+
+    def settings():
+        fused = torch.backends.cuda.flash_sdp_enabled()
+        return fused, torch.backends.cuda.mem_efficient_sdp_enabled(), warnings.filters
+
+    before = (*settings()[:2], list(warnings.filters))
+    threads = [threading.Thread(target=score, args=(i,)) for i in range(2)]
+    for i, thread in enumerate(threads):
+        thread.start()
+        assert inside[i].wait(10)
+        assert warnings.filters == before[2]
+    for i, thread in enumerate(threads):
+        go[i].set()
+        thread.join()
+        assert torch.backends.cuda.flash_sdp_enabled() == (i == 1 and before[0])
+    assert settings() == before
+
+
+def test_operations_without_a_rule_for_vmap_are_no_matter_for_the_user():
+    module, X, y = build(BY_OTHERS["temperature"])
+
+    def margins(outputs, y):
+        return F.multi_margin_loss(outputs, y, reduction="none")
+
+    expected = reference.per_sample_squared_norms(module, margins, X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        actual = per_sample_squared_norms(module, margins, X, y, method="vmap")
+    assert_equal(actual, expected)
 
 
 def test_unknown_method():

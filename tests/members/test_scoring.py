@@ -120,6 +120,26 @@ def test_scores_of_the_wrong_shape_are_the_scorers_fault(member):
         score_member(*member, scorer)
 
 
+@pytest.mark.parametrize("keys", [False, True])
+def test_a_scorer_that_changes_the_data_is_told_so(member, keys):
+    """They are those of the user, and what the next member trains on."""
+    net, state, data = member
+    X = {"a": data.X.copy()} if keys else data.X.copy()
+
+    def centred(net, X, y):
+        X = X["a"] if keys else X
+        X -= X.mean(0)
+        return X.square().sum(1)
+
+    with pytest.raises(InvalidInputError, match=r"changed X in place.*X\.clone\(\)"):
+        score_member(net, state, TrainingData(X, data.y), FunctionScorer(centred))
+
+    def careful(net, X, y):
+        return centred(net, {"a": X["a"].clone()} if keys else X.clone(), y)
+
+    score_member(net, state, TrainingData(X, data.y), FunctionScorer(careful))
+
+
 class Restless(torch.nn.Sequential):
     """Behaves otherwise while it trains, and draws then."""
 

@@ -13,6 +13,8 @@ from sklearn_sharpbalance.selection import (
     extreme_samples,
 )
 
+RATIO_RULES = ["sharpbalance", "reference_union", "reference_boost", "random", "same"]
+
 
 @pytest.fixture
 def sharpness():
@@ -89,13 +91,46 @@ def test_a_function_is_checked():
         bad.select(np.array([[0.0, 1.0]]))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, bool, np.float32])
+def test_scores_of_any_type_are_ranked(dtype):
+    scores = np.array([[0, 1, 1, 0]]).astype(dtype)
+    assert extreme_samples(scores, 0.5).tolist() == [[False, True, True, False]]
+    lowest = extreme_samples(scores, 0.5, highest=False)
+    assert lowest.tolist() == [[True, False, False, True]]
+
+
+@pytest.mark.parametrize("name", RATIO_RULES)
+def test_scores_that_cannot_be_ranked_are_refused(name):
+    rule = SUBSET_SELECTORS.resolve(name)
+    with pytest.raises(InvalidInputError, match=r"shape \(2, 2\) with 1 NaN"):
+        rule.select(np.array([[np.nan, 1.0], [1.0, 2.0]]))
+    with pytest.raises(
+        InvalidInputError, match=r"\(members, samples\).*got shape \(3,\)"
+    ):
+        rule.select(np.ones(3))
+
+
+def test_a_function_may_work_in_place(sharpness):
+    def above_mean(sharpness, random_state):
+        sharpness -= sharpness.mean()
+        return sharpness > 0
+
+    before = sharpness.copy()
+    masks = FunctionSelector(above_mean).select(sharpness)
+    np.testing.assert_array_equal(sharpness, before)
+    np.testing.assert_array_equal(masks, before > before.mean())
+
+
+def test_rows_of_unequal_lengths_are_no_masks():
+    rule = FunctionSelector(lambda s, random_state: [[True], [True, False]])
+    with pytest.raises(InvalidInputError, match=r"boolean array of the shape \(2, 3\)"):
+        rule.select(np.ones((2, 3)))
+
+
 def test_an_unknown_name_lists_the_known_ones():
     message = r"Unknown selection 'sharpest'.*'same'"
     with pytest.raises(InvalidInputError, match=message):
         SUBSET_SELECTORS.resolve("sharpest")
-
-
-RATIO_RULES = ["sharpbalance", "reference_union", "reference_boost", "random", "same"]
 
 
 @pytest.mark.parametrize("name", RATIO_RULES)

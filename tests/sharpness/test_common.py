@@ -169,6 +169,9 @@ def test_bad_chunk_size(name):
     scorer = SHARPNESS_SCORERS[name]().set_params(chunk_size=0)
     with pytest.raises(InvalidInputError, match="`chunk_size` must be an integer"):
         scorer(*problem())
+    with pytest.raises(InvalidInputError, match="`chunk_size` must be an integer"):
+        scorer.check()
+    SHARPNESS_SCORERS[name]().check()
 
 
 @pytest.mark.gpu
@@ -209,6 +212,30 @@ def test_wrong_shape_is_reported():
     scorer = FunctionScorer(lambda net, X, y: X)
     with pytest.raises(InvalidInputError, match=r"shape \(2,\)\. Got shape \(2, 3\)"):
         scorer(None, np.ones((2, 3)), np.ones(2))
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        ["sharp", "flat"],
+        [[1.0], [1.0, 2.0]],
+        [torch.ones((), requires_grad=True)] * 2,
+        {"a": 1.0, "b": 2.0},
+    ],
+    ids=["words", "ragged", "gradients", "dict"],
+)
+def test_what_is_no_number_per_sample_is_reported(scores):
+    scorer = FunctionScorer(lambda net, X, y: scores)
+    with pytest.raises(
+        InvalidInputError, match=r"one number per sample.*Got a (list|dict): "
+    ):
+        scorer(None, np.ones((2, 3)), np.ones(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int32])
+def test_tensors_of_any_type_are_scores(dtype):
+    scorer = FunctionScorer(lambda net, X, y: torch.tensor([1, 2], dtype=dtype))
+    assert scorer(None, np.ones((2, 3)), np.ones(2)).tolist() == [1, 2]
 
 
 def test_values_that_are_not_finite_are_reported():

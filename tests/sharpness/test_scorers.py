@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.sharpness import (
@@ -81,6 +82,21 @@ def test_a_parameter_without_axes(method):
     assert_close(last_layer_gradient(net, X, y, method=method), expected)
 
 
+@pytest.mark.parametrize(
+    "reparametrise", [parametrizations.weight_norm, parametrizations.spectral_norm]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_last_layer_counts_what_its_weight_is_made_of(reparametrise, bias):
+    net, X, y = problem()
+    fc = nn.Linear(net.module_.fc.in_features, 3, bias=bias)
+    net.module_.fc = reparametrise(fc)
+    names = [n for n, _ in net.module_.named_parameters() if n.startswith("fc")]
+    expected = reference.per_sample_squared_norms(
+        net.module_, cross_entropy, X, y, names
+    )
+    assert_close(last_layer_gradient(net, X, y), expected)
+
+
 def test_last_layer_that_is_frozen_is_not_the_last():
     net, X, y = problem()
     net.module_.fc.requires_grad_(False)
@@ -152,8 +168,25 @@ def test_loss_rise_moves_no_frozen_weight():
 def test_loss_rise_without_a_perturbation():
     net, X, y = problem()
     assert not LossRiseScorer(rho=0)(net, X, y).any()
-    with pytest.raises(InvalidInputError, match="`rho` must be a number of at least 0"):
+    with pytest.raises(InvalidInputError, match="`rho` must be a finite number"):
         LossRiseScorer(rho=-1)(net, X, y)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "message"),
+    [
+        (FisherTraceScorer(method="fast"), "Unknown method 'fast'"),
+        (LastLayerGradientScorer(method=None), "Unknown method None"),
+        (LossRiseScorer(rho=np.nan), "`rho` must be a finite number.*nan"),
+        (InputCurvatureScorer(step=np.inf), "`step` must be a positive number"),
+        (InputCurvatureScorer(directions="up"), "Unknown directions 'up'"),
+    ],
+)
+def test_settings_are_looked_at_before_anything_is_trained(scorer, message):
+    with pytest.raises(InvalidInputError, match=message):
+        scorer.check()
+    with pytest.raises(InvalidInputError, match=message):
+        scorer(*problem())
 
 
 def test_loss_rise_puts_weights_back_after_an_error():
@@ -263,6 +296,28 @@ def test_input_curvature_leaves_indices_alone():
         )
     actual = InputCurvatureScorer(step=0.01)(net, X, y)
     assert_close(actual, torch.stack(expected), rtol=1e-2, atol=1e-6)
+
+
+class Columns(nn.Module):
+    """Takes a column of numbers as an axis of its own, or without one."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, age, rest):
+        return self.fc(torch.cat([age.reshape(-1, 1), rest], 1).tanh())
+
+
+@pytest.mark.parametrize("directions", ["rademacher", "sign_gradient"])
+def test_input_curvature_of_one_number_a_sample(directions):
+    net, (X, y) = make_net(Columns), make_data()
+    flat, column = (
+        {"age": X[:, 0], "rest": X[:, 1:]},
+        {"age": X[:, :1], "rest": X[:, 1:]},
+    )
+    expected = input_curvature(net, column, y, directions=directions)
+    assert_close(input_curvature(net, flat, y, directions=directions), expected)
 
 
 def test_input_curvature_needs_something_to_move():

@@ -1,9 +1,12 @@
 """Flatness by the Fisher matrix of the weights: its norm of the weights, its trace."""
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sklearn_sharpbalance.autodiff.state import evaluation_mode, trainable_parameters
+from sklearn_sharpbalance.autodiff.state import (
+    MATH_ATTENTION,
+    evaluation_mode,
+    trainable_parameters,
+)
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.sharpness.gradients import fisher_trace
 
@@ -26,11 +29,7 @@ def _radial_derivatives(batches, params, x, y):
 
 
 def _squared_radial(batches):
-    # The fused attention kernels have no second derivative.
-    with (
-        evaluation_mode(batches.net.module_) as module,
-        sdpa_kernel(SDPBackend.MATH),
-    ):
+    with evaluation_mode(batches.net.module_) as module, MATH_ATTENTION:
         params = list(trainable_parameters(module).values())
 
         def squares(x, y):
