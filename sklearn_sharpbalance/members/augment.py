@@ -7,6 +7,7 @@ epoch at once, so that engines may apply it batch by batch or to many batches.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -60,7 +61,11 @@ class RandomCropFlip(PictureTransform):
     """
 
     def __init__(self, padding=4, flip=True):
-        self.padding, self.flip = padding, flip
+        if not isinstance(padding, Integral) or padding < 0:
+            raise InvalidInputError(
+                f"padding must be a whole number of pixels >= 0, got {padding!r}."
+            )
+        self.padding, self.flip = int(padding), flip
 
     def draw(self, shape, device):
         """Offsets from the top and the left, and whether to mirror: (*shape, 3)."""

@@ -49,9 +49,14 @@ def prune_by_magnitude(state, share, names=None):
         return dict(state)
     magnitudes = torch.cat([value.abs().flatten() for value in prunable.values()])
     threshold = magnitudes.kthvalue(n_pruned).values
+    pruned = magnitudes < threshold
+    # Of weights of one size as many as it takes: all of them may be of one size.
+    ties = (magnitudes == threshold).nonzero().squeeze(1)
+    pruned[ties[: n_pruned - int(pruned.sum())]] = True
+    parts = pruned.split([value.numel() for value in prunable.values()])
     kept = {
-        key: torch.where(value.abs() > threshold, value, 0.0)
-        for key, value in prunable.items()
+        key: value.masked_fill(part.view(value.shape), 0.0)
+        for (key, value), part in zip(prunable.items(), parts)
     }
     return {**state, **kept}
 

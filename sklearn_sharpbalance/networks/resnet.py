@@ -92,7 +92,7 @@ class ResNet(nn.Module):
         init_he(self)
 
     def forward(self, x):
-        """(N, in_channels, H, W) -> (N, n_classes)."""
+        """Logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
         return self.head(self.flatten(self.pool(self.stages(self.stem(x)))))
 
 

@@ -129,8 +129,9 @@ def _head_name(model: nn.Module) -> str:
 
 def _new_head(old, n_classes: int) -> nn.Module:
     bias = old.bias is not None
+    place = {"device": old.weight.device, "dtype": old.weight.dtype}
     if isinstance(old, nn.Linear):
-        return nn.Linear(old.in_features, n_classes, bias=bias)
+        return nn.Linear(old.in_features, n_classes, bias=bias, **place)
     return nn.Conv2d(
         old.in_channels,
         n_classes,
@@ -138,6 +139,7 @@ def _new_head(old, n_classes: int) -> nn.Module:
         stride=old.stride,
         padding=old.padding,
         bias=bias,
+        **place,
     )
 
 
@@ -236,7 +238,12 @@ def _freeze(model: nn.Module, head: str, n_last: int) -> None:
         for layer in model.modules()
         if layer is not last and any(True for _ in layer.parameters(recurse=False))
     ]
-    for layer in layers[: max(len(layers) - (n_last - 1), 0)]:
+    trained = layers[max(len(layers) - (n_last - 1), 0) :]
+    for layer in model.modules():  # a norm layer may have statistics only
+        if layer is last:
+            continue
+        if trained and layer is trained[0]:
+            break
         for parameter in layer.parameters(recurse=False):
             parameter.requires_grad_(False)
         if type(layer) in FROZEN:

@@ -56,5 +56,5 @@ class VGG19BN(nn.Module):
         init_he(self)
 
     def forward(self, x):
-        """(N, in_channels, H, W) -> (N, n_classes)."""
+        """Logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
         return self.head(self.flatten(self.pool(self.features(x))))

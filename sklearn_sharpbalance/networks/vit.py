@@ -15,6 +15,7 @@ class Tokens(nn.Module):
 
     def __init__(self, image_size, patch_size, in_channels, dim):
         super().__init__()
+        self.image_size = image_size
         n_patches = (image_size // patch_size) ** 2
         self.patches = nn.Conv2d(in_channels, dim, patch_size, stride=patch_size)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
@@ -28,8 +29,16 @@ class Tokens(nn.Module):
 
     def forward(self, x):
         """(N, in_channels, S, S) -> (N, T, dim)."""
+        if tuple(x.shape[2:]) != (self.image_size, self.image_size):
+            # Some other sizes would pass, with pixels left out or patches misplaced.
+            raise InvalidInputError(
+                f"The network was built for pictures of {self.image_size} x "
+                f"{self.image_size} pixels (image_size), got {x.shape[2]} x "
+                f"{x.shape[3]}."
+            )
         patches = self.patches(x).flatten(2).transpose(1, 2)  # (N, T - 1, dim)
-        first = self.class_token.expand(len(x), -1, -1)  # (N, 1, dim)
+        # Not len(x): torch.export would take the size of a batch for a constant.
+        first = self.class_token.expand(x.shape[0], -1, -1)  # (N, 1, dim)
         return torch.cat([first, patches], dim=1) + self.position
 
 
@@ -142,7 +151,7 @@ class VisionTransformer(nn.Module):
         self.apply(_init_linear)
 
     def forward(self, x):
-        """(N, in_channels, image_size, image_size) -> (N, n_classes)."""
+        """Logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
         tokens = self.norm(self.blocks(self.drop(self.tokens(x))))  # (N, T, dim)
         return self.head(tokens[:, 0])
 

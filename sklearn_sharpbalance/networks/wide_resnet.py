@@ -96,7 +96,7 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x):
-        """(N, in_channels, H, W) -> (N, n_classes)."""
+        """Logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
         features = self.relu(self.bn(self.groups(self.stem(x))))
         return self.head(self.flatten(self.pool(features)))
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.augment import (
     EpochAugment,
     RandomCropFlip,
@@ -86,3 +87,11 @@ def test_names_and_functions_resolve():
     assert isinstance(resolve_transform("crop_flip"), RandomCropFlip)
     assert resolve_transform(shift) is shift
     assert resolve_transform(None) is None
+
+
+@pytest.mark.parametrize("padding", [-1, 1.5, "4"])
+def test_padding_is_a_number_of_pixels(padding):
+    with pytest.raises(
+        InvalidInputError, match="padding must be a whole number of pix"
+    ):
+        RandomCropFlip(padding)

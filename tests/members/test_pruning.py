@@ -181,3 +181,15 @@ def test_named_weights_alone_are_pruned(share):
     largest = state["module.b"].abs().flatten().sort().values[int(16 * share) :]
     kept = pruned["module.b"][pruned["module.b"] != 0].abs().sort().values
     assert kept.equal(largest)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
+def test_of_weights_of_one_size_the_share_is_pruned(share):
+    signs = torch.ones(4, 5)
+    signs[::2] = -1
+    state = {"module.a": 0.5 * signs, "module.b": torch.full((4, 5), 0.5)}
+    pruned = prune_by_magnitude(state, share)
+    n_zeros = sum(int((value == 0).sum()) for value in pruned.values())
+    assert n_zeros == round(40 * share)
+    for name, value in pruned.items():
+        assert value[value != 0].equal(state[name][value != 0])

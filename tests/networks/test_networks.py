@@ -275,3 +275,20 @@ def test_convolutions_start_as_he_et_al_say():
 def test_wrong_sizes_are_refused(build, message):
     with pytest.raises(InvalidInputError, match=message):
         build()
+
+
+def test_a_network_is_exported_for_batches_of_any_size(net):
+    net.eval()
+    sizes = {0: torch.export.Dim("batch", min=1)}
+    program = torch.export.export(net, (batch(net, 3),), dynamic_shapes=(sizes,))
+    for n in (1, 6):
+        torch.testing.assert_close(program.module()(batch(net, n)), net(batch(net, n)))
+
+
+@pytest.mark.parametrize("size", [(17, 17), (8, 32), (12, 12)])
+def test_a_transformer_takes_pictures_of_its_size_only(size):
+    net = SMALL["vit"]()
+    with pytest.raises(
+        InvalidInputError, match=rf"of 16 x 16 .* got {size[0]} x {size[1]}"
+    ):
+        net(torch.zeros(2, 3, *size))

@@ -186,3 +186,18 @@ def test_wrong_arguments_are_refused():
     for trainable in (0, "body", True, 1.5):
         with pytest.raises(InvalidInputError, match="trainable must be 'all', 'head'"):
             finetune(SmallCNN(3, 10), 3, trainable=trainable)
+
+
+def test_a_new_head_has_the_type_of_the_old():
+    model = finetune(SmallCNN(3, 10, width=4).double(), 3)
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
+@pytest.mark.parametrize(("trainable", "kept"), [("head", [1, 4]), (2, [1])])
+def test_norm_layers_without_weights_are_frozen_with_their_neighbours(trainable, kept):
+    layers = [nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.ReLU()]
+    layers += [nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3)]
+    model = finetune(nn.Sequential(*layers), 2, trainable=trainable)
+    model.train()(torch.randn(8, 4) + 3)
+    unchanged = [i for i in (1, 4) if not model[i].running_mean.any()]
+    assert unchanged == kept
