@@ -8,9 +8,9 @@ from sklearn.base import BaseEstimator
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance._validation import Registry, check_call
+from sklearn_sharpbalance.ensemble.held_out import check_held_out
 from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.ensemble.soups import (
-    check_held_out,
     greedy_soup,
     held_out_accuracy,
     mean_weights,
@@ -105,7 +105,7 @@ class Aggregation(BaseEstimator, ABC):
 
     @abstractmethod
     def combine(self, member_logits):
-        """Probabilities (N, C) from the logits (M, N, C) of the prepared nets."""
+        """Probabilities (N, C) from ``member_logits`` (M, N, C) of prepared nets."""
 
     def __call__(self, member_logits):
         """Probabilities (N, C), checked to be such."""
@@ -300,8 +300,10 @@ class TemperatureAggregation(MeanLogitAggregation):
     def prepare(self, nets, data):
         """All nets, once the temperature is known."""
         self.check(data)
-        logits = member_logits(nets, data.valid.X).astype(np.float64).mean(axis=0)
-        self.temperature_ = temperature_or_one(data.valid.y, logits, self.bounds)
+        valid = data.valid
+        logits = member_logits(nets, valid.X).astype(np.float64).mean(axis=0)
+        found = temperature_or_one(valid.y, logits, self.bounds, valid.weight)
+        self.temperature_ = found
         return nets
 
     def combine(self, member_logits):

@@ -175,6 +175,11 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         """What was trained for each member."""
         return getattr(self, "heads_", self.estimators_)
 
+    def _warm_nets(self):
+        """Fitted nets that the next fit starts from."""
+        is_warm = self.warm_start and hasattr(self, "estimators_")
+        return self._member_nets() if is_warm else []
+
     def score(self, X, y=None, sample_weight=None):
         """Accuracy on the given data.
 

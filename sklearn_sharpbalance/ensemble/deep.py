@@ -10,35 +10,84 @@ __all__ = ["DeepEnsembleClassifier"]
 
 
 class DeepEnsembleClassifier(PhasedEnsemble):
-    """Deep ensemble: members that differ in their start and their batches only.
+    r"""Deep ensemble: members that differ in their start and their batches only.
 
-    The baseline of every comparison. Parameters and attributes mean the same as in
-    :class:`SharpBalanceEnsembleClassifier`, whose loop it runs with
-    ``selection="none"`` and no warm-up.
+    The baseline of every comparison. It runs the loop of
+    :class:`SharpBalanceEnsembleClassifier`, which says more about each parameter,
+    with ``selection="none"`` and no warm-up.
 
     Parameters
     ----------
     estimator : None, nn.Module class, instance or factory, or NeuralNetClassifier, \
             default=None
-        What a member is.
+        What a member is. None chooses a network by the shape of X.
     n_estimators : int, default=3
         Number of members.
+    max_epochs : int or None, default=None
+        Epochs; None is 50, or the setting of a configured net.
+    lr : float or None, default=None
+        Learning rate; None is 0.1, or the setting of a configured net.
+    lr_schedule : {"cosine", "steps", "one_cycle", "constant"}, callable or skorch \
+            LRScheduler, default=None
+        Course of the learning rate; None is "cosine", or "constant" for a configured
+        net.
+    batch_size : int or None, default=None
+        Samples in a batch; None is 128, or the setting of a configured net.
+    optimizer : torch.optim.Optimizer class or None, default=None
+        None is SGD with momentum 0.9 and weight decay 5e-4, or the setting of a
+        configured net.
     member_params : list of dict, dict or None, default=None
         Settings that differ between members: one dictionary for each, or one
         dictionary of distributions and lists to draw from. With it this is the deep
         ensemble with diverse hyper-parameters.
-    max_epochs, lr, lr_schedule, batch_size, optimizer, standardize, train_transform, \
-            aggregation, validation_fraction, early_stopping, class_weight, \
-            warm_start, weight_averaging, prune, engine, device, precision, n_jobs, \
-            memory, checkpoint_dir, checkpoint_every, on_checkpoint_error, callbacks, \
-            random_state, verbose
-        As in :class:`SharpBalanceEnsembleClassifier`.
+    standardize : bool, default=True
+        Give each feature or channel mean zero and variance one, inside the members.
+    train_transform : {"crop_flip"}, callable or None, default=None
+        Augmentation of a batch.
+    aggregation : str, Aggregation or callable, default="mean_logit"
+        How members become one prediction.
+    validation_fraction : float or None, default=None
+        Share of the samples held out, stratified.
+    early_stopping : bool or int, default=False
+        Stop when the ensemble's accuracy on the held-out part has not risen for so
+        many epochs (True: 10), and go back to its best epoch.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes in the loss.
+    warm_start : bool, default=False
+        Start the next ``fit`` from the fitted weights.
+    weight_averaging : {"uniform", "exponential"}, WeightAveraging or None, default=None
+        Let members predict with an average of their weights over the later epochs.
+    prune : float or None, default=None
+        Share of each member's weights to set to zero half-way.
+    engine : {"auto", "stacked", "graph", "skorch"}, default="auto"
+        How members train; all engines give the same result.
+    device : str or list of str, default="auto"
+        "auto" takes CUDA where there is one; a list spreads the members.
+    precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
+        Of forward and backward passes; "auto" is bf16 for pictures on a GPU.
+    n_jobs : int or None, default=None
+        Members that train at once with ``engine="skorch"``.
+    memory : None, str or joblib.Memory, default=None
+        Caches what was trained, so that equal fits share it.
+    checkpoint_dir : str, path-like or None, default=None
+        Folder in which ``fit`` leaves its state; the same fit goes on from there.
+    checkpoint_every : int or None, default=None
+        Also write a checkpoint after every so many epochs.
+    on_checkpoint_error : {"raise", "warn"}, default="raise"
+        Whether a disk that is full or read-only ends the fit.
+    callbacks : list or None, default=None
+        skorch callbacks for each member.
+    random_state : int, RandomState instance or None, default=None
+        The one source of randomness.
+    verbose : int, default=0
+        1 shows progress bars, 2 prints every epoch.
     **nested
         ``estimator__...`` and ``aggregation__...`` reach inside the parts.
 
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
+        The labels, in the order of the columns of ``predict_proba``.
     estimators_ : list of NeuralNetClassifier
         The fitted members.
     member_params_ : list of dict

@@ -3,13 +3,12 @@
 from functools import partial
 
 from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
-from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.checkpoint import remaining
 from sklearn_sharpbalance.ensemble.course import follow_course, start_course
-from sklearn_sharpbalance.ensemble.job import FittedState, _take_weights
-from sklearn_sharpbalance.ensemble.joint_fitting import fitted_member, prepare_joint
+from sklearn_sharpbalance.ensemble.job import FittedState, first_members
+from sklearn_sharpbalance.ensemble.joint_fitting import prepare_joint
 from sklearn_sharpbalance.ensemble.joint_training import JointTrainer, joint_segments
 from sklearn_sharpbalance.ensemble.monitor import (
     FitMonitor,
@@ -23,8 +22,7 @@ from sklearn_sharpbalance.ensemble.sharpbalance import (
     SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.ensemble.trunk import with_trunk
-from sklearn_sharpbalance.members import initial_state, restore
-from sklearn_sharpbalance.members.check import check_module
+from sklearn_sharpbalance.members import restore
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
@@ -38,9 +36,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     Each member learns the labels; a second term makes pairs of members pay for
     predicting alike. "sed" charges them on the training samples that the ensemble
     finds hard; "a2d" and "divdis" on samples without labels, from where predictions
-    should not be trusted. What comes out disagrees on samples unlike the training
-    ones, which :func:`~sklearn_sharpbalance.metrics.predictive_diversity_score` turns
-    into a detector of such samples.
+    should not be trusted. Members then disagree on samples unlike the training ones;
+    :func:`~sklearn_sharpbalance.metrics.predictive_diversity_score` detects those.
 
     Parameters
     ----------
@@ -56,23 +53,23 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         Weight of that loss, the paper's lambda; 0 trains a deep ensemble.
     pair_members : int or None, default=2
         Members drawn anew in every step for the pair loss, so that its cost does not
-        grow with the ensemble. None takes all pairs, as the original A2D and DivDis
-        do; the objective is the same.
+        grow with the ensemble. None takes all pairs; the objective is the same.
     shared_trunk : nn.Module, callable or None, default=None
         Frozen network, or a function that makes one, that turns samples into features
         for all members; only a head per member is trained. It sees X as it is, in
         evaluation mode. A module is copied and keeps its weights. Without
         ``train_transform`` every sample passes it once.
-    max_epochs, batch_size : int or None, default=None
-        None is 50 and 128, or the setting of a configured net.
+    max_epochs : int or None, default=None
+        Epochs; None is 50, or the setting of a configured net.
     lr : float or None, default=None
         Learning rate; None is 0.003, or the setting of a configured net.
     lr_schedule : {"cosine", "steps", "one_cycle", "constant"} or callable, default=None
         As in :class:`SharpBalanceEnsembleClassifier`.
+    batch_size : int or None, default=None
+        Samples in a batch; None is 128, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
-        None is AdamW, or the setting of a configured net.
-        Prefer optimizers that adapt their steps: the pair loss of "sed" weighs the
-        more the better a batch is fitted.
+        None is AdamW, or the setting of a configured net. Prefer one that adapts its
+        steps: the pair loss of "sed" weighs the more the better a batch is fitted.
     standardize : bool, default=True
         Give each feature or channel that the members see mean zero and variance one.
     train_transform : {"crop_flip"}, callable or None, default=None
@@ -80,32 +77,41 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members become one prediction.
     validation_fraction : float or None, default=None
-        Share of the samples held out, stratified, for the history and for
-        aggregations that need it.
+        Share held out, stratified, for the history and aggregations that need it.
     class_weight : dict, "balanced" or None, default=None
+        Weights of the classes in the loss.
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
     device : str, default="auto"
         "auto" takes CUDA where there is one. All members share one device.
-    precision, checkpoint_dir, on_checkpoint_error, random_state, verbose
-        As in :class:`SharpBalanceEnsembleClassifier`.
+    precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
+        Of forward and backward passes; "auto" is bf16 for pictures on a GPU.
+    checkpoint_dir : str, path-like or None, default=None
+        Folder in which ``fit`` leaves its state; the same fit goes on from there.
     checkpoint_every : int or None, default=None
-        Write a checkpoint after every so many epochs; None writes one before the first
-        epoch and one after the last.
+        Write a checkpoint after every so many epochs; None: at both ends only.
+    on_checkpoint_error : {"raise", "warn"}, default="raise"
+        Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None
         skorch callbacks for each member that listen to epochs. Members stop together,
         once each has been asked to.
+    random_state : int, RandomState instance or None, default=None
+        The one source of randomness.
+    verbose : int, default=0
+        1 shows progress bars, 2 prints every epoch.
     **nested
         ``estimator__...`` and ``aggregation__...`` reach inside the parts.
 
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
+        The labels, in the order of the columns of ``predict_proba``.
     estimators_ : list of NeuralNetClassifier
         The fitted members, each with the trunk if there is one.
     heads_ : list of NeuralNetClassifier
         What was trained: members without the trunk.
     trunk_ : Trunk or None
+        The shared trunk, if there is one.
     train_indices_ : ndarray of shape (N,)
         Rows of X that were trained on; all but the held-out ones.
     history_ : list of list of dict
@@ -153,8 +159,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     >>> clf = DiversifiedEnsembleClassifier(max_epochs=20, random_state=0).fit(X, y)
     >>> clf.member_predict_proba(X).shape
     (3, 150, 3)
-    >>> clf.engine_.name
-    'stacked'
     """
 
     _nested_parts = ("estimator", "aggregation")
@@ -249,7 +253,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         with FittedState(self) as fitted, own_torch_modes():
             self._validate_params()
             # Settings that all ensembles share a helper for, and nobody uses here.
-            unused = SharpBalanceEnsembleClassifier(warmup_epochs=0, rho=0.0)
+            unused = SharpBalanceEnsembleClassifier(
+                selection="none", warmup="sgd", warmup_epochs=0, rho=0.0
+            )
             params = unused.get_params(deep=False) | self.get_params(deep=False)
             nested = self._nested("estimator")
             job = prepare_joint(self, params, nested, X, y, sample_weight, X_unlabeled)
@@ -262,14 +268,15 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     def _train(self, job, aggregation, fitted):
         """Run all epochs, or those that are left, and keep the result."""
         trainer, checkpoints = JointTrainer(job), job.checkpoints
-        members = partial(self._first_members, job)
+        given = (job.net, job.seeds, job.data, len(job.classes))
+        members = partial(first_members, *given, self._warm_nets())
         state, finished = start_course(job.net, job.data, members, checkpoints)
         n_members, n_epochs = len(job.seeds.members), job.settings.n_epochs
         every = None if checkpoints is None else checkpoints.every
         every = cut_length(n_epochs, every, whole_phases=has_callbacks(self))
         segments = remaining(joint_segments(n_epochs, every), state.epoch)
         segments = [] if finished else segments
-        monitor = FitMonitor(self, n_members, len(segments), n_epochs, self.verbose)
+        monitor = FitMonitor(self, n_members, segments, n_epochs, self.verbose)
 
         def keep(state):
             self._keep(job, aggregation, state.members, trainer.choice)
@@ -291,18 +298,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self.history_ = [member.history for member in members]
         self.train_indices_ = job.data.rows
         self.n_iter_ = len(members[0].history)
-
-    def _first_members(self, job):
-        """Members before training: fresh, or with the weights of an earlier fit."""
-        members = [
-            initial_state(job.net, i, seed) for i, seed in enumerate(job.seeds.members)
-        ]
-        if self.warm_start and hasattr(self, "heads_"):
-            for member, net in zip(members, self.heads_):
-                _take_weights(member, fitted_member(net))
-        check = partial(check_module, job.net, members[0], job.data, len(job.classes))
-        explain_out_of_memory(check, job.net, len(members))
-        return members
 
     def _whole_members(self):
         if self.trunk_ is None:

@@ -6,12 +6,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from sklearn_sharpbalance.ensemble.held_out import check_held_out, weighted_mean
 from sklearn_sharpbalance.ensemble.predicting import member_logits
-from sklearn_sharpbalance.ensemble.soups import (
-    check_held_out,
-    final_net,
-    weighted_mean,
-)
+from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.members.reading import own_draws
 
 __all__ = ["EarlyStopping", "check_early_stopping"]

@@ -4,13 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from sklearn.model_selection import train_test_split
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
-from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance.engine.refusals import check_overrides
+from sklearn_sharpbalance.ensemble.devices import resolve_devices, resolve_precision
 from sklearn_sharpbalance.ensemble.inputs import (
     check_layout,
     check_X,
@@ -22,29 +20,25 @@ from sklearn_sharpbalance.ensemble.net_settings import (
     check_net_settings,
 )
 from sklearn_sharpbalance.ensemble.plan import Settings, member_rho, warmup_length
-from sklearn_sharpbalance.ensemble.weights import check_weights, mean_one
+from sklearn_sharpbalance.ensemble.weights import check_weights
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
 from sklearn_sharpbalance.members.augment import PictureTransform, resolve_transform
 from sklearn_sharpbalance.members.averaging import resolve_averaging
-from sklearn_sharpbalance.members.data import take_rows
-from sklearn_sharpbalance.members.net import NET_DEFAULTS
+from sklearn_sharpbalance.members.net import NET_DEFAULTS, is_sharpness_aware
 from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
 from sklearn_sharpbalance.members.state import MemberState, restore, unfitted
-from sklearn_sharpbalance.optim import OPTIMIZERS, SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim import OPTIMIZERS
 
 __all__ = [
     "Seeds",
     "build_net",
     "check_partial_fit",
     "draw_seeds",
-    "hold_out",
     "make_settings",
     "renewed_member",
     "renewed_net",
-    "resolve_device",
-    "resolve_devices",
     "training_data",
 ]
 
@@ -129,97 +123,6 @@ def _refuse(params, neutral, reason):
     )
 
 
-def hold_out(data, fraction, seed, sample_weight=None):
-    """Put a stratified share of the samples aside for validation.
-
-    These keep their ``sample_weight`` alone, without class weights, as scikit-learn
-    has it: how classes are balanced for the loss does not change what is judged.
-    """
-    rows = np.arange(len(data))
-    if fraction is None:
-        return replace(data, rows=rows)
-    try:
-        kept, held = train_test_split(
-            rows, test_size=float(fraction), stratify=data.y, random_state=seed
-        )
-    except ValueError as error:
-        raise InvalidInputError(
-            f"validation_fraction={fraction} cannot be held out of {len(data)} samples "
-            f"in {data.y.max() + 1} classes: {error}"
-        ) from error
-    judged = replace(data, weight=check_weights(None, data.y, sample_weight, None))
-    left, valid = _rows(data, np.sort(kept)), _rows(judged, np.sort(held))
-    return replace(left, weight=_weight_of_part(left.weight), valid=valid)
-
-
-def _weight_of_part(weight):
-    """Weights of the part that is left, which need not have their mean any more."""
-    if weight is None:
-        return None
-    if not weight.any():
-        raise InvalidInputError(
-            "The samples that are left when those of validation_fraction are held out "
-            "all have weight zero. Lower validation_fraction, or give more samples a "
-            "weight."
-        )
-    return mean_one(weight)
-
-
-def _rows(data, rows):
-    if isinstance(data.X, Dataset):
-        X = Subset(data.X, rows.tolist())
-    else:
-        X = take_rows(data.X, rows)
-    weight = None if data.weight is None else data.weight[rows]
-    return TrainingData(X, data.y[rows], weight, rows=rows)
-
-
-def resolve_device(device):
-    """Name of the device for "auto", a name, or a torch.device."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except (RuntimeError, TypeError) as error:
-        raise InvalidInputError(
-            f"Unknown device {device!r}. Use 'auto', 'cpu', 'cuda' or 'cuda:0'."
-        ) from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InvalidInputError(
-            f"device={device!r} asks for CUDA, but torch sees no CUDA device here. Use "
-            "device='auto' or 'cpu'."
-        )
-    try:
-        torch.zeros(1, device=device).item()
-    except Exception as error:  # of several kinds, by the device
-        raise InvalidInputError(
-            f"device={device!r} cannot compute here: {error} Use device='auto' or "
-            "'cpu'."
-        ) from error
-    return str(device)
-
-
-def resolve_devices(device):
-    """Names of the devices that members are spread over."""
-    if isinstance(device, list | tuple):
-        if not device:
-            raise InvalidInputError("device is an empty list. Name at least one.")
-        return [resolve_device(one) for one in device]
-    return [resolve_device(device)]
-
-
-def resolve_precision(precision, device, fmt):
-    """Precision of the forward and backward passes for "auto" or a name."""
-    if precision != "auto":
-        return precision
-    on_gpu = torch.device(device).type == "cuda"
-    return (
-        "bf16"
-        if on_gpu and fmt.shape is not None and len(fmt.shape) == 3
-        else "float32"
-    )
-
-
 def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
     """The net that every member is a copy of.
 
@@ -301,7 +204,7 @@ def resolve_sam(sam):
     """Class of the sharpness-aware optimizer for a name or a class."""
     if isinstance(sam, str) and sam in OPTIMIZERS:
         return OPTIMIZERS[sam]
-    if isinstance(sam, type) and issubclass(sam, SharpnessAwareOptimizer):
+    if is_sharpness_aware(sam):
         return sam
     names = ", ".join(map(repr, OPTIMIZERS))
     raise InvalidInputError(

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-import numpy as np
-
 __all__ = ["fitted_summary_html"]
 
 MAX_MEMBERS = 12  # rows; of a larger ensemble the first ones stand for the rest
@@ -65,8 +63,9 @@ def _ensemble_line(estimator) -> str:
     ]
     scores = getattr(estimator, "validation_scores_", None)
     if scores is not None and len(scores):
-        best = int(np.argmax(scores)) + 1
-        parts.append(f"ensemble {max(scores):.4f} on held-out samples in epoch {best}")
+        kept = max(map(len, estimator.history_))  # not any epoch of the highest score
+        score = scores[kept - 1]
+        parts.append(f"ensemble {score:.4f} on held-out samples in epoch {kept}")
     return ", ".join(parts)
 
 

@@ -2,20 +2,33 @@
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sklearn_sharpbalance.engine import EngineChoice
+from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.aggregation import Aggregation
-from sklearn_sharpbalance.ensemble.checkpoint import FitCheckpoints
+from sklearn_sharpbalance.ensemble.checkpoint import FitCheckpoints, fit_fingerprint
+from sklearn_sharpbalance.ensemble.fingerprint import data_fingerprint, describe
 from sklearn_sharpbalance.ensemble.fitting import Seeds
 from sklearn_sharpbalance.ensemble.inputs import InputFormat
 from sklearn_sharpbalance.ensemble.training import Trainer
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from sklearn_sharpbalance.members import MemberState, initial_state
+from sklearn_sharpbalance.members.check import check_module
+from sklearn_sharpbalance.members.own_settings import own_settings
 from sklearn_sharpbalance.members.schedules import check_factors
+from sklearn_sharpbalance.members.state import capture
 
-__all__ = ["FitJob", "FittedState", "check_same_classes"]
+__all__ = [
+    "FitJob",
+    "FittedState",
+    "check_same_classes",
+    "first_members",
+    "make_checkpoints",
+]
 
 
 @dataclass(frozen=True)
@@ -98,9 +111,65 @@ def check_same_classes(classes, fitted):
         )
 
 
+def make_checkpoints(
+    params, data, classes, seeds, warm_nets, **more
+) -> FitCheckpoints | None:
+    """Checkpoints of a fit, where the user wants them.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the estimator.
+    data : TrainingData
+    classes : ndarray of shape (C,)
+    seeds : Seeds
+    warm_nets : list of NeuralNetClassifier
+        Fitted nets that the fit starts from, if any.
+    **more : str
+        What else tells this fit from others.
+    """
+    if params["checkpoint_dir"] is None:
+        return None
+    start = describe([_weights(net) for net in warm_nets]) if warm_nets else "fresh"
+    known = fit_fingerprint(params, data_fingerprint(data, classes))
+    return FitCheckpoints(
+        params["checkpoint_dir"],
+        {**known, **more, "first weights": start},
+        seeds,
+        every=params["checkpoint_every"],
+        on_error=params["on_checkpoint_error"],
+    )
+
+
+def first_members(net, seeds: Seeds, data, n_classes, warm_nets) -> list[MemberState]:
+    """Members before training: fresh, or with the weights of an earlier fit.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        What every member is a copy of.
+    seeds : Seeds
+    data : TrainingData
+    n_classes : int
+    warm_nets : list of NeuralNetClassifier
+        Fitted nets whose weights the first members take.
+    """
+    members = [initial_state(net, i, seed) for i, seed in enumerate(seeds.members)]
+    for member, fitted in zip(members, warm_nets):
+        _take_weights(member, _weights(fitted))
+    for member in members if own_settings(net) else members[:1]:
+        check = partial(check_module, net, member, data, n_classes)
+        explain_out_of_memory(check, net, len(members))
+    return members
+
+
+def _weights(net):
+    return capture(net, MemberState(0, 0, {})).module
+
+
 def _take_weights(member, fitted):
     """Start a member from fitted weights; statistics of the input stay its own."""
-    weights = {k: v for k, v in fitted.module.items() if k.startswith("module.")}
+    weights = {k: v for k, v in fitted.items() if k.startswith("module.")}
     for key, value in weights.items():
         if key not in member.module or member.module[key].shape != value.shape:
             raise InvalidInputError(

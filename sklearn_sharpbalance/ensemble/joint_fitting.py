@@ -9,35 +9,29 @@ from skorch import NeuralNetClassifier
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.engine.refusals import callback_refusal
-from sklearn_sharpbalance.ensemble.checkpoint import FitCheckpoints, fit_fingerprint
-from sklearn_sharpbalance.ensemble.fingerprint import (
-    data_fingerprint,
-    describe,
-    describe_samples,
-)
+from sklearn_sharpbalance.ensemble.checkpoint import FitCheckpoints
+from sklearn_sharpbalance.ensemble.devices import resolve_devices, resolve_precision
+from sklearn_sharpbalance.ensemble.fingerprint import describe_samples
 from sklearn_sharpbalance.ensemble.fitting import (
     Seeds,
     build_net,
     draw_seeds,
-    hold_out,
     make_settings,
-    resolve_devices,
-    resolve_precision,
     training_data,
 )
+from sklearn_sharpbalance.ensemble.held_out import hold_out
 from sklearn_sharpbalance.ensemble.inputs import InputFormat, check_X
-from sklearn_sharpbalance.ensemble.job import check_same_classes
+from sklearn_sharpbalance.ensemble.job import check_same_classes, make_checkpoints
 from sklearn_sharpbalance.ensemble.plan import Settings
 from sklearn_sharpbalance.ensemble.trunk import Trunk, as_trunk, with_features
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members import MemberState, TrainingData
+from sklearn_sharpbalance.members import TrainingData
 from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import check_factors
-from sklearn_sharpbalance.members.state import capture
 
-__all__ = ["JointJob", "fitted_member", "prepare_joint"]
+__all__ = ["JointJob", "prepare_joint"]
 
 LEARNING_RATE = 0.003
 
@@ -87,10 +81,13 @@ def prepare_joint(
         estimator, X, y, sample_weight, params["class_weight"]
     )
     unlabeled = check_unlabeled(estimator, X_unlabeled, fmt, data.X, params["loss"])
-    if params["warm_start"] and hasattr(estimator, "heads_"):
+    warm = estimator._warm_nets()
+    if warm:
         check_same_classes(classes, estimator.classes_)
     seeds = draw_seeds(params["random_state"], params["n_estimators"])
-    saved = _checkpoints(estimator, data, unlabeled, classes, seeds)
+    own = estimator.get_params(deep=False)  # those that an ensemble of this kind has
+    others = "none" if unlabeled is None else describe_samples(_given(unlabeled.X))
+    saved = make_checkpoints(own, data, classes, seeds, warm, X_unlabeled=others)
     seeds = seeds if saved is None else saved.seeds
     data = hold_out(data, params["validation_fraction"], seeds.split, sample_weight)
     device = _one_device(params["device"])
@@ -128,33 +125,6 @@ def _one_device(device) -> str:
             "of them."
         )
     return devices[0]
-
-
-def _checkpoints(estimator, data, unlabeled, classes, seeds):
-    """Checkpoints of this fit, where the user wants them."""
-    if estimator.checkpoint_dir is None:
-        return None
-    start = "fresh"
-    if estimator.warm_start and hasattr(estimator, "heads_"):
-        start = describe([fitted_member(net).module for net in estimator.heads_])
-    others = "none" if unlabeled is None else describe_samples(_given(unlabeled.X))
-    params = estimator.get_params(deep=False)
-    return FitCheckpoints(
-        estimator.checkpoint_dir,
-        {
-            **fit_fingerprint(params, data_fingerprint(data, classes)),
-            "X_unlabeled": others,
-            "first weights": start,
-        },
-        seeds,
-        every=estimator.checkpoint_every,
-        on_error=estimator.on_checkpoint_error,
-    )
-
-
-def fitted_member(net) -> MemberState:
-    """What a fitted net knows, for a fit that starts from it."""
-    return capture(net, MemberState(0, 0, {}))
 
 
 def recipe(params, nested):

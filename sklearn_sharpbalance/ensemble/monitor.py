@@ -32,18 +32,22 @@ class FitMonitor:
     estimator : estimator instance
         Whose callbacks are called.
     n_members : int
-    n_segments, n_epochs : int
+    segments : list of Segment
+        The plan.
+    n_epochs : int
         Length of the plan.
     verbose : int
         0 is silent, 1 shows a progress bar per member, 2 prints every epoch.
     """
 
-    def __init__(self, estimator, n_members, n_segments, n_epochs, verbose):
+    def __init__(self, estimator, n_members, segments, n_epochs, verbose):
         self.estimator, self.n_members, self.verbose = estimator, n_members, verbose
         self.n_epochs = n_epochs
+        # Of a deep ensemble, whose epochs are all alike, there is nothing to tell.
+        self.tells_phases = len({segment.name for segment in segments}) > 1
         self._root = None
         if hasattr(estimator, "_init_callback_context"):
-            self._root = estimator._init_callback_context(max_subtasks=n_segments)
+            self._root = estimator._init_callback_context(max_subtasks=len(segments))
             self._root.call_on_fit_task_begin(estimator=estimator)
         self._bar: Any = None
         self._tasks: list[Any] = []
@@ -111,10 +115,11 @@ class FitMonitor:
         if self.verbose > 1:
             print(_line(member, record))
         if self._bar is not None:
+            phase = f", {segment.name}" if self.tells_phases else ""
             self._bar.update(
                 self._tasks[member],
                 completed=record["epoch"],
-                description=f"member {member}, {segment.name}",
+                description=f"member {member}{phase}",
                 loss=f"loss {record['train_loss']:.4f}",
             )
         if context is None:

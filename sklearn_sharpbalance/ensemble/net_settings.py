@@ -9,9 +9,13 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.net import option_names, with_callbacks
+from sklearn_sharpbalance.members.net import (
+    is_sharpness_aware,
+    option_names,
+    with_callbacks,
+)
 from sklearn_sharpbalance.members.state import seeded
-from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim import OPTIMIZERS
 
 __all__ = ["check_callbacks", "check_net_settings"]
 
@@ -44,20 +48,27 @@ def _number(net, params):
 
 
 def _step(net, params):
-    given = net.get_params_for("optimizer")
-    options = option_names(params["optimizer"] or net.optimizer)
-    if "rho" in given and "rho" not in options:
+    given, optimizer = net.get_params_for("optimizer"), params["optimizer"]
+    optimizer = optimizer or net.optimizer
+    plain = params["selection"] == "none" and params["warmup"] == "sgd"
+    if plain and is_sharpness_aware(optimizer):
+        return (
+            f"Such an ensemble never perturbs its weights, got optimizer="
+            f"{optimizer.__name__}. Pass the optimizer that it wraps, or use "
+            "SharpBalanceEnsembleClassifier with selection='all'."
+        )
+    if is_sharpness_aware(optimizer) and params["sam"] not in (
+        *("sam", optimizer),  # the default, and the same thing said twice
+        *(name for name, kind in OPTIMIZERS.items() if kind is optimizer),
+    ):
+        return (
+            f"sam={params['sam']!r} is not used: optimizer={optimizer.__name__} is a "
+            "sharpness-aware step itself. Leave one of them out."
+        )
+    if "rho" in given and "rho" not in option_names(optimizer):
         return (
             f"optimizer__rho={given['rho']} of the net is not used: the ensemble has a "
             "rho, for all members or one for each. Pass that."
-        )
-    own = isinstance(net.optimizer, type) and params["optimizer"] is None
-    plain = params["selection"] == "none" and params["warmup"] == "sgd"
-    if own and plain and issubclass(net.optimizer, SharpnessAwareOptimizer):
-        return (
-            f"A deep ensemble never perturbs its weights, got optimizer="
-            f"{net.optimizer.__name__}. Pass the optimizer that it wraps, or use "
-            "SharpBalanceEnsembleClassifier with selection='all'."
         )
     return None
 

@@ -14,6 +14,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet, NeuralNetClassifier
 
+from sklearn_sharpbalance.ensemble.aggregation import FunctionAggregation
 from sklearn_sharpbalance.ensemble.archive import read_archive, write_archive
 from sklearn_sharpbalance.ensemble.fingerprint import describe
 from sklearn_sharpbalance.ensemble.naming import SPECIAL_TAGS, name_of, special_value
@@ -130,7 +131,8 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
         for name, value in vars(estimator).items()
         if name.endswith("_") and not name.startswith("_") and name not in PARTS
     }
-    aggregation = vars(estimator.aggregation_)
+    rule = estimator.aggregation_
+    learned = {k: v for k, v in vars(rule).items() if k.endswith("_")}
     trunk = getattr(estimator, "trunk_", None)
     if trunk is not None:
         state = to_cpu(trunk.module.state_dict())
@@ -142,7 +144,8 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
         "net": _net(estimator.net_),
         "input_format": asdict(estimator.input_format_),
         "engine": list(estimator.engine_),
-        "aggregation": {k: v for k, v in aggregation.items() if k.endswith("_")},
+        "rule": _param(rule.func if isinstance(rule, FunctionAggregation) else rule),
+        "aggregation": learned,
         "members": [_member(net, optimizer) for net in nets],
         "predictors": [_predictor(net, nets) for net in estimator.predictors_],
         "trunk": trunk,

@@ -7,36 +7,31 @@ from operator import methodcaller
 import numpy as np
 
 from sklearn_sharpbalance.engine import choose_engine
-from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
-from sklearn_sharpbalance.ensemble.checkpoint import (
-    FitCheckpoints,
-    fit_fingerprint,
-    remaining,
-)
+from sklearn_sharpbalance.ensemble.checkpoint import remaining
 from sklearn_sharpbalance.ensemble.course import follow_course, start_course
+from sklearn_sharpbalance.ensemble.devices import resolve_devices
 from sklearn_sharpbalance.ensemble.early_stopping import (
     EarlyStopping,
     check_early_stopping,
 )
-from sklearn_sharpbalance.ensemble.fingerprint import data_fingerprint, describe
 from sklearn_sharpbalance.ensemble.fitting import (
     build_net,
     check_partial_fit,
     draw_seeds,
-    hold_out,
     make_settings,
     renewed_member,
     renewed_net,
-    resolve_devices,
     training_data,
 )
+from sklearn_sharpbalance.ensemble.held_out import hold_out
 from sklearn_sharpbalance.ensemble.job import (
     FitJob,
     FittedState,
-    _take_weights,
     check_same_classes,
+    first_members,
+    make_checkpoints,
 )
 from sklearn_sharpbalance.ensemble.member_params import member_settings
 from sklearn_sharpbalance.ensemble.monitor import (
@@ -52,8 +47,7 @@ from sklearn_sharpbalance.ensemble.plan import (
 )
 from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.ensemble.training import EnsembleState, Trainer
-from sklearn_sharpbalance.members import MemberState, initial_state
-from sklearn_sharpbalance.members.check import check_module
+from sklearn_sharpbalance.members import MemberState
 from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
 from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import constant
@@ -114,19 +108,21 @@ class PhasedEnsemble(BaseDeepEnsemble):
         The first ``warmup_epochs`` calls warm up; each later one scores the given
         samples, selects, and trains on them. Members keep weights, momentum and the
         statistics of the input from the first call. The learning rate does not
-        anneal, since the number of calls to come is not known; ``lr`` and
-        ``batch_size`` may be set anew before each call. ``weight_averaging`` and
-        ``prune`` count on that number and are refused, as are ``early_stopping`` and
-        ``checkpoint_dir``, which follow a whole fit.
+        anneal, since the number of calls is not known; ``lr`` and ``batch_size`` may
+        be set anew before each. What follows a whole fit is refused:
+        ``weight_averaging``, ``prune``, ``early_stopping`` and ``checkpoint_dir``.
 
         Parameters
         ----------
         X : array-like of shape (N, ...), dict of arrays, or Dataset
+            Samples, as in ``fit``.
         y : array-like of shape (N,), default=None
+            Labels; not needed for a Dataset.
         classes : array-like of shape (C,), default=None
             All classes there will be; needed in the first call if ``y`` lacks some.
             Later calls may leave it out or name the same classes again.
         sample_weight : array-like of shape (N,), default=None
+            Weight of each sample in the loss.
 
         Returns
         -------
@@ -157,9 +153,13 @@ class PhasedEnsemble(BaseDeepEnsemble):
             classes=self.classes_ if go_on else classes,
             reset=not go_on,
         )
+        warm = self._warm_nets()
+        if warm:
+            check_same_classes(classes, self.classes_)
         n_members = len(self.estimators_) if go_on else params["n_estimators"]
-        seeds = draw_seeds(params["random_state"], n_members)
-        saved = self._checkpoints(params, data, classes, seeds) if checkpoints else None
+        seeds, saved = draw_seeds(params["random_state"], n_members), None
+        if checkpoints:
+            saved = make_checkpoints(params, data, classes, seeds, warm)
         seeds = seeds if saved is None else saved.seeds
         share = params["validation_fraction"]
         data = hold_out(data, share, seeds.split, sample_weight)
@@ -202,22 +202,6 @@ class PhasedEnsemble(BaseDeepEnsemble):
         settings = member_settings(params["member_params"], net, seeds.members)
         return net if settings is None else give_settings(net, settings)
 
-    def _checkpoints(self, params, data, classes, seeds):
-        """Checkpoints of this fit, where the user wants them."""
-        if params["checkpoint_dir"] is None:
-            return None
-        start = "fresh"
-        if params["warm_start"] and hasattr(self, "estimators_"):
-            start = describe([member.module for member in self._fitted_members()])
-        fingerprint = fit_fingerprint(params, data_fingerprint(data, classes))
-        return FitCheckpoints(
-            params["checkpoint_dir"],
-            {**fingerprint, "first weights": start},
-            seeds,
-            every=params["checkpoint_every"],
-            on_error=params["on_checkpoint_error"],
-        )
-
     def _scorer(self, params):
         scorer = SHARPNESS_SCORERS.resolve(params["sharpness"])
         return scorer.set_params(**self._nested("sharpness"))
@@ -234,20 +218,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
         return aggregation.set_params(**self._nested("aggregation"))
 
     def _first_members(self, job):
-        """Members before training: fresh, or with the weights of an earlier fit."""
-        net = job.trainer.net
-        members = [
-            initial_state(net, i, seed) for i, seed in enumerate(job.seeds.members)
-        ]
-        if job.params["warm_start"] and hasattr(self, "estimators_"):
-            check_same_classes(job.classes, self.classes_)
-            for member, fitted in zip(members, self._fitted_members()):
-                _take_weights(member, fitted)
-        data, n_classes = job.trainer.data, len(job.classes)
-        for member in members if own_settings(net) else members[:1]:
-            check = partial(check_module, net, member, data, n_classes)
-            explain_out_of_memory(check, net, len(members))
-        return members
+        trainer = job.trainer
+        given = (trainer.net, job.seeds, trainer.data, len(job.classes))
+        return first_members(*given, self._warm_nets())
 
     def _fitted_members(self):
         return [
@@ -271,7 +244,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         state, finished = start_course(*start)
         segments = [] if finished else self._segments(job, stopping, state.epoch)
         n_epochs, verbose = trainer.settings.n_epochs, job.params["verbose"]
-        monitor = FitMonitor(self, len(state.members), len(segments), n_epochs, verbose)
+        monitor = FitMonitor(self, len(state.members), segments, n_epochs, verbose)
 
         def keep(state):
             self._keep_result(job, state, stopping)

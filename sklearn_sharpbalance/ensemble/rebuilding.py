@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
-from sklearn_sharpbalance.ensemble.fitting import resolve_devices
+from sklearn_sharpbalance.ensemble.devices import resolve_devices
 from sklearn_sharpbalance.ensemble.inputs import InputFormat
 from sklearn_sharpbalance.ensemble.trunk import as_trunk
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
@@ -44,10 +44,16 @@ def rebuild(tree: dict[str, Any], passed: dict[str, Any]):
     cls = _ensemble_class(tree["class"])
     objects = _Objects(passed)
     params = {name: objects.get(name, entry) for name, entry in tree["params"].items()}
+    # That of the fit: the parameter may have been set anew since.
+    entry = tree.get("rule", tree["params"]["aggregation"])
+    rule = objects.get("aggregation", entry)
     objects.check(cls)
     params |= {name: passed[name] for name in SETTABLE if name in passed}
     estimator = cls(**params)
     estimator._validate_params()
+    whole = "value" in tree.get("rule", {})  # with what was nested then
+    nested = {} if whole else estimator._nested("aggregation")
+    estimator.aggregation_ = _aggregation(rule, nested, tree["aggregation"])
     _set_fitted(estimator, tree, _net(tree["net"], params, objects, _device(params)))
     return estimator
 
@@ -171,7 +177,6 @@ def _set_fitted(estimator, tree, net):
     for member in members:
         check_weights(own_net(net, member.index), member.module)
     nets = [restore(net, member) for member in members]
-    estimator.aggregation_ = _aggregation(estimator, tree["aggregation"])
     estimator.predictors_ = [
         nets[one] if isinstance(one, int) else _restore_weights(net, one)
         for one in tree["predictors"]
@@ -197,9 +202,8 @@ def _set_nets(estimator, nets, trunk):
     estimator.estimators_ = estimator._whole_members()
 
 
-def _aggregation(estimator, fitted):
-    aggregation = AGGREGATIONS.resolve(estimator.aggregation)
-    aggregation.set_params(**estimator._nested("aggregation"))
+def _aggregation(rule, nested, fitted):
+    aggregation = AGGREGATIONS.resolve(rule).set_params(**nested)
     for name, value in fitted.items():
         if not name.isidentifier() or name.startswith("_") or not name.endswith("_"):
             raise ModelFileError(f"it sets {name!r}, which no fit does.")

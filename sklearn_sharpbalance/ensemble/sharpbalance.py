@@ -73,7 +73,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         callable maps progress in [0, 1) to a factor. None is "cosine", or "constant"
         for a configured net.
     batch_size : int or None, default=None
-        None is 128, or the setting of a configured net.
+        Samples in a batch; None is 128, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
         Base optimizer; None is SGD with momentum 0.9 and weight decay 5e-4, or the
         setting of a configured net.
@@ -92,11 +92,18 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Augmentation of a batch on the device, before standardisation; scoring and
         prediction never see it. Any ``torchvision.transforms.v2`` transform will do.
     sharpness : str, SharpnessScorer or callable, default="fisher_trace"
-        How members score samples.
+        How members score samples: a name in
+        :data:`~sklearn_sharpbalance.sharpness.SHARPNESS_SCORERS`, an object, or a
+        function ``func(net, X, y)``.
     selection : str, SubsetSelector or callable, default="sharpbalance"
-        Which samples get SAM. ``flat_ratio`` applies to a rule given by name.
+        Which samples get SAM: a name in
+        :data:`~sklearn_sharpbalance.selection.SUBSET_SELECTORS`, an object, or a
+        function ``func(sharpness, random_state)``. ``flat_ratio`` applies to a rule
+        given by name.
     aggregation : str, Aggregation or callable, default="mean_logit"
-        How members become one prediction.
+        How members become one prediction: a name in
+        :data:`~sklearn_sharpbalance.ensemble.AGGREGATIONS`, an object, or a function
+        of logits (M, N, C).
     validation_fraction : float or None, default=None
         Share of the samples held out, stratified.
     early_stopping : bool or int, default=False
@@ -106,6 +113,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         and ``aggregation`` included; samples count by ``sample_weight``, but not by
         ``class_weight``.
     class_weight : dict, "balanced" or None, default=None
+        Weights of the classes in the loss: by label, or "balanced", inversely to how
+        often each occurs. They multiply ``sample_weight``.
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
     weight_averaging : {"uniform", "exponential"}, WeightAveraging or None, default=None
@@ -125,7 +134,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         "auto" takes CUDA where there is one. A list spreads the members over several
         devices, which train at once.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
-        Of forward and backward passes; weights are float32.
+        Of forward and backward passes; weights are float32. "auto" is bf16 for
+        pictures on a GPU and float32 elsewhere.
     n_jobs : int or None, default=None
         Members that train and score at once with ``engine="skorch"``: processes of
         this machine, or those of a cluster inside
@@ -161,7 +171,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
+        The labels, in the order of the columns of ``predict_proba``.
     n_features_in_ : int
+        Columns of X, if it is a table.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         If X had names.
     estimators_ : list of NeuralNetClassifier

@@ -9,20 +9,19 @@ import torch
 from skorch.callbacks import Callback
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from sklearn_sharpbalance.ensemble.held_out import weighted_mean
 from sklearn_sharpbalance.ensemble.predicting import net_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import DeviceData, TrainingData
 from sklearn_sharpbalance.members.state import MemberState, restore, to_cpu, unfitted
 
 __all__ = [
-    "check_held_out",
     "final_net",
     "greedy_soup",
     "held_out_accuracy",
     "mean_weights",
     "recompute_batch_statistics",
     "uniform_soup",
-    "weighted_mean",
 ]
 
 STATISTICS_BATCH = 512
@@ -86,36 +85,6 @@ def greedy_soup(nets, data):
 def held_out_accuracy(net, valid: TrainingData) -> float:
     """Share of the held-out samples, by their weight, that a net gets right."""
     return weighted_mean(net_logits(net, valid.X).argmax(axis=1) == valid.y, valid)
-
-
-def weighted_mean(values: np.ndarray, valid: TrainingData) -> float:
-    """Mean over the held-out samples, each by its sample weight."""
-    weight = None if valid.weight is None else valid.weight.astype(np.float64)
-    return float(np.average(values, weights=weight))
-
-
-def check_held_out(data: TrainingData, who: str) -> None:
-    """Raise unless there are held-out samples, and they have some weight.
-
-    Parameters
-    ----------
-    data : TrainingData
-    who : str
-        How the message begins: who judges by them.
-    """
-    if data.valid is None:
-        raise InvalidInputError(
-            f"{who} held-out samples, got validation_fraction=None. Training samples "
-            "are not accepted in their place: members know them by heart. Pass for "
-            "example validation_fraction=0.1."
-        )
-    weight = data.valid.weight
-    if weight is not None and not weight.any():
-        raise InvalidInputError(
-            f"{who} held-out samples, by their sample weights, but all {len(weight)} "
-            "have weight zero. Raise validation_fraction, or give more of them a "
-            "weight."
-        )
 
 
 def final_net(net, member, data):

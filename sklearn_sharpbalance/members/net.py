@@ -20,6 +20,7 @@ __all__ = [
     "NET_DEFAULTS",
     "BoundOptimizer",
     "as_skorch_net",
+    "is_sharpness_aware",
     "member_net",
     "option_names",
     "with_callbacks",
@@ -180,7 +181,7 @@ class BoundOptimizer(partial):
 
 def option_names(optimizer) -> set[str]:
     """Names of the options of an optimizer; none of a sharpness-aware one."""
-    if _is_sharpness_aware(optimizer):
+    if is_sharpness_aware(optimizer):
         return set()
     return _arguments(optimizer)
 
@@ -192,7 +193,8 @@ def _arguments(function) -> set[str]:
         return set()
 
 
-def _is_sharpness_aware(optimizer):
+def is_sharpness_aware(optimizer) -> bool:
+    """Whether an optimizer is a class that perturbs weights by itself."""
     return isinstance(optimizer, type) and issubclass(
         optimizer, SharpnessAwareOptimizer
     )
@@ -204,7 +206,7 @@ def _wrap_optimizer(net, sam):
     What the net says is for its own optimizer: RMSprop's alpha is not that of GSAM.
     """
     base = net.optimizer
-    if _is_sharpness_aware(base):
+    if is_sharpness_aware(base):
         return {}
     both = option_names(base) & _arguments(sam)
     given = net.get_params_for("optimizer")

@@ -115,7 +115,7 @@ class MemberSession:
         self._started = time.perf_counter()
         self.net.notify("on_epoch_begin", **self._datasets)
 
-    def end_epoch(self, epoch, loss, lr, valid=None):
+    def end_epoch(self, epoch, loss, lr):
         """Complete the record, tell the callbacks, and ask whether to go on.
 
         Parameters
@@ -125,13 +125,11 @@ class MemberSession:
             Mean over the batches.
         lr : float
             Learning rate of the last batch.
-        valid : dict or None
-            Records of the held-out part; None computes them from the net.
         """
         check_finite(loss, self.state.index, epoch, lr)
         record = {"train_loss": loss, "lr": lr, "phase": self.phase.name}
         if self.valid is not None:
-            record |= valid or self.validate()
+            record |= self.validate()
         record["dur"] = time.perf_counter() - self._started
         for name, value in record.items():
             self.net.history.record(name, value)
@@ -172,19 +170,22 @@ class MemberSession:
             self.stopped = True
 
     def validate(self):
-        """Loss and accuracy on the held-out part."""
-        net, source, n = self.net, self.valid, len(self.valid.y)
+        """Loss and accuracy on the held-out part, by the weights of its samples."""
+        net, source, weight = self.net, self.valid, self.valid.weight
+        if weight is None or not weight.any():  # nothing to tell them apart by
+            weight = torch.ones(len(source.y), device=source.device)
         net._set_training(False)
-        loss, right = 0.0, 0
+        loss, right = 0.0, 0.0
         with torch.no_grad():
             for x, rows in source.in_order(rows_at_once(source.X, VALID_BATCH)):
                 y, output = source.y[rows], net.infer(x)
                 losses = sample_losses(net, output, y)
-                loss += losses.sum().item()
-                right += (output.argmax(1) == y).sum().item()
+                loss += (losses * weight[rows]).sum().item()
+                right += (output.argmax(1) == y).mul(weight[rows]).sum().item()
                 if self.hears_batches:
                     self._tell_valid_batch(x, y, output, losses.mean())
-        return {"valid_loss": loss / n, "valid_acc": right / n}
+        total = weight.sum(dtype=torch.float64).item()
+        return {"valid_loss": loss / total, "valid_acc": right / total}
 
     def _tell_valid_batch(self, x, y, output, loss):
         self.net.notify("on_batch_begin", batch=(x, y), training=False)

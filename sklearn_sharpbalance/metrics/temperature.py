@@ -15,6 +15,10 @@ from sklearn_sharpbalance.metrics._checks import (
 __all__ = ["fit_temperature", "nll_after_temperature"]
 
 KINDS = ("auto", "proba", "logits")
+AT_A_BOUND = (
+    "No temperature minimises the negative log-likelihood: it still falls at the bound "
+    "{}, which is returned."
+)
 
 
 def _as_logits(values, kind):
@@ -47,37 +51,43 @@ def _nll(logits, y):
     return float((np.log(np.exp(logits).sum(axis=1)) - true).mean())
 
 
-def _derivatives(beta, logits, true):
+def _derivatives(beta, logits, true, weight):
     """Slope and curvature of the mean NLL of ``beta * logits`` in ``beta``."""
     slope = curvature = 0.0
     for start in range(0, len(logits), 1024):
-        z = logits[start : start + 1024]
-        weights = np.exp(beta * z)  # (B, C)
-        norm = weights.sum(axis=1)
-        mean = np.einsum("nc,nc->n", weights, z) / norm
-        square = np.einsum("nc,nc,nc->n", weights, z, z) / norm
-        slope += (mean - true[start : start + 1024]).sum()
-        curvature += (square - mean**2).sum()
-    return slope / len(logits), curvature / len(logits)
+        part = slice(start, start + 1024)
+        z, own = logits[part], weight[part]
+        powers = np.exp(beta * z)  # (B, C)
+        norm = powers.sum(axis=1)
+        mean = np.einsum("nc,nc->n", powers, z) / norm
+        square = np.einsum("nc,nc,nc->n", powers, z, z) / norm
+        slope += (own * (mean - true[part])).sum()
+        curvature += (own * (square - mean**2)).sum()
+    return slope / weight.sum(), curvature / weight.sum()
 
 
-def _fit(logits, y, bounds):
+def _fit(logits, y, bounds, weight=None):
     """Temperature of least NLL, and the bound that it struck or None.
 
     The NLL is convex in ``beta = 1 / T``: where its slope does not change its sign
     between the bounds, the NLL has no minimum there.
     """
     true = logits[np.arange(len(y)), y]
+    weight = np.ones(len(y)) if weight is None else weight
+
+    def derivatives(beta):
+        return _derivatives(beta, logits, true, weight)
+
     low, high = 1 / bounds[1], 1 / bounds[0]
     start = min(max(1.0, low), high)
     if not logits.any():
         return 1 / start, None  # whatever the temperature, all classes are alike
     # Certain and right in all samples, the slope is so small that it rounds to zero.
-    if _derivatives(high, logits, true)[0] <= 0:
+    if derivatives(high)[0] <= 0:
         return bounds[0], bounds[0]
-    if _derivatives(low, logits, true)[0] >= 0:
+    if derivatives(low)[0] >= 0:
         return bounds[1], bounds[1]
-    return 1 / _root(start, low, high, lambda b: _derivatives(b, logits, true)), None
+    return 1 / _root(start, low, high, derivatives), None
 
 
 def _root(beta, low, high, derivatives):
@@ -158,14 +168,11 @@ def fit_temperature(
     y = encode_labels(y_true, logits.shape[1], len(logits), labels, "proba_or_logits")
     temperature, struck = _fit(logits, y, bounds)
     if struck is not None:
-        warn_undefined(
-            "No temperature minimises the negative log-likelihood: it still falls at "
-            f"the bound {struck}, which is returned."
-        )
+        warn_undefined(AT_A_BOUND.format(struck))
     return float(temperature)
 
 
-def temperature_or_one(y, logits, bounds):
+def temperature_or_one(y, logits, bounds, weight=None):
     """Temperature from a few held-out samples, which may set none at all.
 
     None is the best, however low or high, if all samples are right, or together no
@@ -178,12 +185,19 @@ def temperature_or_one(y, logits, bounds):
     logits : ndarray of shape (N, C)
     bounds : tuple of two floats
         Lowest and highest temperature.
+    weight : ndarray of shape (N,) or None, default=None
+        Weights of the samples, not all zero.
     """
     _check_bounds(bounds)
+    weight = np.ones(len(y)) if weight is None else weight.astype(np.float64)
+    y, logits, weight = (values[weight > 0] for values in (y, logits, weight))
     shifted = _as_logits(logits, "logits")
     true = shifted[np.arange(len(y)), y]
-    if (true < 0).any() and _derivatives(0.0, shifted, true)[0] < 0:
-        return fit_temperature(y, logits, kind="logits", bounds=bounds)
+    if (true < 0).any() and _derivatives(0.0, shifted, true, weight)[0] < 0:
+        temperature, struck = _fit(shifted, y, bounds, weight)
+        if struck is not None:
+            warn_undefined(AT_A_BOUND.format(struck))
+        return float(temperature)
     temperature = float(np.clip(1.0, *bounds))
     warn_undefined(
         f"The {len(y)} held-out samples set no temperature, since all are right or no "

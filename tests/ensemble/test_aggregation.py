@@ -262,6 +262,27 @@ def test_temperature_is_the_one_of_highest_held_out_likelihood():
     )
 
 
+def test_temperature_weighs_held_out_samples():
+    X, y = table()
+    weight = np.random.default_rng(0).exponential(size=len(y)) ** 3
+    weight[::5] = 0
+    options = {"validation_fraction": 0.3, **FAST, "max_epochs": 60}
+    clf = DeepEnsembleClassifier(n_estimators=2, aggregation="temperature", **options)
+    clf.fit(X, y, sample_weight=weight)
+    held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
+    logits = clf.member_decision_function(X[held]).astype(float).mean(0)
+
+    def best(weights):
+        def nll(t):
+            losses = -log_softmax(logits / t, axis=1)[range(len(held)), y[held]]
+            return np.average(losses, weights=weights)
+
+        return minimize_scalar(nll, bounds=(0.1, 20), method="bounded").x
+
+    assert clf.aggregation_.temperature_ == pytest.approx(best(weight[held]), rel=1e-3)
+    assert abs(best(weight[held]) / best(None) - 1) > 0.1
+
+
 def test_held_out_samples_that_are_all_right_set_no_temperature():
     X, y = table()
     X = X + 20 * np.eye(8, dtype=np.float32)[y]

@@ -199,6 +199,9 @@ def test_verbose_1_shows_a_bar_for_each_member(capsys):
         line = next(row for row in printed.splitlines() if f"member {member}" in row)
         assert "4/4" in line
         assert f"loss {loss:.4f}" in line
+        assert f"member {member}, balanced" in line
+    DeepEnsembleClassifier(verbose=1, **SMALL).fit(*table())
+    assert "balanced" not in capsys.readouterr().out  # which no phase of it is
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])

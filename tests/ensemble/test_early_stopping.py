@@ -10,6 +10,7 @@ from torch import nn
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.ensemble import AGGREGATIONS
@@ -229,6 +230,35 @@ def test_held_out_samples_without_any_weight_judge_nothing(digits, options, judg
         DeepEnsembleClassifier(**params).fit(*digits, sample_weight=weight)
     params |= {"early_stopping": False, "aggregation": "mean_logit"}
     DeepEnsembleClassifier(**params).fit(*digits, sample_weight=weight)
+
+
+@pytest.mark.parametrize("estimator", [None, Normed])
+@pytest.mark.parametrize(
+    "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+)
+def test_the_history_weighs_held_out_samples(digits, kind, estimator):
+    weight = np.random.default_rng(0).exponential(size=200) ** 3
+    options = {name: SMALL[name] for name in SMALL if name != "early_stopping"}
+    clf = kind(estimator, **options).fit(*digits, sample_weight=weight)
+    X, y, w = held_out(clf, *digits, weight)
+    for probas, records in zip(clf.member_predict_proba(X), clf.history_):
+        losses, right = -np.log(probas[range(len(y)), y]), probas.argmax(1) == y
+        got = records[-1]["valid_loss"], records[-1]["valid_acc"]
+        want = np.average(losses, weights=w), np.average(right, weights=w)
+        assert got == pytest.approx(want, rel=1e-4)
+        assert got != pytest.approx((losses.mean(), right.mean()), rel=1e-3)
+
+
+def test_the_history_counts_held_out_samples_without_any_weight_alike(digits):
+    X, y = digits
+    options = {**SMALL, "early_stopping": False}
+    plain = DeepEnsembleClassifier(**options).fit(X, y)
+    weight = np.isin(np.arange(200), plain.train_indices_).astype(float)
+    clf = DeepEnsembleClassifier(**options, standardize=False)
+    clf.fit(X, y, sample_weight=weight)
+    net, (X, y) = clf.estimators_[0], held_out(clf, X, y)
+    accuracy = accuracy_score(y, net.predict(X.astype(np.float32)))
+    assert clf.history_[0][-1]["valid_acc"] == pytest.approx(accuracy)
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])

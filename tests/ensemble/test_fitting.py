@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.ensemble.fitting import hold_out
+from sklearn_sharpbalance.ensemble.held_out import hold_out
 from sklearn_sharpbalance.ensemble.plan import warmup_length
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from sklearn import config_context
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_digits, load_iris
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_html_repr
 
@@ -109,6 +109,26 @@ def test_masks_and_scores(balanced):
     np.testing.assert_allclose(accuracy, last, atol=6e-5)
     best = balanced.validation_scores_.max()
     assert f"ensemble {best:.4f} on held-out samples" in summary.lines[0]
+
+
+def test_the_score_is_that_of_the_epoch_that_was_kept():
+    """Not of one before the pruning, nor of another that was right as often."""
+    X, y = load_digits(return_X_y=True)
+    clf = DeepEnsembleClassifier(
+        n_estimators=2,
+        max_epochs=8,
+        prune=0.98,
+        validation_fraction=0.3,
+        early_stopping=3,
+        lr=0.5,
+        random_state=0,
+        device="cpu",
+    ).fit(X[:200], y[:200])
+    held = np.setdiff1d(np.arange(200), clf.train_indices_)
+    score, epoch = clf.score(X[held], y[held]), len(clf.history_[0])
+    assert score < clf.validation_scores_.max()
+    (line, *_) = Summary(fitted_summary_html(clf)).lines
+    assert f"ensemble {score:.4f} on held-out samples in epoch {epoch}" in line
 
 
 def test_an_unfitted_ensemble_shows_its_parameters_only():

@@ -79,7 +79,10 @@ REFUSED = [
     ({"batch_size": 0}, "batch_size of the net"),
     ({"max_epochs": 0}, "max_epochs of the net"),
     ({"max_epochs": -3}, "max_epochs of the net"),
-    ({"optimizer": ASAM, "optimizer__rho": 5.0}, "optimizer__rho=5.0 .* not used"),
+    (
+        {"optimizer": ASAM, "optimizer__rho": 5.0},
+        "optimizer__rho=5.0 .* not used|never perturbs",
+    ),
     ({"iterator_train": OwnLoader}, "iterator_train=.* not used"),
     (
         {"iterator_train__sampler": WeightedRandomSampler(np.ones(60), 60)},
@@ -210,9 +213,32 @@ def test_what_the_ensemble_says_itself_has_the_last_word():
     assert clf.n_iter_ == 2
 
 
-def test_a_deep_ensemble_refuses_a_sharpness_aware_optimizer():
+@pytest.mark.parametrize(
+    "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"optimizer": SAM},
+        {"estimator__optimizer": SAM},
+        {"estimator": NeuralNetClassifier(Module, optimizer=SAM, optimizer__rho=0.1)},
+        {"estimator": NeuralNetClassifier(Module), "optimizer": SAM},
+    ],
+)
+def test_ensembles_without_sam_refuse_a_sharpness_aware_optimizer(kind, params):
+    clf = kind(**params)
     with pytest.raises(InvalidInputError, match=r"never perturbs .* optimizer=SAM"):
-        DeepEnsembleClassifier(configured(optimizer=SAM)).fit(X, y)
+        clf.fit(X, y)
+
+
+def test_two_kinds_of_sharpness_aware_steps_are_one_too_many():
+    for given in ({"optimizer": ASAM}, {"estimator": configured(optimizer=ASAM)}):
+        clf = SharpBalance(**{"estimator": Module} | given)
+        with pytest.raises(InvalidInputError, match="sam='gsam' is not used"):
+            clf.set_params(sam="gsam").fit(X, y)
+        for said in ("sam", "asam", ASAM):
+            clf.set_params(sam=said, max_epochs=1).fit(X, y)
+            assert isinstance(clf.estimators_[0].optimizer_, ASAM)
 
 
 @pytest.mark.parametrize("pattern", ["lin1.*", "*lin1.*", "module.lin1.*"])

@@ -13,6 +13,7 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+from scipy.special import softmax
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 
@@ -192,6 +193,36 @@ def test_parameters_come_back(model):
     clf, path = model
     got, want = load(path).get_params(), clf.get_params()
     assert got == want
+
+
+def own_rule(logits):
+    return softmax(logits.max(axis=0), axis=1)
+
+
+@pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
+@pytest.mark.parametrize(
+    ("fitted", "then"),
+    [
+        ("mean_logit", "majority"),
+        ("temperature", "mean_proba"),
+        ("mean_proba", "temperature"),
+        ("majority", own_rule),
+        (own_rule, "mean_logit"),
+    ],
+)
+def test_parameters_set_since_the_fit_change_no_prediction(
+    kind, fitted, then, tmp_path
+):
+    X, y = small_data()
+    clf = kind(aggregation=fitted, validation_fraction=0.3, **NARROW).fit(X, y)
+    clf.set_params(aggregation=then)
+    if then == "temperature":
+        clf.set_params(aggregation__bounds=(0.5, 2.0))
+    clf.save(tmp_path / "model")
+    functions = {"aggregation": own_rule} if own_rule in (fitted, then) else {}
+    again = load(tmp_path / "model", **functions)
+    assert_same(again, clf, X)
+    assert again.get_params() == clf.get_params()
 
 
 def test_an_averaging_of_ones_own_comes_back(tmp_path):

@@ -109,6 +109,19 @@ def test_one_small_mistake_among_the_certain(gap):
     assert found == pytest.approx(1 / root, rel=1e-8)
 
 
+def test_weights_of_held_out_samples_count_as_repetitions():
+    rng = np.random.default_rng(0)
+    y, times = rng.integers(3, size=90), np.arange(90) % 4
+    logits = 3 * rng.normal(size=(90, 3)) + 2 * np.eye(3)[y]
+    repeated = temperature_or_one(
+        y.repeat(times), logits.repeat(times, axis=0), (0.01, 100.0)
+    )
+    weighted = temperature_or_one(y, logits, (0.01, 100.0), times.astype(np.float32))
+    assert weighted == pytest.approx(repeated, rel=1e-9)
+    unweighted = temperature_or_one(y, logits, (0.01, 100.0))
+    assert weighted != pytest.approx(unweighted, rel=1e-3)
+
+
 def test_where_no_temperature_is_best_it_stays_one():
     y, logits = logits_and_labels()
     bounds = (0.01, 100.0)
