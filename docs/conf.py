@@ -68,6 +68,7 @@ toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False  # the class template lists them
 numpydoc_xref_param_type = False
 default_role = None
+smartquotes = False  # default="auto" stays as it is typed
 
 # Gallery ---------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Each member of an ensemble trains by itself, so an ensemble that outgrows one ma
 can be spread over many. joblib's dask backend sends the members to the workers of a
 cluster; a worker that is lost costs the epochs since the last checkpoint, no more.
 
-    pip install "sklearn-sharpbalance[dask]"
+    pip install -e ".[dask]"
 """
 
 # %%

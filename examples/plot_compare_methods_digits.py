@@ -168,11 +168,12 @@ ranking.to_frame().set_index("method")[shown].round(3)
 # leaves the order open; how sharp a member is; and how often two members differ, over
 # how often one is wrong (both with the standard deviation over the seeds).
 #
-# Most intervals reach 0: one split and three seeds do not tell these methods apart.
-# More members for fewer epochs are no worse than anything else. Behind are the soup of
-# members that started apart, which is hardly more than one of them, and SED. What it,
-# A2D and DivDis are made for is not measured here: to know which samples not to trust.
-# Ten and thirty splits are among the :doc:`results </results>`.
+# Most intervals reach 0 or nearly so: one split and three seeds do not tell these
+# methods apart. More members for fewer epochs are no worse than anything else. Farthest
+# behind are the soup of members that started apart, which is hardly more than one of
+# them, SED, and members with drawn settings. What SED, A2D and DivDis are made for is
+# not measured here: to know which samples not to trust. Ten and thirty splits are among
+# the :doc:`results </results>`.
 import matplotlib.pyplot as plt
 
 figure, (accuracy, difference, sharpness, diversity) = plt.subplots(

@@ -61,7 +61,7 @@ class MarginScorer(SharpnessScorer):
         self.temperature = temperature
 
     def score_samples(self, net, X, y):
-        """Minus the margin of the right class over the best other one."""
+        """The best other class against the right one, between 0 and 1."""
         net.module_.eval()
         with torch.no_grad():
             logits = net.infer(X).cpu() / self.temperature  # (N, C)

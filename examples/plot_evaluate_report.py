@@ -10,7 +10,7 @@ pictures of digits, their corrupted versions, and digits that were never learned
 # %%
 # Pictures
 # --------
-# Two thirds of the pictures of the digits 0 to 7 are for training. The eights and nines
+# Three fifths of the pictures of the digits 0 to 7 are for training. The eights and nines
 # are foreign: nobody learns them, and an honest ensemble is unsure about them.
 import os
 

@@ -19,6 +19,17 @@ from sklearn_sharpbalance import (
 
 ACCURACIES = ("members", "ensemble")
 TOY_SETS = ("digits", "iris", "wine", "breast_cancer")
+DESCRIPTION = (
+    "Train a deep ensemble, a SAM ensemble and SharpBalance on a table, print what "
+    "each is worth on held-out samples, and draw the trade-off between flatness and "
+    "diversity."
+)
+LEGEND = """\
+accuracy: of a member in the mean, and of the ensemble. NLL, ECE: negative
+log-likelihood and calibration error, less is better. DER: how often two members
+differ, over how often one is wrong. EIR: share of the members' errors that the
+ensemble avoids. sharpness: how much the loss can rise near the weights.
+s: seconds of training."""
 
 
 def methods(options):
@@ -49,12 +60,10 @@ def load(name, target):
             f"No such data: {name!r}. Pass one of {', '.join(TOY_SETS)}, or the path "
             "of a CSV file with a header and numeric columns."
         )
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        columns, *rows = csv.reader(file)
+    columns, table = read_table(path)
     target = target or columns[-1]
     if target not in columns:
         raise SystemExit(f"{name} has no column {target!r}; it has {columns}.")
-    table = np.array(rows, dtype=object)
     at = columns.index(target)
     try:
         X = np.delete(table, at, axis=1).astype(float)
@@ -62,6 +71,34 @@ def load(name, target):
         message = f"Every column of {name} but {target!r} must be numeric: {error}"
         raise SystemExit(message) from error
     return X, table[:, at].astype(str)
+
+
+def read_table(path):
+    """Header and rows of a CSV file, as text."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        columns, *rows = [*csv.reader(file)] or [[]]
+    if not any(rows):
+        raise SystemExit(f"{path} has no rows below a header.")
+    for number, row in enumerate(rows, 2):
+        if row and len(row) != len(columns):
+            raise SystemExit(
+                f"{path}: line {number} has {len(row)} values, its header "
+                f"{len(columns)}."
+            )
+    return columns, np.array([row for row in rows if row], dtype=object)
+
+
+def split(X, y, options):
+    """Three quarters to train on and a quarter held out, by class."""
+    from sklearn.model_selection import train_test_split
+
+    try:
+        return train_test_split(
+            X, y, test_size=0.25, stratify=y, random_state=options.seed
+        )
+    except ValueError as error:
+        message = f"{options.data} cannot be split by class: {error}"
+        raise SystemExit(message) from error
 
 
 def measure(clf, X, y, seed):
@@ -105,6 +142,7 @@ def print_table(rows):
         cells = [f"{row[name]:.{1 if name == 's' else 4}f}" for name in names]
         table.add_row(method, f"{members:.2f} → {ensemble:.2f}", *cells)
     Console().print(table)
+    print(LEGEND)
 
 
 def draw(rows, path):
@@ -114,38 +152,52 @@ def draw(rows, path):
     matplotlib.use("Agg")
     from sklearn_sharpbalance.plotting import TradeoffDisplay
 
+    accuracy = [100 * row["ensemble"] for row in rows.values()]
     display = TradeoffDisplay(
         sharpness=[row["sharpness"] for row in rows.values()],
         diversity=[row["DER"] for row in rows.values()],
-        color=[row["ensemble"] for row in rows.values()],
-        labels=list(rows),
-        sharpness_name="adaptive worst-case sharpness",
-        diversity_name="disagreement error ratio (DER)",
-        color_name="ensemble accuracy",
-    ).plot()
+        color=accuracy,
+        groups=list(rows),
+        sharpness_name="Worst-case sharpness of a member",
+        diversity_name="Disagreement-error ratio (DER)",
+        color_name="Accuracy of the ensemble (%)",
+    ).plot(  # limits for accuracies that are equal
+        fit=False, vmin=max(min(accuracy) - 1, 0), vmax=min(max(accuracy) + 1, 100)
+    )
     display.figure_.savefig(path, dpi=150, bbox_inches="tight")
+
+
+def parse(arguments):
+    """Options of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sklearn_sharpbalance", description=DESCRIPTION
+    )
+
+    def add(name, default, text, **kwargs):
+        shown = "the last" if default is None else default
+        text = f"{text}; default: {shown}"
+        parser.add_argument(name, default=default, help=text, **kwargs)
+
+    data = f"one of {', '.join(TOY_SETS)}, or a CSV file with a header"
+    add("data", "digits", data, nargs="?")
+    add("--target", None, "label column of a CSV file")
+    add("--members", 3, "members of each ensemble", type=int)
+    add("--epochs", 50, "epochs of training", type=int)
+    add("--rho", 0.05, "radius of SAM's perturbation", type=float)
+    add("--seed", 0, "random state of split and training", type=int)
+    add("--plot", "sharpbalance_tradeoff.png", "where to draw the trade-off")
+    options = parser.parse_args(arguments)
+    folder = Path(options.plot).absolute().parent
+    if not folder.is_dir():
+        raise SystemExit(f"--plot {options.plot}: there is no folder {folder}.")
+    return options
 
 
 def main(arguments=None):
     """Run the demo."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sklearn_sharpbalance", description=__doc__
-    )
-    parser.add_argument("data", nargs="?", default="digits")
-    parser.add_argument("--target", help="label column of a CSV; default: the last")
-    parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=50)
-    parser.add_argument("--rho", type=float, default=0.05)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", default="sharpbalance_tradeoff.png")
-    options = parser.parse_args(arguments)
-
-    from sklearn.model_selection import train_test_split
-
+    options = parse(arguments)
     X, y = load(options.data, options.target)
-    X_train, X_test, y_train, y_test = train_test_split(
-        X, y, test_size=0.25, stratify=y, random_state=options.seed
-    )
+    X_train, X_test, y_train, y_test = split(X, y, options)
     rows = {}
     for name, clf in methods(options).items():
         print(f"{name}: {len(X_train)} samples, {X.shape[1]} features")

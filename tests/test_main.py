@@ -9,7 +9,8 @@ from sklearn.datasets import load_iris
 from sklearn.model_selection import train_test_split
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
-from sklearn_sharpbalance.__main__ import load, main
+from sklearn_sharpbalance.__main__ import draw, load, main
+from sklearn_sharpbalance.plotting import TradeoffDisplay
 
 METHODS = ("deep ensemble", "SAM ensemble", "SharpBalance")
 COLUMNS = ("members", "ensemble", "NLL", "ECE", "DER", "EIR", "sharpness", "s")
@@ -110,6 +111,51 @@ def test_what_it_cannot_read_it_says(csv, name, target, message):
         load(name or str(csv), target)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no rows below a header"),
+        ("a,b,label\n", "no rows below a header"),
+        ("a,b,label\n\n1,2,x\n3,4\n", "line 4 has 2 values, its header 3"),
+        ("a,label\n1,x\n2,y\n3,z\n4,w\n", "cannot be split.*least populated class"),
+    ],
+)
+def test_tables_that_are_none(tmp_path, text, message):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match=message):
+        main([str(path), "--epochs", "1", "--plot", str(tmp_path / "plot.png")])
+
+
+def test_a_picture_that_could_not_be_written_is_refused_before_the_work(
+    tmp_path, capsys
+):
+    plot = tmp_path / "nowhere" / "plot.png"
+    with pytest.raises(SystemExit, match=r"--plot.*no folder.*nowhere"):
+        main(["iris", "--epochs", "1", "--plot", str(plot)])
+    assert "samples" not in capsys.readouterr().out
+
+
+def test_the_picture_tells_methods_of_equal_accuracy_apart(monkeypatch, tmp_path):
+    displays = []
+
+    def keep(display, *args, **kwargs):
+        displays.append(display)
+        return drawn(display, *args, **kwargs)
+
+    drawn = TradeoffDisplay.plot
+    monkeypatch.setattr(TradeoffDisplay, "plot", keep)
+    row = {"sharpness": 0.2, "DER": 0.6, "ensemble": 1.0}
+    rows = {m: row | {"DER": 0.1 * i} for i, m in enumerate(METHODS, 5)}
+    draw(rows, tmp_path / "plot.png")
+    (display,) = displays
+    legend = display.ax_.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == list(METHODS)
+    assert not display.lines_  # three methods are no curve
+    low, high = display.colorbar_.mappable.get_clim()
+    assert 0 <= low < high <= 100  # an accuracy, in per cent
+
+
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_the_module_can_be_run(monkeypatch, capsys):
     """As ``python -m`` does it; the help needs no training."""
@@ -119,3 +165,6 @@ def test_the_module_can_be_run(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "python -m sklearn_sharpbalance" in printed
     assert "--target" in printed
+    assert "``" not in printed
+    for default in ("digits", "the last", "50", "0.05", "0", "sharpbalance_tradeoff"):
+        assert f"default: {default}" in " ".join(printed.split())

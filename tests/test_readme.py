@@ -1,13 +1,35 @@
 """Numbers in the README were printed by a command, and lie in its result file."""
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import loguniform
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from skorch import NeuralNetClassifier
+from torch.nn import CrossEntropyLoss
+
+from sklearn_sharpbalance import DiversifiedEnsembleClassifier, ResNet18, metrics
+from sklearn_sharpbalance.optim import SAM
+from tests.test_docs import blocks, fitted, names  # noqa: F401
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "examples" / "benchmarks" / "results"
+IMPORTED = {  # by readers, from elsewhere
+    each.__name__: each
+    for each in (
+        *(CalibratedClassifierCV, CrossEntropyLoss, DiversifiedEnsembleClassifier),
+        *(GridSearchCV, NeuralNetClassifier, ResNet18, SAM, StandardScaler),
+        make_pipeline,
+    )
+} | {"loguniform": loguniform}
 
 
 def measured():
@@ -41,6 +63,9 @@ def measured():
     yield f"with `memory=` takes {cpu['search']['ratio']:.2f} of the time"
     yield f"threads too | {memory['skorch']['times_weights_per_member']:.1f} |"
     yield f"its making | {memory['stacked']['times_weights_per_member']:.1f} |"
+    yield f"{memory['stacked']['times_data']:.1f}: one standardised copy"
+    adamw = memory["skorch_adamw"]["times_weights_per_member"]
+    yield f"| `skorch`, AdamW | 0.0 | {adamw:.1f} |"
     yield from measured_on_pictures()
     yield from profiled()
     yield from scored()
@@ -113,3 +138,42 @@ def test_the_gpu_tests_passed():
     passed = re.search(r"(\d+) passed, \d+ skipped", log)[1]
     assert "failed" not in log
     assert f"[{passed} passed]" in (ROOT / "README.md").read_text()
+
+
+def test_links_of_the_readme_lead_somewhere():
+    links = re.findall(r"\]\((?!https?:)([^)]+)\)", (ROOT / "README.md").read_text())
+    assert len(links) > 10
+    for link in links:
+        path, _, anchor = link.partition("#")
+        assert (ROOT / path).is_file(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.M)
+            plain = [re.sub(r"[^\w -]", "", heading) for heading in headings]
+            assert anchor in [each.lower().replace(" ", "-") for each in plain]
+
+
+def test_tests_that_the_readme_names_are_there():
+    named = re.findall(
+        r"`(?:[\w/]+/)?(test_\w+\.py)`", (ROOT / "README.md").read_text()
+    )
+    there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert len(named) > 10
+    assert not set(named) - there
+
+
+def test_the_readme_lists_all_scorers():
+    table = (ROOT / "README.md").read_text().partition("| about | names |")[2]
+    listed = re.findall(r"`(\w+)`", table.partition("\n\n")[0])
+    assert sorted(listed) == sorted(metrics.SCORERS)
+
+
+@pytest.mark.filterwarnings("ignore")  # of metrics on a few samples
+@pytest.mark.parametrize("block", range(4))
+def test_code_of_the_readme_runs(block, names):  # noqa: F811
+    code = blocks(ROOT / "README.md")[block].replace(', device="cuda"', "")
+    own = {"my_scores": lambda net, X, y: np.ones(len(y)), "w": np.ones(60)}
+    own |= {"my_rule": lambda scores, _: scores > 0, "grid": {"rho": [0.02, 0.1]}}
+    own |= {"X_more": names["X"], "y_more": names["y"]}
+    with redirect_stdout(io.StringIO()):
+        code = compile(code, f"README.md, block {block}", "exec")
+        exec(code, IMPORTED | names | own)

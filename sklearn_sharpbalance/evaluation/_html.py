@@ -31,9 +31,11 @@ SECTIONS: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     "ood": ("Foreign samples", [("ood_auroc",)]),
     "cost": ("Cost", [("epochs", "gradient_passes")]),
 }
+# A notebook may be dark, and has colours of its own for tables.
 STYLE = """
-:root { color-scheme: light; }
-.evaluation { font: 16px/1.5 system-ui, sans-serif; color: #1b1f24; }
+.evaluation { font: 16px/1.5 system-ui, sans-serif; padding: .5rem 1rem; }
+.evaluation, .evaluation :is(h1, h2, th, td) { color: #1b1f24; }
+.evaluation, .evaluation tr { background: #fff; color-scheme: light; }
 .evaluation h1 { font-size: 1.6rem; margin: 0 0 .3rem; }
 .evaluation h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; }
 .evaluation p { max-width: 44rem; margin: .4rem 0; }
@@ -58,9 +60,7 @@ STYLE = """
 .evaluation dt { font-weight: 600; margin-top: .5rem; }
 .evaluation dd { margin: 0; max-width: 44rem; }
 """
-PAGE_STYLE = (
-    "body { margin: 0 auto; padding: 1rem; max-width: 72rem; background: #fff; }"
-)
+PAGE_STYLE = "body { margin: 0 auto; max-width: 74rem; background: #fff; }"
 
 
 def page(report: Any, title: str) -> str:

@@ -32,11 +32,13 @@ from sklearn_sharpbalance.evaluation.compute import (
 from sklearn_sharpbalance.evaluation.report import better_direction
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members.data import n_rows
+from sklearn_sharpbalance.metrics._checks import undefined_once
 from sklearn_sharpbalance.metrics._outputs import last_step
 
 __all__ = ["compare"]
 
 
+@undefined_once()
 def compare(
     methods,
     X,
@@ -87,7 +89,8 @@ def compare(
         More arguments of ``fit`` by method, such as ``{"A2D": {"X_unlabeled": X_u}}``.
         Of a ``sample_weight`` each fold gets its part.
     corruptions, severities, ood, sharpness, n_bootstrap, confidence
-        As in :func:`evaluate`. Sharpness is measured on the training samples.
+        What to measure, with meaning and default as in :func:`evaluate`. Sharpness is
+        measured on the training samples.
     random_state : int, Generator, RandomState or None, default=0
         Draws folds, seeds (where their number was given), and what :func:`evaluate`
         draws.
@@ -153,7 +156,7 @@ def compare(
     try:
         report.ranking = report.rank(*rank_by)
     except InvalidInputError as error:  # the trainings are worth more than a ranking
-        warnings.warn(f"No ranking: {error}", SharpBalanceWarning, stacklevel=2)
+        warnings.warn(f"No ranking: {error}", SharpBalanceWarning, stacklevel=3)
     return report
 
 

@@ -20,9 +20,13 @@ class CorruptionAccuracy(Table):
     Parameters
     ----------
     kinds : sequence of str of length K
+        Names of the corruptions.
     severities : sequence of int of length S
+        Severities, 1 to 5.
     ensemble : array-like of shape (K, S)
+        Accuracy of the ensemble on each corrupted set.
     members : array-like of shape (M, K, S)
+        Accuracy of each member.
 
     Attributes
     ----------
@@ -63,26 +67,32 @@ class CorruptionAccuracy(Table):
 
     @property
     def mean(self) -> float:
+        """Accuracy of the ensemble over all kinds and severities (cACC)."""
         return float(self.ensemble_.mean())
 
     @property
     def member_mean(self) -> float:
+        """Accuracy of a member over all kinds and severities."""
         return float(self.members_.mean())
 
     @property
     def by_severity(self) -> np.ndarray:
+        """Accuracy of the ensemble at each severity, over the kinds."""
         return self.ensemble_.mean(axis=0)
 
     @property
     def member_by_severity(self) -> np.ndarray:
+        """Accuracy of a member at each severity."""
         return self.members_.mean(axis=(0, 1))
 
     @property
     def by_kind(self) -> np.ndarray:
+        """Accuracy of the ensemble on each kind, over the severities."""
         return self.ensemble_.mean(axis=1)
 
     @property
     def member_by_kind(self) -> np.ndarray:
+        """Accuracy of a member on each kind."""
         return self.members_.mean(axis=(0, 2))
 
     def display(self, ax=None, *, name="Ensemble", **kwargs):
@@ -91,6 +101,7 @@ class CorruptionAccuracy(Table):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         name : str, default="Ensemble"
         **kwargs
             Passed to :meth:`~sklearn_sharpbalance.plotting.CorruptionDisplay.plot`.

@@ -9,10 +9,12 @@ from sklearn_sharpbalance.evaluation._runs import (
     make_report,
     measure_runs,
 )
+from sklearn_sharpbalance.metrics._checks import undefined_once
 
 __all__ = ["evaluate"]
 
 
+@undefined_once()
 def evaluate(
     estimators,
     X,

@@ -41,6 +41,7 @@ class MethodRanking(Table):
 
     @property
     def best(self) -> str:
+        """Name of the method that ranks first."""
         return str(self["method"][0])
 
     def to_markdown(self, *, digits=3):

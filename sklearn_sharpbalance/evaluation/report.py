@@ -135,7 +135,7 @@ class EvaluationReport(Table):
         return dict(self._index[method, self._check(method, Key(metric, part, detail))])
 
     def has(self, method, metric, part="ensemble", detail=""):
-        """Whether the report has that number."""
+        """Whether the report has that number; parameters are those of :meth:`row`."""
         return (method, Key(metric, part, detail)) in self._index
 
     def _draws(self, method: str, key: Key) -> np.ndarray | None:

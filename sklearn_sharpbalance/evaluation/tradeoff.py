@@ -95,6 +95,7 @@ class TradeoffCurve(Table):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         diversity : str, default="disagreement_error_ratio"
             Column of the vertical axis.
         color : str or None, default="improvement"

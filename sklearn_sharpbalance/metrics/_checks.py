@@ -1,7 +1,9 @@
 """What metrics ask of their input: shapes, probabilities, label codes, seeds."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral
 from typing import Any
 
@@ -19,6 +21,7 @@ __all__ = [
     "check_scores",
     "encode_labels",
     "top1",
+    "undefined_once",
     "warn_undefined",
 ]
 
@@ -187,9 +190,32 @@ def top1(member_probas: np.ndarray) -> np.ndarray:
     return member_probas.argmax(axis=-1)
 
 
+_GATHERED: ContextVar[dict[str, None] | None] = ContextVar("gathered", default=None)
+
+
 def warn_undefined(message: str, depth: int = 1) -> None:
     """Warn at the caller of the metric, which is ``depth`` calls above this one."""
-    warnings.warn(message, UndefinedMetricWarning, stacklevel=2 + depth)
+    gathered = _GATHERED.get()
+    if gathered is None:
+        warnings.warn(message, UndefinedMetricWarning, stacklevel=2 + depth)
+    else:
+        gathered[message] = None
+
+
+@contextmanager
+def undefined_once() -> Iterator[None]:
+    """Decorates what computes many metrics: it warns of each fault once, at its caller.
+
+    A filter of warnings would be one for all threads.
+    """
+    token = _GATHERED.set({})
+    try:
+        yield
+        gathered = _GATHERED.get() or {}
+    finally:
+        _GATHERED.reset(token)
+    for message in gathered:
+        warnings.warn(message, UndefinedMetricWarning, stacklevel=4)
 
 
 def as_generator(random_state: Any) -> np.random.Generator:

@@ -17,12 +17,24 @@ __all__ = ["CalibrationBins", "calibration_curve_bins", "expected_calibration_er
 
 
 class CalibrationBins(NamedTuple):
-    """What a reliability diagram shows; empty bins have count 0 and values 0.0."""
+    """What a reliability diagram shows; empty bins have count 0 and values 0.0.
 
-    counts: np.ndarray  # (n_bins,) samples in each bin
-    confidence: np.ndarray  # (n_bins,) their mean confidence
-    accuracy: np.ndarray  # (n_bins,) share of them that is right
-    edges: np.ndarray  # (n_bins + 1,)
+    Attributes
+    ----------
+    counts : ndarray of shape (n_bins,)
+        Samples in each bin.
+    confidence : ndarray of shape (n_bins,)
+        Their mean confidence.
+    accuracy : ndarray of shape (n_bins,)
+        Share of them that is right.
+    edges : ndarray of shape (n_bins + 1,)
+        Borders of the bins.
+    """
+
+    counts: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    edges: np.ndarray
 
 
 def _edges(confidence, n_bins, strategy):

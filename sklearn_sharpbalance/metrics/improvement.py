@@ -81,7 +81,17 @@ def ensemble_improvement_rate(
 
 
 class LossDecomposition(NamedTuple):
-    """``ensemble_loss = member_loss - ambiguity``, each a mean over samples."""
+    """``ensemble_loss = member_loss - ambiguity``, each a mean over samples.
+
+    Attributes
+    ----------
+    ensemble_loss : float
+        Loss of the aggregated prediction.
+    member_loss : float
+        Mean loss of the members.
+    ambiguity : float
+        What the ensemble gains: how much the members differ, in units of the loss.
+    """
 
     ensemble_loss: float
     member_loss: float

@@ -53,7 +53,7 @@ class WrappingOptimizer(Optimizer):
         return group[self._keys[name]]
 
     def add_param_group(self, param_group):
-        """Add a parameter group, as in any torch optimizer."""
+        """Add a ``param_group``, as in any torch optimizer."""
         if "base_optimizer" not in self.__dict__:
             super().add_param_group(
                 param_group
@@ -84,7 +84,7 @@ class WrappingOptimizer(Optimizer):
         return {**state_dict, "state": state}
 
     def load_state_dict(self, state_dict):
-        """Load a state; options that a plain optimizer's lacks stay as they are."""
+        """Load ``state_dict``; options that it lacks stay as they are."""
         groups = state_dict["param_groups"]
         if len(groups) == len(self.param_groups):
             groups = [

@@ -58,7 +58,9 @@ class MemberAgreementDisplay(Display):
         estimator : fitted ensemble, or a pipeline or search that ends in one
         X : array-like of shape (n_samples, ...)
         member_names : sequence of str, default=None
+            Name of each member; numbered if None.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -77,7 +79,9 @@ class MemberAgreementDisplay(Display):
         ----------
         member_probas : array-like of shape (n_members, n_samples, n_classes)
         member_names : sequence of str, default=None
+            Name of each member; numbered if None.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -96,9 +100,12 @@ class MemberAgreementDisplay(Display):
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         cmap : str or Colormap, default="cividis"
-        vmin, vmax : float, default=0.0 and the largest value
-            Limits of the colours; give them to compare ensembles.
+            Colours of the values.
+        vmin, vmax : float, default=0.0, None
+            Limits of the colours; give them to compare ensembles. None is the largest
+            value.
         colorbar : bool, default=True
+            Whether to draw the scale of the colours.
 
         Returns
         -------

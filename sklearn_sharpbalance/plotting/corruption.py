@@ -96,6 +96,7 @@ class CorruptionDisplay(Display):
             A mapping must have all of them for each of its kinds.
         random_state : int, default=0
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -141,6 +142,7 @@ class CorruptionDisplay(Display):
         severities : sequence, default=None
         classes : array-like of shape (n_classes,), default=None
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -179,6 +181,7 @@ class CorruptionDisplay(Display):
             Show the members' accuracy, if known: as dashed lines, or as the hatched
             lower part of a bar, above which is the gain of the ensemble.
         legend : bool, default=True
+            Whether to draw a legend.
 
         Returns
         -------

@@ -10,7 +10,15 @@ __all__ = ["TradeoffFit", "fit_tradeoff"]
 
 
 class TradeoffFit(NamedTuple):
-    """Line ``diversity = intercept + slope * sharpness``; of logarithms if ``log``."""
+    """Line ``diversity = intercept + slope * sharpness``; of logarithms if ``log``.
+
+    Attributes
+    ----------
+    slope, intercept : float
+        The line; ``slope`` is the paper's beta.
+    log : bool
+        Whether it was fitted to logarithms.
+    """
 
     slope: float
     intercept: float
@@ -30,6 +38,7 @@ def fit_tradeoff(sharpness, diversity, *, log=False):
     Parameters
     ----------
     sharpness, diversity : array-like of shape (n_ensembles,)
+        One value of each for an ensemble.
     log : bool, default=False
         Fit the logarithms, as the axes of a log-log plot show them.
 

@@ -71,7 +71,9 @@ class TrainingHistoryDisplay(Display):
         estimator : fitted ensemble or skorch net
             Also at the end of a pipeline, or found by a search.
         member_names : sequence of str, default=None
+            Name of each member; numbered if None.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -96,7 +98,9 @@ class TrainingHistoryDisplay(Display):
             ``History``) or a dictionary of lists. The records of a single member may
             stand alone.
         member_names : sequence of str, default=None
+            Name of each member; numbered if None.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -122,6 +126,7 @@ class TrainingHistoryDisplay(Display):
         phases : bool, default=True
             Mark where a phase begins.
         legend : bool, default=True
+            Whether to draw a legend.
 
         Returns
         -------

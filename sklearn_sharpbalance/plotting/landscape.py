@@ -32,7 +32,7 @@ class LossLandscapeDisplay(Display):
         Where members lie in the slice.
     position_names : sequence of str, default=None
         Their names.
-    x_name, y_name : str
+    x_name, y_name : str, default="Step"
         Labels of the axes.
     name : str, default=None
         Name of the curve, for the legend.
@@ -121,6 +121,7 @@ class LossLandscapeDisplay(Display):
             One: random directions around it. Two: the line between them. Three: the
             plane through them, with ``n_dims=2``.
         n_dims : {1, 2}, default=1
+            A curve, or a surface.
         span : float, default=1.0
             How far to step from one member along a random direction, both ways.
         n_points : int, default=None
@@ -132,7 +133,9 @@ class LossLandscapeDisplay(Display):
         random_state : int, Generator, RandomState or None, default=None
             Draws the random directions.
         name : str, default=None
+            Name for the legend.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -177,7 +180,9 @@ class LossLandscapeDisplay(Display):
         levels : int, default=12
             Number of contours of a surface.
         cmap : str or Colormap, default="cividis"
+            Colours of the values.
         colorbar : bool, default=True
+            Whether to draw the scale of the colours.
 
         Returns
         -------

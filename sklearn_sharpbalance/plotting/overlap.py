@@ -69,6 +69,7 @@ class SubsetOverlapDisplay(Display):
     labels : array-like of shape (n_samples,), default=None
         Class of each picture, for its title.
     member_names : sequence of str, default=None
+        Name of each member; numbered if None.
 
     Attributes
     ----------
@@ -118,6 +119,7 @@ class SubsetOverlapDisplay(Display):
         y : array-like of shape (n_samples,), default=None
             Their classes.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`from_masks`.
 
@@ -155,9 +157,11 @@ class SubsetOverlapDisplay(Display):
         Parameters
         ----------
         sam_masks : array-like of bool of shape (n_members, n_samples)
+            Samples that each member applies SAM to.
         measure, sharpness, images, labels, member_names
             See the class.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -183,8 +187,11 @@ class SubsetOverlapDisplay(Display):
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         cmap : str or Colormap, default="cividis"
-        vmin, vmax : float, default=0.0 and 1.0
+            Colours of the values.
+        vmin, vmax : float, default=0.0, 1.0
+            Limits of the colours.
         colorbar : bool, default=True
+            Whether to draw the scale of the colours.
 
         Returns
         -------

@@ -83,6 +83,7 @@ class ReliabilityDisplay(Display):
         name : str, default=None
             The estimator's class name if None.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -127,7 +128,9 @@ class ReliabilityDisplay(Display):
         labels : array-like of shape (n_classes,), default=None
             Label of each column.
         name : str, default=None
+            Name for the legend.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -158,6 +161,7 @@ class ReliabilityDisplay(Display):
         ref_line : bool, default=True
             Draw the diagonal, on which a calibrated predictor lies.
         legend : bool, default=True
+            Whether to draw a legend.
 
         Returns
         -------

@@ -116,7 +116,9 @@ class EnsembleSizeDisplay(Display):
             The best member and soups of weights are refused then: what they predict
             is not made of the predictions of a subset.
         name : str, default=None
+            Name for the legend.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -182,7 +184,9 @@ class EnsembleSizeDisplay(Display):
         random_state : int, Generator, RandomState or None, default=None
             Draws the subsets.
         name : str, default=None
+            Name for the legend.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 

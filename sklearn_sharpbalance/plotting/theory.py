@@ -122,8 +122,11 @@ class TheoryDisplay(Display):
         variant : {"derived", "printed"}, default="derived"
             See :func:`~sklearn_sharpbalance.theory.phi`.
         labels : sequence of str, default=None
+            Text beside each point of the upper bound.
         name : str, default=None
+            Name for the legend.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -170,7 +173,9 @@ class TheoryDisplay(Display):
         maximizer : {"exact", "ascent"}, default="exact"
             See :func:`~sklearn_sharpbalance.theory.simulate`.
         random_state : None, int or Generator, default=None
+            Draws data and starts.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -219,6 +224,7 @@ class TheoryDisplay(Display):
         bounds : {"both", "upper"}, default="both"
             Which bounds to draw, if the lower one is known.
         legend : bool, default=True
+            Whether to draw a legend.
 
         Returns
         -------

@@ -44,8 +44,12 @@ class TradeoffDisplay(Display):
         Text beside each point, such as its rho.
     groups : sequence of str, default=None
         Group of each ensemble, such as its method; a marker and a line each.
-    sharpness_name, diversity_name, color_name : str
-        Labels of the axes and of the colour bar.
+    sharpness_name : str, default="Sharpness"
+        Label of the horizontal axis.
+    diversity_name : str, default="Diversity"
+        Label of the vertical axis.
+    color_name : str, default=None
+        Label of the colour bar.
 
     Attributes
     ----------
@@ -132,9 +136,11 @@ class TradeoffDisplay(Display):
         diversity, color
             See :meth:`from_predictions`.
         groups : sequence of str, default=None
+            Group of each ensemble, such as its method.
         random_state : int, Generator, RandomState or None, default=None
             Draws the batches on which ``adaptive_sharpness`` is measured.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -199,16 +205,18 @@ class TradeoffDisplay(Display):
             Mean sharpness of each ensemble's members.
         classes : array-like of shape (n_classes,), default=None
             Label of each column.
-        ensemble_probas : sequence of array-likes of shape (n_samples, n_classes)
+        ensemble_probas : sequence of array-likes of shape (N, C), default=None
             What the ensembles predict; the softmax of the mean logit if None.
         diversity : str or callable, default="disagreement_error_ratio"
             "disagreement_error_ratio", "disagreement", "variance_diversity",
             "kl_diversity", or a function ``diversity(member_probas) -> float``.
-        color : {"improvement", "member_accuracy", "ensemble_accuracy"} or None
-            What colours the points.
+        color : str or None, default="improvement"
+            What colours the points: "improvement", "member_accuracy" or
+            "ensemble_accuracy".
         labels, groups, sharpness_name
             See the class.
         ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -262,7 +270,9 @@ class TradeoffDisplay(Display):
         log : bool, default=False
             Logarithmic axes; the lines are then fitted to logarithms.
         colorbar : bool, default=True
+            Whether to draw the scale of the colours.
         cmap : str or Colormap, default="cividis"
+            Colours of the values.
         vmin, vmax : float, default=None
             Limits of the colours; give them to compare figures.
 

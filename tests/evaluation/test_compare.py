@@ -270,8 +270,9 @@ def test_what_cannot_be_ranked_is_refused_before_any_training(data):
 def test_a_report_outlives_a_ranking_that_fails(data):
     X, y = data
     methods = {"deep": Counted(max_epochs=1), "line": LogisticRegression()}
-    with pytest.warns(SharpBalanceWarning, match="No ranking: .*no 'eir'"):
+    with pytest.warns(SharpBalanceWarning, match="No ranking: .*no 'eir'") as told:
         report = compare(methods, X, y, cv=2, rank_by="eir", n_bootstrap=0)
+    assert told[0].filename == __file__
     assert report.ranking is None
     assert report.has("deep", "eir")
     by_members = compare(

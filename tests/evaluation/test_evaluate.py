@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance.evaluation import evaluate
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
 from tests.evaluation.fake import Fake, Lone, made_up
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -92,6 +92,17 @@ def test_intervals_of_several_seeds_are_those_of_their_mean():
     row = report.row("m", "accuracy")
     assert row["low"] == pytest.approx(values[4])  # 2.5 % of 200
     assert row["high"] == pytest.approx(values[194])
+
+
+def test_what_is_undefined_is_said_once_and_to_the_caller():
+    perfect = {f"perfect {i}": Fake([[[1.0, 0.0]] * 4] * 2) for i in range(3)}
+    with pytest.warns(UndefinedMetricWarning) as told:
+        evaluate(perfect, X, np.zeros(4, dtype=int), n_bootstrap=0)
+    messages = [str(warning.message) for warning in told]
+    assert len(messages) == len(set(messages)) >= 2
+    assert {warning.filename for warning in told} == {__file__}
+    with pytest.warns(UndefinedMetricWarning, match="disagreement_error_ratio"):
+        metrics.disagreement_error_ratio([0], [[[1.0, 0.0]]] * 2)
 
 
 def test_draws_are_shared_by_methods():

@@ -1,0 +1,87 @@
+"""Docstrings of the reference describe the parameters that there are."""
+
+import ast
+import importlib
+import inspect
+import re
+
+from tests.test_docs import LISTED, PACKAGE
+
+HEAD = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: : (.+))?$", flags=re.M)
+SECTION = r"^{}\n-+\n(.*?)(?=^[^\n]+\n---|\Z)"
+ELSEWHERE = r"arameters.* those of|See :func:.* for the parameters"
+INTERNALS = ("members", "engine", "autodiff")  # for those who read the code as well
+
+
+def public():
+    """Functions, classes and methods that users call; of a method its first."""
+    found = {}
+    for module, name in LISTED:
+        value = getattr(importlib.import_module(module), name)
+        inside = module.removeprefix(f"{PACKAGE}.").partition(".")[0] in INTERNALS
+        if inside or not callable(value) or module.endswith("exceptions"):
+            continue
+        if not getattr(value, "_is_protocol", False):
+            found[f"{module}.{name}"] = value
+        for base in reversed(getattr(value, "__mro__", ())):
+            for each in vars(base) if base.__module__.startswith(PACKAGE) else ():
+                is_public = each[0] != "_" and not each.endswith("_request")
+                if is_public and inspect.isroutine(method := getattr(base, each)):
+                    found.setdefault(f"{module}.{name}.{each}", method)
+    return found
+
+
+PUBLIC = public()
+
+
+def described(function, *sections):
+    """Names that sections describe, with their types; empty where there is none."""
+    text = re.sub(r"\\\n\s+", "", inspect.getdoc(function) or "")
+    bodies = [
+        re.search(SECTION.format(section), text, flags=re.S | re.M)
+        for section in sections
+    ]
+    return {
+        name.strip("*"): kind
+        for body in bodies
+        if body
+        for names, kind in HEAD.findall(body[1])
+        for name in names.split(", ")
+    }
+
+
+def parameters(function):
+    found = dict(inspect.signature(function).parameters)
+    return {name: each for name, each in found.items() if name not in ("self", "cls")}
+
+
+def test_every_parameter_is_described():
+    assert len(PUBLIC) > 250
+    missing = {}
+    for name, value in PUBLIC.items():
+        text = inspect.getdoc(value)
+        assert text, name
+        summary = text.partition("\n\n")[0]
+        if not re.search(ELSEWHERE, text.replace("\n", " ")):
+            known = {*described(value, "Parameters", "Attributes")}
+            known |= {*re.findall(r"\w+", summary)}  # "of shape (N, *shape)"
+            missing[name] = [p for p in parameters(value) if p not in known]
+    assert not {name: names for name, names in missing.items() if names}
+
+
+def test_described_parameters_are_there_with_their_defaults():
+    wrong = []
+    for name, value in PUBLIC.items():
+        real = parameters(value)
+        for parameter, kind in described(value, "Parameters").items():
+            default = re.search(r"default=([^,]+)$", kind)
+            if parameter not in real or (default and not _is(real[parameter], default)):
+                wrong.append((name, parameter))
+    assert not wrong
+
+
+def _is(parameter, default):
+    try:
+        return ast.literal_eval(default[1]) == parameter.default
+    except (SyntaxError, ValueError):  # the name of a class
+        return default[1].endswith(getattr(parameter.default, "__name__", "?"))
