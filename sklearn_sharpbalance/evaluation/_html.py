@@ -35,7 +35,7 @@ SECTIONS: dict[str, tuple[str, list[tuple[str, ...]]]] = {
 STYLE = """
 .evaluation { font: 16px/1.5 system-ui, sans-serif; padding: .5rem 1rem; }
 .evaluation, .evaluation :is(h1, h2, th, td) { color: #1b1f24; }
-.evaluation, .evaluation tr { background: #fff; color-scheme: light; }
+.evaluation, .evaluation :is(tr, th, td) { background: #fff; color-scheme: light; }
 .evaluation h1 { font-size: 1.6rem; margin: 0 0 .3rem; }
 .evaluation h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; }
 .evaluation p { max-width: 44rem; margin: .4rem 0; }
@@ -46,7 +46,7 @@ STYLE = """
 .evaluation th, .evaluation td { padding: .35rem .6rem; text-align: right;
   border-bottom: 1px solid #d8dee4; vertical-align: top; white-space: nowrap; }
 .evaluation thead th { border-bottom: 2px solid #57606a; text-align: center; }
-.evaluation th.method { position: sticky; left: 0; background: #fff;
+.evaluation th.method { position: sticky; left: 0;
   text-align: left; white-space: normal; min-width: 6.5rem; }
 .evaluation td.first { border-left: 1px solid #d8dee4; }
 .evaluation td small { display: block; color: #57606a; }
