@@ -55,7 +55,7 @@ display.plot_hardest(n_images=8)
 # --------------------------------
 # Among the sharpest five per cent of each member:
 n = round(0.05 * len(y))
-for member, scores in enumerate(clf.sharpness_, 1):
+for member, scores in enumerate(clf.sharpness_):
     top = np.argsort(-scores)[:n]
     print(
         f"member {member}: {wrong[top].mean():.0%} of the sharpest {n} are wrong labels"

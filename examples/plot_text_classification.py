@@ -149,7 +149,7 @@ figure, ax = plt.subplots(figsize=(7, 2.6), layout="constrained")
 places = np.arange(len(pairs))
 ax.barh(places, bag, height=0.6, color="lightgrey", label="bag of words")
 for i, proba in enumerate(members):
-    ax.plot(proba, places + 0.15 * (i - 1), "o", label=f"transformer {i + 1}")
+    ax.plot(proba, places + 0.15 * (i - 1), "o", label=f"transformer {i}")
 ax.axvline(0.5, color="grey", linestyle="--")
 ax.set_yticks(places, pairs)
 ax.set(xlim=(-0.02, 1.02), xlabel='probability of "like"')

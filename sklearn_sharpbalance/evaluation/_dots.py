@@ -1,6 +1,7 @@
 """Dots with intervals on horizontal lines, one for each method."""
 
 from collections.abc import Iterator, Sequence
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,8 @@ def method_axis(ax: Any, names: Sequence[str]) -> None:
 
 
 def _wrapped(name: str) -> str:
-    from textwrap import fill
-
-    return fill(name, 18, break_long_words=False)
+    """Short lines; words as long as the name of a class stay whole."""
+    if "$" in name:
+        return name
+    short = fill(name, 18, break_long_words=False)
+    return short if max(map(len, short.split("\n"))) <= 30 else fill(name, 30)

@@ -25,6 +25,7 @@ from sklearn_sharpbalance.plotting._base import (
     colour,
     legend_above,
     marker,
+    wrapped,
 )
 
 __all__ = ["Picture", "figures"]
@@ -116,7 +117,7 @@ def _diversity(report: Any) -> Any:
     for ax, (metric, name) in zip(panels, names.items()):
         draw_dots(ax, list(row_dots(report, metric, "ensemble", "")), colour(2))
         method_axis(ax, report.methods)
-        ax.set_xlabel(name, fontsize=9)
+        ax.set_xlabel(wrapped(name, 18), fontsize=9)
     caption = (
         "Diversity of the members, and the share of their error that it removes, with "
         f"{_interval_text(report)}."
@@ -188,7 +189,8 @@ def _kinds(report: Any) -> Any:
     ax.set_yticks(range(len(kinds)), labels=[kind.replace("_", " ") for kind in kinds])
     turned = max(map(len, methods)) * len(methods) > 36
     turn = {"rotation": 35, "ha": "left", "rotation_mode": "anchor"} if turned else {}
-    ax.set_xticks(range(len(methods)), labels=methods, fontsize=9, **turn)
+    names = [m if len(m) <= 30 else f"{m[:29]}…" for m in methods]
+    ax.set_xticks(range(len(methods)), labels=names, fontsize=9, **turn)
     ax.tick_params(top=True, bottom=False, labeltop=True, labelbottom=False)
     caption = (
         "Accuracy (%) of the ensembles by kind of corruption, mean over severities."
@@ -247,7 +249,7 @@ def _ranking(report: Any) -> Any:
             ax.axvline(0, color="0.6", lw=1)
         draw_dots(ax, rows, colour(3))
         method_axis(ax, ranking["method"].tolist())
-        ax.set_xlabel(name, fontsize=9)
+        ax.set_xlabel(wrapped(name, 18), fontsize=9)
     caption = (
         f"Methods by {ranking.metric}: mean rank over runs, and paired difference to "
         f"the best, with {100 * report.confidence:g} % intervals over runs and samples."

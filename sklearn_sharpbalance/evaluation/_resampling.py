@@ -39,8 +39,8 @@ class Draws:
     random_state : int
     """
 
-    def __init__(self, n_draws: int, random_state: int):
-        if n_draws < 0:
+    def __init__(self, n_draws: Any, random_state: int):
+        if not isinstance(n_draws, int | float | np.number) or n_draws < 0:
             raise InvalidInputError(
                 f"n_bootstrap must not be negative, got {n_draws!r}. 0 leaves the "
                 "intervals out."

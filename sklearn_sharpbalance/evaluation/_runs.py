@@ -1,6 +1,6 @@
 """Measuring several fitted classifiers on the same samples."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,7 +32,10 @@ from sklearn_sharpbalance.metrics import (
     calibration_curve_bins,
 )
 from sklearn_sharpbalance.metrics._outputs import outputs_of, reach_last_step
-from sklearn_sharpbalance.metrics._tradeoff import mean_sharpness
+from sklearn_sharpbalance.metrics._tradeoff import (
+    check_sharpness_options,
+    mean_sharpness,
+)
 
 __all__ = ["RunResult", "Study", "as_seed", "make_report", "measure_runs"]
 
@@ -54,6 +57,18 @@ class Study:
         if not 0 < self.confidence < 1:
             raise InvalidInputError(
                 f"confidence must lie between 0 and 1, got {self.confidence!r}."
+            )
+        for name in ("corruptions", "severities"):  # every fold reads them
+            if isinstance(getattr(self, name), Iterator):
+                object.__setattr__(self, name, list(getattr(self, name)))
+        if isinstance(self.sharpness, np.bool_):
+            object.__setattr__(self, "sharpness", bool(self.sharpness))
+        if isinstance(self.sharpness, Mapping):
+            check_sharpness_options(self.sharpness)
+        elif not (isinstance(self.sharpness, bool) or callable(self.sharpness)):
+            raise InvalidInputError(
+                "sharpness must be True, False, a dictionary of options or a function, "
+                f"got {self.sharpness!r}."
             )
 
     @property

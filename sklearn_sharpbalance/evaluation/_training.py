@@ -44,4 +44,6 @@ def take(X: Any, rows: np.ndarray) -> Any:
         return X.iloc[rows]
     if isinstance(X, Dataset):
         return Subset(X, rows.tolist())
+    if hasattr(X, "with_columns"):  # of polars
+        return X[rows]
     return take_rows(X if isinstance(X, Mapping) else np.asarray(X), rows)

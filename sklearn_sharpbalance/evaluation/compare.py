@@ -15,7 +15,7 @@ from sklearn.model_selection import (
 
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
-from sklearn_sharpbalance.evaluation._methods import as_methods
+from sklearn_sharpbalance.evaluation._methods import as_methods, check_arrays
 from sklearn_sharpbalance.evaluation._resampling import Draws
 from sklearn_sharpbalance.evaluation._runs import (
     Study,
@@ -29,10 +29,11 @@ from sklearn_sharpbalance.evaluation.compute import (
     gradient_passes,
     match_passes,
 )
-from sklearn_sharpbalance.evaluation.report import better_direction
+from sklearn_sharpbalance.evaluation.report import PARTS, better_direction
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.metrics._checks import undefined_once
+from sklearn_sharpbalance.metrics._corrupted import check_corruptions
 from sklearn_sharpbalance.metrics._outputs import last_step
 
 __all__ = ["compare"]
@@ -130,6 +131,9 @@ def compare(
         named = _match(named, reference)
     fit_params = _check_fit_params(fit_params, named)
     rank_by = _check_rank_by(rank_by, study)
+    if study.has_corruptions:
+        check_arrays(X, "Corrupting samples")
+        check_corruptions(X, study.corruptions, study.severities)
     seeds = as_seeds(seeds, study.random_state)
     y, draws = np.asarray(y), Draws(n_bootstrap, study.random_state)
     results: dict[str, list] = {name: [] for name in named}
@@ -173,6 +177,11 @@ def _check_rank_by(rank_by: Any, study: Study) -> tuple[str, ...]:
         raise InvalidInputError(
             f"rank_by is {metric!r}, which is not measured. Pass {missing}= too."
         )
+    if rest and rest[0] not in PARTS:
+        raise InvalidInputError(
+            f"rank_by asks for the {metric!r} of {rest[0]!r}. Choose one of "
+            f"{', '.join(map(repr, PARTS))}."
+        )
     if metric == "sharpness" and not rest:
         rest = ["members"]
     return (metric, *rest)
@@ -202,11 +211,15 @@ def _of_fold(fit_params: Mapping[str, dict], rows: np.ndarray) -> dict:
     """Fit parameters with the weights of a fold's samples."""
     return {
         name: {
-            key: take(value, rows) if key.endswith("sample_weight") else value
+            key: take(value, rows) if _is_weight(key, value) else value
             for key, value in own.items()
         }
         for name, own in fit_params.items()
     }
+
+
+def _is_weight(key: str, value: Any) -> bool:
+    return key.endswith("sample_weight") and value is not None
 
 
 def _one_of_each(methods: Any) -> dict[str, Any]:

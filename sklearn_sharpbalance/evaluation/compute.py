@@ -144,12 +144,12 @@ def _unlabeled_share(ensemble: Any) -> float:
 
 
 def _passes_run(ensemble: Any) -> float:
-    """Passes that a fitted ensemble has counted, or of the epochs in its history."""
+    """Passes that a fitted ensemble has counted, or those of its epochs."""
     if hasattr(ensemble, "n_passes_"):
         return float(ensemble.n_passes_)
     if isinstance(ensemble, DiversifiedEnsembleClassifier):
         each = 1 + _unlabeled_share(ensemble)
-        return float(each * sum(map(len, ensemble.history_)))
+        return float(each * ensemble.n_iter_ * len(ensemble.history_))
     first = 2.0 if ensemble._full_params()["warmup"] == "sam" else 1.0
     total = 0.0
     for epochs, mask in zip(ensemble.history_, ensemble.sam_masks_):

@@ -17,6 +17,7 @@ from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.metrics._tradeoff import (
     DIVERSITIES,
     GAINS,
+    check_sharpness_options,
     diversity_of,
     gain_of,
     mean_sharpness,
@@ -251,6 +252,7 @@ def _settings(
 def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any, str]:
     """A function of (estimator, X, y), or None for the default, and its label."""
     if isinstance(sharpness, Mapping):
+        check_sharpness_options(sharpness)
         options = {"random_state": seed} | dict(sharpness)
 
         def measure(estimator, X, y):

@@ -174,7 +174,13 @@ def _columns_of(
             f"{labels.tolist()!r}."
         )
     order = np.argsort(labels)
-    found = np.searchsorted(labels, y, sorter=order).clip(max=n_classes - 1)
+    try:
+        found = np.searchsorted(labels, y, sorter=order).clip(max=n_classes - 1)
+    except TypeError as error:  # None or NaN among strings, which have no order
+        raise InvalidInputError(
+            f"y_true and labels cannot be compared ({error}). Are labels missing in "
+            "y_true? Leave their samples out."
+        ) from error
     codes = order[found]  # (N,)
     unknown = labels[codes] != y
     if unknown.any():

@@ -11,14 +11,21 @@ from sklearn_sharpbalance.corruption import (
     corrupt_table,
     iter_corruptions,
 )
-from sklearn_sharpbalance.corruption._checks import as_severities
+from sklearn_sharpbalance.corruption import _registry as pictures
+from sklearn_sharpbalance.corruption import tabular as tables
+from sklearn_sharpbalance.corruption._checks import as_severities, check_severity
 from sklearn_sharpbalance.corruption._random import resolve_seed
-from sklearn_sharpbalance.corruption.tabular import original_rows
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
 
-__all__ = ["accuracies", "corrupted_sets", "iter_outputs", "mean_accuracies"]
+__all__ = [
+    "accuracies",
+    "check_corruptions",
+    "corrupted_sets",
+    "iter_outputs",
+    "mean_accuracies",
+]
 
 # Most estimators refuse NaN, which this kind writes: it has to be asked for.
 TABLE_KINDS = tuple(name for name in TABULAR_CORRUPTIONS if name != "missing_nan")
@@ -88,6 +95,21 @@ def _as_kinds(corruptions: Any) -> Any:
     return kinds
 
 
+def check_corruptions(X: Any, corruptions: Any, severities: Any) -> None:
+    """Refuse kinds and severities that are not there, before anything is trained."""
+    kinds = _as_kinds(corruptions)
+    severities = [check_severity(severity) for severity in as_severities(severities)]
+    if isinstance(kinds, Mapping):
+        _check_keys(kinds, severities)
+    elif np.ndim(X) == 2:
+        for kind in kinds or ():
+            tables._resolve(kind)
+    else:
+        for kind in kinds or ():
+            for one in pictures._expand(kind):
+                pictures._resolve(one)
+
+
 def kind_name(kind: Any) -> str:
     """What a corruption is called: its own name, or that of the function."""
     if isinstance(kind, str):
@@ -150,16 +172,28 @@ def mean_accuracies(
 
 
 def _given_sets(sets: Mapping, severities: list[int]) -> Iterator[CorruptedData]:
-    keys = list(sets)
-    found = set(keys)
-    for kind in dict.fromkeys(kind for kind, _ in keys):
-        for severity in severities:
-            if (kind, severity) not in found:
-                raise InvalidInputError(
-                    f"corruptions has no set ({kind!r}, {severity}). Pass the "
-                    "severities that it has for every kind."
-                )
-            yield CorruptedData(kind, severity, *sets[kind, severity])
+    for kind, severity in _check_keys(sets, severities):
+        yield CorruptedData(kind, severity, *sets[kind, severity])
+
+
+def _check_keys(sets: Mapping, severities: list[int]) -> list[tuple[str, int]]:
+    """Keys of a mapping, by kind; all severities must be there for each."""
+    odd = [key for key in sets if not (isinstance(key, tuple) and len(key) == 2)]
+    if odd:
+        raise InvalidInputError(
+            "corruptions must map pairs (kind, severity) to (samples, labels), got the "
+            f"key {odd[0]!r}."
+        )
+    kinds = dict.fromkeys(kind for kind, _ in sets)
+    keys = [(kind, severity) for kind in kinds for severity in severities]
+    found = set(sets)
+    for kind, severity in keys:
+        if (kind, severity) not in found:
+            raise InvalidInputError(
+                f"corruptions has no set ({kind!r}, {severity}). Pass the severities "
+                "that it has for every kind."
+            )
+    return keys
 
 
 def _corrupted_tables(
@@ -173,10 +207,18 @@ def _corrupted_tables(
     for name in TABLE_KINDS if corruptions is None else corruptions:
         for severity in severities:
             table, labels = corrupt_table(X, y, name, severity, random_state=seed)
-            if hasattr(X, "iloc"):  # estimators look at the names of a DataFrame
-                table = type(X)(table, columns=X.columns)
-            rows = original_rows(y, name, severity, seed)
+            rows = tables.original_rows(y, name, severity, seed)
+            table = _as_frame(table, X, rows)
             yield CorruptedData(kind_name(name), severity, table, labels, rows)
+
+
+def _as_frame(table: np.ndarray, X: Any, rows: np.ndarray | None) -> Any:
+    """The table as ``X`` came: estimators look at the names of a DataFrame."""
+    if hasattr(X, "iloc"):
+        same = rows is None and len(table) == len(X)
+        index = X.index if same else None if rows is None else X.index[rows]
+        return type(X)(table, columns=X.columns, index=index)
+    return type(X)(table, schema=X.columns) if hasattr(X, "with_columns") else table
 
 
 def _channels_last(X: Any) -> tuple[np.ndarray, str]:

@@ -1,10 +1,12 @@
 """The numbers of the trade-off: sharpness, diversity and accuracy of ensembles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.metrics.divergence import kl_diversity, variance_diversity
@@ -18,6 +20,7 @@ from sklearn_sharpbalance.metrics.improvement import ensemble_improvement_rate
 __all__ = [
     "DIVERSITIES",
     "GAINS",
+    "check_sharpness_options",
     "diversity_of",
     "gain_of",
     "mean_sharpness",
@@ -49,6 +52,18 @@ def sharpness_label(sharpness: Callable | None) -> str:
     name = getattr(sharpness, "__name__", "<lambda>")
     name = "sharpness" if name == "<lambda>" else name
     return name.replace("_", " ").capitalize()
+
+
+def check_sharpness_options(options: Iterable[str]) -> None:
+    """Refuse what ``adaptive_sharpness`` does not take, before anything is trained."""
+    known = set(signature(adaptive_sharpness).parameters)
+    known -= {"net", "X", "y", "return_batches"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise InvalidInputError(
+            f"adaptive_sharpness has no option {unknown[0]!r} to set here. Choose from "
+            f"{', '.join(map(repr, sorted(known)))}."
+        )
 
 
 def mean_sharpness(

@@ -1,6 +1,7 @@
 """Whether a predictor is right as often as it claims to be."""
 
 from collections.abc import Iterable
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -94,7 +95,7 @@ def _check_options(n_bins, strategy, norm="l1", debiased=False):
         )
     if norm == "max" and debiased:
         raise InvalidInputError("norm='max' has no debiased form: use 'l1' or 'l2'.")
-    if int(n_bins) != n_bins or n_bins < 1:
+    if not isinstance(n_bins, Integral) or n_bins < 1:
         raise InvalidInputError(f"n_bins must be a positive integer, got {n_bins!r}.")
 
 

@@ -37,7 +37,7 @@ def _as_logits(values, kind):
 
 
 def _look_like_probabilities(array):
-    if array.ndim != 2 or array.dtype.kind not in "biuf":
+    if array.ndim != 2 or array.dtype.kind not in "biuf" or not array.size:
         return array.ndim == 1  # the second of two classes, or refused later
     sums = array.sum(axis=-1, dtype=np.float64)
     return bool(

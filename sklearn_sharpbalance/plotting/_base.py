@@ -57,8 +57,13 @@ def colour(i: int) -> str:
 
 
 def marker(i: int) -> str:
-    """Marker of the i-th thing."""
-    return MARKERS[i % len(MARKERS)]
+    """Marker of the i-th thing, another one each time that colours come round."""
+    return MARKERS[(i + i // len(PALETTE)) % len(MARKERS)]
+
+
+def wrapped(text: str, width: int) -> str:
+    """Text in lines of so many characters; formulas stay whole."""
+    return text if "$" in text else fill(text, width)
 
 
 def tidy(ax: Any, grid: str | None = None) -> None:
@@ -78,14 +83,21 @@ def named(values: Any, kind: str) -> dict[str, Any]:
 
 
 def check_names(names: Sequence[str] | None, n: int, kind: str) -> list[str]:
-    """One name for each of ``n`` things; numbered from 1 if there are none."""
+    """One name for each of ``n`` things; numbered if there are none."""
     if names is None:
-        return [f"{kind} {i + 1}" for i in range(n)]
+        first = 0 if kind == "Member" else 1  # members as ``estimators_`` does
+        return [f"{kind} {i}" for i in range(first, first + n)]
     if len(names) != n:
         raise InvalidInputError(
             f"There must be one name for each of {n} {kind.lower()}s, got {len(names)}."
         )
     return [str(name) for name in names]
+
+
+def matrix_size(n: int) -> tuple[float, float]:
+    """Inches of a figure in which the values of an (n, n) matrix can be read."""
+    scale = max(1.0, n / 10)
+    return 4.6 * scale, 3.8 * scale
 
 
 def draw_matrix(
@@ -124,6 +136,10 @@ def draw_matrix(
     bar = None
     if colorbar:
         bar = ax.figure.colorbar(image, ax=ax, label=label, fraction=0.046, pad=0.04)
+    ax.figure.figure.draw_without_rendering()
+    if texts[0, 0].get_window_extent().width > ax.get_window_extent().width / M:
+        for text in texts.flat:  # on small axes of the caller's
+            text.set_visible(False)
     return image, bar, texts
 
 
@@ -131,8 +147,12 @@ def legend_above(
     ax: Any, handles: Sequence[Any], labels: Sequence[str] | None = None
 ) -> None:
     """A legend over the axes, where it covers nothing, in as few rows as fit."""
+    if ax.get_legend() is not None:  # it would take away from the width
+        ax.get_legend().remove()
     ax.figure.figure.draw_without_rendering()
     width = ax.get_window_extent().width
+    labels = [h.get_label() for h in handles] if labels is None else labels
+    labels = [wrapped(label, 48) for label in labels]
     for columns in range(len(handles), 0, -1):
         legend = ax.legend(
             handles=handles,
@@ -194,7 +214,7 @@ def place_labels(
     texts = []
     for i, label in enumerate(labels):
         text = ax.annotate(
-            label,
+            wrapped(label, 30),
             (x[i], y[i]),
             xytext=(0, 0),
             textcoords="offset points",
@@ -222,6 +242,10 @@ _PLACES = (
 )
 
 
+# What a part of a label outside of the axes costs, compared with one over a line.
+OUTSIDE = 20
+
+
 def _around(point: np.ndarray, radius: float) -> np.ndarray:
     return np.concatenate([point - radius, point + radius])
 
@@ -233,9 +257,12 @@ def _move(text: Any, place: tuple[float, float, str, str]) -> np.ndarray:
 
 
 def _cost(box: np.ndarray, others: list[np.ndarray], frame: np.ndarray) -> float:
-    """Area that a label shares with other things or has outside of the axes."""
-    area = (box[2] - box[0]) * (box[3] - box[1])
-    return sum(_shared(box, other) for other in others) + area - _shared(box, frame)
+    """Area that a label shares with other things or has outside of the axes.
+
+    Outside are numbers of the axes, beside which a label cannot be read at all.
+    """
+    outside = (box[2] - box[0]) * (box[3] - box[1]) - _shared(box, frame)
+    return sum(_shared(box, other) for other in others) + OUTSIDE * outside
 
 
 def _shared(a: np.ndarray, b: np.ndarray) -> float:

@@ -59,7 +59,7 @@ def slice_landscape(
         grid,
         recompute=len(chosen) > 1 and batch_norm == "recompute",
     )
-    names = [f"Member {m + 1}" for m in chosen]
+    names = [f"Member {m}" for m in chosen]
     return {
         "loss": losses.reshape([len(axis) for axis in reversed(axes)]),
         "x": axes[0],
@@ -69,7 +69,7 @@ def slice_landscape(
         "x_name": f"From {names[0].lower()} to {names[1].lower()}"
         if len(chosen) > 1
         else RANDOM_NAME,
-        "y_name": f"Towards member {chosen[2] + 1}, at right angles"
+        "y_name": f"Towards member {chosen[2]}, at right angles"
         if len(chosen) == 3
         else RANDOM_NAME,
     }

@@ -9,6 +9,7 @@ from sklearn_sharpbalance.plotting._base import (
     Display,
     check_names,
     draw_matrix,
+    matrix_size,
 )
 from sklearn_sharpbalance.plotting._ensembles import member_probas_of
 
@@ -120,7 +121,7 @@ class MemberAgreementDisplay(Display):
         names = check_names(self.member_names, len(matrix), "Member")
         # Members that all agree have no largest value to scale by.
         vmax = (matrix.max() or 1.0) if vmax is None else vmax
-        ax = self._start(ax, (4.6, 3.8), square=True)
+        ax = self._start(ax, matrix_size(len(matrix)), square=True)
         self.im_, self.colorbar_, self.text_ = draw_matrix(
             ax,
             matrix,

@@ -196,8 +196,8 @@ class CorruptionDisplay(Display):
             raise InvalidInputError(
                 f"kind must be 'lines', 'bars' or 'mean', got {kind!r}."
             )
-        wide = kind == "bars"
-        ax = self._start(ax, (7.0 if wide else 5.0, 3.8))
+        wide = {"bars": 7.0, "mean": max(5.0, 0.62 * len(names))}  # room for numbers
+        ax = self._start(ax, (wide.get(kind, 5.0), 3.8))
         self.lines_, self.bars_, self.member_bars_ = draw(
             ax, 100 * accuracy, None if member is None else 100 * member, names
         )
@@ -273,6 +273,8 @@ def _means(ax, accuracy, member, names):
         pairs.append(_bar_pair(ax, [k], 0.6, top[k : k + 1], low, k, name))
         gain = "" if base is None else f"\n(+{top[k] - base[k]:.2f})"
         gain = gain.replace("+-", "-")
+        if np.isnan(top[k]):
+            continue
         ax.annotate(
             f"{top[k]:.2f}{gain}",
             (k, max(top[k], 0 if base is None else base[k])),
@@ -289,9 +291,9 @@ def _means(ax, accuracy, member, names):
 def _from_below_the_lowest(ax, accuracy, member, headroom=0.08):
     """Start the axis where differences can be seen, and leave room for numbers."""
     values = accuracy if member is None else np.stack([accuracy, member])
-    span = max(values.max() - values.min(), 1.0)
-    bottom = max(0.0, values.min() - 0.5 * span)
-    ax.set_ylim(bottom, values.max() + headroom * (values.max() - bottom))
+    low, high = np.nanmin(values), np.nanmax(values)
+    bottom = max(0.0, low - 0.5 * max(high - low, 1.0))
+    ax.set_ylim(bottom, high + headroom * (high - bottom))
 
 
 def _split(pairs):

@@ -8,9 +8,11 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
     GREY,
     LINES,
+    PALETTE,
     Display,
     check_names,
     colour,
+    marker,
     tidy,
 )
 from sklearn_sharpbalance.plotting._ensembles import check_ensemble, found_estimator
@@ -140,7 +142,7 @@ class TrainingHistoryDisplay(Display):
                 ax.plot(
                     _epochs(columns),
                     columns[key],
-                    color=colour(i),
+                    **_look(i, len(columns[key])),
                     linestyle=LINES[k % len(LINES)],
                     linewidth=1.6,
                 )[0]
@@ -212,9 +214,17 @@ class TrainingHistoryDisplay(Display):
         if len(entries) > 1:
             handles, texts = zip(*entries)
             # Beside the axes: inside, it would cover some of so many lines.
-            ax.legend(
-                handles, texts, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1)
-            )
+            place = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+            n_columns = -(-len(entries) // 16)  # as many rows as fit the figure
+            ax.legend(handles, texts, fontsize=9, ncols=n_columns, **place)
+
+
+def _look(i, n_epochs):
+    """Colour of a member, and marks once colours come round or no line can be drawn."""
+    if i < len(PALETTE) and n_epochs > 1:
+        return {"color": colour(i)}
+    marks = {"marker": marker(i), "markersize": 4, "markevery": max(1, n_epochs // 10)}
+    return {"color": colour(i), **marks}
 
 
 def _epochs(columns):

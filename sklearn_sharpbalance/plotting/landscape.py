@@ -224,7 +224,8 @@ class LossLandscapeDisplay(Display):
             ax.legend(fontsize=9)
 
     def _draw_surface(self, ax, loss, log, levels, cmap, colorbar):
-        low, high = loss.min(), loss.max()
+        loss = np.where(np.isfinite(loss), loss, np.nan)  # left white
+        low, high = np.nanmin(loss), np.nanmax(loss)
         log = (low > 0 and high > 20 * low) if log is None else log
         steps = contour_levels(low, high, levels, log)
         norm = {"norm": "log"} if log else {}

@@ -8,6 +8,8 @@ from sklearn_sharpbalance.plotting._base import (
     Display,
     check_names,
     draw_matrix,
+    matrix_size,
+    wrapped,
 )
 from sklearn_sharpbalance.plotting._ensembles import check_ensemble, found_estimator
 
@@ -199,7 +201,7 @@ class SubsetOverlapDisplay(Display):
         """
         matrix = np.asarray(self.overlap, dtype=float)
         names = check_names(self.member_names, len(matrix), "Member")
-        ax = self._start(ax, (4.6, 3.8), square=True)
+        ax = self._start(ax, matrix_size(len(matrix)), square=True)
         labels = {"jaccard": "Jaccard index", "share": "Share of the row's set"}
         self.im_, self.colorbar_, self.text_ = draw_matrix(
             ax,
@@ -262,7 +264,7 @@ class SubsetOverlapDisplay(Display):
             for ax, sample in zip(self.axes_[row], samples):
                 title = f"{sharpness[row, sample]:.3g}"
                 if labels is not None:
-                    title = f"{labels[sample]}\n{title}"
+                    title = f"{wrapped(str(labels[sample]), 16)}\n{title}"
                 _draw_picture(ax, images[sample], title)
         self.figure_.suptitle("Sharpest samples" if highest else "Flattest samples")
         return self

@@ -8,9 +8,19 @@ from sklearn_sharpbalance.metrics import (
     calibration_curve_bins,
     expected_calibration_error,
 )
-from sklearn_sharpbalance.plotting._base import GREY, Display, colour, marker, tidy
+from sklearn_sharpbalance.plotting._base import (
+    GREY,
+    Display,
+    colour,
+    legend_above,
+    marker,
+    tidy,
+    wrapped,
+)
 
 __all__ = ["ReliabilityDisplay"]
+
+MANY = 6  # predictors, below each other in a legend
 
 
 class ReliabilityDisplay(Display):
@@ -187,15 +197,17 @@ class ReliabilityDisplay(Display):
         tidy(ax)
         if legend:
             # Above the axes: no corner is free of bars for every predictor.
-            ax.legend(
-                loc="lower left", bbox_to_anchor=(0, 1), fontsize=9, frameon=False
-            )
+            if len(ax.get_legend_handles_labels()[0]) > MANY:
+                legend_above(ax, *ax.get_legend_handles_labels())
+            else:
+                place = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+                ax.legend(**place, fontsize=9, frameon=False)
         return self
 
     def _label(self, fallback):
         ece = "" if self.ece is None else f"ECE {self.ece:.3f}"
         name = fallback if self.name is None else self.name
-        return f"{name} ({ece})" if ece else name
+        return wrapped(f"{name} ({ece})" if ece else name, 48)
 
     def _draw_bars(self, ax, color):
         edges, counts = np.asarray(self.edges), np.asarray(self.counts)

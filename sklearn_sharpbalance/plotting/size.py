@@ -281,7 +281,8 @@ class EnsembleSizeDisplay(Display):
             gid="size",
         )
         ax.set(xlabel="Number of members", ylabel=self.metric_name)
-        ax.set_xticks(np.union1d(sizes, ax.get_xticks() if n_before else sizes))
+        ticks = np.union1d(sizes, ax.get_xticks() if n_before else sizes)
+        ax.set_xticks(ticks[:: -(-len(ticks) // 15)])
         tidy(ax, grid="y")
         if self.name is not None:
             ax.legend(fontsize=9)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
@@ -261,10 +262,73 @@ def test_what_cannot_be_ranked_is_refused_before_any_training(data):
         ("corrupted_accuracy", "Pass corruptions= too"),
         ("sharpness", "Pass sharpness= too"),
         ("ood_auroc", "Pass ood= too"),
+        (("nll", "membres"), "the 'nll' of 'membres'. Choose one of 'members'"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             compare(method, X, y, rank_by=metric)
     assert not Counted.weights
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"corruptions": ["foggy"]}, "Unknown tabular corruption 'foggy'"),
+        ({"corruptions": "label_shift", "severities": [6]}, "integer from 1 to 5, got"),
+        ({"corruptions": {"fog": 1}}, r"pairs \(kind, severity\).*the key 'fog'"),
+        ({"corruptions": {("mine", 1): 1}}, r"no set \('mine', 2\)"),
+        ({"sharpness": {"radius": 1}}, "adaptive_sharpness has no option 'radius'"),
+        ({"sharpness": None}, "True, False, a dictionary of options or a function"),
+        ({"n_bootstrap": None}, "n_bootstrap must not be negative, got None"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_any_training(data, what, message):
+    Counted.weights.clear()
+    with pytest.raises(InvalidInputError, match=message):
+        compare({"deep": Counted(max_epochs=1)}, *data, cv=2, **what)
+    assert not Counted.weights
+
+
+def test_kinds_of_pictures_are_refused_before_any_training(data):
+    Counted.weights.clear()
+    X = np.zeros((160, 8, 8, 3), dtype=np.uint8)
+    deep = {"deep": Counted(max_epochs=1)}
+    with pytest.raises(InvalidInputError, match="Unknown corruption 'foggy'"):
+        compare(deep, X, data[1], corruptions=["noise", "foggy"])
+    assert not Counted.weights
+
+
+def test_every_fold_reads_the_same_iterators(data):
+    X, y = data
+    kinds, severities = ["feature_noise", "label_shift"], [2, 4]
+    method = {"line": LogisticRegression()}
+    reports = [
+        compare(
+            *(method, X, y),
+            **{"cv": 2, "matched_compute": False, "n_bootstrap": 0},
+            corruptions=make(kinds),
+            severities=make(severities),
+        )
+        for make in (list, iter)
+    ]
+    np.testing.assert_array_equal(reports[0]["mean"], reports[1]["mean"])
+
+
+def test_frames_of_polars_stay_frames(data):
+    polars = pytest.importorskip("polars")
+    X, y = data
+    names = list("abcde")
+    columns = make_column_transformer((StandardScaler(), names[:3]))
+    method = {"p": make_pipeline(columns, LogisticRegression())}
+    reports = [
+        compare(
+            *(method, frame, y),
+            **{"cv": 2, "matched_compute": False, "n_bootstrap": 0},
+            corruptions=["feature_noise", "label_shift"],
+            severities=3,
+        )
+        for frame in (pd.DataFrame(X, columns=names), polars.DataFrame(X, names))
+    ]
+    np.testing.assert_array_equal(reports[0]["mean"], reports[1]["mean"])
 
 
 def test_a_report_outlives_a_ranking_that_fails(data):
@@ -296,6 +360,11 @@ def test_weights_are_cut_into_folds(data):
         n_bootstrap=0,
     )
     np.testing.assert_array_equal(np.sort(np.concatenate(Counted.weights)), weight)
+    Counted.weights.clear()
+    without = {"deep": {"sample_weight": None}}
+    deep = {"deep": Counted(max_epochs=1)}
+    compare(deep, X, y, cv=2, fit_params=without, n_bootstrap=0)
+    assert Counted.weights == [None, None]
 
 
 def test_dictionaries_of_arrays_are_cut_into_folds(data):

@@ -22,6 +22,7 @@ from sklearn_sharpbalance.metrics import (
     expected_calibration_error,
     negative_log_likelihood,
 )
+from sklearn_sharpbalance.metrics._corrupted import corrupted_sets
 from sklearn_sharpbalance.plotting import CorruptionDisplay
 from tests.evaluation.fake import Fake, Lone, made_up
 
@@ -259,6 +260,17 @@ def test_frames_of_numbers_and_bools():
     assert of_frame.mean == corruption_accuracy(clf, numbers, y, **options).mean
     with pytest.raises(InvalidInputError, match="numeric table"):
         corruption_accuracy(clf, frame.assign(wide="no"), y, **options)
+
+
+def test_frames_keep_their_index():
+    X, y = load_iris(return_X_y=True)
+    names = [f"row {i}" for i in range(len(y))]
+    frame = pd.DataFrame(X, columns=list("abcd"), index=names)
+    kinds = ["feature_noise", "label_shift", lambda X, y, *rest: (X[:9], y[:9])]
+    noisy, shifted, cut = corrupted_sets(frame, y, kinds, 3)
+    assert noisy.X.index.equals(frame.index)
+    pd.testing.assert_frame_equal(shifted.X, frame.iloc[shifted.rows])
+    assert cut.X.index.equals(pd.RangeIndex(9))
 
 
 def test_kinds_by_name(pictures):

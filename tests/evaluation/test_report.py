@@ -6,6 +6,7 @@ import pickle
 import re
 from html.parser import HTMLParser
 from io import BytesIO
+from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -13,6 +14,14 @@ import pytest
 from PIL import Image
 
 from sklearn_sharpbalance.evaluation import evaluate
+from sklearn_sharpbalance.evaluation._figures import (
+    _accuracy,
+    _diversity,
+    _kinds,
+    _ranking,
+    _reliability,
+    _severities,
+)
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.evaluation.browser import CHROMIUM, DESKTOP, IMAGES, PHONE, WIDTHS, Browser
@@ -282,3 +291,28 @@ def test_page_in_a_real_browser(html, tmp_path):
                 assert image["height"] > 100
             wide, window = browser.evaluate(WIDTHS)
             assert wide <= window  # nothing sticks out of the screen
+
+
+def test_figures_of_long_names_stay_in_their_frames():
+    p, y, X = made_up(0, n_samples=80)
+    names = [
+        f"SharpBalanceEnsembleClassifier(rho=0.05, flat_ratio=0.{i})" for i in "12"
+    ]
+    sets = {(kind, 1): (X, y) for kind in ("fog", "snow")}
+    found = evaluate(
+        {name: Fake(p) for name in names},
+        *(X, y),
+        corruptions=sets,
+        severities=1,
+        n_bootstrap=20,
+    )
+    found.ranking = found.rank("nll")
+    makers = (_ranking, _accuracy, _reliability, _diversity, _severities, _kinds)
+    for make in makers:
+        figure = make(found)[2]
+        figure.draw_without_rendering()
+        tight = figure.get_tightbbox()  # inches, of all that is drawn
+        assert tight.x0 > -0.02
+        assert tight.x1 < figure.get_figwidth() + 0.02
+        labels = [ax.xaxis.label.get_window_extent() for ax in figure.axes]
+        assert all(a.x1 < b.x0 for a, b in pairwise(labels[:2]) if a.width and b.width)

@@ -195,6 +195,8 @@ def test_few_samples_are_told():
         ({"norm": "l3"}, "Unknown norm 'l3'"),
         ({"n_bins": 0}, "n_bins must be a positive integer, got 0"),
         ({"n_bins": 2.5}, "n_bins must be a positive integer, got 2.5"),
+        ({"n_bins": 10.0}, "n_bins must be a positive integer, got 10.0"),
+        ({"n_bins": "auto"}, "n_bins must be a positive integer, got 'auto'"),
         ({"norm": "max", "debiased": True}, "no debiased form"),
     ],
 )

@@ -116,6 +116,13 @@ def test_labels_name_the_columns_in_any_order(metric, members):
     np.testing.assert_array_equal(flat(named), flat(expected))
 
 
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_labels_are_told(missing):
+    y = np.array(["a", missing], dtype=object)
+    with pytest.raises(InvalidInputError, match="Are labels missing in y_true"):
+        metrics.brier_score(y, [[0.5, 0.5]] * 2, labels=np.array(["a", "b"], object))
+
+
 def test_a_label_that_is_not_listed_is_named():
     y, probas = random_members()
     labels = np.array([10, 20, 30, 40])

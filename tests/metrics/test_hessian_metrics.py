@@ -121,6 +121,17 @@ def test_a_single_weight_is_enough():
     assert hessian_top_eigenvalue(net, X, y, mask=mask) == pytest.approx(9.0)
 
 
+def test_a_loss_without_curvature_has_the_eigenvalue_zero():
+    net = make_net(nn.Linear(3, 2))
+    with torch.no_grad():
+        net.module_.weight.zero_()
+        net.module_.bias.copy_(torch.tensor([1e4, 0.0]))  # certain, and right
+    X, _ = samples(12)
+    kwargs = {"batch_size": 5, "random_state": 0}
+    assert hessian_top_eigenvalue(net, X, np.zeros(12, int), **kwargs) == 0
+    assert hessian_trace(net, X, np.zeros(12, int), **kwargs) == 0
+
+
 def test_what_cannot_be_done_is_told():
     net, (X, y) = mlp(), samples(12)
     nothing = {name: np.zeros(p.shape) for name, p in net.module_.named_parameters()}

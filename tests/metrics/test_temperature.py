@@ -192,6 +192,7 @@ def test_zero_probabilities_stay_finite():
         (lambda y, z: nll_after_temperature(y[:2], z[:2], cv=3), "to the 2 samples"),
         (lambda y, z: fit_temperature(y, z[None]), r"proba_or_logits must have shape"),
         (lambda y, z: fit_temperature(y, z * np.nan), "infinite values or NaN"),
+        (lambda y, z: fit_temperature(y[:0], z[:0]), r"is empty: it has shape \(0,"),
     ],
 )
 def test_wrong_input_is_refused(call, message):

@@ -255,3 +255,44 @@ def test_size_refuses_what_is_not_made_of_predictions(aggregation, digits):
 def test_size_refuses_a_temperature_that_nobody_found(rule):
     with pytest.raises(InvalidInputError, match="aggregation_ of a fitted ensemble"):
         EnsembleSizeDisplay.from_predictions(Y, PROBAS, aggregation=rule)
+
+
+def test_missing_accuracies_leave_gaps():
+    display = CorruptionDisplay([[0.8, np.nan], [0.7, 0.6]], names=["a", "b"])
+    bars = display.plot(kind="bars").bars_
+    assert bars[1][1].get_height() == pytest.approx(60)
+    assert display.ax_.get_ylim() == pytest.approx((50, 82.4))
+    display.plot(kind="mean")
+    assert [text.get_text() for text in display.ax_.texts] == ["65.00"]
+
+
+def test_numbers_over_many_bars_do_not_overlap():
+    display = CorruptionDisplay(rng.uniform(0.6, 0.61, (20, 3))).plot(kind="mean")
+    display.figure_.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in display.ax_.texts]
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+
+
+def test_many_sizes_have_ticks_that_keep_apart():
+    scores = [[0.9, 0.8]] * 40
+    display = EnsembleSizeDisplay(np.arange(1, 41), scores).plot()
+    display.figure_.draw_without_rendering()
+    boxes = [tick.get_window_extent() for tick in display.ax_.get_xticklabels()]
+    assert len(boxes) > 5
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+
+
+@pytest.mark.parametrize("n_predictors", [1, 20])
+def test_legends_of_long_names_stay_in_the_figure(n_predictors):
+    figure, ax = plt.subplots(figsize=(5, 6), layout="constrained")
+    name = "a predictor " if n_predictors > 1 else "a predictor with a long name " * 3
+    for i in range(n_predictors):
+        ReliabilityDisplay(
+            [0.3, 0.8], [0.2, 0.9], [5, 5], [0, 0.5, 1], ece=0.1, name=f"{name}{i}"
+        ).plot(ax, kind="line")
+    for _ in range(2):  # as savefig does: the first settles the layout
+        figure.draw_without_rendering()
+    box = ax.get_legend().get_window_extent()
+    assert box.x1 <= figure.bbox.x1 + 1
+    assert box.y1 <= figure.bbox.y1 + 1
+    assert ax.get_position().height > 0.3

@@ -218,6 +218,25 @@ def test_surfaces_of_wide_range_have_logarithmic_colours(log):
     assert contours.levels[-1] >= 50
 
 
+@pytest.mark.parametrize("off", [np.inf, np.nan])
+def test_what_is_not_finite_of_a_surface_is_left_out(off):
+    steps = np.linspace(-1, 1, 5)
+    loss = 1 + np.add.outer(steps**2, steps**2)
+    loss[0, 0], loss[4, 4] = 3 + off, off
+    levels = LossLandscapeDisplay(loss, steps, steps).plot().contours_.levels
+    assert levels[0] <= 1
+    assert 2.25 <= levels[-1] < 4
+
+
+def test_members_of_a_slice_are_numbered_as_estimators_are(ensemble, digits):
+    display = LossLandscapeDisplay.from_estimator(
+        ensemble, digits.X, digits.y, members=[0, 2, 1], n_dims=2, n_points=3
+    )
+    assert display.position_names == ["Member 0", "Member 2", "Member 1"]
+    assert display.x_name == "From member 0 to member 2"
+    assert display.y_name == "Towards member 1, at right angles"
+
+
 def test_constant_surface_can_be_drawn():
     contours = LossLandscapeDisplay(np.ones((3, 3)), range(3), range(3)).plot()
     assert contours.colorbar_ is not None

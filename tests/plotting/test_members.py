@@ -1,5 +1,8 @@
 """Overlap, agreement and history of members, against naive loops."""
 
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -10,7 +13,7 @@ from sklearn_sharpbalance.plotting import (
     TrainingHistoryDisplay,
     subset_overlap,
 )
-from sklearn_sharpbalance.plotting._base import PALETTE
+from sklearn_sharpbalance.plotting._base import PALETTE, colour, marker
 from sklearn_sharpbalance.plotting.overlap import as_picture
 from tests.plotting.made_up import PROBAS
 
@@ -162,3 +165,45 @@ def test_missing_records_are_gaps_or_errors():
         display.plot(metric="lr")
     with pytest.raises(InvalidInputError, match="history holds no epochs"):
         TrainingHistoryDisplay.from_history([[], []])
+
+
+def test_members_are_numbered_as_estimators_are(ensemble, digits):
+    matrix = MemberAgreementDisplay.from_estimator(ensemble, digits.X)
+    names = [f"Member {i}" for i in range(len(ensemble.estimators_))]
+    assert [t.get_text() for t in matrix.ax_.get_yticklabels()] == names
+    history = TrainingHistoryDisplay.from_estimator(ensemble)
+    texts = [t.get_text() for t in history.ax_.get_legend().get_texts()]
+    assert texts[: len(names)] == names
+
+
+@pytest.mark.parametrize("n_members", [3, 12, 30])
+def test_values_in_a_matrix_do_not_overlap(n_members):
+    masks = rng.random((n_members, 50)) < 0.4
+    display = SubsetOverlapDisplay.from_masks(masks)
+    display.figure_.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in display.text_[0]]
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+    assert all(text.get_visible() for text in display.text_.flat)
+
+
+def test_values_that_would_overlap_on_given_axes_are_left_out():
+    ax = plt.figure(figsize=(3, 3)).subplots()
+    display = SubsetOverlapDisplay.from_masks(rng.random((20, 50)) < 0.4, ax=ax)
+    assert not any(text.get_visible() for text in display.text_.flat)
+
+
+def test_looks_are_different_beyond_the_colours():
+    looks = {(colour(i), marker(i)) for i in range(30)}
+    assert len(looks) == 30
+    epochs = [{"train_loss": 1.0}, {"train_loss": 0.5}]
+    display = TrainingHistoryDisplay.from_history([epochs] * 30)
+    lines = {(line.get_color(), line.get_marker()) for line in display.lines_[0]}
+    assert len(lines) == 30
+    # So many names leave most of the figure to the lines.
+    display.figure_.draw_without_rendering()
+    assert display.ax_.get_position().height > 0.5
+
+
+def test_a_single_epoch_is_seen():
+    display = TrainingHistoryDisplay.from_history([[{"train_loss": 1.0}]])
+    assert display.lines_[0][0].get_marker() == "o"

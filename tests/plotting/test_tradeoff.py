@@ -132,6 +132,32 @@ def legend_texts(display):
     return [t.get_text() for t in display.ax_.get_legend().get_texts()]
 
 
+@pytest.mark.parametrize("seed", [12, 28])
+def test_labels_at_the_edge_leave_the_numbers_of_the_axes_alone(seed):
+    draw = np.random.default_rng(seed)
+    x = draw.random(10)
+    y = 0.3 * x + 0.1 * draw.random(10)
+    labels = [f"rho = 0.{i:02d}5" for i in range(10)]
+    display = TradeoffDisplay(x, y, labels=labels).plot()
+    display.figure_.draw_without_rendering()
+    frame = display.ax_.bbox
+    for text in display.texts_:
+        box = text.get_window_extent()
+        assert box.x0 > frame.x0 - 1
+        assert box.x1 < frame.x1 + 1
+        assert box.y0 > frame.y0 - 1
+
+
+def test_long_labels_are_wrapped_but_formulas_are_not():
+    labels = [
+        "a method with a name of many words",
+        r"$\rho = 0.05$, $k = 0.4$ and others",
+    ]
+    display = TradeoffDisplay([1.0, 2.0], [0.4, 0.5], labels=labels).plot()
+    texts = [text.get_text() for text in display.texts_]
+    assert texts == ["a method with a name of many\nwords", labels[1]]
+
+
 @pytest.mark.parametrize("off", [-np.inf, np.inf, np.nan])
 def test_a_colour_that_is_not_finite_is_white_and_spoils_no_other(off):
     display = TradeoffDisplay([1, 2, 3], [0.1, 0.2, 0.4], color=[0.1, off, 0.2])

@@ -5,7 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from scipy.sparse.linalg import (
+    ArpackError,
+    ArpackNoConvergence,
+    LinearOperator,
+    eigsh,
+)
 
 from sklearn_sharpbalance.autodiff.hessian import HessianOperator
 from sklearn_sharpbalance.autodiff.losses import sample_losses
@@ -187,6 +192,10 @@ def _largest_eigenvalue(operator, start, tol, max_iter):
             f"Lanczos did not converge to tol={tol} in {max_iter} iterations. Raise "
             "max_iter or tol."
         ) from error
+    except ArpackError:
+        if operator.matvec(start.astype(operator.dtype)).any():
+            raise
+        return 0.0  # Lanczos does not start where all samples are right and certain
     return float(values[0])
 
 
