@@ -10,7 +10,12 @@ from torch import nn
 
 from sklearn_sharpbalance.engine.base import Engine
 from sklearn_sharpbalance.engine.graph_run import GraphRun
-from sklearn_sharpbalance.engine.refusals import meta_module, shared_refusal
+from sklearn_sharpbalance.engine.refusals import (
+    UNSEEN,
+    base_optimizer,
+    meta_module,
+    shared_refusal,
+)
 from sklearn_sharpbalance.members.own_settings import own_nets
 
 __all__ = ["GraphEngine"]
@@ -68,7 +73,8 @@ def module_refusal(net, data):
     """Why the step cannot be captured, whatever the device."""
     if not isinstance(data.X, np.ndarray):
         return "X is not one array"
-    if getattr(net, "optimizer__dampening", 0):
+    bound = base_optimizer(net)[1].get("dampening", 0)
+    if getattr(net, "optimizer__dampening", bound):
         return "SGD's dampening treats the first step apart"
     return shared_refusal(net) or _random_refusal(net)
 
@@ -76,7 +82,7 @@ def module_refusal(net, data):
 def _random_refusal(net):
     module = meta_module(net)
     if module is None:
-        return "the module cannot be built on the meta device to look at it"
+        return UNSEEN
     for layer in module.modules():
         if isinstance(layer, RANDOM_LAYERS) and getattr(layer, "p", 1) != 0:
             return f"{type(layer).__name__} draws random numbers inside the step"

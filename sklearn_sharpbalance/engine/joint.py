@@ -7,7 +7,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.base import EngineChoice
-from sklearn_sharpbalance.engine.stacked import StackedEngine, _stacked_optimizer
+from sklearn_sharpbalance.engine.stacked import (
+    StackedEngine,
+    _stacked_optimizer,
+    take_options,
+)
 from sklearn_sharpbalance.engine.stacking import (
     StackedNetwork,
     layers_to_stack,
@@ -80,10 +84,11 @@ class StackedTeam(Team):
             session.net.module_.load_state_dict(weights, strict=False)
 
     def read_weights(self):
-        """Take over what callbacks may have made of the weights."""
+        """Take over what callbacks may have made of the weights, and of options."""
         for i, session in enumerate(self.sessions):
             if session.net.callbacks_:
                 self.network.take_weights(i, session.net.module_.state_dict())
+        take_options(self.optimizer, self.sessions)
 
     def write_back(self):
         """Copy weights and optimizer state into the members' nets."""

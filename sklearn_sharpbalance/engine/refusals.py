@@ -1,5 +1,9 @@
 """What keeps members from being trained outside of skorch's own loop."""
 
+import inspect
+from functools import partial
+from typing import Any
+
 import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import EpochScoring, LRScheduler
@@ -9,8 +13,18 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import with_callbacks
 from sklearn_sharpbalance.members.session import listeners
+from sklearn_sharpbalance.members.state import seeded
 
-__all__ = ["callback_refusal", "check_overrides", "meta_module", "shared_refusal"]
+__all__ = [
+    "UNSEEN",
+    "base_optimizer",
+    "callback_refusal",
+    "check_overrides",
+    "meta_module",
+    "shared_refusal",
+]
+
+UNSEEN = "the module cannot be built on the meta device to look at it"
 
 # Optimizers whose update of one number does not look at any other number.
 ELEMENTWISE = (
@@ -104,11 +118,33 @@ def shared_refusal(net):
         return "the criterion is not CrossEntropyLoss"
     if set(net.get_params_for("criterion")) - {"label_smoothing", "reduction"}:
         return "CrossEntropyLoss has parameters other than label_smoothing"
-    if getattr(net, "optimizer__base_optimizer", None) not in ELEMENTWISE:
-        return "the optimizer is not one that works number by number"
+    optimizer, _ = base_optimizer(net)
+    if optimizer not in ELEMENTWISE:
+        name = getattr(optimizer, "__name__", type(optimizer).__name__)
+        return f"{name} is not among the optimizers known to work number by number"
     if any("param_groups" in name for name in net.get_params(deep=False)):
         return "the optimizer has parameter groups of its own"
     return callback_refusal(net)
+
+
+def base_optimizer(net):
+    """The optimizer that makes a net's updates, and options that are bound to it.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.optim import SAM
+    >>> base = partial(torch.optim.SGD, momentum=0.9)
+    >>> options = {"optimizer": SAM, "optimizer__base_optimizer": base}
+    >>> base_optimizer(NeuralNetClassifier(nn.Linear, **options))
+    (<class 'torch.optim.sgd.SGD'>, {'momentum': 0.9})
+    """
+    default = inspect.signature(net.optimizer).parameters.get("base_optimizer")
+    base = getattr(net, "optimizer__base_optimizer", default and default.default)
+    bound: dict[str, Any] = {}
+    while isinstance(base, partial):
+        bound = {**base.keywords, **bound}
+        base = base.func
+    return base, bound
 
 
 def callback_refusal(net):
@@ -139,7 +175,7 @@ def meta_module(net):
     kwargs = net.get_params_for("module")
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), seeded("cpu"):  # it may draw
             return module(**kwargs)
     except Exception:  # whatever a user's factory raises: it will be built for real
         return None

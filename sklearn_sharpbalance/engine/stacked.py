@@ -7,14 +7,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.base import Engine
-from sklearn_sharpbalance.engine.refusals import meta_module, shared_refusal
+from sklearn_sharpbalance.engine.refusals import UNSEEN, meta_module, shared_refusal
 from sklearn_sharpbalance.engine.stacking import (
     StackedNetwork,
     layers_to_stack,
     stack_optimizer,
-    stackable_layers,
+    stacking_obstacle,
     unstack_optimizer,
 )
+from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.members.batches import epoch_batches
 from sklearn_sharpbalance.members.data import as_tensor
 from sklearn_sharpbalance.members.own_settings import different_settings, own_nets
@@ -22,6 +23,7 @@ from sklearn_sharpbalance.members.precision import autocast, tf32
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import epoch_rng
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
+from sklearn_sharpbalance.optim import OPTIMIZERS
 
 __all__ = ["StackedEngine"]
 
@@ -44,6 +46,8 @@ class StackedEngine(Engine):
         if apart:
             return f"members differ in {', '.join(apart)}, and share one step"
         net = own_nets(net)[0]
+        if net.optimizer not in OPTIMIZERS.values():
+            return f"{net.optimizer.__name__} may take stacked members for one"
         return shared_refusal(net) or _module_refusal(net)
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
@@ -187,10 +191,11 @@ class _StackedRun:
                 session.net.module_.load_state_dict(weights, strict=False)
 
     def read_weights(self, sessions):
-        """Take over what callbacks may have made of the weights."""
+        """Take over what callbacks may have made of the weights, and of options."""
         for i, session in enumerate(self.sessions):
             if session in sessions and session.net.callbacks_:
                 self.network.take_weights(i, session.net.module_.state_dict())
+        take_options(self.optimizer, self.sessions)
 
     def write_back(self, members):
         """Copy weights and optimizer state into members that were not frozen yet."""
@@ -225,10 +230,35 @@ def _stacked_optimizer(sessions, network, phase):
     return optimizer
 
 
+def take_options(optimizer, sessions):
+    """Take over what callbacks may have made of the members' optimizer options.
+
+    The learning rate is not among them: the schedule sets it before every step.
+    """
+    if not any(s.net.callbacks_ and not s.stopped for s in sessions):
+        return
+    (group,) = optimizer.param_groups
+    own = [session.net.optimizer_.param_groups[0] for session in sessions]
+    training = [g for g, session in zip(own, sessions) if not session.stopped]
+    rho = "sam_rho" if "sam_rho" in group else "rho"
+    group[rho] = torch.tensor([float(g[rho]) for g in own], device=group[rho].device)
+    for name in group.keys() - {"params", "lr", "stacked", rho}:
+        values = [g[name] for g in training]
+        if any(value != values[0] for value in values):
+            raise UnsupportedEngineError(
+                f"Callbacks have set {name} of the members' optimizers to different "
+                f"values, {values}, but stacked members share one step. Use "
+                "engine='skorch'."
+            )
+        group[name] = values[0]
+
+
 def _module_refusal(net):
-    module = meta_module(net)
-    if module is None or stackable_layers(module) is None:
-        module = net.module__module
-        name = getattr(module, "__name__", type(module).__name__)
-        return f"{name} is not a chain of Linear layers and activations"
-    return None
+    module, inner = meta_module(net), net.module__module
+    if module is None:
+        return UNSEEN
+    obstacle = stacking_obstacle(module)
+    if obstacle is None:
+        return None
+    name = getattr(inner, "__name__", type(inner).__name__)
+    return f"{name} is not a chain of Linear layers and activations: {obstacle}"

@@ -15,6 +15,7 @@ __all__ = [
     "layers_to_stack",
     "stack_optimizer",
     "stackable_layers",
+    "stacking_obstacle",
     "unstack_optimizer",
 ]
 
@@ -54,17 +55,36 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     >>> [name for name, _ in layers]
     ['0', '1', '2']
     """
+    return _chain(module) if stacking_obstacle(module) is None else None
+
+
+def stacking_obstacle(module: nn.Module) -> str | None:
+    """What keeps a module from being stacked; None if nothing does.
+
+    Examples
+    --------
+    >>> stacking_obstacle(nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.ReLU()))
+    'Dropout (1) is neither'
+    """
     layers = _chain(module)
-    if layers is None or not all(_is_plain(layer) for _, layer in layers):
-        return None
+    if layers is None:
+        return "it is no plain nn.Sequential"
+    for name, layer in layers:
+        if not _is_plain(layer):
+            why = "has hooks" if is_hooked(layer) else "is neither"
+            return f"{type(layer).__name__} ({name}) {why}"
     linear = [layer for _, layer in layers if isinstance(layer, nn.Linear)]
-    if not linear or _changes_input(layers):
-        return None
     weights = [p for layer in linear for p in layer.parameters()]
-    trainable = all(p.requires_grad for p in weights)
-    distinct = len({id(p) for p in weights}) == len(weights)
-    flatten_later = any(isinstance(layer, nn.Flatten) for _, layer in layers[1:])
-    return layers if trainable and distinct and not flatten_later else None
+    obstacles = {
+        "it has no Linear layer": not linear,
+        "it changes its input in place": _changes_input(layers),
+        "some of its weights are frozen": not all(p.requires_grad for p in weights),
+        "its layers share weights": len({id(p) for p in weights}) < len(weights),
+        "a Flatten comes after other layers": any(
+            isinstance(layer, nn.Flatten) for _, layer in layers[1:]
+        ),
+    }
+    return next((text for text, is_there in obstacles.items() if is_there), None)
 
 
 def layers_to_stack(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.autodiff import is_out_of_memory
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import DeviceData
@@ -35,8 +36,9 @@ def check_module(net, state, data, n_classes):
                     raise
                 shape = getattr(x, "shape", None)
                 raise InvalidInputError(
-                    f"The module {name} failed on a batch of shape {shape}: {error}. "
-                    "Check that it takes samples of the shape of X."
+                    f"The module {name} failed on a batch of shape {shape}: "
+                    f"{in_a_sentence(error)}. Check that it takes samples of the shape "
+                    "of X."
                 ) from error
     _check_output(output, name, len(rows), n_classes)
     _check_scale(net, output, name)

@@ -196,6 +196,7 @@ def train_epoch(team, feed, objective, epoch):
     team.start_epoch(feed.seed, epoch)
     for session in team.sessions:
         session.begin_epoch()
+    team.read_weights()
     losses = torch.zeros(len(team), device=team.device)
     diversity = torch.zeros((), device=team.device)
     for t, batch in enumerate(feed.epoch(epoch, team.streams, stream=len(team))):

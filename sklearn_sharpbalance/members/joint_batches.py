@@ -120,6 +120,15 @@ class RandomStreams:
         self.states[stream] = self._get()
         return result
 
+    def each(self, stream, source, indices):
+        """Batches of a source, whose items draw from one stream."""
+        batches = source.iterate(indices)
+        if not source.is_dataset:  # arrays draw nothing
+            yield from batches
+            return
+        while (batch := self.run(stream, next, batches, None)) is not None:
+            yield batch
+
     def _get(self):
         if self.cuda is not None:
             return torch.get_rng_state(), self.cuda.get_rng_state(self.device)
@@ -186,7 +195,7 @@ class JointFeed:
             stream, EpochAugment, self.phase.transform, share.shape, self.device
         )
         others = self._unlabeled_batches(epoch, streams, stream)
-        for t, (x, rows) in enumerate(source.iterate(dealt.indices)):
+        for t, (x, rows) in enumerate(streams.each(stream, source, dealt.indices)):
             weight = (
                 share[t] if source.weight is None else share[t] * source.weight[rows]
             )
@@ -207,7 +216,7 @@ class JointFeed:
         augment = streams.run(
             stream, EpochAugment, self.phase.transform, rows.shape, self.device
         )
-        for t, (x, _) in enumerate(self.unlabeled.iterate(rows)):
+        for t, (x, _) in enumerate(streams.each(stream, self.unlabeled, rows)):
             yield self._features(streams.run(stream, augment.batch, t, x))
 
     def _features(self, x):

@@ -53,12 +53,12 @@ class MemberModule(nn.Module):
         self.module = fresh_copy(module) if is_instance else module(**kwargs)
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
-        self._is_float64 = _all_float64(self.module)
+        self._is_float64 = _all_of(self.module, torch.float64)
 
     def _apply(self, *args, **kwargs):
         """Follow a change of the weights' type: ``double()`` and its kind end here."""
         super()._apply(*args, **kwargs)
-        self._is_float64 = _all_float64(self.module)
+        self._is_float64 = _all_of(self.module, torch.float64)
         return self
 
     def forward(self, X=None, /, **inputs):
@@ -77,14 +77,12 @@ class MemberModule(nn.Module):
         return X.clone() if standardized is X else standardized
 
     def standardize(self, X):
-        """Input as the inner module sees it: float32 where it was of float64.
+        """Input as the inner module sees it: float32 where it was of another type.
 
-        For weights that are all of float64 it becomes float64.
+        For weights that are all of float64 it becomes float64; a module that was cast
+        to half precision takes such input as it is.
         """
-        if self._is_float64:
-            X = X.to(torch.float64)
-        elif X.dtype is torch.float64 or not X.is_floating_point():
-            X = X.to(torch.float32)
+        X = X.to(self._input_type(X))
         if self.mean is not None:
             X = (X - self.mean) / self.scale
         return X
@@ -93,13 +91,19 @@ class MemberModule(nn.Module):
         """A part of the input that the inner module may change in place."""
         if not isinstance(part, torch.Tensor):
             return part
-        wide = self._is_float64 and part.is_floating_point()
-        return part.to(torch.float64 if wide else part.dtype, copy=True)
+        floating = part.is_floating_point()
+        return part.to(self._input_type(part) if floating else part.dtype, copy=True)
+
+    def _input_type(self, X):
+        if self._is_float64:
+            return torch.float64
+        short = X.dtype in (torch.float16, torch.bfloat16)
+        return X.dtype if short and _all_of(self.module, X.dtype) else torch.float32
 
 
-def _all_float64(module):
+def _all_of(module, dtype):
     weights = [w for w in module.parameters() if w.is_floating_point()]
-    return bool(weights) and all(w.dtype is torch.float64 for w in weights)
+    return bool(weights) and all(w.dtype is dtype for w in weights)
 
 
 def fresh_copy(prototype):

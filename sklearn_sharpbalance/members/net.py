@@ -13,8 +13,9 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import MemberModule
+from sklearn_sharpbalance.members.own_settings import own_settings
 from sklearn_sharpbalance.networks import default_network
-from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
 
 __all__ = [
     "NET_DEFAULTS",
@@ -24,6 +25,7 @@ __all__ = [
     "member_net",
     "option_names",
     "with_callbacks",
+    "with_plain_sam",
 ]
 
 # Recorded by the training loop itself, for every engine alike.
@@ -173,6 +175,23 @@ def with_callbacks(net):
     net = type(net)(**net.get_params(deep=False))
     net.initialize_callbacks()
     return net
+
+
+def with_plain_sam(net):
+    """The net with SAM in place of another kind of this package.
+
+    Where no sample gets a sharpness-aware step all kinds train the same members, and
+    each can go on from the optimizer's state of any other.
+    """
+    kind, params = net.optimizer, net.get_params(deep=False)
+    own = {f"optimizer__{name}" for name in _arguments(kind) - _arguments(SAM)}
+    apart = any(own & settings.keys() for settings in own_settings(net))
+    if apart or kind not in OPTIMIZERS.values():
+        return net
+    # skorch's list of what was ever set goes with what it names: nets are compared.
+    own.add("_params_to_validate")
+    kept = {name: value for name, value in params.items() if name not in own}
+    return type(net)(**{**kept, "optimizer": SAM})
 
 
 class BoundOptimizer(partial):

@@ -1,12 +1,9 @@
 """Items of a Dataset that are read beside the training, and may draw what they like."""
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.members.state import seeded
@@ -29,6 +26,7 @@ def own_draws(X: Any, seed: int = 0) -> Iterator[None]:
 
     Examples
     --------
+    >>> import torch
     >>> pairs = torch.utils.data.TensorDataset(torch.zeros(2))
     >>> before = torch.get_rng_state()
     >>> with own_draws(pairs, seed=5):
@@ -42,19 +40,6 @@ def own_draws(X: Any, seed: int = 0) -> Iterator[None]:
     if not isinstance(X, Dataset):
         yield
         return
-    with seeded("cpu"), _legacy_generators():
-        torch.default_generator.manual_seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        random.seed(seed)
+    with seeded("cpu"):
+        seeded.start(seed)
         yield
-
-
-@contextmanager
-def _legacy_generators() -> Iterator[None]:
-    """Put the global generators of numpy and Python back after a block."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(of_numpy)  # noqa: NPY002
-        random.setstate(of_python)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -117,7 +118,8 @@ def check_factors(settings: Any, n_samples: int) -> None:
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 "lr_schedule must be a function of progress in [0, 1) that returns a "
-                f"number, but {schedule!r} failed at {progress:g}: {error}."
+                f"number, but {schedule!r} failed at {progress:g}: "
+                f"{in_a_sentence(error)}."
             ) from error
         if not math.isfinite(factor) or factor < 0:
             raise InvalidInputError(

@@ -7,12 +7,13 @@ are written in one way, however the weights are trained.
 import dis
 import math
 import time
+import warnings
 
 import torch
 from skorch.callbacks import Callback, Checkpoint, LRScheduler, TrainEndCheckpoint
 
 from sklearn_sharpbalance.autodiff.losses import sample_losses
-from sklearn_sharpbalance.exceptions import DivergenceError
+from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
 from sklearn_sharpbalance.members.averaging import updated_average
 from sklearn_sharpbalance.members.data import DeviceData, rows_at_once
 from sklearn_sharpbalance.members.pruning import gradient_masks
@@ -75,6 +76,7 @@ class MemberSession:
         self.hears_gradients = bool(listeners(self.net, "on_grad_"))
         self.sets_own_rate = _schedulers(self.net) != []
         self._started = 0.0
+        self._has_warned = False
 
     @property
     def looks_at_weights(self):
@@ -113,7 +115,7 @@ class MemberSession:
     def begin_epoch(self):
         """Open a record and tell the callbacks."""
         self._started = time.perf_counter()
-        self.net.notify("on_epoch_begin", **self._datasets)
+        self._notify("on_epoch_begin")
 
     def end_epoch(self, epoch, loss, lr):
         """Complete the record, tell the callbacks, and ask whether to go on.
@@ -161,13 +163,29 @@ class MemberSession:
 
     def _tell_end(self):
         try:
-            self.net.notify("on_epoch_end", **self._datasets)
+            self._notify("on_epoch_end")
         except KeyboardInterrupt as interrupt:
             # skorch's EarlyStopping speaks this way. A real Ctrl-C arrives at whatever
             # was running, not at a callback's own raise statement.
             if not _raised_by_callback(interrupt):
                 raise
             self.stopped = True
+
+    def _notify(self, event):
+        """Tell the callbacks, and the user if one sets what is set before each step."""
+        groups = self.net.optimizer_.param_groups
+        before = [group["lr"] for group in groups]
+        self.net.notify(event, **self._datasets)
+        rates = [group["lr"] for group in groups]
+        if rates != before and not (self.sets_own_rate or self._has_warned):
+            self._has_warned = True
+            warnings.warn(
+                f"A callback has set lr to {rates[0]:g}, which changes nothing: "
+                "lr_schedule sets it before every step. Pass a function of progress as "
+                "lr_schedule, or skorch's LRScheduler as a callback.",
+                SharpBalanceWarning,
+                stacklevel=4,
+            )
 
     def validate(self):
         """Loss and accuracy on the held-out part, by the weights of its samples."""

@@ -1,6 +1,8 @@
 """What a member is between two phases: plain values that travel between processes."""
 
-from contextlib import ExitStack
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from sklearn.base import clone
 from torch.nn.parameter import is_lazy
 
+from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members.own_settings import own_net
 from sklearn_sharpbalance.members.process_state import holding_process_state
@@ -33,8 +36,8 @@ class MemberState:
     history : list of dict
         One record per epoch.
     extra : dict
-        What an engine must carry over: state of callbacks and of a scheduler, and
-        buffers of the module that are not part of its state.
+        What an engine must carry over: state of callbacks and of a scheduler, buffers
+        of the criterion, and those of the module that are not part of its state.
     stopped : bool
         Whether a callback asked this member to stop.
     """
@@ -58,9 +61,11 @@ def epoch_rng(seed, epoch):
 
 
 class seeded:
-    """Run a block under torch seeds of its own and leave the global RNG untouched.
+    """Run a block under seeds of its own and leave the global RNGs untouched.
 
-    Other threads wait with theirs: they would draw from the same generator.
+    Those are torch's, and numpy's and Python's, from which modules, transforms and
+    items of a Dataset may draw. Other threads wait with theirs: they would draw from
+    the same generators.
     """
 
     def __init__(self, device):
@@ -72,6 +77,7 @@ class seeded:
         with ExitStack() as stack:
             stack.enter_context(holding_process_state())
             stack.enter_context(torch.random.fork_rng(devices=self._devices))
+            stack.enter_context(_legacy_generators())
             self._stack = stack.pop_all()
         return self
 
@@ -94,9 +100,22 @@ class seeded:
         ``torch.manual_seed`` would start those of all other devices, too.
         """
         torch.default_generator.manual_seed(int(value))
+        np.random.seed(int(value) % 2**32)  # noqa: NPY002
+        random.seed(int(value))
         if torch.device(device).type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(int(value))
+
+
+@contextmanager
+def _legacy_generators() -> Iterator[None]:
+    """Put the global generators of numpy and Python back after a block."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
 
 
 def initial_state(net, index, seed):
@@ -106,7 +125,7 @@ def initial_state(net, index, seed):
         seeded.start(seed, net.device)
         _initialize(net)
     module = to_cpu(net.module_.state_dict())
-    return MemberState(index, seed, module, extra=_loose_buffers(net.module_))
+    return MemberState(index, seed, module, extra=_loose_buffers(net))
 
 
 def _initialize(net):
@@ -119,8 +138,9 @@ def _initialize(net):
         module = getattr(net, "module__module", net.module)
         name = getattr(module, "__name__", type(module).__name__)
         raise InvalidInputError(
-            f"A member cannot be made of {name}: {error}. Check its arguments, which "
-            "go by estimator__module__..., and that it has weights to train."
+            f"A member cannot be made of {name}: {in_a_sentence(error)}. Check its "
+            "arguments, which go by estimator__module__..., and that it has weights to "
+            "train."
         ) from error
     weights = list(net.module_.parameters())
     if any(map(is_lazy, weights)):
@@ -142,7 +162,8 @@ def restore(net, state):
     with seeded(net.device):
         net.initialize()  # weights are drawn and overwritten: the RNG must not notice
     net.module_.load_state_dict(state.module)
-    _put_loose_buffers(net.module_, state.extra.get("buffers", {}), net.device)
+    _put_buffers(net.module_, state.extra.get("buffers", {}), net.device)
+    _put_buffers(net.criterion_, state.extra.get("criterion", {}), net.device)
     if torch.device(net.device).type == "cuda":
         net.module_.to(memory_format=torch.channels_last)  # what tensor cores want
     net.history.extend(dict(record, batches=[]) for record in state.history)
@@ -156,7 +177,7 @@ def restore(net, state):
 
 def capture(net, state, **changes):
     """New state of a member after ``net`` trained on from ``state``."""
-    extra = {**changes.pop("extra", {}), **_loose_buffers(net.module_)}
+    extra = {**changes.pop("extra", {}), **_loose_buffers(net)}
     return MemberState(
         state.index,
         state.seed,
@@ -168,20 +189,26 @@ def capture(net, state, **changes):
     )
 
 
-def _loose_buffers(module):
-    """Buffers that a state dict leaves out, as an entry of a member's extra."""
-    saved = module.state_dict()
-    loose = {k: to_cpu(v) for k, v in module.named_buffers() if k not in saved}
-    return {"buffers": loose} if loose else {}
+def _loose_buffers(net):
+    """Buffers that no state dict of the module has, as entries of a member's extra."""
+    saved, criterion = net.module_.state_dict(), net.criterion_
+    loose = {k: to_cpu(v) for k, v in net.module_.named_buffers() if k not in saved}
+    found = {"buffers": loose}
+    if isinstance(criterion, torch.nn.Module):
+        found["criterion"] = {k: to_cpu(v) for k, v in criterion.named_buffers()}
+    return {name: buffers for name, buffers in found.items() if buffers}
 
 
-def _put_loose_buffers(module, buffers, device):
-    layers = dict(module.named_modules())
+def _put_buffers(module, buffers, device):
+    layers = dict(module.named_modules()) if buffers else {}
     for path, value in buffers.items():
         layer, _, name = path.rpartition(".")
-        # Registered, not set: a layer may make its buffer in a forward pass only.
-        if layer in layers:
-            own = value.to(device, copy=True)
+        if layer not in layers:
+            continue
+        own = value.to(device, copy=True)
+        if name in layers[layer]._buffers:
+            setattr(layers[layer], name, own)
+        else:  # a layer may make its buffer in a forward pass only
             layers[layer].register_buffer(name, own, persistent=False)
 
 

@@ -10,6 +10,7 @@ from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
 from sklearn_sharpbalance.ensemble.plan import Settings
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning, UnsupportedEngineError
 from sklearn_sharpbalance.members import (
     DeviceData,
     Phase,
@@ -164,6 +165,56 @@ class WeightNorm(Callback):
     def on_epoch_end(self, net, **kwargs):
         norm = sum(p.detach().square().sum().item() for p in net.module_.parameters())
         net.history.record("norm", norm)
+
+
+class SetsOption(Callback):
+    """Sets an option of the optimizer; ``apart``: to another value in each member."""
+
+    def __init__(self, name, value, apart=False):
+        self.name, self.value, self.apart = name, value, apart
+
+    def on_epoch_begin(self, net, **kwargs):
+        weights = net.module_.module.state_dict()
+        own = next(iter(weights.values())).sum().abs().item() if self.apart else 0
+        for group in net.optimizer_.param_groups:
+            group[self.name] = self.value + own
+
+
+def with_option(engine, *args, **kwargs):
+    data = table()
+    clf = SharpBalance(
+        max_epochs=3,
+        batch_size=32,
+        engine=engine,
+        callbacks=[SetsOption(*args, **kwargs)],
+        random_state=0,
+    )
+    return clf.fit(data.X, data.y).member_predict_proba(data.X)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("rho", 0.7), ("weight_decay", 0.3), ("momentum", 0.1)]
+)
+def test_options_that_callbacks_set_are_those_of_every_engine(name, value):
+    want = with_option("skorch", name, value)
+    np.testing.assert_allclose(with_option("stacked", name, value), want, atol=1e-5)
+    assert np.abs(want - with_option("skorch", "rho", 0.05)).max() > 1e-2
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_a_callback_that_sets_the_rate_is_told_who_does(engine):
+    with pytest.warns(SharpBalanceWarning, match=r"set lr to 0\.5.*LRScheduler"):
+        with_option(engine, "lr", 0.5)
+
+
+def test_options_that_differ_between_members_are_not_for_stacked_ones():
+    want = with_option("skorch", "rho", 9.0, apart=True)
+    got = with_option("stacked", "rho", 9.0, apart=True)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    with pytest.raises(
+        UnsupportedEngineError, match=r"weight_decay .* engine='skorch'"
+    ):
+        with_option("stacked", "weight_decay", 9.0, apart=True)
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,24 @@ def test_no_generator_of_another_device_is_seeded(net, monkeypatch):
     assert seeds == []
 
 
-def test_a_seeded_block_depends_on_seed_and_epoch():
+@pytest.mark.parametrize(
+    "random_numbers",
+    [
+        lambda: torch.rand(3).tolist(),
+        lambda: np.random.rand(3).tolist(),  # noqa: NPY002
+        lambda: [random.random() for _ in range(3)],
+    ],
+    ids=["torch", "numpy", "python"],
+)
+def test_a_seeded_block_depends_on_seed_and_epoch(random_numbers):
     def draw(seed, epoch):
         with seeded("cpu"):
             seeded.reseed(seed, epoch)
-            return torch.rand(3).tolist()
+            return random_numbers()
 
+    before = global_states()
     assert draw(1, 2) == draw(1, 2)
+    assert global_states() == before
     assert len({tuple(draw(*pair)) for pair in [(1, 2), (2, 1), (1, 3)]}) == 3
 
 
@@ -153,6 +164,34 @@ def test_buffers_outside_the_state_dict_live_through_all_phases():
         assert inner.drawn.equal(drawn)
         assert inner.late.equal(X.mean(0))
         assert not {"drawn", "count", "late"} & set(inner.state_dict())
+
+
+class Counting(nn.CrossEntropyLoss):
+    """Counts its calls in a buffer of its state dict, and in one that is not in it."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.register_buffer("saved", torch.zeros(()))
+        self.register_buffer("loose", torch.zeros(()), persistent=False)
+
+    def forward(self, input, target):
+        self.saved += 1
+        self.loose += 1
+        return super().forward(input, target)
+
+
+def test_buffers_of_a_criterion_live_through_all_phases():
+    net = as_skorch_net(MLP, (4,), 3, {"criterion": Counting})
+    net = member_net(net, 3, sam=SAM, device="cpu")
+    state = initial_state(net, 0, seed=7)
+    for phase in (1, 2):
+        live = restore_member(net, state)
+        live.criterion_(live.module_(X), Y)
+        assert state.extra["criterion"]["saved"] == phase - 1
+        state = pickle.loads(pickle.dumps(capture(live, state)))
+        criterion = restore_member(net, state).criterion_
+        assert criterion.saved == criterion.loose == phase
+        assert set(criterion.state_dict()) == {"saved"}
 
 
 def test_history_survives_the_round_trip(net):
