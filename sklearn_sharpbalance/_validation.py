@@ -32,8 +32,20 @@ __all__ = [
     "StrOptions",
     "check_call",
     "check_sample_weight",
+    "in_a_sentence",
     "validate_params",
 ]
+
+
+def in_a_sentence(error: BaseException) -> str:
+    """Text of an error that a sentence of ours goes on after.
+
+    Examples
+    --------
+    >>> in_a_sentence(ValueError("Got 8 x 8."))
+    'Got 8 x 8'
+    """
+    return str(error).rstrip().removesuffix(".")
 
 
 def check_call(function: Callable, source: str, asked: str, *args, **kwargs) -> None:
@@ -57,8 +69,8 @@ def check_call(function: Callable, source: str, asked: str, *args, **kwargs) -> 
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise InvalidInputError(
-            f"{source} is called as {asked}, but takes {signature}: {error}. Let it "
-            "take these arguments."
+            f"{source} is called as {asked}, but takes {signature}: "
+            f"{in_a_sentence(error)}. Let it take these arguments."
         ) from error
 
 
@@ -116,8 +128,10 @@ class Registry(Mapping):
         if self.wrap is not None and callable(value) and not isinstance(value, type):
             return self.wrap(value)
         names = ", ".join(repr(name) for name in self._factories)
+        kind = self.kind.__name__
+        article = "an" if kind[0] in "AEIOU" else "a"
         function = " or a function" if self.wrap is not None else ""
         raise InvalidInputError(
-            f"Unknown {self.parameter} {value!r}. Choose one of {names}, or pass a "
-            f"{self.kind.__name__}{function}."
+            f"Unknown {self.parameter} {value!r}. Choose one of {names}, or pass "
+            f"{article} {kind}{function}."
         )

@@ -20,7 +20,9 @@ __all__ = [
     "read_image_folder",
 ]
 
-PICTURE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp"}
+PICTURE_SUFFIXES = {  # those of torchvision's ImageFolder
+    *(".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"),
+}
 
 
 def cached_array(

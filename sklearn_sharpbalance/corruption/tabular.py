@@ -185,7 +185,7 @@ def corrupt_table(X, y, name, severity, *, reference=None, random_state=None):
 
     Returns
     -------
-    X : ndarray of shape (N, F), of the floating type of the input
+    X : ndarray of shape (N, F), of the floating type of the input; float32 for float16
     y : ndarray of shape (N,) or None
 
     Examples
@@ -240,6 +240,8 @@ def _check_table(table, what: str) -> np.ndarray:
     table = np.asarray(table)
     if table.dtype.kind in "iub":
         table = table.astype(np.float64)
+    elif table.dtype == np.float16:  # ends at 65504: what is added may lie beyond
+        table = table.astype(np.float32)
     if table.ndim != 2 or table.dtype.kind != "f" or not len(table):
         raise InvalidInputError(
             f"{what} must be a numeric table of shape (N, F) with at least one row, "

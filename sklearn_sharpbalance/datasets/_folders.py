@@ -7,6 +7,7 @@ from sklearn.utils import Bunch
 
 from sklearn_sharpbalance.corruption import CorruptionFiles
 from sklearn_sharpbalance.corruption.pictures import (
+    PICTURE_SUFFIXES,
     class_folders,
     decode_pictures,
     find_pictures,
@@ -65,7 +66,8 @@ def read_image_folder_set(
     """A tree ``[<split>/]<class>/<picture>`` with pictures of one size.
 
     Every split has the classes of "train", where there is one, and those that only it
-    has after them: a class has one number, whichever folders lack it.
+    has after them: a class has one number, whichever folders lack it. A folder without
+    pictures is refused, as by torchvision, unless it is that of a class in "train".
     """
     if not isinstance(split, str):
         raise InvalidInputError(
@@ -81,8 +83,21 @@ def read_image_folder_set(
     train = [] if folder is root else _classes(root / "train", store)
     names = list(dict.fromkeys([*train, *_classes(folder, store)]))
     paths, labels, names = find_pictures(folder, class_names=names)
+    filled = {names[label] for label in set(labels)}
+    _check_filled(folder, set(names) - filled, [] if split == "train" else train)
     images = _decode(paths, f"{folder.name}-pictures", folder, store)
     return Bunch(images=images, labels=labels, class_names=names)
+
+
+def _check_filled(folder: Path, empty: set[str], known: list[str]) -> None:
+    """Raise if folders without pictures would be classes, unless they are known."""
+    unknown = sorted(empty.difference(known))
+    if unknown:
+        raise FileNotFoundError(
+            f"{folder} holds folders without pictures, which would be classes without "
+            f"samples: {', '.join(map(repr, unknown))}. Take them away, or put "
+            f"pictures of a known kind there ({', '.join(sorted(PICTURE_SUFFIXES))})."
+        )
 
 
 def _splits(root: Path) -> list[str]:

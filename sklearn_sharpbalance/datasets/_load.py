@@ -84,6 +84,11 @@ def load_images(
         ``images`` uint8 of shape (N, H, W, C), ``labels`` int64 of shape (N,),
         ``class_names`` list of str.
 
+    Notes
+    -----
+    Files are decoded as torchvision's ``ImageFolder`` decodes them: whatever their kind
+    as RGB, and as they are stored, without regard to an orientation in their EXIF data.
+
     Examples
     --------
     >>> import numpy as np, tempfile

@@ -146,7 +146,10 @@ def _read_packed(arrays, split, label, root: Path, store: PictureStore) -> Bunch
 
     def decode(row: int) -> np.ndarray:
         stream = jpeg[offsets[row] : offsets[row + 1]].tobytes()
-        picture = np.asarray(Image.open(io.BytesIO(stream)))
+        opened: Image.Image = Image.open(io.BytesIO(stream))
+        if opened.mode not in ("L", "RGB", "RGBA"):  # inks of CMYK are no colours
+            opened = opened.convert("RGB")
+        picture = np.asarray(opened)
         return picture[..., None] if picture.ndim == 2 else picture
 
     def fill(out: np.ndarray) -> None:

@@ -1,10 +1,7 @@
 """The plain deep ensemble: the same loop without sharpness."""
 
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
-from sklearn_sharpbalance.ensemble.sharpbalance import (
-    COMMON_CONSTRAINTS,
-    SharpBalanceEnsembleClassifier,
-)
+from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain_params
 
 __all__ = ["DeepEnsembleClassifier"]
 
@@ -200,7 +197,4 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         self._keep_nested(nested)
 
     def _full_params(self):
-        everything = SharpBalanceEnsembleClassifier(
-            selection="none", warmup="sgd", warmup_epochs=0, rho=0.0
-        )
-        return everything.get_params(deep=False) | self.get_params(deep=False)
+        return plain_params() | self.get_params(deep=False)

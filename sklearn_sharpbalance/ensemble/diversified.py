@@ -17,10 +17,7 @@ from sklearn_sharpbalance.ensemble.monitor import (
 )
 from sklearn_sharpbalance.ensemble.plan import cut_length
 from sklearn_sharpbalance.ensemble.predicting import member_logits
-from sklearn_sharpbalance.ensemble.sharpbalance import (
-    COMMON_CONSTRAINTS,
-    SharpBalanceEnsembleClassifier,
-)
+from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain_params
 from sklearn_sharpbalance.ensemble.trunk import with_trunk
 from sklearn_sharpbalance.members import restore
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
@@ -252,11 +249,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         """
         with FittedState(self) as fitted, own_torch_modes():
             self._validate_params()
-            # Settings that all ensembles share a helper for, and nobody uses here.
-            unused = SharpBalanceEnsembleClassifier(
-                selection="none", warmup="sgd", warmup_epochs=0, rho=0.0
-            )
-            params = unused.get_params(deep=False) | self.get_params(deep=False)
+            params = plain_params() | self.get_params(deep=False)
             nested = self._nested("estimator")
             job = prepare_joint(self, params, nested, X, y, sample_weight, X_unlabeled)
             aggregation = AGGREGATIONS.resolve(self.aggregation)
@@ -279,14 +272,14 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         monitor = FitMonitor(self, n_members, segments, n_epochs, self.verbose)
 
         def keep(state):
-            self._keep(job, aggregation, state.members, trainer.choice)
+            self._keep(job, aggregation, state, trainer.choice)
 
         course = (trainer, state, segments, monitor, keep, fitted)
         follow_course(*course, checkpoints=checkpoints)
 
-    def _keep(self, job, aggregation, members, engine):
+    def _keep(self, job, aggregation, state, engine):
         """Set what ``fit`` leaves behind."""
-        self.engine_ = engine
+        self.engine_, members = engine, state.members
         self.classes_, self.input_format_ = job.classes, job.input_format
         self.net_, self.trunk_ = job.net, job.trunk
         self.member_seeds_ = [member.seed for member in members]
@@ -297,7 +290,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
             self.predictors_ = aggregation.prepare(self.heads_, job.data)
         self.history_ = [member.history for member in members]
         self.train_indices_ = job.data.rows
-        self.n_iter_ = len(members[0].history)
+        self.n_iter_ = max(state.epochs, default=state.epoch)
 
     def _whole_members(self):
         if self.trunk_ is None:

@@ -24,7 +24,8 @@ class EarlyStopping:
     ----------
     aggregation : Aggregation
     patience : int
-        Epochs without a rise of the accuracy after which training stops.
+        Epochs without a rise of the accuracy after which training stops; those of the
+        warm-up do not count.
     scores : list of float
         Accuracy of the ensemble after every epoch, by the samples' weights.
     best : EnsembleState
@@ -71,7 +72,9 @@ class EarlyStopping:
         if score > self.best_score:
             self.best_score, self.best = score, state
         rise = n_dense + int(np.argmax(self.scores[n_dense:]))  # the first of equals
-        return len(self.scores) - 1 - rise >= self.patience
+        # A segment is an epoch here. To end in the warm-up would be to select nothing.
+        since = max(rise + 1, state.phases.count("warmup"))
+        return len(self.scores) - since >= self.patience
 
 
 def check_early_stopping(early_stopping, data):

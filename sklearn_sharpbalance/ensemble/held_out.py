@@ -11,7 +11,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData
 from sklearn_sharpbalance.members.data import take_rows
 
-__all__ = ["check_held_out", "hold_out", "weighted_mean"]
+__all__ = ["check_held_out", "hold_out", "rows_of", "weighted_mean"]
 
 
 def hold_out(data, fraction, seed, sample_weight=None):
@@ -33,7 +33,7 @@ def hold_out(data, fraction, seed, sample_weight=None):
             f"in {data.y.max() + 1} classes: {error}"
         ) from error
     judged = replace(data, weight=check_weights(None, data.y, sample_weight, None))
-    left, valid = _rows(data, np.sort(kept)), _rows(judged, np.sort(held))
+    left, valid = rows_of(data, np.sort(kept)), rows_of(judged, np.sort(held))
     return replace(left, weight=_weight_of_part(left.weight), valid=valid)
 
 
@@ -50,7 +50,8 @@ def _weight_of_part(weight):
     return mean_one(weight)
 
 
-def _rows(data, rows):
+def rows_of(data, rows) -> TrainingData:
+    """Some samples of training data, with their labels and weights."""
     if isinstance(data.X, Dataset):
         X = Subset(data.X, rows.tolist())
     else:

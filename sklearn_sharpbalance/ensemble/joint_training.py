@@ -9,7 +9,7 @@ import torch
 from sklearn_sharpbalance.engine.joint import choose_team
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.plan import Segment
-from sklearn_sharpbalance.ensemble.training import EnsembleState, make_phase
+from sklearn_sharpbalance.ensemble.training import EnsembleState, EpochCount, make_phase
 from sklearn_sharpbalance.members.joint import JointObjective, train_jointly
 from sklearn_sharpbalance.members.joint_batches import JointFeed
 from sklearn_sharpbalance.members.session import MemberSession
@@ -60,8 +60,9 @@ class JointTrainer:
             Called with (member, record) after every epoch of every member.
         """
         job, phase = self.job, self._phase(segment)
+        count = EpochCount(len(state.members), on_epoch)
         sessions = [
-            MemberSession(job.net, member, job.data, phase, on_epoch)
+            MemberSession(job.net, member, job.data, phase, count)
             for member in state.members
         ]
         objective = JointObjective(job.params["loss"], job.params["diversity_weight"])
@@ -70,8 +71,13 @@ class JointTrainer:
             job.net,
             len(sessions),
         )
-        phases = [*state.phases, segment.name]
-        return EnsembleState(members, epoch=segment.stop, phases=phases)
+        before = state.epochs or [0] * len(members)
+        return EnsembleState(
+            members,
+            epoch=segment.stop,
+            phases=[*state.phases, segment.name],
+            epochs=[n + more for n, more in zip(before, count.epochs)],
+        )
 
     def _phase(self, segment):
         settings, n_members = self.job.settings, len(self.job.seeds.members)

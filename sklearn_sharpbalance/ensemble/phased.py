@@ -220,7 +220,11 @@ class PhasedEnsemble(BaseDeepEnsemble):
     def _first_members(self, job):
         trainer = job.trainer
         given = (trainer.net, job.seeds, trainer.data, len(job.classes))
-        return first_members(*given, self._warm_nets())
+        members = first_members(*given, self._warm_nets())
+        n_epochs = trainer.settings.n_epochs
+        if warmup_length(job.params["warmup_epochs"], n_epochs) < n_epochs:
+            trainer.try_scoring(members)
+        return members
 
     def _fitted_members(self):
         return [
@@ -265,7 +269,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         if stopping:
             self.validation_scores_ = np.asarray(stopping.scores)
         # Not the end of the stretch: callbacks may have ended every member before it.
-        self.n_iter_ = max(len(member.history) for member in state.members)
+        self.n_iter_ = max(state.epochs, default=state.epoch)
         self.n_passes_ = state.passes
 
     def _segments(self, job, stopping, epoch):

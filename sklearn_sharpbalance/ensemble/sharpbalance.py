@@ -6,7 +6,7 @@ from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOption
 from sklearn_sharpbalance.engine.choice import ENGINES
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 
-__all__ = ["SharpBalanceEnsembleClassifier"]
+__all__ = ["SharpBalanceEnsembleClassifier", "plain_params"]
 
 PRECISIONS = {"auto", "float32", "tf32", "bf16", "fp16"}
 COMMON_CONSTRAINTS: dict = {
@@ -108,8 +108,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Share of the samples held out, stratified.
     early_stopping : bool or int, default=False
         Stop when the *ensemble's* accuracy on the held-out part has not risen for so
-        many epochs (True: 10), and go back to its best epoch: of equals that with the
-        highest likelihood. What is judged is what would predict, ``weight_averaging``
+        many epochs (True: 10), those of the warm-up not counted, and go back to its
+        best epoch, which may lie in the warm-up: of equals that with the highest
+        likelihood. What is judged is what would predict, ``weight_averaging``
         and ``aggregation`` included; samples count by ``sample_weight``, but not by
         ``class_weight``.
     class_weight : dict, "balanced" or None, default=None
@@ -311,3 +312,10 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.random_state = random_state
         self.verbose = verbose
         self._keep_nested(nested)
+
+
+def plain_params():
+    """All parameters, for ensembles that never apply SAM and do not offer them."""
+    return SharpBalanceEnsembleClassifier(
+        selection="none", warmup="sgd", warmup_epochs=0, rho=0.0
+    ).get_params(deep=False)

@@ -22,6 +22,7 @@ def state_tree(state: EnsembleState) -> dict[str, Any]:
         "sharpness": state.sharpness,
         "epoch": state.epoch,
         "phases": state.phases,
+        "epochs": state.epochs,
         "passes": state.passes,
     }
 

@@ -1,25 +1,32 @@
 """The loop over phases: warm-up, score, select, train on. Plain values in and out."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from sklearn.base import clone
 
 from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.ensemble.caching import cached
+from sklearn_sharpbalance.ensemble.held_out import rows_of
 from sklearn_sharpbalance.ensemble.plan import Segment, Settings
-from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
+from sklearn_sharpbalance.exceptions import DivergenceError, OutOfDeviceMemoryError
 from sklearn_sharpbalance.members import (
     MemberState,
     Phase,
     part_sizes,
     score_member,
 )
+from sklearn_sharpbalance.members.net import with_plain_sam
+from sklearn_sharpbalance.members.own_settings import own_settings
 from sklearn_sharpbalance.members.pruning import pruned_member
+from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.selection.base import check_masks
+from sklearn_sharpbalance.sharpness.base import FunctionScorer
 
-__all__ = ["EnsembleState", "Trainer", "make_phase"]
+__all__ = ["EnsembleState", "EpochCount", "Trainer", "make_phase"]
 
 
 @dataclass
@@ -31,6 +38,7 @@ class EnsembleState:
     sharpness: np.ndarray | None = None  # (M, N), once scored
     epoch: int = 0
     phases: list[str] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)  # that each member has run
     passes: float = 0.0  # over the training samples, all members together
 
 
@@ -79,9 +87,11 @@ class Trainer:
         # that train in this process are scored here too: starting others takes longer.
         self.jobs = getattr(engine, "jobs", None) or MemberJobs(1)
         self.jobs.any_device = any_device
-        self._run_phase = _run_phase
+        self._train = _train_phase
         if not watched:
-            self._run_phase = cached(memory, _run_phase, ignore=["on_epoch"])
+            self._train = cached(memory, _train_phase, ignore=["on_epoch"])
+        # A search over kinds of SAM shares what was trained before any sample got it.
+        self._plain_net = net if memory is None else with_plain_sam(net)
         self._score = cached(memory, _score_members, ignore=["jobs"])
 
     def run(self, state: EnsembleState, segment: Segment, on_epoch=None):
@@ -93,16 +103,39 @@ class Trainer:
         state = self._select(state, segment) if segment.select else state
         masks = self.masks(state, segment.name)
         phase = self._phase(segment, masks)
-        members = self._run_phase(
-            self.engine, self.net, state.members, self.data, phase, masks, on_epoch
+        plain = segment.name == "warmup" and self.settings.warmup == "sgd"
+        net = self._plain_net if plain else self.net
+        members, epochs = self._train(
+            self.engine, net, state.members, self.data, phase, masks, on_epoch
         )
+        before = state.epochs or [0] * len(members)
         return replace(
             state,
             members=members,
             epoch=segment.stop,
             phases=[*state.phases, segment.name],
-            passes=state.passes + _passes(state.members, members, masks),
+            epochs=[n + more for n, more in zip(before, epochs)],
+            # Samples with SAM pass twice.
+            passes=state.passes + float(np.dot(epochs, 1 + masks.mean(axis=1))),
         )
+
+    def try_scoring(self, members) -> None:
+        """Raise now, not after the warm-up, if networks are none that can be scored.
+
+        Only a scorer of this package is tried, on two samples: another one may count
+        on all of them, or keep something.
+        """
+        ours = type(self.scorer).__module__.startswith("sklearn_sharpbalance.")
+        ours = ours and not isinstance(self.scorer, FunctionScorer)
+        if not (ours and self.selector.needs_sharpness):
+            return
+        few = rows_of(self.data, np.arange(min(2, len(self.data))))
+        for member in members if own_settings(self.net) else members[:1]:
+            given = (member, few, clone(self.scorer), self.settings.precision)
+            score = partial(score_member, self.net, *given)
+            # Scores that are not finite here may be so after some epochs.
+            with suppress(DivergenceError), own_draws(self.data.X, member.seed):
+                explain_out_of_memory(score, self.net, len(members))
 
     def _select(self, state, segment):
         self.engine.release()  # scoring needs the memory
@@ -158,15 +191,38 @@ def make_phase(settings: Settings, segment: Segment, masks, rho) -> Phase:
     )
 
 
-def _passes(before, after, masks) -> float:
-    """Cost of the epochs that each member has run: samples with SAM pass twice."""
-    epochs = [len(b.history) - len(a.history) for a, b in zip(before, after)]
-    return float(np.dot(epochs, 1 + masks.mean(axis=1)))
+def _train_phase(engine, net, members, data, phase, masks, on_epoch):
+    """Members after a phase, and how many epochs of it each has run."""
+    heard = EpochCount(len(members), on_epoch)
+    train = partial(engine.run_phase, net, members, data, phase, masks, heard)
+    trained = explain_out_of_memory(train, net, len(members))
+    epochs = map(partial(_epochs_run, phase), members, trained, heard.epochs)
+    return trained, list(epochs)
 
 
-def _run_phase(engine, net, members, data, phase, masks, on_epoch):
-    train = partial(engine.run_phase, net, members, data, phase, masks, on_epoch)
-    return explain_out_of_memory(train, net, len(members))
+class EpochCount:
+    """Counts the epochs of each member and passes on what is told of them.
+
+    A history does not tell how many there were: skorch's Checkpoint may cut it.
+    """
+
+    def __init__(self, n_members, on_epoch=None):
+        self.epochs, self.on_epoch = [0] * n_members, on_epoch
+
+    def __call__(self, member, record):
+        """One more epoch of a member; True asks it to stop."""
+        self.epochs[member] += 1
+        return self.on_epoch is not None and bool(self.on_epoch(member, record))
+
+
+def _epochs_run(phase, before, after, heard) -> int:
+    """Epochs of a phase that a member has run."""
+    if before.stopped:
+        return 0
+    if not after.stopped:
+        return phase.stop - phase.start
+    # Epochs in other processes are not heard.
+    return heard or max(1, len(after.history) - len(before.history))
 
 
 def _score_members(net, members, data, scorer, precision, jobs):

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import DeviceData, MemberModule, TrainingData
 from sklearn_sharpbalance.members.data import n_rows, rows_at_once
@@ -141,8 +142,9 @@ def with_features(data, trunk):
     except Exception as error:
         name = type(trunk.module).__name__
         raise InvalidInputError(
-            f"The shared trunk {name} failed on X: {error}. Check that it takes "
-            "samples of the shape of X and returns one tensor with a row per sample."
+            f"The shared trunk {name} failed on X: {in_a_sentence(error)}. Check that "
+            "it takes samples of the shape of X and returns one tensor with a row per "
+            "sample."
         ) from error
     if len(X) != len(data):
         raise InvalidInputError(

@@ -14,6 +14,8 @@ from sklearn_sharpbalance.networks._layers import check_sizes
 
 __all__ = ["finetune"]
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
 
 def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
     """A pretrained network whose head is new and has ``n_classes`` logits.
@@ -117,12 +119,12 @@ def _head_name(model: nn.Module) -> str:
     names = [
         name
         for name, layer in model.named_modules()
-        if isinstance(layer, (nn.Linear, nn.Conv2d)) and name
+        if isinstance(layer, (nn.Linear, *CONVOLUTIONS)) and name
     ]
     if not names:
         raise InvalidInputError(
-            f"{type(model).__name__} holds no Linear or Conv2d layer that could be its "
-            "head. Wrap it in a torch.nn.Sequential that ends in a Linear layer."
+            f"{type(model).__name__} holds no Linear layer or convolution that could "
+            "be its head. Wrap it in a torch.nn.Sequential that ends in a Linear layer."
         )
     return names[-1]
 
@@ -132,15 +134,15 @@ def _new_head(old, n_classes: int) -> nn.Module:
     place = {"device": old.weight.device, "dtype": old.weight.dtype}
     if isinstance(old, nn.Linear):
         return nn.Linear(old.in_features, n_classes, bias=bias, **place)
-    return nn.Conv2d(
-        old.in_channels,
-        n_classes,
-        old.kernel_size,
-        stride=old.stride,
-        padding=old.padding,
-        bias=bias,
-        **place,
-    )
+    if n_classes % old.groups:
+        raise InvalidInputError(
+            f"The head is a convolution of {old.groups} groups, which cannot share "
+            f"n_classes={n_classes} logits evenly. Replace it by one without groups."
+        )
+    names = ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
+    kept = {name: getattr(old, name) for name in names}
+    kind = next(kind for kind in CONVOLUTIONS if isinstance(old, kind))
+    return kind(old.in_channels, n_classes, bias=bias, **kept, **place)
 
 
 def _load_body(model: nn.Module, path: Path, head: str) -> None:

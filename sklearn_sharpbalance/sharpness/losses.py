@@ -76,7 +76,9 @@ def loss_rise(net, X, y, *, rho=0.05, chunk_size=512):
     :math:`\ell_n(w + \epsilon) - \ell_n(w)` with one perturbation
     :math:`\epsilon = \rho\, g / \|g\|` for all samples, where :math:`g` is the
     gradient of the mean loss over the *whole* set. A perturbation per mini-batch, as
-    in training, would make the score of a sample depend on its neighbours.
+    in training, would make the score of a sample depend on its neighbours. All samples
+    count alike in :math:`g`: where an ensemble has sample weights, each multiplies the
+    score of its own sample and does not turn the perturbation.
 
     Examples
     --------
@@ -181,6 +183,11 @@ class LossRiseScorer(SharpnessScorer):
     See Also
     --------
     loss_rise : The function behind it.
+
+    Notes
+    -----
+    Sample weights of an ensemble multiply the scores. The direction of the perturbation
+    is that of the mean loss without them.
 
     References
     ----------

@@ -132,3 +132,14 @@ def test_statistics_of_long_float32_tables_are_exact():
     filled, _ = corrupt_table(X, None, "missing_values", 5, random_state=0)
     values, counts = np.unique(filled[:, 0], return_counts=True)
     assert values[counts.argmax()] == np.float32(X[:, 0].mean(dtype=float))
+
+
+@pytest.mark.parametrize("name", TABULAR_CORRUPTIONS)
+def test_half_precision_does_not_overflow(name):
+    """Halves end at 65504, a little beyond the largest value here."""
+    X = np.array([[-6e4, 6e4], [6e4, -6e4]] * 20, dtype=np.float16)
+    y = np.arange(40) % 2
+    got, _ = corrupt_table(X, y, name, 5, random_state=0)
+    want, _ = corrupt_table(X.astype(np.float32), y, name, 5, random_state=0)
+    np.testing.assert_array_equal(got, want)
+    assert not np.isinf(got).any()

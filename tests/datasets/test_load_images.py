@@ -348,16 +348,17 @@ def test_sets_of_one_name_share_a_folder_of_decoded_pictures(tmp_path, name, spl
 @pytest.mark.parametrize("name", ["imagefolder", "tiny-imagenet"])
 def test_changed_pictures_are_decoded_again(tmp_path, name):
     root = write_set(name, tmp_path / "set", 10)
+    write_grey(root / "train" / "x" / "1.png", 50)
     first = load_images(name, root, mmap=True).images
     write_grey(root / "train" / "x" / "0.png", 99)
     second = load_images(name, root, mmap=True)
-    assert second.images[:, 0, 0, 0].tolist() == [99, 10]
-    assert first[:, 0, 0, 0].tolist() == [10, 10]  # who holds the old ones keeps them
+    assert second.images[:, 0, 0, 0].tolist() == [99, 50, 10]
+    assert first[0, 0, 0, 0] == 10  # who holds the old ones keeps them
     # As many pictures, but others: labels and pixels must move together.
     (root / "train" / "x" / "0.png").rename(root / "train" / "y" / "1.png")
     moved = load_images(name, root, mmap=True)
-    assert moved.images[:, 0, 0, 0].tolist() == [10, 99]
-    assert moved.labels.tolist() == [1, 1]
+    assert moved.images[:, 0, 0, 0].tolist() == [50, 10, 99]
+    assert moved.labels.tolist() == [0, 1, 1]
 
 
 def test_the_folder_of_decoded_pictures_is_no_class(tmp_path):
@@ -527,3 +528,57 @@ def test_packed_pictures_are_of_one_shape(tmp_path):
     pack(path, mixed, LABELS[:4], np.zeros(4, bool))
     channels = load_images("npz", path).images[1]
     np.testing.assert_array_equal(channels[..., 0], channels[..., 2])
+
+
+def test_image_folders_are_read_as_by_torchvision(tmp_path):
+    """Every suffix that it knows, and pixels as they are stored."""
+    datasets = pytest.importorskip("torchvision.datasets")
+    (tmp_path / "x").mkdir()
+    for i, suffix in enumerate(datasets.folder.IMG_EXTENSIONS):
+        picture = Image.fromarray(IMAGES[i])
+        turned = picture.getexif()
+        turned[0x0112] = 6  # to be shown turned by a quarter
+        mode = "L" if suffix == ".pgm" else "RGB"
+        picture.convert(mode).save(tmp_path / "x" / f"{i}{suffix}", exif=turned)
+    Image.fromarray(IMAGES[0]).convert("CMYK").save(tmp_path / "x" / "ink.tif")
+    theirs = datasets.ImageFolder(tmp_path)
+    ours = load_images("imagefolder", tmp_path)
+    assert len(ours.images) == len(datasets.folder.IMG_EXTENSIONS) + 1
+    for image, (picture, _) in zip(ours.images, theirs, strict=True):
+        np.testing.assert_array_equal(image, np.asarray(picture))
+    assert ours.labels.tolist() == theirs.targets
+
+
+def test_folders_without_pictures_are_no_classes(tmp_path):
+    for split in ("train", "test"):
+        write_tree(tmp_path / split, ["ant", "bee"], 1)
+    for split in ("train", "test"):
+        (tmp_path / split / "notes").mkdir()
+        (tmp_path / split / "notes" / "of.txt").write_text("no picture")
+        with pytest.raises(
+            FileNotFoundError, match=rf"{split} holds folders without .*: 'notes'"
+        ):
+            load_images("imagefolder", tmp_path, split=split)
+        (tmp_path / split / "notes" / "of.txt").unlink()
+        (tmp_path / split / "notes").rmdir()
+    (tmp_path / "test" / "bee" / "bee_0.JPEG").unlink()  # a class that "train" has
+    test = load_images("imagefolder", tmp_path, split="test")
+    assert test.class_names == ["ant", "bee"]
+    assert test.labels.tolist() == [0]
+
+
+def test_packed_pictures_of_inks_become_colours(tmp_path):
+    path, streams = tmp_path / "packed.npz", []
+    for image in IMAGES[:2]:
+        buffer = io.BytesIO()
+        Image.fromarray(image).convert("CMYK").save(buffer, "JPEG", quality=100)
+        streams.append(np.frombuffer(buffer.getvalue(), np.uint8))
+    offsets = np.cumsum([0, *map(len, streams)])
+    pack(path, IMAGES[:2], LABELS[:2], np.zeros(2, bool))
+    with np.load(path) as packed:
+        inks = {**packed, "jpeg": np.concatenate(streams), "offsets": offsets}
+    np.savez(path, **inks)
+    want = [np.asarray(Image.open(io.BytesIO(s)).convert("RGB")) for s in streams]
+    got = load_images("npz", path).images
+    order = np.random.default_rng(0).permutation(2)
+    np.testing.assert_array_equal(got, np.stack(want)[order])

@@ -71,6 +71,10 @@ def module(forward):
     return Odd
 
 
+def _complain(m, x):
+    raise ValueError("wants 4 x 4, got 8 x 8.")
+
+
 class Items(Dataset):
     """A Dataset whose items are what a function says."""
 
@@ -409,6 +413,16 @@ BAD = {
         lambda: fit(estimator=module(lambda m, x: m.first(x))),
         InvalidInputError,
         "failed on a batch of shape",
+    ),
+    "module_raises_a_sentence": (
+        lambda: fit(estimator=module(_complain)),
+        InvalidInputError,
+        r"wants 4 x 4, got 8 x 8\. Check that it takes",
+    ),
+    "aggregation_name": (
+        lambda: fit(aggregation="mean"),
+        InvalidInputError,
+        r"or pass an Aggregation or a function\.",
     ),
     "module_shape": (
         lambda: fit(estimator=nn.Linear(7, 3)),

@@ -286,3 +286,27 @@ def test_short_floats_in_a_dictionary():
     clf = make(estimator__module__n_features=4).fit(short, Y)
     want = make(estimator__module__n_features=4).fit(single, Y).predict_proba(single)
     np.testing.assert_array_equal(clf.predict_proba(short), want)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_members_take_floats_of_any_width(dtype, standardize):
+    """As their ensemble does, without which they may be used."""
+    clf = make(standardize=standardize).fit(X, Y)
+    short = torch.from_numpy(X).to(dtype)
+    member = clf.estimators_[0]
+    want = member.predict_proba(short.float())
+    np.testing.assert_array_equal(member.predict_proba(short), want)
+    named = member.predict_proba({"x": short}) if not standardize else want
+    np.testing.assert_array_equal(named, want)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_members_in_half_precision_take_their_own_floats(standardize):
+    member = make(standardize=standardize).fit(X, Y).estimators_[0]
+    want = member.predict_proba(torch.from_numpy(X).float())
+    member.module_.to(torch.bfloat16)
+    short = torch.from_numpy(X).to(torch.bfloat16)
+    assert member.infer(short).dtype is torch.bfloat16
+    got = member.infer(short).float().softmax(1).detach()
+    np.testing.assert_allclose(got, want, atol=0.05)

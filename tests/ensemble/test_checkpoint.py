@@ -170,7 +170,7 @@ def test_a_finished_fit_is_read_back(kind, tmp_path, monkeypatch):
     X, y = small_data()
     params = {"checkpoint_dir": tmp_path, "max_epochs": 4, "random_state": 0}
     first = kind(**params).fit(X, y)
-    monkeypatch.setattr("sklearn_sharpbalance.ensemble.training._run_phase", None)
+    monkeypatch.setattr("sklearn_sharpbalance.ensemble.training._train_phase", None)
     again = kind(**params).fit(X, y)
     assert_bitwise(weights(again), weights(first))
     assert again.history_ == first.history_
@@ -227,7 +227,7 @@ def test_a_generator_goes_by_where_it_stands(tmp_path, monkeypatch):
     used.normal()
     with pytest.raises(CheckpointMismatchError, match="random_state was RandomState"):
         fit(used)
-    monkeypatch.setattr("sklearn_sharpbalance.ensemble.training._run_phase", None)
+    monkeypatch.setattr("sklearn_sharpbalance.ensemble.training._train_phase", None)
     assert_bitwise(weights(fit(np.random.RandomState(1))), weights(first))
 
 
@@ -246,7 +246,7 @@ def test_the_fits_of_a_search_get_a_folder_each(tmp_path, monkeypatch):
     clf = make(tmp_path / "{fit}", max_epochs=2, warmup_epochs=1)
     search = GridSearchCV(clf, grid, cv=2).fit(X, y)
     assert len(list(tmp_path.iterdir())) == 5  # two radii, two folds, one refit
-    monkeypatch.setattr("sklearn_sharpbalance.ensemble.training._run_phase", None)
+    monkeypatch.setattr("sklearn_sharpbalance.ensemble.training._train_phase", None)
     again = GridSearchCV(clf, grid, cv=2).fit(X, y)
     scores = "split0_test_score"
     np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])

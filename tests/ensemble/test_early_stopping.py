@@ -5,7 +5,7 @@ import pytest
 from scipy.special import softmax
 from sklearn.datasets import load_digits
 from sklearn.metrics import accuracy_score
-from skorch.callbacks import EarlyStopping
+from skorch.callbacks import Checkpoint, EarlyStopping
 from torch import nn
 
 from sklearn_sharpbalance import (
@@ -143,6 +143,45 @@ def test_the_cost_counts_the_sets_of_epochs_after_the_best(tmp_path):
         ).fit(*noise())
         assert len(clf.history_[0]) <= 3
         assert gradient_passes(clf) == pytest.approx(want)
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("patience", [None, 2])
+def test_epochs_of_a_history_that_was_cut_are_counted(tmp_path, engine, patience):
+    """skorch's Checkpoint reads the history of the best epoch back at the end."""
+    options = {**SMALL, "early_stopping": False, "max_epochs": 12, "lr": 0.5}
+    options |= {"engine": engine, "rho": 0.3, "flat_ratio": 0.2}
+    stopper = [EarlyStopping("valid_loss", patience=patience)] if patience else []
+    whole = SharpBalanceEnsembleClassifier(callbacks=stopper, **options).fit(*noise())
+    best = Checkpoint(monitor="valid_loss_best", dirname=tmp_path, load_best=True)
+    clf = SharpBalanceEnsembleClassifier(callbacks=[*stopper, best], **options)
+    for memory in (None, str(tmp_path / "memory"), str(tmp_path / "memory")):
+        clf.set_params(memory=memory).fit(*noise())
+        assert len(clf.history_[0]) < len(whole.history_[0])
+        assert clf.n_iter_ == whole.n_iter_
+        assert gradient_passes(clf) == pytest.approx(gradient_passes(whole))
+    assert (whole.n_iter_ < 12) == bool(patience)
+
+
+def test_joint_epochs_of_a_history_that_was_cut_are_counted(tmp_path):
+    best = Checkpoint(monitor="valid_loss_best", dirname=tmp_path, load_best=True)
+    options = {**SMALL, "lr": 0.5, "callbacks": [best], "max_epochs": 8}
+    del options["early_stopping"]
+    clf = DiversifiedEnsembleClassifier(**options).fit(*noise())
+    assert len(clf.history_[0]) < clf.n_iter_ == 8
+
+
+def test_patience_begins_after_the_warm_up():
+    """Which ends with the selection that the method is about."""
+    options = {**SMALL, "max_epochs": 12, "warmup_epochs": 7, "early_stopping": 2}
+    clf = SharpBalanceEnsembleClassifier(**options).fit(*easy())
+    assert clf.validation_scores_[0] == clf.validation_scores_.max()
+    assert clf.n_iter_ == 7 + 2
+    patient = {**options, "early_stopping": 12}
+    whole = SharpBalanceEnsembleClassifier(**patient).fit(*easy())
+    np.testing.assert_array_equal(
+        whole.validation_scores_[: clf.n_iter_], clf.validation_scores_
+    )
 
 
 def test_sets_that_change_are_each_counted():

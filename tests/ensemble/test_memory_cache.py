@@ -39,14 +39,16 @@ def work(monkeypatch):
         original = getattr(kind, method)
 
         def counted(self, *args, **kwargs):
-            done[name_of(*args)] += 1
+            done.update(name_of(*args))
             return original(self, *args, **kwargs)
 
         monkeypatch.setattr(kind, method, counted)
 
     for engine in (SkorchEngine, StackedEngine):
-        counting(engine, "run_phase", lambda net, states, data, phase, *_: phase.name)
-    counting(FisherTraceScorer, "score_samples", lambda *_: "scores")
+        counting(engine, "run_phase", lambda net, states, data, phase, *_: [phase.name])
+    # Two samples are looked at before the warm-up of every fit.
+    names = ["scores"]
+    counting(FisherTraceScorer, "score_samples", lambda net, X, y: names * (len(y) > 2))
     return done
 
 
@@ -155,6 +157,58 @@ def test_a_search_shares_the_warm_up_with_sam_over_flat_ratio_only(tmp_path, wor
     grid = {"rho": [0.05, 0.3], "flat_ratio": [0.2, 0.5]}
     GridSearchCV(clf, grid, cv=2, refit=False).fit(X, y)
     assert work == {"warmup": 4, "balanced": 8, "scores": 8}
+
+
+STEPS = {
+    "sam": {},
+    "asam": {"estimator__optimizer__eta": 0.1},
+    "gsam": {"estimator__optimizer__alpha": 0.1},
+    "friendly_sam": {"estimator__optimizer__sigma": 0.5},
+}
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.optim.RMSprop, torch.optim.Adam])
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_kinds_of_sam_share_a_warm_up_without_it(tmp_path, work, engine, optimizer):
+    """And go on from it, momentum included, as if it had been their own."""
+    X, y = table()
+    options = {**SMALL, "warmup": "sgd", "rho": 0.3, "engine": engine}
+    options |= {"optimizer": optimizer, "lr": 0.1 if optimizer is None else 0.003}
+    shared = []
+    for sam, own in STEPS.items():
+        if (sam, optimizer) == ("gsam", torch.optim.RMSprop):
+            own = {}  # its alpha is that of RMSprop
+        shared.append(
+            SharpBalance(sam=sam, memory=str(tmp_path), **options, **own).fit(X, y)
+        )
+        alone = SharpBalance(sam=sam, **options, **own)
+        before = work["warmup"]
+        assert_same(shared[-1], alone.fit(X, y))
+        assert_same_steps(shared[-1], alone)
+        assert_same(shared[-1].partial_fit(X, y), alone.partial_fit(X, y))
+        work["warmup"] = before
+    assert work["warmup"] == 1
+    ends = {tuple(row["train_loss"] for row in clf.history_[0]) for clf in shared}
+    assert len(ends) == len(STEPS)  # the kinds differ later
+
+
+def assert_same_steps(one, other):
+    for mine, theirs in zip(one.estimators_, other.estimators_):
+        assert type(mine.optimizer_) is type(theirs.optimizer_)
+        state, twin = mine.optimizer_.state_dict(), theirs.optimizer_.state_dict()
+        assert state["param_groups"] == twin["param_groups"]
+        for i, entries in state["state"].items():
+            for key, value in entries.items():
+                np.testing.assert_array_equal(value, twin["state"][i][key])
+        assert state["state"].keys() == twin["state"].keys()
+
+
+def test_a_kind_of_sam_with_options_of_each_member_has_its_own_warm_up(tmp_path, work):
+    X, y = table()
+    apart = [{"optimizer__alpha": 0.1}, {"optimizer__alpha": 0.9}]
+    options = {**SMALL, "warmup": "sgd", "sam": "gsam", "member_params": apart}
+    cached = SharpBalance(memory=str(tmp_path), **options).fit(X, y)
+    assert_same(cached, SharpBalance(**options).fit(X, y))
 
 
 def test_without_a_place_nothing_is_kept(tmp_path, work, monkeypatch):

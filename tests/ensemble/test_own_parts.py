@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback
 from torch import nn
 
 from sklearn_sharpbalance import (
@@ -15,6 +16,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.engine.refusals import NOT_CALLED
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
 from sklearn_sharpbalance.selection import SubsetSelector
+from sklearn_sharpbalance.sharpness import InputCurvatureScorer
 
 FEW = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
 rng = np.random.default_rng(0)
@@ -64,6 +66,84 @@ def test_masks_as_lists_of_truth_values_are_masks():
 
 
 # Scorers ----------------------------------------------------------------------------
+
+
+class BatchBound(MLP):
+    """One whose samples depend on each other."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__(n_features, n_classes, hidden=(8,))
+        self.insert(2, nn.BatchNorm1d(8, track_running_stats=False))
+
+
+class Recomputed(MLP):
+    """One whose gradients can only be had by ``backward``."""
+
+    def forward(self, x):
+        x = self[1](self[0](x))
+        for layer in self[2:]:
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=True)
+        return x
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.parametrize(
+    ("module", "sharpness", "match"),
+    [
+        (BatchBound, "fisher_trace", "keeps no running statistics"),
+        (Recomputed, "loss_rise", "use_reentrant"),
+    ],
+)
+def test_networks_that_cannot_be_scored_are_refused_at_once(
+    module, sharpness, match, method
+):
+    """Before anything is trained, and only where scores are needed."""
+    epochs = []
+
+    class Count(Callback):
+        def on_epoch_end(self, net, **kwargs):
+            epochs.append(net)
+
+    parts = {"callbacks": [Count()], "engine": "skorch", **FEW}
+    clf = SharpBalance(module, sharpness=sharpness, **parts)
+    with pytest.raises(Exception, match=match):
+        getattr(clf, method)(X, y)
+    assert epochs == []
+    clf.set_params(selection="all").fit(X, y)
+    clf.set_params(selection="sharpbalance", warmup_epochs=1.0).fit(X, y)
+    assert len(epochs) == 2 * 2 * FEW["max_epochs"]
+
+
+def test_one_member_of_several_kinds_that_cannot_be_scored():
+    apart = [{}, {"module__norm": True}]
+
+    def either(n_features, n_classes, norm=False):
+        return (BatchBound if norm else MLP)(n_features, n_classes)
+
+    clf = SharpBalance(either, member_params=apart, **FEW)
+    with pytest.raises(InvalidInputError, match="running statistics") as error:
+        clf.fit(X, y)
+    assert error.value.__notes__ == ["Member 1 was being scored."]
+    assert not hasattr(clf, "estimators_")
+
+
+def test_the_look_ahead_draws_nothing():
+    """Neither from a scorer's generator nor from those that items draw from."""
+    curvature = InputCurvatureScorer(random_state=np.random.RandomState(0))
+    clf = SharpBalance(sharpness=curvature, engine="skorch", **FEW)
+    seen = clf.fit(X, y).sharpness_
+    trainer = "sklearn_sharpbalance.ensemble.training.Trainer.try_scoring"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, lambda self, members: None)
+        unseen = clf.fit(X, y).sharpness_
+    np.testing.assert_array_equal(seen, unseen)
+
+
+def test_scorers_of_ones_own_are_asked_once():
+    """They may return what they have ready for all samples."""
+    ready = np.arange(40.0)
+    clf = SharpBalance(sharpness=lambda net, X, y: ready, **FEW).fit(X, y)
+    np.testing.assert_array_equal(clf.sharpness_, [ready, ready])
 
 
 def test_scoring_that_runs_out_of_memory_says_what_to_do():

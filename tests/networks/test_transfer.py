@@ -181,7 +181,7 @@ def test_inception_returns_one_tensor_while_it_trains():
 def test_wrong_arguments_are_refused():
     with pytest.raises(InvalidInputError, match=r"Unknown torchvision .* 'resnet19'"):
         finetune("resnet19", 3)
-    with pytest.raises(InvalidInputError, match="holds no Linear or Conv2d layer"):
+    with pytest.raises(InvalidInputError, match="holds no Linear layer or convolution"):
         finetune(nn.Sequential(nn.ReLU()), 3)
     for trainable in (0, "body", True, 1.5):
         with pytest.raises(InvalidInputError, match="trainable must be 'all', 'head'"):
@@ -201,3 +201,22 @@ def test_norm_layers_without_weights_are_frozen_with_their_neighbours(trainable,
     model.train()(torch.randn(8, 4) + 3)
     unchanged = [i for i in (1, 4) if not model[i].running_mean.any()]
     assert unchanged == kept
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d])
+def test_a_convolution_is_replaced_by_one_of_its_kind(kind):
+    """With all that decides the size and place of what it sees."""
+    settings = {"stride": 2, "padding": 3, "dilation": 2, "padding_mode": "circular"}
+    old = kind(4, 6, 3, groups=2, bias=False, **settings)
+    model = finetune(nn.Sequential(nn.Identity(), old), n_classes=2)
+    new, x = model[1], torch.randn(2, 4, *[9] * (old.weight.ndim - 2))
+    assert type(new) is kind
+    with torch.no_grad():
+        new.weight.copy_(old.weight[[0, 3]])  # the first filter of each group
+        torch.testing.assert_close(model(x), old(x)[:, [0, 3]])
+
+
+def test_groups_that_cannot_share_the_classes_are_refused():
+    head = nn.Conv1d(4, 6, 1, groups=2)
+    with pytest.raises(InvalidInputError, match=r"2 groups, .* n_classes=3 logits"):
+        finetune(nn.Sequential(head), n_classes=3)
