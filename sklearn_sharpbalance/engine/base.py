@@ -14,7 +14,15 @@ OnEpoch = Callable[[int, dict[str, Any]], bool]
 
 
 class EngineChoice(NamedTuple):
-    """Which engine trains, and why."""
+    """Which engine trains, and why.
+
+    Attributes
+    ----------
+    name : {"skorch", "stacked", "graph", "modules"}
+        The engine; "modules" is joint training, one network after the other.
+    reason : str
+        Why this one: what was asked for, or what kept a faster one from it.
+    """
 
     name: str
     reason: str

@@ -131,7 +131,11 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         """
         with own_torch_modes():
             X = self._check_predict(X)
-            return member_logits(self.estimators_, X)
+            return member_logits(self._nets(), X)
+
+    def _nets(self):
+        """Members that take what ``_check_predict`` returns."""
+        return self.estimators_
 
     def staged_predict_proba(self, X):
         """Predict class probabilities by the first member, the first two, and so on.

@@ -16,7 +16,6 @@ from sklearn_sharpbalance.ensemble.monitor import (
     with_callbacks,
 )
 from sklearn_sharpbalance.ensemble.plan import cut_length
-from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain_params
 from sklearn_sharpbalance.ensemble.trunk import with_trunk
 from sklearn_sharpbalance.members import restore
@@ -297,21 +296,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
             return self.heads_
         return [with_trunk(head, self.trunk_) for head in self.heads_]
 
-    def member_decision_function(self, X):
-        """Logits of each member.
-
-        Parameters
-        ----------
-        X : array-like, dict of arrays or Dataset
-            Samples as in ``fit``.
-
-        Returns
-        -------
-        logits : ndarray of shape (M, N, C)
-        """
-        with own_torch_modes():
-            X = self._check_predict(X)
-            return member_logits(self.heads_, X)
+    def _nets(self):
+        return self.heads_
 
     def _check_predict(self, X):
         """Validated samples as the heads see them: the trunk runs once for all."""
