@@ -9,7 +9,13 @@ from sklearn.pipeline import Pipeline
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 
-__all__ = ["Outputs", "last_step", "outputs_of", "reach_last_step"]
+__all__ = [
+    "Outputs",
+    "last_step",
+    "outputs_of",
+    "predicts_with_members",
+    "reach_last_step",
+]
 
 
 def last_step(estimator: Any) -> Any:
@@ -58,7 +64,7 @@ def outputs_of(estimator: Any, X: Any) -> Outputs:
             "CalibratedClassifierCV if it has no probabilities."
         )
     classes = np.asarray(estimator.classes_)
-    if _predicts_with_members(estimator):
+    if predicts_with_members(estimator):
         logits = estimator.member_decision_function(X)  # (M, N, C)
         probas = softmax(logits.astype(np.float64), axis=-1)
         return Outputs(probas, estimator._aggregate(logits), logits, classes)
@@ -72,7 +78,7 @@ def outputs_of(estimator: Any, X: Any) -> Outputs:
     return Outputs(probas, proba, logits, classes)
 
 
-def _predicts_with_members(estimator: Any) -> bool:
+def predicts_with_members(estimator: Any) -> bool:
     """Whether the ensemble's prediction is a function of its members' logits.
 
     A soup's is not. Where it is, one pass of each member serves both.

@@ -82,10 +82,16 @@ def named(values: Any, kind: str) -> dict[str, Any]:
     return {f"{kind} {i + 1}": value for i, value in enumerate(values)}
 
 
-def check_names(names: Sequence[str] | None, n: int, kind: str) -> list[str]:
+def check_member_names(names: Sequence[str] | None, n: int) -> list[str]:
+    """One name for each member; numbered as in ``estimators_`` if there are none."""
+    return check_names(names, n, "Member", first=0)
+
+
+def check_names(
+    names: Sequence[str] | None, n: int, kind: str, first: int = 1
+) -> list[str]:
     """One name for each of ``n`` things; numbered if there are none."""
     if names is None:
-        first = 0 if kind == "Member" else 1  # members as ``estimators_`` does
         return [f"{kind} {i}" for i in range(first, first + n)]
     if len(names) != n:
         raise InvalidInputError(

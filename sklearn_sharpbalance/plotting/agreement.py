@@ -7,7 +7,7 @@ from sklearn_sharpbalance.metrics import pairwise_disagreement
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
-    check_names,
+    check_member_names,
     draw_matrix,
     matrix_size,
 )
@@ -118,7 +118,7 @@ class MemberAgreementDisplay(Display):
                 f"disagreement must have shape (n_members, n_members), got "
                 f"{matrix.shape}."
             )
-        names = check_names(self.member_names, len(matrix), "Member")
+        names = check_member_names(self.member_names, len(matrix))
         # Members that all agree have no largest value to scale by.
         vmax = (matrix.max() or 1.0) if vmax is None else vmax
         ax = self._start(ax, matrix_size(len(matrix)), square=True)

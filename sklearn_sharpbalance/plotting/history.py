@@ -10,7 +10,7 @@ from sklearn_sharpbalance.plotting._base import (
     LINES,
     PALETTE,
     Display,
-    check_names,
+    check_member_names,
     colour,
     marker,
     tidy,
@@ -135,7 +135,7 @@ class TrainingHistoryDisplay(Display):
         display : TrainingHistoryDisplay
         """
         metrics = self._metrics(metric)
-        names = check_names(self.member_names, len(self.history), "Member")
+        names = check_member_names(self.member_names, len(self.history))
         ax = self._start(ax, (6.2, 3.8))
         self.lines_ = [
             [

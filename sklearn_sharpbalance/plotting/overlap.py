@@ -6,7 +6,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
-    check_names,
+    check_member_names,
     draw_matrix,
     matrix_size,
     wrapped,
@@ -200,7 +200,7 @@ class SubsetOverlapDisplay(Display):
         display : SubsetOverlapDisplay
         """
         matrix = np.asarray(self.overlap, dtype=float)
-        names = check_names(self.member_names, len(matrix), "Member")
+        names = check_member_names(self.member_names, len(matrix))
         ax = self._start(ax, matrix_size(len(matrix)), square=True)
         labels = {"jaccard": "Jaccard index", "share": "Share of the row's set"}
         self.im_, self.colorbar_, self.text_ = draw_matrix(
@@ -246,7 +246,7 @@ class SubsetOverlapDisplay(Display):
             )
         order = np.argsort(-sharpness if highest else sharpness, axis=1, kind="stable")
         chosen = order[:, :n_images]
-        names = check_names(self.member_names, len(sharpness), "Member")
+        names = check_member_names(self.member_names, len(sharpness))
         rows, columns = chosen.shape
         self.figure_, self.axes_ = plt.subplots(
             rows,

@@ -17,7 +17,7 @@ from sklearn_sharpbalance.metrics._checks import (
     encode_labels,
 )
 from sklearn_sharpbalance.metrics._outputs import (
-    _predicts_with_members,
+    predicts_with_members,
     reach_last_step,
 )
 from sklearn_sharpbalance.plotting._base import Display, colour, marker, tidy
@@ -292,7 +292,7 @@ class EnsembleSizeDisplay(Display):
 def _check_own_rule(estimator):
     """Raise unless the ensemble predicts with the predictions of its members."""
     check_ensemble(estimator, "member_decision_function")
-    if not _predicts_with_members(estimator):
+    if not predicts_with_members(estimator):
         raise InvalidInputError(
             f"{type(estimator).__name__} predicts by {estimator.aggregation_!r}, which "
             "is not made of the predictions of a subset of its members. Pass how "
