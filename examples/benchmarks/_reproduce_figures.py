@@ -1,5 +1,7 @@
 """Figures from the records of a reproduction."""
 
+from functools import partial
+
 import numpy as np
 from _reproduce_methods import BASELINE
 from _reproduce_records import (
@@ -7,9 +9,11 @@ from _reproduce_records import (
     by_method,
     differences,
     groups,
+    has_costs,
     interval,
     is_sweep,
     mean,
+    over_its_cost,
 )
 
 __all__ = ["draw"]
@@ -36,29 +40,51 @@ def draw(records):
         return draw_sizes(records)
     if is_sweep(records):
         return draw_sweep(records)
-    tables = {group: by_method(records, group) for group in groups(records)}
-    compared = {g: t for g, t in tables.items() if BASELINE in t and len(t) > 1}
+    compared = panels(records)
     return draw_differences(compared) if compared else cloud(records)
 
 
-def draw_differences(tables):
+def panels(records):
+    """{title: (names, metric -> their differences to the baseline)}."""
+    found, others = {}, {}
+    for group in groups(records):
+        methods = by_method(records, group)
+        names = [name for name in methods if name != BASELINE]
+        others |= {name: methods[name] for name in names}
+        if BASELINE in methods and names:
+            found[group] = names, partial(against_baseline, methods, names)
+    if has_costs(records):  # more than the group "same cost" has
+        found.pop("same cost", None)
+        found["same cost"] = list(others), partial(at_equal_cost, records, others)
+    return found
+
+
+def against_baseline(methods, names, metric):
+    return np.array([differences(methods, name, metric) for name in names])
+
+
+def at_equal_cost(records, methods, metric):
+    runs = methods.values()
+    return np.array([over_its_cost(records, run, metric) for run in runs])
+
+
+def draw_differences(panels):
     """A panel for each group: clean and corrupted accuracy against the baseline."""
     from matplotlib.figure import Figure
 
-    rows = max(len(methods) for methods in tables.values())
+    rows = max(len(names) for names, _ in panels.values())
     figure = Figure(
-        figsize=(5.6 * len(tables), 1.4 + 0.32 * rows), layout="constrained"
+        figsize=(5.6 * len(panels), 1.4 + 0.32 * rows), layout="constrained"
     )
-    axes = figure.subplots(1, len(tables), squeeze=False)[0]
-    for ax, (group, methods) in zip(axes, tables.items()):
-        names = [name for name in methods if name != BASELINE]
-        names.sort(key=lambda n: -differences(methods, n, "corrupted_accuracy")[0])
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for ax, (title, (names, difference)) in zip(axes, panels.items()):
+        order = np.argsort(-difference("corrupted_accuracy")[:, 0], kind="stable")
         ax.axvline(0, color="0.5", lw=1)
         for metric, label, color, shift in (
             ("accuracy", "clean", BLUE, -0.15),
             ("corrupted_accuracy", "corrupted", ORANGE, 0.15),
         ):
-            pairs = np.array([differences(methods, n, metric) for n in names]) * 100
+            pairs = difference(metric)[order] * 100
             at = np.arange(len(names)) + shift
             ax.errorbar(
                 *(pairs[:, 0], at),
@@ -69,9 +95,9 @@ def draw_differences(tables):
                 elinewidth=1.2,
                 label=label,
             )
-        ax.set_yticks(np.arange(len(names)), names)
+        ax.set_yticks(np.arange(len(names)), [names[i] for i in order])
         ax.invert_yaxis()
-        ax.set_title(group)
+        ax.set_title(title)
         ax.set_xlabel("Points of accuracy over a deep ensemble")
     return finished(figure, axes, grid="x")
 

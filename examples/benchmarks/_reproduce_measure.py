@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from _reproduce_methods import ON_DIGITS
+from scipy.special import log_softmax
 from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -125,6 +126,9 @@ def measure(clf, task, n_batches):
     logits = clf.member_decision_function(task.X_test)
     record |= {
         "nll_after_temperature": metrics.nll_after_temperature(codes, logits.mean(0)),
+        "corrupted_nll_after_temperature": corrupted_nll_at(
+            metrics.fit_temperature(codes, logits.mean(0), kind="logits"), clf, task
+        ),
         "by_members": [
             float((logits[:m].mean(0).argmax(-1) == codes).mean())
             for m in range(1, len(logits) + 1)
@@ -137,6 +141,16 @@ def measure(clf, task, n_batches):
     if hasattr(clf, "sam_masks_"):
         record["sam_share"] = float(clf.sam_masks_.mean())
     return record | {"rank_correlation": correlation(clf, task)}
+
+
+def corrupted_nll_at(temperature, clf, task):
+    """Mean over corrupted sets: what is left where a temperature would do as much."""
+    found = []
+    for images, labels in task.corrupted.values():
+        logits = clf.member_decision_function(images).mean(0) / temperature  # (N, C)
+        codes = np.searchsorted(clf.classes_, labels)
+        found.append(-log_softmax(logits, axis=1)[np.arange(len(codes)), codes].mean())
+    return float(np.mean(found))
 
 
 def correlation(clf, task, n_samples=1000):

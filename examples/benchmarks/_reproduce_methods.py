@@ -75,12 +75,12 @@ class Methods:
         settings = self.recipe | self.balance | changes
         return SharpBalanceEnsembleClassifier(**settings, selection=selection)
 
-    def plain(self):
+    def plain(self, **changes):
         """The deep ensemble itself, as a warm-up that is never over.
 
         Methods with a warm-up by plain descent find its epochs in the cache.
         """
-        return self.flat("none", warmup="sgd", warmup_epochs=1.0)
+        return self.flat("none", warmup="sgd", warmup_epochs=1.0, **changes)
 
     def rules(self):
         """Every selection rule, from one warm-up by SAM."""
@@ -105,27 +105,27 @@ class Methods:
 
     def variants(self, rule):
         """What else may be done with the last quarter of the epochs."""
-        for name, changes in {
-            "averaged": {"weight_averaging": WeightAveraging("exponential", 0.75)},
-            "reselected": {"reselect_every": 5},
-            "ASAM": {"sam": "asam", "rho": self.asam_rho},
+        last = {"weight_averaging": WeightAveraging("exponential", 0.75)}
+        rho = self.balance["rho"] / 2
+        late = f"{rule}, late"
+        for method, estimator in {
+            f"{late}, half of rho": self.flat(rule, **LATE | {"rho": rho}),
+            f"{late}, averaged": self.flat(rule, **LATE, **last),
+            f"{BASELINE}, averaged": self.plain(**last),
+            f"{late}, ASAM": self.flat(rule, **LATE, sam="asam", rho=self.asam_rho),
+            f"{late}, reselected": self.flat(rule, **LATE, reselect_every=5),
         }.items():
-            yield (
-                SAME_EPOCHS,
-                f"{rule}, late, {name}",
-                self.flat(rule, **LATE, **changes),
-            )
+            yield SAME_EPOCHS, method, estimator
 
-    def for_the_cost_of_sam(self):
-        """Plain members for as many passes as SAM takes: longer, or more of them."""
-        sam, n_members = self.flat("all"), self.recipe["n_estimators"]
+    def for_the_cost_of_sam(self, rule):
+        """As many passes as SAM takes: by plain members for longer, by more members."""
+        sam, more = self.flat("all"), {"n_estimators": 2 * self.recipe["n_estimators"]}
         passes = gradient_passes(sam)
-        more = self.flat("all", n_estimators=2 * n_members)
         for method, estimator in (
             (BASELINE, self.deep()),
             ("SAM", sam),
-            (TWICE, self.deep(n_estimators=2 * n_members)),
-            ("SAM, twice the members", more),
+            (TWICE, self.deep(**more)),
+            (f"{rule}, late, twice the members", self.flat(rule, **LATE, **more)),
         ):
             estimator.set_params(**match_passes(estimator, passes))
             yield SAME_COST, method, estimator
@@ -176,7 +176,7 @@ def ablation(options, seed):
     holds each against what a deep ensemble gives for its cost.
     """
     methods = Methods(picture_recipe, options, seed)
-    longer, sam, twice, sam_twice = methods.for_the_cost_of_sam()
+    longer, sam, twice, late_twice = methods.for_the_cost_of_sam(BEST[0])
     yield SAME_EPOCHS, BASELINE, methods.plain()
     yield longer
     yield from methods.rules()
@@ -184,9 +184,9 @@ def ablation(options, seed):
     yield from methods.warmups(BEST)
     yield from methods.starts(BEST[0])
     yield from methods.late((BEST[0], "all"))
-    yield twice
     yield from methods.variants(BEST[0])
-    yield sam_twice
+    yield twice
+    yield late_twice
 
 
 def tradeoff(options, seed):

@@ -11,9 +11,11 @@ __all__ = [
     "by_method",
     "differences",
     "groups",
+    "has_costs",
     "interval",
     "is_sweep",
     "mean",
+    "over_its_cost",
 ]
 
 
@@ -52,8 +54,40 @@ def interval(values, confidence=0.95):
     return values.mean(), stats.t.ppf((1 + confidence) / 2, len(values) - 1) * spread
 
 
+def at_its_cost(records, record, metric):
+    """What deep ensembles of a record's seed reach for as many passes.
+
+    Between one that costs less and one that costs more it is a straight line; nan if
+    there are no two such.
+    """
+    found = {
+        other["passes"]: other[metric]
+        for other in records
+        if other["method"] == BASELINE and other["seed"] == record["seed"]
+    }
+    cheapest, dearest = min(found, default=0), max(found, default=0)
+    # The passes of the selections vary by some of a thousand from seed to seed.
+    if cheapest == dearest or not 0.99 * cheapest <= record["passes"] <= 1.01 * dearest:
+        return np.nan
+    passes = sorted(found)
+    return float(np.interp(record["passes"], passes, [found[p] for p in passes]))
+
+
+def over_its_cost(records, runs, metric):
+    """Mean difference to deep ensembles of the same cost, and half of its interval."""
+    gains = [run[metric] - at_its_cost(records, run, metric) for run in runs.values()]
+    return interval(np.array(gains)[~np.isnan(gains)])
+
+
+def has_costs(records):
+    """Whether deep ensembles of several costs were trained."""
+    costs = {record["passes"] for record in records if record["method"] == BASELINE}
+    return len(costs) > 1
+
+
 def mean(runs, name):
-    return float(np.mean([record[name] for record in runs.values()]))
+    """Over seeds; nan where a record lacks it, as older ones do."""
+    return float(np.mean([record.get(name, np.nan) for record in runs.values()]))
 
 
 def are_sizes(records):

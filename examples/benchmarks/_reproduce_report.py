@@ -10,8 +10,9 @@ from _reproduce_records import (
     by_method,
     differences,
     groups,
-    interval,
+    has_costs,
     mean,
+    over_its_cost,
 )
 
 __all__ = ["markdown", "with_table", "write_report"]
@@ -26,11 +27,16 @@ COLUMNS = {
     "EIR": ("eir", 1, 2),
     "sharpness": ("sharpness", 1, 3),
     "corrupted NLL": ("corrupted_nll", 1, 3),
+    "corrupted NLL, tempered": ("corrupted_nll_after_temperature", 1, 3),
     "corrupted ECE": ("corrupted_ece", 1, 3),
     "rank correlation": ("rank_correlation", 1, 2),
 }
 OF_SIZES = ("NLL", "DER", "EIR", "corrupted NLL", "corrupted ECE", "rank correlation")
-AT_EQUAL_COST = "at equal cost"  # points over a deep ensemble of as many passes
+# Over a deep ensemble of as many passes: (name in the records, factor, digits)
+AT_EQUAL_COST = {
+    "at equal cost": ("corrupted_accuracy", 100, 2),
+    "corrupted NLL at equal cost": ("corrupted_nll", 1, 3),
+}
 
 
 def write_report(path, result):
@@ -54,37 +60,6 @@ def with_table(page, name, table):
     return place.sub(lambda match: f"{match[1]}\n{table}\n{match[2]}", page)
 
 
-def at_its_cost(records, record, metric):
-    """What deep ensembles of a record's seed reach for as many passes.
-
-    Between one that costs less and one that costs more it is a straight line; nan if
-    there are no two such.
-    """
-    found = {
-        other["passes"]: other[metric]
-        for other in records
-        if other["method"] == BASELINE and other["seed"] == record["seed"]
-    }
-    cheapest, dearest = min(found, default=0), max(found, default=0)
-    # The passes of the selections vary by some of a thousand from seed to seed.
-    if cheapest == dearest or not 0.99 * cheapest <= record["passes"] <= 1.01 * dearest:
-        return np.nan
-    passes = sorted(found)
-    return float(np.interp(record["passes"], passes, [found[p] for p in passes]))
-
-
-def over_its_cost(records, runs, metric="corrupted_accuracy"):
-    """Points over a deep ensemble of the same cost, with the 95 % interval."""
-    gains = [run[metric] - at_its_cost(records, run, metric) for run in runs.values()]
-    return points(*interval(np.array(gains)[~np.isnan(gains)]))
-
-
-def has_costs(records):
-    """Whether deep ensembles of several costs were trained."""
-    costs = {record["passes"] for record in records if record["method"] == BASELINE}
-    return len(costs) > 1
-
-
 def markdown(records):
     """One table a group: members -> ensemble, with the spread over seeds."""
     if are_sizes(records):
@@ -92,7 +67,7 @@ def markdown(records):
     columns = {  # older records lack some
         heading: column
         for heading, column in COLUMNS.items()
-        if all(column[0] in record for record in records)
+        if any(column[0] in record for record in records)
     }
     parts = []
     for group in groups(records):
@@ -123,7 +98,7 @@ def heading(names, records, others, columns):
     """The first lines of a table: names of the rows, then what the cells are."""
     head = [*names, "passes", "accuracy", "corrupted"]
     head += [f"over {other}" for other in others]
-    head += [AT_EQUAL_COST] * has_costs(records)
+    head += AT_EQUAL_COST if has_costs(records) else ()
     head += columns
     return [row(head), "|---" * len(head) + "|"]
 
@@ -135,10 +110,19 @@ def cells_of(records, methods, method, others, columns):
     cells += [gain(runs, "accuracy"), gain(runs, "corrupted_accuracy")]
     cells += [against(methods, method, other) for other in others]
     if has_costs(records):
-        cells.append("" if method == BASELINE else over_its_cost(records, runs))
+        cells += [at_equal_cost(records, runs, *c) for c in AT_EQUAL_COST.values()]
     for name, factor, digits in columns.values():
-        cells.append(f"{factor * mean(runs, name):.{digits}f}")
+        value = factor * mean(runs, name)
+        cells.append("" if np.isnan(value) else f"{value:.{digits}f}")
     return cells
+
+
+def at_equal_cost(records, runs, name, factor, digits):
+    """What a method gains over deep ensembles that cost as much."""
+    first = next(iter(runs.values()))
+    if first["method"] == BASELINE or any(name not in run for run in runs.values()):
+        return ""
+    return signed(*over_its_cost(records, runs, name), factor, digits)
 
 
 def count(methods):
@@ -163,12 +147,12 @@ def against(methods, method, other):
     """Corrupted accuracy over that of another method, with its 95 % interval."""
     if method == other:
         return ""
-    return points(*differences(methods, method, "corrupted_accuracy", other))
+    return signed(*differences(methods, method, "corrupted_accuracy", other))
 
 
-def points(difference, half):
-    """A difference in points of a hundred, with its interval if there is one."""
+def signed(difference, half, factor=100, digits=2):
+    """A difference, in points of a hundred, with its interval if there is one."""
     if np.isnan(difference):
         return ""
-    text = f"{100 * difference:+.2f}"
-    return text if np.isnan(half) else text + f" ± {100 * half:.2f}"
+    text = f"{factor * difference:+.{digits}f}"
+    return text if np.isnan(half) else text + f" ± {factor * half:.{digits}f}"
