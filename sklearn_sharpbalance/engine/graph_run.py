@@ -90,8 +90,9 @@ class GraphRun:
             if not step.fused and self._compiling_pays(sessions[0], epoch):
                 step.compile()
                 self.compiled = True
-            for session in sessions:
-                session.begin_epoch()
+            with step.at_rest():
+                for session in sessions:
+                    session.begin_epoch()
             for first, n_steps in feed.pieces(epoch):
                 step.run(first, n_steps)
             losses = step.losses()

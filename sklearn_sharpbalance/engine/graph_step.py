@@ -39,7 +39,7 @@ class GraphedStep:
         self.members = [
             _MemberStep(session, i, self, phase) for i, session in enumerate(sessions)
         ]
-        self.graph = None
+        self.graph = self._captured_options = None
         streams = sessions if device.type == "cuda" else []
         self.streams = [torch.cuda.Stream(device) for _ in streams]
 
@@ -85,9 +85,11 @@ class GraphedStep:
             member.rest()
 
     def wake(self):
-        """Go on with what the graph was captured on."""
+        """Go on with what the graph was captured on, unless its constants changed."""
         for member in self.members:
             member.wake()
+        if self.graph is not None and self._options() != self._captured_options:
+            self.graph = None
 
     def close(self):
         """Leave the optimizers as they were found, and free the graph."""
@@ -102,6 +104,9 @@ class GraphedStep:
             member.module.compile(dynamic=False)
         self.graph = None
 
+    def _options(self):
+        return [member.options() for member in self.members]
+
     def _capture(self, first):
         before = [member.snapshot() for member in self.members]
         with _choosing_algorithms():
@@ -112,7 +117,7 @@ class GraphedStep:
             member.put_back(values)
         self.position.fill_(first)
         self.total.zero_()
-        self.graph = graph
+        self.graph, self._captured_options = graph, self._options()
 
     def _step(self):
         """One update of every member, each on a stream of its own."""
@@ -262,6 +267,12 @@ class _MemberStep:
                 tensor.copy_(state[id(tensor)])
             else:
                 tensor.fill_(INITIAL_STATE.get(name, 0.0))
+
+    def options(self):
+        """Settings of the optimizer that are constants of a graph."""
+        apart = {"params", *GRAPH_SETTINGS}
+        groups = self.optimizer.param_groups
+        return [{key: group[key] for key in group.keys() - apart} for group in groups]
 
     def rest(self):
         """Give module and groups their own back; the rate is the last one used."""

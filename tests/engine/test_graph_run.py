@@ -190,13 +190,64 @@ def test_steps_that_are_put_back_leave_no_trace(kind):
     torch.testing.assert_close(*states)
 
 
+class Decays(Callback):
+    """Sets weight decay in the third epoch, and looks at what callbacks get."""
+
+    def on_epoch_begin(self, net, **kwargs):
+        (group,) = net.optimizer_.param_groups
+        assert isinstance(group["lr"], float)
+        assert any("num_batches_tracked" in key for key in net.module_.state_dict())
+        if len(net.history) == 3:
+            group["weight_decay"] = 0.5
+
+
+def test_options_that_callbacks_set_are_those_of_the_next_epoch():
+    task = Task([Decays()])
+    got, want = (task.run(engine, [0, 6]) for engine in (GraphEngine(), SkorchEngine()))
+    assert got[0].optimizer["param_groups"][0]["weight_decay"] == 0.5
+    assert_equal(got, want, 2e-4)
+
+
+def test_a_graph_with_other_options_is_captured_anew(steps):
+    Task().run(GraphEngine(), [0, 2])
+    (step,) = steps
+    step.graph, step._captured_options = graph, _ = object(), step._options()
+    step.wake()
+    step.rest()
+    step.wake()
+    assert step.graph is graph
+    step.rest()
+    step.members[1].optimizer.param_groups[0]["momentum"] = 0.5
+    step.wake()
+    assert step.graph is None
+
+
+@pytest.mark.gpu
+def test_graphs_on_a_gpu_follow_options_that_callbacks_set():
+    got, want = (
+        run_on_gpu(Task([Decays()] if decays else []), [0, 6])
+        for decays in (True, False)
+    )
+    task = Task([Decays()])
+    task.net.set_params(device="cuda")
+    reference = task.run(SkorchEngine(), [0, 6])
+    for a, b, c in zip(got, want, reference):
+        for key, value in c.module.items():
+            torch.testing.assert_close(a.module[key], value, atol=5e-3, rtol=5e-3)
+        norms = [
+            sum(v.float().square().sum() for v in s.module.values()) for s in (a, b)
+        ]
+        assert norms[0] < 0.99 * norms[1]
+
+
+def run_on_gpu(task, edges):
+    task.net.set_params(device="cuda")
+    return task.run(GraphEngine(), edges)
+
+
 @pytest.mark.gpu
 def test_a_graph_on_a_gpu_serves_all_stretches():
-    task = Task()
-    task.net.set_params(device="cuda")
-    engine = GraphEngine()
-    cut = task.run(engine, [0, 1, 2, 6])
-    whole = task.run(GraphEngine(), [0, 6])
+    cut, whole = (run_on_gpu(Task(), edges) for edges in ([0, 1, 2, 6], [0, 6]))
     for a, b in zip(cut, whole):
         for key, value in b.module.items():
             torch.testing.assert_close(a.module[key], value, atol=5e-3, rtol=5e-3)
