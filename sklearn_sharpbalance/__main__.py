@@ -75,8 +75,11 @@ def load(name, target):
 
 def read_table(path):
     """Header and rows of a CSV file, as text."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        columns, *rows = [*csv.reader(file)] or [[]]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            columns, *rows = [*csv.reader(file)] or [[]]
+    except UnicodeDecodeError as error:
+        raise SystemExit(f"{path} is not encoded as UTF-8: {error}") from error
     if not any(rows):
         raise SystemExit(f"{path} has no rows below a header.")
     for number, row in enumerate(rows, 2):
@@ -181,16 +184,48 @@ def parse(arguments):
     data = f"one of {', '.join(TOY_SETS)}, or a CSV file with a header"
     add("data", "digits", data, nargs="?")
     add("--target", None, "label column of a CSV file")
-    add("--members", 3, "members of each ensemble", type=int)
-    add("--epochs", 50, "epochs of training", type=int)
-    add("--rho", 0.05, "radius of SAM's perturbation", type=float)
-    add("--seed", 0, "random state of split and training", type=int)
+    add("--members", 3, "members of each ensemble", type=number(int, 1))
+    add("--epochs", 50, "epochs of training", type=number(int, 1))
+    add("--rho", 0.05, "radius of SAM's perturbation", type=number(float, 0))
+    add("--seed", 0, "random state of split and training", type=number(int, 0))
     add("--plot", "sharpbalance_tradeoff.png", "where to draw the trade-off")
     options = parser.parse_args(arguments)
-    folder = Path(options.plot).absolute().parent
-    if not folder.is_dir():
-        raise SystemExit(f"--plot {options.plot}: there is no folder {folder}.")
+    options.plot = picture(options.plot)
     return options
+
+
+def number(kind, least):
+    """A reader of numbers from the command line that are not too small."""
+
+    def read(text):
+        value = kind(text)
+        if not least <= value < float("inf"):
+            message = f"must be at least {least}, got {text}"
+            raise argparse.ArgumentTypeError(message)
+        return value
+
+    read.__name__ = kind.__name__  # which argparse names where it is no number
+    return read
+
+
+def picture(name):
+    """Path of a picture; refused now, not after the training, if none can be there."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    path = Path(name)
+    if path.is_dir():
+        raise SystemExit(f"--plot {name} is a folder. Name a file, such as plot.png.")
+    if not path.absolute().parent.is_dir():
+        folder = path.absolute().parent
+        raise SystemExit(f"--plot {name}: there is no folder {folder}.")
+    path = path if path.suffix else path.with_suffix(".png")
+    kinds, kind = FigureCanvasBase.get_supported_filetypes(), path.suffix[1:].lower()
+    if kind not in kinds:
+        raise SystemExit(
+            f"--plot {name}: pictures of the kind {kind!r} cannot be drawn. Use one of "
+            f"{', '.join(kinds)}."
+        )
+    return path
 
 
 def main(arguments=None):
@@ -202,7 +237,10 @@ def main(arguments=None):
     for name, clf in methods(options).items():
         print(f"{name}: {len(X_train)} samples, {X.shape[1]} features")
         start = time.perf_counter()
-        clf.fit(X_train, y_train)
+        try:
+            clf.fit(X_train, y_train)
+        except ValueError as error:
+            raise SystemExit(f"{options.data}: {error}") from error
         seconds = time.perf_counter() - start
         rows[name] = measure(clf, X_test, y_test, options.seed) | {"s": seconds}
     print_table(rows)

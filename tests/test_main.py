@@ -118,11 +118,14 @@ def test_what_it_cannot_read_it_says(csv, name, target, message):
         ("a,b,label\n", "no rows below a header"),
         ("a,b,label\n\n1,2,x\n3,4\n", "line 4 has 2 values, its header 3"),
         ("a,label\n1,x\n2,y\n3,z\n4,w\n", "cannot be split.*least populated class"),
+        ("a,label\n" + "nan,x\n1,y\n" * 8, "table.csv: Input X contains NaN"),
+        ("a,label\n" + "1,x\n" * 8, "table.csv: .*one class"),
+        ("a,label\n" + "1,\xe9\n2,y\n" * 8, "table.csv is not encoded as UTF-8"),
     ],
 )
 def test_tables_that_are_none(tmp_path, text, message):
     path = tmp_path / "table.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     with pytest.raises(SystemExit, match=message):
         main([str(path), "--epochs", "1", "--plot", str(tmp_path / "plot.png")])
 
@@ -134,6 +137,45 @@ def test_a_picture_that_could_not_be_written_is_refused_before_the_work(
     with pytest.raises(SystemExit, match=r"--plot.*no folder.*nowhere"):
         main(["iris", "--epochs", "1", "--plot", str(plot)])
     assert "samples" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("plot", "message"),
+    [("plot.foo", "--plot.*'foo'.*png"), (".", "--plot.*is a folder")],
+)
+def test_a_picture_of_no_known_kind_is_refused_before_the_work(
+    plot, message, tmp_path, capsys
+):
+    with pytest.raises(SystemExit, match=message):
+        main(["iris", "--epochs", "1", "--plot", str(tmp_path / plot)])
+    assert "samples" not in capsys.readouterr().out
+
+
+def test_the_ending_that_a_picture_gets_is_told(tmp_path, capsys):
+    small = ["--epochs", "1", "--members", "2"]
+    main(["iris", *small, "--plot", str(tmp_path / "plot")])
+    assert f"drawn in {tmp_path / 'plot.png'}" in capsys.readouterr().out
+    check_picture(tmp_path / "plot.png")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--rho", "-1", "at least 0"),
+        ("--rho", "nan", "at least 0"),
+        ("--members", "0", "at least 1"),
+        ("--epochs", "0", "at least 1"),
+        ("--seed", "-3", "at least 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_before_the_work(
+    option, value, message, capsys
+):
+    with pytest.raises(SystemExit, match="2"):
+        main(["iris", option, value])
+    printed = capsys.readouterr()
+    assert f"argument {option}: must be {message}, got {value}" in printed.err
+    assert not printed.out
 
 
 def test_the_picture_tells_methods_of_equal_accuracy_apart(monkeypatch, tmp_path):

@@ -13,6 +13,7 @@ __all__ = [
     "check_indices",
     "check_severity",
     "count_workers",
+    "function_name",
 ]
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -43,11 +44,11 @@ def check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:
             "them, for floats in [0, 1] with (images * 255).round().astype('uint8')."
         )
     pictures = images[..., None] if images.ndim == 3 else images
-    if pictures.ndim != 4 or pictures.shape[-1] not in (1, 3):
+    is_one = images.ndim == 2 or (images.ndim == 3 and images.shape[2] in (1, 3))
+    if is_one or pictures.ndim != 4 or pictures.shape[-1] not in (1, 3):
         raise InvalidInputError(
             "Pictures must have shape (N, H, W, 3), (N, H, W, 1) or (N, H, W), got "
-            f"{images.shape}. Move the channels of (N, C, H, W) to the end with "
-            "images.transpose(0, 2, 3, 1)."
+            f"{images.shape}. {_remedy(images.shape, is_one)}"
         )
     if min(pictures.shape[1:3]) < MIN_SIDE:
         raise InvalidInputError(
@@ -55,6 +56,17 @@ def check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:
             f"{pictures.shape[1]} x {pictures.shape[2]}."
         )
     return pictures, images.shape
+
+
+def _remedy(shape: tuple[int, ...], is_one: bool) -> str:
+    if is_one:
+        return "For one picture pass images[None]."
+    if shape[-1] == 4 and shape[1] not in (1, 3):
+        return "Leave out the opacity of (N, H, W, 4) with images[..., :3]."
+    return (
+        "Move the channels of (N, C, H, W) to the end with "
+        "images.transpose(0, 2, 3, 1)."
+    )
 
 
 def check_indices(indices, n: int) -> np.ndarray:
@@ -78,3 +90,9 @@ def count_workers(n_jobs: int | None) -> int:
             f"{n_jobs!r}."
         )
     return int(n_jobs) if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
+
+
+def function_name(function) -> str:
+    """What a function of the user's is called, also inside of a functools.partial."""
+    function = getattr(function, "func", function)
+    return getattr(function, "__name__", type(function).__name__)

@@ -21,6 +21,7 @@ __all__ = [
     "to_uint8",
     "zoom_blur_matrix",
     "zoom_matrix",
+    "zoom_mean",
 ]
 
 # Beyond so many taps a convolution is cheaper through the FFT.
@@ -83,6 +84,36 @@ def zoom_blur_matrix(height: int, width: int, stop: float, step: float):
             sparse.csr_array(rows), sparse.csr_array(columns), "csr"
         )
     return sparse.csr_array(total / np.float32(len(factors) + 1), dtype=np.float32)
+
+
+def zoom_mean(images: np.ndarray, stop: float, step: float) -> np.ndarray:
+    """The same mean of float32 (N, H, W, C), one enlargement after the other."""
+    factors = np.arange(1, stop, step)
+    total = images.copy()
+    for factor in factors:
+        total += _zoomed(_zoomed(images, 1, factor), 2, factor)
+    total /= np.float32(len(factors) + 1)
+    return total
+
+
+def _zoomed(images: np.ndarray, axis: int, factor: float) -> np.ndarray:
+    """``zoom_matrix`` along one axis: each place is read between two others."""
+    from scipy import ndimage
+
+    size = images.shape[axis]
+    crop = int(np.ceil(size / factor))
+    top = (size - crop) // 2
+    places = ndimage.zoom(np.arange(top, top + crop, dtype=float), factor, order=1)
+    trim = (len(places) - size) // 2
+    places = places[trim : trim + size]
+    low = np.floor(places).astype(np.intp)
+    share = (places - low).astype(np.float32)
+    start = images.take(low, axis=axis)
+    out = images.take(np.minimum(low + 1, size - 1), axis=axis)
+    out -= start
+    out *= np.expand_dims(share, tuple(range(1, images.ndim - axis)))
+    out += start
+    return out
 
 
 def separable(images: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -8,10 +8,12 @@ import numpy as np
 
 from sklearn_sharpbalance.corruption._checks import (
     SEVERITIES,
+    as_severities,
     check_images,
     check_indices,
     check_severity,
     count_workers,
+    function_name,
 )
 from sklearn_sharpbalance.corruption._random import (
     ImageRng,
@@ -49,8 +51,10 @@ __all__ = [
 
 # Pictures worked on at once: as many as keep the temporaries inside the cache.
 CHUNK_VALUES = 200_000
-# ... but not so few that the calls themselves begin to cost.
+# ... but not so few that the calls themselves begin to cost,
 MIN_CHUNK = 16
+# ... unless those are large: 64 MiB for each temporary of floats.
+MAX_VALUES = 2**24
 
 
 class Corruption(Protocol):
@@ -150,7 +154,7 @@ def corrupt(
         clean = np.array(pictures[part], order="C")  # a function may write into it
         out[part] = _checked(function(clean, severity, rng), clean, label)
 
-    step = max(MIN_CHUNK, CHUNK_VALUES // max(1, int(np.prod(pictures.shape[1:]))))
+    step = _chunk(int(np.prod(pictures.shape[1:])))
     parts = [slice(i, i + step) for i in range(0, len(pictures), step)]
     workers = count_workers(n_jobs)
     if workers == 1 or len(parts) < 2:
@@ -164,8 +168,8 @@ def corrupt(
 
 def iter_corruptions(
     images,
-    names: str | Iterable[str | Corruption] | None = None,
-    severities: Iterable[int] = SEVERITIES,
+    names: str | Corruption | Iterable[str | Corruption] | None = None,
+    severities: int | Iterable[int] = SEVERITIES,
     random_state=0,
     *,
     n_jobs: int | None = None,
@@ -176,9 +180,9 @@ def iter_corruptions(
     ----------
     images : array-like, uint8
         Clean pictures, see :func:`corrupt`.
-    names : str, or iterable of str or callable, default=None
+    names : str, callable or iterable of those, default=None
         Kinds or groups ("noise", "blur", "weather", "digital"); None is all fifteen.
-    severities : iterable of int, default=(1, 2, 3, 4, 5)
+    severities : int or iterable of int, default=(1, 2, 3, 4, 5)
         Severities of each kind.
     random_state : None, int, Generator or RandomState, default=0
         Seed, see :func:`corrupt`.
@@ -201,16 +205,22 @@ def iter_corruptions(
     [('fog', 1), ('fog', 5)]
     """
     names = CORRUPTIONS if names is None else names
-    names = [names] if isinstance(names, str) else names
+    names = [names] if isinstance(names, str) or callable(names) else names
     # A group and one of its members make the member once.
     kinds = dict.fromkeys(kind for name in names for kind in _expand(name))
-    severities = [check_severity(severity) for severity in severities]
+    severities = [check_severity(severity) for severity in as_severities(severities)]
     seed = resolve_seed(random_state)
     for kind in kinds:
         label = _resolve(kind)[1]
         for severity in severities:
             out = corrupt(images, kind, severity, random_state=seed, n_jobs=n_jobs)
             yield label, severity, out
+
+
+def _chunk(n_values: int) -> int:
+    """How many pictures of so many values are worked on at once."""
+    few = min(MIN_CHUNK, MAX_VALUES // n_values)
+    return max(1, few, CHUNK_VALUES // n_values)
 
 
 def _checked(result, clean: np.ndarray, label: str) -> np.ndarray:
@@ -239,7 +249,7 @@ def _resolve(name) -> tuple[Callable, str]:
     if isinstance(name, str) and name in CORRUPTIONS:
         return CORRUPTIONS[name], name
     if callable(name):
-        return name, getattr(name, "__name__", type(name).__name__)
+        return name, function_name(name)
     raise InvalidInputError(
         f"Unknown corruption {name!r}. Choose one of "
         f"{', '.join(repr(key) for key in CORRUPTIONS)}, or pass a function "

@@ -12,10 +12,16 @@ from sklearn_sharpbalance.corruption._filters import (
     separable,
     to_uint8,
     zoom_blur_matrix,
+    zoom_mean,
 )
 from sklearn_sharpbalance.corruption._random import ImageRng
 
 __all__ = ["defocus_blur", "glass_blur", "motion_blur", "zoom_blur"]
+
+# Beyond so many pixels the matrix of a zoom blur takes hundreds of MiB.
+MAX_MATRIX_PIXELS = 2**18
+# Up to so many pictures, single numbers are moved faster than short arrays of them.
+FEW = 20
 
 
 def _interleaved(planes: np.ndarray) -> np.ndarray:
@@ -78,6 +84,8 @@ def zoom_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """
     stop, step = severity_constants("zoom_blur", images, severity)
     n, height, width, channels = images.shape
+    if height * width > MAX_MATRIX_PIXELS:
+        return to_uint8(zoom_mean(images.astype(np.float32), stop, step))
     matrix = zoom_blur_matrix(height, width, stop, step)  # (HW, HW), sparse
     pixels = images.reshape(n, height * width, channels).transpose(1, 0, 2)
     flat = pixels.astype(np.float32, order="C").reshape(height * width, -1)
@@ -124,8 +132,18 @@ def _glass_sources(
             # Moves go up and left only, to pixels whose turn is yet to come: the order
             # of the moves does not matter and all can be made at once.
             source[:, here] = np.take_along_axis(source, there, axis=1)
-            continue
-        rows = np.arange(n)
-        for k, pixel in enumerate(here):
-            source[:, pixel] = source[rows, there[:, k]]
+        elif n <= FEW:
+            pixels = here.tolist()
+            for shown, others in zip(source, there):
+                _move(memoryview(shown), pixels, others.tolist())
+        else:
+            rows = np.arange(n)
+            for k, pixel in enumerate(here):
+                source[:, pixel] = source[rows, there[:, k]]
     return source
+
+
+def _move(shown: memoryview, pixels: list[int], others: list[int]) -> None:
+    """Let each pixel, in turn, take what another one shows."""
+    for pixel, other in zip(pixels, others):
+        shown[pixel] = shown[other]

@@ -4,6 +4,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = [
     "class_folders",
     "decode_pictures",
     "find_pictures",
+    "opened",
     "picture_shape",
     "read_image_folder",
 ]
@@ -23,6 +25,8 @@ __all__ = [
 PICTURE_SUFFIXES = {  # those of torchvision's ImageFolder
     *(".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"),
 }
+
+FULL = ("I", "TIFF")  # 32 bits a pixel; other files of this mode hold 16
 
 
 def cached_array(
@@ -179,12 +183,14 @@ def read_image_folder(
 
 def picture_shape(path: Path) -> tuple[int, int, int]:
     """Height, width and the three channels of one file."""
-    with _opened(path) as picture:
+    with opened(path) as picture:
         return picture.height, picture.width, 3
 
 
 def _pictures_under(folder: Path) -> list[Path]:
-    found = (p for p in folder.rglob("*") if p.suffix.lower() in PICTURE_SUFFIXES)
+    tree = os.walk(folder, followlinks=True)  # as torchvision does
+    files = (Path(place, name) for place, _, names in tree for name in names)
+    found = (p for p in files if p.suffix.lower() in PICTURE_SUFFIXES)
     return sorted(p for p in found if not _is_hidden(p.relative_to(folder)))
 
 
@@ -194,8 +200,8 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _read(path: Path) -> np.ndarray:
-    with _opened(path) as picture:
-        if picture.mode.startswith("I"):
+    with opened(path) as picture:
+        if picture.mode.startswith("I") and (picture.mode, picture.format) != FULL:
             # 16 bits a pixel: Pillow would not scale them, but cut them off at 255.
             grey = (np.asarray(picture) >> 8).astype(np.uint8)
             return np.repeat(grey[..., None], 3, axis=-1)
@@ -203,15 +209,15 @@ def _read(path: Path) -> np.ndarray:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """An open picture; its file is named if it is damaged."""
+def opened(source: Path | BytesIO, name=None) -> Iterator[Image.Image]:
+    """An open picture; its file, or what ``name`` says, is named if it is damaged."""
     try:
-        with Image.open(path) as picture:
+        with Image.open(source) as picture:
             yield picture
     except FileNotFoundError:
         raise
     except (OSError, ValueError, SyntaxError) as error:  # what Pillow's decoders raise
         raise InvalidInputError(
-            f"{path} cannot be decoded ({error}): it is damaged or no picture. Replace "
-            "it or take it away."
+            f"{name or source} cannot be decoded ({error}): it is damaged or no "
+            "picture. Replace it or take it away."
         ) from error

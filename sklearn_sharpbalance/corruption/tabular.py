@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sklearn_sharpbalance.corruption._checks import check_severity
+from sklearn_sharpbalance.corruption._checks import check_severity, function_name
 from sklearn_sharpbalance.corruption._random import resolve_seed, stream_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
@@ -94,11 +94,15 @@ def missing_nan(X, y, severity, rng, reference):
 
 # Sums over a long float32 column are off by several per cent, hence float64.
 def _means(reference):
-    return np.nanmean(reference, axis=0, dtype=np.float64)
+    empty = np.isnan(reference).all(axis=0)
+    known = np.where(empty, 0, reference) if empty.any() else reference
+    return np.where(empty, np.nan, np.nanmean(known, axis=0, dtype=np.float64))
 
 
 def _stds(reference):
-    return np.nanstd(reference, axis=0, dtype=np.float64)
+    empty = np.isnan(reference).all(axis=0)  # such columns have no spread
+    known = np.where(empty, 0, reference) if empty.any() else reference
+    return np.nanstd(known, axis=0, dtype=np.float64)
 
 
 def _overwrite(X, severity, rng, value):
@@ -212,7 +216,13 @@ def corrupt_table(X, y, name, severity, *, reference=None, random_state=None):
     rng = _generator(random_state, label, severity)
     # Copies: a function of the caller's may write into what it is given.
     y = None if y is None else y.copy()
-    return function(X.copy(), y, severity, rng, reference)
+    result = function(X.copy(), y, severity, rng, reference)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise InvalidInputError(
+            f"The corruption {label!r} must return a pair (X, y), but it returned a "
+            f"{type(result).__name__}. Return y as it came where labels stay."
+        )
+    return result
 
 
 def _generator(random_state, label, severity):
@@ -224,7 +234,7 @@ def _resolve(name):
     if isinstance(name, str) and name in TABULAR_CORRUPTIONS:
         return TABULAR_CORRUPTIONS[name], name
     if callable(name):
-        return name, getattr(name, "__name__", type(name).__name__)
+        return name, function_name(name)
     raise InvalidInputError(
         f"Unknown tabular corruption {name!r}. Choose one of "
         f"{', '.join(repr(key) for key in TABULAR_CORRUPTIONS)}, or pass a function "

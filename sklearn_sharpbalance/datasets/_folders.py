@@ -80,6 +80,12 @@ def read_image_folder_set(
             f"There is no split {split!r} in {root}, only {', '.join(map(repr, found))}"
             ". Pass one of these, or the folder that holds the classes as root."
         )
+    if folder is not root and _is_flat(folder):
+        raise InvalidInputError(
+            f"{folder} holds pictures, not folders of pictures, one per class. Sort "
+            f"them into such folders; if {split!r} is a class, not a split, pass "
+            "split='all'."
+        )
     train = [] if folder is root else _classes(root / "train", store)
     names = list(dict.fromkeys([*train, *_classes(folder, store)]))
     paths, labels, names = find_pictures(folder, class_names=names)
@@ -98,6 +104,13 @@ def _check_filled(folder: Path, empty: set[str], known: list[str]) -> None:
             f"samples: {', '.join(map(repr, unknown))}. Take them away, or put "
             f"pictures of a known kind there ({', '.join(sorted(PICTURE_SUFFIXES))})."
         )
+
+
+def _is_flat(folder: Path) -> bool:
+    """Whether it holds pictures and no folders."""
+    children = list(folder.iterdir())
+    suffixes = {child.suffix.lower() for child in children}
+    return not suffixes.isdisjoint(PICTURE_SUFFIXES) and not class_folders(folder)
 
 
 def _splits(root: Path) -> list[str]:

@@ -1,15 +1,18 @@
 """Picture sets in one ``.npz`` file: plain arrays, or pictures packed as JPEG."""
 
 import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from PIL import Image
 from sklearn.utils import Bunch
 
-from sklearn_sharpbalance.corruption.pictures import cached_array
+from sklearn_sharpbalance.corruption.pictures import cached_array, opened
 from sklearn_sharpbalance.datasets._store import PictureStore
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
@@ -53,21 +56,25 @@ def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bun
     return Bunch(images=images, labels=labels, class_names=names)
 
 
-def _opened(root: Path):
+@contextmanager
+def _opened(root: Path) -> Iterator[Any]:
     """The arrays of a file by name; it is named if it is damaged or no ``.npz``."""
     try:
         arrays = np.load(root)
-    except (ValueError, EOFError, BadZipFile) as error:
+        if isinstance(arrays, np.ndarray):
+            raise InvalidInputError(
+                f"{root} holds one array and no labels. Make an .npz file of both: "
+                "np.savez(path, images=images, labels=labels)."
+            )
+        with arrays:
+            yield arrays
+    except InvalidInputError:
+        raise
+    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise InvalidInputError(
-            f"{root} cannot be read as an .npz file: it is damaged or of another kind. "
-            "Make it with np.savez."
+            f"{root} cannot be read as an .npz file ({error}): it is damaged or of "
+            "another kind. Make it with np.savez, of numbers and strings."
         ) from error
-    if isinstance(arrays, np.ndarray):
-        raise InvalidInputError(
-            f"{root} holds one array and no labels. Make an .npz file of both: "
-            "np.savez(path, images=images, labels=labels)."
-        )
-    return arrays
 
 
 def _plain_arrays(arrays, split: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -142,14 +149,19 @@ def _read_packed(arrays, split, label, root: Path, store: PictureStore) -> Bunch
     labels = _check_labels(arrays["labels"], len(offsets) - 1, names, root)
     order = np.random.default_rng(0).permutation(len(labels))
     if split != "all":
-        order = order[arrays["is_test"][order].astype(bool) == (split == "test")]
+        is_test = arrays["is_test"].astype(bool)
+        if is_test.shape != labels.shape:
+            raise InvalidInputError(
+                f"is_test in {root} must be one bool per picture, got {is_test.size} "
+                f"for {len(labels)} pictures."
+            )
+        order = order[is_test[order] == (split == "test")]
 
     def decode(row: int) -> np.ndarray:
-        stream = jpeg[offsets[row] : offsets[row + 1]].tobytes()
-        opened: Image.Image = Image.open(io.BytesIO(stream))
-        if opened.mode not in ("L", "RGB", "RGBA"):  # inks of CMYK are no colours
-            opened = opened.convert("RGB")
-        picture = np.asarray(opened)
+        stream = io.BytesIO(jpeg[offsets[row] : offsets[row + 1]].tobytes())
+        with opened(stream, f"Picture {row} of {root}") as packed:
+            inks = packed.mode not in ("L", "RGB", "RGBA")  # CMYK is no colours
+            picture = np.asarray(packed.convert("RGB") if inks else packed)
         return picture[..., None] if picture.ndim == 2 else picture
 
     def fill(out: np.ndarray) -> None:

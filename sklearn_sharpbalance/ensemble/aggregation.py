@@ -19,7 +19,7 @@ from sklearn_sharpbalance.ensemble.soups import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.own_settings import different_settings
-from sklearn_sharpbalance.metrics.temperature import temperature_or_one
+from sklearn_sharpbalance.metrics.temperature import check_bounds, temperature_or_one
 
 __all__ = [
     "AGGREGATIONS",
@@ -35,8 +35,7 @@ __all__ = [
     "recompute_batch_statistics",
 ]
 
-# Of what a rule may return in half precision.
-SUM_TOLERANCE = 1e-2
+SUM_TOLERANCE = 1e-2  # of what a rule may return in half precision
 
 
 class Aggregation(BaseEstimator, ABC):
@@ -296,6 +295,11 @@ class TemperatureAggregation(MeanLogitAggregation):
 
     def __init__(self, bounds=(0.01, 100.0)):
         self.bounds = bounds
+
+    def check(self, data):
+        """Raise also on bounds that are none."""
+        super().check(data)
+        check_bounds(self.bounds)
 
     def prepare(self, nets, data):
         """All nets, once the temperature is known."""

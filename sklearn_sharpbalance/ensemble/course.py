@@ -88,6 +88,7 @@ def follow_course(
     except KeyboardInterrupt:
         if state.epoch > 0:
             keep(state)
-            fitted.usable_epochs = state.epoch
+            kept = (stopping and stopping.best) or state
+            fitted.usable_epochs = kept.epoch
         raise
     keep(state)

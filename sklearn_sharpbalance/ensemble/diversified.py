@@ -17,8 +17,8 @@ from sklearn_sharpbalance.ensemble.monitor import (
 )
 from sklearn_sharpbalance.ensemble.plan import cut_length
 from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain_params
+from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.ensemble.trunk import with_trunk
-from sklearn_sharpbalance.members import restore
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
@@ -282,7 +282,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self.classes_, self.input_format_ = job.classes, job.input_format
         self.net_, self.trunk_ = job.net, job.trunk
         self.member_seeds_ = [member.seed for member in members]
-        self.heads_ = [restore(job.net, member) for member in members]
+        self.heads_ = [final_net(job.net, member, job.data) for member in members]
         self.estimators_ = self._whole_members()
         self.aggregation_ = aggregation
         with own_draws(job.data.X, job.seeds.split):

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
@@ -85,7 +86,7 @@ class FittedState:
             warnings.warn(
                 "The fit was interrupted. The ensemble is usable as it was after epoch "
                 f"{self.usable_epochs}, the last that all members had finished "
-                "together.",
+                "together, or the best of those with early stopping.",
                 SharpBalanceWarning,
                 stacklevel=4,
             )
@@ -156,7 +157,7 @@ def first_members(net, seeds: Seeds, data, n_classes, warm_nets) -> list[MemberS
     """
     members = [initial_state(net, i, seed) for i, seed in enumerate(seeds.members)]
     for member, fitted in zip(members, warm_nets):
-        _take_weights(member, _weights(fitted))
+        _take_weights(member, capture(fitted, member))
     for member in members if own_settings(net) else members[:1]:
         check = partial(check_module, net, member, data, n_classes)
         explain_out_of_memory(check, net, len(members))
@@ -164,13 +165,17 @@ def first_members(net, seeds: Seeds, data, n_classes, warm_nets) -> list[MemberS
 
 
 def _weights(net):
-    return capture(net, MemberState(0, 0, {})).module
+    """Weights and all buffers of a fitted net."""
+    state = capture(net, MemberState(0, 0, {}))
+    return state.module | state.extra.get("buffers", {})
 
 
 def _take_weights(member, fitted):
     """Start a member from fitted weights; statistics of the input stay its own."""
-    weights = {k: v for k, v in fitted.items() if k.startswith("module.")}
+    weights = {k: v for k, v in fitted.module.items() if k.startswith("module.")}
     for key, value in weights.items():
+        if not torch.is_tensor(value):  # what get_extra_state returns
+            continue
         if key not in member.module or member.module[key].shape != value.shape:
             raise InvalidInputError(
                 f"warm_start=True goes on from the fitted weights, but {key!r} has "
@@ -178,3 +183,11 @@ def _take_weights(member, fitted):
                 "data. Set warm_start=False."
             )
     member.module.update(weights)
+    own = member.extra.get("buffers", {})
+    loose = {  # such as have not been made for other sizes
+        k: v
+        for k, v in fitted.extra.get("buffers", {}).items()
+        if k.startswith("module.") and own.get(k, v).shape == v.shape
+    }
+    if loose:
+        member.extra["buffers"] = own | loose

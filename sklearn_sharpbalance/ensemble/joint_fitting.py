@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from skorch import NeuralNetClassifier
+from torch import nn
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.engine.refusals import callback_refusal
@@ -93,6 +94,9 @@ def prepare_joint(
     device = _one_device(params["device"])
     precision = resolve_precision(params["precision"], device, fmt)
     trunk = as_trunk(params["shared_trunk"], seeds.selection, device, precision)
+    made = trunk is not None and not isinstance(params["shared_trunk"], nn.Module)
+    if made and warm and estimator.trunk_ is not None:
+        trunk.take_weights(estimator.trunk_)
     read, seen_format = data, fmt
     if trunk is not None:
         with own_draws(data.X, seeds.split):

@@ -1,7 +1,7 @@
 """Telling the user how a fit goes: progress bars and scikit-learn's callbacks."""
 
 import copy
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 try:  # new in scikit-learn 1.9 and still experimental there
@@ -58,18 +58,26 @@ class FitMonitor:
     @contextmanager
     def fit(self):
         """Show the bars while the block runs."""
-        if self.verbose != 1:
+        with ExitStack() as stack:
+            if self.verbose == 1:
+                self._start_bars(stack)
             yield self
-        else:
-            with _progress() as self._bar:
-                self._tasks = [
-                    self._bar.add_task(f"member {i}", total=self.n_epochs, loss="")
-                    for i in range(self.n_members)
-                ]
-                yield self
+            if self._bar is not None:
                 self._bar.refresh()  # in a notebook, leaving does not draw the end
         if self._root is not None:
             self._root.call_on_fit_task_end(estimator=self.estimator)
+
+    def _start_bars(self, stack):
+        from rich.errors import LiveError
+
+        try:
+            self._bar = stack.enter_context(_progress())
+        except LiveError:  # before 14.1 a terminal has one display: somebody else's
+            return
+        self._tasks = [
+            self._bar.add_task(f"member {i}", total=self.n_epochs, loss="")
+            for i in range(self.n_members)
+        ]
 
     @contextmanager
     def segment(self, segment):

@@ -30,7 +30,16 @@ def check_net_settings(net, params) -> None:
     params : dict
         Parameters of the ensemble, which have the last word.
     """
-    for refusal in (_number, _step, _groups, _data, _loader, _output, _criterion):
+    for refusal in (
+        _number,
+        _twice,
+        _step,
+        _groups,
+        _data,
+        _loader,
+        _output,
+        _criterion,
+    ):
         problem = refusal(net, params)
         if problem:
             raise InvalidInputError(problem)
@@ -44,6 +53,23 @@ def _number(net, params):
         if params[name] is None and not good:
             also = " All samples at once are batch_size=len(X)." * (value == -1)
             return f"{name} of the net must be a positive number, got {value!r}.{also}"
+    return None
+
+
+def _twice(net, params):
+    """Numbers that skorch takes by another name as well."""
+    size = net.get_params_for("iterator_train").get("batch_size")
+    if size not in (None, params["batch_size"] or net.batch_size):
+        return (
+            f"iterator_train__batch_size={size} is not used: batches are made before "
+            f"they are read. Pass batch_size={size}."
+        )
+    lr, own = params["lr"], net.get_params_for("optimizer").get("lr")
+    if own is not None and lr not in (None, own):
+        return (
+            f"lr={lr} has no effect beside optimizer__lr={own} of the net. Leave one "
+            "of them out."
+        )
     return None
 
 

@@ -25,7 +25,7 @@ from sklearn_sharpbalance.exceptions import (
     ModelFileError,
     SharpBalanceError,
 )
-from sklearn_sharpbalance.members.state import to_cpu
+from sklearn_sharpbalance.members.state import MemberState, capture, to_cpu
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 
 __all__ = ["load", "save"]
@@ -80,8 +80,9 @@ def load(path, **params):
     ----------
     path : str or path-like
     **params
-        ``module``, the class or factory of the members' network; any other parameter
-        that the file could only name (the error lists them); ``device``, ``n_jobs``,
+        ``module``, the class or factory of the members' network, or the whole net if
+        its class is not one of skorch's; any other parameter that the file could only
+        name (the error lists them); ``device``, ``n_jobs``,
         ``memory``, ``checkpoint_dir``, ``verbose`` to set them for this machine. What
         was written on a GPU opens on the CPU where there is none.
 
@@ -135,13 +136,15 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
     learned = {k: v for k, v in vars(rule).items() if k.endswith("_")}
     trunk = getattr(estimator, "trunk_", None)
     if trunk is not None:
-        state = to_cpu(trunk.module.state_dict())
-        trunk = {"module": state, "precision": trunk.precision}
+        trunk = {**to_cpu(trunk.state()), "precision": trunk.precision}
+    entries = {k: _param(v) for k, v in params.items() if k not in MACHINE}
+    of_members = _net(estimator.net_)
+    _check_names(of_members, entries, params["estimator"])
     return {
         "class": f"{type(estimator).__module__}.{type(estimator).__qualname__}",
         "versions": {"torch": str(torch.__version__), "numpy": np.__version__},
-        "params": {k: _param(v) for k, v in params.items() if k not in MACHINE},
-        "net": _net(estimator.net_),
+        "params": entries,
+        "net": of_members,
         "input_format": asdict(estimator.input_format_),
         "engine": list(estimator.engine_),
         "rule": _param(rule.func if isinstance(rule, FunctionAggregation) else rule),
@@ -153,17 +156,34 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
     }
 
 
+def _check_names(net, entries, estimator):
+    """Raise if members are made of what nobody will be asked to pass again."""
+    named = [entries]
+    if isinstance(estimator, NeuralNetClassifier):
+        named.append(_net(estimator)["params"])
+    known = {entry.get("missing") for part in named for entry in part.values()}
+    for name, entry in net["params"].items():
+        label = entry.get("missing")
+        if label not in known and name not in ("callbacks", "module__member_params"):
+            raise InvalidInputError(
+                f"The ensemble cannot be saved: its members have {name} ({label}), "
+                "which no parameter of the ensemble holds any more. Set the parameters "
+                "of the fit again, or use joblib.dump."
+            )
+
+
 def _member(net, optimizer):
-    state = to_cpu(net.optimizer_.state_dict()) if optimizer else None
-    return {"module": to_cpu(net.module_.state_dict()), "optimizer": state}
+    state = capture(net, MemberState(0, 0, {}))
+    kept = {"module": state.module, "optimizer": state.optimizer if optimizer else None}
+    return kept | ({"extra": state.extra} if state.extra else {})
 
 
 def _predictor(net, nets):
-    """A member by its number; a net of its own (a soup) by its weights."""
+    """A member by its number; a net of its own (a soup) by what it holds."""
     for i, member in enumerate(nets):
         if net is member:
             return i
-    return to_cpu(net.module_.state_dict())
+    return _member(net, optimizer=False)
 
 
 def _param(value):

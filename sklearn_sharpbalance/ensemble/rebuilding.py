@@ -18,6 +18,7 @@ from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.devices import resolve_devices
 from sklearn_sharpbalance.ensemble.inputs import InputFormat
+from sklearn_sharpbalance.ensemble.naming import name_of
 from sklearn_sharpbalance.ensemble.trunk import as_trunk
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.members import MemberModule, MemberState, restore
@@ -28,6 +29,8 @@ __all__ = ["rebuild"]
 
 # What may be set for the machine that opens a file.
 SETTABLE = ("device", "n_jobs", "memory", "checkpoint_dir", "verbose")
+# Where a net of one's own has what a member's net has wrapped.
+OF_NET = {"module__module": "module", "optimizer__base_optimizer": "optimizer"}
 SPARE_LAYERS = 128  # layers without weights that a network may have
 
 
@@ -61,12 +64,13 @@ def rebuild(tree: dict[str, Any], passed: dict[str, Any]):
 def _ensemble_class(name):
     kinds = [BaseDeepEnsemble]
     for kind in kinds:  # grows while it is read: children of children
-        if f"{kind.__module__}.{kind.__qualname__}" == name:
-            return kind
         kinds += kind.__subclasses__()
-    raise ModelFileError(
-        f"it holds a {name!r}, and no ensemble of that name is imported here."
-    )
+    found = [kind for kind in kinds if f"{kind.__module__}.{kind.__qualname__}" == name]
+    if not found:
+        raise ModelFileError(
+            f"it holds a {name!r}, and no ensemble of that name is imported here."
+        )
+    return found[-1]  # a notebook may have defined it more than once
 
 
 class _Objects:
@@ -100,6 +104,15 @@ class _Objects:
             self.needed["module" if is_module else name] = label
         return self.known.get(label)
 
+    def of_net(self, name: str, entry: dict[str, Any], estimator) -> Any:
+        """One setting of the members' net, once all parameters are there."""
+        if "value" in entry:
+            return entry["value"]
+        label = entry["missing"]
+        if label in self.known:
+            return self.known[label]
+        return getattr(estimator, OF_NET.get(name, name))  # of a net passed as a whole
+
     def check(self, cls) -> None:
         """Raise if something is missing, or was passed that has no place."""
         if self.needed:
@@ -132,12 +145,11 @@ def _make_net(cls, params):
 def _net(tree, params, objects, device):
     """The net that every member is a copy of."""
     estimator = params["estimator"]
-    settings = {}
-    for name, entry in tree["params"].items():
-        if name != "callbacks":  # made anew below, from what the user passed
-            settings[name] = (
-                entry["value"] if "value" in entry else objects.known[entry["missing"]]
-            )
+    settings = {
+        name: objects.of_net(name, entry, estimator)
+        for name, entry in tree["params"].items()
+        if name != "callbacks"  # made anew below, from what the user passed
+    }
     if settings.get("module") is not MemberModule:
         raise ModelFileError("its members are not of this package.")
     of_net = getattr(estimator, "callbacks", None)  # None or "disable" too
@@ -178,15 +190,15 @@ def _set_fitted(estimator, tree, net):
         check_weights(own_net(net, member.index), member.module)
     nets = [restore(net, member) for member in members]
     estimator.predictors_ = [
-        nets[one] if isinstance(one, int) else _restore_weights(net, one)
+        nets[one] if isinstance(one, int) else _restore_weights(net, **one)
         for one in tree["predictors"]
     ]
     _set_nets(estimator, nets, tree["trunk"])
 
 
-def _restore_weights(net, module):
+def _restore_weights(net, module, **more):
     check_weights(own_net(net, 0), module)
-    return restore(net, MemberState(0, 0, module))
+    return restore(net, MemberState(0, 0, module, **more))
 
 
 def _set_nets(estimator, nets, trunk):
@@ -198,7 +210,7 @@ def _set_nets(estimator, nets, trunk):
     if trunk is not None:
         device, precision = nets[0].device, trunk["precision"]
         estimator.trunk_ = as_trunk(estimator.shared_trunk, 0, device, precision)
-        estimator.trunk_.module.load_state_dict(trunk["module"])
+        estimator.trunk_.load_state(trunk)
     estimator.estimators_ = estimator._whole_members()
 
 
@@ -231,9 +243,18 @@ def check_weights(net, state) -> None:
         return  # a prototype that the user passed
     kwargs = net.get_params_for("module")
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
-    with _bounded(SPARE_LAYERS + 4 * len(state)), torch.device("meta"):
-        inner = module(**kwargs)
+    try:
+        with _bounded(SPARE_LAYERS + 4 * len(state)), torch.device("meta"):
+            inner = module(**kwargs)
+    except ModelFileError:
+        raise
+    except Exception:
+        if name_of(module) is not None:
+            raise
+        return  # the user's own may read numbers from tensors, which have none here
     for key, value in inner.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            continue  # what get_extra_state returns
         stored = state.get(f"module.{key}")
         lazy = nn.parameter.is_lazy(value)
         if stored is None or (not lazy and stored.shape != value.shape):

@@ -13,7 +13,13 @@ from sklearn_sharpbalance.ensemble.held_out import weighted_mean
 from sklearn_sharpbalance.ensemble.predicting import net_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import DeviceData, TrainingData
-from sklearn_sharpbalance.members.state import MemberState, restore, to_cpu, unfitted
+from sklearn_sharpbalance.members.state import (
+    MemberState,
+    loose_buffers,
+    restore,
+    to_cpu,
+    unfitted,
+)
 
 __all__ = [
     "final_net",
@@ -111,23 +117,32 @@ def final_net(net, member, data):
 
 
 def mean_weights(nets: Sequence):
-    """A net whose floating-point weights are the mean over ``nets``."""
+    """A net whose weights, and buffers that are numbers, are the mean over ``nets``."""
     states = [net.module_.state_dict() for net in nets]
-    shapes = [{k: tuple(v.shape) for k, v in state.items()} for state in states]
+    shapes = [{k: getattr(v, "shape", ()) for k, v in each.items()} for each in states]
     if any(each != shapes[0] for each in shapes):
         raise InvalidInputError(
             "A soup is the mean of the weights of nets of one shape, got nets of "
             "different shapes. Combine their predictions instead."
         )
-    mean = {
-        key: (
-            torch.stack([state[key] for state in states]).mean(0)
-            if value.is_floating_point()
-            else value
-        )
-        for key, value in states[0].items()
-    }
-    return restore(unfitted(nets[0]), MemberState(0, 0, to_cpu(mean)))
+    extra = [loose_buffers(net) for net in nets]
+    loose = _mean([each.get("buffers", {}) for each in extra])
+    mean = MemberState(0, 0, to_cpu(_mean(states)), extra=extra[0] | {"buffers": loose})
+    return restore(unfitted(nets[0]), mean)
+
+
+def _mean(states):
+    """Mean of each tensor; the first one of what has no mean."""
+
+    def mean(key, value):
+        if not torch.is_tensor(value):  # what get_extra_state returns
+            return value
+        values = [state.get(key, value) for state in states]
+        same = all(each.shape == value.shape for each in values)
+        numbers = value.is_floating_point() or value.is_complex()
+        return torch.stack(values).mean(0) if same and numbers else value
+
+    return {key: mean(key, value) for key, value in states[0].items()}
 
 
 def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
@@ -147,11 +162,12 @@ def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
     -----
     Moments are pooled over batches (the variance between batches counts) and the
     variance is the unbiased one, as torch's own running statistics have it. A layer
-    that stays in evaluation mode, as a frozen one does, keeps what it has.
+    that stays in evaluation mode, as a frozen one does, keeps what it has, and so do
+    all for a single sample, which has no variance.
     """
     net.module_.eval()
     norms = [layer for layer in net.module_.modules() if _follows_data(layer)]
-    if not norms:
+    if not norms or len(data) == 1:
         return
     n_batches = -(-len(data) // batch_size)
     batches = np.array_split(np.arange(len(data)), n_batches)

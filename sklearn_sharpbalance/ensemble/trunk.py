@@ -12,7 +12,13 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import DeviceData, MemberModule, TrainingData
 from sklearn_sharpbalance.members.data import n_rows, rows_at_once
 from sklearn_sharpbalance.members.precision import autocast
-from sklearn_sharpbalance.members.state import seeded, unfitted
+from sklearn_sharpbalance.members.state import (
+    loose_buffers,
+    put_buffers,
+    seeded,
+    unfitted,
+    with_versions,
+)
 
 __all__ = ["Trunk", "TrunkedModule", "as_trunk", "with_features", "with_trunk"]
 
@@ -52,6 +58,34 @@ class Trunk:
         batch = rows_at_once(X, FEATURE_BATCH)
         batches = DeviceData(data, self.device).in_order(batch)
         return np.concatenate([self(x).cpu().numpy() for x, _ in batches])
+
+    def take_weights(self, fitted):
+        """Become the trunk that heads were fitted to, where a function drew another.
+
+        Parameters
+        ----------
+        fitted : Trunk
+        """
+        try:
+            self.load_state(fitted.state())
+        except RuntimeError as error:
+            raise InvalidInputError(
+                "warm_start=True goes on from heads that were fitted to the trunk of "
+                f"the last fit, but shared_trunk makes another network: {error}. Set "
+                "warm_start=False."
+            ) from error
+
+    def state(self):
+        """Weights, and the buffers that no state dict has."""
+        weights = self.module.state_dict()
+        loose = {k: v for k, v in self.module.named_buffers() if k not in weights}
+        return {"module": weights, "buffers": loose}
+
+    def load_state(self, state):
+        """Take what :meth:`state` of a trunk of the same kind has returned."""
+        weights = with_versions(state["module"], self.module)
+        self.module.load_state_dict(weights)
+        put_buffers(self.module, state.get("buffers", {}), self.device)
 
     def to(self, device):
         """Move to another device."""
@@ -171,5 +205,8 @@ def with_trunk(head, trunk):
     with seeded(net.device):
         net.initialize()
     net.module_.head.load_state_dict(head.module_.state_dict())
+    loose = loose_buffers(head).get("buffers", {})
+    put_buffers(net.module_.head, loose, net.device)
     net.history.extend(head.history)
+    net.callbacks_ = list(head.callbacks_)  # with what they have recorded
     return net

@@ -1,5 +1,6 @@
 """Members that predict with an average of the weights they passed through."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,7 @@ class WeightAveraging:
             )
         for name in ("start", "decay"):
             value = getattr(self, name)
-            if not Interval(Real, 0, 1, closed="left").__contains__(value):
+            if not Interval(Real, 0, 1, closed="left").is_satisfied_by(value):
                 raise InvalidInputError(f"{name} must be in [0, 1), got {value!r}.")
 
     def covers(self, epoch: int, n_epochs: int) -> bool:
@@ -98,14 +99,19 @@ def updated_average(average, weights, averaging):
     3.0
     """
     if average is None:
-        copy = {key: value.detach().clone() for key, value in weights.items()}
-        return {"weights": copy, "count": 1}
+        copies = {key: _copied(value) for key, value in weights.items()}
+        return {"weights": copies, "count": 1}
     count = average["count"] + 1
     step = 1 / count if averaging.kind == "uniform" else 1 - averaging.decay
     mean = {
         key: torch.lerp(average["weights"][key].to(value.device), value, step)
-        if value.is_floating_point() or value.is_complex()
-        else value.clone()
+        if torch.is_tensor(value) and (value.is_floating_point() or value.is_complex())
+        else _copied(value)
         for key, value in weights.items()
     }
     return {"weights": mean, "count": count}
+
+
+def _copied(value):
+    """Copy of an entry of a state dict, which need not be a tensor."""
+    return value.detach().clone() if torch.is_tensor(value) else deepcopy(value)

@@ -88,7 +88,7 @@ def hard_sample_weights(mean_logits, y, weight):
     y : Tensor of shape (B,)
         Class codes.
     weight : Tensor of shape (B,)
-        Weight of each sample in the mean over the batch, 1/B where all count the same.
+        Weight of each sample in the mean over the batch; only ratios matter.
 
     Returns
     -------
@@ -102,7 +102,8 @@ def hard_sample_weights(mean_logits, y, weight):
 
     Samples that the ensemble gets wrong weigh more than others. Their mean over the
     batch is the inverse of the batch's loss, so they weigh little before the ensemble
-    has learnt something.
+    has learnt something. Means are weighted ones: a batch of samples of little weight
+    is not taken for one that is fitted well.
 
     Examples
     --------
@@ -113,7 +114,8 @@ def hard_sample_weights(mean_logits, y, weight):
     tensor([1.4427, 1.4427])
     """
     losses = cross_entropy(mean_logits.detach(), y, reduction="none")  # (B,)
-    batch_loss = (losses * weight).sum().clamp_min(SMALLEST_LOSS)
+    total = weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
+    batch_loss = ((losses * weight).sum() / total).clamp_min(SMALLEST_LOSS)
     return losses / batch_loss.square()
 
 

@@ -66,9 +66,10 @@ def draw_members(n_members, n_drawn, n_steps, rng):
 def unlabeled_rows(n_samples, n_batches, width, rng):
     """Rows of the unlabelled samples in each batch, (n_batches, width or fewer).
 
-    The samples go round and round in an order that is shuffled for every round.
+    The samples go round and round in an order that is shuffled for every round. A
+    single one stands in a batch twice, for BatchNorm's variance.
     """
-    width = min(width, n_samples)
+    width = min(width, max(2, n_samples))
     n_rounds = -(-n_batches * width // n_samples)
     rows = np.concatenate([rng.permutation(n_samples) for _ in range(n_rounds)])
     return rows[: n_batches * width].reshape(n_batches, width)

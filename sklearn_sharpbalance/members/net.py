@@ -71,6 +71,12 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
     net.set_params(**nested)
     if not isinstance(net.module, nn.Module):
         _fill_sizes(net, input_shape, n_classes)
+    elif net.get_params_for("module"):
+        name = next(iter(net.get_params_for("module")))
+        raise InvalidInputError(
+            f"module__{name} is not used: the network is an instance of "
+            f"{type(net.module).__name__}. Pass its class to give it arguments."
+        )
     return net
 
 
@@ -113,7 +119,8 @@ def _fill_sizes(net, input_shape, n_classes):
         accepted = inspect.signature(net.module).parameters
     except (TypeError, ValueError):
         return
-    given = net.get_params_for("module")
+    bound = net.module.keywords if isinstance(net.module, partial) else {}
+    given = net.get_params_for("module") | bound
     for size, value in known.items():
         for name in SIZE_NAMES[size]:
             if name in accepted and name not in given:
@@ -242,12 +249,16 @@ def _inner_groups(net):
     found = {}
     for name, groups in net.get_params(deep=False).items():
         if name.startswith("optimizer") and name.endswith("__param_groups"):
-            found[name] = [(_inside(pattern), own) for pattern, own in groups]
+            found[name] = [(p, own) for given, own in groups for p in _inside(given)]
     return found
 
 
 def _inside(pattern):
-    return pattern if pattern.startswith(("module.", "*")) else f"module.{pattern}"
+    if pattern.startswith("*"):
+        return [pattern]
+    inner = f"module.{pattern}"
+    # Either a part of the user's module has that name, or the user knows the inner one.
+    return [inner, pattern] if pattern.startswith("module.") else [inner]
 
 
 def _as_list(callbacks):

@@ -2,7 +2,8 @@
 
 The zeros themselves are the mask. A pruned weight starts at zero, its gradient is
 multiplied by zero, and no elementwise optimizer moves a weight whose gradients were
-all zero; so nothing beside the weights has to be kept, saved or sent.
+all zero; so nothing beside the weights has to be kept, saved or sent. What another
+optimizer, or a callback, makes of the zeros is undone after each step.
 """
 
 from dataclasses import replace

@@ -58,9 +58,12 @@ class MemberSession:
             self.scaler.load_state_dict(state.extra["scaler"])
         if phase.compile:
             self.net.module_.compile(dynamic=False)
-        for group in self.net.optimizer_.param_groups:
-            # The name gives way where the base optimizer has a rho of its own.
-            group["sam_rho" if "sam_rho" in group else "rho"] = phase.rho[state.index]
+        rho = phase.rho[state.index]
+        # A phase may come in several stretches, and a callback may have set another.
+        if state.optimizer is None or state.extra.get("rho") != rho:
+            for group in self.net.optimizer_.param_groups:
+                # The name gives way where the base optimizer has a rho of its own.
+                group["sam_rho" if "sam_rho" in group else "rho"] = rho
         self.average = state.extra.get("average")
         self.masks = {}
         if phase.pruned:
@@ -97,6 +100,11 @@ class MemberSession:
             self.scaler.update()
         else:
             self.net.optimizer_.descend()
+        if self.masks:  # some optimizers move a weight by the gradients of others
+            weights = dict(self.net.module_.named_parameters())
+            with torch.no_grad():
+                held = [weights[name] for name in self.masks]
+                torch._foreach_mul_(held, list(self.masks.values()))
 
     def mask_gradients(self):
         """Leave pruned weights where they are."""
@@ -231,7 +239,8 @@ class MemberSession:
             else callback
             for name, callback in self.net.callbacks_
         }
-        extra = {"callbacks": kept} if kept else {}
+        rho = self.phase.rho[self.state.index]
+        extra = {"callbacks": kept, "rho": rho} if kept else {}
         if self.scaler.is_enabled():
             extra["scaler"] = self.scaler.state_dict()
         if self.average is not None:

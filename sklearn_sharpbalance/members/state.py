@@ -1,6 +1,7 @@
 """What a member is between two phases: plain values that travel between processes."""
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,16 @@ from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members.own_settings import own_net
 from sklearn_sharpbalance.members.process_state import holding_process_state
 
-__all__ = ["MemberState", "epoch_rng", "initial_state", "restore", "seeded"]
+__all__ = [
+    "MemberState",
+    "epoch_rng",
+    "initial_state",
+    "loose_buffers",
+    "put_buffers",
+    "restore",
+    "seeded",
+    "with_versions",
+]
 
 
 @dataclass
@@ -125,7 +135,7 @@ def initial_state(net, index, seed):
         seeded.start(seed, net.device)
         _initialize(net)
     module = to_cpu(net.module_.state_dict())
-    return MemberState(index, seed, module, extra=_loose_buffers(net))
+    return MemberState(index, seed, module, extra=loose_buffers(net))
 
 
 def _initialize(net):
@@ -161,9 +171,9 @@ def restore(net, state):
     net = own_net(net, state.index)
     with seeded(net.device):
         net.initialize()  # weights are drawn and overwritten: the RNG must not notice
-    net.module_.load_state_dict(state.module)
-    _put_buffers(net.module_, state.extra.get("buffers", {}), net.device)
-    _put_buffers(net.criterion_, state.extra.get("criterion", {}), net.device)
+    net.module_.load_state_dict(with_versions(state.module, net.module_))
+    put_buffers(net.module_, state.extra.get("buffers", {}), net.device)
+    put_buffers(net.criterion_, state.extra.get("criterion", {}), net.device)
     if torch.device(net.device).type == "cuda":
         net.module_.to(memory_format=torch.channels_last)  # what tensor cores want
     net.history.extend(dict(record, batches=[]) for record in state.history)
@@ -175,9 +185,16 @@ def restore(net, state):
     return net
 
 
+def with_versions(weights, module):
+    """Weights as the module's own state dict: layers may ask for their version."""
+    weights = OrderedDict(weights)
+    weights._metadata = module.state_dict()._metadata
+    return weights
+
+
 def capture(net, state, **changes):
     """New state of a member after ``net`` trained on from ``state``."""
-    extra = {**changes.pop("extra", {}), **_loose_buffers(net)}
+    extra = {**changes.pop("extra", {}), **loose_buffers(net)}
     return MemberState(
         state.index,
         state.seed,
@@ -189,7 +206,7 @@ def capture(net, state, **changes):
     )
 
 
-def _loose_buffers(net):
+def loose_buffers(net):
     """Buffers that no state dict of the module has, as entries of a member's extra."""
     saved, criterion = net.module_.state_dict(), net.criterion_
     loose = {k: to_cpu(v) for k, v in net.module_.named_buffers() if k not in saved}
@@ -199,7 +216,8 @@ def _loose_buffers(net):
     return {name: buffers for name, buffers in found.items() if buffers}
 
 
-def _put_buffers(module, buffers, device):
+def put_buffers(module, buffers, device):
+    """Give a module the buffers that :func:`loose_buffers` found in its like."""
     layers = dict(module.named_modules()) if buffers else {}
     for path, value in buffers.items():
         layer, _, name = path.rpartition(".")

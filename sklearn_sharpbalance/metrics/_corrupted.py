@@ -13,7 +13,11 @@ from sklearn_sharpbalance.corruption import (
 )
 from sklearn_sharpbalance.corruption import _registry as pictures
 from sklearn_sharpbalance.corruption import tabular as tables
-from sklearn_sharpbalance.corruption._checks import as_severities, check_severity
+from sklearn_sharpbalance.corruption._checks import (
+    as_severities,
+    check_severity,
+    function_name,
+)
 from sklearn_sharpbalance.corruption._random import resolve_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
@@ -112,10 +116,7 @@ def check_corruptions(X: Any, corruptions: Any, severities: Any) -> None:
 
 def kind_name(kind: Any) -> str:
     """What a corruption is called: its own name, or that of the function."""
-    if isinstance(kind, str):
-        return kind
-    function = getattr(kind, "func", kind)  # of a functools.partial
-    return getattr(function, "__name__", type(function).__name__)
+    return kind if isinstance(kind, str) else function_name(kind)
 
 
 def iter_outputs(

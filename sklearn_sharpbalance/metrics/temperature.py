@@ -111,9 +111,14 @@ def _root(beta, low, high, derivatives):
             return beta
 
 
-def _check_bounds(bounds):
-    low, high = bounds
-    if not 0 < low < high:
+def check_bounds(bounds):
+    """Raise unless bounds are the lowest and the highest temperature."""
+    try:
+        low, high = bounds
+        growing = 0 < low < high
+    except (TypeError, ValueError):  # no two values, or no numbers
+        growing = False
+    if not growing:
         raise InvalidInputError(
             f"bounds must be two growing positive numbers, got {bounds!r}."
         )
@@ -163,7 +168,7 @@ def fit_temperature(
     >>> round(fit_temperature([0, 0, 0, 1], proba), 6)  # log 9 / log 3
     2.0
     """
-    _check_bounds(bounds)
+    check_bounds(bounds)
     logits = _as_logits(proba_or_logits, kind)
     y = encode_labels(y_true, logits.shape[1], len(logits), labels, "proba_or_logits")
     temperature, struck = _fit(logits, y, bounds)
@@ -188,7 +193,7 @@ def temperature_or_one(y, logits, bounds, weight=None):
     weight : ndarray of shape (N,) or None, default=None
         Weights of the samples, not all zero.
     """
-    _check_bounds(bounds)
+    check_bounds(bounds)
     weight = np.ones(len(y)) if weight is None else weight.astype(np.float64)
     y, logits, weight = (values[weight > 0] for values in (y, logits, weight))
     shifted = _as_logits(logits, "logits")
@@ -257,7 +262,7 @@ def nll_after_temperature(
     >>> round(nll_after_temperature([0, 0, 0, 1], proba, cv=None), 4)  # entropy of 3/4
     0.5623
     """
-    _check_bounds(bounds)
+    check_bounds(bounds)
     logits = _as_logits(proba_or_logits, kind)
     y = encode_labels(y_true, logits.shape[1], len(logits), labels, "proba_or_logits")
     if cv is None:

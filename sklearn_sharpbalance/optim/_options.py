@@ -44,7 +44,10 @@ def make_base(
             "by name: SAM(params, torch.optim.SGD, lr=0.1)."
         )
     base = base_optimizer(groups, **kwargs)
-    if not isinstance(base, Optimizer) or isinstance(base, torch.optim.LBFGS):
+    # LBFGS, and another sharpness-aware optimizer, take passes of their own.
+    if not isinstance(base, Optimizer) or (
+        isinstance(base, torch.optim.LBFGS) or hasattr(base, "perturbed")
+    ):
         raise InvalidInputError(
             "base_optimizer must make a torch optimizer that steps from `.grad` alone; "
             f"got {type(base).__name__}. Use SGD, Adam, AdamW or the like."

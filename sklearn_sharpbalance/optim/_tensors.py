@@ -84,5 +84,6 @@ def scaled(tensors: list[Tensor], factor: Tensor | float) -> list[Tensor]:
 
 def all_finite(lists: list[list[Tensor]]) -> bool:
     """Whether no tensor holds an infinity or a NaN. Waits for the device."""
-    parts = [n for t in lists if t for n in torch._foreach_norm(t, float("inf"))]
+    filled = [[tensor for tensor in tensors if tensor.numel()] for tensors in lists]
+    parts = [n for t in filled if t for n in torch._foreach_norm(t, float("inf"))]
     return not parts or bool(torch.isfinite(_gathered(parts)).all())

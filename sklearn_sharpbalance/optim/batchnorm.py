@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 __all__ = ["frozen_batch_statistics"]
 
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 UNTRACEABLE = "freeze_norms=True hooks into every call; pass freeze_norms=module"
 
 
@@ -58,9 +59,18 @@ def frozen_batch_statistics(module: nn.Module | None = None) -> Iterator[None]:
         yield
 
 
-def _freeze(layer: nn.Module, undo: ExitStack) -> None:
-    if not (layer.training and getattr(layer, "track_running_stats", False)):
-        return
+def _freeze(layer: nn.Module, undo: ExitStack) -> bool:
+    """Freeze a layer; False if it would have to be once it is in training mode."""
+    if isinstance(layer, torch.jit.ScriptModule):
+        # Its code is fixed: what it writes is taken back.
+        for name, buffer in layer.named_buffers(recurse=False):
+            if name in STATISTICS:
+                undo.callback(buffer.copy_, buffer.clone())
+        return True
+    if not getattr(layer, "track_running_stats", False):
+        return True
+    if not layer.training:
+        return False
     frozen: dict[str, bool | None]
     if isinstance(layer, _InstanceNorm):
         # It updates its buffers whenever it has any, whatever track_running_stats says.
@@ -70,6 +80,7 @@ def _freeze(layer: nn.Module, undo: ExitStack) -> None:
     for name, value in frozen.items():
         undo.callback(setattr, layer, name, getattr(layer, name))
         setattr(layer, name, value)
+    return True
 
 
 class _CallHook:
@@ -94,14 +105,15 @@ class _CallHook:
     def __call__(self, module: nn.Module, args: tuple) -> None:
         if threading.get_ident() != self.owner:
             return
-        if module not in self.seen:
+        is_compiled = _is_compiled(module)
+        # Layers of a compiled one are not heard of when they change to training mode.
+        if module not in self.seen or is_compiled:
             # The whole tree at the first call: replicas of DataParallel run in threads
             # of their own, and later calls cost one look into the set.
             for layer in module.modules():
-                if layer not in self.seen:
+                if layer not in self.seen and _freeze(layer, self.undo):
                     self.seen.add(layer)
-                    _freeze(layer, self.undo)
-        if _is_compiled(module):
+        if is_compiled:
             self.step_aside(module)
 
     def step_aside(self, module: nn.Module) -> None:

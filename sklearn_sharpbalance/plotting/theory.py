@@ -274,11 +274,18 @@ class TheoryDisplay(Display):
         return self
 
     def _draw_simulation(self, ax, color, n_before, label):
+        # Bars of infinite points would be differences of infinite numbers.
+        sharpness, diversity, xerr, yerr = (
+            None if v is None else np.where(np.isfinite(v), v, np.nan)
+            for v in (
+                *(self.simulated_sharpness, self.simulated_diversity),
+                *(self.sharpness_error, self.diversity_error),
+            )
+        )
         self.points_ = ax.errorbar(
-            self.simulated_sharpness,
-            self.simulated_diversity,
-            xerr=self.sharpness_error,
-            yerr=self.diversity_error,
+            *(sharpness, diversity),
+            xerr=xerr,
+            yerr=yerr,
             fmt=marker(n_before),
             ms=6,
             mec="black",

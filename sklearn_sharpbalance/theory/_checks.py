@@ -44,13 +44,17 @@ def check_grid(k, eta, rho) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             raise InvalidInputError(
                 f"{name} must be {what} and >= 0, got {values.tolist()!r}."
             )
+    shapes = ", ".join(f"{name} {v.shape}" for name, v in given.items())
     try:
         k, eta, rho = np.broadcast_arrays(*given.values())
     except ValueError as error:
-        shapes = ", ".join(f"{name} {v.shape}" for name, v in given.items())
         raise InvalidInputError(
             f"k, eta and rho must be numbers or broadcast to one shape, got {shapes}."
         ) from error
+    if not k.size:
+        raise InvalidInputError(
+            f"k, eta and rho must give at least one setting, got {shapes}."
+        )
     return k, eta, rho
 
 

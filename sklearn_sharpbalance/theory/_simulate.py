@@ -52,7 +52,9 @@ class SimulationResult:
 
 
 def _standard_error(values: np.ndarray) -> np.ndarray:
-    return values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    with np.errstate(over="ignore", invalid="ignore"):
+        errors = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    return np.where(np.isnan(errors), np.inf, errors)[()]
 
 
 def simulate(
@@ -104,7 +106,8 @@ def simulate(
     Returns
     -------
     SimulationResult
-        With arrays of shape (n_matrices, \*broadcast shape).
+        With arrays of shape (n_matrices, \*broadcast shape); infinite where the
+        weights outgrow floats.
 
     Notes
     -----
@@ -149,9 +152,12 @@ def simulate(
         starts = rng.standard_normal((n_starts, d)) * sigma
         which = rng.integers(n_subsets, size=n_starts)
         parts = A.reshape(n_subsets, -1, d)
-        diversities[row], sharpnesses[row] = _measure(
-            A, T, parts, which, starts, teacher, grid, radius, find
-        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            diversities[row], sharpnesses[row] = _measure(
+                A, T, parts, which, starts, teacher, grid, radius, find
+            )
+    for values in (diversities, sharpnesses):  # differences of infinite terms too
+        values[np.isnan(values)] = np.inf
     return SimulationResult(diversities.reshape(shape), sharpnesses.reshape(shape))
 
 

@@ -175,6 +175,15 @@ def test_pictures_of_16_bits_are_scaled(tmp_path):
         np.testing.assert_array_equal(image, expected)
 
 
+def test_pictures_of_32_bits_are_not_scaled(tmp_path):
+    """A TIFF file does not say its range: values as they are, as by torchvision."""
+    values = np.arange(0, 320, 5, dtype=np.int32).reshape(8, 8)
+    (tmp_path / "a").mkdir()
+    Image.fromarray(values).save(tmp_path / "a" / "0.tiff")
+    images, _, _ = read_image_folder(tmp_path)
+    np.testing.assert_array_equal(images[0, ..., 1], np.minimum(values, 255))
+
+
 def fill_with(value):
     return lambda out: out.fill(value)
 

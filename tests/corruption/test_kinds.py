@@ -8,7 +8,13 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from sklearn_sharpbalance.corruption import SEVERITIES, ImageRng, _filters, corrupt
+from sklearn_sharpbalance.corruption import (
+    SEVERITIES,
+    ImageRng,
+    _filters,
+    blur,
+    corrupt,
+)
 from sklearn_sharpbalance.corruption._constants import CONSTANTS
 from sklearn_sharpbalance.corruption._filters import (
     bilinear,
@@ -113,13 +119,14 @@ def test_glass_blur_equals_the_naive_loop(severity):
 
 
 def test_glass_blur_with_a_wide_window_equals_the_naive_loop():
-    images = make_pictures(2, 64, 64)
     sigma, reach, iterations = CONSTANTS["glass_blur"]["tiny"][4]
     assert reach > 1
-    assert_within_one(
-        corrupt(images, "glass_blur", 5, random_state=0),
-        naive_glass(images, streams("glass_blur", 5, 2), sigma, reach, iterations),
-    )
+    for n in (2, 24):  # few pictures take another way than many
+        images = make_pictures(n, 49, 30)
+        assert_within_one(
+            corrupt(images, "glass_blur", 5, random_state=0),
+            naive_glass(images, streams("glass_blur", 5, n), sigma, reach, iterations),
+        )
 
 
 def naive_glass(images, rng, sigma, reach, iterations):
@@ -172,6 +179,19 @@ def test_zoom_blur_equals_scipy_zoom(severity):
         total += large[:, trim : trim + 32, trim : trim + 32]
     expected = total / (len(factors) + 1)
     assert_within_one(corrupt(images, "zoom_blur", severity), expected)
+
+
+def test_zoom_blur_of_large_pictures_needs_no_matrix_of_all_pixels(monkeypatch):
+    images = make_pictures(2, 100, 120)
+    by_matrix = corrupt(images, "zoom_blur", 3)
+    held = _filters.zoom_blur_matrix.cache_info().currsize
+    monkeypatch.setattr(blur, "MAX_MATRIX_PIXELS", 100)
+    for severity in (1, 3):
+        out = corrupt(images, "zoom_blur", severity)
+    assert _filters.zoom_blur_matrix.cache_info().currsize == held
+    out = corrupt(images, "zoom_blur", 3).astype(int)
+    assert np.abs(out - by_matrix).max() <= 1
+    assert np.mean(out != by_matrix) < 1e-3
 
 
 @each_severity

@@ -1,15 +1,20 @@
 """What every kind must do, run over the registry."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from sklearn.dummy import DummyClassifier
 
 from sklearn_sharpbalance.corruption import (
     CORRUPTION_GROUPS,
     CORRUPTIONS,
     SEVERITIES,
+    _registry,
     corrupt,
     iter_corruptions,
 )
+from sklearn_sharpbalance.evaluation import corruption_accuracy
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.corruption.pictures import make_pictures, rms
 
@@ -156,7 +161,15 @@ def test_no_pictures_give_no_pictures():
         ({"images": np.zeros((2, 3, 32, 32), np.uint8)}, r"transpose\(0, 2, 3, 1\)"),
         (
             {"images": np.zeros((32, 32), np.uint8)},
-            r"must have shape .* got \(32, 32\)",
+            r"must have shape .* got \(32, 32\).* images\[None\]",
+        ),
+        (
+            {"images": np.zeros((32, 32, 3), np.uint8)},
+            r"got \(32, 32, 3\)\. For one picture pass images\[None\]",
+        ),
+        (
+            {"images": np.zeros((2, 32, 32, 4), np.uint8)},
+            r"got \(2, 32, 32, 4\)\. Leave out .* images\[\.\.\., :3\]",
         ),
         (
             {"images": np.zeros((2, 4, 32), np.uint8)},
@@ -213,3 +226,48 @@ def test_memory_mapped_pictures_give_a_plain_array(tmp_path):
     out = corrupt(mapped, "contrast", 1)
     assert type(out) is np.ndarray
     np.testing.assert_array_equal(out, corrupt(make_pictures(2), "contrast", 1))
+
+
+def test_partial_functions_bear_the_name_of_their_function():
+    def darken(images, severity, rng, by=2):
+        return images // by
+
+    def lift(images, severity, rng, by=2):
+        return np.maximum(images, by)
+
+    images = make_pictures(4)
+    kinds = [partial(darken, by=4), partial(lift, by=9)]
+    found = list(iter_corruptions(images, kinds, [1]))
+    assert [name for name, _, _ in found] == ["darken", "lift"]
+    y = np.array([0, 1, 0, 1])
+    clf = DummyClassifier().fit(images.reshape(4, -1), y)
+    result = corruption_accuracy(clf, images, y, corruptions=kinds, severities=[1, 2])
+    assert result.kinds == ("darken", "lift")
+
+
+def test_one_kind_and_one_severity_need_no_list():
+    def darken(images, severity, rng):
+        return images // severity
+
+    images = make_pictures(2)
+    [(name, severity, out)] = iter_corruptions(images, darken, 3)
+    assert (name, severity) == ("darken", 3)
+    np.testing.assert_array_equal(out, images // 3)
+    assert [s for _, s, _ in iter_corruptions(images, "fog", [3, 1, 3])] == [3, 1]
+
+
+def test_few_large_pictures_are_worked_on_at_once(monkeypatch):
+    sizes = []
+
+    def count(images, severity, rng):
+        sizes.append(len(images))
+        return images
+
+    images = make_pictures(20, 16, 16)
+    monkeypatch.setattr(_registry, "CHUNK_VALUES", 1)
+    corrupt(images, count, 1)
+    monkeypatch.setattr(_registry, "MAX_VALUES", 3 * images[0].size)
+    corrupt(images, count, 1)
+    monkeypatch.setattr(_registry, "MAX_VALUES", 1)
+    corrupt(images[:2], count, 1)
+    assert sizes == [16, 4, *[3] * 6, 2, 1, 1]

@@ -143,3 +143,27 @@ def test_half_precision_does_not_overflow(name):
     want, _ = corrupt_table(X.astype(np.float32), y, name, 5, random_state=0)
     np.testing.assert_array_equal(got, want)
     assert not np.isinf(got).any()
+
+
+@pytest.mark.parametrize("result", [None, np.ones((2, 3)), (np.ones((2, 3)),)])
+def test_a_function_returns_a_table_and_labels(result):
+    def faulty(X, y, severity, rng, reference):
+        return result
+
+    with pytest.raises(
+        InvalidInputError, match=r"'faulty' must return a pair \(X, y\), but"
+    ):
+        corrupt_table(np.ones((2, 3)), [0, 1], faulty, 1)
+
+
+@pytest.mark.parametrize("name", TABULAR_CORRUPTIONS)
+@pytest.mark.filterwarnings("error")
+def test_a_column_without_values_stays_so(name, table):
+    X, y = table
+    gone = X.copy()
+    gone[:, 3] = np.nan
+    out, _ = corrupt_table(gone, y, name, 3, random_state=0)
+    expected, _ = corrupt_table(X, y, name, 3, random_state=0)
+    assert np.isnan(out[:, 3]).all()
+    others = np.arange(X.shape[1]) != 3
+    np.testing.assert_array_equal(out[:, others], expected[:, others])

@@ -162,6 +162,13 @@ def test_a_class_may_be_named_like_a_split(tmp_path):
     write_tree(tmp_path, ["car", "train"], 1)
     whole = load_images("imagefolder", tmp_path, split="test")
     assert whole.class_names == ["car", "train"]
+    with pytest.raises(
+        InvalidInputError,
+        match=r"train holds pictures, not .* if 'train' is a class, .* split='all'",
+    ):
+        load_images("imagefolder", tmp_path)
+    whole = load_images("imagefolder", tmp_path, split="all")
+    np.testing.assert_array_equal(whole.labels, [0, 1])
 
 
 @pytest.mark.parametrize("split", ["fog/2", ("fog", 2)])
@@ -482,6 +489,16 @@ def test_what_others_leave_in_an_image_folder_is_no_class(tmp_path):
         load_images("imagefolder", tmp_path)
 
 
+def test_links_to_folders_are_followed_at_any_depth(tmp_path):
+    write_tree(tmp_path / "store", ["x", "y"], 2)
+    write_tree(tmp_path / "set", ["x"], 1)
+    for link in ("x/more", "y"):
+        target = tmp_path / "store" / link[0]
+        (tmp_path / "set" / link).symlink_to(target, target_is_directory=True)
+    whole = load_images("imagefolder", tmp_path / "set")
+    np.testing.assert_array_equal(whole.labels, [0, 0, 0, 1, 1])
+
+
 def test_hidden_folders_are_no_classes_of_tiny_imagenet(tmp_path):
     write_tree(tmp_path / "train", ["n1", "n2"], 1, "images")
     (tmp_path / "train" / ".ipynb_checkpoints").mkdir()
@@ -502,6 +519,45 @@ def test_a_file_that_is_no_npz_is_named(tmp_path, content):
     path = tmp_path / "set.npz"
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match=r"set\.npz cannot be read as an \.npz"):
+        load_images("npz", path)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damage_inside_an_npz_file_is_named(tmp_path, save):
+    path = tmp_path / "set.npz"
+    save(path, images=IMAGES, labels=LABELS)
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match=r"set\.npz cannot be read as an \.npz"):
+        load_images("npz", path)
+
+
+def test_arrays_of_objects_in_an_npz_file_are_named(tmp_path):
+    path = tmp_path / "set.npz"
+    np.savez(path, images=IMAGES, labels=LABELS.astype(object))
+    with pytest.raises(InvalidInputError, match=r"set\.npz cannot .*Object arrays"):
+        load_images("npz", path)
+
+
+@pytest.mark.parametrize("keep", [4, 200])
+def test_damaged_packed_pictures_are_named(tmp_path, keep):
+    path = tmp_path / "packed.npz"
+    pack(path, IMAGES[:4], LABELS[:4], np.zeros(4, bool))
+    arrays = dict(np.load(path))
+    start, end = arrays["offsets"][2:4]
+    arrays["jpeg"][start + keep : end] = 0
+    np.savez(path, **arrays)
+    with pytest.raises(
+        InvalidInputError, match=r"Picture 2 of .*packed\.npz cannot be decoded"
+    ):
+        load_images("npz", path)
+
+
+def test_packed_pictures_know_their_split(tmp_path):
+    path = tmp_path / "packed.npz"
+    pack(path, IMAGES[:4], LABELS[:4], np.zeros(3, bool))
+    with pytest.raises(InvalidInputError, match=r"is_test .* got 3 for 4 pictures"):
         load_images("npz", path)
 
 

@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_digits, make_classification
+from skorch.callbacks import Callback
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, load
@@ -193,6 +194,72 @@ def test_the_soup_of_equal_members_is_the_member():
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
+class Stated(nn.Linear):
+    """Puts into its state what is no tensor."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__(n_features, n_classes)
+
+    def get_extra_state(self):
+        return {"version": 3}
+
+    def set_extra_state(self, state):
+        assert state == {"version": 3}
+
+
+def test_a_state_may_hold_what_has_no_mean():
+    params = {"aggregation": "uniform_soup", "warm_start": True}
+    clf, X, y = fit(estimator=Stated, **params)
+    want = np.mean(
+        [net.module_.module.bias.tolist() for net in clf.estimators_], axis=0
+    )
+    (soup,) = clf.predictors_
+    np.testing.assert_allclose(soup.module_.module.bias.tolist(), want, rtol=1e-6)
+    before = clf.predict_proba(X)
+    clf.set_params(lr=1e-12).fit(X, y)
+    np.testing.assert_allclose(clf.predict_proba(X), before, atol=1e-5)
+
+
+class Drawn(nn.Module):
+    """Random features, kept out of the state, under complex weights."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        drawn = torch.randn(n_features, 16)
+        self.register_buffer("drawn", drawn, persistent=False)
+        self.register_buffer("late", None, persistent=False)
+        self.weight = nn.Parameter(torch.randn(16, n_classes, dtype=torch.complex64))
+
+    def forward(self, x):
+        self.late = torch.arange(len(x))  # not of one shape in all members
+        return ((x @ self.drawn).tanh().to(torch.complex64) @ self.weight).abs()
+
+
+def test_a_soup_has_buffers_without_state_and_complex_weights():
+    clf, X, _ = fit(estimator=Drawn, n_estimators=1, aggregation="uniform_soup")
+    np.testing.assert_allclose(
+        clf.predict_proba(X), clf.member_predict_proba(X)[0], atol=1e-6
+    )
+    clf, X, _ = fit(estimator=Drawn, n_estimators=2, aggregation="uniform_soup")
+    first, second = (net.module_.module for net in clf.estimators_)
+    first(torch.zeros(3, 8)), second(torch.zeros(4, 8))
+    soup = mean_weights(clf.estimators_).module_.module
+    for name in ("drawn", "weight"):
+        want = (getattr(first, name) + getattr(second, name)) / 2
+        torch.testing.assert_close(getattr(soup, name), want)
+
+
+def test_statistics_of_one_sample_are_left_as_they_are():
+    X, y = table()
+    clf = DeepEnsembleClassifier(Normed, aggregation="uniform_soup", **FAST)
+    clf.partial_fit(X, y).partial_fit(X[:1], y[:1])
+    (soup,) = clf.predictors_
+    members = [net.module_.module.first.running_mean for net in clf.estimators_]
+    torch.testing.assert_close(
+        soup.module_.module.first.running_mean, sum(members) / len(members)
+    )
+
+
 def accuracy(states, net, data):
     """Held-out accuracy of the mean of some states, by hand."""
     module = mean_weights([net]).module_
@@ -320,6 +387,22 @@ def test_parameters_of_a_rule_are_reached_by_name():
     with pytest.warns(UndefinedMetricWarning, match="it still falls at the bound 3.0"):
         clf, _, _ = fit(aggregation="temperature", aggregation__bounds=(3.0, 4.0))
     assert clf.aggregation_.temperature_ == 3.0
+
+
+@pytest.mark.parametrize("bounds", [(2, 1), (0, 1), "low", None, (1, 2, 3)])
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+def test_bounds_of_a_temperature_are_checked_before_any_epoch(kind, bounds):
+    heard = []
+
+    class Listener(Callback):
+        def on_epoch_begin(self, net, **kwargs):
+            heard.append(net)
+
+    params = {"validation_fraction": 0.3, "callbacks": [Listener()], **FAST}
+    clf = kind(aggregation="temperature", aggregation__bounds=bounds, **params)
+    with pytest.raises(InvalidInputError, match="bounds must be two growing positive"):
+        clf.fit(*table(60))
+    assert heard == []
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

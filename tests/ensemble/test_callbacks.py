@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from rich.errors import LiveError
+from rich.live import Live
 from skorch.callbacks import Callback, EarlyStopping
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
@@ -202,6 +204,18 @@ def test_verbose_1_shows_a_bar_for_each_member(capsys):
         assert f"member {member}, balanced" in line
     DeepEnsembleClassifier(verbose=1, **SMALL).fit(*table())
     assert "balanced" not in capsys.readouterr().out  # which no phase of it is
+
+
+def test_verbose_1_where_another_display_is_alive(monkeypatch, capsys):
+    """Before 14.1, rich refuses a second one: that of the user or another thread."""
+
+    def refuse(*args, **kwargs):
+        raise LiveError("Only one live display may be active at once")
+
+    monkeypatch.setattr(Live, "start", refuse)
+    clf = SharpBalance(verbose=1, **SMALL).fit(*table())
+    assert capsys.readouterr() == ("", "")
+    assert clf.n_iter_ == EPOCHS
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])

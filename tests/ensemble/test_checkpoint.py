@@ -23,6 +23,7 @@ from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance.ensemble import checkpoint
 from sklearn_sharpbalance.ensemble.archive import OLD, atomic_file
 from sklearn_sharpbalance.ensemble.checkpoint import NAME, CheckpointFolder
+from sklearn_sharpbalance.ensemble.training import Trainer
 from sklearn_sharpbalance.exceptions import (
     CheckpointError,
     CheckpointMismatchError,
@@ -525,6 +526,27 @@ def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
     for got, want in zip(clf.history_, whole.history_):
         losses = [row["train_loss"] for row in want]
         assert [row["train_loss"] for row in got] == losses[:10]
+
+
+def test_an_interrupted_fit_names_the_best_epoch_where_that_is_kept(monkeypatch):
+    run = Trainer.run
+
+    def interrupted(trainer, state, segment, on_epoch=None):
+        if segment.start == 9:
+            raise KeyboardInterrupt
+        return run(trainer, state, segment, on_epoch)
+
+    monkeypatch.setattr(Trainer, "run", interrupted)
+    best = {"early_stopping": 9, "validation_fraction": 0.3}
+    clf = make(None, max_epochs=12, lr=2.0, checkpoint_every=None, **best)
+    with (
+        pytest.warns(SharpBalanceWarning, match="usable as it was after") as warned,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        clf.fit(*small_data())
+    kept = len(clf.history_[0])
+    assert kept < clf.n_iter_ == 9
+    assert any(f"after epoch {kept}," in str(one.message) for one in warned)
 
 
 def test_what_a_callback_loses_is_named(tmp_path, snapshots):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -195,6 +196,12 @@ def test_unlabeled_samples_leave_running_statistics_alone():
         assert net.module_.module.norm.running_mean.abs().max() < 1
 
 
+def test_one_unlabeled_sample_passes_batch_norm():
+    X, y = table()
+    clf = diversified(estimator=Noisy, loss="a2d").fit(X, y, X_unlabeled=X[:1])
+    assert np.isfinite(clf.predict_proba(X)).all()
+
+
 def test_pictures_go_through_an_augmentation_all_members_share():
     rng = np.random.default_rng(0)
     y = rng.integers(2, size=60)
@@ -243,6 +250,18 @@ def test_sample_weights_of_zero_are_samples_left_out():
     np.testing.assert_allclose(
         plain.predict_proba(X), weighted.predict_proba(X), atol=1e-4
     )
+
+
+def test_samples_of_hardly_any_weight_are_hardly_there():
+    X, y = table()
+    heavy = np.arange(len(y)) % 8 == 0
+    clf = diversified(batch_size=4, optimizer=torch.optim.SGD, lr=0.01)
+    fits = [
+        clone(clf).fit(X, y, sample_weight=np.where(heavy, 1, weight))
+        for weight in (0, 1e-6)
+    ]
+    nothing, little = (clf.history_[0][-1]["diversity_loss"] for clf in fits)
+    assert little == pytest.approx(nothing, rel=1e-2)
 
 
 def test_callbacks_hear_epochs_and_members_stop_together():

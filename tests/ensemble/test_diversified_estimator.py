@@ -11,9 +11,12 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from skorch.callbacks import Callback
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
+from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.ensemble.diversified_cases import Looped, diversified, table, weights
 
@@ -205,7 +208,7 @@ def test_members_start_as_those_of_a_deep_ensemble():
     )
 
 
-@pytest.mark.parametrize("trunk", [None, Trunk()])
+@pytest.mark.parametrize("trunk", [None, Trunk(), Trunk])
 def test_warm_start_goes_on_from_the_fitted_weights(trunk):
     X, y = table()
     clf = diversified(shared_trunk=trunk, warm_start=True, max_epochs=10).fit(X, y)
@@ -215,6 +218,56 @@ def test_warm_start_goes_on_from_the_fitted_weights(trunk):
     clf.set_params(estimator__module__hidden=(3,))
     with pytest.raises(InvalidInputError, match="warm_start=True goes on from"):
         clf.fit(X, y)
+
+
+def test_warm_heads_need_the_trunk_that_they_were_fitted_to():
+    X, y = table()
+    clf = diversified(shared_trunk=Trunk, warm_start=True, max_epochs=1).fit(X, y)
+    clf.set_params(shared_trunk=lambda: nn.Linear(5, 6))
+    with pytest.raises(InvalidInputError, match="shared_trunk makes another network"):
+        clf.fit(X, y)
+
+
+class Projected(nn.Module):
+    """Weights over random features that are kept out of the state."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        drawn = torch.randn(n_features, 16)
+        self.register_buffer("drawn", drawn, persistent=False)
+        self.last = nn.Linear(16, n_classes)
+
+    def forward(self, x):
+        return self.last((x @ self.drawn).tanh())
+
+
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+def test_warm_start_keeps_buffers_that_no_state_has(kind):
+    X, y = table()
+    params = {"standardize": False, "max_epochs": 1, "random_state": 0}
+    clf = kind(Projected, warm_start=True, **params).fit(X, y)
+    want = clf.predict_proba(X)
+    clf.set_params(lr=1e-12, random_state=5).fit(X, y)
+    np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-5)
+
+
+def test_whole_members_are_their_heads():
+    """Buffers that no state has, and what callbacks have recorded."""
+
+    class Recorder(Callback):
+        def on_epoch_end(self, net, **kwargs):
+            self.seen = len(net.history)
+
+    X, y = table()
+    common = {"estimator": Projected, "callbacks": [("recorder", Recorder())]}
+    for trunk in (None, Trunk, Projected(5, 6)):
+        clf = diversified(shared_trunk=trunk, **common).fit(X, y)
+        whole = member_logits(clf.estimators_, X)
+        np.testing.assert_allclose(
+            whole, clf.member_decision_function(X), rtol=1e-5, atol=1e-5
+        )
+        for net in clf.estimators_:
+            assert dict(net.callbacks_)["recorder"].seen == 4
 
 
 def test_one_member_has_nobody_to_differ_from():

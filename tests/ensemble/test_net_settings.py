@@ -77,6 +77,10 @@ WEIGHT = torch.tensor([1.0, 2.0, 3.0])
 REFUSED = [
     ({"batch_size": -1}, r"batch_size of the net .* got -1\. .*len\(X\)"),
     ({"batch_size": 0}, "batch_size of the net"),
+    (
+        {"iterator_train__batch_size": 7},
+        "iterator_train__batch_size=7 is not used: .* batch_size=7",
+    ),
     ({"max_epochs": 0}, "max_epochs of the net"),
     ({"max_epochs": -3}, "max_epochs of the net"),
     (
@@ -125,6 +129,18 @@ REFUSED = [
 def test_what_nobody_would_hear_is_refused(kind, settings, message):
     with pytest.raises(InvalidInputError, match=message):
         kind(configured(**settings)).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [SharpBalance, DeepEnsembleClassifier])
+def test_two_learning_rates_are_one_too_many(kind):
+    message = "lr=0.5 has no effect beside optimizer__lr=0.03"
+    with pytest.raises(InvalidInputError, match=message):
+        kind(configured(optimizer__lr=0.03), lr=0.5).fit(X, y)
+    with pytest.raises(InvalidInputError, match=message):
+        kind(Module, lr=0.5, estimator__optimizer__lr=0.03).fit(X, y)
+    for lr in (None, 0.03):
+        clf = kind(configured(optimizer__lr=0.03), lr=lr, max_epochs=1).fit(X, y)
+        assert clf.estimators_[0].optimizer_.param_groups[0]["initial_lr"] == 0.03
 
 
 def test_what_nobody_would_hear_is_refused_of_a_dataset_too():

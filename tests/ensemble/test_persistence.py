@@ -60,6 +60,41 @@ class Net(torch.nn.Module):
         return self.last(self.act(self.norm(self.first(x))))
 
 
+class ReadsNumbers(Net):
+    """Takes the rates of its layers from a tensor, as many transformers do."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__(n_features, n_classes)
+        self.rates = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
+
+
+class Follows(Net):
+    """Keeps a running mean in a buffer that is not part of its state dict."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__(n_features, n_classes)
+        self.register_buffer("seen", torch.zeros(n_features), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.seen = 0.9 * self.seen + x.detach().abs().mean(0)
+        return super().forward(x * (1 + self.seen))
+
+
+class SaysMore(Net):
+    """Has state beside its weights."""
+
+    def get_extra_state(self):
+        return {"factor": 2}
+
+    def set_extra_state(self, state):
+        self.factor = state["factor"]
+
+
+class OwnNet(NeuralNetClassifier):
+    pass
+
+
 def own_schedule(progress):
     return 1 - progress
 
@@ -68,8 +103,8 @@ class Silent(Callback):
     pass
 
 
-def net(module=Net, **params):
-    return NeuralNetClassifier(
+def net(module=Net, kind=NeuralNetClassifier, **params):
+    return kind(
         module,
         criterion=torch.nn.CrossEntropyLoss,
         optimizer=torch.optim.AdamW,
@@ -94,6 +129,9 @@ CASES = {
         ),
         {},
     ),
+    "reads_numbers": (SharpBalance(ReadsNumbers, **FEW), {"module": ReadsNumbers}),
+    "loose_buffer": (SharpBalance(Follows, **FEW), {"module": Follows}),
+    "own_net": (SharpBalance(net(kind=OwnNet), **FEW), {"module": net(kind=OwnNet)}),
     "class_as_setting": (
         DeepEnsembleClassifier(Net, estimator__module__act=torch.nn.Tanh, **FEW),
         {"module": Net},
@@ -176,6 +214,25 @@ def test_everything_comes_back(case, tmp_path):
 TRUNK = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh())
 
 
+class Shifted(torch.nn.Linear):
+    """A layer with a random buffer that no state dict has."""
+
+    def __init__(self):
+        super().__init__(5, 6)
+        self.register_buffer("shift", torch.randn(6), persistent=False)
+
+    def forward(self, x):
+        return super().forward(x) + self.shift
+
+
+def test_a_trunk_keeps_buffers_that_no_state_has(tmp_path):
+    X, y = small_data()
+    settings = NARROW | {"random_state": 3}
+    clf = DiversifiedEnsembleClassifier(shared_trunk=Shifted, **settings).fit(X, y)
+    clf.save(tmp_path / "model")
+    assert_same(load(tmp_path / "model", shared_trunk=Shifted), clf, X)
+
+
 @pytest.mark.parametrize("trunk", [None, TRUNK], ids=["alone", "trunk"])
 def test_members_that_were_trained_together(trunk, tmp_path):
     X, y = small_data()
@@ -223,6 +280,35 @@ def test_parameters_set_since_the_fit_change_no_prediction(
     again = load(tmp_path / "model", **functions)
     assert_same(again, clf, X)
     assert again.get_params() == clf.get_params()
+
+
+def test_state_beside_the_weights(tmp_path):
+    X, y = small_data()
+    clf = DeepEnsembleClassifier(SaysMore, **FEW).fit(X, y)
+    clf.save(tmp_path / "model")
+    again = load(tmp_path / "model", module=SaysMore)
+    assert again.estimators_[0].module_.module.factor == 2
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+@pytest.mark.parametrize("then", [None, net(MLP)], ids=["none", "net"])
+def test_a_network_that_no_parameter_names_any_more(then, tmp_path):
+    clf = DeepEnsembleClassifier(Net, **FEW).fit(*small_data())
+    clf.set_params(estimator=then)
+    with pytest.raises(InvalidInputError, match=r"Net.*no parameter .* any more"):
+        clf.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_class_that_was_defined_anew(tmp_path):
+    def define():
+        return type("Anew", (DeepEnsembleClassifier,), {"__module__": "__main__"})
+
+    first = define()
+    first(**NARROW).fit(*small_data()).save(tmp_path / "model")
+    second = define()  # as when a cell of a notebook runs again
+    assert first is not second
+    assert type(second.load(tmp_path / "model")) is second
 
 
 def test_an_averaging_of_ones_own_comes_back(tmp_path):

@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 import torch
 
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.averaging import (
     WeightAveraging,
     epochs_of,
@@ -38,3 +39,20 @@ def test_averages_are_means_whole_numbers_the_last_value(dtype):
         average = updated_average(average, weights, WeightAveraging("uniform"))
     torch.testing.assert_close(average["weights"]["w"], torch.tensor([3], dtype=dtype))
     assert average["weights"]["n"] == 6
+
+
+def test_what_is_no_tensor_is_that_of_the_last_epoch():
+    average, seen = None, {"calls": []}
+    for call in (1, 2):
+        seen["calls"].append(call)
+        average = updated_average(average, {"extra": seen}, WeightAveraging())
+        assert average["weights"]["extra"] == seen
+    seen["calls"].append(3)
+    assert average["weights"]["extra"] == {"calls": [1, 2]}
+
+
+@pytest.mark.parametrize("name", ["start", "decay"])
+@pytest.mark.parametrize("value", ["0.5", None, 1, -0.1, float("nan")])
+def test_shares_are_numbers_below_one(name, value):
+    with pytest.raises(InvalidInputError, match=rf"{name} must be in \[0, 1\), got"):
+        WeightAveraging(**{name: value})

@@ -40,7 +40,7 @@ def naive_sed(logits, everyone, y, weight):
     """The pair term of SED, sample by sample and pair by pair."""
     n = len(y)
     ce = [-np.log(softmax(everyone.mean(0)[i])[y[i]]) for i in range(n)]
-    batch = sum(weight[i] * ce[i] for i in range(n))
+    batch = sum(weight[i] * ce[i] for i in range(n)) / sum(weight)
     total = 0.0
     for m in range(len(logits)):
         for k in range(m + 1, len(logits)):
@@ -121,6 +121,16 @@ def test_hard_samples_weigh_more_and_all_weigh_little_at_first():
     loss = torch.nn.functional.cross_entropy(later, y)
     assert late.mean().item() == pytest.approx(1 / loss.item())
     assert early.mean().item() == pytest.approx(1 / np.log(2))
+
+
+@pytest.mark.parametrize("factor", [100.0, 1e-3, 1e-9, 0.0])
+def test_the_term_of_a_batch_counts_as_its_samples_do(factor):
+    """Samples of little weight do not end in a batch that outweighs all others."""
+    logits, y = torch.tensor(logits_of(3)), torch.arange(7) % 4
+    weight = torch.full((7,), 1 / 7, dtype=torch.float64)
+    whole = sed_term(logits, logits.mean(0), y, weight)
+    part = sed_term(logits, logits.mean(0), y, weight * factor)
+    torch.testing.assert_close(part, whole * factor)
 
 
 def test_weights_of_a_batch_fitted_perfectly_are_finite():
@@ -205,3 +215,5 @@ def test_unlabeled_samples_go_round():
     assert sorted(rows.ravel()[:10]) == list(range(10))
     assert sorted(rows.ravel()[10:20]) == list(range(10))
     assert unlabeled_rows(3, 5, 4, np.random.default_rng(0)).shape == (5, 3)
+    # Twice, for the variance that BatchNorm takes.
+    assert unlabeled_rows(1, 5, 4, np.random.default_rng(0)).tolist() == [[0, 0]] * 5

@@ -1,5 +1,7 @@
 """From what a user passes as ``estimator`` to the net that members are copies of."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from skorch.callbacks import EpochScoring, EpochTimer, LRScheduler
 from torch import nn
 
 from sklearn_sharpbalance import MLP, SmallCNN
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import MemberModule, as_skorch_net, member_net
 from sklearn_sharpbalance.optim import ASAM, SAM
 
@@ -47,6 +50,20 @@ def test_a_class_gets_its_sizes_by_any_usual_name():
 def test_sizes_that_were_given_are_kept():
     net = as_skorch_net(Sized, (4,), 3, {"module__input_dim": 9})
     assert built(net).module_.module.layers[0].in_features == 9
+    net = built(as_skorch_net(partial(Sized, input_dim=9), (4,), 3))
+    assert net.module_.module.layers[0].in_features == 9
+    assert net.module_.module.layers[2].out_features == 3
+
+
+def test_an_instance_takes_no_more_arguments():
+    network = Sized(4, 3)
+    assert as_skorch_net(network, (4,), 3).module is network
+    message = r"module__width is not used: .* an instance of Sized\. Pass its class"
+    with pytest.raises(InvalidInputError, match=message):
+        as_skorch_net(network, (4,), 3, {"module__width": 5})
+    net = NeuralNetClassifier(network, module__width=5)
+    with pytest.raises(InvalidInputError, match=message):
+        as_skorch_net(net, (4,), 3)
 
 
 def test_channels_are_filled_in_for_pictures():
@@ -159,3 +176,25 @@ def test_settings_of_callbacks_reach_them_by_name():
     nested = {"callbacks__schedule__policy": "StepLR"}
     net = built(as_skorch_net(given, (4,), 3, nested))
     assert dict(net.callbacks_)["schedule"].policy == "StepLR"
+
+
+class Wrapping(nn.Module):
+    """A part of it has the name by which members hold the user's module."""
+
+    def __init__(self):
+        super().__init__()
+        self.module, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, X):
+        return self.head(self.module(X))
+
+
+def test_parameter_groups_of_a_part_that_is_called_module():
+    groups = [("module.bias", {"weight_decay": 0.5}), ("head.*", {"lr": 0.0})]
+    net = as_skorch_net(Wrapping, (4,), 3, {"optimizer__param_groups": groups})
+    net = built(net)
+    inner = net.module_.module
+    decayed, still, others = (g["params"] for g in net.optimizer_.param_groups)
+    assert [id(p) for p in decayed] == [id(inner.module.bias)]
+    assert {id(p) for p in still} == {id(p) for p in inner.head.parameters()}
+    assert [id(p) for p in others] == [id(inner.module.weight)]

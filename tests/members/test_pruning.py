@@ -71,8 +71,8 @@ class OnlyBiases(nn.Module):
         return self.layer(x)
 
 
-def make_net(module):
-    net = as_skorch_net(module, (5,), 3, {})
+def make_net(module, nested=None):
+    net = as_skorch_net(module, (5,), 3, nested)
     settings = {"lr": 0.1, "batch_size": 16}
     return member_net(net, 3, sam=SAM, device="cpu", settings=settings)
 
@@ -119,6 +119,22 @@ def test_weights_without_a_gradient_are_trained_around():
     for name in ("unused", "first", "last"):
         zeros = [s.module[f"module.{name}.weight"] == 0 for s in (state, trained)]
         assert zeros[0].equal(zeros[1])
+
+
+class NoBiases(nn.Sequential):
+    def __init__(self):
+        layers = nn.Linear(5, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False)
+        super().__init__(*layers)
+
+
+def test_an_optimizer_that_mixes_weights_leaves_zeros_alone():
+    net = make_net(NoBiases, {"optimizer": torch.optim.Muon})
+    state = pruned_member(initial_state(net, 0, seed=3), 0.5, net)
+    trained = train(net, state, 0, 2, pruned=True)
+    for name, before in state.module.items():
+        after = trained.module[name]
+        assert (after == 0).equal(before == 0)
+        assert not after.equal(before)
 
 
 def test_a_weight_of_two_layers_is_pruned_in_both_and_counted_once():

@@ -95,14 +95,28 @@ class Recorder(Callback):
         self.heard_.append(f"epoch {net.history[-1, 'epoch']} ends")
 
 
+class Shrinking(Callback):
+    """Halves the radius of the perturbation after every epoch."""
+
+    def on_epoch_end(self, net, **kwargs):
+        net.history.record("rho", net.optimizer_.param_groups[0]["rho"])
+        for group in net.optimizer_.param_groups:
+            group["rho"] /= 2
+
+
 STEP_LR = {"policy": "StepLR", "step_size": 1, "gamma": 0.5}
 
 
 @pytest.mark.parametrize("module", [MLP, Dropping])
 @pytest.mark.parametrize(
     "callbacks",
-    [None, [("schedule", LRScheduler(**STEP_LR))], [("heard", Recorder())]],
-    ids=["none", "scheduler", "recorder"],
+    [
+        None,
+        [("schedule", LRScheduler(**STEP_LR))],
+        [("heard", Recorder())],
+        [("radius", Shrinking())],
+    ],
+    ids=["none", "scheduler", "recorder", "radius"],
 )
 @pytest.mark.parametrize("cuts", [(0, 1, N_EPOCHS), (0, 1, 2, 3, N_EPOCHS)])
 def test_cutting_a_phase_changes_nothing(module, callbacks, cuts):
@@ -117,6 +131,17 @@ def test_cutting_a_phase_changes_nothing(module, callbacks, cuts):
     for one, other in zip(whole.history, cut.history):
         assert [one[c] for c in columns] == [other[c] for c in columns]
     assert len(whole.history) == len(cut.history) == N_EPOCHS
+
+
+def test_a_phase_of_another_radius_begins_with_it():
+    data, net = table(), make_net([("radius", Shrinking())])
+    state, mask = initial_state(net, 0, seed=3), np.arange(48) % 3 == 0
+    sizes = part_sizes(mask[None], 16)
+    for start, rho in ((0, 0.4), (2, 0.4), (4, 0.2), (6, 0.4)):
+        phase = Phase("balanced", start, start + 2, 8, sizes, (rho,), cosine)
+        state = train_member(net, state, data, phase, mask)
+    radii = [record["rho"] for record in state.history]
+    assert radii == [0.4, 0.2, 0.1, 0.05, 0.2, 0.1, 0.4, 0.2]
 
 
 def falling(epoch):

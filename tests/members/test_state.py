@@ -166,6 +166,26 @@ def test_buffers_outside_the_state_dict_live_through_all_phases():
         assert not {"drawn", "count", "late"} & set(inner.state_dict())
 
 
+class Versioned(nn.Linear):
+    """Reads weights of known versions only, as torchvision's MNASNet does."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state, prefix, metadata, *args):
+        assert metadata.get("version") in (1, 2)
+        super()._load_from_state_dict(state, prefix, metadata, *args)
+
+
+def test_weights_come_with_the_versions_of_their_layers():
+    net = as_skorch_net(Versioned, (4,), 3)
+    net = member_net(net, 3, sam=SAM, device="cpu")
+    state = pickle.loads(pickle.dumps(initial_state(net, 0, seed=7)))
+    assert same(restore_member(net, state).module_.state_dict(), state.module)
+    del state.module["module.bias"]
+    with pytest.raises(RuntimeError, match=r"Missing key.*module\.bias"):
+        restore_member(net, state)
+
+
 class Counting(nn.CrossEntropyLoss):
     """Counts its calls in a buffer of its state dict, and in one that is not in it."""
 

@@ -72,6 +72,27 @@ def test_step_with_a_non_finite_pass_is_left_out(method, base, factors):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_parameters_without_entries_are_finite(method):
+    start, batches = problem(dtype=torch.float32)
+    (params, optimizer), (plain, reference) = (make(method, "sgd", start) for _ in "ab")
+    empty = torch.nn.Parameter(torch.zeros(0, 3))
+    optimizer.add_param_group({"params": [empty]})
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for batch in batches:
+        closure = closure_of(params, optimizer, scaler, batch)
+
+        def with_empty(closure=closure):
+            loss = closure()
+            empty.sum().backward()
+            return loss
+
+        optimizer.step(with_empty, scaler=scaler)
+        scaler.update()
+    train(plain, reference, batches)
+    assert same(params, plain)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_scaler_in_the_mixed_step(method):
     start, batches = problem(dtype=torch.float32)
     plain, reference = make(method, "sgd", start)

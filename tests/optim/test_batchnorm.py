@@ -145,6 +145,47 @@ def test_layer_called_without_its_parent_is_frozen():
     assert net.norm.num_batches_tracked == 1
 
 
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+@pytest.mark.parametrize("kind", ["batch", "instance"])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_closure_that_labels_in_evaluation_mode_first(kind, is_compiled):
+    torch._dynamo.reset()
+    net, clean = Net(NORMS[kind]()), Net(NORMS[kind]())
+    called = torch.compile(net, backend="eager") if is_compiled else net
+    optimizer = SAM(net.parameters(), lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        net.eval()
+        with torch.no_grad():
+            labels = called(X).argmax(1)
+        net.train()
+        loss = nn.functional.cross_entropy(called(X), labels)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    clean(X)
+    torch.testing.assert_close(buffers(net), buffers(clean))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("way", ["closure", "hook", "module"])
+@pytest.mark.parametrize("kind", ["batch", "instance"])
+@pytest.mark.parametrize("traced", [False, True])
+def test_scripted_modules_are_frozen(traced, kind, way):
+    eager, net = Net(NORMS[kind]()), Net(NORMS[kind]())
+    net = torch.jit.trace(net, X) if traced else torch.jit.script(net)
+    net.load_state_dict(eager.state_dict())  # a trace has passed batches
+    for module in (eager, net):
+        step(module, SAM(module.parameters(), rho=0.5, lr=0.1), way)
+    for mine, theirs in zip(
+        net.state_dict().values(), eager.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
 COMPILED = {
     "torch.compile(net)": lambda net, **how: torch.compile(net, **how),
     "net.compile()": lambda net, **how: net.compile(**how) or net,

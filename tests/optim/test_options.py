@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.optim import OPTIMIZERS, SAM
+from sklearn_sharpbalance.optim import ASAM, OPTIMIZERS, SAM
 
 HALF_LINE = r"must be a float in the range \[0.0, inf\); got"
 
@@ -55,6 +55,8 @@ def test_base_optimizer_must_be_a_class():
 def test_base_optimizer_must_step_from_gradients_alone():
     with pytest.raises(InvalidInputError, match=r"alone; got LBFGS\. Use SGD"):
         SAM([parameter()], torch.optim.LBFGS)
+    with pytest.raises(InvalidInputError, match=r"alone; got ASAM\. Use SGD"):
+        SAM([parameter()], ASAM, lr=0.1)
     with pytest.raises(InvalidInputError, match="alone; got list"):
         SAM([parameter()], lambda groups, **kwargs: [])
 

@@ -87,6 +87,7 @@ def test_grids_of_two_dimensions_are_read_row_by_row():
         ((2.7, 0.1, 0.1), r"^k must be integers and >= 0, got 2\.7"),
         ((2, [0.1, np.nan], 0.1), "^eta must be finite"),
         (([1, 2, 3], 0.1, [0.1, 0.2]), "broadcast to one shape"),
+        ((2, 0.1, []), "at least one setting"),
     ],
 )
 @pytest.mark.parametrize("way", ["from_theory", "from_simulation"])
@@ -105,3 +106,14 @@ def test_settings_beyond_the_range_of_floats_are_left_out_and_named():
     texts = [t.get_text() for t in display.ax_.get_legend().get_texts()]
     assert texts[-1] == "off the axes: b"
     assert [t.get_text() for t in display.ax_.texts] == ["a", "c"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_simulations_that_diverge_leave_the_others_on_the_axes():
+    display = TheoryDisplay.from_simulation(
+        [1, 400], 1.0, 1.0, n_matrices=3, n_starts=3, random_state=0, **SIZES
+    )
+    display.figure_.canvas.draw()
+    left, right = display.ax_.get_xlim()
+    assert left < display.simulated_sharpness[0] < right < np.inf
+    assert display.simulated_sharpness[1] == np.inf

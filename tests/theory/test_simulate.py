@@ -125,9 +125,25 @@ def test_global_rng_is_left_alone():
         ({"eta": -1}, r"^eta must be finite and >= 0, got -1"),
         ({"rho": [0.1, np.nan]}, r"^rho must be finite and >= 0, got \[0\.1, nan\]"),
         ({"rho": "0.1"}, r"^rho must be finite and >= 0, got '0\.1'"),
+        ({"eta": []}, r"at least one setting, got k \(\), eta \(0,\)"),
         ({"k": [1, 2], "rho": [0.1] * 3}, r"one shape, got k \(2,\).*rho \(3,\)"),
     ],
 )
 def test_bad_arguments_are_named(change, message):
     with pytest.raises(InvalidInputError, match=message):
         simulate(**{"k": 1, "eta": 0.1, "rho": 0.1, **change})
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("maximizer", ["exact", "ascent"])
+@pytest.mark.parametrize("n_subsets", [1, 3])
+def test_settings_that_diverge_are_infinite(maximizer, n_subsets):
+    common = {"n": 60, "d": 20, "n_matrices": 3, "n_starts": 6, "random_state": 0}
+    common |= {"maximizer": maximizer, "n_subsets": n_subsets}
+    run = simulate([1, 95, 400], 1.0, 1.0, **common)
+    assert (run.diversity[2], run.sharpness[2]) == (np.inf, np.inf)
+    assert (run.diversity_error[2], run.sharpness_error[2]) == (np.inf, np.inf)
+    assert not np.isnan([run.diversities, run.sharpnesses]).any()
+    alone = simulate(1, 1.0, 1.0, **common)
+    np.testing.assert_array_equal(run.sharpnesses[:, 0], alone.sharpnesses)
+    np.testing.assert_array_equal(run.diversity_error[0], alone.diversity_error)
