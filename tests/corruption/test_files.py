@@ -46,6 +46,17 @@ def test_npy_files_give_one_severity_memory_mapped(npy_root):
     assert labels.dtype == np.int64
 
 
+def test_kinds_beside_the_benchmark_are_asked_for(npy_root):
+    shutil.copy(npy_root / "fog.npy", npy_root / "saturate.npy")
+    files = CorruptionFiles(npy_root)
+    assert files.names == ("fog", "snow")
+    with pytest.raises(KeyError, match="extra=True"):
+        files["saturate", 1]
+    more = CorruptionFiles(npy_root, extra=True)
+    assert more.names == ("fog", "saturate", "snow")
+    np.testing.assert_array_equal(more["saturate", 2][0], files["fog", 2][0])
+
+
 def test_mapping_runs_over_kinds_and_severities(npy_root):
     files = CorruptionFiles(npy_root)
     assert len(files) == 10
