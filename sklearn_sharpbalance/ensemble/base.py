@@ -130,11 +130,15 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         logits : ndarray of shape (M, N, C)
         """
         with own_torch_modes():
-            X = self._check_predict(X)
+            X = self._net_inputs(X)
             return member_logits(self._nets(), X)
 
+    def _net_inputs(self, X):
+        """Validated samples as :meth:`_nets` and ``predictors_`` take them."""
+        return self._check_predict(X)
+
     def _nets(self):
-        """Members that take what ``_check_predict`` returns."""
+        """Members that take what ``_net_inputs`` returns."""
         return self.estimators_
 
     def staged_predict_proba(self, X):
@@ -165,7 +169,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
 
     def _staged_logits(self, X, nets):
         with own_torch_modes():
-            X = self._check_predict(X)
+            X = self._net_inputs(X)
         for n_members in range(1, len(nets)):
             with own_torch_modes():  # not around the yield: it is the user's turn there
                 stage = self.aggregation_.stage(nets[:n_members])
@@ -294,7 +298,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
     def _logits(self, X):
         """Logits of the nets that predict."""
         with own_torch_modes():
-            X = self._check_predict(X)
+            X = self._net_inputs(X)
             return member_logits(self.predictors_, X)
 
     def _aggregate(self, logits):

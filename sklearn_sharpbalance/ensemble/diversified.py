@@ -299,9 +299,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     def _nets(self):
         return self.heads_
 
-    def _check_predict(self, X):
+    def _net_inputs(self, X):
         """Validated samples as the heads see them: the trunk runs once for all."""
-        X = super()._check_predict(X)
+        X = super()._net_inputs(X)
         return X if self.trunk_ is None else self.trunk_.features(X)
 
     def __getstate__(self):

@@ -8,7 +8,9 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNetClassifier
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
+from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.ensemble.aggregation import (
     BestMemberAggregation,
     GreedySoupAggregation,
@@ -106,11 +108,25 @@ def as_module(estimator) -> AggregatedModule:
         from sklearn_sharpbalance.ensemble.trunk import with_trunk
 
         nets = [with_trunk(net, estimator.trunk_) for net in nets]
-    modules = [copy.deepcopy(net.module_).cpu() for net in nets]
+    modules = [_with_plain_weights(net.module_) for net in nets]
     gives_proba = isinstance(nets[0].criterion_, nn.NLLLoss)
     rule, fmt = estimator.aggregation_, estimator.input_format_
     module = AggregatedModule(modules, rule, fmt, gives_proba)
     return module.eval().requires_grad_(False)
+
+
+def _with_plain_weights(module: nn.Module) -> nn.Module:
+    """A copy on the CPU that has its weights, not how parametrizations make them."""
+    module = copy.deepcopy(module).cpu().eval()
+    for layer in filter(parametrize.is_parametrized, list(module.modules())):
+        names = list(layer.parametrizations)  # type: ignore[arg-type]
+        weights = {name: getattr(layer, name) for name in names}
+        # torch's remove_parametrizations changes the class, which copies share.
+        layer.__class__ = parametrize.type_before_parametrizations(layer)
+        del layer.parametrizations
+        for name, weight in weights.items():
+            layer.register_buffer(name, weight.detach())
+    return module
 
 
 def _check_exportable(estimator):
@@ -146,7 +162,15 @@ def _example(estimator, dtype):
 def _program(estimator, dtype):
     module, X = as_module(estimator), _example(estimator, dtype)
     batch = torch.export.Dim("batch", min=1)
-    return torch.export.export(module, (X,), dynamic_shapes={"X": {0: batch}})
+    try:
+        return torch.export.export(module, (X,), dynamic_shapes={"X": {0: batch}})
+    except Exception as error:  # of many kinds, by what the network does
+        name = type(estimator.estimators_[0].module_.module).__name__
+        raise InvalidInputError(
+            f"torch.export cannot follow {name}: {in_a_sentence(error)}. Let its "
+            "forward pass know the number of samples by x.shape[0], not len(x), and "
+            "not branch on the values of tensors."
+        ) from error
 
 
 def export_torch(estimator, path, *, dtype=None) -> None:

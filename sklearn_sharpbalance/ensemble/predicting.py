@@ -1,16 +1,21 @@
 """Logits of all members on new data, in bounded memory."""
 
+import warnings
+
 import numpy as np
 import torch
 from skorch import NeuralNetClassifier
+from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.autodiff import in_chunks
 from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
+from sklearn_sharpbalance.ensemble.dataset_items import first_input
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members import DeviceData, TrainingData
 from sklearn_sharpbalance.members.data import n_rows, rows_at_once
 from sklearn_sharpbalance.members.outputs import as_logits
 
-__all__ = ["member_logits", "net_logits"]
+__all__ = ["member_logits", "net_logits", "rows_per_pass"]
 
 PREDICT_BATCH = 2048
 ROW_BLOCK = 16
@@ -34,7 +39,7 @@ def member_logits(nets, X):
     labels = np.zeros(n_rows(X), dtype=np.int64)
     source = DeviceData(TrainingData(X, labels), nets[0].device)
     forward = _stacked_forward(nets, source) or _forward_one_by_one(nets)
-    batch = rows_at_once(X, PREDICT_BATCH, ROW_BLOCK)
+    batch = rows_per_pass(X, PREDICT_BATCH, ROW_BLOCK)
     block = min(batch, ROW_BLOCK)  # of samples so large that they pass one by one: 1
 
     def predict(part):
@@ -49,12 +54,45 @@ def member_logits(nets, X):
         net.module_.eval()  # and left so: another thread may be predicting, too
     with torch.inference_mode():
         logits = in_chunks(predict, len(labels), batch, setting="batch")
+        _warn_of_broken(logits)
     return np.ascontiguousarray(logits.transpose(0, 1).numpy())
 
 
 def net_logits(net, X):
     """Logits of one net, (N, C) float32."""
     return member_logits([net], X)[0]
+
+
+def rows_per_pass(X, most, block=1):
+    """How many samples pass at once; items of a Dataset weigh what the first does.
+
+    Parameters
+    ----------
+    X : ndarray, dict of ndarray, or Dataset
+    most, block : int
+        As in :func:`~sklearn_sharpbalance.members.data.rows_at_once`.
+    """
+    if isinstance(X, Dataset):
+        X = first_input(X, labelled=False)[None]
+    return rows_at_once(X, most, block)
+
+
+def _warn_of_broken(logits):
+    """Tell of samples (N, M, C) without a prediction, which argmax would hide."""
+    # By the largest: a network may rule a class out by minus infinity.
+    broken = ~logits.amax(-1).isfinite()  # (N, M)
+    if not broken.any():
+        return
+    n_nets, rows = int(broken.any(0).sum()), broken.any(1).nonzero()
+    warnings.warn(
+        f"{n_nets} of {broken.shape[1]} networks {'gives' if n_nets == 1 else 'give'} "
+        f"no finite logits for {len(rows)} of {len(broken)} samples, the first is "
+        f"sample {int(rows[0])}: predictions for them mean nothing. If the training "
+        "loss was finite, BatchNorm statistics have not settled: train for more steps, "
+        "or give these layers a larger momentum. Else look for extreme values in X.",
+        SharpBalanceWarning,
+        stacklevel=3,
+    )
 
 
 def _forward_one_by_one(nets):

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from sklearn_sharpbalance._validation import in_a_sentence
+from sklearn_sharpbalance.ensemble.predicting import rows_per_pass
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import DeviceData, MemberModule, TrainingData
-from sklearn_sharpbalance.members.data import n_rows, rows_at_once
+from sklearn_sharpbalance.members.data import map_arrays, n_rows
 from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.state import (
     loose_buffers,
@@ -55,7 +56,7 @@ class Trunk:
         X : ndarray, dict of ndarray, or Dataset
         """
         data = TrainingData(X, np.zeros(n_rows(X), dtype=np.int64))
-        batch = rows_at_once(X, FEATURE_BATCH)
+        batch = rows_per_pass(X, FEATURE_BATCH)
         batches = DeviceData(data, self.device).in_order(batch)
         return np.concatenate([self(x).cpu().numpy() for x, _ in batches])
 
@@ -103,10 +104,14 @@ class Trunk:
 
 
 def call_trunk(module, x):
-    """Output of a trunk for a tensor, or for a dictionary passed as keywords."""
+    """Output of a trunk for a tensor, or for a dictionary passed as keywords.
+
+    It gets a copy that it may change in place: what is given may be a view of the
+    user's data, or needed for a second pass.
+    """
     if isinstance(x, dict):
-        return module(**x)
-    return module(x if x.is_floating_point() else x.float())
+        return module(**map_arrays(torch.clone, x))
+    return module(x.clone() if x.is_floating_point() else x.float())
 
 
 class TrunkedModule(nn.Module):

@@ -19,6 +19,11 @@ def as_methods(estimators: Any) -> dict[str, list[Any]]:
     """
     if isinstance(estimators, Mapping):
         methods = {str(name): _as_list(runs) for name, runs in estimators.items()}
+        if len(methods) < len(estimators):
+            raise InvalidInputError(
+                "Names of methods must differ as text, got "
+                f"{', '.join(map(repr, estimators))}."
+            )
     else:
         runs = _as_list(estimators)
         kinds = [type(last_step(e)).__name__ for e in runs]

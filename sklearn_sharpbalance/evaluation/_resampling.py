@@ -45,6 +45,10 @@ class Draws:
                 f"n_bootstrap must not be negative, got {n_draws!r}. 0 leaves the "
                 "intervals out."
             )
+        if float(n_draws) % 1 != 0:  # nor NaN or infinity
+            raise InvalidInputError(
+                f"n_bootstrap must be a whole number, got {n_draws!r}."
+            )
         self.n_draws, self.seed = int(n_draws), random_state
         self._kept: dict[tuple[int, ...], list[np.ndarray]] = {}
 

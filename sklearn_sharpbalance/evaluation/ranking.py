@@ -139,12 +139,15 @@ def rank_methods(
     ('b', array([1., 2.]), array([ 0.    , -0.1875]))
     """
     values = np.asarray(values, dtype=float)
-    if values.ndim != 2 or len(values) != len(methods) or np.isnan(values).any():
+    fits = values.ndim == 2 and len(values) == len(methods) and values.size > 0
+    if not fits or np.isnan(values).any():
         raise InvalidInputError(
             f"Ranking {len(methods)} methods takes one value for each of them in each "
             f"run, got an array of shape {values.shape}"
             f"{' with NaN' if np.isnan(values).any() else ''}."
         )
+    if better not in (1, -1):
+        raise InvalidInputError(f"better must be 1 or -1, got {better!r}.")
     mean = values.mean(axis=1)  # (K,)
     best = int(np.argmax(better * mean))
     drawn = _draw_runs(values, draws, n_draws, random_state)  # (K, R, B)

@@ -72,7 +72,11 @@ class EvaluationReport(Table):
         self.calibration, self.corruption = calibration or {}, corruption or {}
         self.random_state = random_state
         self.ranking: MethodRanking | None = None
-        self.keys_ = _ordered_keys(self.runs)
+        self.keys_ = [
+            key
+            for key in _ordered_keys(self.runs)
+            if any(self._is_in_every_run(method, key) for method in self.methods)
+        ]
         rows = [
             self._row(method, key)
             for key in self.keys_

@@ -13,6 +13,7 @@ from sklearn_sharpbalance.evaluation._runs import as_seed
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.evaluation._training import as_seeds, seeded, take
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.metrics._tradeoff import (
     DIVERSITIES,
@@ -205,6 +206,10 @@ def tradeoff_curve(
     (array([0.05, 0.5 ]), (2,))
     """
     seed = as_seed(random_state)
+    if len(y) != n_rows(X):
+        raise InvalidInputError(f"X has {n_rows(X)} samples, y has {len(y)}.")
+    if X_test is None and y_test is not None:
+        raise InvalidInputError("y_test was passed without X_test. Pass its samples.")
     if X_test is None:
         train, test = train_test_split(
             np.arange(len(y)), test_size=0.25, stratify=y, random_state=seed
@@ -213,7 +218,7 @@ def tradeoff_curve(
         X, X_test, y, y_test = take(X, train), take(X, test), y[train], y[test]
     elif y_test is None:
         raise InvalidInputError("X_test was passed without y_test. Pass its labels.")
-    grid = {"rho": list(rho), **(other or {})}
+    grid = {"rho": list(rho), **_check_other(other)}
     if "rho" not in estimator.get_params(deep=True):
         raise InvalidInputError(
             f"{type(estimator).__name__} has no parameter rho to vary. Pass a "
@@ -249,6 +254,17 @@ def _settings(
             yield {name: setting[name] for name in grid}, seed
 
 
+def _check_other(other: Mapping[str, Sequence] | None) -> dict[str, Sequence]:
+    """Other parameters; those that would be set twice are refused."""
+    for name in other or {}:
+        is_seed = name.rpartition("__")[2] == "random_state"
+        if is_seed or name == "rho":
+            raise InvalidInputError(
+                f"other varies {name!r}. Pass {'seeds' if is_seed else name}= instead."
+            )
+    return dict(other or {})
+
+
 def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any, str]:
     """A function of (estimator, X, y), or None for the default, and its label."""
     if isinstance(sharpness, Mapping):
@@ -259,6 +275,11 @@ def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any
             return metrics.adaptive_sharpness(estimator, X, y, **options)
 
         return measure, name or sharpness_label(None)
+    if sharpness is not None and not callable(sharpness):
+        raise InvalidInputError(
+            "sharpness must be None, a dictionary of options or a function, got "
+            f"{sharpness!r}."
+        )
     return sharpness, name or sharpness_label(sharpness)
 
 

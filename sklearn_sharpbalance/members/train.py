@@ -9,7 +9,7 @@ from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.members.augment import EpochAugment
 from sklearn_sharpbalance.members.batches import epoch_batches
 from sklearn_sharpbalance.members.data import DeviceData, take_rows
-from sklearn_sharpbalance.members.precision import autocast, tf32
+from sklearn_sharpbalance.members.precision import AUTOCAST_DTYPES, autocast, tf32
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import epoch_rng, seeded
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
@@ -106,6 +106,8 @@ def train_batch(session, source, x, rows, share):
     )
     if session.hears_batches:
         y_pred = torch.cat([outputs[k] for k in sorted(outputs)])[places]
+        if y_pred.dtype in AUTOCAST_DTYPES.values():
+            y_pred = y_pred.float()  # numpy knows no bfloat16, nor skorch's scores
         net.history.record_batch("train_loss", loss.item())
         net.history.record_batch("train_batch_size", len(y_pred))
         step = {"loss": loss, "y_pred": y_pred}

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
 
 __all__ = [
+    "as_float",
     "as_generator",
     "check_lengths",
     "check_member_outputs",
@@ -29,14 +30,14 @@ __all__ = [
 SUM_TOLERANCE = 1e-3
 
 
-def _as_float(values: Any, name: str) -> np.ndarray:
+def as_float(values: Any, name: str) -> np.ndarray:
     """``values`` as float32 if they were at most that precise, else as float64."""
     try:
         array = np.asarray(values)
         if array.dtype in (np.float32, np.float64):
             return array
         return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
-    except (TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:  # torch's, numpy's
         raise InvalidInputError(
             f"{name} must be an array of real numbers, got {type(values).__name__} "
             f"({error})."
@@ -82,7 +83,7 @@ def _check_finite(array: np.ndarray, name: str) -> None:
 
 def check_member_outputs(values: Any, name: str = "member_probas") -> np.ndarray:
     """Finite outputs of the members, probabilities or logits, as (M, N, C)."""
-    array = _as_float(values, name)
+    array = as_float(values, name)
     _check_shape(array, name, "(n_members, n_samples, n_classes)", 3)
     _check_finite(array, name)
     return array
@@ -90,7 +91,7 @@ def check_member_outputs(values: Any, name: str = "member_probas") -> np.ndarray
 
 def check_outputs(values: Any, name: str = "logits") -> np.ndarray:
     """Finite outputs of one predictor, probabilities or logits, as (N, C)."""
-    array = _as_float(values, name)
+    array = as_float(values, name)
     _check_shape(array, name, "(n_samples, n_classes)", 2)
     _check_finite(array, name)
     return array
@@ -98,7 +99,7 @@ def check_outputs(values: Any, name: str = "logits") -> np.ndarray:
 
 def check_member_probas(values: Any, name: str = "member_probas") -> np.ndarray:
     """Probabilities of the members, as (M, N, C)."""
-    array = _as_float(values, name)
+    array = as_float(values, name)
     _check_shape(array, name, "(n_members, n_samples, n_classes)", 3)
     _check_distribution(array, name)
     return array
@@ -106,7 +107,7 @@ def check_member_probas(values: Any, name: str = "member_probas") -> np.ndarray:
 
 def check_proba(values: Any, name: str = "proba") -> np.ndarray:
     """Probabilities of one predictor, as (N, C); (N,) is the second of two classes."""
-    array = _as_float(values, name)
+    array = as_float(values, name)
     if array.ndim == 1:
         array = np.stack([1 - array, array], axis=1)  # (N, 2)
     _check_shape(array, name, "(n_samples, n_classes)", 2)
@@ -116,7 +117,7 @@ def check_proba(values: Any, name: str = "proba") -> np.ndarray:
 
 def check_scores(values: Any, name: str) -> np.ndarray:
     """One finite number per sample, as (N,)."""
-    array = _as_float(values, name)
+    array = as_float(values, name)
     if array.ndim != 1 or len(array) == 0:
         raise InvalidInputError(
             f"{name} must hold one number per sample, got shape {array.shape}."
@@ -150,10 +151,13 @@ def encode_labels(
     check_lengths(len(y), n_samples, name)
     if labels is not None:
         return _columns_of(y, np.asarray(labels), n_classes, name)
+    if y.dtype == object and all(isinstance(label, Real) for label in y):
+        y = np.asarray(y.tolist())  # a column out of a table of mixed ones
     if not _are_codes(y, n_classes):
+        found = list(dict.fromkeys(y.tolist()))[:6]
         raise InvalidInputError(
             f"y_true must hold class codes from 0 to {n_classes - 1}, one for each "
-            f"column of {name}, got {np.unique(y)[:6]}. For other labels pass "
+            f"column of {name}, got {found}. For other labels pass "
             "labels=estimator.classes_."
         )
     return y.astype(np.int64)
@@ -168,13 +172,13 @@ def _are_codes(y: np.ndarray, n_classes: int) -> bool:
 def _columns_of(
     y: np.ndarray, labels: np.ndarray, n_classes: int, name: str
 ) -> np.ndarray:
-    if labels.shape != (n_classes,) or len(np.unique(labels)) != n_classes:
+    if labels.shape != (n_classes,) or len(set(labels.tolist())) != n_classes:
         raise InvalidInputError(
             f"labels must name each of the {n_classes} columns of {name} once, got "
             f"{labels.tolist()!r}."
         )
-    order = np.argsort(labels)
     try:
+        order = np.argsort(labels)
         found = np.searchsorted(labels, y, sorter=order).clip(max=n_classes - 1)
     except TypeError as error:  # None or NaN among strings, which have no order
         raise InvalidInputError(

@@ -76,6 +76,10 @@ def brier_score(y_true, proba, *, scale_by_half="auto", labels=None):
     >>> brier_score([0, 1], [[0.5, 0.5], [0.75, 0.25]])
     0.40625
     """
+    if scale_by_half not in (True, False, "auto"):
+        raise InvalidInputError(
+            f"scale_by_half must be True, False or 'auto', got {scale_by_half!r}."
+        )
     array = check_proba(proba)
     y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
     true = array[np.arange(len(y)), y].astype(np.float64)  # (N,)

@@ -246,6 +246,6 @@ def ood_false_positive_rate(scores_in, scores_out, *, detected=0.95):
     if not 0 < detected <= 1:
         raise InvalidInputError(f"detected must lie in (0, 1], got {detected!r}.")
     known, foreign = _in_and_out(scores_in, scores_out)
-    needed = int(np.ceil(detected * len(foreign) - 1e-9))
+    needed = max(int(np.ceil(detected * len(foreign) - 1e-9)), 1)
     threshold = np.sort(foreign)[len(foreign) - needed]
     return float((known >= threshold).mean())

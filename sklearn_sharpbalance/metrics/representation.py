@@ -48,7 +48,10 @@ def _unbiased_hsic(a, b):
     k_rows, m_rows = k.sum(axis=0), m.sum(axis=0)  # (N,)
     trace = np.sum(k * m)
     product = k_rows.sum() * m_rows.sum() / ((n - 1) * (n - 2))
-    return float(trace + product - 2 * (k_rows @ m_rows) / (n - 2))
+    terms = np.array([trace, product, -2 * (k_rows @ m_rows) / (n - 2)])
+    # Samples that are equally far apart leave nothing but rounding errors.
+    rounding = 1e-12 * np.abs(terms).sum()
+    return float(terms.sum()) if abs(terms.sum()) > rounding else 0.0
 
 
 def linear_cka(features_a, features_b, *, debiased=False):
@@ -69,7 +72,8 @@ def linear_cka(features_a, features_b, *, debiased=False):
     float
         In [0, 1]; 1 for features equal up to rotation, scale and shift. The debiased
         one may be a little below 0. If one set of features is constant over the
-        samples, 0.0 and an ``UndefinedMetricWarning``.
+        samples or, debiased, has them equally far apart, 0.0 and an
+        ``UndefinedMetricWarning``.
 
     Notes
     -----
@@ -103,8 +107,8 @@ def linear_cka(features_a, features_b, *, debiased=False):
     scale = hsic(a, a) * hsic(b, b)
     if not a.any() or not b.any() or scale <= 0:
         warn_undefined(
-            "linear_cka is undefined for features that do not vary over the samples; "
-            "returning 0.0."
+            "linear_cka is undefined for features that do not vary over the samples, "
+            "or, debiased, have them all equally far apart; returning 0.0."
         )
         return 0.0
     return hsic(a, b) / float(np.sqrt(scale))

@@ -6,6 +6,7 @@ from sklearn.model_selection import KFold
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
     SUM_TOLERANCE,
+    as_float,
     check_outputs,
     check_proba,
     encode_labels,
@@ -26,7 +27,7 @@ def _as_logits(values, kind):
     if kind not in KINDS:
         names = ", ".join(map(repr, KINDS))
         raise InvalidInputError(f"Unknown kind {kind!r}. Choose one of {names}.")
-    array = np.asarray(values)
+    array = as_float(values, "proba_or_logits")
     if kind == "proba" or (kind == "auto" and _look_like_probabilities(array)):
         probas = check_proba(array, "proba_or_logits")
         tiny = np.finfo(probas.dtype).tiny
@@ -37,7 +38,7 @@ def _as_logits(values, kind):
 
 
 def _look_like_probabilities(array):
-    if array.ndim != 2 or array.dtype.kind not in "biuf" or not array.size:
+    if array.ndim != 2 or not array.size:
         return array.ndim == 1  # the second of two classes, or refused later
     sums = array.sum(axis=-1, dtype=np.float64)
     return bool(

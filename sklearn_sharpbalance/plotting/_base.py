@@ -106,6 +106,14 @@ def matrix_size(n: int) -> tuple[float, float]:
     return 4.6 * scale, 3.8 * scale
 
 
+def check_square(matrix: np.ndarray, name: str) -> None:
+    """Refuse what has no row and column for each member."""
+    if matrix.ndim != 2 or len(matrix) != matrix.shape[1] or not matrix.size:
+        raise InvalidInputError(
+            f"{name} must have shape (n_members, n_members), got {matrix.shape}."
+        )
+
+
 def draw_matrix(
     ax: Any,
     matrix: np.ndarray,
@@ -135,6 +143,7 @@ def draw_matrix(
             fontsize=size,
             color="black" if light else "white",
         )
+    names = [wrapped(name, 30) for name in names]
     slanted = max(len(name) for name in names) * M > 24
     turn = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
     ax.set_xticks(range(M), labels=names, **turn)
@@ -178,11 +187,12 @@ def legend_above(
 
 def name_ticks(ax: Any, names: Sequence[str]) -> None:
     """Names along the horizontal axis; in lines or turned where they would overlap."""
-    wrapped = [fill(name, 16, break_long_words=False) for name in names]
+    names = [wrapped(name, 40) for name in names]
+    lines = [fill(name, 16, break_long_words=False) for name in names]
     turn = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
     tries: list[tuple[Sequence[str], dict]] = [
         (names, {}),
-        (wrapped, {}),
+        (lines, {}),
         (names, turn),
     ]
     for labels, look in tries:

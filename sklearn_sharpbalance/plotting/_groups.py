@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_sharpbalance.plotting._base import LINES, colour, marker
+from sklearn_sharpbalance.plotting._base import LINES, colour, marker, wrapped
 from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
 
 # Two points always lie on a line, which says nothing.
@@ -95,7 +95,7 @@ def draw_legend(
     for g, group in enumerate(groups):
         fit = fits.get(group)
         slope = "" if fit is None else rf"$\beta$ = {fit.slope:.2g}"
-        name = f"{group} ({slope})" if slope else str(group)
+        name = wrapped(str(group), 40) + (f" ({slope})" if slope else "")
         look: dict[str, Any] = {"color": colour(g), "linestyle": "none"}
         if slope:
             look["linestyle"] = LINES[g % len(LINES)]

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import pairwise_disagreement
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
     check_member_names,
+    check_square,
     draw_matrix,
     matrix_size,
 )
@@ -113,11 +113,7 @@ class MemberAgreementDisplay(Display):
         display : MemberAgreementDisplay
         """
         matrix = np.asarray(self.disagreement, dtype=float)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-            raise InvalidInputError(
-                f"disagreement must have shape (n_members, n_members), got "
-                f"{matrix.shape}."
-            )
+        check_square(matrix, "disagreement")
         names = check_member_names(self.member_names, len(matrix))
         # Members that all agree have no largest value to scale by.
         vmax = (matrix.max() or 1.0) if vmax is None else vmax

@@ -151,6 +151,8 @@ class CorruptionDisplay(Display):
         display : CorruptionDisplay
         """
         methods = named(member_probas, "Ensemble")
+        if not methods:
+            raise InvalidInputError("member_probas holds no ensembles to draw.")
         parts = [
             accuracies(y_true, probas, classes, name, combine_probas)
             for name, probas in methods.items()
@@ -191,6 +193,11 @@ class CorruptionDisplay(Display):
         names = check_names(self.names, len(accuracy), "Ensemble")
         given = range(1, accuracy.shape[1] + 1)
         severities = list(given if self.severities is None else self.severities)
+        if len(severities) != len(given):
+            raise InvalidInputError(
+                f"There are accuracies at {len(given)} severities, got names of "
+                f"{len(severities)}."
+            )
         draw = {"lines": _lines, "bars": _grouped, "mean": _means}.get(kind)
         if draw is None:
             raise InvalidInputError(
@@ -291,9 +298,11 @@ def _means(ax, accuracy, member, names):
 def _from_below_the_lowest(ax, accuracy, member, headroom=0.08):
     """Start the axis where differences can be seen, and leave room for numbers."""
     values = accuracy if member is None else np.stack([accuracy, member])
-    low, high = np.nanmin(values), np.nanmax(values)
-    bottom = max(0.0, low - 0.5 * max(high - low, 1.0))
-    ax.set_ylim(bottom, high + headroom * (high - bottom))
+    values = values[np.isfinite(values)]
+    if values.size:
+        low, high = values.min(), values.max()
+        bottom = max(0.0, low - 0.5 * max(high - low, 1.0))
+        ax.set_ylim(bottom, high + headroom * (high - bottom) or 1.0)
 
 
 def _split(pairs):

@@ -169,6 +169,8 @@ class TrainingHistoryDisplay(Display):
                 metrics.append("valid_loss")
         else:
             metrics = [metric] if isinstance(metric, str) else list(metric)
+        if not metrics:
+            raise InvalidInputError("metric is empty. Pass the name of a record.")
         for key in metrics:
             if not all(key in columns for columns in self.history):
                 known = sorted(set.intersection(*(set(c) for c in self.history)))
@@ -197,7 +199,8 @@ class TrainingHistoryDisplay(Display):
                 xytext=(2, 1),
                 textcoords="offset points",
                 fontsize=9,
-                color="0.3",
+                color=ax.xaxis.label.get_color(),
+                alpha=0.7,
                 annotation_clip=False,
             )
         return lines
@@ -206,8 +209,9 @@ class TrainingHistoryDisplay(Display):
         from matplotlib.lines import Line2D
 
         members = [(line, name) for line, name in zip(self.lines_[0], names)]
+        ink = ax.xaxis.label.get_color()  # black, or white on a dark ground
         styles = [
-            (Line2D([], [], color="black", ls=LINES[k % len(LINES)]), label)
+            (Line2D([], [], color=ink, ls=LINES[k % len(LINES)]), label)
             for k, label in enumerate(labels)
         ]
         entries = members if len(labels) == 1 else members + styles

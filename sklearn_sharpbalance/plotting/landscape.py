@@ -194,12 +194,15 @@ class LossLandscapeDisplay(Display):
             raise InvalidInputError(
                 f"loss must have shape {expected} to fit x and y, got {loss.shape}."
             )
+        if self.y is not None:
+            loss = np.where(np.isfinite(loss), loss, np.nan)  # left white
+            steps, log = surface_levels(loss, levels, log)
         ax = self._start(ax, (5.0, 3.8), square=self.y is not None)
         self.line_ = self.contours_ = self.colorbar_ = self.points_ = None
         if self.y is None:
             self._draw_curve(ax, loss, color, bool(log))
         else:
-            self._draw_surface(ax, loss, log, levels, cmap, colorbar)
+            self._draw_surface(ax, loss, log, steps, cmap, colorbar)
         return self
 
     def _draw_curve(self, ax, loss, color, log):
@@ -223,11 +226,7 @@ class LossLandscapeDisplay(Display):
         if self.name is not None:
             ax.legend(fontsize=9)
 
-    def _draw_surface(self, ax, loss, log, levels, cmap, colorbar):
-        loss = np.where(np.isfinite(loss), loss, np.nan)  # left white
-        low, high = np.nanmin(loss), np.nanmax(loss)
-        log = (low > 0 and high > 20 * low) if log is None else log
-        steps = contour_levels(low, high, levels, log)
+    def _draw_surface(self, ax, loss, log, steps, cmap, colorbar):
         norm = {"norm": "log"} if log else {}
         self.contours_ = ax.contourf(
             self.x, self.y, loss, levels=steps, cmap=cmap, **norm
@@ -247,6 +246,15 @@ class LossLandscapeDisplay(Display):
         if self.positions is not None:
             for text in place_labels(ax, at[:, 0], at[:, 1], self.position_names):
                 text.set_bbox({"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1})
+
+
+def surface_levels(loss, n, log):
+    """Levels of a surface, and whether they are even in logarithm."""
+    if np.isnan(loss).all():
+        raise InvalidInputError("loss holds no finite value to draw.")
+    low, high = np.nanmin(loss), np.nanmax(loss)
+    log = (low > 0 and high > 20 * low) if log is None else log
+    return contour_levels(low, high, n, log), log
 
 
 def contour_levels(low, high, n, log):

@@ -7,6 +7,7 @@ from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
     check_member_names,
+    check_square,
     draw_matrix,
     matrix_size,
     wrapped,
@@ -42,15 +43,19 @@ def subset_overlap(sam_masks, *, measure="jaccard"):
             "sam_masks must be a boolean array of shape (n_members, n_samples), got "
             f"{masks.dtype} of shape {masks.shape}."
         )
-    if measure not in ("jaccard", "share"):
-        raise InvalidInputError(
-            f"measure must be 'jaccard' or 'share', got {measure!r}."
-        )
+    _check_measure(measure)
     both = masks.astype(np.float64) @ masks.T.astype(np.float64)  # (M, M)
     sizes = np.diag(both)
     whole = sizes[:, None] + sizes - both if measure == "jaccard" else sizes[:, None]
     empty = np.logical_and.outer(sizes == 0, sizes == 0)
     return np.where(empty, 1.0, both / np.maximum(whole, 1))
+
+
+def _check_measure(measure):
+    if measure not in ("jaccard", "share"):
+        raise InvalidInputError(
+            f"measure must be 'jaccard' or 'share', got {measure!r}."
+        )
 
 
 class SubsetOverlapDisplay(Display):
@@ -200,6 +205,8 @@ class SubsetOverlapDisplay(Display):
         display : SubsetOverlapDisplay
         """
         matrix = np.asarray(self.overlap, dtype=float)
+        check_square(matrix, "overlap")
+        _check_measure(self.measure)
         names = check_member_names(self.member_names, len(matrix))
         ax = self._start(ax, matrix_size(len(matrix)), square=True)
         labels = {"jaccard": "Jaccard index", "share": "Share of the row's set"}

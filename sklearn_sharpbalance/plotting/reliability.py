@@ -237,7 +237,7 @@ class ReliabilityDisplay(Display):
         self.shares_ = ax.bar(
             height=(counts / counts.sum())[full],
             facecolor="none",
-            edgecolor="black",
+            edgecolor=ax.xaxis.label.get_color(),  # seen on a dark ground, too
             linewidth=1.0,
             label="Share of samples",
             **place,

@@ -234,12 +234,18 @@ class TheoryDisplay(Display):
             raise InvalidInputError(
                 f"bounds must be 'both' or 'upper', got {bounds!r}."
             )
+        diversity = np.asarray(self.diversity, dtype=float)
+        upper = np.asarray(self.upper, dtype=float)
+        if upper.shape != diversity.shape:
+            raise InvalidInputError(
+                f"upper must have the shape {diversity.shape} of diversity, got "
+                f"{upper.shape}."
+            )
+        labels = check_names(self.labels, len(upper), "Setting")
         ax = self._start(ax)
         n_before = sum(line.get_gid() == "theory" for line in ax.lines)
         color = colour(n_before) if color is None else color
         prefix = "" if self.name is None else f"{self.name}, "
-        diversity = np.asarray(self.diversity, dtype=float)
-        upper = np.asarray(self.upper, dtype=float)
         look = {"color": color, "lw": 1.6, "marker": "."}
         (self.upper_line_,) = ax.plot(
             upper, diversity, label=f"{prefix}upper bound", gid="theory", **look
@@ -259,7 +265,6 @@ class TheoryDisplay(Display):
         if self.simulated_sharpness is not None:
             self._draw_simulation(ax, color, n_before, f"{prefix}simulated")
         shown = drawable(upper, diversity, log=False)
-        labels = check_names(self.labels, len(upper), "Setting")
         if not shown.all():
             off = ", ".join(label for label, is_in in zip(labels, shown) if not is_in)
             ax.plot([], [], " ", label=f"{prefix}off the axes: {off}")

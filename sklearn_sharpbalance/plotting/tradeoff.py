@@ -21,10 +21,8 @@ from sklearn_sharpbalance.plotting._groups import (
     drawable,
     notes_on_missing,
 )
-from sklearn_sharpbalance.plotting._tradeoff import (
-    colour_values,
-    diversities,
-)
+from sklearn_sharpbalance.plotting._tradeoff import colour_values, diversities
+from sklearn_sharpbalance.plotting.fit import fit_tradeoff
 
 __all__ = ["TradeoffDisplay"]
 
@@ -284,8 +282,11 @@ class TradeoffDisplay(Display):
         groups = np.asarray(["all"] * len(x) if self.groups is None else self.groups)
         color = None if self.color is None else np.asarray(self.color, dtype=float)
         labels = np.asarray(check_names(self.labels, len(x), "Ensemble"), dtype=object)
-        # A fit to logarithms refuses by itself what is not positive.
+        _check_lengths(sharpness=x, diversity=y, groups=groups, color=color)
+        # A fit to logarithms refuses what is not positive.
         shown = drawable(x, y, log=log and not fit)
+        if log and fit and shown.any():
+            fit_tradeoff(x[shown], y[shown], log=True)
         left_out = labels[~shown]
         x, y, groups, labels = (v[shown] for v in (x, y, groups, labels))
         color = None if color is None else color[shown]
@@ -313,3 +314,13 @@ class TradeoffDisplay(Display):
         if self.labels is not None:
             self.texts_ = place_labels(ax, x, y, labels)
         return self
+
+
+def _check_lengths(*, sharpness, **others):
+    """Refuse arrays that are not about the same ensembles."""
+    for name, values in others.items():
+        if values is not None and values.shape != sharpness.shape:
+            raise InvalidInputError(
+                f"{name} must hold {len(sharpness)} values, as sharpness does, got "
+                f"shape {values.shape}."
+            )

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from skorch.callbacks import Callback
 from torch import nn
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
 from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -368,3 +368,31 @@ def test_divdis_when_the_last_class_is_held_out_as_a_whole(weight):
 def test_one_device_may_come_in_a_list(device):
     X, y = table()
     assert diversified(device=device, max_epochs=1).fit(X, y).heads_[0].device == "cpu"
+
+
+class WritesToItsInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.linear(x.mul_(2).add_(1))
+
+
+def test_a_trunk_that_works_in_place_leaves_samples_alone():
+    X, y = table()
+    clf = diversified(shared_trunk=WritesToItsInput()).fit(X, y)
+    net, given = clf.estimators_[0], torch.tensor(X)
+    once, twice = (net.infer(given).detach() for _ in range(2))
+    torch.testing.assert_close(given, torch.tensor(X), rtol=0, atol=0)
+    torch.testing.assert_close(once, twice, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("width", [5, 6], ids=["as_wide_as_x", "wider"])
+def test_flatness_over_a_trunk_is_that_of_whole_members(width):
+    X, y = table()
+    clf = diversified(shared_trunk=Trunk(width)).fit(X, y)
+    whole = [metrics.fisher_rao_norm(net, X, y) for net in clf.estimators_]
+    assert metrics.fisher_rao_norm(clf, X, y) == pytest.approx(np.mean(whole))
+    options = {"n_batches": 2, "random_state": 0}
+    assert metrics.adaptive_sharpness(clf, X, y, **options) >= 0

@@ -30,6 +30,28 @@ class Conv(torch.nn.Module):
         return self.last(torch.relu(self.norm(self.conv(x))).mean((2, 3)))
 
 
+class Parametrized(torch.nn.Module):
+    """Weights that are made from others, by what ONNX has no word for."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        ways = torch.nn.utils.parametrizations
+        self.square = ways.orthogonal(torch.nn.Linear(n_features, n_features))
+        self.norm = ways.spectral_norm(torch.nn.Linear(n_features, 4))
+        self.last = ways.weight_norm(torch.nn.Linear(4, n_classes))
+
+    def forward(self, x):
+        return self.last(torch.relu(self.norm(self.square(x))))
+
+
+class CountsByLen(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(5, 3)
+
+    def forward(self, x):
+        return super().forward(x.reshape(len(x), 5))
+
+
 class WithSoftmax(torch.nn.Sequential):
     def __init__(self):
         super().__init__(torch.nn.Linear(5, 3), torch.nn.Softmax(dim=-1))
@@ -57,6 +79,11 @@ def probabilities():
     return SharpBalance(net, **{**FEW, "max_epochs": 3}).fit(X, y), X
 
 
+def parametrized():
+    X, y = small_data()
+    return DeepEnsembleClassifier(Parametrized, **FEW).fit(X, y), X.astype(np.float32)
+
+
 HELD = {"validation_fraction": 0.3}
 TORCH_CASES = {
     "mean_logit": lambda: table(),
@@ -73,6 +100,7 @@ TORCH_CASES = {
 }
 ONNX_CASES = {
     "mean_logit": lambda: table(),
+    "parametrized": parametrized,
     "mean_proba_of_pictures": lambda: bytes_pictures(
         (8, 8, 3), aggregation="mean_proba"
     ),
@@ -188,6 +216,25 @@ def test_what_cannot_be_exported_says_why(case, tmp_path):
     fitted, message = REFUSED[case]
     with pytest.raises(InvalidInputError, match=message):
         fitted().export_torch(tmp_path / "model")
+
+
+def test_parametrizations_are_left_to_the_ensemble():
+    clf, X = parametrized()
+    before = clf.predict_proba(X)
+    plain = as_module(clf)
+    assert not [name for name in plain.state_dict() if "parametrizations" in name]
+    np.testing.assert_allclose(plain(torch.tensor(X)), before, atol=1e-6)
+    inner = clf.estimators_[0].module_.module
+    assert torch.nn.utils.parametrize.is_parametrized(inner.square)
+    np.testing.assert_array_equal(clf.predict_proba(X), before)
+
+
+def test_a_network_that_cannot_be_followed_is_named(tmp_path):
+    X, y = small_data()
+    clf = DeepEnsembleClassifier(CountsByLen, **FEW).fit(X, y)
+    match = r"cannot follow CountsByLen: (.|\n)*by x.shape\[0\], not len\(x\)"
+    with pytest.raises(InvalidInputError, match=match):
+        clf.export_torch(tmp_path / "model.pt2")
 
 
 def test_an_unknown_dtype(tmp_path):

@@ -1,6 +1,7 @@
 """Predictions of an ensemble agree with its members' and with each other."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from sklearn.exceptions import NotFittedError
 
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+from sklearn_sharpbalance.members import data as member_data
 
 N, EPOCHS = 60, 4
 SMALL = {
@@ -159,3 +162,55 @@ def test_an_ensemble_that_is_not_fitted_says_so(kind):
             getattr(kind(), name)(X)
     with pytest.raises(NotFittedError):
         next(kind().staged_predict_proba(X))
+
+
+def last_bias(clf, member):
+    return clf.estimators_[member].module_.module[-1].bias.data
+
+
+def test_networks_that_predict_no_numbers_are_told_of(fitted):
+    X, _ = table()
+    broken = copy.deepcopy(fitted)
+    last_bias(broken, 1)[0] = torch.nan
+    match = "1 of 3 networks gives no finite logits for 60 of 60 samples, the first is"
+    with pytest.warns(SharpBalanceWarning, match=match):
+        assert np.isnan(broken.predict_proba(X)).all()
+    with pytest.warns(SharpBalanceWarning, match=match):
+        broken.predict(X)
+
+
+def test_a_class_that_members_rule_out_is_no_broken_prediction(fitted):
+    X, _ = table()
+    sure = copy.deepcopy(fitted)
+    for member in range(3):
+        last_bias(sure, member)[0] = -torch.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(sure.predict_proba(X)[:, 0], 0)
+
+
+class Items(torch.utils.data.Dataset):
+    def __init__(self, X):
+        self.X = torch.tensor(X, dtype=torch.float32)
+
+    def __len__(self):
+        return len(self.X)
+
+    def __getitem__(self, row):
+        return self.X[row]
+
+
+@pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
+def test_items_of_a_dataset_pass_in_the_memory_of_arrays(kind, monkeypatch):
+    """Rows of five floats: sixteen of them fill what may pass at once."""
+    X, y = table()
+    trunk = {} if kind is SharpBalance else {"shared_trunk": torch.nn.Linear(5, 5)}
+    clf = kind(**SMALL, **trunk).fit(X, y)
+    expected, sizes = clf.predict_proba(X), []
+    first = clf.trunk_.module if trunk else clf.estimators_[0].module_.module[1]
+    first.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    monkeypatch.setattr(member_data, "PASS_BYTES", 16 * 5 * 4)
+    for samples in (X, Items(X)):
+        sizes.clear()
+        np.testing.assert_allclose(clf.predict_proba(samples), expected, rtol=1e-6)
+        assert max(sizes) == 16

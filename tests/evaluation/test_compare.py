@@ -492,3 +492,25 @@ def test_studies_that_cannot_be_made_are_refused(data, curve):
         curve.display(diversity="beauty")
     with pytest.raises(InvalidInputError, match="Unknown color 'red'"):
         curve.display(color="red")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"y_test": [0, 1]}, "y_test was passed without X_test"),
+        ({"other": {"rho": [0.2]}}, "other varies 'rho'. Pass rho="),
+        ({"other": {"random_state": [1, 2]}}, "'random_state'. Pass seeds="),
+        ({"sharpness": True}, "sharpness must be None, a dictionary"),
+    ],
+)
+def test_what_a_study_would_ignore_is_refused_before_it_trains(data, options, message):
+    X, y = data
+    with pytest.raises(InvalidInputError, match=message):
+        tradeoff_curve(sharpbalance(), X, y, rho=[0.1], **options)
+
+
+def test_a_study_counts_its_labels(data):
+    X, y = data
+    message = f"X has {len(y)} samples, y has {len(y) - 9}"
+    with pytest.raises(InvalidInputError, match=message):
+        tradeoff_curve(sharpbalance(), X, y[:-9], rho=[0.1])

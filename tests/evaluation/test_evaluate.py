@@ -226,3 +226,5 @@ def test_what_cannot_be_evaluated_is_refused():
         evaluate(Fake([A, B]), X, Y, confidence=95)
     with pytest.raises(InvalidInputError, match=re.escape("n_bootstrap must not be")):
         evaluate(Fake([A, B]), X, Y, n_bootstrap=-5)
+    with pytest.raises(InvalidInputError, match="must differ as text, got 1, '1'"):
+        evaluate({1: Fake([A, B]), "1": Lone(A)}, X, Y)

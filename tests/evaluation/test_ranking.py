@@ -101,3 +101,8 @@ def test_what_cannot_be_ranked_is_refused():
         report.rank("der")
     with pytest.raises(InvalidInputError, match="cannot be ranked by 'beauty'"):
         report.rank("beauty")
+    for values in (np.zeros((0, 2)), np.zeros((1, 0))):
+        with pytest.raises(InvalidInputError, match="one value for each of them"):
+            rank_methods(["a"] * len(values), values)
+    with pytest.raises(InvalidInputError, match="better must be 1 or -1, got 0"):
+        rank_methods(["a", "b"], [[0.1], [0.2]], better=0)

@@ -316,3 +316,13 @@ def test_figures_of_long_names_stay_in_their_frames():
         assert tight.x1 < figure.get_figwidth() + 0.02
         labels = [ax.xaxis.label.get_window_extent() for ax in figure.axes]
         assert all(a.x1 < b.x0 for a, b in pairwise(labels[:2]) if a.width and b.width)
+
+
+def test_numbers_that_no_method_has_in_every_run_are_in_no_table():
+    p, y, X = made_up(0)
+    report = evaluate({"mixed": [Fake(p), Lone(p[0])]}, X, y, n_bootstrap=0)
+    wide = report.to_frame(wide=True)
+    assert wide["mixed"].notna().all()
+    assert len(wide) == report.n_rows
+    assert "–" not in report.to_markdown()
+    assert "members" not in report["part"]

@@ -169,3 +169,7 @@ def test_draws_are_refused_below_zero_and_left_out_at_zero():
         Draws(-1, 0)
     assert Draws(0, 0).means(np.ones((4, 2))).shape == (0, 2)
     assert np.isnan(interval(None, 0.95)).all()
+    for broken in (0.5, np.nan, np.inf):
+        with pytest.raises(InvalidInputError, match="must be a whole number"):
+            Draws(broken, 0)
+    assert Draws(1e3, 0).n_draws == 1000

@@ -21,7 +21,7 @@ from sklearn_sharpbalance.optim import SAM
 N, N_SAM, BATCH = 50, 23, 16  # four batches with 6 + 7 places, two of them to fill
 
 
-def train(*callbacks, own=lambda x: x):
+def train(*callbacks, own=lambda x: x, precision="float32"):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 5)).astype(np.float32)
     X[:, 4] = np.arange(N)  # tells samples apart
@@ -33,7 +33,7 @@ def train(*callbacks, own=lambda x: x):
     mask = np.arange(N) < N_SAM
     sizes = part_sizes(mask[None], BATCH)
     assert sizes.n_batches * (sizes.sam + sizes.normal) > N
-    phase = Phase("balanced", 0, 2, 2, sizes, (0.1,), constant)
+    phase = Phase("balanced", 0, 2, 2, sizes, (0.1,), constant, precision=precision)
     return train_member(net, initial_state(net, 0, seed=3), data, phase, mask)
 
 
@@ -60,9 +60,10 @@ def test_callbacks_see_every_sample_once_an_epoch():
         assert sorted(seen[:N]) == sorted(seen[N:]) == list(range(N))
 
 
-def test_scores_on_batches_are_those_of_the_samples():
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_scores_on_batches_are_those_of_the_samples(precision):
     scoring = EpochScoring("accuracy", on_train=True, name="acc", lower_is_better=False)
-    history = train(scoring).history
+    history = train(scoring, precision=precision).history
     for row in history:
         right = row["acc"] * N
         assert right == pytest.approx(round(right), abs=1e-9)

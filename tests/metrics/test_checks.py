@@ -163,3 +163,26 @@ def test_input_is_left_alone():
     for metric, members in WITH_LABELS:
         metric(y, probas if members else probas[0])
     np.testing.assert_array_equal(probas, before)
+
+
+def test_numbers_of_a_mixed_table_are_codes():
+    y = np.array([[0, "a"], [1, "b"], [1, "c"]], dtype=object)[:, 0]
+    proba = [[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]]
+    expected = metrics.brier_score([0, 1, 1], proba)
+    assert metrics.brier_score(y, proba) == expected
+    with pytest.raises(InvalidInputError, match=r"codes from 0 to 1.*got \[0, None\]"):
+        metrics.brier_score([0, None, 0], proba)
+
+
+@pytest.mark.parametrize("labels", [["a", None], np.array(["a", 1], dtype=object)])
+def test_labels_without_an_order_are_refused(labels):
+    with pytest.raises(InvalidInputError, match="cannot be compared"):
+        metrics.brier_score(["a", "a"], [[0.9, 0.1], [0.3, 0.7]], labels=labels)
+
+
+@pytest.mark.parametrize("metric", OF_LABELS_AND_PROBA)
+def test_tensors_that_numpy_does_not_read_are_refused(metric):
+    proba = torch.full((4, 2), 0.5)
+    for given in (proba.clone().requires_grad_(), proba.bfloat16()):
+        with pytest.raises(InvalidInputError, match="must be an array of real numbers"):
+            metric([0, 1, 0, 1], given)

@@ -82,3 +82,8 @@ def test_equivalent_refuses_what_is_not_finite():
         deep_ensemble_equivalent(np.nan, [1.0])
     with pytest.raises(InvalidInputError, match="reference_nlls holds infinite"):
         deep_ensemble_equivalent(1.0, [1.0, np.nan])
+
+
+def test_unknown_scale_of_the_brier_score_is_refused():
+    with pytest.raises(InvalidInputError, match="True, False or 'auto', got 'no'"):
+        brier_score([0], [[0.5, 0.5]], scale_by_half="no")

@@ -116,3 +116,7 @@ def test_wrong_input_is_refused():
         metrics.ood_false_positive_rate([1.0], [2.0], detected=0)
     with pytest.raises(InvalidInputError, match=r"logits must have shape \(n_samples"):
         metrics.energy_score([1.0, 2.0])
+
+
+def test_however_small_the_share_one_foreign_sample_has_to_be_found():
+    assert metrics.ood_false_positive_rate([1, 3], [2, 4], detected=1e-12) == 0.0

@@ -107,3 +107,11 @@ def test_features_of_any_size(scale, debiased):
     expected = linear_cka(a, b, debiased=debiased)
     actual = linear_cka(scale * a, scale * b, debiased=debiased)
     assert actual == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [5, 8, 20])
+def test_debiased_similarity_of_samples_equally_far_apart_is_undefined(n):
+    """Both estimates are zero but for rounding, which made 0 or 1 of their ratio."""
+    with warns_once() as caught:
+        assert linear_cka(np.eye(n), np.eye(n), debiased=True) == 0.0
+    assert "equally far apart" in str(caught[0].message)

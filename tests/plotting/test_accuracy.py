@@ -1,5 +1,6 @@
 """Reliability, corruption and size, against naive loops and scikit-learn."""
 
+import warnings
 from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
@@ -296,3 +297,28 @@ def test_legends_of_long_names_stay_in_the_figure(n_predictors):
     assert box.x1 <= figure.bbox.x1 + 1
     assert box.y1 <= figure.bbox.y1 + 1
     assert ax.get_position().height > 0.3
+
+
+def test_severities_must_fit_the_accuracies():
+    for severities in ([1], [1, 2, 3]):
+        with pytest.raises(InvalidInputError, match="2 severities, got"):
+            CorruptionDisplay([[0.1, 0.2]], severities=severities).plot()
+    with pytest.raises(InvalidInputError, match="no ensembles"):
+        CorruptionDisplay.from_predictions(Y, {})
+    assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize("kind", ["bars", "mean"])
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_bars_without_height_are_drawn(kind, value):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        display = CorruptionDisplay([[value, value]], names=["a" * 90]).plot(kind=kind)
+        display.figure_.canvas.draw()
+    assert len(display.bars_) == 1
+
+
+def test_share_of_samples_is_seen_on_a_dark_ground():
+    with plt.style.context("dark_background"):
+        display = ReliabilityDisplay.from_predictions(Y, geometric_mean(PROBAS))
+    assert display.shares_[0].get_edgecolor() == (1, 1, 1, 1)

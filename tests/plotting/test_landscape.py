@@ -2,6 +2,7 @@
 
 import copy
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -262,3 +263,6 @@ def test_wrong_arrays_are_refused():
         LossLandscapeDisplay([1.0, 2.0, 3.0], [0, 1]).plot()
     with pytest.raises(InvalidInputError, match="log=True needs a positive loss"):
         LossLandscapeDisplay(-np.ones((2, 2)), [0, 1], [0, 1]).plot(log=True)
+    with pytest.raises(InvalidInputError, match="no finite value"):
+        LossLandscapeDisplay(np.full((2, 2), np.nan), [0, 1], [0, 1]).plot()
+    assert not plt.get_fignums()

@@ -1,5 +1,6 @@
 """Overlap, agreement and history of members, against naive loops."""
 
+import warnings
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -207,3 +208,37 @@ def test_looks_are_different_beyond_the_colours():
 def test_a_single_epoch_is_seen():
     display = TrainingHistoryDisplay.from_history([[{"train_loss": 1.0}]])
     assert display.lines_[0][0].get_marker() == "o"
+
+
+def test_history_is_read_on_a_dark_ground():
+    epochs = [
+        {"train_loss": 2.0, "valid_loss": 3.0},
+        {"train_loss": 1, "valid_loss": 2},
+    ]
+    with plt.style.context("dark_background"):
+        display = TrainingHistoryDisplay.from_history([epochs])
+    *_, styles, dashed = display.ax_.get_legend().get_lines()
+    assert (styles.get_color(), dashed.get_color()) == ("white", "white")
+
+
+def test_displays_of_nothing_are_refused():
+    epochs = [{"train_loss": 2.0}, {"train_loss": 1.0}]
+    with pytest.raises(InvalidInputError, match="metric is empty"):
+        TrainingHistoryDisplay.from_history(epochs, metric=[])
+    for overlap in (np.ones((1, 2)), np.ones((0, 0)), [1.0]):
+        with pytest.raises(InvalidInputError, match=r"overlap must have shape"):
+            SubsetOverlapDisplay(overlap).plot()
+    with pytest.raises(InvalidInputError, match="disagreement must have shape"):
+        MemberAgreementDisplay(np.ones((0, 0))).plot()
+    with pytest.raises(InvalidInputError, match="'jaccard' or 'share', got 'x'"):
+        SubsetOverlapDisplay([[1.0]], measure="x").plot()
+    assert not plt.get_fignums()
+
+
+def test_long_names_leave_room_for_the_matrix():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of a layout that was given up
+        names = ["a" * 90, "b"]
+        display = MemberAgreementDisplay([[0, 0.5], [0.5, 0]], member_names=names)
+        display.plot().figure_.canvas.draw()
+    assert display.ax_.get_window_extent().width > 0.2 * display.figure_.bbox.width

@@ -1,5 +1,6 @@
 """Theorems beside their simulation."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -117,3 +118,11 @@ def test_simulations_that_diverge_leave_the_others_on_the_axes():
     left, right = display.ax_.get_xlim()
     assert left < display.simulated_sharpness[0] < right < np.inf
     assert display.simulated_sharpness[1] == np.inf
+
+
+def test_wrong_arrays_are_refused_before_a_figure_is_made():
+    with pytest.raises(InvalidInputError, match="one name for each of 2 settings"):
+        TheoryDisplay([1, 2], [1, 2], labels=["a"]).plot()
+    with pytest.raises(InvalidInputError, match=r"upper must have the shape \(2,\)"):
+        TheoryDisplay([1, 2], [1]).plot()
+    assert not plt.get_fignums()

@@ -1,7 +1,9 @@
 """Sharpness against diversity: points, colours, lines and labels."""
 
+import warnings
 from itertools import combinations
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from scipy.stats import linregress
@@ -209,3 +211,37 @@ def test_training_samples_and_labels_belong_together(ensemble, digits, given, mi
     half = {f"{given}_train": getattr(digits, given)}
     with pytest.raises(InvalidInputError, match=message):
         TradeoffDisplay.from_estimator(ensemble, digits.X, digits.y, **half)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"diversity": [0.1, 0.2]}, r"diversity must hold 3 values.*got shape \(2,\)"),
+        ({"color": [0.1, 0.2]}, "color must hold 3 values"),
+        ({"groups": ["a"]}, "groups must hold 3 values"),
+    ],
+)
+def test_arrays_of_other_lengths_are_refused(arrays, message):
+    arrays = {"sharpness": [1, 2, 3], "diversity": [0.1, 0.2, 0.3]} | arrays
+    with pytest.raises(InvalidInputError, match=message):
+        TradeoffDisplay(**arrays).plot()
+    assert not plt.get_fignums()
+
+
+def test_logarithms_are_refused_before_a_figure_is_made():
+    """Also where no line is fitted: two points have no group of three."""
+    for x, y in (([1, 2, -3], [1, 2, 3]), ([1, 0], [1, 2])):
+        with pytest.raises(InvalidInputError, match="log=True needs positive"):
+            TradeoffDisplay(x, y).plot(log=True)
+    assert not plt.get_fignums()
+
+
+def test_long_names_of_groups_leave_room_for_the_axes():
+    names = ["SharpBalanceEnsembleClassifier(selection='reference_union')_" * 2] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of a layout that was given up
+        display = TradeoffDisplay([1, 2, 3], [1, 2, 2], groups=names).plot()
+        display.figure_.canvas.draw()
+    assert display.ax_.get_legend().get_window_extent().width < 0.9 * (
+        display.figure_.bbox.width
+    )
