@@ -78,7 +78,7 @@ def measured():
         ("ablation", "reference_boost", over, "the text's *sharpest* by {} points"),
         ("ablation", "random", over, "SAM on random sets by {}"),
         ("ablation", "all", over, "on all samples by {}"),
-        ("ablation", DEEP, over, "is ahead of them all ({})"),
+        ("ablation", DEEP, over, "which costs half, by {}"),
         ("ablation", "reference_boost, late", cost, "{} points on corrupted pictures"),
         ("ablation", "reference_boost, late", f"corrupted NLL {cost}", "there ({})"),
     ):

@@ -178,6 +178,7 @@ BOOST, RANDOM = "reference_boost", "random"
         ("SAM on nothing ({})", "none", "sharpbalance"),
         ("set for all by {} points", RANDOM, "same"),
         ("SAM on everything by {}.", BOOST, "all"),
+        ("by less than the interval ({})", "deep ensemble", BOOST),
         ("`reference_boost` by {}, `random`", f"{BOOST}, SGD warm-up", BOOST),
         ("`random` by {})", f"{RANDOM}, SGD warm-up", RANDOM),
         ("changes `reference_boost` by {} and", f"{BOOST}, T_d 0.75", BOOST),

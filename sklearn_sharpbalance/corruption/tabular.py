@@ -92,16 +92,20 @@ def missing_nan(X, y, severity, rng, reference):
     return _overwrite(X, severity, rng, np.nan), y
 
 
+def _known(reference):
+    """The table with zeros in columns without any value, and which those are."""
+    empty = np.isnan(reference).all(axis=0)
+    return (np.where(empty, 0, reference) if empty.any() else reference), empty
+
+
 # Sums over a long float32 column are off by several per cent, hence float64.
 def _means(reference):
-    empty = np.isnan(reference).all(axis=0)
-    known = np.where(empty, 0, reference) if empty.any() else reference
+    known, empty = _known(reference)
     return np.where(empty, np.nan, np.nanmean(known, axis=0, dtype=np.float64))
 
 
 def _stds(reference):
-    empty = np.isnan(reference).all(axis=0)  # such columns have no spread
-    known = np.where(empty, 0, reference) if empty.any() else reference
+    known, _ = _known(reference)
     return np.nanstd(known, axis=0, dtype=np.float64)
 
 

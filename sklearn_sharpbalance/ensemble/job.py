@@ -21,7 +21,7 @@ from sklearn_sharpbalance.members import MemberState, initial_state
 from sklearn_sharpbalance.members.check import check_module
 from sklearn_sharpbalance.members.own_settings import own_settings
 from sklearn_sharpbalance.members.schedules import check_factors
-from sklearn_sharpbalance.members.state import capture
+from sklearn_sharpbalance.members.state import state_of
 
 __all__ = [
     "FitJob",
@@ -157,7 +157,7 @@ def first_members(net, seeds: Seeds, data, n_classes, warm_nets) -> list[MemberS
     """
     members = [initial_state(net, i, seed) for i, seed in enumerate(seeds.members)]
     for member, fitted in zip(members, warm_nets):
-        _take_weights(member, capture(fitted, member))
+        _take_weights(member, state_of(fitted))
     for member in members if own_settings(net) else members[:1]:
         check = partial(check_module, net, member, data, n_classes)
         explain_out_of_memory(check, net, len(members))
@@ -166,7 +166,7 @@ def first_members(net, seeds: Seeds, data, n_classes, warm_nets) -> list[MemberS
 
 def _weights(net):
     """Weights and all buffers of a fitted net."""
-    state = capture(net, MemberState(0, 0, {}))
+    state = state_of(net)
     return state.module | state.extra.get("buffers", {})
 
 

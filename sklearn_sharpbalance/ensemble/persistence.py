@@ -25,7 +25,7 @@ from sklearn_sharpbalance.exceptions import (
     ModelFileError,
     SharpBalanceError,
 )
-from sklearn_sharpbalance.members.state import MemberState, capture, to_cpu
+from sklearn_sharpbalance.members.state import state_of, to_cpu
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 
 __all__ = ["load", "save"]
@@ -173,7 +173,7 @@ def _check_names(net, entries, estimator):
 
 
 def _member(net, optimizer):
-    state = capture(net, MemberState(0, 0, {}))
+    state = state_of(net)
     kept = {"module": state.module, "optimizer": state.optimizer if optimizer else None}
     return kept | ({"extra": state.extra} if state.extra else {})
 

@@ -47,11 +47,10 @@ from sklearn_sharpbalance.ensemble.plan import (
 )
 from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.ensemble.training import EnsembleState, Trainer
-from sklearn_sharpbalance.members import MemberState
 from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
 from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import constant
-from sklearn_sharpbalance.members.state import capture
+from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
@@ -228,7 +227,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
 
     def _fitted_members(self):
         return [
-            capture(net, MemberState(i, seed, {}))
+            state_of(net, i, seed)
             for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
         ]
 

@@ -25,6 +25,7 @@ __all__ = [
     "put_buffers",
     "restore",
     "seeded",
+    "state_of",
     "with_versions",
 ]
 
@@ -204,6 +205,11 @@ def capture(net, state, **changes):
         extra,
         **changes,
     )
+
+
+def state_of(net, index=0, seed=0):
+    """State of a fitted net, as a member of its own."""
+    return capture(net, MemberState(index, seed, {}))
 
 
 def loose_buffers(net):
