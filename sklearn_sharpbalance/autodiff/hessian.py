@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from sklearn_sharpbalance.autodiff.chunks import map_chunks
+from sklearn_sharpbalance.autodiff.losses import one_per_sample
 from sklearn_sharpbalance.autodiff.per_sample import call_module
 from sklearn_sharpbalance.autodiff.rows import Rows
 from sklearn_sharpbalance.autodiff.state import (
@@ -160,7 +162,8 @@ class HessianOperator:
             return sum(parts) / n  # (P,)
 
     def _summed_gradient(self, x, y, create_graph=False):
-        loss = self.loss_fn(self.forward(x), y).sum()
+        with _PlainWeightNorm():
+            loss = one_per_sample(self.loss_fn(self.forward(x), y), y).sum()
         gradients = torch.autograd.grad(
             loss, self.parameters, create_graph=create_graph, materialize_grads=True
         )
@@ -210,3 +213,19 @@ def hessian_vector_product(
         module, loss_fn, X, y, forward=forward, chunk_size=chunk_size
     )
     return operator @ vector
+
+
+class _PlainWeightNorm(TorchFunctionMode):
+    """Weight norm by operations that can be differentiated twice.
+
+    torch's own takes the norm for a constant in its second derivative.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch._weight_norm:
+            func = _weight_norm
+        return func(*args, **(kwargs or {}))
+
+
+def _weight_norm(v, g, dim=0):
+    return v * (g / torch.norm_except_dim(v, 2, dim))

@@ -19,6 +19,7 @@ from sklearn_sharpbalance.autodiff.layer_rules import RULES, Rule
 
 __all__ = [
     "Layer",
+    "ParameterWatch",
     "UnsupportedModuleError",
     "check_calls",
     "find_layers",
@@ -65,7 +66,7 @@ def find_layers(module: nn.Module) -> list[Layer]:
 
 def _rule(module, own, first):
     rule = RULES.get(type(module))
-    overridden = "forward" in vars(module)
+    overridden = {"forward", "_conv_forward"} & vars(module).keys()
     if rule is None or overridden or not own.keys() <= {"weight", "bias"}:
         kind = type(module).__name__
         raise UnsupportedModuleError(f"{kind} holds {first!r} and has no layer rule")
@@ -100,7 +101,7 @@ def check_calls(
     be attributed to the wrong samples; it is found if the batch sizes of this run
     and of the next one differ.
     """
-    watch = _ParameterWatch(_owners(layers))
+    watch = ParameterWatch(_owners(layers), "a parameter is used outside of its layer")
     called, activations, workspace = set(), 0, 0
 
     def enter(module, args):
@@ -127,12 +128,13 @@ def check_calls(
     return 1 + (activations + workspace) // batch_size
 
 
-class _ParameterWatch(TorchFunctionMode):
-    """Refuses operations on a parameter while its layer is not running."""
+class ParameterWatch(TorchFunctionMode):
+    """Refuses operations on a parameter while its owner is not the current one."""
 
-    def __init__(self, owners):
+    def __init__(self, owners, refusal):
         super().__init__()
         self.owners = owners
+        self.refusal = refusal
         self.current = None
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -142,9 +144,7 @@ class _ParameterWatch(TorchFunctionMode):
         ):  # asking for a shape or a dtype is no use of the values
             for parameter in _parameters_in((args, kwargs)):
                 if self.owners.get(parameter, self.current) is not self.current:
-                    raise UnsupportedModuleError(
-                        "a parameter is used outside of its layer"
-                    )
+                    raise UnsupportedModuleError(self.refusal)
         return result
 
 
@@ -176,7 +176,8 @@ def _hooked(layers, on_call) -> Iterator[None]:
         for layer in layers:
 
             def hook(module, args, kwargs, output, layer=layer):
-                return on_call(layer, args[0] if args else kwargs["input"], output)
+                x = args[0] if args else next(iter(kwargs.values()))
+                return on_call(layer, x, output)
 
             handle = layer.module.register_forward_hook(
                 hook, prepend=True, with_kwargs=True
@@ -218,7 +219,8 @@ def tapped_squared_norms(
         with torch.autocast(values.device.type, enabled=False):
             torch.autograd.grad(values.sum(), accumulator.anchor, allow_unused=True)
     dtype = torch.promote_types(values.dtype, torch.float32)
-    return accumulator.finish() + torch.zeros_like(values, dtype=dtype)
+    norms = accumulator.finish() + torch.zeros_like(values, dtype=dtype)
+    return norms.clamp(min=0)  # where gradients cancel, Gram matrices leave roundings
 
 
 class _Accumulator:

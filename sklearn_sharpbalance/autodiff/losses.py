@@ -4,7 +4,21 @@ from contextlib import contextmanager
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["sample_losses", "unreduced"]
+__all__ = ["one_per_sample", "sample_losses", "unreduced"]
+
+
+def one_per_sample(losses, y):
+    """The losses, if a function of the user has left them unreduced, (B,).
+
+    A mean over the batch has gradients that depend on the size of a chunk.
+    """
+    if losses.shape != (len(y),):
+        raise InvalidInputError(
+            f"The loss function returned a tensor of shape {tuple(losses.shape)} for "
+            f"{len(y)} samples. It must return one loss per sample, of shape "
+            f"({len(y)},), as the losses of torch do with reduction='none'."
+        )
+    return losses
 
 
 @contextmanager
@@ -17,8 +31,8 @@ def unreduced(criterion):
             "CrossEntropyLoss, or give yours a `reduction` that understands 'none'."
         )
     before = criterion.reduction
-    criterion.reduction = "none"
     try:
+        criterion.reduction = "none"
         yield criterion
     finally:
         criterion.reduction = before

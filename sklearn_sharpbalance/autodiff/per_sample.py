@@ -1,5 +1,6 @@
 """Squared gradient norm of each sample's loss: layer rules, then vmap, then a loop."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -8,14 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sklearn_sharpbalance.autodiff.chunks import in_chunks
+from sklearn_sharpbalance.autodiff.chunks import check_chunk_size, in_chunks
 from sklearn_sharpbalance.autodiff.layer_rules import squared_norm
 from sklearn_sharpbalance.autodiff.layer_taps import (
+    ParameterWatch,
     UnsupportedModuleError,
     check_calls,
     find_layers,
     tapped_squared_norms,
 )
+from sklearn_sharpbalance.autodiff.losses import one_per_sample
 from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
 from sklearn_sharpbalance.autodiff.state import (
     MATH_ATTENTION,
@@ -45,7 +48,7 @@ def per_sample_squared_norms(
     ----------
     module : Module
         It is run in eval mode: in train mode the gradient of one sample is undefined.
-        Flags, gradients and hooks are as before afterwards.
+        Flags, gradients, hooks and tensors that it keeps are as before afterwards.
     loss_fn : callable
         ``loss_fn(outputs, y)`` gives one loss per sample, of shape (B,).
     X : array, tensor, dict or sequence of those, or Dataset
@@ -83,6 +86,8 @@ def per_sample_squared_norms(
     tensor([1., 9.])
     """
     check_method(method)
+    if chunk_size is not None:
+        check_chunk_size(chunk_size)
     if forward is None:
         forward = partial(call_module, module)
     problem = _Problem(module, loss_fn, forward, Rows(X, y, device_of(module)))
@@ -124,7 +129,7 @@ class _Problem(NamedTuple):
     rows: Rows
 
     def losses(self, x, y):
-        return self.loss_fn(self.forward(x), y)  # (B,)
+        return one_per_sample(self.loss_fn(self.forward(x), y), y)  # (B,)
 
 
 def _first_valid(problem, chunk_size):
@@ -132,6 +137,8 @@ def _first_valid(problem, chunk_size):
     for method in others:
         try:
             return _run(method, problem, chunk_size)
+        except InvalidInputError:  # of the samples or of the losses, in any method
+            raise
         except (UnsupportedModuleError, RuntimeError, TypeError, ValueError):
             # A real fault of the module or of the data shows in the last method too,
             # and there without a layer of transformations around it.
@@ -181,25 +188,51 @@ def _by_layer_rules(problem, chunk_size):
 
 
 def _by_vmap(problem, chunk_size):
-    runner = _Runner(problem.module, problem.forward)
-    params = {n: p.detach() for n, p in trainable_parameters(runner).items()}
+    runner = _Runner(problem)
+    places = _places(problem.module)
+    params = [p.detach() for p in places]
+
+    def losses(params, x, y):
+        swapped = {
+            name: p for names, p in zip(places.values(), params) for name in names
+        }
+        return torch.func.functional_call(runner, swapped, (x, y), tie_weights=False)
 
     def loss(params, x, y):
-        x, y = map_tensors(lambda t: t[None], (x, y))
-        outputs = torch.func.functional_call(runner, params, (x,))
-        return problem.loss_fn(outputs, y).sum()
+        return losses(params, *map_tensors(lambda t: t[None], (x, y))).sum()
+
+    def trial():
+        # A parameter that is held elsewhere, as by a list, is not swapped.
+        watch = ParameterWatch(
+            dict.fromkeys(places, runner), "a parameter is not read from its module"
+        )
+        leaves = [p.detach().requires_grad_() for p in params]
+        with watch:
+            losses(leaves, *problem.rows[:1])
 
     gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
 
     def norms(x, y):
         with _UNWARNED, MATH_ATTENTION:
-            values = gradients(params, x, y).values()  # (B, *shape) each
+            values = gradients(params, x, y)  # (B, *shape) each
         return sum(map(squared_norm, values), torch.zeros(len(y), device=y.device))
 
-    if chunk_size is not None:
-        return norms, 1
-    kept = _kept_for_backward(lambda: problem.losses(*problem.rows[:1]))
-    return norms, 1 + 2 * sum(p.numel() for p in params.values()) + kept
+    kept = _kept_for_backward(trial)
+    return norms, 1 + 2 * sum(p.numel() for p in params) + kept
+
+
+def _places(module):
+    """Names of each trainable parameter in a runner, one for every layer with it.
+
+    A layer that is registered twice has one name here: swapped under both, it would
+    be given back what it held in between.
+    """
+    places = defaultdict(list)
+    for path, layer in module.named_modules(prefix="module"):
+        for name, p in layer._parameters.items():
+            if p is not None and p.requires_grad:
+                places[p].append(f"{path}.{name}")
+    return places
 
 
 def _kept_for_backward(forward):
@@ -236,15 +269,18 @@ _UNWARNED = Shared(_without_fallback_warnings)
 
 
 class _Runner(nn.Module):
-    """Makes ``forward`` run with the parameters that ``functional_call`` swaps in."""
+    """Gives losses by the parameters that ``functional_call`` swaps in.
 
-    def __init__(self, module, forward):
+    The losses and not only the outputs: they may contain a penalty on the weights.
+    """
+
+    def __init__(self, problem):
         super().__init__()
-        self.module = module
-        self.run = forward
+        self.module = problem.module
+        self.losses = problem.losses
 
-    def forward(self, x):
-        return self.run(x)
+    def forward(self, x, y):
+        return self.losses(x, y)
 
 
 def _by_loop(problem, chunk_size):

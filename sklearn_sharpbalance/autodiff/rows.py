@@ -42,6 +42,8 @@ class Rows:
         self.y = y if y is None or isinstance(y, torch.Tensor) else np.asarray(y)
         self.device = torch.device(device)
         self._n = _length(X)
+        if self._n == 0:
+            raise InvalidInputError("There are no samples to work on: X is empty.")
         if y is None and not isinstance(X, Dataset):
             raise InvalidInputError("`y` may be None only if `X` is a torch Dataset.")
         if y is not None and len(y) != self._n:
@@ -68,7 +70,8 @@ class Rows:
             x, y = map_tensors(lambda part: part[rows], (x, y))
             # A module may work in place on what it gets, and slices are views.
             x = map_tensors(_copy, x)
-        return map_tensors(lambda part: to_tensor(part, self.device), (x, y))
+        # Nobody wants the gradient in samples, and vmap would keep a graph for it.
+        return map_tensors(lambda part: to_tensor(part, self.device).detach(), (x, y))
 
 
 def _length(X):

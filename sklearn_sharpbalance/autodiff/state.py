@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -90,9 +90,10 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
     """Put ``module`` in eval mode with autograd on; put everything back on exit.
 
-    The training flag of every submodule and ``requires_grad`` of every parameter are
-    what they were, however the block ends. Modules whose output for one sample
-    depends on the other samples of the batch even in eval mode are refused.
+    The training flag of every submodule, ``requires_grad`` of every parameter and the
+    tensors that modules keep as attributes are what they were, however the block ends.
+    Modules whose output for one sample depends on the other samples of the batch even
+    in eval mode are refused.
 
     Examples
     --------
@@ -106,6 +107,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
     _refuse_batch_statistics(module)
     modes = [(m, m.training) for m in module.modules()]
     flags = [(p, p.requires_grad) for p in module.parameters()]
+    kept = [(m, dict(vars(m)), dict(m._buffers)) for m in module.modules()]
     try:
         module.eval()
         # An autocast around the call keeps casts of the weights, whatever has changed
@@ -124,7 +126,30 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
             m.training = training
         for p, requires_grad in flags:
             p.requires_grad_(requires_grad)
+        for m, attributes, buffers in kept:
+            _undo_replacements(m, attributes, buffers)
         torch.clear_autocast_cache()
+
+
+def _undo_replacements(module, attributes, buffers):
+    """Give a module back what it held, if its forward pass has replaced a tensor.
+
+    Pruned layers and older reparametrisations keep the weight that they compute, other
+    modules what they have seen. Such a tensor holds a graph, or is dead with the
+    transformation that made it, and could be neither copied nor saved. The other
+    attributes, such as the length of a cache, must fit to it.
+    """
+    now = vars(module), module._buffers
+    if _identities(*now) != _identities(attributes, buffers):
+        for names, before in zip(now, (attributes, buffers)):
+            names.clear()
+            names.update(before)
+
+
+def _identities(*names):
+    """What tensors are held under which name."""
+    items = (item for held in names for item in held.items())
+    return {name: id(value) for name, value in items if isinstance(value, Tensor)}
 
 
 def _refuse_batch_statistics(module):

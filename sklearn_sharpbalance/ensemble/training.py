@@ -151,7 +151,8 @@ class Trainer:
                 self.jobs,
             )
         rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
-        masks = self.selector.select(sharpness, random_state=rng)
+        # A copy: a rule may work in place, and the scores are kept.
+        masks = self.selector.select(sharpness.copy(), random_state=rng)
         masks = check_masks(masks, shape, f"{type(self.selector).__name__}.select")
         scored = sharpness if self.selector.needs_sharpness else None
         return replace(state, masks=masks, sharpness=scored)

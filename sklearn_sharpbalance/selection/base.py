@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn_sharpbalance._validation import check_call
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["FunctionSelector", "SubsetSelector", "check_masks"]
+__all__ = ["FunctionSelector", "SubsetSelector", "check_masks", "own_random_state"]
 
 
 class SubsetSelector(BaseEstimator, ABC):
@@ -49,6 +49,13 @@ class SubsetSelector(BaseEstimator, ABC):
         check_call(self.select, source, asked, None, random_state=None)
 
 
+def own_random_state(random_state) -> np.random.RandomState:
+    """A generator to draw from; None makes a new one, and leaves NumPy's alone."""
+    if random_state is None:
+        return np.random.RandomState()
+    return check_random_state(random_state)
+
+
 def check_masks(masks, shape: tuple[int, int], source: str) -> np.ndarray:
     """What a rule returned, as it must be; also of a rule that a user wrote.
 
@@ -70,7 +77,8 @@ def check_masks(masks, shape: tuple[int, int], source: str) -> np.ndarray:
             f"{source} must return a boolean array of the shape {shape} "
             f"(members, samples), got {masks.dtype} of shape {masks.shape}."
         )
-    return masks
+    # A copy: a rule may fill the same array again, and the masks are kept.
+    return np.array(masks, order="C")
 
 
 class FunctionSelector(SubsetSelector):
@@ -101,5 +109,5 @@ class FunctionSelector(SubsetSelector):
         """Call the function and check what it returns."""
         self.check()
         # A copy: the function may work in place, and the scores are kept.
-        masks = self.func(sharpness.copy(), check_random_state(random_state))
+        masks = self.func(sharpness.copy(), own_random_state(random_state))
         return check_masks(masks, sharpness.shape, "A selection function")

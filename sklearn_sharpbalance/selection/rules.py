@@ -4,10 +4,9 @@ from abc import abstractmethod
 from numbers import Real
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.selection.base import SubsetSelector
+from sklearn_sharpbalance.selection.base import SubsetSelector, own_random_state
 
 __all__ = [
     "AllSelector",
@@ -209,7 +208,7 @@ class RandomSelector(_RatioSelector):
 
     def select(self, sharpness, *, random_state=None):
         """Shuffle each row of the ``sharpbalance`` masks."""
-        rng = check_random_state(random_state)
+        rng = own_random_state(random_state)
         masks = SharpBalanceSelector(self.flat_ratio).select(sharpness)
         return np.stack([rng.permutation(row) for row in masks])
 
@@ -225,7 +224,7 @@ class SameSelector(_RatioSelector):
 
     def select(self, sharpness, *, random_state=None):
         """Draw once, repeat for every member."""
-        rng = check_random_state(random_state)
+        rng = own_random_state(random_state)
         sizes = SharpBalanceSelector(self.flat_ratio).select(sharpness).sum(axis=1)
         mask = np.arange(sharpness.shape[1]) < round(sizes.mean())
         return np.tile(rng.permutation(mask), (len(sharpness), 1))

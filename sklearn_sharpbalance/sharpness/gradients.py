@@ -97,14 +97,21 @@ def last_layer_gradient(net, X, y, *, method="auto", chunk_size=None):
     with evaluation_mode(module):
         x, _ = Rows(X, y, net.device)[:2]
         last = _last_called(module, lambda: net.infer(x))
-        # A reparametrised layer keeps what its weight is made of in submodules.
-        made_of = last.parametrizations.parameters() if is_parametrized(last) else ()
-        own = (*last.parameters(recurse=False), *made_of)
-        trainable = [p for p in own if p.requires_grad]
+        trainable = _own_parameters(last)
         module.requires_grad_(False)
         for parameter in trainable:
             parameter.requires_grad_(True)
         return fisher_trace(net, X, y, method=method, chunk_size=chunk_size)
+
+
+def _own_parameters(layer):
+    """Trainable parameters of a layer itself, not of those inside of it.
+
+    A reparametrised layer keeps what its tensors are made of in submodules.
+    """
+    made_of = layer.parametrizations.parameters() if is_parametrized(layer) else ()
+    own = (*layer.parameters(recurse=False), *made_of)
+    return [p for p in own if p.requires_grad]
 
 
 def _last_called(module, run):
@@ -113,7 +120,7 @@ def _last_called(module, run):
     handles = [
         m.register_forward_hook(lambda m, args, output: called.append(m))
         for m in module.modules()
-        if any(p.requires_grad for p in m.parameters(recurse=False))
+        if _own_parameters(m)
     ]
     try:
         with torch.no_grad():

@@ -88,7 +88,7 @@ def input_curvature(
     >>> bool(unsure > sure)
     True
     """
-    _check(step, n_directions, directions)
+    _check(step, n_directions, directions, random_state)
     rows = Rows(X, y, net.device)
     signs = None
     if directions == "rademacher":
@@ -99,7 +99,7 @@ def input_curvature(
         return in_chunks(lambda part: curvature(*rows[part]), len(rows), chunk_size)
 
 
-def _check(step, n_directions, directions):
+def _check(step, n_directions, directions, random_state):
     if not isinstance(step, Real) or not 0 < float(step) < math.inf:
         raise InvalidInputError(f"`step` must be a positive number. Got {step!r}.")
     if not isinstance(n_directions, Integral) or n_directions < 1:
@@ -110,6 +110,12 @@ def _check(step, n_directions, directions):
         raise InvalidInputError(
             f"Unknown directions {directions!r}. Choose one of "
             f"{', '.join(map(repr, DIRECTIONS))}."
+        )
+    is_seed = isinstance(random_state, Integral) and 0 <= int(random_state) < 2**32
+    if not is_seed and not isinstance(random_state, np.random.RandomState | None):
+        raise InvalidInputError(
+            "`random_state` must be an integer from 0 to 2**32 - 1, a "
+            f"numpy.random.RandomState or None. Got {random_state!r}."
         )
 
 
@@ -231,7 +237,7 @@ class InputCurvatureScorer(SharpnessScorer):
         """Raise if a setting is none, before anything is trained."""
         super().check()
         check_chunk_size(self.chunk_size)
-        _check(self.step, self.n_directions, self.directions)
+        _check(self.step, self.n_directions, self.directions, self.random_state)
 
     def score_samples(self, net, X, y):
         """Input curvature of each sample; see the base class."""

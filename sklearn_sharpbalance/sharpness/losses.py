@@ -94,6 +94,11 @@ def loss_rise(net, X, y, *, rho=0.05, chunk_size=512):
     tensor([0.6201])
     """
     _check_rho(rho)
+    if not trainable_parameters(net.module_):
+        raise InvalidInputError(
+            f"{type(net.module_).__name__} has no trainable parameters, so there are "
+            "no weights to move. Unfreeze some, or use sharpness='loss'."
+        )
     before = per_sample_loss(net, X, y, chunk_size=chunk_size)  # (N,)
     gradients = _mean_gradients(net, Rows(X, y, net.device), chunk_size)
     with _moved_along(gradients, rho):

@@ -39,6 +39,32 @@ class TiedByUse(nn.Module):
         return F.linear(self.mix(self.embed(x).mean(1)), self.embed.weight)
 
 
+class TwoNames(nn.Module):
+    """One layer under two names, and a parameter that has no rule."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(6, CLASSES)
+        self.b = self.a
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.scale * (self.a(x) + self.b(x.tanh()))
+
+
+class TiedByList(nn.Module):
+    """A weight that serves twice, held by a list so that it is registered once."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.mix = nn.Linear(4, 4)
+        self.shared = [self.embed.weight]
+
+    def forward(self, x):
+        return F.linear(self.mix(self.embed(x).mean(1)), *self.shared)
+
+
 class ClassToken(nn.Module):
     def __init__(self):
         super().__init__()
@@ -129,6 +155,15 @@ class OverwritesInput(nn.Module):
         return self.fc(out + h)
 
 
+def wrapped_around():
+    """A picture without borders, as it is often had from a finished network."""
+    conv = nn.Conv2d(4, 6, 3)
+    conv._conv_forward = lambda x, weight, bias: F.conv2d(
+        F.pad(x, [1, 1, 1, 1], mode="circular"), weight, bias
+    )
+    return with_head(conv)
+
+
 class MyLinear(nn.Linear):
     def forward(self, x):
         return 2 * super().forward(x)
@@ -146,7 +181,10 @@ class Unused(nn.Module):
 # name: (module, inputs, why the layer rules do not serve, what does)
 BY_OTHERS = {
     "tied": (Tied, tabular, "two layers share a parameter", "vmap"),
+    "two_names": (TwoNames, tabular, "TwoNames holds 'scale'", "vmap"),
+    "wrapped_around": (wrapped_around, pictures, "Conv2d holds 'weight'", "vmap"),
     "tied_by_use": (TiedByUse, tokens, "used outside of its layer", "vmap"),
+    "tied_by_list": (TiedByList, tokens, "used outside of its layer", "loop"),
     "class_token": (ClassToken, sequences, "ClassToken holds 'token'", "vmap"),
     "temperature": (Temperature, tabular, "Temperature holds 'scale'", "vmap"),
     "attention": (Attention, sequences, "MultiheadAttention holds", "vmap"),

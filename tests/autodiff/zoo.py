@@ -113,6 +113,18 @@ class Recurrent(nn.Module):
         return self.fc(h)
 
 
+class ByKeyword(nn.Module):
+    """Inputs by the names that the layers have for them, which are not all alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer_norm, self.rms_norm = nn.LayerNorm(6), nn.RMSNorm(6)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.fc(input=self.rms_norm(x=self.layer_norm(input=x)).mean(1))
+
+
 class PartlyDetached(nn.Module):
     def __init__(self):
         super().__init__()
@@ -237,6 +249,7 @@ BY_RULES = {
     "layer_norm_2d": (lambda: with_head(nn.LayerNorm((7, 8))), pictures),
     "layer_norm_no_bias": (lambda: with_head(nn.LayerNorm(6, bias=False)), sequences),
     "rms_norm": (lambda: with_head(nn.RMSNorm(6)), sequences),
+    "by_keyword": (ByKeyword, sequences),
     "embedding": (lambda: with_head(nn.Embedding(7, 4)), tokens),
     "embedding_padding": (
         lambda: with_head(nn.Embedding(7, 4, padding_idx=2)),

@@ -58,6 +58,21 @@ def test_masks_of_any_selector_are_checked(form, got):
         clf.fit(X, y)
 
 
+class InPlace(SubsetSelector):
+    """Ranks in the array that it gets."""
+
+    def select(self, sharpness, *, random_state=None):
+        sharpness -= np.median(sharpness, axis=1, keepdims=True)
+        return sharpness > 0
+
+
+def test_a_selector_may_work_in_place():
+    clf = SharpBalance(selection=InPlace(), **FEW).fit(X, y)
+    assert (clf.sharpness_ >= 0).all()
+    median = np.median(clf.sharpness_, axis=1, keepdims=True)
+    assert np.array_equal(clf.sam_masks_, clf.sharpness_ > median)
+
+
 def test_masks_as_lists_of_truth_values_are_masks():
     clf = SharpBalance(selection=Mine(lambda masks: masks.tolist()), **FEW).fit(X, y)
     plain = SharpBalance(selection=Mine(np.asarray), **FEW).fit(X, y)

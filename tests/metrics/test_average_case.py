@@ -1,5 +1,7 @@
 """Average-case and SAM-sharpness against a quadratic's expectation and loops."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -159,7 +161,9 @@ def test_pruned_weights_stay_zero(monkeypatch, metric, adaptive):
 @pytest.mark.parametrize("metric", [average_case_sharpness, sam_sharpness])
 def test_wrong_options_are_refused(metric):
     net, (X, y) = mlp(), samples(5)
-    with pytest.raises(InvalidInputError, match="rho must be positive, got -1"):
-        metric(net, X, y, rho=-1)
+    for rho in (-1, np.inf, "0.1", [0.1]):
+        message = rf"rho must be a positive, finite number, got {re.escape(repr(rho))}"
+        with pytest.raises(InvalidInputError, match=message):
+            metric(net, X, y, rho=rho)
     with pytest.raises(InvalidInputError, match="n_draws must be a positive integer"):
         metric(net, X, y, n_draws=0)

@@ -6,7 +6,11 @@ import torch
 from scipy.sparse.linalg import ArpackNoConvergence
 from torch import nn
 
-from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
+from sklearn_sharpbalance.exceptions import (
+    DivergenceError,
+    InvalidInputError,
+    SharpBalanceError,
+)
 from sklearn_sharpbalance.metrics import hessian_top_eigenvalue, hessian_trace
 from sklearn_sharpbalance.metrics.flatness import hessian
 from tests.metrics.nets import (
@@ -15,6 +19,7 @@ from tests.metrics.nets import (
     dense_hessian,
     ensemble_of,
     make_net,
+    mean_loss,
     mlp,
     samples,
 )
@@ -114,6 +119,48 @@ def test_masked_weights_do_not_count():
     assert trace == pytest.approx(np.trace(H), abs=4 * error)
 
 
+def difference_quotient_hessian(net, X, y, step=1e-6):
+    """Hessian (d, d) from gradients alone: no second derivative of torch has a say."""
+    loss, w = mean_loss(net, X, y)
+    gradient = torch.func.grad(loss)
+    moves = step * torch.eye(len(w), dtype=w.dtype)
+    rows = [(gradient(w + v) - gradient(w - v)) / (2 * step) for v in moves]
+    return torch.stack(rows).detach().numpy()
+
+
+@pytest.mark.parametrize(
+    "weight_norm",
+    [
+        nn.utils.parametrizations.weight_norm,
+        pytest.param(
+            nn.utils.weight_norm,
+            marks=pytest.mark.filterwarnings("ignore::FutureWarning"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_normed_weights_have_their_own_curvature(weight_norm, dim):
+    """torch's second derivative of the weight norm is not symmetric, and wrong."""
+    first = weight_norm(nn.Linear(3, 4), dim=dim)
+    net, (X, y) = make_net(nn.Sequential(first, nn.Tanh(), nn.Linear(4, 4))), samples(9)
+    H = difference_quotient_hessian(net, X, y)
+    found = hessian_top_eigenvalue(net, X, y, tol=1e-10, random_state=0)
+    assert found == pytest.approx(np.linalg.eigvalsh(H)[-1], rel=1e-6)
+    trace, error = hessian_trace(
+        net, X, y, n_probes=400, random_state=0, return_std_error=True
+    )
+    assert trace == pytest.approx(np.trace(H), abs=4 * error)
+
+
+def test_a_diverged_net_is_told():
+    net, (X, y) = mlp(), samples(12)
+    with torch.no_grad():
+        net.module_[0].weight[0, 0] = np.nan
+    for metric in (hessian_top_eigenvalue, hessian_trace):
+        with pytest.raises(DivergenceError, match="infinite or not a number"):
+            metric(net, X, y)
+
+
 def test_a_single_weight_is_enough():
     net = make_net(nn.Linear(1, 2, bias=False), SquaredError)
     mask = {"weight": [[1], [0]]}
@@ -139,6 +186,14 @@ def test_what_cannot_be_done_is_told():
         hessian_top_eigenvalue(net, X, y, mask=nothing)
     with pytest.raises(InvalidInputError, match="n_probes must be a positive integer"):
         hessian_trace(net, X, y, n_probes=0)
+    for tol in (-1, np.nan, np.inf, "a", None):
+        message = f"tol must be zero or a positive, finite number, got {tol!r}"
+        with pytest.raises(InvalidInputError, match=message):
+            hessian_top_eigenvalue(net, X, y, tol=tol)
+    for limit in (0, 1.5, "a"):
+        message = f"max_iter must be a positive integer or None, got {limit!r}"
+        with pytest.raises(InvalidInputError, match=message):
+            hessian_top_eigenvalue(net, X, y, max_iter=limit)
 
 
 def test_lanczos_without_convergence_is_told(monkeypatch):

@@ -67,6 +67,20 @@ def test_another_layer_can_be_named():
     assert relative_flatness(net, X, y, layer="0") == relative_flatness(net, X, y)
     with pytest.raises(InvalidInputError, match=r"layer 'head' is no nn.Linear.*'0'"):
         relative_flatness(deep, X, y, layer="head")
+    with pytest.raises(InvalidInputError, match=r"layer \['0'\] is no nn.Linear"):
+        relative_flatness(deep, X, y, layer=["0"])
+
+
+def test_a_layer_may_be_called_by_keyword():
+    class ByKeyword(nn.Sequential):
+        def forward(self, x):
+            return self[1](input=torch.tanh(self[0](x)))
+
+    X, y = samples(12)
+    layers = nn.Linear(3, 5), nn.Linear(5, 4)
+    plain = nn.Sequential(layers[0], nn.Tanh(), layers[1])
+    by_keyword = relative_flatness(make_net(ByKeyword(*layers)), X, y)
+    assert by_keyword == relative_flatness(make_net(plain), X, y)
 
 
 def test_does_not_see_the_scale_between_layers():

@@ -272,16 +272,33 @@ def test_a_diverged_net_is_told():
         adaptive_sharpness(net, X, y)
 
 
+def test_a_loss_that_is_no_number_on_the_way_is_not_forgotten():
+    def hill(w):  # its top, at 0.2, is found from both radii
+        loss = torch.where(w < 0.4, -((w - 0.2) ** 2), torch.nan)
+        return loss.sum(), -2 * (w - 0.2)
+
+    origin, one = torch.zeros(1, dtype=torch.float64), torch.ones(1)
+    kwargs = {"norm": "l2", "n_iter": 60, "fallback": one}
+    inside = ascend(hill, origin, one, rho=0.3, **kwargs)
+    assert inside.item() == pytest.approx(0.04, rel=1e-3)
+    assert ascend(hill, origin, one, rho=0.5, **kwargs).isnan()
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
         ({"norm": "l1"}, "Unknown norm 'l1'. Choose one of 'l2', 'linf'"),
-        ({"rho": 0}, "rho must be positive"),
+        ({"norm": ["l2"]}, "Unknown norm .'l2'.. Choose one of"),
+        ({"rho": 0}, "rho must be a positive, finite number, got 0"),
+        ({"rho": np.inf}, "rho must be a positive, finite number, got inf"),
+        ({"rho": "0.5"}, "rho must be a positive, finite number, got '0.5'"),
         ({"n_iter": 0}, "n_iter must be a positive integer, got 0"),
         ({"batch_size": 0}, "batch_size must be a positive integer, got 0"),
         ({"n_batches": -1}, "n_batches must be a positive integer or None, got -1"),
         ({"mask": "zeros"}, "mask must be None, 'nonzero' or a dict"),
         ({"mask": {"9.weight": 1}}, "mask names .'9.weight'., which are no trainable"),
+        ({"mask": {"a": 1, 9: 1}}, "mask names .9, 'a'., which are no trainable"),
+        ({"mask": {"0.bias": "all"}}, r"mask\['0.bias'\] must be an array.*'all'"),
         ({"mask": {"0.bias": [1]}}, r"mask\['0.bias'\] has shape \(1,\).*\(5,\)"),
         ({"random_state": "a"}, "random_state must be None, an integer"),
     ],

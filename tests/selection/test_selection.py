@@ -121,6 +121,32 @@ def test_a_function_may_work_in_place(sharpness):
     np.testing.assert_array_equal(masks, before > before.mean())
 
 
+def test_a_function_may_fill_its_array_again(sharpness):
+    masks = np.empty(sharpness.shape, dtype=bool)
+
+    def above(sharpness, random_state):
+        return np.greater(sharpness, 1.0, out=masks)
+
+    first = FunctionSelector(above).select(sharpness)
+    expected = sharpness > 1.0
+    FunctionSelector(above).select(sharpness - 1.0)
+    np.testing.assert_array_equal(first, expected)
+
+
+@pytest.mark.parametrize("name", ["random", "same", "function"])
+def test_draws_without_a_seed_leave_the_global_generator_alone(name, sharpness):
+    def draws(sharpness, random_state):
+        return random_state.random_sample(sharpness.shape) < 0.5
+
+    rule = SUBSET_SELECTORS.resolve(draws if name == "function" else name)
+    before = np.random.get_state()  # noqa: NPY002
+    first, second = rule.select(sharpness), rule.select(sharpness)
+    _, key, position, *_ = np.random.get_state()  # noqa: NPY002
+    np.testing.assert_array_equal(key, before[1])
+    assert position == before[2]
+    assert (first != second).any()
+
+
 def test_rows_of_unequal_lengths_are_no_masks():
     rule = FunctionSelector(lambda s, random_state: [[True], [True, False]])
     with pytest.raises(InvalidInputError, match=r"boolean array of the shape \(2, 3\)"):

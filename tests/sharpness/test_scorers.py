@@ -180,6 +180,8 @@ def test_loss_rise_without_a_perturbation():
         (LossRiseScorer(rho=np.nan), "`rho` must be a finite number.*nan"),
         (InputCurvatureScorer(step=np.inf), "`step` must be a positive number"),
         (InputCurvatureScorer(directions="up"), "Unknown directions 'up'"),
+        (InputCurvatureScorer(random_state=-1), "from 0 to .*None. Got -1"),
+        (InputCurvatureScorer(random_state="a"), "numpy.random.RandomState.*'a'"),
     ],
 )
 def test_settings_are_looked_at_before_anything_is_trained(scorer, message):

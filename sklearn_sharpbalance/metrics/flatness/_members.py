@@ -1,7 +1,8 @@
 """From what the user passed to nets, samples on their device, and a mean."""
 
 from collections.abc import Callable
-from numbers import Integral
+from math import inf
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,13 @@ from sklearn_sharpbalance.autodiff.state import device_of, evaluation_mode
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.metrics._checks import as_generator, encode_labels
 
-__all__ = ["Batches", "check_count", "measure_members"]
+__all__ = [
+    "Batches",
+    "check_count",
+    "check_finite",
+    "check_positive",
+    "measure_members",
+]
 
 
 class Batches:
@@ -77,6 +84,7 @@ def nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
     """The nets of a net or of an ensemble, and samples as their modules take them."""
     if hasattr(model, "estimators_") and hasattr(model, "classes_"):
         nets = list(model.estimators_)
+        _refuse_own_columns(model)
         # Our ensembles take layouts that their modules do not: channels last, tables.
         X = getattr(model, "_check_predict", lambda X: X)(X)
         labels = model.classes_
@@ -92,9 +100,25 @@ def nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
     return nets, _Samples(X, _codes(X, y, labels))
 
 
+def _refuse_own_columns(model):
+    """Bagging may give each member some columns, and repeat or reorder them."""
+    columns = getattr(model, "estimators_features_", ())
+    if any(list(own) != list(range(model.n_features_in_)) for own in columns):
+        raise InvalidInputError(
+            f"The members of {type(model).__name__} take columns of their own "
+            "(`estimators_features_`), not X as it is. Measure each of `estimators_` "
+            "on its columns."
+        )
+
+
 def _codes(X, y, labels):
     if y is None and isinstance(X, Dataset):
         y = dataset_labels(X)
+    if y is None:
+        raise InvalidInputError(
+            "y is None, but the loss needs a label for each sample. Pass them as y; "
+            "only a torch Dataset can have its own."
+        )
     y = to_array(y)
     if labels is not None:
         return encode_labels(y, len(labels), len(y), labels, "X")
@@ -110,9 +134,7 @@ def _codes(X, y, labels):
 def _choose(samples, batch_size, n_batches, rng, full_only):
     """The samples that are measured on: all, or random ones for ``n_batches``."""
     n = len(Rows(*samples))
-    if n == 0:
-        raise InvalidInputError("There are no samples to measure on: X is empty.")
-    wanted = n if n_batches is None else min(n, batch_size * n_batches)
+    wanted = n if n_batches is None else min(n, int(batch_size) * int(n_batches))
     if full_only and wanted > batch_size:
         wanted -= wanted % batch_size
     if n_batches is None and wanted == n:
@@ -131,10 +153,18 @@ def _take(part, chosen):
 
 
 def _on_device(net, samples):
-    """Samples of one net: floats in the weights' precision, moved once if arrays."""
+    """Samples of one net on its device, with codes that it has outputs for."""
     device = device_of(net.module_)
     if isinstance(samples.X, Dataset):
-        return Rows(samples.X, samples.y, device)
+        rows = Rows(samples.X, samples.y, device)
+    else:
+        rows = _moved(net, samples, device)
+    _check_codes(net, rows, samples.y)
+    return rows
+
+
+def _moved(net, samples, device):
+    """Arrays moved once, floats in the weights' precision."""
     floats = [p.dtype for p in net.module_.parameters() if p.is_floating_point()]
 
     def move(part):
@@ -142,9 +172,7 @@ def _on_device(net, samples):
         cast = tensor.is_floating_point() and floats
         return tensor.to(device, floats[0] if cast else tensor.dtype)
 
-    rows = Rows(map_tensors(move, samples.X), move(samples.y), device)
-    _check_codes(net, rows, samples.y)
-    return rows
+    return Rows(map_tensors(move, samples.X), move(samples.y), device)
 
 
 def _check_codes(net, rows, y):
@@ -172,6 +200,23 @@ def check_count(name, value, optional=False):
         )
 
 
+def check_positive(name, value, or_zero=False):
+    """Raise unless a setting is a positive, finite number, or zero if that counts."""
+    number = isinstance(value, Real) and value < inf
+    if not number or not (value >= 0 if or_zero else value > 0):
+        kind = "zero or a positive" if or_zero else "a positive"
+        raise InvalidInputError(f"{name} must be {kind}, finite number, got {value!r}.")
+
+
+def check_finite(values):
+    """Raise if a measurement met a loss, or a derivative of it, that is no number."""
+    if not np.isfinite(values).all():
+        raise DivergenceError(
+            "The loss of a member on X is infinite or not a number, at its weights or "
+            "near them. Check the net's training, or use a smaller rho."
+        )
+
+
 def measure_members(
     model: Any,
     X: Any,
@@ -196,13 +241,11 @@ def measure_members(
     nets, samples = nets_and_samples(model, X, y)
     samples = _choose(samples, batch_size, n_batches, rng, full_only)
     seed = int(rng.integers(2**62))
-    batches = [Batches(n, _on_device(n, samples), batch_size, seed) for n in nets]
-    values = np.stack([measure(each) for each in batches])  # (M, n_batches)
-    if not np.isfinite(values).all():
-        raise DivergenceError(
-            "The loss of a member on X is infinite or not a number, at its weights or "
-            "near them. Check the net's training, or use a smaller rho."
-        )
+    # Tensors that are made in an inference mode around the call bear no derivatives.
+    with torch.inference_mode(False):
+        batches = [Batches(n, _on_device(n, samples), batch_size, seed) for n in nets]
+        values = np.stack([measure(each) for each in batches])  # (M, n_batches)
+    check_finite(values)
     if not return_batches:
         sizes = [len(range(len(samples.y))[s]) for s in batches[0].slices]
         values = np.average(values, axis=1, weights=sizes)  # (M,)

@@ -10,7 +10,18 @@ from torch import Tensor, nn
 from sklearn_sharpbalance.autodiff.state import trainable_parameters
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["Weights"]
+__all__ = ["Weights", "trainable_or_refuse"]
+
+
+def trainable_or_refuse(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Trainable parameters by name; a module without any is refused."""
+    named = trainable_parameters(module)
+    if not named:
+        raise InvalidInputError(
+            f"{type(module).__name__} has no trainable parameters to perturb: all "
+            "have requires_grad=False."
+        )
+    return named
 
 
 class Weights:
@@ -33,12 +44,7 @@ class Weights:
     """
 
     def __init__(self, module: nn.Module, mask: Any = None):
-        named = trainable_parameters(module)
-        if not named:
-            raise InvalidInputError(
-                f"{type(module).__name__} has no trainable parameters to perturb: all "
-                "have requires_grad=False."
-            )
+        named = trainable_or_refuse(module)
         self.params: list[Tensor] = list(named.values())
         self.sizes = [p.numel() for p in self.params]
         self.origin = self.flatten(p.detach() for p in self.params)  # (d,)
@@ -57,8 +63,8 @@ class Weights:
         unknown = set(mask) - set(names)
         if unknown:
             raise InvalidInputError(
-                f"mask names {sorted(unknown)}, which are no trainable parameters of "
-                f"the module: {names}."
+                f"mask names {sorted(unknown, key=str)}, which are no trainable "
+                f"parameters of the module: {names}."
             )
         parts = [
             _one_mask(name, p, mask.get(name)) for name, p in zip(names, self.params)
@@ -95,7 +101,13 @@ class Weights:
 def _one_mask(name, parameter, mask):
     if mask is None:
         return torch.ones_like(parameter)
-    array = torch.as_tensor(np.asarray(mask) if not torch.is_tensor(mask) else mask)
+    try:
+        array = mask if torch.is_tensor(mask) else torch.as_tensor(np.asarray(mask))
+    except (TypeError, ValueError) as error:  # texts, rows of unequal lengths
+        raise InvalidInputError(
+            f"mask[{name!r}] must be an array of numbers or bools, nonzero where the "
+            f"weight may move, got {mask!r}."
+        ) from error
     if array.shape != parameter.shape:
         raise InvalidInputError(
             f"mask[{name!r}] has shape {tuple(array.shape)}, but the parameter has "

@@ -5,9 +5,9 @@ from functools import partial
 import torch
 
 from sklearn_sharpbalance.autodiff.state import evaluation_mode
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics.flatness._members import (
     check_count,
+    check_positive,
     measure_members,
 )
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
@@ -41,8 +41,7 @@ def _mean_rises(batches, *, perturbation, rho, adaptive, n_draws, mask):
 
 def _check(rho, n_draws):
     check_count("n_draws", n_draws)
-    if not rho > 0:
-        raise InvalidInputError(f"rho must be positive, got {rho!r}.")
+    check_positive("rho", rho)
 
 
 def average_case_sharpness(

@@ -2,12 +2,9 @@
 
 import torch
 
-from sklearn_sharpbalance.autodiff.state import (
-    MATH_ATTENTION,
-    evaluation_mode,
-    trainable_parameters,
-)
+from sklearn_sharpbalance.autodiff.state import MATH_ATTENTION, evaluation_mode
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
+from sklearn_sharpbalance.metrics.flatness._weights import trainable_or_refuse
 from sklearn_sharpbalance.sharpness.gradients import fisher_trace
 
 __all__ = ["fisher_rao_norm", "mean_fisher_trace"]
@@ -30,7 +27,7 @@ def _radial_derivatives(batches, params, x, y):
 
 def _squared_radial(batches):
     with evaluation_mode(batches.net.module_) as module, MATH_ATTENTION:
-        params = list(trainable_parameters(module).values())
+        params = list(trainable_or_refuse(module).values())
 
         def squares(x, y):
             return _radial_derivatives(batches, params, x, y).square()
@@ -39,6 +36,7 @@ def _squared_radial(batches):
 
 
 def _traces(batches):
+    trainable_or_refuse(batches.net.module_)
     rows = batches.rows
     return batches.means(fisher_trace(batches.net, rows.X, rows.y))
 

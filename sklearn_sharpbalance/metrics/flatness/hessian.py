@@ -17,6 +17,8 @@ from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.metrics.flatness._members import (
     check_count,
+    check_finite,
+    check_positive,
     measure_members,
 )
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
@@ -169,7 +171,9 @@ def _restricted(operator, free):
     def product(vector):
         full = np.zeros(whole.shape[0], whole.dtype)
         full[index] = vector.reshape(-1)
-        return whole.matvec(full)[index]
+        result = whole.matvec(full)[index]
+        check_finite(result)  # Lanczos would fail, and not say why
+        return result
 
     return LinearOperator((len(index),) * 2, matvec=product, dtype=whole.dtype)
 
@@ -282,6 +286,8 @@ def hessian_top_eigenvalue(
     >>> round(hessian_top_eigenvalue(net, X, y, random_state=0), 4)  # p (1 - p) 2
     0.5
     """
+    check_positive("tol", tol, or_zero=True)
+    check_count("max_iter", max_iter, optional=True)
     return measure_members(
         net,
         X,

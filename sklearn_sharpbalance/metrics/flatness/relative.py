@@ -15,13 +15,13 @@ __all__ = ["relative_flatness"]
 def _find_layer(batches, module, name):
     """The linear layer of that name, or the one that is called last."""
     if name is not None:
-        layer = dict(module.named_modules()).get(name)
-        if not isinstance(layer, nn.Linear):
-            linear = [n for n, m in module.named_modules() if isinstance(m, nn.Linear)]
+        linear = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear)}
+        if not isinstance(name, str) or name not in linear:
             raise InvalidInputError(
-                f"layer {name!r} is no nn.Linear of the module. Choose one of {linear}."
+                f"layer {name!r} is no nn.Linear of the module. Choose one of "
+                f"{list(linear)}."
             )
-        return layer
+        return linear[name]
     called = []
     handles = [
         m.register_forward_hook(lambda m, args, out: called.append(m))
@@ -46,13 +46,14 @@ def _features_and_logits(batches, layer, x, y):
     """Input and output of the layer, and losses as a function of that output."""
     seen = []
 
-    def cut(layer, args, output):
+    def cut(layer, args, kwargs, output):
         # Only the path from the layer's output to the loss is differentiated.
         leaf = output.detach().requires_grad_(True)
-        seen.append((args[0].detach(), leaf))
+        features = args[0] if args else kwargs["input"]
+        seen.append((features.detach(), leaf))
         return leaf
 
-    handle = layer.register_forward_hook(cut)
+    handle = layer.register_forward_hook(cut, with_kwargs=True)
     try:
         losses = batches.losses(x, y)  # (B,)
     finally:

@@ -12,6 +12,7 @@ from sklearn_sharpbalance.autodiff.state import evaluation_mode
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics.flatness._members import (
     check_count,
+    check_positive,
     measure_members,
 )
 from sklearn_sharpbalance.metrics.flatness._objective import Objective
@@ -119,7 +120,8 @@ def ascend(
         loss, gradient = evaluate(v)
         increases = increases + (loss > old_loss)
         better = loss > best
-        best = torch.where(better, loss, best)
+        # Unlike torch.where it keeps a NaN: the loss then has no maximum to be told.
+        best = torch.maximum(best, loss)
         best_v = torch.where(better, v, best_v)
         best_gradient = torch.where(better, gradient, best_gradient)
         if k in judged:
@@ -248,10 +250,9 @@ def adaptive_sharpness(
     >>> bool(adaptive_sharpness(net, X, y, random_state=0) > 0)
     True
     """
-    if norm not in BALLS:
+    if not isinstance(norm, str) or norm not in BALLS:
         raise InvalidInputError(f"Unknown norm {norm!r}. Choose one of 'l2', 'linf'.")
-    if not rho > 0:
-        raise InvalidInputError(f"rho must be positive, got {rho!r}.")
+    check_positive("rho", rho)
     check_count("n_iter", n_iter)
     measure = partial(
         _largest_rises, rho=rho, norm=norm, adaptive=adaptive, n_iter=n_iter, mask=mask

@@ -1,0 +1,86 @@
+"""Which weights of a net scorers take for those that can move."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from skorch import NeuralNetClassifier
+from torch import nn
+from torch.nn.utils import parametrize, prune
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.sharpness import (
+    SHARPNESS_SCORERS,
+    FisherTraceScorer,
+    LossRiseScorer,
+    last_layer_gradient,
+)
+from tests import reference
+from tests.sharpness.nets import make_data, make_net
+
+
+def cross_entropy(outputs, y):
+    return F.cross_entropy(outputs, y, reduction="none")
+
+
+def test_loss_rise_with_nothing_to_move():
+    net, (X, y) = make_net(), make_data()
+    net.module_.requires_grad_(False)
+    calls = []
+    net.module_.register_forward_hook(lambda *args: calls.append(args))
+    with pytest.raises(InvalidInputError, match=r"Table has no trainable.*'loss'"):
+        LossRiseScorer()(net, X, y)
+    assert not calls
+
+
+class Penalised(NeuralNetClassifier):
+    """Weight decay as a part of the loss, as skorch's own examples have it."""
+
+    def get_loss(self, y_pred, y_true, *args, **kwargs):
+        loss = super().get_loss(y_pred, y_true, *args, **kwargs)
+        return loss + 0.3 * sum(p.square().sum() for p in self.module_.parameters())
+
+
+def test_gradients_of_a_penalty_in_the_loss_are_counted():
+    plain, (X, y) = make_net(), make_data()
+    net = Penalised(plain.module_, criterion=nn.CrossEntropyLoss).initialize()
+    gradients = reference.per_sample_gradients(net.module_, cross_entropy, X, y)
+    weights = [p.detach().flatten() for p in net.module_.parameters()]
+    expected = (gradients + 0.6 * torch.cat(weights)).square().sum(1)
+    np.testing.assert_allclose(FisherTraceScorer()(net, X, y), expected, rtol=1e-4)
+
+
+class Scale(nn.Module):
+    """A parametrization with a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, tensor):
+        return self.factor * tensor
+
+
+@pytest.mark.parametrize("tensors", [["weight"], ["bias"], ["weight", "bias"]])
+def test_last_layer_counts_what_all_its_tensors_are_made_of(tensors):
+    net, (X, y) = make_net(), make_data()
+    for name in tensors:
+        parametrize.register_parametrization(net.module_.fc, name, Scale())
+    names = [n for n, _ in net.module_.named_parameters() if n.startswith("fc")]
+    assert len(names) == 2 + len(tensors)
+    expected = reference.per_sample_squared_norms(
+        net.module_, cross_entropy, X, y, names
+    )
+    actual = last_layer_gradient(net, X, y)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", SHARPNESS_SCORERS)
+def test_pruned_weights_are_left_as_they_were(name):
+    net, (X, y) = make_net(), make_data()
+    prune.l1_unstructured(net.module_.fc, "weight", 0.3)
+    weight = net.module_.fc.weight
+    values = weight.clone()
+    SHARPNESS_SCORERS[name]()(net, X, y)
+    assert net.module_.fc.weight is weight
+    assert torch.equal(weight, values)
