@@ -215,6 +215,15 @@ def test_what_the_text_says_of_digits():
     assert rules["sharpbalance, SGD warm-up"]["NLL"] == rules["deep ensemble"]["NLL"]
 
 
+def test_what_the_text_says_of_pictures():
+    wide, narrow = measured()["headline"], measured()["ablation"]
+    assert number(wide["SAM"]["over deep ensemble"])[0] > 0
+    assert wide["SAM"]["NLL"] < wide["deep ensemble"]["NLL"]
+    assert number(narrow["all"]["over deep ensemble"])[0] < 0
+    level, half = number(narrow["reference_boost, late"]["at equal cost"])
+    assert abs(level) < half
+
+
 def test_cells_of_tables_are_read_by_group_method_and_column():
     reader = runpy.run_path(str(DOCS / "_ext" / "measured.py"))
     text = "**a**, 2 rows\n\n| m | x |\n|---|:--|\n| p | 1 |\n| q |  |\n\ntext\n"

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import nbformat
 import pytest
 
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
 
+nbformat = pytest.importorskip("nbformat")
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))

@@ -119,9 +119,9 @@ def scored():
 def measured_on_pictures():
     """The same of the paper's recipe."""
     result = json.loads((RESULTS / "reproduce_headline.json").read_text())
-    sam, ours = (
+    sam, ours, deep = (
         next(r for r in result["records"] if r["method"] == name)
-        for name in ("SAM", "sharpbalance")
+        for name in ("SAM", "sharpbalance", "deep ensemble")
     )
     minutes = (sam["fit_seconds"] + sam["measure_seconds"]) / 60
     assert sam["fit_seconds"] > sam["epoch_seconds"], "the warm-up was not its own"
@@ -132,6 +132,7 @@ def measured_on_pictures():
     yield f"(DER {ours['der']:.2f} against {sam['der']:.2f})"
     for name, text in (("accuracy", "clean"), ("corrupted_accuracy", "corrupted")):
         yield f"{100 * ours[name]:.2f} against {100 * sam[name]:.2f} % {text}"
+        yield f"{100 * sam[name]:.2f} against {100 * deep[name]:.2f} % {text}"
 
 
 @pytest.mark.parametrize("text", list(measured()))

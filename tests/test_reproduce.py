@@ -55,7 +55,9 @@ def test_every_method_has_a_name_of_its_own(run, pieces):
     assert all(clf.random_state == 13 for *_, clf in jobs)
 
 
-@pytest.mark.parametrize(("run", "least"), [("ablation", 4), ("digits", 11)])
+@pytest.mark.parametrize(
+    ("run", "least"), [("headline", 3), ("ablation", 4), ("digits", 11)]
+)
 def test_equal_cost_is_equal(run, least, pieces):
     jobs = list(pieces[0].RUNS[run](OPTIONS, 13))
     passes = {m: gradient_passes(c) for group, m, c in jobs if group == "same cost"}
@@ -185,6 +187,7 @@ BOOST, RANDOM = "reference_boost", "random"
         ("and {}. After plain", f"{BOOST}, T_d 0.875", BOOST),
         ("changes it by {}", f"{BOOST}, late", f"{BOOST}, SGD warm-up"),
         ("and is {} points ahead of the defaults", f"{BOOST}, late", "sharpbalance"),
+        ("ahead of all samples by {}.", f"{BOOST}, late", "all, late"),
     ],
 )
 def test_the_ablation_says_what_was_measured(text, method, other, pieces):
@@ -194,6 +197,38 @@ def test_the_ablation_says_what_was_measured(text, method, other, pieces):
     found = report.differences(methods, method, "corrupted_accuracy", other)
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
     assert text.format(report.signed(*found).lstrip("+")) in page
+
+
+@pytest.mark.parametrize(
+    ("text", "method"),
+    [
+        ("Late SAM is level (+{})", f"{BOOST}, late"),
+        ("SAM on everything is {} points behind", "all, late"),
+        ("half of `rho` {},", f"{BOOST}, late, half of rho"),
+        ("every five epochs {},", f"{BOOST}, late, reselected"),
+        ("ASAM {}.", f"{BOOST}, late, ASAM"),
+    ],
+)
+def test_late_variants_are_held_at_equal_cost(text, method, pieces):
+    _, report = pieces
+    result = json.loads((BENCHMARKS / "results/reproduce_ablation.json").read_text())
+    methods = report.by_method(result["records"], "same epochs")
+    column = "corrupted_accuracy", 100, 2
+    found = report.at_equal_cost(result["records"], methods[method], *column)
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert text.format(found.lstrip("+-")) in page
+
+
+def test_the_temperature_of_the_headline_was_fitted():
+    result = json.loads((BENCHMARKS / "results/reproduce_headline.json").read_text())
+    deep = next(r for r in result["records"] if r["method"] == "deep ensemble")
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    clean, corrupted = (
+        f"from {deep[name]:.3f} to {deep[f'{name}_after_temperature']:.3f} on {where}"
+        for name, where in (("nll", "clean pictures"), ("corrupted_nll", "corrupted"))
+    )
+    assert clean in page
+    assert corrupted in page
 
 
 def test_the_headline_stands_beside_the_paper():
@@ -206,6 +241,13 @@ def test_the_headline_stands_beside_the_paper():
         assert f"| {' / '.join(values[:2])} |" in page
         assert f"| {' '.join(values[2:])} |" in page
     assert f"# {result['minutes']:.1f} minutes" in page
+    sam, ours, deep = result["records"]
+    for pair in ((sam, deep), (ours, sam)):
+        gains = [
+            f"{100 * (pair[0][name] - pair[1][name]):+.2f}"
+            for name in ("accuracy", "corrupted_accuracy")
+        ]
+        assert f"| {' / '.join(gains)} |" in page
     whole = result["records"][0]
     seconds = whole["fit_seconds"], whole["measure_seconds"]
     assert f"{sum(seconds) / 60:.1f} minutes for SAM ({seconds[0]:.0f} s" in page

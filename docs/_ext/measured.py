@@ -8,6 +8,7 @@ TABLES = (  # name in the text, file, title of the table
     ("confirm", "reproduce_confirm", "same cost"),
     ("rules", "reproduce_digits", "same epochs"),
     ("ablation", "reproduce_ablation", "same epochs"),
+    ("headline", "reproduce_headline", "same epochs"),
 )
 
 

@@ -161,11 +161,17 @@ class Methods:
 
 
 def headline(options, seed):
-    """Deep ensemble, SAM and SharpBalance; the last two share their warm-up."""
+    """Deep ensemble, SAM and SharpBalance; the last two share their warm-up.
+
+    Then what the ablation found best, and SAM, for the passes of the deep ensemble.
+    """
     methods = Methods(picture_recipe, options, seed)
     yield SAME_EPOCHS, "SAM", methods.flat("all")
     yield SAME_EPOCHS, "sharpbalance", methods.flat()
     yield SAME_EPOCHS, BASELINE, methods.deep()
+    late = next(clf for *_, clf in methods.late(BEST[:1]))
+    candidates = {f"{BEST[0]}, late": late, "SAM": methods.flat("all")}
+    yield from methods.equal_cost(candidates)
 
 
 def ablation(options, seed):

@@ -115,7 +115,7 @@ def shared_refusal(net):
     for hook in _overridden(net, SKORCH_ONLY):
         return f"{type(net).__name__} overrides {hook}"
     if net.criterion is not nn.CrossEntropyLoss:
-        return "the criterion is not CrossEntropyLoss"
+        return "the criterion is not the class CrossEntropyLoss"
     if set(net.get_params_for("criterion")) - {"label_smoothing", "reduction"}:
         return "CrossEntropyLoss has parameters other than label_smoothing"
     optimizer, _ = base_optimizer(net)

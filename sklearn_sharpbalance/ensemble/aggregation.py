@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance._validation import Registry, check_call
 from sklearn_sharpbalance.ensemble.held_out import check_held_out
-from sklearn_sharpbalance.ensemble.predicting import member_logits
+from sklearn_sharpbalance.ensemble.predicting import logits_on
 from sklearn_sharpbalance.ensemble.soups import (
     greedy_soup,
     held_out_accuracy,
@@ -305,7 +305,7 @@ class TemperatureAggregation(MeanLogitAggregation):
         """All nets, once the temperature is known."""
         self.check(data)
         valid = data.valid
-        logits = member_logits(nets, valid.X).astype(np.float64).mean(axis=0)
+        logits = logits_on(nets, valid).astype(np.float64).mean(axis=0)
         found = temperature_or_one(valid.y, logits, self.bounds, valid.weight)
         self.temperature_ = found
         return nets

@@ -33,6 +33,7 @@ __all__ = [
     "FORMAT_VERSION",
     "atomic_file",
     "read_archive",
+    "read_digest",
     "remove_leftovers",
     "write_archive",
 ]
@@ -40,6 +41,7 @@ __all__ = [
 FORMAT_VERSION = 1
 CHUNK = 2**20
 DIGEST_BYTES = 32
+HEAD_BYTES = 256  # the digest and all before it
 OLD = 24 * 3600  # seconds after which no writer is still at work
 WRITER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{8}\.tmp$")
 LONGEST_HEADER = 100_000_000  # what the safetensors library accepts
@@ -48,7 +50,7 @@ HEAD = re.compile(
 )
 
 
-def write_archive(path, kind: str, tree: Any, special=None) -> None:
+def write_archive(path, kind: str, tree: Any, special=None) -> bytes:
     """Write a tree of plain values, arrays and tensors as one file, or not at all.
 
     The file appears under its name when it is complete and on the disk, so that a
@@ -63,6 +65,11 @@ def write_archive(path, kind: str, tree: Any, special=None) -> None:
         What :func:`encode` takes.
     special : callable, default=None
         For objects, as in :func:`encode`.
+
+    Returns
+    -------
+    digest : bytes
+        As in :func:`read_digest`.
     """
     entries: dict[str, Entry] = {}
     encoded = encode(tree, entries, special)
@@ -77,6 +84,15 @@ def write_archive(path, kind: str, tree: Any, special=None) -> None:
     digest = _digest(chain([first, rest], body))
     with atomic_file(path) as file:
         file.writelines(chain([first, digest, rest], body))
+    return digest
+
+
+def read_digest(path) -> bytes | None:
+    """What tells the content of a file from any other; None if it names nothing."""
+    with open(path, "rb") as file:
+        start = file.read(HEAD_BYTES)
+    head = HEAD.match(start, 8)
+    return head and start[head.end() : head.end() + 2 * DIGEST_BYTES]
 
 
 def _header(kind, text, entries):

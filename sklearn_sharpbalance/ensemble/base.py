@@ -131,11 +131,37 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         """
         with own_torch_modes():
             X = self._net_inputs(X)
-            return member_logits(self._nets(), X)
+            return member_logits(self._nets(), X, self.input_format_.shape)
+
+    def member_inputs(self, X):
+        """Samples as the modules of ``estimators_`` take them.
+
+        For measurements on single members. What the fit does not allow is refused.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
+
+        Returns
+        -------
+        X : ndarray, dict of ndarray or Dataset
+            Tables as float32, pictures with channels first, a Dataset as it is.
+        """
+        check_is_fitted(self)
+        fitted = self.input_format_
+        X, fmt = check_X(self, X, reset=False, fitted=fitted)
+        check_layout(self, fmt, fitted)
+        if fmt.shapes != fitted.shapes:  # lengths may vary, if the module takes them
+            try:
+                member_logits(self.estimators_[:1], take_rows(X, slice(1)))
+            except Exception as error:  # of several kinds, by the module
+                raise other_layout(self, fmt, fitted) from error
+        return X
 
     def _net_inputs(self, X):
         """Validated samples as :meth:`_nets` and ``predictors_`` take them."""
-        return self._check_predict(X)
+        return self.member_inputs(X)
 
     def _nets(self):
         """Members that take what ``_net_inputs`` returns."""
@@ -173,10 +199,10 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         for n_members in range(1, len(nets)):
             with own_torch_modes():  # not around the yield: it is the user's turn there
                 stage = self.aggregation_.stage(nets[:n_members])
-                logits = member_logits(stage, X)
+                logits = member_logits(stage, X, self.input_format_.shape)
             yield logits
         with own_torch_modes():
-            logits = member_logits(self.predictors_, X)
+            logits = member_logits(self.predictors_, X, self.input_format_.shape)
         yield logits
 
     def _member_nets(self):
@@ -299,23 +325,11 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         """Logits of the nets that predict."""
         with own_torch_modes():
             X = self._net_inputs(X)
-            return member_logits(self.predictors_, X)
+            return member_logits(self.predictors_, X, self.input_format_.shape)
 
     def _aggregate(self, logits):
         proba = self.aggregation_(logits.astype(np.float64))
         return proba / proba.sum(axis=1, keepdims=True)
-
-    def _check_predict(self, X):
-        check_is_fitted(self)
-        fitted = self.input_format_
-        X, fmt = check_X(self, X, reset=False, fitted=fitted)
-        check_layout(self, fmt, fitted)
-        if fmt.shapes != fitted.shapes:  # lengths may vary, if the module takes them
-            try:
-                member_logits(self.estimators_[:1], take_rows(X, slice(1)))
-            except Exception as error:  # of several kinds, by the module
-                raise other_layout(self, fmt, fitted) from error
-        return X
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -18,6 +18,7 @@ import numpy as np
 
 from sklearn_sharpbalance.ensemble.archive import (
     read_archive,
+    read_digest,
     remove_leftovers,
     write_archive,
 )
@@ -62,6 +63,7 @@ class CheckpointFolder:
 
     def __init__(self, folder, on_error="raise"):
         self.folder, self.on_error = Path(folder), on_error
+        self._last: bytes | None = None  # digest of what was read or written last
 
     def files(self) -> list[Path]:
         """Checkpoints from the oldest to the newest."""
@@ -82,6 +84,7 @@ class CheckpointFolder:
         damage, files = None, self.files()
         for path in reversed(files):
             try:
+                self._last = read_digest(path)
                 return read_archive(path, "checkpoint")
             except FileNotFoundError:  # another fit in this folder has gone beyond it
                 continue
@@ -101,6 +104,17 @@ class CheckpointFolder:
         # All that was listed is gone only if another fit has written newer ones since.
         return self.latest() if files and damage is None else None
 
+    def newest_of_others(self) -> Any:
+        """Content of the newest checkpoint if somebody else has written it since.
+
+        None if nobody has, and for a file that cannot be read: that one is nobody's.
+        """
+        with suppress(ModelFileError, OSError):
+            for path in self.files()[-1:]:
+                if read_digest(path) != self._last:
+                    return read_archive(path, "checkpoint")
+        return None
+
     def write(self, epoch: int, tree: Any, *, last: bool = False) -> None:
         """Write a checkpoint and remove those that are not needed any more.
 
@@ -116,7 +130,7 @@ class CheckpointFolder:
         path = self.folder / f"epoch-{epoch:06d}.safetensors"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_archive(path, "checkpoint", tree)
+            self._last = write_archive(path, "checkpoint", tree)
         except NotPlainError as error:
             self._fail(
                 f"Cannot write the checkpoint {path}: {error}, which a file without "
@@ -223,18 +237,22 @@ class FitCheckpoints:
         self._saved = self.folder.latest()
         self.seeds = seeds
         if self._saved is not None:
-            self.seeds = self._check(self._saved)
+            self._check(
+                self._saved,
+                "The checkpoint in {} belongs to another fit",
+                ", or delete the folder to start anew",
+            )
+            seeds = self._saved["seeds"]
+            members = tuple(seeds["members"])
+            self.seeds = Seeds(members, seeds["selection"], seeds["split"])
 
-    def _check(self, saved):
+    def _check(self, saved, problem, remedy=""):
         found = differences(saved["fingerprint"], self.fingerprint)
         if found:
             raise CheckpointMismatchError(
-                f"The checkpoint in {self.folder.folder} belongs to another fit: "
-                f"{'; '.join(found)}. Pass another checkpoint_dir, one with '{{fit}}' "
-                "in its name, or delete the folder to start anew."
+                f"{problem.format(self.folder.folder)}: {'; '.join(found)}. Pass "
+                f"another checkpoint_dir, one with '{{fit}}' in its name{remedy}."
             )
-        seeds = saved["seeds"]
-        return Seeds(tuple(seeds["members"]), seeds["selection"], seeds["split"])
 
     def load(self, net, data) -> SavedFit | None:
         """Where the fit stands; None if it has not begun.
@@ -273,6 +291,9 @@ class FitCheckpoints:
         stopping : EarlyStopping or None, default=None
         finished : bool, default=False
         """
+        other = self.folder.newest_of_others()
+        if other is not None:  # the same fit may be at work twice
+            self._check(other, "Another fit has begun to write to {} beside this one")
         best = None if stopping is None or stopping.best is state else stopping.best
         tree = {
             "fingerprint": self.fingerprint,

@@ -1,5 +1,6 @@
 """Members trained together and driven apart: SED, A2D and DivDis."""
 
+from dataclasses import replace
 from functools import partial
 
 from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
@@ -282,11 +283,12 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self.classes_, self.input_format_ = job.classes, job.input_format
         self.net_, self.trunk_ = job.net, job.trunk
         self.member_seeds_ = [member.seed for member in members]
-        self.heads_ = [final_net(job.net, member, job.data) for member in members]
+        data = replace(job.data, transform=job.settings.transform)
+        self.heads_ = [final_net(job.net, member, data) for member in members]
         self.estimators_ = self._whole_members()
         self.aggregation_ = aggregation
         with own_draws(job.data.X, job.seeds.split):
-            self.predictors_ = aggregation.prepare(self.heads_, job.data)
+            self.predictors_ = aggregation.prepare(self.heads_, data)
         self.history_ = [member.history for member in members]
         self.train_indices_ = job.data.rows
         self.n_iter_ = max(state.epochs, default=state.epoch)
@@ -302,7 +304,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     def _net_inputs(self, X):
         """Validated samples as the heads see them: the trunk runs once for all."""
         X = super()._net_inputs(X)
-        return X if self.trunk_ is None else self.trunk_.features(X)
+        if self.trunk_ is None:
+            return X
+        return self.trunk_.features(X, self.input_format_.shape)
 
     def __getstate__(self):
         state = dict(super().__getstate__())

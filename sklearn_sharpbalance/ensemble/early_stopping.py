@@ -1,13 +1,13 @@
 """Early stopping on the score of the ensemble, not of a member."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from sklearn_sharpbalance.ensemble.held_out import check_held_out, weighted_mean
-from sklearn_sharpbalance.ensemble.predicting import member_logits
+from sklearn_sharpbalance.ensemble.predicting import logits_on
 from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.members.reading import own_draws
 
@@ -56,11 +56,12 @@ class EarlyStopping:
         The ensemble is what ``fit`` would leave behind if it stopped here: averaged
         weights where there are some, a soup where predictions come from one.
         """
-        data, valid = trainer.data, trainer.data.valid
+        data = replace(trainer.data, transform=trainer.settings.transform)
+        valid = data.valid
         rule = clone(self.aggregation)  # what it learns now is not the end
         with own_draws(data.X, trainer.selection_seed):
             nets = [final_net(trainer.net, member, data) for member in state.members]
-            logits = member_logits(rule.prepare(nets, data), valid.X)
+            logits = logits_on(rule.prepare(nets, data), valid)
         proba = rule(logits.astype(np.float64))
         accuracy = weighted_mean(proba.argmax(axis=1) == valid.y, valid)
         likely = np.maximum(proba[np.arange(len(valid)), valid.y], 1e-30)

@@ -18,6 +18,7 @@ from sklearn_sharpbalance.ensemble.inputs import (
 from sklearn_sharpbalance.ensemble.net_settings import (
     check_callbacks,
     check_net_settings,
+    check_numbers,
 )
 from sklearn_sharpbalance.ensemble.plan import Settings, member_rho, warmup_length
 from sklearn_sharpbalance.ensemble.weights import check_weights
@@ -25,7 +26,11 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
 from sklearn_sharpbalance.members.augment import PictureTransform, resolve_transform
 from sklearn_sharpbalance.members.averaging import resolve_averaging
-from sklearn_sharpbalance.members.net import NET_DEFAULTS, is_sharpness_aware
+from sklearn_sharpbalance.members.net import (
+    NET_DEFAULTS,
+    is_sharpness_aware,
+    joined_callbacks,
+)
 from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
 from sklearn_sharpbalance.members.state import MemberState, restore, unfitted
@@ -33,9 +38,11 @@ from sklearn_sharpbalance.optim import OPTIMIZERS
 
 __all__ = [
     "Seeds",
+    "base_rate",
     "build_net",
     "check_partial_fit",
     "draw_seeds",
+    "ensemble_callbacks",
     "make_settings",
     "renewed_member",
     "renewed_net",
@@ -74,7 +81,8 @@ def training_data(
             check_layout(estimator, fmt, fitted)
         classes, codes = check_y(X, y, classes)
     weight = check_weights(classes, codes, sample_weight, class_weight)
-    return TrainingData(X, codes, weight), fmt, classes
+    item_shape = fmt.shape if fmt.kind == "dataset" else None
+    return TrainingData(X, codes, weight, item_shape=item_shape), fmt, classes
 
 
 def check_partial_fit(params, classes=None, known=None):
@@ -148,10 +156,6 @@ def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
     check_net_settings(net, params)
     with own_draws(X, seed):
         standard = input_statistics(X, fmt, weight) if params["standardize"] else None
-    schedule = params["lr_schedule"]
-    callbacks = list(params["callbacks"] or [])
-    if isinstance(schedule, LRScheduler):
-        callbacks.append(("lr_schedule", schedule))
     net = member_net(
         net,
         n_classes,
@@ -161,14 +165,24 @@ def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
         settings={
             k: params[k] for k in ("lr", "batch_size", "max_epochs", "optimizer")
         },
-        callbacks=callbacks,
+        callbacks=ensemble_callbacks(params),
     )
     check_callbacks(net, has_valid=params["validation_fraction"] is not None)
     return net
 
 
+def ensemble_callbacks(params):
+    """Callbacks for each member that are parameters of the ensemble."""
+    schedule = params["lr_schedule"]
+    sets_rate = isinstance(schedule, LRScheduler)
+    return [
+        *(params["callbacks"] or []),
+        *([("lr_schedule", schedule)] if sets_rate else []),
+    ]
+
+
 def renewed_net(net, params, nested):
-    """The members' net with the learning rate and batch size that hold now.
+    """The members' net with the learning rate, batch size and callbacks of now.
 
     Parameters
     ----------
@@ -177,15 +191,27 @@ def renewed_net(net, params, nested):
     params, nested : dict
         As in :func:`build_net`.
     """
-    own = params["estimator"]
-    own = own if isinstance(own, NeuralNetClassifier) else None
-    settings = {}
-    for name in ("lr", "batch_size"):
-        given = nested.get(name, getattr(own, name, NET_DEFAULTS[name]))
-        settings[name] = given if params[name] is None else params[name]
-    if all(getattr(net, name) == value for name, value in settings.items()):
-        return net
-    return unfitted(net).set_params(**settings)
+    own, given = params["estimator"], {**NET_DEFAULTS}
+    if isinstance(own, NeuralNetClassifier):
+        given |= own.get_params(deep=False)
+    given |= nested
+    settings = {
+        name: given[name] if params[name] is None else params[name]
+        for name in ("lr", "batch_size")
+    }
+    if "optimizer__lr" in given:
+        settings["optimizer__lr"] = given["optimizer__lr"]
+    net = unfitted(net).set_params(**settings)
+    check_numbers(net, params)
+    more = ensemble_callbacks(params)
+    net.callbacks = joined_callbacks(given.get("callbacks"), more)
+    check_callbacks(net, has_valid=params["validation_fraction"] is not None)
+    return net
+
+
+def base_rate(net) -> float:
+    """Learning rate of a member that has none of its own."""
+    return net.get_params_for("optimizer").get("lr", net.lr)
 
 
 def renewed_member(net, member: MemberState) -> MemberState:

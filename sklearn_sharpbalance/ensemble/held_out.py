@@ -57,7 +57,8 @@ def rows_of(data, rows) -> TrainingData:
     else:
         X = take_rows(data.X, rows)
     weight = None if data.weight is None else data.weight[rows]
-    return TrainingData(X, data.y[rows], weight, rows=rows)
+    shape = data.item_shape
+    return TrainingData(X, data.y[rows], weight, rows=rows, item_shape=shape)
 
 
 def weighted_mean(values: np.ndarray, valid: TrainingData) -> float:

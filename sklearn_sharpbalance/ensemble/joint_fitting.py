@@ -171,7 +171,9 @@ def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
             f"X_unlabeled must be laid out like X: got {_layout(X_unlabeled, found)} "
             f"beside {_layout(X, fmt)}."
         )
-    return TrainingData(X_unlabeled, np.zeros(n_rows(X_unlabeled), dtype=np.int64))
+    labels = np.zeros(n_rows(X_unlabeled), dtype=np.int64)
+    item_shape = found.shape if found.kind == "dataset" else None
+    return TrainingData(X_unlabeled, labels, item_shape=item_shape)
 
 
 class _Labeled(Dataset):

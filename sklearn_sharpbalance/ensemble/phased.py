@@ -17,6 +17,7 @@ from sklearn_sharpbalance.ensemble.early_stopping import (
     check_early_stopping,
 )
 from sklearn_sharpbalance.ensemble.fitting import (
+    base_rate,
     build_net,
     check_partial_fit,
     draw_seeds,
@@ -107,9 +108,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
         The first ``warmup_epochs`` calls warm up; each later one scores the given
         samples, selects, and trains on them. Members keep weights, momentum and the
         statistics of the input from the first call. The learning rate does not
-        anneal, since the number of calls is not known; ``lr`` and ``batch_size`` may
-        be set anew before each. What follows a whole fit is refused:
-        ``weight_averaging``, ``prune``, ``early_stopping`` and ``checkpoint_dir``.
+        anneal, since the number of calls is not known; ``lr``, ``batch_size`` and
+        ``callbacks``, which begin anew in each call, may be set before each. What
+        follows a whole fit is refused: ``weight_averaging``, ``prune``,
+        ``early_stopping`` and ``checkpoint_dir``.
 
         Parameters
         ----------
@@ -234,7 +236,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
     def _go_on(self, job):
         """Members as they were left, at the learning rate that holds now."""
         members, net = self._fitted_members(), job.trainer.net
-        if net.lr == self.net_.lr:
+        if base_rate(net) == base_rate(self.net_):
             return members  # and at what a scheduler has made of it
         return [renewed_member(net, member) for member in members]
 
@@ -313,7 +315,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.member_params_ = [dict(settings) for settings in apart] or [
             {} for _ in state.members
         ]
-        self.aggregation_, data = job.aggregation, trainer.data
+        self.aggregation_ = job.aggregation
+        data = replace(trainer.data, transform=trainer.settings.transform)
         with own_draws(data.X, job.seeds.split):
             self.estimators_ = [final_net(trainer.net, m, data) for m in state.members]
             self.predictors_ = job.aggregation.prepare(self.estimators_, data)

@@ -5,23 +5,21 @@ import warnings
 import numpy as np
 import torch
 from skorch import NeuralNetClassifier
-from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.autodiff import in_chunks
 from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
-from sklearn_sharpbalance.ensemble.dataset_items import first_input
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members import DeviceData, TrainingData
 from sklearn_sharpbalance.members.data import n_rows, rows_at_once
 from sklearn_sharpbalance.members.outputs import as_logits
 
-__all__ = ["member_logits", "net_logits", "rows_per_pass"]
+__all__ = ["logits_on", "member_logits"]
 
 PREDICT_BATCH = 2048
 ROW_BLOCK = 16
 
 
-def member_logits(nets, X):
+def member_logits(nets, X, item_shape=None):
     """Logits of each net, (M, N, C) float32.
 
     Each batch goes to the device once and through all members there. A batch that
@@ -33,13 +31,16 @@ def member_logits(nets, X):
         Initialised; put into evaluation mode.
     X : ndarray, dict of ndarray, or Dataset
         Laid out as the modules see it.
+    item_shape : tuple of int or None, default=None
+        Shape of one item of a Dataset.
     """
     if len({str(net.device) for net in nets}) > 1:
-        return np.concatenate([member_logits([net], X) for net in nets])
+        return np.concatenate([member_logits([net], X, item_shape) for net in nets])
     labels = np.zeros(n_rows(X), dtype=np.int64)
-    source = DeviceData(TrainingData(X, labels), nets[0].device)
+    data = TrainingData(X, labels, item_shape=item_shape)
+    source = DeviceData(data, nets[0].device)
     forward = _stacked_forward(nets, source) or _forward_one_by_one(nets)
-    batch = rows_per_pass(X, PREDICT_BATCH, ROW_BLOCK)
+    batch = rows_at_once(data, PREDICT_BATCH, ROW_BLOCK)
     block = min(batch, ROW_BLOCK)  # of samples so large that they pass one by one: 1
 
     def predict(part):
@@ -58,23 +59,9 @@ def member_logits(nets, X):
     return np.ascontiguousarray(logits.transpose(0, 1).numpy())
 
 
-def net_logits(net, X):
-    """Logits of one net, (N, C) float32."""
-    return member_logits([net], X)[0]
-
-
-def rows_per_pass(X, most, block=1):
-    """How many samples pass at once; items of a Dataset weigh what the first does.
-
-    Parameters
-    ----------
-    X : ndarray, dict of ndarray, or Dataset
-    most, block : int
-        As in :func:`~sklearn_sharpbalance.members.data.rows_at_once`.
-    """
-    if isinstance(X, Dataset):
-        X = first_input(X, labelled=False)[None]
-    return rows_at_once(X, most, block)
+def logits_on(nets, data: TrainingData):
+    """Logits of each net on training or held-out data, (M, N, C) float32."""
+    return member_logits(nets, data.X, data.item_shape)
 
 
 def _warn_of_broken(logits):

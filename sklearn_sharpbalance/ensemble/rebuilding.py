@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from skorch import NeuralNetClassifier
-from skorch.callbacks import LRScheduler
 from torch import nn
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
@@ -17,12 +16,14 @@ from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.devices import resolve_devices
+from sklearn_sharpbalance.ensemble.fitting import ensemble_callbacks
 from sklearn_sharpbalance.ensemble.inputs import InputFormat
 from sklearn_sharpbalance.ensemble.naming import name_of
 from sklearn_sharpbalance.ensemble.trunk import as_trunk
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.members import MemberModule, MemberState, restore
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
+from sklearn_sharpbalance.members.net import joined_callbacks
 from sklearn_sharpbalance.members.own_settings import own_net
 
 __all__ = ["rebuild"]
@@ -135,10 +136,12 @@ def _make_net(cls, params):
     criterion = params.get("criterion", nn.NLLLoss)
     if not issubclass(cls, NeuralNetClassifier) or "module" not in params:
         raise ModelFileError("it describes a net without a module.")
-    if criterion.__module__.startswith("torch.nn") and not issubclass(
-        criterion, nn.modules.loss._Loss
+    # An object is the user's own, who has passed it again.
+    kind = criterion if isinstance(criterion, type) else type(criterion)
+    if kind.__module__.startswith("torch.nn") and not issubclass(
+        kind, nn.modules.loss._Loss
     ):
-        raise ModelFileError(f"it takes {criterion.__name__} for a loss.")
+        raise ModelFileError(f"it takes {kind.__name__} for a loss.")
     return cls(**params)
 
 
@@ -152,14 +155,10 @@ def _net(tree, params, objects, device):
     }
     if settings.get("module") is not MemberModule:
         raise ModelFileError("its members are not of this package.")
-    of_net = getattr(estimator, "callbacks", None)  # None or "disable" too
-    callbacks = [
-        *(of_net if isinstance(of_net, list | tuple) else []),
-        *(params.get("callbacks") or []),
-    ]
-    if isinstance(params.get("lr_schedule"), LRScheduler):
-        callbacks.append(("lr_schedule", params["lr_schedule"]))
-    own = {"device": device, "train_split": None, "callbacks": callbacks or None}
+    is_net = isinstance(estimator, NeuralNetClassifier)
+    of_net = estimator.callbacks if is_net else None
+    callbacks = joined_callbacks(of_net, ensemble_callbacks(params))
+    own = {"device": device, "train_split": None, "callbacks": callbacks}
     return _make_net(tree["class"].get("value", type(estimator)), {**settings, **own})
 
 

@@ -10,13 +10,15 @@ from skorch.callbacks import Callback
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance.ensemble.held_out import weighted_mean
-from sklearn_sharpbalance.ensemble.predicting import net_logits
+from sklearn_sharpbalance.ensemble.predicting import logits_on
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.augment import EpochAugment
 from sklearn_sharpbalance.members.data import DeviceData, TrainingData
 from sklearn_sharpbalance.members.state import (
     MemberState,
     loose_buffers,
     restore,
+    seeded,
     to_cpu,
     unfitted,
 )
@@ -90,7 +92,8 @@ def greedy_soup(nets, data):
 
 def held_out_accuracy(net, valid: TrainingData) -> float:
     """Share of the held-out samples, by their weight, that a net gets right."""
-    return weighted_mean(net_logits(net, valid.X).argmax(axis=1) == valid.y, valid)
+    (logits,) = logits_on([net], valid)
+    return weighted_mean(logits.argmax(axis=1) == valid.y, valid)
 
 
 def final_net(net, member, data):
@@ -153,6 +156,9 @@ def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
     net : NeuralNetClassifier
         Initialised; changed in place.
     data : TrainingData
+        Its ``transform`` is applied: members normalised what it made of the samples,
+        padded pictures say, and statistics of the samples themselves would shift all
+        that the next layers get.
     batch_size : int, default=512
         Layers normalise with the statistics of such a batch while those of the data
         are gathered. The layers before which no other one normalises get the exact
@@ -174,13 +180,17 @@ def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
     source = DeviceData(data, net.device)
     moments = [_Moments() for _ in norms]
     with ExitStack() as undo, torch.no_grad():
+        if data.transform is not None:
+            undo.enter_context(seeded(net.device))
+            seeded.start(0, net.device)  # the same draws for every net
         for norm, moment in zip(norms, moments):
             undo.callback(norm.train, False)
             undo.callback(norm.register_forward_pre_hook(moment.add).remove)
             norm.train()
         for rows in batches:
+            augment = EpochAugment(data.transform, (1, len(rows)), net.device)
             for x, _ in source.iterate(rows[None]):
-                net.infer(x)
+                net.infer(augment.batch(0, x))
     for norm, moment in zip(norms, moments):
         if moment.count > 1:
             norm.running_mean.copy_(moment.mean)

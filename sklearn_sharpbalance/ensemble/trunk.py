@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from sklearn_sharpbalance._validation import in_a_sentence
-from sklearn_sharpbalance.ensemble.predicting import rows_per_pass
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import DeviceData, MemberModule, TrainingData
-from sklearn_sharpbalance.members.data import map_arrays, n_rows
+from sklearn_sharpbalance.members.data import map_arrays, n_rows, rows_at_once
 from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.state import (
     loose_buffers,
@@ -48,15 +47,18 @@ class Trunk:
             features = call_trunk(self.module, x)
         return features.float()
 
-    def features(self, X):
+    def features(self, X, item_shape=None):
         """Features of samples as the trunk sees them, as an array (N, ...).
 
         Parameters
         ----------
         X : ndarray, dict of ndarray, or Dataset
+        item_shape : tuple of int or None, default=None
+            Shape of one item of a Dataset.
         """
-        data = TrainingData(X, np.zeros(n_rows(X), dtype=np.int64))
-        batch = rows_per_pass(X, FEATURE_BATCH)
+        labels = np.zeros(n_rows(X), dtype=np.int64)
+        data = TrainingData(X, labels, item_shape=item_shape)
+        batch = rows_at_once(data, FEATURE_BATCH)
         batches = DeviceData(data, self.device).in_order(batch)
         return np.concatenate([self(x).cpu().numpy() for x, _ in batches])
 
@@ -177,7 +179,7 @@ def as_trunk(shared_trunk, seed, device, precision="float32"):
 def with_features(data, trunk):
     """Training data whose samples, the held-out ones too, are the trunk's features."""
     try:
-        X = trunk.features(data.X)
+        X = trunk.features(data.X, data.item_shape)
     except Exception as error:
         name = type(trunk.module).__name__
         raise InvalidInputError(
@@ -192,8 +194,9 @@ def with_features(data, trunk):
         )
     valid = data.valid
     if valid is not None:
-        valid = replace(valid, X=trunk.features(valid.X))
-    return replace(data, X=X, valid=valid)
+        features = trunk.features(valid.X, valid.item_shape)
+        valid = replace(valid, X=features, item_shape=None)
+    return replace(data, X=X, valid=valid, item_shape=None)
 
 
 def with_trunk(head, trunk):

@@ -8,7 +8,7 @@ from sklearn_sharpbalance.autodiff import is_out_of_memory
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.data import DeviceData
 from sklearn_sharpbalance.members.reading import own_draws
-from sklearn_sharpbalance.members.state import restore
+from sklearn_sharpbalance.members.state import restore, seeded
 
 __all__ = ["check_module"]
 
@@ -42,6 +42,7 @@ def check_module(net, state, data, n_classes):
                 ) from error
     _check_output(output, name, len(rows), n_classes)
     _check_scale(net, output, name)
+    _check_training(net, x, name, n_classes)
 
 
 def _check_output(output, name, n_samples, n_classes):
@@ -80,6 +81,27 @@ def _check_scale(net, output, name):
             f"The module {name} returned probabilities, but the criterion "
             f"{type(net.criterion_).__name__} takes logits. Remove the softmax at its "
             "end."
+        )
+
+
+def _check_training(net, x, name, n_classes):
+    """Raise if the module returns anything but a tensor while it trains.
+
+    What else may go wrong there says nothing: batch statistics need more samples.
+    """
+    net._set_training(True)
+    with seeded(net.device):  # dropout draws
+        try:
+            output = net.infer(x)
+        except Exception:
+            return
+    if not isinstance(output, torch.Tensor):
+        raise InvalidInputError(
+            f"In training mode the module {name} returned a {type(output).__name__}; "
+            f"it must return one tensor of logits of shape (n_samples, {n_classes}), "
+            "as it does in evaluation mode. Switch off outputs that are for training "
+            "alone, as aux_logits=False does in torchvision's networks, or wrap the "
+            "module in one that returns the logits only."
         )
 
 

@@ -1,5 +1,6 @@
 """Training data as members see it: arrays that live on the device, or a Dataset."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,10 @@ class TrainingData:
         Held-out part.
     rows : ndarray of shape (N,) or None
         Where these samples stand in what the user passed.
+    item_shape : tuple of int or None
+        Shape of one item of a Dataset; None for arrays, which tell.
+    transform : callable or None
+        What training made of every batch, where statistics are to be those of it.
     """
 
     X: Any
@@ -44,6 +49,8 @@ class TrainingData:
     weight: np.ndarray | None = None
     valid: "TrainingData | None" = None
     rows: np.ndarray | None = None
+    item_shape: tuple[int, ...] | None = None
+    transform: Any = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -202,7 +209,7 @@ def take_rows(X, rows):
     return map_arrays(lambda array: array[rows], X)
 
 
-def rows_at_once(X, most: int, block: int = 1) -> int:
+def rows_at_once(data: TrainingData, most: int, block: int = 1) -> int:
     """How many samples pass a network at once without gradients.
 
     Large ones pass in smaller batches, so that memory does not grow with their size;
@@ -210,16 +217,20 @@ def rows_at_once(X, most: int, block: int = 1) -> int:
 
     Examples
     --------
-    >>> rows_at_once(np.zeros((9, 3, 32, 32)), 2048)
+    >>> labels = np.zeros(9, dtype=np.int64)
+    >>> rows_at_once(TrainingData(np.zeros((9, 3, 32, 32)), labels), 2048)
     2048
-    >>> picture = np.broadcast_to(np.uint8(0), (9, 3, 4000, 4000))
-    >>> rows_at_once(picture, 2048)
+    >>> pictures = np.broadcast_to(np.uint8(0), (9, 3, 4000, 4000))
+    >>> rows_at_once(TrainingData(pictures, labels), 2048)
     1
     """
-    if isinstance(X, Dataset):
-        return most  # what an item weighs only reading it would tell
-    arrays = X.values() if isinstance(X, Mapping) else [X]
-    n_numbers = sum(int(np.prod(array.shape[1:])) for array in arrays)
+    if isinstance(data.X, Dataset):
+        assert data.item_shape is not None  # found at the border
+        shapes = [data.item_shape]
+    else:
+        arrays = data.X.values() if isinstance(data.X, Mapping) else [data.X]
+        shapes = [array.shape[1:] for array in arrays]
+    n_numbers = sum(map(math.prod, shapes))
     n = min(most, PASS_BYTES // max(4 * n_numbers, 1))  # float32, whatever is stored
     return max(n - n % block, 1)
 

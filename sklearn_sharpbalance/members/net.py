@@ -22,6 +22,7 @@ __all__ = [
     "BoundOptimizer",
     "as_skorch_net",
     "is_sharpness_aware",
+    "joined_callbacks",
     "member_net",
     "option_names",
     "with_callbacks",
@@ -68,6 +69,11 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
     else:
         optimizer = nested.get("optimizer", optimizer) or torch.optim.SGD
         net = _default_net(estimator, input_shape, n_classes, optimizer)
+    for name in ("module", "criterion"):
+        if isinstance(nested.get(name), nn.Module):
+            # An object, which skorch takes where a net is made and nowhere else.
+            part = {name: nested.pop(name)}
+            net = type(net)(**(net.get_params(deep=False) | part))
     net.set_params(**nested)
     if not isinstance(net.module, nn.Module):
         _fill_sizes(net, input_shape, n_classes)
@@ -170,11 +176,15 @@ def member_net(
     )
     # As attributes: set_params would initialise callbacks that are not this net's own,
     # and fails where callbacks are "disable".
-    more = clone(_as_list(callbacks), safe=False)
-    net.callbacks = [*_as_list(net.callbacks), *more] or None
+    net.callbacks = joined_callbacks(net.callbacks, callbacks)
     for name in _OWN_RECORDS:
         setattr(net, f"callbacks__{name}", None)
     return net
+
+
+def joined_callbacks(own, more):
+    """Copies of a net's own callbacks and of those of the ensemble; None for none."""
+    return clone([*_as_list(own), *_as_list(more)], safe=False) or None
 
 
 def with_callbacks(net):

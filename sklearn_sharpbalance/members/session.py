@@ -198,12 +198,13 @@ class MemberSession:
     def validate(self):
         """Loss and accuracy on the held-out part, by the weights of its samples."""
         net, source, weight = self.net, self.valid, self.valid.weight
+        batch = rows_at_once(self.data.valid, VALID_BATCH)
         if weight is None or not weight.any():  # nothing to tell them apart by
             weight = torch.ones(len(source.y), device=source.device)
         net._set_training(False)
         loss, right = 0.0, 0.0
         with torch.no_grad():
-            for x, rows in source.in_order(rows_at_once(source.X, VALID_BATCH)):
+            for x, rows in source.in_order(batch):
                 y, output = source.y[rows], net.infer(x)
                 losses = sample_losses(net, output, y)
                 loss += (losses * weight[rows]).sum().item()

@@ -30,8 +30,8 @@ def found_estimator(estimator: Any) -> Any:
 
 def module_inputs(estimator: Any, X: Any) -> Any:
     """Samples as the members' modules take them: validated, in their layout."""
-    if hasattr(estimator, "_check_predict"):
-        return estimator._check_predict(X)
+    if hasattr(estimator, "member_inputs"):
+        return estimator.member_inputs(X)
     array = np.asarray(X)
     return array.astype(np.float32) if array.dtype == np.float64 else array
 

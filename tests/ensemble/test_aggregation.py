@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
+from sklearn.base import clone
 from sklearn.datasets import load_digits, make_classification
 from skorch.callbacks import Callback
 from torch import nn
@@ -165,6 +166,33 @@ def test_statistics_of_the_first_layer_do_not_depend_on_batches(batch_size):
     first = nets[0].module_.module.first
     torch.testing.assert_close(first.running_mean, torch.tensor(data.X.mean(0)))
     torch.testing.assert_close(first.running_var, torch.tensor(data.X.var(0, ddof=1)))
+
+
+def shifted(x):
+    """What a padded picture is to a network: other moments."""
+    return 2 * x + 3 + 0.1 * torch.randn_like(x)
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "options"),
+    [
+        (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),
+        (DeepEnsembleClassifier, {"aggregation": "uniform_soup"}),
+        (Diversified, {"aggregation": "uniform_soup"}),
+    ],
+)
+def test_statistics_are_those_of_what_members_trained_on(ensemble, options):
+    X, y = table()
+    before = torch.get_rng_state()
+    clf = ensemble(
+        Normed, 2, standardize=False, train_transform=shifted, **FAST, **options
+    ).fit(X, y)
+    assert (torch.get_rng_state() == before).all()
+    first = clf.predictors_[0].module_.module.first
+    assert first.running_mean.numpy() == pytest.approx(2 * X.mean(0) + 3, abs=0.03)
+    assert first.running_var.numpy() == pytest.approx(4 * X.var(0), rel=0.05)
+    again = clone(clf).fit(X, y)
+    assert np.array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
 def test_recomputing_draws_nothing_and_leaves_frozen_layers_alone():

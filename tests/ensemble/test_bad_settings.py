@@ -26,16 +26,17 @@ STEPS = []
 
 
 class Counting(nn.Module):
-    """Notes every pass in training mode."""
+    """Notes every pass that it is trained by."""
 
     def __init__(self, n_features=4, n_classes=3):
         super().__init__()
         self.last = nn.Linear(n_features, n_classes)
 
     def forward(self, x):
-        if self.training:
-            STEPS.append(len(x))
-        return self.last(x)
+        output = self.last(x)
+        if self.training:  # in a look before the work nobody goes backward
+            output.register_hook(lambda gradient: STEPS.append(len(gradient)))
+        return output
 
 
 def make(kind=SharpBalanceEnsembleClassifier, **params):

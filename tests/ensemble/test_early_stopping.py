@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import softmax
 from sklearn.datasets import load_digits
 from sklearn.metrics import accuracy_score
@@ -62,8 +63,15 @@ class Normed(nn.Module):
         return self.last(self.norm(self.first(x)).relu())
 
 
-def test_every_epoch_is_judged_as_a_fit_that_ends_there(digits):
+def far_off(x):
+    """Statistics that are not those of a transform make other predictions."""
+    return 3 * x + torch.rand_like(x)
+
+
+@pytest.mark.parametrize("transform", [None, far_off])
+def test_every_epoch_is_judged_as_a_fit_that_ends_there(digits, transform):
     options = {**SMALL, "aggregation": "uniform_soup", "lr_schedule": "constant"}
+    options |= {"train_transform": transform}
     watched = DeepEnsembleClassifier(Normed, **options).fit(*digits)
     scores = watched.validation_scores_
     assert len(set(scores)) > 3

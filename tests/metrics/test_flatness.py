@@ -220,7 +220,7 @@ def test_layouts_that_only_the_ensemble_knows():
     """An ensemble of the package turns pictures with channels last by itself."""
     net, (X, y) = picture_net(), samples(6, (2, 4, 4), 3)
     ensemble = ensemble_of([net], range(3))
-    ensemble._check_predict = lambda X: np.moveaxis(X, -1, 1)
+    ensemble.member_inputs = lambda X: np.moveaxis(X, -1, 1)
     assert metrics.fisher_rao_norm(ensemble, np.moveaxis(X, 1, -1), y) == pytest.approx(
         metrics.fisher_rao_norm(net, X, y)
     )

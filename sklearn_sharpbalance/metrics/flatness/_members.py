@@ -86,7 +86,7 @@ def nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
         nets = list(model.estimators_)
         _refuse_own_columns(model)
         # Our ensembles take layouts that their modules do not: channels last, tables.
-        X = getattr(model, "_check_predict", lambda X: X)(X)
+        X = getattr(model, "member_inputs", lambda X: X)(X)
         labels = model.classes_
     else:
         nets, labels = [model], None

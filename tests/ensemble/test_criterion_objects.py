@@ -1,0 +1,89 @@
+"""A criterion may be an object as well as a class."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from sklearn_sharpbalance import (
+    MLP,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+    load,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+FEW = {
+    "n_estimators": 2,
+    "max_epochs": 2,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (6,),
+}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 5)).astype(np.float32)
+Y = np.arange(60) % 3
+KINDS = [
+    SharpBalanceEnsembleClassifier,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+]
+
+
+def smooth(amount=0.3):
+    return nn.CrossEntropyLoss(label_smoothing=amount)
+
+
+def configured():
+    return NeuralNetClassifier(MLP, criterion=smooth(), module__hidden=(6,), lr=0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_object_is_the_class_with_its_arguments(kind):
+    given = smooth()
+    made = kind(**FEW, estimator__criterion=given).fit(X, Y)
+    named = kind(**FEW, estimator__criterion__label_smoothing=0.3).fit(X, Y)
+    np.testing.assert_allclose(made.predict_proba(X), named.predict_proba(X), 1e-5)
+    plain = kind(**FEW).fit(X, Y)
+    assert not np.allclose(made.predict_proba(X), plain.predict_proba(X), 1e-3)
+    criteria = {id(net.criterion_) for net in made.estimators_} | {id(given)}
+    assert len(criteria) == 3  # members do not share it, nor is it the user's
+    assert made.estimator__criterion is given
+    assert given.reduction == "mean"
+
+
+def test_a_search_takes_objects_of_several_settings():
+    clf = DeepEnsembleClassifier(**FEW)
+    grid = {"estimator__criterion": [smooth(0.0), smooth(0.9)]}
+    scores = GridSearchCV(clf, grid, cv=2, scoring="neg_log_loss").fit(X, Y)
+    first, second = scores.cv_results_["mean_test_score"]
+    assert first != second
+
+
+def test_what_a_class_may_not_have_an_object_may_not():
+    weighted = nn.CrossEntropyLoss(weight=torch.ones(3))
+    clf = DeepEnsembleClassifier(**FEW, estimator__criterion=weighted)
+    with pytest.raises(InvalidInputError, match="weight of the criterion CrossEntropy"):
+        clf.fit(X, Y)
+
+
+@pytest.mark.parametrize("how", ["nested", "configured"])
+def test_a_file_asks_for_the_object(how, tmp_path):
+    clf = DeepEnsembleClassifier(**FEW, estimator__criterion=smooth())
+    if how == "configured":
+        few = {k: v for k, v in FEW.items() if "__" not in k}
+        clf = DeepEnsembleClassifier(configured(), **few)
+    clf.fit(X, Y).save(tmp_path / "model")
+    message = r"cannot hold: estimator__criterion \(object torch.*Pass it again"
+    with pytest.raises(InvalidInputError, match=message):
+        load(tmp_path / "model")
+    again = load(tmp_path / "model", estimator__criterion=smooth())
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+    clf.partial_fit(X, Y)
+    again.partial_fit(X, Y)
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+    clone(again).fit(X, Y)

@@ -1,0 +1,142 @@
+"""Settings that change between calls of partial_fit are followed or refused."""
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback, EarlyStopping, LRScheduler
+from torch import nn
+
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+FEW = {
+    "n_estimators": 2,
+    "max_epochs": 8,
+    "warmup_epochs": 2,
+    "batch_size": 20,
+    "random_state": 0,
+    "device": "cpu",
+}
+HIDDEN = {"estimator__module__hidden": (6,)}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 5)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
+CALLED = []
+
+
+class Speaks(Callback):
+    def __init__(self, word):
+        self.word = word
+
+    def on_epoch_end(self, net, **kwargs):
+        CALLED.append(self.word)
+
+
+def configured(**params):
+    return NeuralNetClassifier(
+        MLP, criterion=nn.CrossEntropyLoss, module__hidden=(6,), **params
+    )
+
+
+def words(clf, **params):
+    """What is said in the next call."""
+    CALLED.clear()
+    clf.set_params(**params).partial_fit(X, Y)
+    return sorted(CALLED)
+
+
+def rates(clf):
+    return [record["lr"] for record in clf.history_[0]]
+
+
+def refused(clf, match, **params):
+    """The error of the next call, which leaves the ensemble as it was."""
+    before, n_iter = clf.predict_proba(X), clf.n_iter_
+    with pytest.raises(InvalidInputError, match=match):
+        clf.set_params(**params).partial_fit(X, Y)
+    np.testing.assert_array_equal(clf.predict_proba(X), before)
+    assert clf.n_iter_ == n_iter
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("first", ["fit", "partial_fit"])
+def test_callbacks_are_those_of_the_call(first, engine):
+    clf = SharpBalance(**FEW, **HIDDEN, engine=engine, callbacks=[Speaks("a")])
+    getattr(clf, first)(X, Y)
+    assert words(clf) == ["a", "a"]
+    assert words(clf, callbacks=[Speaks("b"), ("c", Speaks("c"))]) == [*"bbcc"]
+    assert words(clf, callbacks=None) == []
+    assert words(clf, callbacks=[Speaks("d")]) == ["d", "d"]
+    assert clf.estimators_[0].callbacks_[0][1].word == "d"
+
+
+def test_callbacks_of_a_configured_net_are_those_of_the_call():
+    net = configured(callbacks=[("own", Speaks("a"))])
+    clf = SharpBalance(net, **FEW).partial_fit(X, Y)
+    assert words(clf, callbacks=[Speaks("b")]) == [*"aabb"]
+    assert words(clf, estimator__callbacks=[("own", Speaks("c"))]) == [*"bbcc"]
+    assert words(clf, estimator__callbacks="disable", callbacks=None) == []
+
+
+def test_other_callbacks_change_nothing_else():
+    one = SharpBalance(**FEW, **HIDDEN).partial_fit(X, Y)
+    two = SharpBalance(**FEW, **HIDDEN, callbacks=[Speaks("a")]).partial_fit(X, Y)
+    for _ in range(3):
+        one.set_params(callbacks=[Speaks("b")]).partial_fit(X, Y)
+        two.set_params(callbacks=None).partial_fit(X, Y)
+    np.testing.assert_array_equal(one.predict_proba(X), two.predict_proba(X))
+
+
+def test_callbacks_that_cannot_work_are_refused_in_any_call():
+    clf = SharpBalance(**FEW, **HIDDEN).partial_fit(X, Y)
+    stop = EarlyStopping("valid_loss")
+    refused(clf, "looks at 'valid_loss', and no samples are held", callbacks=[stop])
+
+
+def test_a_scheduler_may_come_later():
+    clf = DeepEnsembleClassifier(lr=0.2, max_epochs=4, **HIDDEN).partial_fit(X, Y)
+    halve = LRScheduler(torch.optim.lr_scheduler.MultiplicativeLR, lr_lambda=half)
+    clf.set_params(lr_schedule=halve).partial_fit(X, Y).partial_fit(X, Y)
+    assert rates(clf)[0] == 0.2
+    assert clf.estimators_[0].optimizer_.param_groups[0]["lr"] < 0.2
+
+
+def half(epoch):
+    return 0.5
+
+
+MAKERS = {
+    "nested": lambda: SharpBalance(**FEW, **HIDDEN, estimator__optimizer__lr=0.1),
+    "configured": lambda: SharpBalance(configured(optimizer__lr=0.1), **FEW),
+}
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_a_rate_beside_that_of_the_optimizer_is_refused_in_any_call(how):
+    message = r"lr=0\.5 has no effect beside optimizer__lr=0\.1 of the net"
+    with pytest.raises(InvalidInputError, match=message):
+        MAKERS[how]().set_params(lr=0.5).partial_fit(X, Y)
+    clf = MAKERS[how]().partial_fit(X, Y)
+    refused(clf, message, lr=0.5)
+    clf.set_params(lr=0.1).partial_fit(X, Y)  # the same thing said twice
+    assert rates(clf) == pytest.approx([0.1, 0.1])
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_the_rate_of_the_optimizer_may_change(how):
+    clf, plain = MAKERS[how](), SharpBalance(**FEW, **HIDDEN, lr=0.1)
+    if how == "configured":
+        plain = SharpBalance(configured(), **FEW, lr=0.1)
+    for rate in (0.1, 0.02, 0.02):
+        clf.set_params(estimator__optimizer__lr=rate).partial_fit(X, Y)
+        plain.set_params(lr=rate).partial_fit(X, Y)
+    assert rates(clf) == pytest.approx([0.1, 0.02, 0.02])
+    np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
+
+
+def test_a_batch_size_by_two_names_is_refused_in_any_call():
+    net = configured(iterator_train__batch_size=20)
+    clf = SharpBalance(net, **FEW).partial_fit(X, Y)
+    refused(clf, "iterator_train__batch_size=20 is not used", batch_size=10)

@@ -1,0 +1,123 @@
+"""What a module returns while it trains is looked at before any training."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 16, "random_state": 0}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(33, 4)).astype(np.float32)
+Y = np.arange(33) % 3
+PASSES = []
+
+
+class Auxiliary(nn.Module):
+    """Two heads while it trains, as torchvision's googlenet has them."""
+
+    def __init__(self, n_features, n_classes, kind=tuple):
+        super().__init__()
+        self.main = nn.Linear(n_features, n_classes)
+        self.aux = nn.Linear(n_features, n_classes)
+        self.kind = kind
+
+    def forward(self, x):
+        if not self.training:
+            return self.main(x)
+        PASSES.append(len(x))
+        pairs = {"logits": self.main(x), "aux": self.aux(x)}
+        return pairs if self.kind is dict else self.kind(pairs.values())
+
+
+class MainOnly(Auxiliary):
+    def forward(self, x):
+        output = super().forward(x)
+        return output[0] if self.training else output
+
+
+class Restless(nn.Module):
+    """Draws, and moves buffers, in every pass of its training."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.first = nn.Linear(n_features, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.drop = nn.Dropout(0.3)
+        self.last = nn.Linear(6, n_classes)
+        self.register_buffer("n_passes", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.n_passes = self.n_passes + 1
+        return self.last(self.drop(torch.relu(self.norm(self.first(x)))))
+
+
+class Ghosts(Restless):
+    """Halves with statistics of their own, which two samples are too few for."""
+
+    def forward(self, x):
+        if not self.training:
+            return super().forward(x)
+        return torch.cat([super(Ghosts, self).forward(half) for half in x.chunk(2)])
+
+
+KINDS = [
+    SharpBalanceEnsembleClassifier,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+]
+
+
+@pytest.mark.parametrize("ensemble", KINDS)
+@pytest.mark.parametrize("kind", [tuple, list, dict])
+def test_outputs_for_training_alone_are_refused_before_it(ensemble, kind, tmp_path):
+    PASSES.clear()
+    clf = ensemble(
+        Auxiliary, estimator__module__kind=kind, checkpoint_dir=tmp_path / "run", **FEW
+    )
+    message = (
+        rf"In training mode the module Auxiliary returned a {kind.__name__}; it must "
+        r"return one tensor of logits of shape \(n_samples, 3\).*aux_logits=False"
+    )
+    before = torch.get_rng_state()
+    with pytest.raises(InvalidInputError, match=message):
+        clf.fit(X, Y)
+    assert PASSES == [2]  # the look
+    assert not (tmp_path / "run").exists()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("ensemble", KINDS)
+def test_a_wrapper_that_returns_the_logits_trains(ensemble):
+    assert ensemble(MainOnly, **FEW).fit(X, Y).predict(X).shape == (33,)
+
+
+@pytest.mark.parametrize("module", [Restless, Ghosts])
+@pytest.mark.parametrize("ensemble", KINDS)
+def test_the_look_leaves_no_trace(ensemble, module, monkeypatch):
+    """Neither in buffers nor in what is drawn."""
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    looked = ensemble(module, **FEW).fit(X, Y)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+    monkeypatch.setattr(
+        "sklearn_sharpbalance.members.check._check_training", lambda *args: None
+    )
+    blind = ensemble(module, **FEW).fit(X, Y)
+    for one, other in zip(looked.estimators_, blind.estimators_):
+        for name, value in one.module_.state_dict().items():
+            assert torch.equal(value, other.module_.state_dict()[name]), name
+        assert one.module_.module.n_passes == other.module_.module.n_passes
+
+
+def test_a_look_at_two_samples_may_fail():
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        Ghosts(4, 3)(torch.from_numpy(X[:2]))
+    Ghosts(4, 3)(torch.from_numpy(X[:4]))
