@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import torch
 
+from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.members.augment import EpochAugment, PictureTransform
 from sklearn_sharpbalance.members.batches import epoch_batches
 from sklearn_sharpbalance.members.data import to_device
@@ -50,13 +51,15 @@ class EpochFeed:
         sample = source.take(torch.zeros(1, dtype=torch.int64))
         bytes_a_step = len(sessions) * width * sample.numel() * sample.element_size()
         self.length = min(sizes.n_batches, max(1, HALF_BYTES // bytes_a_step))
-        if phase.transform is not None and not _draws_apart(phase.transform):
+        self.draws_apart = isinstance(phase.transform, PictureTransform | None)
+        if not self.draws_apart:
             # It draws batch by batch from the one RNG, which must not be shared
             # between members: each member's epoch is done in one go.
             self.length = sizes.n_batches
         shape = (2 * self.length, width)
         n = len(sessions)
-        self.x = [sample.new_empty((*shape, *sample.shape[1:])) for _ in range(n)]
+        # A transform decides on dtype and size of what it returns.
+        self.x: list[torch.Tensor] = [sample.new_empty(0) for _ in range(n)]
         self.y = [source.y.new_empty(shape) for _ in range(n)]
         self.weight = [torch.empty(shape, device=device) for _ in range(n)]
         self.lr = [torch.empty(shape[0], device=device) for _ in range(n)]
@@ -67,7 +70,7 @@ class EpochFeed:
         self._ahead: tuple[int, int] | None = None  # epoch and start of what is filled
         self._half = 1  # that was used last
         self._beside = _Beside(device)
-        for buffers in (self.x, self.y, self.weight, self.lr):
+        for buffers in (self.y, self.weight):
             self._beside.keep(buffers)
 
     def pieces(self, epoch: int) -> Iterator[tuple[int, int]]:
@@ -85,8 +88,10 @@ class EpochFeed:
             else:
                 self._fill_half(self._half, epoch, start)
             self._ahead = None
-            if start == 0:  # later the next epoch may be dealt
+            if start == 0:  # not ahead: callbacks may have set the rate to start from
+                self._rates = self._rates_of(epoch)
                 self.last_lr = [float(rates[-1]) for rates in self._rates]
+            self._fill_rates(self._half, start)
             self._beside.mark()
             yield self._half * self.length, min(self.length, n_batches - start)
             following = (epoch, start + self.length)
@@ -104,20 +109,23 @@ class EpochFeed:
         groups = [session.net.optimizer_.param_groups[0] for session in self.sessions]
         return [torch.tensor(factors) * group["initial_lr"] for group in groups]
 
+    def _fill_rates(self, half, start):
+        """Write the learning rates of the steps from ``start`` on into a half."""
+        first, device = half * self.length, self.source.device
+        for lr, rates in zip(self.lr, self._rates):
+            own = rates[start : start + self.length]
+            lr[first : first + len(own)] = to_device(own, device)
+
     def _fill_half(self, half, epoch, start):
         """Write the steps of an epoch from ``start`` on into half of the buffers."""
         stop = min(start + self.length, self.phase.sizes.n_batches)
         first = half * self.length
         if self._dealt_epoch != epoch:
             self._dealt, self._dealt_epoch = {}, epoch
-            self._rates = self._rates_of(epoch)
         for i in range(len(self.sessions)):
             if i not in self._dealt:
                 self._dealt[i] = self._deal(i, epoch)
             places = slice(first, first + stop - start)
-            self.lr[i][places] = to_device(
-                self._rates[i][start:stop], self.source.device
-            )
             self._fill(i, places, start, stop, *self._dealt[i])
 
     def _deal(self, i, epoch):
@@ -134,12 +142,34 @@ class EpochFeed:
         """Write steps ``start`` to ``stop`` of one member into its buffers."""
         source = self.source
         rows, share = rows[start:stop], share[start:stop]
-        self.x[i][places] = augment.batches(start, stop, source.take(rows))
+        x = source.take(rows)
+        if self.draws_apart:
+            self._put(i, places, augment.batches(start, stop, x))
+        else:
+            for t in range(start, stop):
+                place = places.start + t - start
+                batch = augment.batch(t, x[t - start])
+                self._put(i, slice(place, place + 1), batch[None])
         rows = to_device(rows, source.device)
         self.y[i][places] = source.y[rows]
         if source.weight is not None:
             share = share * source.weight[rows]
         self.weight[i][places] = share
+
+    def _put(self, i, places, x):
+        """Write samples (T, B, ...) of one member into its buffer."""
+        if not len(self.x[i]):
+            self.x[i] = x.new_empty((2 * self.length, *x.shape[1:]))
+            self._beside.keep(self.x[i : i + 1])
+        buffer = self.x[i]
+        if x.shape[1:] != buffer.shape[1:] or x.dtype != buffer.dtype:
+            raise UnsupportedEngineError(
+                "train_transform returned batches of different size or dtype, "
+                f"{tuple(buffer.shape[1:])} of {buffer.dtype} and "
+                f"{tuple(x.shape[1:])} of {x.dtype}, but every step reads the same "
+                "buffer. Use engine='skorch', or let it return batches of one kind."
+            )
+        buffer[places] = x
 
 
 class _Beside:
@@ -172,7 +202,3 @@ class _Beside:
         """Let the training stream wait for the work beside it."""
         if self.on_gpu:
             torch.cuda.current_stream().wait_stream(self.stream)
-
-
-def _draws_apart(transform):
-    return isinstance(transform, PictureTransform)

@@ -20,7 +20,13 @@ from sklearn_sharpbalance.members.own_settings import own_nets
 
 __all__ = ["GraphEngine"]
 
-RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.RNNBase)
+# Layers that draw, unless this option of theirs is zero.
+RANDOM_LAYERS = {
+    nn.modules.dropout._DropoutNd: "p",
+    nn.MultiheadAttention: "dropout",
+    nn.RNNBase: "dropout",
+    nn.RReLU: "upper",
+}
 
 
 class GraphEngine(Engine):
@@ -84,6 +90,10 @@ def _random_refusal(net):
     if module is None:
         return UNSEEN
     for layer in module.modules():
-        if isinstance(layer, RANDOM_LAYERS) and getattr(layer, "p", 1) != 0:
-            return f"{type(layer).__name__} draws random numbers inside the step"
+        name = type(layer).__name__
+        for kind, option in RANDOM_LAYERS.items():
+            if isinstance(layer, kind) and getattr(layer, option):
+                return f"{name} draws random numbers inside the step"
+        if isinstance(layer, nn.RNNBase):
+            return f"{name} is not among the layers known to run in a graph"
     return None

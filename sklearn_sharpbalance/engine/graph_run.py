@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from sklearn_sharpbalance.engine.draws import CallbackDraws
 from sklearn_sharpbalance.engine.feed import EpochFeed
 from sklearn_sharpbalance.engine.graph_step import GraphedStep
 from sklearn_sharpbalance.members.data import DeviceData
@@ -33,7 +34,7 @@ class GraphRun:
 
     def __init__(self, net, states, data, phase, masks):
         self.data, self.phase, self.masks = data, phase, masks
-        self.first_epoch = phase.start
+        self.first_epoch = self.epoch = phase.start
         self.results = list(states)
         self.sessions = {
             i: MemberSession(net, state, data, phase)
@@ -41,6 +42,7 @@ class GraphRun:
             if not state.stopped
         }
         self.source = DeviceData(data, torch.device(net.device))
+        self.draws = CallbackDraws(self.source.device)
         self.step: GraphedStep | None = None
         self.feed: EpochFeed | None = None
         self.compiled = False
@@ -59,16 +61,15 @@ class GraphRun:
     def train(self, phase, on_epoch):
         """Run one stretch; returns the members after it."""
         self.phase = phase
+        self.results = list(self.results)  # the caller has the one before
         for session in self.sessions.values():
             session.phase, session.on_epoch = phase, on_epoch
         device = self.source.device
         current = torch.cuda.device(device if device.type == "cuda" else -1)
         with current, seeded(device), tf32(phase.precision):
-            while self.sessions and self._epoch() < phase.stop:
+            while self.sessions and self.epoch < phase.stop:
                 self._run_until_stop()
                 self._let_go()
-        # A new list: the caller has the one before.
-        self.results = list(self.results)
         for i, session in self.sessions.items():
             self.results[i] = session.finish()
         return self.results
@@ -79,26 +80,24 @@ class GraphRun:
             self.step.close()
         self.step = self.feed = None
 
-    def _epoch(self):
-        return len(next(iter(self.sessions.values())).net.history)
-
     def _run_until_stop(self):
         """Train until the stretch ends or a member stops."""
         sessions = list(self.sessions.values())
         step, feed = self._awake(sessions)
-        for epoch in range(self._epoch(), self.phase.stop):
+        for epoch in range(self.epoch, self.phase.stop):
             if not step.fused and self._compiling_pays(sessions[0], epoch):
                 step.compile()
                 self.compiled = True
             with step.at_rest():
                 for session in sessions:
-                    session.begin_epoch()
+                    self.draws.begin_epoch(session, epoch)
             for first, n_steps in feed.pieces(epoch):
                 step.run(first, n_steps)
             losses = step.losses()
             with step.at_rest():
                 for session, loss, lr in zip(sessions, losses, feed.last_lr):
-                    session.end_epoch(epoch, loss, lr)
+                    self.draws.end_epoch(session, epoch, loss, lr)
+            self.epoch = epoch + 1
             if any(session.stopped for session in sessions):
                 break
         step.rest()

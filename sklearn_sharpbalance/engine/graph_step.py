@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.autodiff.graphs import capture_graph
+from sklearn_sharpbalance.engine.batch_counters import BatchCounters
 from sklearn_sharpbalance.engine.cast_weights import CastWeights
 from sklearn_sharpbalance.engine.fused_norms import FusedNorms
 from sklearn_sharpbalance.engine.split_pass import SplitPass
@@ -144,7 +145,7 @@ class _MemberStep:
         self.smoothing = session.net.criterion_.label_smoothing
         self.clean_passes = (phase.sizes.sam > 0) + (phase.sizes.normal > 0)
         self.device = shared.position.device
-        self.counters = _BatchCounters(self.module)
+        self.counters = BatchCounters(self.module)
         self.statistics = [
             buffer
             for layer in self.module.modules()
@@ -168,6 +169,7 @@ class _MemberStep:
                 group["capturable"] = True
             elif "fused" in group:
                 group["fused"], group["foreach"] = True, False
+        _count_on_device(self.optimizer)
 
     def step(self):
         """Update the member on the batch at the shared position."""
@@ -207,6 +209,7 @@ class _MemberStep:
             module=False,
             backward=backward,
             perturbed_pass=self._statistics_put_back,
+            descend=self._descend,
         )
         self.shared.total[self.i] += loss
 
@@ -223,8 +226,14 @@ class _MemberStep:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, y, weight
 
+    def _descend(self):
+        """Step of the optimizer; what callbacks made of pruned weights is undone."""
+        self.optimizer.descend()
+        with torch.no_grad():
+            self._mask([(weight, weight) for weight in self.masked])
+
     def _mask(self, gradients):
-        """Make the gradients of pruned weights zero, given pairs of weight and it."""
+        """Make zero what belongs to pruned weights, given pairs of weight and it."""
         pairs = [(grad, self.masks.get(id(weight))) for weight, grad in gradients]
         pairs = [(grad, mask) for grad, mask in pairs if mask is not None]
         if pairs:
@@ -250,7 +259,9 @@ class _MemberStep:
 
     def snapshot(self):
         """Copy of everything that a step changes."""
-        weights = [*self.module.parameters(), *self.module.buffers()]
+        # The optimizer's weights: layers may be computing with casts of them.
+        weights = [w for group in self.optimizer.param_groups for w in group["params"]]
+        weights += self.module.buffers()
         return (
             [(tensor, tensor.detach().clone()) for tensor in weights],
             {id(t): t.clone() for _, t in _state_tensors(self.optimizer)},
@@ -299,33 +310,6 @@ class _MemberStep:
         self._captured_groups = None
 
 
-class _BatchCounters:
-    """Takes the batch counters of BatchNorm out of the step: a kernel per layer and
-    pass for a number that only ``momentum=None`` ever looks at."""
-
-    def __init__(self, module):
-        self.kept = [
-            (layer, layer.num_batches_tracked)
-            for layer in module.modules()
-            if isinstance(layer, torch.nn.modules.batchnorm._NormBase)
-            and layer.num_batches_tracked is not None
-            and layer.momentum is not None
-        ]
-        self.n_passes = 0
-        self.open()
-
-    def open(self):
-        """Take the counters away from the layers."""
-        for layer, _ in self.kept:
-            layer.num_batches_tracked = None
-
-    def close(self):
-        """Put the counters back, with the passes that were made meanwhile."""
-        for layer, counter in self.kept:
-            layer.num_batches_tracked = counter.add_(self.n_passes)
-        self.n_passes = 0
-
-
 @contextmanager
 def _choosing_algorithms():
     """Let cuDNN time its algorithms for the shapes it meets."""
@@ -335,6 +319,16 @@ def _choosing_algorithms():
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+def _count_on_device(optimizer):
+    """Let optimizers count their steps where the weights are, as a capture needs.
+
+    A state that was loaded, and Adagrad's first one, has the counts on the CPU.
+    """
+    for weight, entries in optimizer.state.items():
+        if isinstance(entries.get("step"), torch.Tensor):
+            entries["step"] = entries["step"].to(weight.device)
 
 
 def _state_tensors(optimizer):

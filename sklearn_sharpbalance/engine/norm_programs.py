@@ -35,6 +35,12 @@ def _pair(first, second, place, inside):
 
 
 @triton.jit
+def _clamped(value):
+    """Numbers at least zero; what is no number stays so, which a maximum hides."""
+    return tl.where(value <= 0.0, 0.0, value)
+
+
+@triton.jit
 def _put(partials, first, second, BLOCK_C: tl.constexpr):
     """Write the sums of one program."""
     place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -128,7 +134,7 @@ def statistics(
         total_all, square_all = _group_sums(partials, group, n_first, BLOCK_P, BLOCK_C)
         count = end - begin
         offset = total_all / count
-        var = tl.maximum(square_all / count - offset * offset, 0.0)
+        var = _clamped(square_all / count - offset * offset)
         out = group * n_channels + channel
         tl.store(mean_out + out, shift + offset, mask=inside)
         tl.store(rstd_out + out, 1.0 / tl.sqrt(var + eps), mask=inside)
@@ -220,7 +226,7 @@ def normalise(
     if ADD:
         value += tl.load(residual + place, mask=ok, other=0.0).to(tl.float32)
     if RELU:
-        value = tl.maximum(value, 0.0)
+        value = _clamped(value)
     tl.store(y + place, value, mask=ok)
 
 

@@ -216,6 +216,8 @@ def _split(fused, n_first):
             if made is None and not _is_safe(layer):
                 return None
             if made is not None:
+                if node.kwargs:  # by whatever name the layer has for its input
+                    return None
                 node.target = f"split_{node.name}"
                 split.add_submodule(node.target, made)
         elif node.op == "call_function":

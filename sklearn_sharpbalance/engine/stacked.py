@@ -7,9 +7,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.base import Engine
+from sklearn_sharpbalance.engine.draws import CallbackDraws
 from sklearn_sharpbalance.engine.refusals import UNSEEN, meta_module, shared_refusal
 from sklearn_sharpbalance.engine.stacking import (
     StackedNetwork,
+    in_step,
     layers_to_stack,
     stack_optimizer,
     stacking_obstacle,
@@ -52,18 +54,30 @@ class StackedEngine(Engine):
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
         """Train all members side by side."""
-        sessions = [MemberSession(net, s, data, phase, on_epoch) for s in states]
-        run = _StackedRun(sessions, data, phase, masks)
-        with tf32(phase.precision):
-            for epoch in range(phase.start, phase.stop):
-                if all(session.stopped for session in sessions):
-                    break
-                run.epoch(epoch)
-        run.write_back(range(len(sessions)))
-        return [
-            state if state.stopped else session.finish()
-            for state, session in zip(states, sessions)
-        ]
+        results = list(states)
+        for members in in_step(states):
+            own = [states[i] for i in members]
+            sessions = [MemberSession(net, s, data, phase, on_epoch) for s in own]
+            trained = _train(sessions, data, phase, masks[members])
+            for i, state in zip(members, trained):
+                results[i] = state
+        return results
+
+
+def _train(sessions, data, phase, masks):
+    """States after a phase of members that share one step."""
+    run = _StackedRun(sessions, data, phase, masks)
+    with run.draws.own(sessions), tf32(phase.precision):
+        for epoch in range(phase.start, phase.stop):
+            if all(session.stopped for session in sessions):
+                break
+            run.epoch(epoch)
+    run.write_back(range(len(sessions)))
+    stopped_before = [session.state.stopped for session in sessions]
+    return [
+        session.state if stopped else session.finish()
+        for stopped, session in zip(stopped_before, sessions)
+    ]
 
 
 class _StackedRun:
@@ -90,17 +104,17 @@ class _StackedRun:
         )
         self.gradient_masks = self._stacked_masks()
         self.frozen = [session.stopped for session in sessions]
+        self.draws = CallbackDraws(self.device)
 
     def _stacked_masks(self):
         """Masks of pruned weights with a member axis, by the names of the weights."""
-        if not self.phase.pruned:
-            return {}
-        weights = self.network.params.items()
-        return {
-            name: (weight.detach() != 0).float()
-            for name, weight in weights
-            if weight.ndim > 2  # a matrix for each member; biases are not pruned
-        }
+        masks = {}
+        for name, weight in self.network.params.items():
+            own = [session.masks.get(name) for session in self.sessions]
+            if any(mask is not None for mask in own):
+                full = torch.ones_like(weight[0])
+                masks[name] = torch.stack([full if m is None else m for m in own])
+        return masks
 
     def backward(self, loss):
         """Gradients of a loss; pruned weights get none."""
@@ -112,6 +126,14 @@ class _StackedRun:
         if self.gradient_masks:
             grads = [gradients[name] for name in self.gradient_masks]
             torch._foreach_mul_(grads, list(self.gradient_masks.values()))
+
+    def descend(self):
+        """Step of the optimizer; what callbacks made of pruned weights is undone."""
+        self.optimizer.descend()
+        if self.gradient_masks:
+            with torch.no_grad():
+                held = [self.network.params[name] for name in self.gradient_masks]
+                torch._foreach_mul_(held, list(self.gradient_masks.values()))
 
     def epoch(self, epoch):
         """One epoch of all members."""
@@ -125,7 +147,7 @@ class _StackedRun:
         rows, share = rows.to(self.device), share.to(self.device)  # (T, M, B)
         running = [s for s in self.sessions if not s.stopped]
         for session in running:
-            session.begin_epoch()
+            self.draws.begin_epoch(session, epoch)
         self.read_weights(running)
         total = torch.zeros(len(self.sessions), device=self.device)
         for t in range(len(rows)):
@@ -169,6 +191,7 @@ class _StackedRun:
             both_parts=both_parts,
             module=False,
             backward=self.backward,
+            descend=self.descend,
         )
         return losses[0]
 
@@ -179,7 +202,7 @@ class _StackedRun:
         lr = float(self.optimizer.param_groups[0]["lr"])
         for i, session in enumerate(self.sessions):
             if session in running:
-                session.end_epoch(epoch, losses[i], lr)
+                self.draws.end_epoch(session, epoch, losses[i], lr)
         self.read_weights(running)
         self.write_back(i for i, s in enumerate(self.sessions) if s.stopped)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 __all__ = [
     "StackedNetwork",
+    "in_step",
     "is_hooked",
     "layers_to_stack",
     "stack_optimizer",
@@ -279,23 +280,49 @@ class _SplitProduct(torch.autograd.Function):
 def stack_optimizer(states: Sequence[dict]) -> dict:
     """One optimizer state for stacked weights from one per member."""
     stacked = {"param_groups": states[0]["param_groups"], "state": {}}
-    for key in states[0]["state"]:
-        stacked["state"][key] = _stacked([state["state"][key] for state in states])
+    for key in {key: None for state in states for key in state["state"]}:
+        entries = [state["state"].get(key, {}) for state in states]
+        stacked["state"][key] = _stacked(entries)
     return stacked
 
 
 def _stacked(entries):
     """Entries of one weight; scalars are those of a member that still trains.
 
-    They are the same for all of these: counts of steps, and what follows from them.
+    They are the same for all of these: counts of steps, and what follows from them. A
+    member that was pruned after it had stopped has no entries.
     """
-    ahead = max(entries, key=lambda entry: float(entry.get("step", 0)))
+    ahead = max(entries, key=lambda entry: (_count(entry), len(entry)))
     return {
-        name: torch.stack([entry[name] for entry in entries])
+        name: torch.stack([e.get(name, torch.zeros_like(value)) for e in entries])
         if _has_member_axis(value)
         else value
         for name, value in ahead.items()
     }
+
+
+def _count(entry):
+    return float(entry.get("step", 0))
+
+
+def in_step(states) -> list[list[int]]:
+    """Positions of members whose optimizers have made as many steps.
+
+    Members that train again after some of them had stopped have not; stacked ones
+    share one count. Those that have stopped are in the first group.
+
+    Parameters
+    ----------
+    states : list of MemberState
+    """
+    groups: dict[float, list[int]] = {}
+    for i, state in enumerate(states):
+        if not state.stopped:
+            entries = state.optimizer["state"].values() if state.optimizer else ()
+            groups.setdefault(max(map(_count, entries), default=0.0), []).append(i)
+    first, *others = groups.values() or [[]]
+    stopped = [i for i, state in enumerate(states) if state.stopped]
+    return [sorted(first + stopped), *others]
 
 
 def unstack_optimizer(stacked: dict, member: int, groups: list[dict]) -> dict:

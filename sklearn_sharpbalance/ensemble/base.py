@@ -39,7 +39,9 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         Parameters
         ----------
         X : array-like, dict of arrays or Dataset
-            Samples as in ``fit``.
+            Samples as in ``fit``. Items of a Dataset that are drawn at random, for
+            test-time augmentation say, draw from the global generators, as in a loop
+            over them: other items in each call, the same ones after the same seed.
 
         Returns
         -------

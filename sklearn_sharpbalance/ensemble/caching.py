@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_memory
 
 from sklearn_sharpbalance._version import __version__
 from sklearn_sharpbalance.ensemble.code_names import closed_over, code_name
+from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["cached", "stable_hash"]
 
@@ -31,10 +32,16 @@ def cached(memory, function: Callable, ignore=()) -> Callable:
     ignore : sequence of str
         Arguments that do not matter to the result.
     """
-    memory = check_memory(memory)
-    if getattr(memory, "location", "somewhere") is None:
-        return function
-    call = memory.cache(_call, ignore=["function", "args"])
+    try:
+        memory = check_memory(memory)
+        if getattr(memory, "location", "somewhere") is None:
+            return function
+        call = memory.cache(_call, ignore=["function", "args"])
+    except OSError as error:
+        raise InvalidInputError(
+            f"memory={memory!r} cannot keep what was trained: {error}. Pass a folder "
+            "that can be written to, or None to keep nothing."
+        ) from error
     names = list(inspect.signature(function).parameters)
 
     def remembered(*args):

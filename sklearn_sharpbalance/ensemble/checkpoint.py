@@ -74,7 +74,11 @@ class CheckpointFolder:
         except FileNotFoundError:
             return []
         except OSError as error:
-            self._fail(f"Cannot look into checkpoint_dir {self.folder}: {error}", error)
+            self._fail(
+                f"Cannot look into checkpoint_dir {self.folder}: {error}. Pass a "
+                "folder that can be read; on_checkpoint_error='warn' goes on without.",
+                error,
+            )
             return []
         epochs = sorted((int(name[1]), path) for name, path in names if name)
         return [path for _, path in epochs]

@@ -1,5 +1,7 @@
 """What scikit-learn's parameter constraints cannot say about an ensemble."""
 
+from os import PathLike
+
 from sklearn_sharpbalance._validation import Interval
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
@@ -19,7 +21,8 @@ def check_params(params, constraints):
     for name, rules in constraints.items():
         _refuse_bool(name, params.get(name), rules)
     _check_callbacks(params.get("callbacks"))
-    _check_folder(params.get("checkpoint_dir"))
+    for name in ("checkpoint_dir", "memory"):
+        _check_folder(name, params.get(name))
 
 
 def _refuse_bool(name, value, rules):
@@ -43,9 +46,9 @@ def _check_callbacks(callbacks):
             )
 
 
-def _check_folder(folder):
-    if folder is not None and not str(folder).strip():
+def _check_folder(name, folder):
+    if isinstance(folder, str | PathLike) and not str(folder).strip():
         raise InvalidInputError(
-            f"checkpoint_dir={folder!r} names no folder. Name one, '.' for the current "
-            "one, or pass None to write no checkpoints."
+            f"{name}={folder!r} names no folder. Name one, '.' for the current one, or "
+            "pass None to write nothing."
         )

@@ -18,7 +18,6 @@ from sklearn_sharpbalance.ensemble.inputs import (
 from sklearn_sharpbalance.ensemble.net_settings import (
     check_callbacks,
     check_net_settings,
-    check_numbers,
 )
 from sklearn_sharpbalance.ensemble.plan import Settings, member_rho, warmup_length
 from sklearn_sharpbalance.ensemble.weights import check_weights
@@ -26,14 +25,10 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
 from sklearn_sharpbalance.members.augment import PictureTransform, resolve_transform
 from sklearn_sharpbalance.members.averaging import resolve_averaging
-from sklearn_sharpbalance.members.net import (
-    NET_DEFAULTS,
-    is_sharpness_aware,
-    joined_callbacks,
-)
+from sklearn_sharpbalance.members.net import is_sharpness_aware
 from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
-from sklearn_sharpbalance.members.state import MemberState, restore, unfitted
+from sklearn_sharpbalance.members.state import MemberState, restore
 from sklearn_sharpbalance.optim import OPTIMIZERS
 
 __all__ = [
@@ -149,17 +144,43 @@ def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
     seed : int, default=0
         For what items of a Dataset draw.
     """
+    net = _users_net(params, nested, fmt, n_classes)
+    with own_draws(X, seed):
+        standard = input_statistics(X, fmt, weight) if params["standardize"] else None
+    return _members_net(net, params, n_classes, standard)
+
+
+def renewed_net(fitted, params, nested, fmt, n_classes):
+    """The members' net by the parameters of now, with the statistics of the first call.
+
+    Parameters
+    ----------
+    fitted : NeuralNetClassifier
+        That of the calls before.
+    params, nested, fmt, n_classes
+        As in :func:`build_net`.
+    """
+    net = _users_net(params, nested, fmt, n_classes)
+    mean = fitted.module__mean
+    statistics = None if mean is None else (mean, fitted.module__scale)
+    return _members_net(net, params, n_classes, statistics)
+
+
+def _users_net(params, nested, fmt, n_classes):
+    """What the user passed as a skorch net that members can honour."""
     net = as_skorch_net(
         params["estimator"], fmt.shape, n_classes, nested, params["optimizer"]
     )
     check_overrides(net)
     check_net_settings(net, params)
-    with own_draws(X, seed):
-        standard = input_statistics(X, fmt, weight) if params["standardize"] else None
+    return net
+
+
+def _members_net(net, params, n_classes, statistics):
     net = member_net(
         net,
         n_classes,
-        statistics=standard,
+        statistics=statistics,
         sam=resolve_sam(params["sam"]),
         device=resolve_devices(params["device"])[0],
         settings={
@@ -179,34 +200,6 @@ def ensemble_callbacks(params):
         *(params["callbacks"] or []),
         *([("lr_schedule", schedule)] if sets_rate else []),
     ]
-
-
-def renewed_net(net, params, nested):
-    """The members' net with the learning rate, batch size and callbacks of now.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        That of the calls before; not changed.
-    params, nested : dict
-        As in :func:`build_net`.
-    """
-    own, given = params["estimator"], {**NET_DEFAULTS}
-    if isinstance(own, NeuralNetClassifier):
-        given |= own.get_params(deep=False)
-    given |= nested
-    settings = {
-        name: given[name] if params[name] is None else params[name]
-        for name in ("lr", "batch_size")
-    }
-    if "optimizer__lr" in given:
-        settings["optimizer__lr"] = given["optimizer__lr"]
-    net = unfitted(net).set_params(**settings)
-    check_numbers(net, params)
-    more = ensemble_callbacks(params)
-    net.callbacks = joined_callbacks(given.get("callbacks"), more)
-    check_callbacks(net, has_valid=params["validation_fraction"] is not None)
-    return net
 
 
 def base_rate(net) -> float:

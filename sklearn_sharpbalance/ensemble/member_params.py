@@ -151,6 +151,8 @@ def _hint(name, net, known):
         return f"{ELSEWHERE[name]} "
     if name.startswith("module__") and isinstance(net.module__module, nn.Module):
         return "The network is an instance: pass its class to give it arguments. "
+    if name.startswith("criterion__") and isinstance(net.criterion, nn.Module):
+        return "The criterion is an instance: pass its class to give it arguments. "
     last = {each.rpartition("__")[2]: each for each in known}
     close = last.get(name) or next(iter(get_close_matches(name, known, 1)), None)
     return f"Did you mean {close!r}? " if close else ""
@@ -179,7 +181,8 @@ def valid_names(net) -> list[str]:
         own = [name for name in own if name != "optimizer__*"]
         own += [name for name in _arguments("optimizer", base) if name not in own]
     names += own
-    names += _arguments("criterion", net.criterion, leave_out={"weight"})
+    if not isinstance(net.criterion, nn.Module):
+        names += _arguments("criterion", net.criterion, leave_out={"weight"})
     return names
 
 

@@ -17,7 +17,7 @@ from sklearn_sharpbalance.members.net import (
 from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.optim import OPTIMIZERS
 
-__all__ = ["check_callbacks", "check_net_settings", "check_numbers"]
+__all__ = ["check_callbacks", "check_net_settings"]
 
 
 def check_net_settings(net, params) -> None:
@@ -30,20 +30,11 @@ def check_net_settings(net, params) -> None:
     params : dict
         Parameters of the ensemble, which have the last word.
     """
-    check_numbers(net, params)
-    for refusal in (_step, _groups, _data, _loader, _output, _criterion):
-        _raise(refusal(net, params))
-
-
-def check_numbers(net, params) -> None:
-    """The part of it that ``partial_fit`` asks again: numbers may be set anew."""
-    _raise(_number(net, params))
-    _raise(_twice(net, params))
-
-
-def _raise(problem):
-    if problem:
-        raise InvalidInputError(problem)
+    rules = (_number, _twice, _step, _groups, _data, _loader, _output, _criterion)
+    for refusal in rules:
+        problem = refusal(net, params)
+        if problem:
+            raise InvalidInputError(problem)
 
 
 def _number(net, params):

@@ -3,6 +3,10 @@
 from typing import Any
 
 from sklearn.base import BaseEstimator
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from sklearn_sharpbalance.members.net import with_objects
 
 __all__ = ["NestedParamsMixin"]
 
@@ -40,6 +44,13 @@ class NestedParamsMixin(BaseEstimator):
         for name in self._nested(part):
             delattr(self, f"{part}__{name}")
 
+    def _is_part_of_net(self, name, params):
+        """Whether a parameter is an object that is to become a part of a skorch net."""
+        part, _, inner = name.partition("__")
+        owner = params.get(part, getattr(self, part, None))
+        is_part = inner and "__" not in inner and isinstance(params[name], nn.Module)
+        return is_part and isinstance(owner, NeuralNetClassifier)
+
     def get_params(self, deep=True):
         """Get the parameters of this estimator, kept nested ones included.
 
@@ -75,7 +86,12 @@ class NestedParamsMixin(BaseEstimator):
             )
             is_kept = (separator and is_kept) or name == "nested"
             (kept if is_kept else direct)[name] = value
-        super().set_params(**direct)
+        objects = {name for name in direct if self._is_part_of_net(name, params)}
+        super().set_params(**{k: v for k, v in direct.items() if k not in objects})
+        for name in objects:
+            part, _, inner = name.partition("__")
+            net = with_objects(getattr(self, part), {inner: params[name]})
+            setattr(self, part, net)
         for part in self._nested_parts:
             if hasattr(params.get(part), "set_params"):
                 self._forget_nested(part)  # an object brings its own

@@ -26,6 +26,7 @@ from sklearn_sharpbalance.ensemble.fitting import (
     renewed_net,
     training_data,
 )
+from sklearn_sharpbalance.ensemble.fixed_settings import check_unchanged, fixed_settings
 from sklearn_sharpbalance.ensemble.held_out import hold_out
 from sklearn_sharpbalance.ensemble.job import (
     FitJob,
@@ -108,10 +109,13 @@ class PhasedEnsemble(BaseDeepEnsemble):
         The first ``warmup_epochs`` calls warm up; each later one scores the given
         samples, selects, and trains on them. Members keep weights, momentum and the
         statistics of the input from the first call. The learning rate does not
-        anneal, since the number of calls is not known; ``lr``, ``batch_size`` and
-        ``callbacks``, which begin anew in each call, may be set before each. What
-        follows a whole fit is refused: ``weight_averaging``, ``prune``,
-        ``early_stopping`` and ``checkpoint_dir``.
+        anneal, since the number of calls is not known. Parameters may be set before
+        each call, ``callbacks`` begin anew in each; those that members were made by
+        may not: ``estimator``, ``n_estimators``, ``sam``, ``optimizer``,
+        ``member_params``, ``standardize``, and arguments of the module, the criterion
+        and the optimizer, its learning rate excepted. What follows a whole fit is
+        refused: ``weight_averaging``, ``prune``, ``early_stopping`` and
+        ``checkpoint_dir``.
 
         Parameters
         ----------
@@ -166,7 +170,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         data = hold_out(data, share, seeds.split, sample_weight)
         check_early_stopping(params["early_stopping"], data)
         if go_on:
-            net = renewed_net(self.net_, params, self._nested("estimator"))
+            net = self._net_to_go_on(params, fmt)
         else:
             net = self._net(params, fmt, data, classes, seeds)
         aggregation = self._aggregation(params)
@@ -200,7 +204,23 @@ class PhasedEnsemble(BaseDeepEnsemble):
         nested = self._nested("estimator")
         given = (data.X, len(classes), data.weight, seeds.split)
         net = build_net(params, nested, fmt, *given)
-        settings = member_settings(params["member_params"], net, seeds.members)
+        return self._with_own_settings(net, params, seeds.members)
+
+    def _net_to_go_on(self, params, fmt):
+        """That net by the parameters of now, unless it would make other members."""
+        n_members = {"n_estimators": len(self.estimators_)}
+        check_unchanged(n_members, {name: params[name] for name in n_members})
+        nested = self._nested("estimator")
+        net = renewed_net(self.net_, params, nested, fmt, len(self.classes_))
+        net = self._with_own_settings(net, params, self.member_seeds_)
+        now = fixed_settings(net)
+        if fmt.kind != "dict":  # which is never standardised
+            now["standardize"] = params["standardize"]
+        check_unchanged(fixed_settings(self.net_), now)
+        return net
+
+    def _with_own_settings(self, net, params, seeds):
+        settings = member_settings(params["member_params"], net, seeds)
         return net if settings is None else give_settings(net, settings)
 
     def _scorer(self, params):

@@ -13,7 +13,7 @@ from sklearn_sharpbalance.ensemble.held_out import weighted_mean
 from sklearn_sharpbalance.ensemble.predicting import logits_on
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.augment import EpochAugment
-from sklearn_sharpbalance.members.data import DeviceData, TrainingData
+from sklearn_sharpbalance.members.data import DeviceData, TrainingData, rows_at_once
 from sklearn_sharpbalance.members.state import (
     MemberState,
     loose_buffers,
@@ -162,7 +162,8 @@ def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
     batch_size : int, default=512
         Layers normalise with the statistics of such a batch while those of the data
         are gathered. The layers before which no other one normalises get the exact
-        moments of the data, whatever the size.
+        moments of the data, whatever the size. Large samples pass in smaller batches,
+        as in predictions, so that memory does not grow with their size.
 
     Notes
     -----
@@ -175,7 +176,9 @@ def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
     norms = [layer for layer in net.module_.modules() if _follows_data(layer)]
     if not norms or len(data) == 1:
         return
-    n_batches = -(-len(data) // batch_size)
+    batch_size = rows_at_once(data, batch_size)
+    # Layers over vectors take no batch of one, which has no variance.
+    n_batches = min(-(-len(data) // batch_size), len(data) // 2)
     batches = np.array_split(np.arange(len(data)), n_batches)
     source = DeviceData(data, net.device)
     moments = [_Moments() for _ in norms]

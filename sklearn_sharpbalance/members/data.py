@@ -225,8 +225,7 @@ def rows_at_once(data: TrainingData, most: int, block: int = 1) -> int:
     1
     """
     if isinstance(data.X, Dataset):
-        assert data.item_shape is not None  # found at the border
-        shapes = [data.item_shape]
+        shapes = [data.item_shape or ()]  # of any size where nobody has looked
     else:
         arrays = data.X.values() if isinstance(data.X, Mapping) else [data.X]
         shapes = [array.shape[1:] for array in arrays]

@@ -26,6 +26,7 @@ __all__ = [
     "member_net",
     "option_names",
     "with_callbacks",
+    "with_objects",
     "with_plain_sam",
 ]
 
@@ -69,21 +70,35 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
     else:
         optimizer = nested.get("optimizer", optimizer) or torch.optim.SGD
         net = _default_net(estimator, input_shape, n_classes, optimizer)
-    for name in ("module", "criterion"):
-        if isinstance(nested.get(name), nn.Module):
-            # An object, which skorch takes where a net is made and nowhere else.
-            part = {name: nested.pop(name)}
-            net = type(net)(**(net.get_params(deep=False) | part))
-    net.set_params(**nested)
+    objects = {
+        name: nested.pop(name)
+        for name in ("module", "criterion")
+        if isinstance(nested.get(name), nn.Module)
+    }
+    net = with_objects(net, objects).set_params(**nested)
+    for part, called in (("module", "network"), ("criterion", "criterion")):
+        kind, given = getattr(net, part), net.get_params_for(part)
+        if given and isinstance(kind, nn.Module):
+            raise InvalidInputError(
+                f"{part}__{next(iter(given))} is not used: the {called} is an instance "
+                f"of {type(kind).__name__}. Pass its class to give it arguments."
+            )
     if not isinstance(net.module, nn.Module):
         _fill_sizes(net, input_shape, n_classes)
-    elif net.get_params_for("module"):
-        name = next(iter(net.get_params_for("module")))
-        raise InvalidInputError(
-            f"module__{name} is not used: the network is an instance of "
-            f"{type(net.module).__name__}. Pass its class to give it arguments."
-        )
     return net
+
+
+def with_objects(net, objects: dict[str, nn.Module]):
+    """The net with objects as parts, which skorch takes where a net is made only.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Not changed.
+    objects : dict
+        By the name of the part, such as "criterion".
+    """
+    return type(net)(**(net.get_params(deep=False) | objects)) if objects else net
 
 
 def _default_net(estimator, input_shape, n_classes, optimizer):

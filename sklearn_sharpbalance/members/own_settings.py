@@ -10,7 +10,14 @@ from sklearn.base import clone
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["different_settings", "give_settings", "own_net", "own_nets", "own_settings"]
+__all__ = [
+    "different_settings",
+    "give_settings",
+    "own_net",
+    "own_nets",
+    "own_settings",
+    "same_setting",
+]
 
 PREFIXES = ("module__", "optimizer__", "criterion__")
 # What the ensemble decides, what all members must have in common, and switches of how
@@ -85,14 +92,15 @@ def different_settings(net) -> list[str]:
         name
         for name in names
         if not all(
-            name in settings and _same(settings[name], every[0].get(name))
+            name in settings and same_setting(settings[name], every[0].get(name))
             for settings in every
         )
     ]
 
 
-def _same(a: Any, b: Any) -> bool:
+def same_setting(a: Any, b: Any) -> bool:
+    """Whether two values are one or equal; False for what cannot be compared."""
     try:
         return a is b or bool(a == b)
-    except (TypeError, ValueError):  # arrays, and what cannot be compared
+    except Exception:  # arrays and tensors have theirs, other objects any kind
         return False

@@ -94,7 +94,17 @@ def test_stacked_equals_skorch(sam, estimator):
     assert_same(got, want, 2e-5)
 
 
-@pytest.mark.parametrize("transform", [None, RandomCropFlip(padding=1)])
+def halves(x):
+    return 0.5 * x.float()  # between the numbers of uint8
+
+
+def smaller(x):
+    return torch.nn.functional.avg_pool2d(x.float(), 2)
+
+
+@pytest.mark.parametrize(
+    "transform", [None, RandomCropFlip(padding=1), halves, smaller]
+)
 def test_graph_steps_equal_skorch_on_the_cpu(transform):
     """The captured step is the same code; here it runs without being captured."""
     want = run(SkorchEngine(), pictures(), SmallCNN, {}, transform=transform)

@@ -7,6 +7,7 @@ import torch
 from sklearn_sharpbalance import SmallCNN
 from sklearn_sharpbalance.engine import feed as feed_module
 from sklearn_sharpbalance.engine.feed import EpochFeed
+from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.members import (
     Phase,
     TrainingData,
@@ -117,6 +118,21 @@ def test_steps_that_may_be_running_are_not_overwritten(monkeypatch):
                 torch.testing.assert_close(feed.x[0][places], kept)
             places = slice(first, first + n_steps)
             running = places, feed.x[0][places].clone()
+
+
+class Grows:
+    def __init__(self):
+        self.n_calls = 0
+
+    def __call__(self, x):
+        self.n_calls += 1
+        return x if self.n_calls < 9 else x.repeat(1, 1, 2, 2)
+
+
+def test_batches_of_another_size_are_refused():
+    feed, _ = make_feed("cpu", Grows())
+    with pytest.raises(UnsupportedEngineError, match=r"1, 16, 16\) .* engine='skorch'"):
+        read(feed)
 
 
 def test_nothing_is_fetched_that_nobody_will_use():

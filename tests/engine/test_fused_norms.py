@@ -76,6 +76,8 @@ def check_kernels(device):
     check((1, 3, 2, 4), True, True, *exact)
     check((300, 16, 5, 4), True, True, *exact)  # several programs
     check((300, 16, 5, 4), True, True, *exact, n_first=190)
+    diverged = NormStep(nn.BatchNorm2d(3, device=device), relu=True)
+    assert diverged.fused(draw(4, 3, 2, 2).log(), None).isnan().all()
 
 
 def test_kernels_compute_what_torch_does(interpreted):

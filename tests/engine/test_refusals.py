@@ -117,6 +117,25 @@ def test_a_graph_sees_dampening_in_a_partial():
     assert "dampening" in module_refusal(net, TrainingData(X, y))
 
 
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.MultiheadAttention(4, 2, dropout=0.1), "MultiheadAttention draws random"),
+        (nn.MultiheadAttention(4, 2), None),
+        (nn.Dropout(0.1), "Dropout draws random numbers"),
+        (nn.Dropout(0.0), None),
+        (nn.LSTM(4, 4, 2, dropout=0.1), "LSTM draws random numbers"),
+        (nn.GRU(4, 4), "GRU is not among the layers known"),
+        (nn.RReLU(), "RReLU draws random numbers"),
+    ],
+)
+def test_a_graph_refuses_layers_that_draw(layer, reason):
+    net = as_skorch_net(lambda: chain(layer), (4,), 3)
+    member_net(net, 3, sam=SAM, device="cpu")
+    refused = module_refusal(net, TrainingData(X, y))
+    assert refused is None if reason is None else reason in refused
+
+
 class Layerwise(SAM):
     """Normalises by layers: of stacked members it would take all for one."""
 

@@ -153,6 +153,25 @@ def test_hooked_layers_are_not_split(name, kind):
     assert SplitPass(fuse_norms(module), 2).module is None
 
 
+class ByKeyword(Chain):
+    """Names the input of a layer."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def forward(self, x):
+        if self.name == "conv":
+            x = self.conv(input=x)
+        x = self.pool(self.norm(x)).flatten(1)
+        return self.head(input=x) if self.name == "head" else self.head(x)
+
+
+@pytest.mark.parametrize("name", ["conv", "head"])
+def test_layers_that_are_called_by_keyword_are_not_split(name):
+    assert SplitPass(fuse_norms(ByKeyword(name)), 2).module is None
+
+
 class Repeated(Chain):
     """Calls a layer twice."""
 

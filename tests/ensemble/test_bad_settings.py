@@ -14,7 +14,7 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import CheckpointError, InvalidInputError
 from sklearn_sharpbalance.members.augment import EpochAugment, PictureTransform
 from sklearn_sharpbalance.selection import FunctionSelector
 
@@ -108,6 +108,26 @@ def test_a_folder_without_a_name(kind, folder, tmp_path, monkeypatch):
     message = rf"checkpoint_dir='{folder}' names no folder. Name one"
     refused(kind, {"checkpoint_dir": folder}, message)
     assert not list(Path(tmp_path).iterdir())
+
+
+def test_a_store_without_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = "memory='' names no folder. Name one, '.' for the current one"
+    refused(SharpBalanceEnsembleClassifier, {"memory": ""}, message)
+    assert not list(Path(tmp_path).iterdir())
+
+
+def test_a_store_that_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    message = "file' cannot keep what was trained: .*Pass a folder that can be written"
+    refused(SharpBalanceEnsembleClassifier, {"memory": str(tmp_path / "file")}, message)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_checkpoints_in_what_is_no_folder(kind, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    message = "Cannot look into checkpoint_dir .*file.*Pass a folder that can be read"
+    refused(kind, {"checkpoint_dir": tmp_path / "file"}, message, error=CheckpointError)
 
 
 # Classes and weights ------------------------------------------------------------------

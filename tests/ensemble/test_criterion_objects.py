@@ -87,3 +87,69 @@ def test_a_file_asks_for_the_object(how, tmp_path):
     again.partial_fit(X, Y)
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
     clone(again).fit(X, Y)
+
+
+BESIDE = {
+    "nested": lambda: DeepEnsembleClassifier(
+        **FEW, estimator__criterion=smooth(), estimator__criterion__ignore_index=7
+    ),
+    "configured": lambda: DeepEnsembleClassifier(
+        configured().set_params(criterion__ignore_index=7)
+    ),
+    "joint": lambda: DiversifiedEnsembleClassifier(
+        **FEW, estimator__criterion=smooth(), estimator__criterion__ignore_index=7
+    ),
+    "apart": lambda: DeepEnsembleClassifier(
+        configured(), 2, member_params=[{"criterion__ignore_index": 7}, {}]
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BESIDE)
+def test_arguments_beside_an_object_are_refused(how):
+    """skorch would make another one by these alone, here one that smooths nothing."""
+    message = "criterion__ignore_index.*criterion is an instance.*ass its class to give"
+    with pytest.raises(InvalidInputError, match=message):
+        BESIDE[how]().fit(X, Y)
+
+
+def net_of_classes(**params):
+    few = {k: v for k, v in FEW.items() if "__" not in k}
+    net = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss, lr=0.1, **params)
+    return DeepEnsembleClassifier(net, **few)
+
+
+def test_a_configured_net_takes_an_object_later():
+    clf = net_of_classes(module__hidden=(6,))
+    given, net = smooth(), clf.estimator
+    clf.set_params(estimator__criterion=given, estimator__lr=0.2)
+    assert clf.get_params()["estimator__criterion"] is given
+    assert clf.estimator.lr == 0.2
+    assert net.criterion is nn.CrossEntropyLoss  # the user's own net is as it was
+    expected = DeepEnsembleClassifier(configured().set_params(lr=0.2))
+    expected.set_params(**{k: v for k, v in FEW.items() if "__" not in k})
+    for each in (clf, clone(clf), expected):
+        each.fit(X, Y)
+    np.testing.assert_array_equal(clf.predict_proba(X), expected.predict_proba(X))
+    clf.set_params(estimator__criterion=nn.CrossEntropyLoss).fit(X, Y)
+    assert clf.estimators_[0].criterion_.label_smoothing == 0
+
+
+def test_a_configured_net_takes_a_network_later():
+    model = MLP(5, 3, hidden=(4,))
+    clf = net_of_classes().set_params(estimator__module=model).fit(X, Y)
+    assert clf.estimators_[0].module_.module[1].out_features == 4
+
+
+def test_an_object_comes_together_with_its_net():
+    clf = DeepEnsembleClassifier(**FEW)
+    clf.set_params(estimator=net_of_classes().estimator, estimator__criterion=smooth())
+    assert clf.estimator.criterion.label_smoothing == 0.3
+    assert not any(name.startswith("estimator__") for name in vars(clf))
+
+
+def test_a_search_takes_objects_for_a_configured_net():
+    grid = {"estimator__criterion": [smooth(0.0), smooth(0.9)]}
+    search = GridSearchCV(net_of_classes(), grid, cv=2, scoring="neg_log_loss")
+    first, second = search.fit(X, Y).cv_results_["mean_test_score"]
+    assert first != second

@@ -1,4 +1,4 @@
-"""Items of a Dataset pass networks in bounded memory, and none is read for its size.
+"""Samples pass networks in bounded memory, and no item is read for its size.
 
 Rows of five floats: sixteen of them fill what may pass at once.
 """
@@ -13,6 +13,7 @@ from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
 )
+from sklearn_sharpbalance.members import TrainingData
 from sklearn_sharpbalance.members import data as member_data
 
 N = 96
@@ -87,3 +88,46 @@ def test_a_prediction_reads_no_item_for_its_size():
         items = Pairs(48, labelled=False)
         predict(items)
         assert sorted(items.read) == [0, *range(48)]
+
+
+class Normed(nn.Sequential):
+    """Notes how many rows pass at once where statistics are gathered."""
+
+    def __init__(self, n_features=5, n_classes=3):
+        super().__init__(nn.BatchNorm1d(n_features), nn.Linear(n_features, n_classes))
+
+    def forward(self, x):
+        if not self.training:
+            PASSES.append(len(x))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("at_once", [16, 2, 1])
+@pytest.mark.parametrize("as_items", [False, True])
+def test_statistics_of_an_average_are_gathered_in_bounded_memory(
+    at_once, as_items, monkeypatch
+):
+    params = {**FEW, "validation_fraction": None, "standardize": False}
+    clf = DeepEnsembleClassifier(Normed, **params, weight_averaging="uniform")
+    items = Pairs(49)  # with pairs one is left, and one alone has no variance
+    given = (items,) if as_items else (items.X.numpy(), np.arange(49) % 3)
+    monkeypatch.setattr(member_data, "PASS_BYTES", at_once * 5 * 4)
+    PASSES.clear()
+    clf.fit(*given)
+    assert 2 <= max(PASSES) <= max(at_once, 3)
+    norm = clf.estimators_[0].module_.module[0]
+    torch.testing.assert_close(norm.running_mean, items.X.mean(0))
+    torch.testing.assert_close(norm.running_var, items.X.var(0))
+
+
+def test_statistics_of_samples_of_ordinary_size_come_from_the_same_batches():
+    params = {**FEW, "max_epochs": 1, "validation_fraction": None}
+    clf = DeepEnsembleClassifier(Normed, **params, weight_averaging="uniform")
+    PASSES.clear()
+    clf.fit(Pairs(1025))
+    assert sorted({*PASSES} - {1, 2}) == [341, 342]  # three parts, at most 512 each
+
+
+def test_items_whose_shape_nobody_knows_pass_as_small_ones():
+    data = TrainingData(Pairs(), np.zeros(N, dtype=np.int64))
+    assert member_data.rows_at_once(data, 512) == 512

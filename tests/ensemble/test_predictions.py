@@ -214,3 +214,23 @@ def test_items_of_a_dataset_pass_in_the_memory_of_arrays(kind, monkeypatch):
         sizes.clear()
         np.testing.assert_allclose(clf.predict_proba(samples), expected, rtol=1e-6)
         assert max(sizes) == 16
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Each look at an item is another one."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, row):
+        return torch.full((5,), row / 10) + torch.rand(5)
+
+
+def test_items_drawn_at_random_are_others_in_each_call(fitted):
+    """What test-time augmentation lives on: a call must not start its own draws."""
+    start = torch.get_rng_state()
+    first, second = (fitted.predict_proba(Noisy()) for _ in range(2))
+    assert not np.allclose(first, second, atol=1e-4)
+    torch.set_rng_state(start)
+    np.testing.assert_array_equal(fitted.predict_proba(Noisy()), first)
+    torch.set_rng_state(start)

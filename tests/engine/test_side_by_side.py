@@ -1,0 +1,188 @@
+"""Members that train side by side are those that train alone, whatever happens."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from skorch.callbacks import Callback
+
+from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
+from sklearn_sharpbalance.members import (
+    Phase,
+    TrainingData,
+    as_skorch_net,
+    initial_state,
+    member_net,
+    part_sizes,
+)
+from sklearn_sharpbalance.members.pruning import pruned_member
+from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.optim import SAM
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 4)).astype(np.float32)
+DATA = TrainingData(X, (np.arange(40) % 3).astype(np.int64))
+MASKS = RNG.random((2, 40)) < 0.5
+# A graph's step runs on a CPU too, without being captured.
+SIDE_BY_SIDE = pytest.mark.parametrize("engine", [StackedEngine, GraphEngine])
+
+
+def members_net(*callbacks, optimizer=None):
+    net = as_skorch_net(MLP, (4,), 3, {"module__hidden": (5,)}, optimizer)
+    return member_net(net, 3, sam=SAM, device="cpu", callbacks=list(callbacks))
+
+
+def start(net):
+    return [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
+
+
+def train(engine, net, states, edges, on_epoch=None, members=(0, 1), **settings):
+    """States after stretches of one phase."""
+    masks = MASKS[list(members)]
+    for first, stop in pairwise(edges):
+        sizes = part_sizes(MASKS, batch_size=16)
+        phase = Phase(
+            "balanced", first, stop, 6, sizes, (0.05, 0.2), cosine, **settings
+        )
+        states = engine.run_phase(net, states, DATA, phase, masks, on_epoch)
+    return states
+
+
+def assert_same(got, want):
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a.module, b.module, atol=2e-5, rtol=2e-4)
+        assert len(a.history) == len(b.history)
+        assert a.stopped == b.stopped
+
+
+class Noise(Callback):
+    def __init__(self, source, event):
+        self.source, self.event = source, event
+
+    def on_epoch_begin(self, net, **kwargs):
+        if self.event == "begin":
+            self.disturb(net)
+
+    def on_epoch_end(self, net, **kwargs):
+        if self.event == "end":
+            self.disturb(net)
+
+    def disturb(self, net):
+        with torch.no_grad():
+            for weight in net.module_.parameters():
+                weight.add_(0.1 * self.draw())
+
+    def draw(self):
+        if self.source == "torch":
+            return torch.randn(()).item()
+        of_numpy = self.source == "numpy"
+        return np.random.normal() if of_numpy else random.gauss()  # noqa: NPY002
+
+
+@SIDE_BY_SIDE
+@pytest.mark.parametrize("source", ["torch", "numpy", "python"])
+@pytest.mark.parametrize("event", ["begin", "end"])
+def test_callbacks_draw_what_they_draw_alone(engine, source, event):
+    net = members_net(("noise", Noise(source, event)))
+    want = train(SkorchEngine(), net, start(net), [0, 2, 4])
+    Noise(source, event).draw()
+    before = generators()
+    got = train(engine(), net, start(net), [0, 2, 4])
+    assert generators() == before
+    assert_same(got, want)
+
+
+def generators():
+    legacy = np.random.get_state()[1].tolist()  # noqa: NPY002
+    return torch.get_rng_state().tolist(), legacy, random.getstate()
+
+
+class Shift(Callback):
+    def on_epoch_begin(self, net, **kwargs):
+        with torch.no_grad():
+            for weight in net.module_.parameters():
+                weight.add_(0.1)
+
+
+@SIDE_BY_SIDE
+def test_what_callbacks_make_of_pruned_weights_is_undone(engine):
+    net = members_net(("shift", Shift()))
+    states = [pruned_member(state, 0.5, net) for state in start(net)]
+    want = train(SkorchEngine(), net, states, [0, 2], pruned=True)
+    got = train(engine(), net, states, [0, 2], pruned=True)
+    assert_same(got, want)
+    for a, b in zip(got, states):
+        for key, weight in b.module.items():
+            if weight.ndim > 1:
+                assert not a.module[key][weight == 0].any()
+
+
+@SIDE_BY_SIDE
+def test_members_go_on_that_have_not_made_as_many_steps(engine):
+    """A member that a callback had stopped may train again, in a partial_fit."""
+    # With weights of their own the counts matter: the first steps are corrected most.
+    optimizer = torch.optim.NAdam if engine is StackedEngine else None
+    net = members_net(optimizer=optimizer)
+    one, other = start(net)
+    states = [
+        *train(SkorchEngine(), net, [one], [0, 1], members=[0]),
+        *train(SkorchEngine(), net, [other], [0, 4], members=[1]),
+    ]
+    want = train(SkorchEngine(), net, states, [4, 6])
+    got = train(engine(), net, states, [4, 6])
+    assert [len(state.history) for state in got] == [3, 6]
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_member_that_was_pruned_after_it_stopped_is_left_alone(stopped):
+    """Its optimizer starts afresh and never moves; the other's momentum is kept."""
+    net = members_net()
+    states = [pruned_member(state, 0.3, net) for state in start(net)]
+    states[stopped] = replace(states[stopped], stopped=True)
+    want = train(SkorchEngine(), net, states, [0, 2, 4], pruned=True)
+    got = train(StackedEngine(), net, states, [0, 2, 4], pruned=True)
+    assert_same(got, want)
+    assert got[stopped] is states[stopped]
+
+
+@SIDE_BY_SIDE
+def test_the_states_before_a_stretch_stay_as_they_were(engine):
+    net, engine = members_net(), engine()
+    before = train(engine, net, start(net), [0, 2])
+    kept = list(before)
+    after = train(engine, net, before, [2, 4], lambda member, record: member == 0)
+    assert [state.stopped for state in after] == [True, False]
+    assert all(a is b for a, b in zip(before, kept))
+    assert not any(state.stopped for state in before)
+
+
+@SIDE_BY_SIDE
+def test_epochs_are_those_of_the_phase_not_of_the_history(engine):
+    """Going back to the best epoch, or to a checkpoint, cuts the history."""
+    net = members_net()
+    states = train(SkorchEngine(), net, start(net), [0, 3])
+    cut = [replace(state, history=state.history[:1]) for state in states]
+    want = train(SkorchEngine(), net, cut, [3, 4])
+    got = train(engine(), net, cut, [3, 4])
+    assert [len(state.history) for state in got] == [2, 2]
+    assert_same(got, want)
+
+
+class SlowsDown(Callback):
+    def on_epoch_end(self, net, **kwargs):
+        net.optimizer_.param_groups[0]["initial_lr"] *= 0.1
+
+
+@SIDE_BY_SIDE
+def test_the_rate_to_start_from_counts_from_the_next_epoch_on(engine):
+    net = members_net(("slow", SlowsDown()))
+    want, got = (train(e, net, start(net), [0, 3]) for e in (SkorchEngine(), engine()))
+    assert_same(got, want)
+    rates = [[row["lr"] for row in state.history] for state in (*want, *got)]
+    np.testing.assert_allclose(rates, rates[:1] * 4, rtol=1e-6)
+    assert rates[0][2] < 0.02 * rates[0][0]

@@ -1,0 +1,310 @@
+"""What members were made by in the first call of partial_fit must stay."""
+
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import loguniform
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, load
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import GSAM, SAM
+
+FEW = {
+    "n_estimators": 2,
+    "max_epochs": 8,
+    "warmup_epochs": 1,
+    "batch_size": 20,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (6,),
+}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 5)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
+
+
+class Scaled(nn.Module):
+    """Takes arrays, tensors and functions as arguments."""
+
+    def __init__(self, by, tensor, act, n_features=5, n_classes=3):
+        super().__init__()
+        self.layer, self.act = nn.Linear(n_features, n_classes), act
+        self.register_buffer("by", torch.as_tensor(by))
+
+    def forward(self, x):
+        return self.layer(self.act(x * self.by))
+
+
+def double(x):
+    return 2 * x
+
+
+class Net(NeuralNetClassifier):
+    pass
+
+
+def configured(kind=NeuralNetClassifier, **params):
+    params = {"criterion": nn.CrossEntropyLoss, **params}
+    return kind(MLP, module__hidden=(6,), **params)
+
+
+def own_net(**params):
+    few = {k: v for k, v in FEW.items() if not k.startswith("estimator")}
+    return SharpBalance(configured(**params), **few)
+
+
+def small():
+    return SharpBalance(**FEW)
+
+
+def apart(member_params):
+    return DeepEnsembleClassifier(
+        MLP, 2, member_params=member_params, random_state=0, device="cpu"
+    )
+
+
+def prototype(width):
+    return nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, 3))
+
+
+CHANGES = {
+    "members": (small, {"n_estimators": 3}, r"n_estimators was 2 and is 3\."),
+    "radii too": (small, {"n_estimators": 1, "rho": [0.1]}, "n_estimators was 2"),
+    "step": (small, {"sam": "gsam"}, r"sam was .*\.SAM and is .*\.GSAM\."),
+    "optimizer": (
+        small,
+        {"optimizer": torch.optim.AdamW},
+        r"settings: optimizer was torch.optim.sgd.SGD and is torch.*AdamW\. Set",
+    ),
+    "whole step": (small, {"optimizer": SAM}, r"optimizer was .*SGD and is .*\.SAM"),
+    "statistics": (small, {"standardize": False}, "standardize was True and is False"),
+    "apart": (
+        small,
+        {"member_params": [{"lr": 0.1}, {}]},
+        r"member_params was None and is \[{'lr': 0.1}, {}\]",
+    ),
+    "drawn": (
+        lambda: apart({"lr": loguniform(0.01, 0.1)}),
+        {"member_params": {"lr": [0.2]}},
+        r"member_params was \[{'lr': 0.0.* and is \[{'lr': 0.2}",
+    ),
+    "width": (
+        small,
+        {"estimator__module__hidden": (7,)},
+        r"settings: estimator__module__hidden was \(6\) and is \(7\)\. Set",
+    ),
+    "of an optimizer": (
+        small,
+        {"estimator__optimizer__momentum": 0.5},
+        "estimator__optimizer__momentum was 0.9 and is 0.5",
+    ),
+    "by the same name": (
+        lambda: SharpBalance(
+            **FEW,
+            optimizer=torch.optim.RMSprop,
+            sam=GSAM,
+            lr=0.001,
+            estimator__optimizer__alpha=0.9,
+        ),
+        {"estimator__optimizer__alpha": 0.5},
+        "settings: estimator__optimizer__alpha was 0.9 and is 0.5",
+    ),
+    "groups": (
+        lambda: own_net(optimizer__param_groups=[("*bias", {"weight_decay": 0.0})]),
+        {"estimator__optimizer__param_groups": [("*bias", {"weight_decay": 0.1})]},
+        "estimator__optimizer__param_groups was",
+    ),
+    "criterion": (
+        small,
+        {"estimator__criterion": nn.MultiMarginLoss},
+        "estimator__criterion was .*CrossEntropyLoss and is .*MultiMarginLoss",
+    ),
+    "of a criterion": (
+        small,
+        {"estimator__criterion__label_smoothing": 0.1},
+        "estimator__criterion__label_smoothing was not given and is 0.1",
+    ),
+    "criterion object": (
+        lambda: own_net(criterion=nn.CrossEntropyLoss(label_smoothing=0.2)),
+        {"estimator": configured(criterion=nn.CrossEntropyLoss(label_smoothing=0.1))},
+        "estimator__criterion was",
+    ),
+    "module": (
+        lambda: DeepEnsembleClassifier(MLP, 2, random_state=0),
+        {"estimator": Scaled, "estimator__module__act": double},
+        "estimator was .*MLP and is .*Scaled",
+    ),
+    "instance": (
+        lambda: DeepEnsembleClassifier(prototype(6), 2, random_state=0),
+        {"estimator": prototype(7)},
+        "estimator was .Sequential.*out_features=6",
+    ),
+    "class of a net": (
+        own_net,
+        {"estimator": configured(Net)},
+        "estimator__class was skorch.*NeuralNetClassifier and is .*Net",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_what_members_were_made_by_must_not_change(case):
+    make, change, message = CHANGES[case]
+    clf, plain = make().partial_fit(X, Y), make().partial_fit(X, Y)
+    given = {name: clf.get_params(deep=False).get(name) for name in change}
+    before, n_iter = clf.predict_proba(X), clf.n_iter_
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        clf.set_params(**change).partial_fit(X, Y)
+    assert "begin anew with fit, or with a fresh clone" in str(caught.value)
+    np.testing.assert_array_equal(clf.predict_proba(X), before)
+    assert clf.n_iter_ == n_iter
+    if not any(name.startswith("estimator__") for name in change):
+        clf.set_params(**given).partial_fit(X, Y)  # set back
+        np.testing.assert_array_equal(
+            clf.predict_proba(X), plain.partial_fit(X, Y).predict_proba(X)
+        )
+
+
+def scaled():
+    return DeepEnsembleClassifier(
+        Scaled,
+        2,
+        estimator__module__by=np.ones(5, np.float32),
+        estimator__module__tensor=torch.arange(3.0),
+        estimator__module__act=double,
+        random_state=0,
+        device="cpu",
+    )
+
+
+def apart_by_tensors():
+    own = [{"module__tensor": torch.arange(3.0)} for _ in range(2)]
+    return scaled().set_params(member_params=own)
+
+
+KEPT = {
+    "plain": (small, {}),
+    "the same again": (
+        small,
+        {"n_estimators": np.int64(2), "sam": SAM, "optimizer": torch.optim.SGD},
+    ),
+    "arrays": (
+        scaled,
+        {
+            "estimator__module__by": np.ones(5, np.float32),
+            "estimator__module__tensor": torch.arange(3.0),
+        },
+    ),
+    "factory": (
+        lambda: DeepEnsembleClassifier(partial(MLP, hidden=(6,)), 2, random_state=0),
+        {"estimator": partial(MLP, hidden=(6,))},
+    ),
+    "instance": (
+        lambda: DeepEnsembleClassifier(prototype(6), 2, random_state=0, device="cpu"),
+        {"estimator": prototype(6)},
+    ),
+    "configured": (
+        lambda: own_net(optimizer__param_groups=[("*bias", {"weight_decay": 0})]),
+        {
+            "estimator": configured(
+                optimizer__param_groups=[("*bias", {"weight_decay": 0.0})]
+            )
+        },
+    ),
+    "criterion object": (
+        lambda: own_net(criterion=nn.CrossEntropyLoss(label_smoothing=0.1)),
+        {"estimator": configured(criterion=nn.CrossEntropyLoss(label_smoothing=0.1))},
+    ),
+    "drawn": (
+        lambda: apart({"lr": loguniform(0.01, 0.1), "module__hidden": [(4,), (5,)]}),
+        {
+            "member_params": {
+                "lr": loguniform(0.01, 0.1),
+                "module__hidden": [(4,), (5,)],
+            }
+        },
+    ),
+    "tensors of members": (
+        apart_by_tensors,
+        {"member_params": [{"module__tensor": torch.arange(3.0)}] * 2},
+    ),
+    "given": (
+        lambda: apart([{"lr": 0.1}, {"module__hidden": (4,)}]),
+        {"member_params": ({"lr": 0.1}, {"module__hidden": (4,)})},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+@pytest.mark.parametrize("way", ["set", "pickle", "file"])
+def test_equal_settings_go_on(case, way, tmp_path):
+    make, same = KEPT[case]
+    clf = make().partial_fit(X, Y)
+    expected = make().partial_fit(X, Y).partial_fit(X, Y).predict_proba(X)
+    if way == "set":
+        clf.set_params(**same)
+    elif way == "pickle":
+        clf = pickle.loads(pickle.dumps(clf))
+    else:
+        clf.save(tmp_path / "model")
+        again = {
+            "arrays": {"module": Scaled, "estimator__module__act": double},
+            "tensors of members": {"module": Scaled, "estimator__module__act": double},
+            "factory": {"module": partial(MLP, hidden=(6,))},
+            "instance": {"module": prototype(6)},
+            "criterion object": {
+                "estimator__criterion": nn.CrossEntropyLoss(label_smoothing=0.1)
+            },
+            "drawn": {"member_params": same.get("member_params")},
+        }
+        clf = load(tmp_path / "model", **again.get(case, {}))
+    np.testing.assert_array_equal(clf.partial_fit(X, Y).predict_proba(X), expected)
+
+
+def test_weights_of_a_prototype_are_its_start_only():
+    model = prototype(6)
+    clf = DeepEnsembleClassifier(model, 2, random_state=0).partial_fit(X, Y)
+    other = DeepEnsembleClassifier(prototype(6), 2, random_state=0).partial_fit(X, Y)
+    with torch.no_grad():
+        model[0].weight.zero_()  # trained elsewhere meanwhile
+    clf.partial_fit(X, Y)
+    np.testing.assert_array_equal(
+        clf.predict_proba(X), other.partial_fit(X, Y).predict_proba(X)
+    )
+
+
+def test_a_dictionary_is_never_standardised_and_the_switch_means_nothing():
+    class Named(MLP):
+        def forward(self, x):
+            return super().forward(x)
+
+    clf = DeepEnsembleClassifier(Named, 2, estimator__module__n_features=5)
+    clf.partial_fit({"x": X}, Y).set_params(standardize=False).partial_fit({"x": X}, Y)
+    assert clf.n_iter_ == 2
+
+
+def test_a_share_of_warm_up_is_one_of_the_epochs_of_now():
+    clf = small().set_params(warmup_epochs=0.5, max_epochs=2).partial_fit(X, Y)
+    clf.partial_fit(X, Y)
+    assert clf.sharpness_ is not None  # one of two epochs is over
+    clf.set_params(max_epochs=8).partial_fit(X, Y)
+    assert clf.sharpness_ is None  # the third of eight
+
+
+def test_settings_of_the_loader_are_those_of_the_call():
+    clf = own_net().partial_fit(X, Y)
+    clf.set_params(estimator__iterator_train__num_workers=1).partial_fit(X, Y)
+    assert clf.net_.get_params_for("iterator_train") == {"num_workers": 1}
+
+
+def test_after_a_fit_its_settings_are_meant():
+    clf = small().fit(X, Y)
+    with pytest.raises(InvalidInputError, match="n_estimators was 2 and is 3"):
+        clf.set_params(n_estimators=3).partial_fit(X, Y)
+    assert len(clf.fit(X, Y).partial_fit(X, Y).estimators_) == 3
