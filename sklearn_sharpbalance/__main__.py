@@ -6,10 +6,12 @@ is worth on held-out samples, and draws the trade-off between flatness and diver
 
 import argparse
 import csv
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
@@ -18,6 +20,7 @@ from sklearn_sharpbalance import (
 )
 
 ACCURACIES = ("members", "ensemble")
+LARGEST_SEED = 2**32 - 1  # of numpy's RandomState
 TOY_SETS = ("digits", "iris", "wine", "breast_cancer")
 DESCRIPTION = (
     "Train a deep ensemble, a SAM ensemble and SharpBalance on a table, print what "
@@ -53,6 +56,10 @@ def load(name, target):
     if name in TOY_SETS:
         from sklearn import datasets
 
+        if target is not None:
+            raise SystemExit(
+                f"--target names a column of a CSV file; {name} has its labels apart."
+            )
         return getattr(datasets, f"load_{name}")(return_X_y=True)
     path = Path(name)
     if not path.is_file():
@@ -65,12 +72,23 @@ def load(name, target):
     if target not in columns:
         raise SystemExit(f"{name} has no column {target!r}; it has {columns}.")
     at = columns.index(target)
-    try:
-        X = np.delete(table, at, axis=1).astype(float)
-    except ValueError as error:
-        message = f"Every column of {name} but {target!r} must be numeric: {error}"
-        raise SystemExit(message) from error
-    return X, table[:, at].astype(str)
+    missing = sum(not text.strip() for text in table[:, at])
+    if missing:
+        raise SystemExit(
+            f"{name}: {missing} of {len(table)} rows have nothing in column "
+            f"{target!r}, the label. Remove them."
+        )
+    X = np.empty((len(table), len(columns)))
+    for i in set(range(len(columns))) - {at}:
+        try:
+            X[:, i] = table[:, i]
+        except ValueError as error:
+            empty = any(not text.strip() for text in table[:, i])
+            raise SystemExit(
+                f"Every column of {name} but {target!r} must be numeric, and "
+                f"{columns[i]!r} is not: {'it has empty cells' if empty else error}."
+            ) from error
+    return np.delete(X, at, axis=1), table[:, at].astype(str)
 
 
 def read_table(path):
@@ -82,6 +100,11 @@ def read_table(path):
         raise SystemExit(f"{path} is not encoded as UTF-8: {error}") from error
     if not any(rows):
         raise SystemExit(f"{path} has no rows below a header.")
+    if len(columns) < 2:
+        raise SystemExit(
+            f"{path} has one column, {columns[0]!r}. It needs a label and features, "
+            "separated by commas."
+        )
     for number, row in enumerate(rows, 2):
         if row and len(row) != len(columns):
             raise SystemExit(
@@ -95,6 +118,13 @@ def split(X, y, options):
     """Three quarters to train on and a quarter held out, by class."""
     from sklearn.model_selection import train_test_split
 
+    classes, counts = np.unique(y, return_counts=True)
+    if 1 in counts:
+        raise SystemExit(
+            f"{options.data} cannot be split by class: {(counts == 1).sum()} of its "
+            f"{len(classes)} classes have one sample, such as "
+            f"{str(classes[counts == 1][0])!r}. Name a column of classes by --target."
+        )
     try:
         return train_test_split(
             X, y, test_size=0.25, stratify=y, random_state=options.seed
@@ -108,6 +138,8 @@ def measure(clf, X, y, seed):
     """One row of the table."""
     member_probas = clf.member_predict_proba(X)
     proba = clf.predict_proba(X)
+    if not np.isfinite(member_probas).all():
+        raise SystemExit("Training diverged: no finite predictions. Lower --rho.")
     codes = np.searchsorted(clf.classes_, y)
     member_accuracy = (member_probas.argmax(-1) == codes).mean()
     return {
@@ -127,6 +159,7 @@ def print_table(rows):
     """Rows of numbers as a table in the terminal."""
     from rich import box
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     table = Table(
@@ -144,7 +177,11 @@ def print_table(rows):
         members, ensemble = (100 * row[name] for name in ACCURACIES)
         cells = [f"{row[name]:.{1 if name == 's' else 4}f}" for name in names]
         table.add_row(method, f"{members:.2f} → {ensemble:.2f}", *cells)
-    Console().print(table)
+    # Lines too long for a terminal are broken there; rich would cut off digits.
+    console = Console()
+    whole = Measurement.get(console, console.options.update(width=1000), table).maximum
+    console.width = max(console.width, whole)
+    console.print(table)
     print(LEGEND)
 
 
@@ -187,21 +224,22 @@ def parse(arguments):
     add("--members", 3, "members of each ensemble", type=number(int, 1))
     add("--epochs", 50, "epochs of training", type=number(int, 1))
     add("--rho", 0.05, "radius of SAM's perturbation", type=number(float, 0))
-    add("--seed", 0, "random state of split and training", type=number(int, 0))
+    seeds = number(int, 0, LARGEST_SEED)
+    add("--seed", 0, "random state of split and training", type=seeds)
     add("--plot", "sharpbalance_tradeoff.png", "where to draw the trade-off")
     options = parser.parse_args(arguments)
     options.plot = picture(options.plot)
     return options
 
 
-def number(kind, least):
-    """A reader of numbers from the command line that are not too small."""
+def number(kind, least, most=sys.float_info.max):
+    """A reader of numbers from the command line within limits."""
 
     def read(text):
         value = kind(text)
-        if not least <= value < float("inf"):
-            message = f"must be at least {least}, got {text}"
-            raise argparse.ArgumentTypeError(message)
+        if not least <= value <= most:
+            limit = f"at most {most}" if value > most else f"at least {least}"
+            raise argparse.ArgumentTypeError(f"must be {limit}, got {text}")
         return value
 
     read.__name__ = kind.__name__  # which argparse names where it is no number
@@ -233,6 +271,8 @@ def main(arguments=None):
     options = parse(arguments)
     X, y = load(options.data, options.target)
     X_train, X_test, y_train, y_test = split(X, y, options)
+    # With its first optimizer torch imports its compiler: no time of the first method.
+    torch.optim.SGD([torch.zeros(1)])
     rows = {}
     for name, clf in methods(options).items():
         print(f"{name}: {len(X_train)} samples, {X.shape[1]} features")

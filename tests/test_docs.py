@@ -1,5 +1,7 @@
 """The documentation is about this package: names, links, numbers and code are real."""
 
+import ast
+import builtins
 import importlib
 import inspect
 import io
@@ -329,6 +331,25 @@ def test_code_of_the_pages_runs(page, names):
         with redirect_stdout(io.StringIO()):
             exec(compile(code, f"{page.name}, block {number}", "exec"), names)
     plt.close("all")
+
+
+def test_what_the_guide_uses_was_imported_before():
+    """From page to page; what ``names`` gives readers have, but for our classes."""
+    known = {"X", "y", "clf", "deep", "images", "labels", "MyModule", "folder"}
+    known |= {"MyTransformer", "tokenizer", "texts", "text_labels"}
+    known |= {"X_batch", "y_batch", *dir(builtins)}
+    index = (DOCS / "user_guide" / "index.md").read_text()
+    pages = [DOCS / "user_guide" / f"{name}.md" for name in toctree_entries(index)]
+    for page in pages:
+        nodes = [n for code in blocks(page) for n in ast.walk(ast.parse(code))]
+        for node in nodes:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                known |= {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.FunctionDef):
+                known.add(node.name)
+        used = [node for node in nodes if isinstance(node, ast.Name)]
+        known |= {name.id for name in used if isinstance(name.ctx, ast.Store)}
+        assert not {name.id for name in used} - known, page.name
 
 
 def test_parameters_in_the_text_are_real():

@@ -1,6 +1,7 @@
 """The demo, on small settings."""
 
 import runpy
+import subprocess
 import sys
 
 import numpy as np
@@ -9,7 +10,7 @@ from sklearn.datasets import load_iris
 from sklearn.model_selection import train_test_split
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
-from sklearn_sharpbalance.__main__ import draw, load, main
+from sklearn_sharpbalance.__main__ import draw, load, main, print_table
 from sklearn_sharpbalance.plotting import TradeoffDisplay
 
 METHODS = ("deep ensemble", "SAM ensemble", "SharpBalance")
@@ -103,7 +104,8 @@ def test_columns_of_a_table(csv):
     [
         ("nowhere.csv", None, "No such data: 'nowhere.csv'.*digits"),
         (None, "sort", "has no column 'sort'.*'kind'"),
-        (None, "b", "but 'b' must be numeric"),
+        (None, "b", "but 'b' must be numeric, and 'kind' is not: .*'(high|low)'"),
+        ("iris", "kind", "--target names a column of a CSV file; iris has"),
     ],
 )
 def test_what_it_cannot_read_it_says(csv, name, target, message):
@@ -117,7 +119,14 @@ def test_what_it_cannot_read_it_says(csv, name, target, message):
         ("", "no rows below a header"),
         ("a,b,label\n", "no rows below a header"),
         ("a,b,label\n\n1,2,x\n3,4\n", "line 4 has 2 values, its header 3"),
-        ("a,label\n1,x\n2,y\n3,z\n4,w\n", "cannot be split.*least populated class"),
+        (
+            "a,label\n1,x\n2,y\n3,z\n4,w\n",
+            "split by class: 4 of its 4 classes",
+        ),
+        ("a,price\n" + "1,2.5\n" * 8 + "2,3\n", "1 of its 2 .* such as '3'.*--target"),
+        ("a;b;label\n1;2;x\n3;4;y\n", "one column, 'a;b;label'.*separated by commas"),
+        ("a,label\n1,x\n ,y\n" * 2, "and 'a' is not: it has empty cells"),
+        ("a,label\n" + "1,x\n2,\n" * 4, "4 of 8 rows have nothing in column 'label'"),
         ("a,label\n" + "nan,x\n1,y\n" * 8, "table.csv: Input X contains NaN"),
         ("a,label\n" + "1,x\n" * 8, "table.csv: .*one class"),
         ("a,label\n" + "1,\xe9\n2,y\n" * 8, "table.csv is not encoded as UTF-8"),
@@ -166,6 +175,7 @@ def test_the_ending_that_a_picture_gets_is_told(tmp_path, capsys):
         ("--members", "0", "at least 1"),
         ("--epochs", "0", "at least 1"),
         ("--seed", "-3", "at least 0"),
+        ("--seed", "4294967296", "at most 4294967295"),
     ],
 )
 def test_numbers_out_of_range_are_refused_before_the_work(
@@ -176,6 +186,37 @@ def test_numbers_out_of_range_are_refused_before_the_work(
     printed = capsys.readouterr()
     assert f"argument {option}: must be {message}, got {value}" in printed.err
     assert not printed.out
+
+
+@pytest.mark.filterwarnings("ignore:.*give no finite logits")
+def test_training_that_diverges_is_told(tmp_path):
+    wild = ["--epochs", "1", "--rho", "1e30", "--plot", str(tmp_path / "plot.png")]
+    with pytest.raises(SystemExit, match="no finite predictions"):
+        main(["iris", *wild])
+
+
+def test_a_narrow_terminal_cuts_off_no_digits(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    row = dict.fromkeys(COLUMNS, -0.25) | {"members": 1.0, "ensemble": 1.0, "s": 1234.5}
+    print_table(dict.fromkeys(METHODS, row))
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert all(rows_of(printed)[m] == row for m in METHODS)
+
+
+def test_seconds_of_the_first_method_are_those_of_its_training(tmp_path):
+    """In a process of its own: torch imports its compiler once, in some seconds."""
+    code = (
+        "import sys; import sklearn_sharpbalance.__main__ as demo\n"
+        "fit, there = demo.DeepEnsembleClassifier.fit, []\n"
+        "def watched(clf, *args):\n"
+        "    there.append('torch._dynamo' in sys.modules)\n"
+        "    return fit(clf, *args)\n"
+        "demo.DeepEnsembleClassifier.fit = watched\n"
+        "demo.main(['iris', '--epochs', '1', '--members', '2'])\n"
+        "assert there == [True]"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 def test_the_picture_tells_methods_of_equal_accuracy_apart(monkeypatch, tmp_path):

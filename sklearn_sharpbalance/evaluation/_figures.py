@@ -78,9 +78,9 @@ def _accuracy(report: Any) -> Any:
     figure, ax = axes(height(len(report.methods)))
     members = list(row_dots(report, "accuracy", "members", "", 0.14))
     ensembles = list(row_dots(report, "accuracy", "ensemble", "", -0.14))
-    handles = [draw_dots(ax, ensembles, colour(0))]
+    handles = [draw_dots(ax, ensembles, colour(0, ax))]
     if members:
-        handles.insert(0, draw_dots(ax, members, colour(0), filled=False))
+        handles.insert(0, draw_dots(ax, members, colour(0, ax), filled=False))
     method_axis(ax, report.methods)
     ax.set_xlabel("Accuracy")
     legend_above(ax, handles, ["mean of the members", "ensemble"][-len(handles) :])
@@ -115,7 +115,7 @@ def _diversity(report: Any) -> Any:
     figure, panels = axes(height(len(report.methods)), 2)
     names = {"der": "Disagreement over error (DER)", "eir": "Improvement (EIR)"}
     for ax, (metric, name) in zip(panels, names.items()):
-        draw_dots(ax, list(row_dots(report, metric, "ensemble", "")), colour(2))
+        draw_dots(ax, list(row_dots(report, metric, "ensemble", "")), colour(2, ax))
         method_axis(ax, report.methods)
         ax.set_xlabel(wrapped(name, 18), fontsize=9)
     caption = (
@@ -209,9 +209,9 @@ def _foreign(report: Any) -> Any:
     for k, method in enumerate(report.methods):
         shift = 0.7 * ((k + 0.5) / n - 0.5)
         members = _score_dots(report, method, "members", details, shift)
-        draw_dots(ax, members, colour(k), marker(k), filled=False)
+        draw_dots(ax, members, colour(k, ax), marker(k), filled=False)
         ensemble = _score_dots(report, method, "ensemble", details, shift)
-        handles.append(draw_dots(ax, ensemble, colour(k), marker(k)))
+        handles.append(draw_dots(ax, ensemble, colour(k, ax), marker(k)))
     method_axis(ax, details)
     ax.set_xlabel("AUROC")
     legend_above(ax, handles, report.methods)
@@ -247,7 +247,7 @@ def _ranking(report: Any) -> Any:
         rows = [Dot(i, *row) for i, row in enumerate(zip(*ends))]
         if column == "difference":
             ax.axvline(0, color="0.6", lw=1)
-        draw_dots(ax, rows, colour(3))
+        draw_dots(ax, rows, colour(3, ax))
         method_axis(ax, ranking["method"].tolist())
         ax.set_xlabel(wrapped(name, 18), fontsize=9)
     caption = (

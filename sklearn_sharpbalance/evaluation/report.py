@@ -285,9 +285,9 @@ def better_direction(metric: Any) -> int:
     better = METRICS[metric].better if metric in METRICS else 0
     if better == 0:
         names = ", ".join(repr(name) for name, m in METRICS.items() if m.better)
+        why = "it has no better direction" if metric in METRICS else "no such metric"
         raise InvalidInputError(
-            f"Methods cannot be ranked by {metric!r}: it has no better direction. "
-            f"Choose one of {names}."
+            f"Methods cannot be ranked by {metric!r}: {why}. Choose one of {names}."
         )
     return better
 

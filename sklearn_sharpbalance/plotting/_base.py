@@ -9,6 +9,7 @@ import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
+BLACK = "#000000"
 # Okabe and Ito's palette: told apart with any colour vision, dark enough to print.
 # Yellow comes last but one, because it is faint on white.
 PALETTE = (
@@ -19,11 +20,12 @@ PALETTE = (
     "#CC79A7",
     "#56B4E9",
     "#F0E442",
-    "#000000",
+    BLACK,
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":")
 GREY = "0.45"
+NAME_WIDTH = 30  # characters of a line of a member's name
 # Uniform in lightness, so that it survives a grey print and colour-blindness.
 SEQUENTIAL = "cividis"
 
@@ -51,9 +53,15 @@ class Display:
         return ax
 
 
-def colour(i: int) -> str:
-    """Colour of the i-th thing."""
-    return PALETTE[i % len(PALETTE)]
+def ink(ax: Any) -> str:
+    """Colour of what is written on axes: black, or white on a dark ground."""
+    return ax.xaxis.label.get_color()
+
+
+def colour(i: int, ax: Any) -> str:
+    """Colour of the i-th thing on axes."""
+    found = PALETTE[i % len(PALETTE)]
+    return ink(ax) if found == BLACK else found
 
 
 def marker(i: int) -> str:
@@ -70,7 +78,7 @@ def tidy(ax: Any, grid: str | None = None) -> None:
     """No frame where there is no axis; a faint grid along one axis, if any."""
     ax.spines[["top", "right"]].set_visible(False)
     if grid is not None:
-        ax.grid(axis=grid, color="0.88", linewidth=0.8)
+        ax.grid(axis=grid, color=ink(ax), alpha=0.12, linewidth=0.8)
         ax.set_axisbelow(True)
 
 
@@ -100,10 +108,12 @@ def check_names(
     return [str(name) for name in names]
 
 
-def matrix_size(n: int) -> tuple[float, float]:
-    """Inches of a figure in which the values of an (n, n) matrix can be read."""
-    scale = max(1.0, n / 10)
-    return 4.6 * scale, 3.8 * scale
+def matrix_size(names: Sequence[str]) -> tuple[float, float]:
+    """Inches of a figure in which a matrix of members and their names can be read."""
+    scale = max(1.0, len(names) / 10)
+    longest = min(max(map(len, names)), NAME_WIDTH)
+    room = 0.08 * max(longest - 10, 0)  # beyond that of "Member 10", in their lines
+    return 4.6 * scale + room, 3.8 * scale + 0.7 * room  # names below are slanted
 
 
 def check_square(matrix: np.ndarray, name: str) -> None:
@@ -143,7 +153,7 @@ def draw_matrix(
             fontsize=size,
             color="black" if light else "white",
         )
-    names = [wrapped(name, 30) for name in names]
+    names = [wrapped(name, NAME_WIDTH) for name in names]
     slanted = max(len(name) for name in names) * M > 24
     turn = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
     ax.set_xticks(range(M), labels=names, **turn)
@@ -203,15 +213,20 @@ def name_ticks(ax: Any, names: Sequence[str]) -> None:
             break
 
 
+# Multiples of powers of ten that get numbers, by the ratio that the axis spans.
+_LOG_TICKS = ((5, (2, 3, 4, 5, 6, 7, 8)), (50, (2, 3, 5)), (1000, (3,)))
+
+
 def plain_log_axes(ax: Any) -> None:
     """Logarithmic axes with numbers such as 0.5 in place of powers of ten."""
-    from matplotlib.ticker import LogLocator, StrMethodFormatter
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     ax.set(xscale="log", yscale="log")
     for axis in (ax.xaxis, ax.yaxis):
         low, high = axis.get_data_interval()
-        subs = (2, 3, 4, 5, 6, 7, 8) if high < 5 * low else (2, 3, 5)
-        axis.set_minor_locator(LogLocator(subs=subs))
+        # As many numbers as have room beside each other.
+        subs = next((subs for ratio, subs in _LOG_TICKS if high < ratio * low), ())
+        axis.set_minor_locator(LogLocator(subs=subs) if subs else NullLocator())
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.set_minor_formatter(StrMethodFormatter("{x:g}"))
 

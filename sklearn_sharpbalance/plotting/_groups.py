@@ -5,7 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_sharpbalance.plotting._base import LINES, colour, marker, wrapped
+from sklearn_sharpbalance.plotting._base import (
+    LINES,
+    colour,
+    ink,
+    legend_above,
+    marker,
+    wrapped,
+)
 from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
 
 # Two points always lie on a line, which says nothing.
@@ -33,9 +40,9 @@ def draw_points(
     scale = {} if color is None else _scale(color, cmap, vmin, vmax)
     for g, group in enumerate(dict.fromkeys(groups.tolist())):
         rows = groups == group
-        look: dict[str, Any] = {"color": colour(g)}
+        look: dict[str, Any] = {"color": colour(g, ax)}
         if color is not None:
-            look = {"c": color[rows], "edgecolors": "black", "linewidths": 0.6, **scale}
+            look = {"c": color[rows], "edgecolors": ink(ax), "linewidths": 0.6, **scale}
         scatters[group] = ax.scatter(
             x[rows], y[rows], s=52, marker=marker(g), zorder=3, **look
         )
@@ -71,7 +78,7 @@ def draw_fits(
         fits[group] = fit
         if fit is not None:
             at = space(x[rows].min(), x[rows].max(), 50)
-            look = {"color": colour(g), "linestyle": LINES[g % len(LINES)]}
+            look = {"color": colour(g, ax), "linestyle": LINES[g % len(LINES)]}
             (lines[group],) = ax.plot(at, fit(at), linewidth=1.4, zorder=2, **look)
     return lines, fits
 
@@ -96,22 +103,33 @@ def draw_legend(
         fit = fits.get(group)
         slope = "" if fit is None else rf"$\beta$ = {fit.slope:.2g}"
         name = wrapped(str(group), 40) + (f" ({slope})" if slope else "")
-        look: dict[str, Any] = {"color": colour(g), "linestyle": "none"}
+        look: dict[str, Any] = {"color": colour(g, ax), "linestyle": "none"}
         if slope:
             look["linestyle"] = LINES[g % len(LINES)]
         if is_grouped:
             look |= {"marker": marker(g), "label": name}
-            look["markerfacecolor"] = colour(g) if is_filled else "white"
+            look["markerfacecolor"] = colour(g, ax) if is_filled else "white"
         elif slope:
             look["label"] = slope
         else:
             continue
         handles.append(Line2D([], [], **look))
-    if handles or notes:
-        ax.legend(handles=[*handles, *notes], fontsize=9)
+    handles += notes
+    if handles and _covers_points(ax, ax.legend(handles=handles, fontsize=9)):
+        legend_above(ax, handles)
 
 
-def notes_on_missing(left_out: Sequence[str], color: np.ndarray | None) -> list[Any]:
+def _covers_points(ax: Any, legend: Any) -> bool:
+    """Whether a legend lies over a point, for want of a free corner."""
+    ax.figure.figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    points = [ax.transData.transform(dots.get_offsets()) for dots in ax.collections]
+    return any(box.contains(*point) for dots in points for point in dots)
+
+
+def notes_on_missing(
+    ax: Any, left_out: Sequence[str], color: np.ndarray | None
+) -> list[Any]:
     """Handles that say what has no place on the axes or no colour on the scale."""
     from matplotlib.lines import Line2D
 
@@ -119,7 +137,7 @@ def notes_on_missing(left_out: Sequence[str], color: np.ndarray | None) -> list[
     off = [] if color is None else color[~np.isfinite(color)]
     if len(off):
         values = ", ".join(dict.fromkeys(f"{value:g}" for value in off))
-        look: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": "black"}
+        look: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": ink(ax)}
         look |= {"linestyle": "none", "label": f"off the colour scale: {values}"}
         notes.append(Line2D([], [], **look))
     if len(left_out):

@@ -117,7 +117,7 @@ class MemberAgreementDisplay(Display):
         names = check_member_names(self.member_names, len(matrix))
         # Members that all agree have no largest value to scale by.
         vmax = (matrix.max() or 1.0) if vmax is None else vmax
-        ax = self._start(ax, matrix_size(len(matrix)), square=True)
+        ax = self._start(ax, matrix_size(names), square=True)
         self.im_, self.colorbar_, self.text_ = draw_matrix(
             ax,
             matrix,

@@ -13,6 +13,7 @@ from sklearn_sharpbalance.plotting._base import (
     Display,
     check_names,
     colour,
+    ink,
     legend_above,
     marker,
     name_ticks,
@@ -233,17 +234,18 @@ class CorruptionDisplay(Display):
 
 def _lines(ax, accuracy, member, names):
     lines = []
+    hollow = {"mfc": ax.get_facecolor()}
     for k, name in enumerate(names):
-        look = {"color": colour(k), "marker": marker(k), "markersize": 6}
+        look = {"color": colour(k, ax), "marker": marker(k), "markersize": 6}
         lines += ax.plot(accuracy[k], label=name, **look)
         if member is not None:
-            lines += ax.plot(member[k], ls="--", lw=1, alpha=0.8, **look | {"mfc": "w"})
+            lines += ax.plot(member[k], ls="--", lw=1, alpha=0.8, **look | hollow)
     return lines, [], []
 
 
 def _bar_pair(ax, at, width, accuracy, member, k, name):
     """A bar for the ensemble; its lower, hatched part is what a member reaches."""
-    look = {"color": colour(k), "edgecolor": "black", "linewidth": 0.7}
+    look = {"color": colour(k, ax), "edgecolor": ink(ax), "linewidth": 0.7}
     if member is None:
         return ax.bar(at, accuracy, width, label=name, **look), None
     lower = ax.bar(at, member, width, hatch="///", alpha=0.55, **look)
@@ -310,14 +312,17 @@ def _split(pairs):
 
 
 def _legend(ax, kind, members):
+    from matplotlib.colors import to_rgba
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles = [] if kind == "mean" else list(ax.get_legend_handles_labels()[0])
     if members and kind == "lines":
-        handles.append(Line2D([], [], color="0.3", ls="--", lw=1, label="Members"))
+        handles.append(
+            Line2D([], [], color=ink(ax), alpha=0.7, ls="--", lw=1, label="Members")
+        )
     elif members:
-        look: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "black", "lw": 0.7}
+        look: dict[str, Any] = {"fc": to_rgba(ink(ax), 0.15), "ec": ink(ax), "lw": 0.7}
         handles.append(Patch(hatch="///", label="Members", **look))
     if handles:
         legend_above(ax, handles)

@@ -8,12 +8,15 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
     GREY,
     LINES,
+    NAME_WIDTH,
     PALETTE,
     Display,
     check_member_names,
     colour,
+    ink,
     marker,
     tidy,
+    wrapped,
 )
 from sklearn_sharpbalance.plotting._ensembles import check_ensemble, found_estimator
 
@@ -142,7 +145,7 @@ class TrainingHistoryDisplay(Display):
                 ax.plot(
                     _epochs(columns),
                     columns[key],
-                    **_look(i, len(columns[key])),
+                    **_look(i, len(columns[key]), ax),
                     linestyle=LINES[k % len(LINES)],
                     linewidth=1.6,
                 )[0]
@@ -199,7 +202,7 @@ class TrainingHistoryDisplay(Display):
                 xytext=(2, 1),
                 textcoords="offset points",
                 fontsize=9,
-                color=ax.xaxis.label.get_color(),
+                color=ink(ax),
                 alpha=0.7,
                 annotation_clip=False,
             )
@@ -208,10 +211,10 @@ class TrainingHistoryDisplay(Display):
     def _draw_legend(self, ax, names, labels):
         from matplotlib.lines import Line2D
 
-        members = [(line, name) for line, name in zip(self.lines_[0], names)]
-        ink = ax.xaxis.label.get_color()  # black, or white on a dark ground
+        names = [wrapped(name, NAME_WIDTH) for name in names]
+        members = list(zip(self.lines_[0], names))
         styles = [
-            (Line2D([], [], color=ink, ls=LINES[k % len(LINES)]), label)
+            (Line2D([], [], color=ink(ax), ls=LINES[k % len(LINES)]), label)
             for k, label in enumerate(labels)
         ]
         entries = members if len(labels) == 1 else members + styles
@@ -223,12 +226,12 @@ class TrainingHistoryDisplay(Display):
             ax.legend(handles, texts, fontsize=9, ncols=n_columns, **place)
 
 
-def _look(i, n_epochs):
+def _look(i, n_epochs, ax):
     """Colour of a member, and marks once colours come round or no line can be drawn."""
     if i < len(PALETTE) and n_epochs > 1:
-        return {"color": colour(i)}
+        return {"color": colour(i, ax)}
     marks = {"marker": marker(i), "markersize": 4, "markevery": max(1, n_epochs // 10)}
-    return {"color": colour(i), **marks}
+    return {"color": colour(i, ax), **marks}
 
 
 def _epochs(columns):

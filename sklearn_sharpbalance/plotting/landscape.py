@@ -9,6 +9,7 @@ from sklearn_sharpbalance.plotting._base import (
     colour,
     place_labels,
     tidy,
+    wrapped,
 )
 from sklearn_sharpbalance.plotting._slices import slice_landscape
 
@@ -207,9 +208,10 @@ class LossLandscapeDisplay(Display):
 
     def _draw_curve(self, ax, loss, color, log):
         n_before = sum(line.get_gid() == "landscape" for line in ax.lines)
-        color = colour(n_before) if color is None else color
+        color = colour(n_before, ax) if color is None else color
+        label = None if self.name is None else wrapped(self.name, 40)
         (self.line_,) = ax.plot(
-            self.x, loss, color=color, lw=1.8, label=self.name, gid="landscape"
+            self.x, loss, color=color, lw=1.8, label=label, gid="landscape"
         )
         if log:
             ax.set_yscale("log")
@@ -245,6 +247,7 @@ class LossLandscapeDisplay(Display):
             )
         if self.positions is not None:
             for text in place_labels(ax, at[:, 0], at[:, 1], self.position_names):
+                text.set(color="black")  # on white, whatever the style
                 text.set_bbox({"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1})
 
 

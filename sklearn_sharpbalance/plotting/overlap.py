@@ -208,7 +208,7 @@ class SubsetOverlapDisplay(Display):
         check_square(matrix, "overlap")
         _check_measure(self.measure)
         names = check_member_names(self.member_names, len(matrix))
-        ax = self._start(ax, matrix_size(len(matrix)), square=True)
+        ax = self._start(ax, matrix_size(names), square=True)
         labels = {"jaccard": "Jaccard index", "share": "Share of the row's set"}
         self.im_, self.colorbar_, self.text_ = draw_matrix(
             ax,
@@ -267,7 +267,7 @@ class SubsetOverlapDisplay(Display):
         pandas = hasattr(self.images, "iloc")
         images = self.images.to_numpy() if pandas else self.images
         for row, samples in enumerate(chosen):
-            self.axes_[row, 0].set_ylabel(names[row], fontsize=10)
+            self.axes_[row, 0].set_ylabel(wrapped(names[row], 12), fontsize=10)
             for ax, sample in zip(self.axes_[row], samples):
                 title = f"{sharpness[row, sample]:.3g}"
                 if labels is not None:

@@ -12,6 +12,7 @@ from sklearn_sharpbalance.plotting._base import (
     GREY,
     Display,
     colour,
+    ink,
     legend_above,
     marker,
     tidy,
@@ -181,7 +182,7 @@ class ReliabilityDisplay(Display):
             raise InvalidInputError(f"kind must be 'bars' or 'line', got {kind!r}.")
         ax = self._start(ax, (4.4, 4.8), square=True)
         n_before = sum(line.get_gid() == "reliability" for line in ax.lines)
-        color = colour(n_before) if color is None else color
+        color = colour(n_before, ax) if color is None else color
         self.bars_ = self.gaps_ = self.shares_ = self.line_ = self.diagonal_ = None
         drawn = any(line.get_gid() == "diagonal" for line in ax.lines)
         if ref_line and not drawn:
@@ -237,7 +238,7 @@ class ReliabilityDisplay(Display):
         self.shares_ = ax.bar(
             height=(counts / counts.sum())[full],
             facecolor="none",
-            edgecolor=ax.xaxis.label.get_color(),  # seen on a dark ground, too
+            edgecolor=ink(ax),
             linewidth=1.0,
             label="Share of samples",
             **place,

@@ -20,7 +20,7 @@ from sklearn_sharpbalance.metrics._outputs import (
     predicts_with_members,
     reach_last_step,
 )
-from sklearn_sharpbalance.plotting._base import Display, colour, marker, tidy
+from sklearn_sharpbalance.plotting._base import Display, colour, marker, tidy, wrapped
 from sklearn_sharpbalance.plotting._ensembles import (
     check_ensemble,
     member_probas_of,
@@ -256,7 +256,7 @@ class EnsembleSizeDisplay(Display):
         """
         ax = self._start(ax)
         n_before = sum(line.get_gid() == "size" for line in ax.lines)
-        color = colour(n_before) if color is None else color
+        color = colour(n_before, ax) if color is None else color
         sizes = np.asarray(self.sizes)
         mean, low, high = (
             np.array([f(values) for values in self.scores])
@@ -277,7 +277,7 @@ class EnsembleSizeDisplay(Display):
             mean,
             color=color,
             marker=marker(n_before),
-            label=self.name,
+            label=None if self.name is None else wrapped(self.name, 40),
             gid="size",
         )
         ax.set(xlabel="Number of members", ylabel=self.metric_name)

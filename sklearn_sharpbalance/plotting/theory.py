@@ -7,9 +7,11 @@ from sklearn_sharpbalance.plotting._base import (
     Display,
     check_names,
     colour,
+    ink,
     marker,
     place_labels,
     tidy,
+    wrapped,
 )
 from sklearn_sharpbalance.plotting._groups import drawable
 from sklearn_sharpbalance.plotting._theory import flat_grid, theory_curves
@@ -244,8 +246,8 @@ class TheoryDisplay(Display):
         labels = check_names(self.labels, len(upper), "Setting")
         ax = self._start(ax)
         n_before = sum(line.get_gid() == "theory" for line in ax.lines)
-        color = colour(n_before) if color is None else color
-        prefix = "" if self.name is None else f"{self.name}, "
+        color = colour(n_before, ax) if color is None else color
+        prefix = "" if self.name is None else f"{wrapped(self.name, 40)}, "
         look = {"color": color, "lw": 1.6, "marker": "."}
         (self.upper_line_,) = ax.plot(
             upper, diversity, label=f"{prefix}upper bound", gid="theory", **look
@@ -293,7 +295,7 @@ class TheoryDisplay(Display):
             yerr=yerr,
             fmt=marker(n_before),
             ms=6,
-            mec="black",
+            mec=ink(ax),
             mew=0.6,
             elinewidth=1,
             capsize=2,

@@ -301,15 +301,15 @@ class TradeoffDisplay(Display):
         if colorbar and self.scatters_ and color is not None:
             mappable = next(iter(self.scatters_.values()))
             self.colorbar_ = ax.figure.colorbar(mappable, ax=ax, label=self.color_name)
+        ax.margins(0.12)
         draw_legend(
             ax,
             list(self.scatters_),
             self.fits_,
             is_grouped=self.groups is not None,
             is_filled=color is None,
-            notes=notes_on_missing(left_out, color),
+            notes=notes_on_missing(ax, left_out, color),
         )
-        ax.margins(0.12)
         self.texts_ = []
         if self.labels is not None:
             self.texts_ = place_labels(ax, x, y, labels)

@@ -257,7 +257,7 @@ def test_what_cannot_be_ranked_is_refused_before_any_training(data):
     Counted.weights.clear()
     method = {"deep": Counted(max_epochs=1)}
     for metric, message in (
-        ("acuracy", "cannot be ranked by 'acuracy'"),
+        ("acuracy", "by 'acuracy': no such metric. Choose one of 'accuracy'"),
         ("der", "no better direction"),
         ("corrupted_accuracy", "Pass corruptions= too"),
         ("sharpness", "Pass sharpness= too"),

@@ -194,7 +194,8 @@ def test_values_that_would_overlap_on_given_axes_are_left_out():
 
 
 def test_looks_are_different_beyond_the_colours():
-    looks = {(colour(i), marker(i)) for i in range(30)}
+    _, ax = plt.subplots()
+    looks = {(colour(i, ax), marker(i)) for i in range(30)}
     assert len(looks) == 30
     epochs = [{"train_loss": 1.0}, {"train_loss": 0.5}]
     display = TrainingHistoryDisplay.from_history([epochs] * 30)

@@ -1,0 +1,145 @@
+"""What is drawn can be read: on a dark ground, with long names, over decades."""
+
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from sklearn_sharpbalance.plotting import (
+    CorruptionDisplay,
+    EnsembleSizeDisplay,
+    LossLandscapeDisplay,
+    MemberAgreementDisplay,
+    SubsetOverlapDisplay,
+    TradeoffDisplay,
+    TrainingHistoryDisplay,
+)
+from sklearn_sharpbalance.plotting._base import PALETTE, colour
+
+LONG = "A very long name of a method that nobody should choose, with rho = 0.05"
+LINKED = "Another_very_long_name_without_any_spaces_that_goes_on_and_on_and_on"
+
+
+@pytest.fixture
+def dark():
+    with plt.style.context("dark_background"):
+        yield
+
+
+def lightness(color):
+    return np.dot(to_rgb(color), (0.299, 0.587, 0.114))
+
+
+@pytest.mark.usefixtures("dark")
+def test_every_colour_is_seen_on_a_dark_ground():
+    _, ax = plt.subplots()
+    assert min(lightness(colour(i, ax)) for i in range(len(PALETTE))) > 0.2
+
+
+@pytest.mark.usefixtures("dark")
+def test_edges_of_points_are_seen_on_a_dark_ground():
+    display = TradeoffDisplay([1, 2], [1, 2], color=[0.0, 1.0]).plot()
+    (edge,) = display.scatters_["all"].get_edgecolors()
+    assert lightness(edge[:3]) > 0.5
+
+
+@pytest.mark.usefixtures("dark")
+def test_names_on_white_are_black_on_a_dark_ground_too():
+    display = LossLandscapeDisplay(
+        np.arange(9.0).reshape(3, 3),
+        *([0, 1, 2], [0, 1, 2]),
+        positions=[[0, 0], [1, 1]],
+        position_names=["Member 0", "Member 1"],
+    ).plot()
+    texts = display.ax_.texts
+    assert [text.get_text() for text in texts] == ["Member 0", "Member 1"]
+    for text in texts:
+        assert lightness(text.get_bbox_patch().get_facecolor()[:3]) == pytest.approx(1)
+        assert lightness(text.get_color()) == 0
+
+
+@pytest.mark.usefixtures("dark")
+def test_members_are_hollow_and_lines_of_the_grid_faint_on_a_dark_ground():
+    accuracy = [[0.9, 0.8]]
+    display = CorruptionDisplay(accuracy, member_accuracy=accuracy).plot()
+    assert lightness(display.lines_[1].get_markerfacecolor()[:3]) == 0
+    line = display.ax_.get_ygridlines()[0]
+    assert lightness(line.get_color()) * line.get_alpha() < 0.2
+
+
+def inside(figure, artist):
+    """Whether an artist lies within its figure."""
+    figure.draw_without_rendering()
+    box, frame = artist.get_window_extent(), figure.bbox
+    return frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
+
+
+@pytest.mark.parametrize(
+    "display",
+    [
+        lambda: TrainingHistoryDisplay.from_history(
+            [[{"train_loss": 2.0}, {"train_loss": 1.0}]] * 2,
+            member_names=[LONG, LINKED],
+        ),
+        lambda: EnsembleSizeDisplay([1, 2], [[0.5, 0.6], [0.7]], name=LONG).plot(),
+        lambda: LossLandscapeDisplay([1.0, 0, 1], [0, 1, 2], name=LONG).plot(),
+    ],
+    ids=["history", "size", "landscape"],
+)
+def test_long_names_stay_in_the_figure_and_leave_room(display):
+    display = display()
+    assert inside(display.figure_, display.ax_.get_legend())
+    width = display.ax_.get_window_extent().width
+    assert width > 0.35 * display.figure_.bbox.width
+
+
+@pytest.mark.parametrize("kind", [MemberAgreementDisplay, SubsetOverlapDisplay])
+def test_matrices_leave_room_for_long_names(kind):
+    display = kind(np.eye(2), member_names=[LONG, LINKED]).plot()
+    display.figure_.draw_without_rendering()
+    short = kind(np.eye(2), member_names=["a", "b"]).plot()
+    short.figure_.draw_without_rendering()
+    sides = [each.ax_.get_window_extent().width for each in (display, short)]
+    assert sides[0] > 0.6 * sides[1]
+
+
+def test_names_of_rows_of_pictures_are_as_long_as_the_pictures():
+    display = SubsetOverlapDisplay(
+        np.eye(2),
+        sharpness=np.arange(8.0).reshape(2, 4),
+        images=np.zeros((4, 5, 5)),
+        member_names=[LONG, LINKED],
+    ).plot_hardest(3)
+    display.figure_.draw_without_rendering()
+    upper, lower = (ax.yaxis.label.get_window_extent() for ax in display.axes_[:, 0])
+    assert lower.y1 < upper.y0
+
+
+def test_the_legend_covers_no_ensemble():
+    x, y = [0.1, 0.2, 0.3, 0.1, 0.25, 0.4], [0.5, 0.6, 0.7, 0.55, 0.6, 0.9]
+    groups = [LONG] * 3 + [LINKED] * 3
+    color = [0.1, 0.2, 0.3, 0.4, 0.5, -np.inf]  # told in the legend
+    told = {"labels": ["0.1", "0.2", "0.3"] * 2, "color_name": "Improvement"}
+    display = TradeoffDisplay(x, y, groups=groups, color=color, **told).plot()
+    display.figure_.draw_without_rendering()
+    box = display.ax_.get_legend().get_window_extent()
+    points = display.ax_.transData.transform(np.column_stack([x, y]))
+    assert not any(box.contains(*point) for point in points)
+
+
+@pytest.mark.parametrize("high", [0.004, 0.02, 0.1, 0.5, 3.0, 100.0])
+def test_numbers_of_logarithmic_axes_keep_apart(high):
+    x = np.geomspace(0.001, high, 3)
+    display = TradeoffDisplay(x, x).plot(log=True)
+    display.figure_.draw_without_rendering()
+    axis, (low, top) = display.ax_.xaxis, display.ax_.get_xlim()
+    shown = [
+        label.get_window_extent()
+        for label in axis.get_ticklabels(which="both")
+        if label.get_text() and low <= label.get_position()[0] <= top
+    ]
+    shown.sort(key=lambda box: box.x0)
+    assert len(shown) > 1
+    assert all(b.x0 > a.x1 for a, b in pairwise(shown))
