@@ -11,8 +11,8 @@ from skorch.callbacks import Callback
 from torch import nn
 
 from sklearn_sharpbalance import SmallCNN
-from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, graph_run
-from sklearn_sharpbalance.engine.graph_step import GraphedStep, _MemberStep
+from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
+from sklearn_sharpbalance.engine.graph_step import _MemberStep
 from sklearn_sharpbalance.engine.refusals import ELEMENTWISE
 from sklearn_sharpbalance.members import (
     Phase,
@@ -24,20 +24,6 @@ from sklearn_sharpbalance.members import (
 )
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
-
-
-@pytest.fixture
-def steps(monkeypatch):
-    """The steps that were built, which on a GPU is when graphs are captured."""
-    built = []
-
-    class Counted(GraphedStep):
-        def __init__(self, *args):
-            super().__init__(*args)
-            built.append(self)
-
-    monkeypatch.setattr(graph_run, "GraphedStep", Counted)
-    return built
 
 
 class Task:

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, graph_run
-from sklearn_sharpbalance.engine.graph_step import GraphedStep, _count_on_device
+from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
+from sklearn_sharpbalance.engine.graph_step import _count_on_device
 from sklearn_sharpbalance.members import (
     Phase,
     TrainingData,
@@ -89,16 +89,8 @@ def test_norms_count_what_they_count_in_skorch():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_steps_before_a_capture_are_undone(precision, monkeypatch):
+def test_steps_before_a_capture_are_undone(precision, steps):
     """The optimizer's weights are put back, where layers compute with casts, too."""
-    steps = []
-
-    class Kept(GraphedStep):
-        def __init__(self, *args):
-            super().__init__(*args)
-            steps.append(self)
-
-    monkeypatch.setattr(graph_run, "GraphedStep", Kept)
     train(GraphEngine(), n_phases=1, precision=precision)
     (step,) = steps
     step.wake()
