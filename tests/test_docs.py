@@ -224,6 +224,11 @@ def test_what_the_text_says_of_pictures():
     assert number(narrow["all"]["over deep ensemble"])[0] < 0
     level, half = number(narrow["reference_boost, late"]["at equal cost"])
     assert abs(level) < half
+    late = measured()["headline_same_cost"]["reference_boost, late"]
+    assert number(late["over deep ensemble"])[0] > 0
+    assert late["corrupted NLL"] < wide["deep ensemble"]["corrupted NLL"]
+    more = measured()["ablation_same_cost"]["deep ensemble, twice the members"]
+    assert number(more["at equal cost"])[0] < 0
 
 
 def test_cells_of_tables_are_read_by_group_method_and_column():

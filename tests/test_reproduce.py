@@ -204,31 +204,48 @@ def test_the_ablation_says_what_was_measured(text, method, other, pieces):
     [
         ("Late SAM is level (+{})", f"{BOOST}, late"),
         ("SAM on everything is {} points behind", "all, late"),
+        ("over the last quarter {}.", f"{BOOST}, late, averaged"),
+        ("either: {} points behind those that are", "deep ensemble, averaged"),
+        ("60 epochs are {} points behind", "deep ensemble, twice the members"),
+        ("six with late SAM {}.", f"{BOOST}, late, twice the members"),
         ("half of `rho` {},", f"{BOOST}, late, half of rho"),
         ("every five epochs {},", f"{BOOST}, late, reselected"),
-        ("ASAM {}.", f"{BOOST}, late, ASAM"),
+        ("ASAM {},", f"{BOOST}, late, ASAM"),
     ],
 )
 def test_late_variants_are_held_at_equal_cost(text, method, pieces):
     _, report = pieces
     result = json.loads((BENCHMARKS / "results/reproduce_ablation.json").read_text())
-    methods = report.by_method(result["records"], "same epochs")
+    methods = report.by_method(result["records"], "same cost")
+    methods |= report.by_method(result["records"], "same epochs")
     column = "corrupted_accuracy", 100, 2
     found = report.at_equal_cost(result["records"], methods[method], *column)
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
     assert text.format(found.lstrip("+-")) in page
 
 
-def test_the_temperature_of_the_headline_was_fitted():
+@pytest.mark.parametrize("method", ["deep ensemble", f"{BOOST}, late"])
+def test_the_temperature_of_the_headline_was_fitted(method):
     result = json.loads((BENCHMARKS / "results/reproduce_headline.json").read_text())
-    deep = next(r for r in result["records"] if r["method"] == "deep ensemble")
+    row = next(r for r in result["records"] if r["method"] == method)
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
-    clean, corrupted = (
-        f"from {deep[name]:.3f} to {deep[f'{name}_after_temperature']:.3f} on {where}"
-        for name, where in (("nll", "clean pictures"), ("corrupted_nll", "corrupted"))
-    )
-    assert clean in page
-    assert corrupted in page
+    for name, where in (("nll", "clean pictures"), ("corrupted_nll", "corrupted")):
+        after = row[f"{name}_after_temperature"]
+        assert f"from {row[name]:.3f} to {after:.3f} on {where}" in page
+
+
+def test_the_temperature_of_more_members_was_fitted(pieces):
+    result = json.loads((BENCHMARKS / "results/reproduce_ablation.json").read_text())
+    methods = pieces[1].by_method(result["records"], "same cost")
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    for method, text in (
+        ("deep ensemble, twice the members", "from {:.3f} to {:.3f}, below"),
+        (f"{BOOST}, late, twice the members", "({:.3f} without, {:.3f} with it)"),
+    ):
+        names = "corrupted_nll", "corrupted_nll_after_temperature"
+        rows = methods[method].values()
+        means = [np.mean([row[name] for row in rows]) for name in names]
+        assert text.format(*means) in page
 
 
 def test_the_headline_stands_beside_the_paper():
@@ -241,8 +258,9 @@ def test_the_headline_stands_beside_the_paper():
         assert f"| {' / '.join(values[:2])} |" in page
         assert f"| {' '.join(values[2:])} |" in page
     assert f"# {result['minutes']:.1f} minutes" in page
-    sam, ours, deep = result["records"]
-    for pair in ((sam, deep), (ours, sam)):
+    sam, ours, deep, again, late = result["records"]
+    assert again == deep | {"group": "same cost"}
+    for pair in ((sam, deep), (ours, sam), (late, deep)):
         gains = [
             f"{100 * (pair[0][name] - pair[1][name]):+.2f}"
             for name in ("accuracy", "corrupted_accuracy")
@@ -349,6 +367,22 @@ def test_nothing_more_is_trained_where_measuring_fails(tmp_path, pieces, monkeyp
     monkeypatch.setattr(reproduce, "measure", lambda *_: 1 / 0)
     assert reproduce.run_seed(reproduce.parse(), 13) == ["sharpbalance"]
     assert fitted == ["same epochs_sharpbalance_13"]
+
+
+def test_drawing_corrupted_copies_counts_as_time(tmp_path, pieces, monkeypatch):
+    import reproduce
+
+    arguments = ["digits", "--seeds", 1, "--minutes", 1, "--out", tmp_path]
+    arguments += ["--work", tmp_path]
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *map(str, arguments)])
+    clock, deadlines = [1000.0], []
+    monkeypatch.setattr(reproduce.time, "time", lambda: clock[0])
+    monkeypatch.setattr(reproduce, "prepare", lambda _: clock.__setitem__(0, 1050.0))
+    monkeypatch.setattr(reproduce, "run_all", lambda *call: deadlines.append(call[-1]))
+    monkeypatch.setattr(reproduce, "write_report", lambda *_: None)
+    with pytest.raises(SystemExit):
+        reproduce.main()
+    assert deadlines == [1060.0]
 
 
 @pytest.mark.slow

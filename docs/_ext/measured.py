@@ -8,7 +8,9 @@ TABLES = (  # name in the text, file, title of the table
     ("confirm", "reproduce_confirm", "same cost"),
     ("rules", "reproduce_digits", "same epochs"),
     ("ablation", "reproduce_ablation", "same epochs"),
+    ("ablation_same_cost", "reproduce_ablation", "same cost"),
     ("headline", "reproduce_headline", "same epochs"),
+    ("headline_same_cost", "reproduce_headline", "same cost"),
 )
 
 

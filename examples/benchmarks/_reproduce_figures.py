@@ -96,7 +96,7 @@ def draw_differences(panels):
                 label=label,
             )
         ax.set_yticks(np.arange(len(names)), [names[i] for i in order])
-        ax.invert_yaxis()
+        ax.set_ylim(len(names) - 0.5, -0.5)  # the first on top
         ax.set_title(title)
         ax.set_xlabel("Points of accuracy over a deep ensemble")
     return finished(figure, axes, grid="x")

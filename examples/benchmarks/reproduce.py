@@ -194,9 +194,8 @@ def stop_at(deadline):
         signal.setitimer(signal.ITIMER_REAL, max(deadline - time.time(), 0.1))
 
 
-def run_all(options, seeds):
+def run_all(options, seeds, deadline):
     """Every seed, ``options.jobs`` at a time; says how the worst of them ended."""
-    deadline = None if options.minutes is None else time.time() + 60 * options.minutes
     if options.jobs == 1:
         return max(worker(options, seed, deadline) for seed in seeds)
     # A process for each seed: CUDA graphs of two threads must not be captured at once.
@@ -241,10 +240,11 @@ def parse():
 def main():
     options = parse()
     start = time.time()
+    deadline = None if options.minutes is None else start + 60 * options.minutes
     seeds = seeds_of(options)
     minutes, n_before = take_up(options)
     prepare(options)  # draws the corrupted copies before there are several workers
-    end = run_all(options, seeds)
+    end = run_all(options, seeds, deadline)
     paths = [records_path(options, seed) for seed in seeds]
     found = [json.loads(path.read_text()) for path in paths if path.exists()]
     if sum(map(len, found)) > n_before:  # else nothing was left to do

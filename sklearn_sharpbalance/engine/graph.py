@@ -79,9 +79,11 @@ def module_refusal(net, data):
     """Why the step cannot be captured, whatever the device."""
     if not isinstance(data.X, np.ndarray):
         return "X is not one array"
-    bound = base_optimizer(net)[1].get("dampening", 0)
-    if getattr(net, "optimizer__dampening", bound):
+    optimizer, options = base_optimizer(net)
+    if getattr(net, "optimizer__dampening", options.get("dampening", 0)):
         return "SGD's dampening treats the first step apart"
+    if optimizer is torch.optim.Adagrad:
+        return "Adagrad reads its count of steps on the host"
     return shared_refusal(net) or _random_refusal(net)
 
 

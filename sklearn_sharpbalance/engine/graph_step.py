@@ -324,7 +324,7 @@ def _choosing_algorithms():
 def _count_on_device(optimizer):
     """Let optimizers count their steps where the weights are, as a capture needs.
 
-    A state that was loaded, and Adagrad's first one, has the counts on the CPU.
+    A state that was loaded has the counts on the CPU.
     """
     for weight, entries in optimizer.state.items():
         if isinstance(entries.get("step"), torch.Tensor):

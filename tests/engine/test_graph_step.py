@@ -118,7 +118,7 @@ def test_steps_are_counted_where_the_weights_are():
     assert optimizer.state[weight]["step"].device.type == "meta"
 
 
-ADAPTIVE = [torch.optim.Adam, torch.optim.NAdam, torch.optim.Adagrad]
+ADAPTIVE = [torch.optim.Adam, torch.optim.NAdam]
 
 
 @pytest.mark.gpu

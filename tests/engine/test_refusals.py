@@ -117,6 +117,13 @@ def test_a_graph_sees_dampening_in_a_partial():
     assert "dampening" in module_refusal(net, TrainingData(X, y))
 
 
+def test_a_graph_refuses_what_reads_on_the_host():
+    net = as_skorch_net(None, (4,), 3)
+    settings = {"optimizer": torch.optim.Adagrad}
+    member_net(net, 3, sam=SAM, device="cpu", settings=settings)
+    assert "Adagrad reads" in module_refusal(net, TrainingData(X, y))
+
+
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
