@@ -32,6 +32,7 @@ from sklearn_sharpbalance.exceptions import ModelFileError
 __all__ = [
     "FORMAT_VERSION",
     "atomic_file",
+    "check_folder",
     "read_archive",
     "read_digest",
     "remove_leftovers",
@@ -135,6 +136,16 @@ def _digest(chunks: Iterable) -> bytes:
     return digest.hexdigest().encode()
 
 
+def check_folder(path) -> Path:
+    """The path; an error if there is no folder to write such a file to."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"Cannot write {path}: there is no folder {path.parent}. Make it first."
+        )
+    return path
+
+
 @contextmanager
 def atomic_file(path) -> Iterator[BinaryIO]:
     """A file to write to that appears under its name when it is complete.
@@ -142,7 +153,7 @@ def atomic_file(path) -> Iterator[BinaryIO]:
     It is a neighbour until then, which is flushed to the disk and renamed, or deleted
     if anything fails.
     """
-    path = Path(path)
+    path = check_folder(path)
     # Other threads, processes and machines may be writing to the same name.
     writer = f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
     temporary = path.with_name(f".{path.name}.{writer}.tmp")

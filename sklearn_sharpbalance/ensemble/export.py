@@ -20,7 +20,7 @@ from sklearn_sharpbalance.ensemble.aggregation import (
     TemperatureAggregation,
     UniformSoupAggregation,
 )
-from sklearn_sharpbalance.ensemble.archive import atomic_file
+from sklearn_sharpbalance.ensemble.archive import atomic_file, check_folder
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["AggregatedModule", "as_module", "export_onnx", "export_torch"]
@@ -191,6 +191,7 @@ def export_torch(estimator, path, *, dtype=None) -> None:
     ``torch.export.load(path).module()(X)`` gives the probabilities; the labels of its
     columns are in the extra file ``classes.json``.
     """
+    path = check_folder(path)
     program = _program(estimator, dtype)
     extra = {"classes.json": _classes(estimator)}
     with atomic_file(path) as file:
@@ -222,11 +223,13 @@ def export_onnx(estimator, path, *, dtype=None) -> None:
             'export_onnx needs onnx and onnxscript: pip install "sklearn-sharpbalance'
             '[onnx]".'
         ) from error
+    path = check_folder(path)
     program = _program(estimator, dtype)
     model = torch.onnx.export(
         program,
         input_names=["X"],
         output_names=["probabilities"],
+        dynamic_shapes={"X": {0: "batch"}},  # or its name is made up
         dynamo=True,
         verbose=False,
     )

@@ -15,7 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet, NeuralNetClassifier
 
 from sklearn_sharpbalance.ensemble.aggregation import FunctionAggregation
-from sklearn_sharpbalance.ensemble.archive import read_archive, write_archive
+from sklearn_sharpbalance.ensemble.archive import (
+    check_folder,
+    read_archive,
+    write_archive,
+)
 from sklearn_sharpbalance.ensemble.fingerprint import describe
 from sklearn_sharpbalance.ensemble.naming import SPECIAL_TAGS, name_of, special_value
 from sklearn_sharpbalance.ensemble.rebuilding import rebuild
@@ -59,6 +63,7 @@ def save(estimator, path, *, optimizer=True) -> None:
         the file has about half the size.
     """
     check_is_fitted(estimator)
+    path = check_folder(path)
     try:
         write_archive(path, "model", _tree(estimator, optimizer), special_value)
     except NotPlainError as error:

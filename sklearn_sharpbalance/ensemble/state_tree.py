@@ -10,6 +10,7 @@ from sklearn_sharpbalance.ensemble.training import EnsembleState
 from sklearn_sharpbalance.ensemble.tree import NotPlainError, encode
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members import MemberState, restore
+from sklearn_sharpbalance.members.state import member_draws
 
 __all__ = ["member_from_tree", "member_tree", "state_from_tree", "state_tree"]
 
@@ -92,7 +93,9 @@ def _callbacks(net, member, data):
 
 
 def _revive(callback, name, tree, net, member, data):
-    callback.on_train_begin(restore(net, member), X=data.X, y=data.y)
+    own = restore(net, member)
+    with member_draws(own, member.seed):
+        callback.on_train_begin(own, X=data.X, y=data.y)
     vars(callback).update(tree["plain"])
     lost = [
         key

@@ -114,7 +114,7 @@ class Measured(NamedTuple):
 
 Run = dict[Key, Measured]
 
-_PROPER = {
+_PROPER: dict[str, Callable[..., float]] = {
     "nll": metrics.negative_log_likelihood,
     "brier": metrics.brier_score,
     "ece": metrics.expected_calibration_error,

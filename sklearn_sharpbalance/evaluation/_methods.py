@@ -47,6 +47,16 @@ def _as_list(runs: Any) -> list[Any]:
     return list(runs) if isinstance(runs, (list, tuple)) else [runs]
 
 
+def check_alike(X: Any, ood: Any) -> None:
+    """Foreign samples must be laid out as the others, where both have a shape."""
+    known, foreign = getattr(X, "shape", None), getattr(ood, "shape", None)
+    if known is not None and foreign is not None and known[1:] != foreign[1:]:
+        raise InvalidInputError(
+            f"ood must be laid out as X, of shape {known}, got {foreign}. Pass samples "
+            "with the same features."
+        )
+
+
 def check_arrays(X: Any, what: str) -> None:
     """Only arrays can be corrupted or cut into folds."""
     if isinstance(X, Mapping | Dataset):

@@ -15,7 +15,11 @@ from sklearn.model_selection import (
 
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
-from sklearn_sharpbalance.evaluation._methods import as_methods, check_arrays
+from sklearn_sharpbalance.evaluation._methods import (
+    as_methods,
+    check_alike,
+    check_arrays,
+)
 from sklearn_sharpbalance.evaluation._resampling import Draws
 from sklearn_sharpbalance.evaluation._runs import (
     Study,
@@ -134,6 +138,7 @@ def compare(
     if study.has_corruptions:
         check_arrays(X, "Corrupting samples")
         check_corruptions(X, study.corruptions, study.severities)
+    check_alike(X, study.ood)
     seeds = as_seeds(seeds, study.random_state)
     y, draws = np.asarray(y), Draws(n_bootstrap, study.random_state)
     results: dict[str, list] = {name: [] for name in named}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import train_test_split
+from sklearn.pipeline import Pipeline
 
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.evaluation._runs import as_seed
@@ -160,8 +161,8 @@ def tradeoff_curve(
     Parameters
     ----------
     estimator : SharpBalanceEnsembleClassifier, or another with ``rho``
-        Unfitted; it is cloned. ``selection="all"`` studies SAM ensembles, as the
-        paper's figures 3 to 5 do.
+        Unfitted; it is cloned, and may be the last step of a pipeline.
+        ``selection="all"`` studies SAM ensembles, as the paper's figures 3 to 5 do.
     X, y : array-likes
         Training samples, on which sharpness is measured.
     rho : sequence of float
@@ -219,11 +220,7 @@ def tradeoff_curve(
     elif y_test is None:
         raise InvalidInputError("X_test was passed without y_test. Pass its labels.")
     grid = {"rho": list(rho), **_check_other(other)}
-    if "rho" not in estimator.get_params(deep=True):
-        raise InvalidInputError(
-            f"{type(estimator).__name__} has no parameter rho to vary. Pass a "
-            "SharpBalanceEnsembleClassifier; selection='all' is a SAM ensemble."
-        )
+    radius = _name_of_rho(estimator)
     measure, name = _sharpness_measure(sharpness, sharpness_name, seed)
     rows = []
     for setting, run_seed in _settings(grid, as_seeds(seeds, seed)):
@@ -231,13 +228,28 @@ def tradeoff_curve(
             print(
                 ", ".join(f"{k}={v!r}" for k, v in setting.items()), f"seed={run_seed}"
             )
-        fitted = seeded(clone(estimator).set_params(**setting), run_seed).fit(X, y)
+        params = {radius if k == "rho" else k: v for k, v in setting.items()}
+        fitted = seeded(clone(estimator).set_params(**params), run_seed).fit(X, y)
         found = {"sharpness": mean_sharpness(fitted, X, y, measure, seed)}
         rows.append(
             setting | {"seed": run_seed} | found | _measure(fitted, X_test, y_test)
         )
     columns = {key: [row[key] for row in rows] for key in rows[0]}
     return TradeoffCurve(columns, parameters=list(grid), sharpness_name=name)
+
+
+def _name_of_rho(estimator: Any) -> str:
+    """The parameter; in a pipeline that of the last step."""
+    name, last = "rho", estimator
+    while isinstance(last, Pipeline):
+        step, last = last.steps[-1]
+        name = name.removesuffix("rho") + f"{step}__rho"
+    if "rho" not in last.get_params(deep=False):
+        raise InvalidInputError(
+            f"{type(last).__name__} has no parameter rho to vary. Pass a "
+            "SharpBalanceEnsembleClassifier; selection='all' is a SAM ensemble."
+        )
+    return name
 
 
 def _settings(

@@ -17,7 +17,7 @@ from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
 from sklearn_sharpbalance.members.averaging import updated_average
 from sklearn_sharpbalance.members.data import DeviceData, rows_at_once
 from sklearn_sharpbalance.members.pruning import gradient_masks
-from sklearn_sharpbalance.members.state import capture, restore, to_cpu
+from sklearn_sharpbalance.members.state import capture, member_draws, restore, to_cpu
 
 __all__ = ["MemberSession", "listeners"]
 
@@ -74,7 +74,9 @@ class MemberSession:
             "dataset_valid": data.valid
             and self.net.get_dataset(data.valid.X, data.valid.y),
         }
-        self._resume_callbacks()
+        if self.net.callbacks_:
+            with member_draws(self.net, state.seed):
+                self._resume_callbacks()
         self.hears_batches = bool(listeners(self.net, "on_batch_"))
         self.hears_gradients = bool(listeners(self.net, "on_grad_"))
         self.sets_own_rate = _schedulers(self.net) != []
@@ -100,7 +102,10 @@ class MemberSession:
             self.scaler.update()
         else:
             self.net.optimizer_.descend()
-        if self.masks:  # some optimizers move a weight by the gradients of others
+        self._hold_pruned()  # some optimizers move a weight by the gradients of others
+
+    def _hold_pruned(self):
+        if self.masks:
             weights = dict(self.net.module_.named_parameters())
             with torch.no_grad():
                 held = [weights[name] for name in self.masks]
@@ -149,6 +154,8 @@ class MemberSession:
             weights = self.net.module_.state_dict()
             self.average = updated_average(self.average, weights, averaging)
         self._tell_end()
+        if self.net.callbacks_:  # the next stretch takes its zeros for the pruned ones
+            self._hold_pruned()
         if self.on_epoch is not None:
             self.stopped |= self.on_epoch(self.state.index, self.net.history[-1])
 
@@ -232,8 +239,10 @@ class MemberSession:
         """
         if over is None:
             over = self.stopped or self.phase.last
-        if over:
-            self.net.notify("on_train_end", X=self.data.X, y=self.data.y)
+        if over and self.net.callbacks_:
+            with member_draws(self.net, self.state.seed, after=True):
+                self.net.notify("on_train_end", X=self.data.X, y=self.data.y)
+            self._hold_pruned()
         kept = {
             name: _scheduler_state(callback)
             if isinstance(callback, LRScheduler)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
+from skorch import NeuralNetClassifier
 from torch.nn.parameter import is_lazy
 
 from sklearn_sharpbalance._validation import in_a_sentence
@@ -22,6 +23,7 @@ __all__ = [
     "epoch_rng",
     "initial_state",
     "loose_buffers",
+    "member_draws",
     "put_buffers",
     "restore",
     "seeded",
@@ -119,6 +121,15 @@ class seeded:
 
 
 @contextmanager
+def member_draws(net: NeuralNetClassifier, seed: int, after=False) -> Iterator[None]:
+    """Run what one member does before its first epoch, or after the last one."""
+    with seeded(net.device):
+        # As in an epoch that it never trains: it draws something else than in others.
+        seeded.reseed(seed, 2**32 + after, net.device)
+        yield
+
+
+@contextmanager
 def _legacy_generators() -> Iterator[None]:
     """Put the global generators of numpy and Python back after a block."""
     of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
@@ -171,7 +182,9 @@ def restore(net, state):
     """An initialised copy of ``net`` for the given member, in its state."""
     net = own_net(net, state.index)
     with seeded(net.device):
-        net.initialize()  # weights are drawn and overwritten: the RNG must not notice
+        # Weights are drawn and overwritten. What else the module draws is as it was.
+        seeded.start(state.seed, net.device)
+        net.initialize()
     net.module_.load_state_dict(with_versions(state.module, net.module_))
     put_buffers(net.module_, state.extra.get("buffers", {}), net.device)
     put_buffers(net.criterion_, state.extra.get("criterion", {}), net.device)

@@ -115,6 +115,23 @@ def check_proba(values: Any, name: str = "proba") -> np.ndarray:
     return array
 
 
+def check_weights(values: Any, n_samples: int) -> np.ndarray | None:
+    """Weights of the samples, as (N,) float64; None where there are none."""
+    if values is None:
+        return None
+    array = check_scores(values, "sample_weight").astype(np.float64)
+    if len(array) != n_samples:
+        raise InvalidInputError(
+            f"sample_weight has {len(array)} entries for {n_samples} samples."
+        )
+    if array.min() < 0 or array.max() == 0:
+        raise InvalidInputError(
+            "sample_weight must not be negative, and somewhere more than zero; got "
+            f"values from {array.min():g} to {array.max():g}."
+        )
+    return array / array.max()  # sums of large weights must not overflow
+
+
 def check_scores(values: Any, name: str) -> np.ndarray:
     """One finite number per sample, as (N,)."""
     array = as_float(values, name)

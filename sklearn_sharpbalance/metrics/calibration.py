@@ -10,6 +10,7 @@ from scipy.special import ndtr
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
     check_proba,
+    check_weights,
     encode_labels,
     warn_undefined,
 )
@@ -44,12 +45,14 @@ def _edges(confidence, n_bins, strategy):
     return shares if strategy == "uniform" else np.quantile(confidence, shares)
 
 
-def _bins(confidence, right, n_bins, strategy):
+def _bins(confidence, right, n_bins, strategy, weight=None):
     """Counts, mean confidence and accuracy of the bins of one set of claims."""
     edges = _edges(confidence, n_bins, strategy)
     index = np.searchsorted(edges[1:-1], confidence)  # (N,)
-    counts = np.bincount(index, minlength=n_bins)
-    divisor = np.maximum(counts, 1)
+    counts = np.bincount(index, weight, n_bins)
+    divisor = np.where(counts > 0, counts, 1)
+    if weight is not None:
+        confidence, right = confidence * weight, right * weight
     claimed = np.bincount(index, confidence, n_bins) / divisor
     reached = np.bincount(index, right, n_bins) / divisor
     return CalibrationBins(counts, claimed, reached, edges)
@@ -158,6 +161,7 @@ def expected_calibration_error(
     debiased=False,
     norm="l1",
     labels=None,
+    sample_weight=None,
 ):
     r"""Expected calibration error (ECE).
 
@@ -181,6 +185,9 @@ def expected_calibration_error(
         Mean gap, root mean squared gap, or the largest gap (MCE).
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weight of each sample, none of them negative. Bins are those of the samples
+        without weights.
 
     Returns
     -------
@@ -212,6 +219,10 @@ def expected_calibration_error(
     0.375
     """
     _check_options(n_bins, strategy, norm, debiased)
+    if debiased and sample_weight is not None:
+        raise InvalidInputError(
+            "debiased=True counts samples and takes no sample_weight. Leave out one."
+        )
     if classwise:
         array = check_proba(proba)
         y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
@@ -221,8 +232,9 @@ def expected_calibration_error(
         )
     else:
         claims = [_top1_claims(y_true, proba, labels)]
-    bins = [_bins(conf, right, n_bins, strategy) for conf, right in claims]
-    n_samples = bins[0].counts.sum()
+    n_samples = len(y_true)
+    weight = check_weights(sample_weight, n_samples)
+    bins = [_bins(conf, right, n_bins, strategy, weight) for conf, right in claims]
     if n_samples < n_bins:
         warn_undefined(
             f"expected_calibration_error has {n_samples} samples for {n_bins} bins, "

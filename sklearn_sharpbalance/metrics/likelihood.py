@@ -6,6 +6,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
     check_proba,
     check_scores,
+    check_weights,
     encode_labels,
     warn_undefined,
 )
@@ -13,7 +14,7 @@ from sklearn_sharpbalance.metrics._checks import (
 __all__ = ["brier_score", "deep_ensemble_equivalent", "negative_log_likelihood"]
 
 
-def negative_log_likelihood(y_true, proba, *, labels=None):
+def negative_log_likelihood(y_true, proba, *, labels=None, sample_weight=None):
     r"""Mean negative log-probability of the true class, in nats.
 
     Parameters
@@ -24,6 +25,8 @@ def negative_log_likelihood(y_true, proba, *, labels=None):
         Probabilities; one axis means the second of two classes.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weight of each sample, none of them negative.
 
     Returns
     -------
@@ -41,10 +44,13 @@ def negative_log_likelihood(y_true, proba, *, labels=None):
     y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
     true = array[np.arange(len(y)), y]  # (N,)
     eps = np.finfo(array.dtype).eps
-    return float(-np.log(np.clip(true.astype(np.float64), eps, 1.0)).mean())
+    logs = np.log(np.clip(true.astype(np.float64), eps, 1.0))  # (N,)
+    return float(-np.average(logs, weights=check_weights(sample_weight, len(y))))
 
 
-def brier_score(y_true, proba, *, scale_by_half="auto", labels=None):
+def brier_score(
+    y_true, proba, *, scale_by_half="auto", labels=None, sample_weight=None
+):
     r"""Mean squared distance of the probabilities from the one-hot truth.
 
     Parameters
@@ -58,6 +64,8 @@ def brier_score(y_true, proba, *, scale_by_half="auto", labels=None):
         ``"auto"`` halves it for two classes, as scikit-learn does.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weight of each sample, none of them negative.
 
     Returns
     -------
@@ -84,7 +92,8 @@ def brier_score(y_true, proba, *, scale_by_half="auto", labels=None):
     y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
     true = array[np.arange(len(y)), y].astype(np.float64)  # (N,)
     norms = np.einsum("nc,nc->n", array, array, dtype=np.float64)  # (N,)
-    value = float((norms - 2 * true + 1).mean())
+    weights = check_weights(sample_weight, len(y))
+    value = float(np.average(norms - 2 * true + 1, weights=weights))
     halve = array.shape[1] == 2 if scale_by_half == "auto" else bool(scale_by_half)
     return max(value, 0.0) / (2 if halve else 1)
 

@@ -5,8 +5,12 @@ smaller metric is better its name starts with ``neg_``. scikit-learn's ``make_sc
 does not serve here: it knows neither the members nor which class a column stands for.
 """
 
+import inspect
 from collections.abc import Callable
+from copy import copy
 from typing import Any
+
+from sklearn.utils.metadata_routing import MetadataRequest
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import reach_last_step
@@ -99,12 +103,56 @@ class EnsembleScorer:
         self.call = call
         self.sign = sign
         self.options = options
+        self._weight_request: bool | str | None = None
 
-    def __call__(self, estimator, X, y=None):
-        """Score of a fitted estimator or pipeline; larger is better."""
+    def __call__(self, estimator, X, y=None, sample_weight=None):
+        """Score of a fitted estimator or pipeline; larger is better.
+
+        Metrics without ``sample_weight`` (those of members and of flatness) refuse it.
+        """
+        options = self.options
+        if sample_weight is not None:
+            self._check_weighable()
+            options = options | {"sample_weight": sample_weight}
         estimator, X = reach_last_step(estimator, X)
-        value = self.call(self.metric, estimator, X, y, **self.options)
+        value = self.call(self.metric, estimator, X, y, **options)
         return self.sign * float(value)
+
+    def set_score_request(self, *, sample_weight: bool | str | None):
+        """A scorer that asks for ``sample_weight`` where scikit-learn routes metadata.
+
+        Parameters
+        ----------
+        sample_weight : bool, str or None
+            Whether it wants them, or the name under which they are passed.
+
+        Returns
+        -------
+        EnsembleScorer
+        """
+        self._check_weighable()
+        asking = copy(self)
+        asking._weight_request = sample_weight
+        return asking
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """What a search has to hand over."""
+        request = MetadataRequest(owner=self)
+        if self._takes_weights:
+            alias = self._weight_request
+            request.score.add_request(param="sample_weight", alias=alias)
+        return request
+
+    @property
+    def _takes_weights(self):
+        return "sample_weight" in inspect.signature(self.metric).parameters
+
+    def _check_weighable(self):
+        if not self._takes_weights:
+            raise InvalidInputError(
+                f"{self.metric.__name__} does not weigh samples. Call it without "
+                "sample_weight."
+            )
 
     def __repr__(self):
         options = "".join(f", {key}={value!r}" for key, value in self.options.items())

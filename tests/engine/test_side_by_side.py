@@ -59,22 +59,39 @@ def assert_same(got, want):
         assert a.stopped == b.stopped
 
 
-class Noise(Callback):
-    def __init__(self, source, event):
-        self.source, self.event = source, event
+EVENTS = ["on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"]
+
+
+class Shift(Callback):
+    def __init__(self, event):
+        self.event = event
+
+    def on_train_begin(self, net, **kwargs):
+        self.shift("on_train_begin", net)
 
     def on_epoch_begin(self, net, **kwargs):
-        if self.event == "begin":
-            self.disturb(net)
+        self.shift("on_epoch_begin", net)
 
     def on_epoch_end(self, net, **kwargs):
-        if self.event == "end":
-            self.disturb(net)
+        self.shift("on_epoch_end", net)
 
-    def disturb(self, net):
-        with torch.no_grad():
-            for weight in net.module_.parameters():
-                weight.add_(0.1 * self.draw())
+    def on_train_end(self, net, **kwargs):
+        self.shift("on_train_end", net)
+
+    def shift(self, event, net):
+        if event == self.event:
+            with torch.no_grad():
+                for weight in net.module_.parameters():
+                    weight.add_(0.1 * self.draw())
+
+    def draw(self):
+        return 1.0
+
+
+class Noise(Shift):
+    def __init__(self, event, source):
+        super().__init__(event)
+        self.source = source
 
     def draw(self):
         if self.source == "torch":
@@ -85,13 +102,13 @@ class Noise(Callback):
 
 @SIDE_BY_SIDE
 @pytest.mark.parametrize("source", ["torch", "numpy", "python"])
-@pytest.mark.parametrize("event", ["begin", "end"])
+@pytest.mark.parametrize("event", EVENTS)
 def test_callbacks_draw_what_they_draw_alone(engine, source, event):
-    net = members_net(("noise", Noise(source, event)))
-    want = train(SkorchEngine(), net, start(net), [0, 2, 4])
-    Noise(source, event).draw()
+    net = members_net(("noise", Noise(event, source)))
+    want = train(SkorchEngine(), net, start(net), [0, 2, 6])
+    Noise(event, source).draw()
     before = generators()
-    got = train(engine(), net, start(net), [0, 2, 4])
+    got = train(engine(), net, start(net), [0, 2, 6])
     assert generators() == before
     assert_same(got, want)
 
@@ -101,19 +118,13 @@ def generators():
     return torch.get_rng_state().tolist(), legacy, random.getstate()
 
 
-class Shift(Callback):
-    def on_epoch_begin(self, net, **kwargs):
-        with torch.no_grad():
-            for weight in net.module_.parameters():
-                weight.add_(0.1)
-
-
 @SIDE_BY_SIDE
-def test_what_callbacks_make_of_pruned_weights_is_undone(engine):
-    net = members_net(("shift", Shift()))
+@pytest.mark.parametrize("event", EVENTS[1:])
+def test_what_callbacks_make_of_pruned_weights_is_undone(engine, event):
+    net = members_net(("shift", Shift(event)))
     states = [pruned_member(state, 0.5, net) for state in start(net)]
-    want = train(SkorchEngine(), net, states, [0, 2], pruned=True)
-    got = train(engine(), net, states, [0, 2], pruned=True)
+    want = train(SkorchEngine(), net, states, [0, 2, 6], pruned=True)
+    got = train(engine(), net, states, [0, 2, 6], pruned=True)
     assert_same(got, want)
     for a, b in zip(got, states):
         for key, weight in b.module.items():

@@ -144,6 +144,8 @@ def test_onnx_model(case, tmp_path):
     for n in (1, 3, len(X)):
         (got,) = session.run(["probabilities"], {"X": X[:n]})
         np.testing.assert_allclose(got, clf.predict_proba(X[:n]), atol=1e-5)
+    assert session.get_inputs()[0].shape[0] == "batch"
+    assert session.get_outputs()[0].shape == ["batch", len(clf.classes_)]
     classes = session.get_modelmeta().custom_metadata_map["classes"]
     assert json.loads(classes) == clf.classes_.tolist()
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
@@ -240,6 +242,19 @@ def test_a_network_that_cannot_be_followed_is_named(tmp_path):
 def test_an_unknown_dtype(tmp_path):
     with pytest.raises(InvalidInputError, match="dtype must be 'float32' or 'uint8'"):
         table()[0].export_onnx(tmp_path / "model", dtype="int64")
+
+
+@pytest.mark.parametrize("name", ["save", "export_torch", "export_onnx"])
+def test_a_folder_that_is_not_there(name, tmp_path, monkeypatch):
+    if name == "export_onnx":
+        pytest.importorskip("onnxscript")
+    monkeypatch.setattr(torch.export, "export", None)  # nothing is done before
+    path = tmp_path / "nowhere" / "model"
+    with pytest.raises(FileNotFoundError) as error:
+        getattr(table()[0], name)(path)
+    folder = path.parent
+    text = f"Cannot write {path}: there is no folder {folder}. Make it first."
+    assert str(error.value) == text
 
 
 def test_not_fitted(tmp_path):

@@ -8,7 +8,7 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
@@ -279,6 +279,7 @@ def test_what_cannot_be_ranked_is_refused_before_any_training(data):
         ({"sharpness": {"radius": 1}}, "adaptive_sharpness has no option 'radius'"),
         ({"sharpness": None}, "True, False, a dictionary of options or a function"),
         ({"n_bootstrap": None}, "n_bootstrap must not be negative, got None"),
+        ({"ood": np.zeros((9, 2))}, r"ood must be laid out as X, .* got \(9, 2\)"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_any_training(data, what, message):
@@ -478,6 +479,25 @@ def test_study_is_a_table(curve):
     means = frame.groupby(["flat_ratio", "rho"])["improvement"].mean()
     np.testing.assert_allclose(curve.mean()["improvement"], means)
     assert frame["seed"].nunique() == 2
+
+
+def test_study_of_a_pipeline_varies_its_last_step(data):
+    X, y = data
+    X = 100 * X
+    settings = {"rho": [0.05, 0.5], "sharpness": {"n_batches": 2}}
+    alone = tradeoff_curve(sharpbalance(), scaled(X), y, **settings)
+    inside = make_pipeline(FunctionTransformer(scaled), sharpbalance())
+    nested = make_pipeline(FunctionTransformer(), inside)
+    for pipeline in (inside, nested):
+        curve = tradeoff_curve(pipeline, X, y, **settings)
+        for name in ("rho", "sharpness", "kl_diversity"):
+            np.testing.assert_allclose(curve[name], alone[name], rtol=1e-5)
+    with pytest.raises(InvalidInputError, match="LogisticRegression has no parameter"):
+        tradeoff_curve(make_pipeline(LogisticRegression()), X, y, rho=[0.1])
+
+
+def scaled(X):
+    return X / 100
 
 
 def test_studies_that_cannot_be_made_are_refused(data, curve):

@@ -46,6 +46,30 @@ def test_weights_are_those_of_the_module_under_its_seed(net):
     assert same({f"module.{key}": value for key, value in plain.items()}, state)
 
 
+class Shuffled(nn.Module):
+    """Draws what is part of no state dict."""
+
+    def __init__(self, n_features=4, n_classes=3):
+        super().__init__()
+        self.order = torch.randperm(n_features).tolist()
+        self.head = nn.Linear(n_features, n_classes)
+
+    def forward(self, x):
+        return self.head(x[:, self.order])
+
+
+def test_what_a_module_draws_beside_its_weights_comes_from_the_seed():
+    net = as_skorch_net(Shuffled, (4,), 3)
+    net = member_net(net, 3, sam=SAM, device="cpu")
+    orders = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in range(20):
+            torch.manual_seed(seed)
+            first = initial_state(net, 0, seed=7)
+            orders.append(restore_member(net, first).module_.module.order)
+    assert all(order == orders[0] for order in orders)
+
+
 def global_states():
     legacy = np.random.get_state()[1].tolist()  # noqa: NPY002
     return torch.get_rng_state().tolist(), legacy, random.getstate()

@@ -180,6 +180,21 @@ def test_certain_and_right_has_no_error():
     assert expected_calibration_error(y, np.eye(3)[y], debiased=True) == 0
 
 
+@pytest.mark.parametrize("classwise", [False, True])
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_a_sample_of_weight_two_counts_twice(norm, classwise):
+    y, proba = one_predictor()
+    weight = np.arange(300) % 3
+    rows = np.repeat(np.arange(300), weight)
+    options = {"norm": norm, "classwise": classwise}
+    assert expected_calibration_error(
+        y, proba, sample_weight=1e300 * weight, **options
+    ) == pytest.approx(expected_calibration_error(y[rows], proba[rows], **options))
+    assert expected_calibration_error(
+        y, proba, sample_weight=np.ones(300), **options
+    ) == pytest.approx(expected_calibration_error(y, proba, **options))
+
+
 def test_few_samples_are_told():
     y, proba = one_predictor(5)
     with warns_once() as caught:
@@ -198,6 +213,11 @@ def test_few_samples_are_told():
         ({"n_bins": 10.0}, "n_bins must be a positive integer, got 10.0"),
         ({"n_bins": "auto"}, "n_bins must be a positive integer, got 'auto'"),
         ({"norm": "max", "debiased": True}, "no debiased form"),
+        ({"debiased": True, "sample_weight": np.ones(300)}, "takes no sample_weight"),
+        ({"sample_weight": np.ones(3)}, "3 entries for 300 samples"),
+        ({"sample_weight": np.arange(300) - 1}, "must not be negative.*from -1 to 298"),
+        ({"sample_weight": np.zeros(300)}, "somewhere more than zero"),
+        ({"sample_weight": np.full(300, np.nan)}, "sample_weight holds infinite"),
     ],
 )
 def test_wrong_options_are_refused(options, message):

@@ -31,6 +31,21 @@ def test_nll_and_brier_equal_scikit_learn(C, dtype):
         )
 
 
+def test_weights_count_as_in_scikit_learn():
+    y, probas = random_members(1, 200, 5)
+    weight = np.random.default_rng(0).random(200)
+    options = {"labels": np.arange(5), "sample_weight": weight}
+    assert negative_log_likelihood(y, probas[0], sample_weight=weight) == (
+        pytest.approx(log_loss(y, probas[0], **options))
+    )
+    assert brier_score(y, probas[0], sample_weight=1e308 * weight) == pytest.approx(
+        brier_score_loss(y, probas[0], **options)
+    )
+    for score in (negative_log_likelihood, brier_score):
+        with pytest.raises(InvalidInputError, match="3 entries for 200 samples"):
+            score(y, probas[0], sample_weight=weight[:3])
+
+
 def test_a_missing_class_is_no_obstacle():
     y, probas = random_members(1, 50, 4)
     y = y % 3
