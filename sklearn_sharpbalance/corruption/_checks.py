@@ -1,6 +1,7 @@
 """What a caller may hand in: the checks at the border of the corruptions."""
 
 import os
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -30,14 +31,14 @@ def check_severity(severity) -> int:
 
 def as_severities(severities) -> list:
     """One severity or several, each once."""
-    if isinstance(severities, (int, np.integer)):
+    if not isinstance(severities, Iterable):
         return [severities]
     return list(dict.fromkeys(severities))
 
 
 def check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:
     """The pictures as (N, H, W, C), and the shape that they came in."""
-    images = np.asarray(images)
+    images = _as_array(images)
     if images.dtype != np.uint8:
         raise InvalidInputError(
             f"Pictures must be uint8 with values 0..255, got {images.dtype}. Convert "
@@ -58,19 +59,30 @@ def check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:
     return pictures, images.shape
 
 
+def _as_array(images) -> np.ndarray:
+    try:
+        return np.asarray(images)
+    except ValueError as error:  # numpy's word for lists of unequal length
+        raise InvalidInputError(
+            f"Pictures must be of one size to make an array ({error}). Resize them."
+        ) from error
+
+
 def _remedy(shape: tuple[int, ...], is_one: bool) -> str:
     if is_one:
         return "For one picture pass images[None]."
     if shape[-1] == 4 and shape[1] not in (1, 3):
         return "Leave out the opacity of (N, H, W, 4) with images[..., :3]."
-    return (
-        "Move the channels of (N, C, H, W) to the end with "
-        "images.transpose(0, 2, 3, 1)."
-    )
+    if len(shape) == 4 and shape[1] in (1, 3, 4):
+        return (
+            "Move the channels of (N, C, H, W) to the end with "
+            "images.transpose(0, 2, 3, 1)."
+        )
+    return "Grey pictures have one channel, coloured three."
 
 
 def check_indices(indices, n: int) -> np.ndarray:
-    if indices is None:
+    if indices is None or (n == 0 and np.size(indices) == 0):
         return np.arange(n)
     indices = np.asarray(indices)
     if indices.shape != (n,) or indices.dtype.kind not in "iu" or (indices < 0).any():

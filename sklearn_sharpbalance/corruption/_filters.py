@@ -144,6 +144,8 @@ def disk(radius: float, alias_blur: float) -> np.ndarray:
 
 def convolve(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     """Convolve planes (N, C, H, W) with an odd symmetric kernel, mirrored borders."""
+    if not len(images):
+        return images
     height, width = images.shape[2:]
     pad = kernel.shape[0] // 2
     wide = np.pad(images, ((0, 0), (0, 0), (pad, pad), (pad, pad)), mode="reflect")
@@ -166,6 +168,8 @@ def motion_blur_planar(
     ImageMagick's rule: a one-sided Gaussian over ``2 * radius + 1`` steps of one pixel
     along the angle, each step read at the nearest pixel, borders repeated.
     """
+    if not len(images):
+        return images
     n, height, width = len(images), *images.shape[2:]
     taps = min(2 * radius + 1, int(np.ceil(5 * sigma)) + 1)  # exp(-12.5) ends it
     steps = np.arange(taps)

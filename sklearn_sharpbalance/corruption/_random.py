@@ -1,5 +1,6 @@
 """Random numbers that belong to a picture, not to its place in a batch."""
 
+import math
 import zlib
 from collections.abc import Iterator
 
@@ -58,7 +59,7 @@ class ImageRng:
     def normal(self, shape: tuple[int, ...] = ()) -> np.ndarray:
         """Standard normal float32 numbers of shape (N, *shape)."""
         out = np.empty((len(self), *shape), dtype=np.float32)
-        rows = out.reshape(len(self), -1)
+        rows = out.reshape(len(self), math.prod(shape))
         for row, generator in zip(rows, self._streams()):
             generator.standard_normal(out=row, dtype=np.float32)
         return out
@@ -68,7 +69,7 @@ class ImageRng:
     ) -> np.ndarray:
         """Uniform float32 numbers from [low, high), of shape (N, *shape)."""
         out = np.empty((len(self), *shape), dtype=np.float32)
-        rows = out.reshape(len(self), -1)
+        rows = out.reshape(len(self), math.prod(shape))
         for row, generator in zip(rows, self._streams()):
             generator.random(out=row, dtype=np.float32)
         if (low, high) != (0.0, 1.0):
@@ -79,7 +80,7 @@ class ImageRng:
     def integers(self, low: int, high: int, shape: tuple[int, ...] = ()) -> np.ndarray:
         """Integers from [low, high) as int32, of shape (N, *shape)."""
         out = np.empty((len(self), *shape), dtype=np.int32)
-        rows = out.reshape(len(self), -1)
+        rows = out.reshape(len(self), math.prod(shape))
         for row, generator in zip(rows, self._streams()):
             row[:] = generator.integers(low, high, size=row.size, dtype=np.int32)
         return out

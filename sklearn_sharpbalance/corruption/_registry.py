@@ -205,13 +205,13 @@ def iter_corruptions(
     [('fog', 1), ('fog', 5)]
     """
     names = CORRUPTIONS if names is None else names
-    names = [names] if isinstance(names, str) or callable(names) else names
+    if isinstance(names, str) or callable(names) or not isinstance(names, Iterable):
+        names = [names]
     # A group and one of its members make the member once.
-    kinds = dict.fromkeys(kind for name in names for kind in _expand(name))
+    labels = {kind: _resolve(kind)[1] for name in names for kind in _expand(name)}
     severities = [check_severity(severity) for severity in as_severities(severities)]
     seed = resolve_seed(random_state)
-    for kind in kinds:
-        label = _resolve(kind)[1]
+    for kind, label in labels.items():
         for severity in severities:
             out = corrupt(images, kind, severity, random_state=seed, n_jobs=n_jobs)
             yield label, severity, out

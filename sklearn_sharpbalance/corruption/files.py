@@ -79,7 +79,7 @@ class CorruptionFiles(Mapping):
         name, severity = self._check_key(key)
         if self._labels is None:
             return self._read_tree(name, severity)
-        images = _load(self.root / f"{name}.npy", mmap_mode="r")
+        images = _load(self.root / f"{name}.npy")
         if len(images) % len(SEVERITIES) or len(images) != len(self._labels):
             raise InvalidInputError(
                 f"{self.root / name}.npy holds {len(images)} pictures and labels.npy "
@@ -103,7 +103,7 @@ class CorruptionFiles(Mapping):
         if not self.root.is_dir():
             raise FileNotFoundError(f"There is no folder {self.root}. {HOW_TO_GET}")
         path = self.root / "labels.npy"
-        return _load(path).astype(np.int64) if path.exists() else None
+        return _as_codes(_load(path), path) if path.exists() else None
 
     def _find_names(self) -> tuple[str, ...]:
         if self._labels is not None:
@@ -124,10 +124,14 @@ class CorruptionFiles(Mapping):
     def _find_classes(self) -> tuple[str, ...] | None:
         if self._labels is not None:
             return None
-        return tuple(class_folders(self.root / self.names[0] / "1"))
+        # A class has one number in all folders, also where some of them lack it.
+        trees = [self.root / name / str(severity) for name, severity in self]
+        found = (class_folders(tree) for tree in trees if tree.is_dir())
+        return tuple(sorted({name for names in found for name in names}))
 
     def _check_key(self, key) -> tuple[str, int]:
-        if not isinstance(key, tuple) or len(key) != 2 or key[1] not in SEVERITIES:
+        is_pair = isinstance(key, tuple) and len(key) == 2 and np.ndim(key[1]) == 0
+        if not is_pair or key[1] not in SEVERITIES:
             raise KeyError(
                 f"Ask for (kind, severity) with severity 1 to 5, got {key!r}."
             )
@@ -148,12 +152,23 @@ class CorruptionFiles(Mapping):
         return decode_pictures(paths, cache=cache), labels
 
 
-def _load(path: Path, **options) -> np.ndarray:
-    """An array from a file, which is named if it is damaged."""
+def _load(path: Path) -> np.ndarray:
+    """The array in a file, memory-mapped; the file is named if it is damaged."""
     try:
-        return np.load(path, **options)
+        return np.atleast_1d(np.lib.format.open_memmap(path, mode="r"))
     except (ValueError, EOFError) as error:
         raise InvalidInputError(
             f"{path} cannot be read as an array: it is damaged or was not unpacked "
             "whole. Download the set again."
         ) from error
+
+
+def _as_codes(labels: np.ndarray, path: Path) -> np.ndarray:
+    """Labels as int64 of shape (N,)."""
+    is_number = labels.dtype.kind in "biuf" and np.isfinite(labels).all()
+    if not is_number or (labels != np.floor(labels)).any():
+        raise InvalidInputError(
+            f"{path} must hold whole numbers, got {labels.dtype} of shape "
+            f"{labels.shape}. Download the set again."
+        )
+    return np.array(labels, dtype=np.int64).ravel()

@@ -26,6 +26,9 @@ PICTURE_SUFFIXES = {  # those of torchvision's ImageFolder
     *(".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"),
 }
 
+# What Pillow's decoders raise; the last for sizes that damage has made huge.
+DECODING_ERRORS = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+
 FULL = ("I", "TIFF")  # 32 bits a pixel; other files of this mode hold 16
 
 
@@ -74,11 +77,12 @@ def cached_array(
 
 
 def _stored(path: Path) -> np.ndarray | None:
-    """The array in a file, memory-mapped; None if it is absent or damaged."""
+    """The uint8 array in a file, memory-mapped; None if there is none in it."""
     try:
-        return np.load(path, mmap_mode="r")
+        stored = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, EOFError):
         return None
+    return stored if stored.dtype == np.uint8 else None
 
 
 def _write(path: Path, shape: tuple[int, ...], fill: Callable) -> None:
@@ -112,7 +116,8 @@ def find_pictures(
             f"There is no folder {root}; it should hold one folder of pictures per "
             "class."
         )
-    names = list(class_names or class_folders(root))
+    given = () if class_names is None else class_names
+    names = [str(name) for name in given] or class_folders(root)
     groups = [_pictures_under(root / name) for name in names]
     paths = [path for group in groups for path in group]
     if not paths:
@@ -216,7 +221,7 @@ def opened(source: Path | BytesIO, name=None) -> Iterator[Image.Image]:
             yield picture
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, SyntaxError) as error:  # what Pillow's decoders raise
+    except DECODING_ERRORS as error:
         raise InvalidInputError(
             f"{name or source} cannot be decoded ({error}): it is damaged or no "
             "picture. Replace it or take it away."

@@ -220,7 +220,7 @@ def corrupt_table(X, y, name, severity, *, reference=None, random_state=None):
     rng = _generator(random_state, label, severity)
     # Copies: a function of the caller's may write into what it is given.
     y = None if y is None else y.copy()
-    result = function(X.copy(), y, severity, rng, reference)
+    result = function(X.copy(), y, severity, rng, reference.copy())
     if not isinstance(result, tuple) or len(result) != 2:
         raise InvalidInputError(
             f"The corruption {label!r} must return a pair (X, y), but it returned a "

@@ -28,20 +28,21 @@ TEN_FILES = {
     "train": [f"data_batch_{i}" for i in range(1, 6)],
     "test": ["test_batch"],
 }
+N_BYTES = 3 * 32 * 32  # of a picture
 HUNDRED_FILES = {"train": ["train"], "test": ["test"]}
 
 
 def read_cifar10(root: Path, split: str, download: bool, store: PictureStore) -> Bunch:
     """Ten classes, 50,000 and 10,000 pictures of 32 x 32."""
     folder = _find(root, "cifar-10-batches-py", "CIFAR10", download)
-    names = _unpickle(folder / "batches.meta")["label_names"]
+    names = _unpickle(folder / "batches.meta", "label_names")["label_names"]
     return _read_batches(folder, TEN_FILES, split, "labels", names, store)
 
 
 def read_cifar100(root: Path, split: str, download: bool, store: PictureStore) -> Bunch:
     """A hundred classes, 50,000 and 10,000 pictures of 32 x 32."""
     folder = _find(root, "cifar-100-python", "CIFAR100", download)
-    names = _unpickle(folder / "meta")["fine_label_names"]
+    names = _unpickle(folder / "meta", "fine_label_names")["fine_label_names"]
     return _read_batches(folder, HUNDRED_FILES, split, "fine_labels", names, store)
 
 
@@ -64,7 +65,9 @@ def _read_batches(folder, files, split, label_key, names, store) -> Bunch:
     if split not in files:
         raise InvalidInputError(f"split must be 'train' or 'test', got {split!r}.")
     sources = [folder / name for name in files[split]]
-    batches = [_unpickle(path) for path in sources]
+    batches = [_unpickle(path, "data", label_key) for path in sources]
+    for path, batch in zip(sources, batches):
+        _check_batch(path, batch["data"], batch[label_key])
     labels = np.concatenate([batch[label_key] for batch in batches]).astype(np.int64)
 
     def fill(out: np.ndarray) -> None:
@@ -77,6 +80,14 @@ def _read_batches(folder, files, split, label_key, names, store) -> Bunch:
     label = f"{folder.name}-{split}"
     images = store.array(label, (len(labels), 32, 32, 3), fill, folder, sources)
     return Bunch(images=images, labels=labels, class_names=list(names))
+
+
+def _check_batch(path: Path, data, labels) -> None:
+    if np.shape(data) != (len(labels), N_BYTES) or np.asarray(data).dtype != np.uint8:
+        raise InvalidInputError(
+            f"{path} must hold {N_BYTES} bytes for each of its {len(labels)} labels, "
+            f"got data of shape {np.shape(data)}. Get the set anew."
+        )
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -95,12 +106,19 @@ class _ArrayUnpickler(pickle.Unpickler):
         )
 
 
-def _unpickle(path: Path) -> dict:
+def _unpickle(path: Path, *keys: str) -> dict:
+    """The dictionary in a file, which must hold ``keys``."""
     with path.open("rb") as file:
         try:
-            return _ArrayUnpickler(file, encoding="latin1").load()
-        except (pickle.UnpicklingError, EOFError) as error:
+            content = _ArrayUnpickler(file, encoding="latin1").load()
+        except Exception as error:  # whatever the bytes lead to
             raise pickle.UnpicklingError(
                 f"{path} cannot be read ({error}). Get the set anew from a source that "
                 "you trust."
             ) from error
+    for key in keys:
+        if not isinstance(content, dict) or key not in content:
+            raise InvalidInputError(
+                f"{path} holds no {key!r}: it is of another set. Get the set anew."
+            )
+    return content

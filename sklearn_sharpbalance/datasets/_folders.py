@@ -49,15 +49,31 @@ def read_tiny_imagenet(
     if split == "train":
         paths, labels, _ = find_pictures(folder / "train", class_names=names)
     elif annotations.exists():
-        rows = [line.split("\t") for line in annotations.read_text().splitlines()]
-        code = {name: label for label, name in enumerate(names)}
-        paths = [folder / "val" / "images" / row[0] for row in rows]
-        labels = np.array([code[row[1]] for row in rows], dtype=np.int64)
+        files, labels = _read_annotations(annotations, names)
+        paths = [folder / "val" / "images" / file for file in files]
     else:  # many copies have the validation pictures sorted into classes
         paths, labels, _ = find_pictures(folder / "val", class_names=names)
     part = "train" if split == "train" else "val"
     images = _decode(paths, f"tiny-imagenet-{part}", folder, store)
     return Bunch(images=images, labels=labels, class_names=names)
+
+
+def _read_annotations(path: Path, names: list[str]) -> tuple[list[str], np.ndarray]:
+    """Files and labels from lines ``<file>\\t<class>\\t...``."""
+    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    if not lines:
+        raise InvalidInputError(f"{path} names no pictures. Unpack the set again.")
+    files, labels = [], []
+    for line in lines:
+        file, *rest = line.split("\t")
+        if not rest or rest[0] not in names:
+            raise InvalidInputError(
+                f"{path} must name a file and a class in train on each line, got "
+                f"{line!r}. Unpack the set again."
+            )
+        files.append(file)
+        labels.append(names.index(rest[0]))
+    return files, np.array(labels, dtype=np.int64)
 
 
 def read_image_folder_set(

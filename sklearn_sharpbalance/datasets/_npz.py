@@ -18,6 +18,9 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["read_npz"]
 
+# More are no codes of classes, but numbers of another kind: a list of as many names
+# could fill the memory.
+MAX_CLASSES = 2**24
 PACKED = ("jpeg", "offsets", "labels", "is_test", "class_names")
 LAYOUTS = (
     "(jpeg, offsets, labels, is_test, class_names), (images, labels[, is_test]"
@@ -41,14 +44,9 @@ def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bun
         if all(key in arrays for key in PACKED):
             return _read_packed(arrays, split, label, root, store)
         images, labels = _plain_arrays(arrays, split, root)
-        names = arrays["class_names"].tolist() if "class_names" in arrays else None
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise InvalidInputError(
-            f"Pictures in {root} must be uint8 of shape (N, H, W, C), got "
-            f"{images.dtype} of shape {images.shape}."
-        )
+        names = _class_names(arrays) if "class_names" in arrays else None
     images = images[..., None] if images.ndim == 3 else images
-    labels = _check_labels(labels, len(images), names, root)
+    labels = _check_labels(labels, names, root)
     names = names or [str(label) for label in range(int(labels.max(initial=-1)) + 1)]
     path = store.path(label, images.shape, root, [root])
     if path is not None:
@@ -77,16 +75,28 @@ def _opened(root: Path) -> Iterator[Any]:
         ) from error
 
 
+def _class_names(arrays) -> list[str]:
+    names = arrays["class_names"].ravel()
+    if names.dtype.kind == "S":
+        return [name.decode() for name in names.tolist()]
+    return [str(name) for name in names.tolist()]
+
+
 def _plain_arrays(arrays, split: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
     if "x_train" in arrays:
         parts = ("train", "test") if split == "all" else (split,)
         _check_arrays(arrays, root, *(f"{kind}_{p}" for p in parts for kind in "xy"))
-        images, labels = (
-            np.concatenate([arrays[f"{kind}_{p}"] for p in parts]) for kind in "xy"
-        )
-        return images, labels
+        pairs = [_checked(arrays[f"x_{p}"], arrays[f"y_{p}"], root) for p in parts]
+        shapes = [images.shape[1:] for images, _ in pairs]
+        if shapes[0] != shapes[-1]:
+            raise InvalidInputError(
+                f"Pictures of x_train and x_test in {root} must have one shape, got "
+                f"{shapes[0]} and {shapes[1]}. Read one split at a time."
+            )
+        images, labels = zip(*pairs)
+        return np.concatenate(images), np.concatenate(labels)
     _check_arrays(arrays, root, "images", "labels")
-    images, labels = arrays["images"], arrays["labels"]
+    images, labels = _checked(arrays["images"], arrays["labels"], root)
     if "is_test" not in arrays:
         if split == "test":
             raise InvalidInputError(
@@ -95,12 +105,7 @@ def _plain_arrays(arrays, split: str, root: Path) -> tuple[np.ndarray, np.ndarra
                 "divide the pictures yourself."
             )
         return images, labels
-    is_test = arrays["is_test"].astype(bool).ravel()
-    if not len(images) == len(labels) == len(is_test):
-        raise InvalidInputError(
-            f"images, labels and is_test in {root} must have the same length, got "
-            f"{len(images)}, {len(labels)} and {len(is_test)}."
-        )
+    is_test = _check_is_test(arrays["is_test"], len(images), root)
     rows = np.ones_like(is_test) if split == "all" else is_test == (split == "test")
     return images[rows], labels[rows]
 
@@ -114,21 +119,53 @@ def _check_arrays(arrays, root: Path, *needed: str) -> None:
         )
 
 
-def _check_labels(labels, n_images: int, names, root: Path) -> np.ndarray:
-    """Class codes as int64, one per picture."""
-    labels = np.asarray(labels).ravel()
+def _checked(images, labels, root: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures and as many labels."""
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise InvalidInputError(
+            f"Pictures in {root} must be uint8 of shape (N, H, W, C), got "
+            f"{images.dtype} of shape {images.shape}."
+        )
+    return images, _flat_labels(labels, len(images), root)
+
+
+def _check_is_test(is_test: np.ndarray, n_images: int, root: Path) -> np.ndarray:
+    """Which pictures are for tests, as bools of shape (N,)."""
+    if is_test.size != n_images:
+        raise InvalidInputError(
+            f"is_test in {root} must be one bool per picture, got {is_test.size} for "
+            f"{n_images} pictures."
+        )
+    if is_test.dtype.kind not in "biuf" or not np.isin(is_test, (0, 1)).all():
+        values = np.unique(is_test)
+        raise InvalidInputError(
+            f"is_test in {root} must be one bool per picture, got {is_test.dtype} with "
+            f"values from {values[0]} to {values[-1]}. Write True for tests."
+        )
+    return is_test.astype(bool).ravel()
+
+
+def _flat_labels(labels: np.ndarray, n_images: int, root: Path) -> np.ndarray:
+    """One label per picture."""
+    labels = labels.ravel()
     if len(labels) != n_images:
         raise InvalidInputError(
             f"{root} must have one label per picture, got {len(labels)} labels for "
             f"{n_images} pictures."
         )
-    if labels.dtype.kind not in "biuf" or (labels != np.floor(labels)).any():
+    return labels
+
+
+def _check_labels(labels: np.ndarray, names, root: Path) -> np.ndarray:
+    """Class codes as int64."""
+    is_number = labels.dtype.kind in "biuf" and np.isfinite(labels).all()
+    if not is_number or (labels != np.floor(labels)).any():
         raise InvalidInputError(
             f"Labels in {root} must be whole numbers from 0, got {labels[:3].tolist()}"
             f" of {labels.dtype}. Number the classes and keep their names in "
             "class_names: class_names, labels = np.unique(labels, return_inverse=True)."
         )
-    highest = np.inf if names is None else len(names) - 1
+    highest = (MAX_CLASSES if names is None else len(names)) - 1
     if len(labels) and not 0 <= labels.min() <= labels.max() <= highest:
         limit = "" if names is None else f" to {highest}, by the names of the classes"
         raise InvalidInputError(
@@ -145,16 +182,12 @@ def _read_packed(arrays, split, label, root: Path, store: PictureStore) -> Bunch
     sample.
     """
     jpeg, offsets = arrays["jpeg"], arrays["offsets"]
-    names = arrays["class_names"].tolist()
-    labels = _check_labels(arrays["labels"], len(offsets) - 1, names, root)
+    names = _class_names(arrays)
+    labels = _flat_labels(arrays["labels"], len(offsets) - 1, root)
+    labels = _check_labels(labels, names, root)
     order = np.random.default_rng(0).permutation(len(labels))
     if split != "all":
-        is_test = arrays["is_test"].astype(bool)
-        if is_test.shape != labels.shape:
-            raise InvalidInputError(
-                f"is_test in {root} must be one bool per picture, got {is_test.size} "
-                f"for {len(labels)} pictures."
-            )
+        is_test = _check_is_test(arrays["is_test"], len(labels), root)
         order = order[is_test[order] == (split == "test")]
 
     def decode(row: int) -> np.ndarray:

@@ -304,10 +304,10 @@ class TemperatureAggregation(MeanLogitAggregation):
     def prepare(self, nets, data):
         """All nets, once the temperature is known."""
         self.check(data)
-        valid = data.valid
+        valid, bounds = data.valid, self.bounds
         logits = logits_on(nets, valid).astype(np.float64).mean(axis=0)
-        found = temperature_or_one(valid.y, logits, self.bounds, valid.weight)
-        self.temperature_ = found
+        logits[~np.isfinite(logits).all(axis=1)] = 0.0  # broken: they set none
+        self.temperature_ = temperature_or_one(valid.y, logits, bounds, valid.weight)
         return nets
 
     def combine(self, member_logits):

@@ -1,6 +1,5 @@
 """Members trained together and driven apart: SED, A2D and DivDis."""
 
-from dataclasses import replace
 from functools import partial
 
 from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
@@ -251,10 +250,10 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
             self._validate_params()
             params = plain_params() | self.get_params(deep=False)
             nested = self._nested("estimator")
-            job = prepare_joint(self, params, nested, X, y, sample_weight, X_unlabeled)
             aggregation = AGGREGATIONS.resolve(self.aggregation)
             aggregation.set_params(**self._nested("aggregation"))
-            aggregation.check(job.data)
+            given = (X, y, sample_weight, X_unlabeled)
+            job = prepare_joint(self, params, nested, aggregation, *given)
             self._train(job, aggregation, fitted)
         return self
 
@@ -283,11 +282,11 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self.classes_, self.input_format_ = job.classes, job.input_format
         self.net_, self.trunk_ = job.net, job.trunk
         self.member_seeds_ = [member.seed for member in members]
-        data = replace(job.data, transform=job.settings.transform)
-        self.heads_ = [final_net(job.net, member, data) for member in members]
+        self.heads_ = [final_net(job.net, member, job.data) for member in members]
         self.estimators_ = self._whole_members()
         self.aggregation_ = aggregation
-        with own_draws(job.data.X, job.seeds.split):
+        with own_draws(job.seeds.split, job.net.device):
+            data = job.as_trained(self.heads_[0])
             self.predictors_ = aggregation.prepare(self.heads_, data)
         self.history_ = [member.history for member in members]
         self.train_indices_ = job.data.rows

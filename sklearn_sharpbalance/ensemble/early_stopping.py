@@ -6,7 +6,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from sklearn_sharpbalance.ensemble.held_out import check_held_out, weighted_mean
+from sklearn_sharpbalance.ensemble.held_out import (
+    check_held_out,
+    is_right,
+    weighted_mean,
+)
 from sklearn_sharpbalance.ensemble.predicting import logits_on
 from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.members.reading import own_draws
@@ -59,12 +63,13 @@ class EarlyStopping:
         data = replace(trainer.data, transform=trainer.settings.transform)
         valid = data.valid
         rule = clone(self.aggregation)  # what it learns now is not the end
-        with own_draws(data.X, trainer.selection_seed):
+        with own_draws(trainer.selection_seed, trainer.net.device):
             nets = [final_net(trainer.net, member, data) for member in state.members]
             logits = logits_on(rule.prepare(nets, data), valid)
         proba = rule(logits.astype(np.float64))
-        accuracy = weighted_mean(proba.argmax(axis=1) == valid.y, valid)
-        likely = np.maximum(proba[np.arange(len(valid)), valid.y], 1e-30)
+        accuracy = weighted_mean(is_right(proba, valid.y), valid)
+        # fmax, since NaN, where there is no prediction, would hide all others.
+        likely = np.fmax(proba[np.arange(len(valid)), valid.y], 1e-30)
         score = (accuracy, weighted_mean(np.log(likely), valid))
         self.scores.append(accuracy)
         n_dense = trainer.settings.prune_epoch or 0

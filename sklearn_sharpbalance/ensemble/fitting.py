@@ -69,7 +69,7 @@ def training_data(
     estimator, X, y, sample_weight, class_weight, *, classes=None, reset=True
 ):
     """Validated data, the format of the input, and the classes."""
-    with own_draws(X):
+    with own_draws():
         fitted = None if reset else estimator.input_format_
         X, fmt = check_X(estimator, X, reset=reset, fitted=fitted)
         if fitted is not None:
@@ -145,7 +145,7 @@ def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
         For what items of a Dataset draw.
     """
     net = _users_net(params, nested, fmt, n_classes)
-    with own_draws(X, seed):
+    with own_draws(seed):
         standard = input_statistics(X, fmt, weight) if params["standardize"] else None
     return _members_net(net, params, n_classes, standard)
 

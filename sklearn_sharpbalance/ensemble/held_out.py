@@ -11,7 +11,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData
 from sklearn_sharpbalance.members.data import take_rows
 
-__all__ = ["check_held_out", "hold_out", "rows_of", "weighted_mean"]
+__all__ = ["check_held_out", "hold_out", "is_right", "rows_of", "weighted_mean"]
 
 
 def hold_out(data, fraction, seed, sample_weight=None):
@@ -65,6 +65,14 @@ def weighted_mean(values: np.ndarray, valid: TrainingData) -> float:
     """Mean over the held-out samples, each by its sample weight."""
     weight = None if valid.weight is None else valid.weight.astype(np.float64)
     return float(np.average(values, weights=weight))
+
+
+def is_right(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Whether the highest score (N, C) of each sample is that of its class.
+
+    Never where there is none, as in a row of NaN, for which argmax names a class.
+    """
+    return (scores.argmax(axis=1) == y) & np.isfinite(scores.max(axis=1))
 
 
 def check_held_out(data: TrainingData, who: str) -> None:

@@ -1,6 +1,6 @@
 """What a joint fit settles before its first epoch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from sklearn_sharpbalance.ensemble.held_out import hold_out
 from sklearn_sharpbalance.ensemble.inputs import InputFormat, check_X
 from sklearn_sharpbalance.ensemble.job import check_same_classes, make_checkpoints
 from sklearn_sharpbalance.ensemble.plan import Settings
+from sklearn_sharpbalance.ensemble.soups import has_batch_statistics
 from sklearn_sharpbalance.ensemble.trunk import Trunk, as_trunk, with_features
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData
@@ -31,6 +32,7 @@ from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import check_factors
+from sklearn_sharpbalance.members.state import seeded
 
 __all__ = ["JointJob", "prepare_joint"]
 
@@ -73,9 +75,26 @@ class JointJob:
     classes: np.ndarray
     checkpoints: FitCheckpoints | None = None
 
+    def as_trained(self, net) -> TrainingData:
+        """The data as members normalised them, for what is made of their weights.
+
+        Behind a trunk the augmentation comes first: features of augmented samples
+        take the place of those of the samples, where nets like ``net`` need them.
+        """
+        transform = self.settings.transform
+        if self.trunk is None or transform is None:
+            return replace(self.data, transform=transform)
+        if not has_batch_statistics(net):
+            return self.data
+        read, device = self.read, self.trunk.device
+        with seeded(device):
+            seeded.start(self.seeds.split, device)
+            X = self.trunk.features(read.X, read.item_shape, transform)
+        return replace(self.data, X=X)
+
 
 def prepare_joint(
-    estimator, params, nested, X, y, sample_weight, X_unlabeled
+    estimator, params, nested, aggregation, X, y, sample_weight, X_unlabeled
 ) -> JointJob:
     """Validate everything and build what the fit needs, before any training."""
     data, fmt, classes = training_data(
@@ -91,6 +110,7 @@ def prepare_joint(
     saved = make_checkpoints(own, data, classes, seeds, warm, X_unlabeled=others)
     seeds = seeds if saved is None else saved.seeds
     data = hold_out(data, params["validation_fraction"], seeds.split, sample_weight)
+    aggregation.check(data)  # before all samples pass a trunk
     device = _one_device(params["device"])
     precision = resolve_precision(params["precision"], device, fmt)
     trunk = as_trunk(params["shared_trunk"], seeds.selection, device, precision)
@@ -99,7 +119,7 @@ def prepare_joint(
         trunk.take_weights(estimator.trunk_)
     read, seen_format = data, fmt
     if trunk is not None:
-        with own_draws(data.X, seeds.split):
+        with own_draws(seeds.split, device):
             data = with_features(data, trunk)
         shape = data.X.shape[1:]
         seen_format = InputFormat("array", shape, shape)
@@ -111,7 +131,7 @@ def prepare_joint(
         # Nothing changes from epoch to epoch: the trunk has done its work.
         read = data
         if unlabeled is not None:
-            with own_draws(unlabeled.X, seeds.split):
+            with own_draws(seeds.split, device):
                 unlabeled = with_features(unlabeled, trunk)
     _check_callbacks(net)
     check_factors(settings, len(data))
@@ -159,7 +179,7 @@ def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
         )
     if isinstance(X_unlabeled, Dataset):
         X_unlabeled = _Labeled(X_unlabeled)
-    with own_draws(X_unlabeled):
+    with own_draws():
         X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False, fitted=fmt)
     same = found.shape == fmt.shape and isinstance(X_unlabeled, dict) == isinstance(
         X, dict

@@ -22,7 +22,7 @@ from sklearn_sharpbalance.ensemble.archive import (
 )
 from sklearn_sharpbalance.ensemble.fingerprint import describe
 from sklearn_sharpbalance.ensemble.naming import SPECIAL_TAGS, name_of, special_value
-from sklearn_sharpbalance.ensemble.rebuilding import rebuild
+from sklearn_sharpbalance.ensemble.rebuilding import ROUTED, rebuild
 from sklearn_sharpbalance.ensemble.tree import NotPlainError, encode
 from sklearn_sharpbalance.exceptions import (
     InvalidInputError,
@@ -149,6 +149,7 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
         "class": f"{type(estimator).__module__}.{type(estimator).__qualname__}",
         "versions": {"torch": str(torch.__version__), "numpy": np.__version__},
         "params": entries,
+        "requests": _requests(estimator),
         "net": of_members,
         "input_format": asdict(estimator.input_format_),
         "engine": list(estimator.engine_),
@@ -158,6 +159,16 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
         "predictors": [_predictor(net, nets) for net in estimator.predictors_],
         "trunk": trunk,
         "fitted": fitted,
+    }
+
+
+def _requests(estimator) -> dict[str, dict[str, bool | str]]:
+    """What methods ask for where scikit-learn routes metadata."""
+    routing = estimator.get_metadata_routing()
+    asked = {name: getattr(routing, name).requests for name in ROUTED}
+    return {
+        name: {key: value for key, value in of_method.items() if value is not None}
+        for name, of_method in asked.items()
     }
 
 

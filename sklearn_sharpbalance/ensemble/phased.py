@@ -337,7 +337,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         ]
         self.aggregation_ = job.aggregation
         data = replace(trainer.data, transform=trainer.settings.transform)
-        with own_draws(data.X, job.seeds.split):
+        with own_draws(job.seeds.split, trainer.net.device):
             self.estimators_ = [final_net(trainer.net, m, data) for m in state.members]
             self.predictors_ = job.aggregation.prepare(self.estimators_, data)
         self.sam_masks_ = trainer.masks(state)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from sklearn import config_context
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.nn.modules.module import (
@@ -26,7 +27,9 @@ from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import joined_callbacks
 from sklearn_sharpbalance.members.own_settings import own_net
 
-__all__ = ["rebuild"]
+__all__ = ["ROUTED", "rebuild"]
+
+ROUTED = ("fit", "partial_fit", "score")  # methods that take metadata
 
 # What may be set for the machine that opens a file.
 SETTABLE = ("device", "n_jobs", "memory", "checkpoint_dir", "verbose")
@@ -55,11 +58,20 @@ def rebuild(tree: dict[str, Any], passed: dict[str, Any]):
     params |= {name: passed[name] for name in SETTABLE if name in passed}
     estimator = cls(**params)
     estimator._validate_params()
+    _set_requests(estimator, tree.get("requests", {}))
     whole = "value" in tree.get("rule", {})  # with what was nested then
     nested = {} if whole else estimator._nested("aggregation")
     estimator.aggregation_ = _aggregation(rule, nested, tree["aggregation"])
     _set_fitted(estimator, tree, _net(tree["net"], params, objects, _device(params)))
     return estimator
+
+
+def _set_requests(estimator, requests):
+    """Let methods ask for metadata again, whether or not it is routed here."""
+    with config_context(enable_metadata_routing=True):
+        for name in ROUTED:
+            if requests.get(name):
+                getattr(estimator, f"set_{name}_request")(**requests[name])
 
 
 def _ensemble_class(name):

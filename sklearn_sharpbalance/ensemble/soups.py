@@ -9,7 +9,7 @@ import torch
 from skorch.callbacks import Callback
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sklearn_sharpbalance.ensemble.held_out import weighted_mean
+from sklearn_sharpbalance.ensemble.held_out import is_right, weighted_mean
 from sklearn_sharpbalance.ensemble.predicting import logits_on
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.augment import EpochAugment
@@ -26,6 +26,7 @@ from sklearn_sharpbalance.members.state import (
 __all__ = [
     "final_net",
     "greedy_soup",
+    "has_batch_statistics",
     "held_out_accuracy",
     "mean_weights",
     "recompute_batch_statistics",
@@ -93,7 +94,7 @@ def greedy_soup(nets, data):
 def held_out_accuracy(net, valid: TrainingData) -> float:
     """Share of the held-out samples, by their weight, that a net gets right."""
     (logits,) = logits_on([net], valid)
-    return weighted_mean(logits.argmax(axis=1) == valid.y, valid)
+    return weighted_mean(is_right(logits, valid.y), valid)
 
 
 def final_net(net, member, data):
@@ -172,8 +173,7 @@ def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
     that stays in evaluation mode, as a frozen one does, keeps what it has, and so do
     all for a single sample, which has no variance.
     """
-    net.module_.eval()
-    norms = [layer for layer in net.module_.modules() if _follows_data(layer)]
+    norms = _norms_that_follow(net)
     if not norms or len(data) == 1:
         return
     batch_size = rows_at_once(data, batch_size)
@@ -198,6 +198,16 @@ def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
         if moment.count > 1:
             norm.running_mean.copy_(moment.mean)
             norm.running_var.copy_(moment.squares / (moment.count - 1))
+
+
+def has_batch_statistics(net) -> bool:
+    """Whether :func:`recompute_batch_statistics` has something to do for a net."""
+    return bool(_norms_that_follow(net))
+
+
+def _norms_that_follow(net):
+    net.module_.eval()
+    return [layer for layer in net.module_.modules() if _follows_data(layer)]
 
 
 def _follows_data(layer) -> bool:

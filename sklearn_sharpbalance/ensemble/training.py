@@ -134,7 +134,8 @@ class Trainer:
             given = (member, few, clone(self.scorer), self.settings.precision)
             score = partial(score_member, self.net, *given)
             # Scores that are not finite here may be so after some epochs.
-            with suppress(DivergenceError), own_draws(self.data.X, member.seed):
+            draws = own_draws(member.seed, self.net.device)
+            with suppress(DivergenceError), draws:
                 explain_out_of_memory(score, self.net, len(members))
 
     def _select(self, state, segment):

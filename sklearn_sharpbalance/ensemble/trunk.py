@@ -10,6 +10,7 @@ from torch import nn
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import DeviceData, MemberModule, TrainingData
+from sklearn_sharpbalance.members.augment import EpochAugment
 from sklearn_sharpbalance.members.data import map_arrays, n_rows, rows_at_once
 from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.state import (
@@ -47,7 +48,7 @@ class Trunk:
             features = call_trunk(self.module, x)
         return features.float()
 
-    def features(self, X, item_shape=None):
+    def features(self, X, item_shape=None, transform=None):
         """Features of samples as the trunk sees them, as an array (N, ...).
 
         Parameters
@@ -55,12 +56,17 @@ class Trunk:
         X : ndarray, dict of ndarray, or Dataset
         item_shape : tuple of int or None, default=None
             Shape of one item of a Dataset.
+        transform : callable or None, default=None
+            Augmentation of each batch before the trunk; draws from the global RNG.
         """
         labels = np.zeros(n_rows(X), dtype=np.int64)
         data = TrainingData(X, labels, item_shape=item_shape)
         batch = rows_at_once(data, FEATURE_BATCH)
-        batches = DeviceData(data, self.device).in_order(batch)
-        return np.concatenate([self(x).cpu().numpy() for x, _ in batches])
+        features = []
+        for x, rows in DeviceData(data, self.device).in_order(batch):
+            augment = EpochAugment(transform, (1, len(rows)), self.device)
+            features.append(self(augment.batch(0, x)).cpu().numpy())
+        return np.concatenate(features)
 
     def take_weights(self, fitted):
         """Become the trunk that heads were fitted to, where a function drew another.

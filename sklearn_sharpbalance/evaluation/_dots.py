@@ -28,9 +28,10 @@ def axes(inches: float, n_columns: int = 1) -> tuple[Any, Any]:
     return figure, figure.subplots(1, n_columns, sharey=n_columns > 1)
 
 
-def height(n_rows: int) -> float:
-    """Inches of a figure with so many lines."""
-    return 1.3 + 0.42 * n_rows
+def height(names: Sequence[str], least: float = 0.42) -> float:
+    """Inches of a figure with a line for each name, and room for what it is named."""
+    lines = max(_wrapped(name).count("\n") + 1 for name in names)
+    return 1.3 + len(names) * max(least, 0.08 + 0.17 * lines)
 
 
 class Dot(NamedTuple):

@@ -75,7 +75,7 @@ def _interval_text(report: Any) -> str:
 
 
 def _accuracy(report: Any) -> Any:
-    figure, ax = axes(height(len(report.methods)))
+    figure, ax = axes(height(report.methods))
     members = list(row_dots(report, "accuracy", "members", "", 0.14))
     ensembles = list(row_dots(report, "accuracy", "ensemble", "", -0.14))
     handles = [draw_dots(ax, ensembles, colour(0, ax))]
@@ -112,7 +112,7 @@ def _reliability(report: Any) -> Any:
 def _diversity(report: Any) -> Any:
     if not any(report.has(method, "der") for method in report.methods):
         return None
-    figure, panels = axes(height(len(report.methods)), 2)
+    figure, panels = axes(height(report.methods), 2)
     names = {"der": "Disagreement over error (DER)", "eir": "Improvement (EIR)"}
     for ax, (metric, name) in zip(panels, names.items()):
         draw_dots(ax, list(row_dots(report, metric, "ensemble", "")), colour(2, ax))
@@ -204,7 +204,7 @@ def _foreign(report: Any) -> Any:
     )
     if not details:
         return None
-    figure, ax = axes(1.3 + 0.16 * len(details) * (1 + len(report.methods)))
+    figure, ax = axes(height(details, least=0.16 * (1 + len(report.methods))))
     n, handles = len(report.methods), []
     for k, method in enumerate(report.methods):
         shift = 0.7 * ((k + 0.5) / n - 0.5)
@@ -240,7 +240,8 @@ def _ranking(report: Any) -> Any:
     ranking = report.ranking
     if ranking is None or ranking.n_rows < 2:
         return None
-    figure, panels = axes(height(ranking.n_rows), 2)
+    methods = ranking["method"].tolist()
+    figure, panels = axes(height(methods), 2)
     names = {"rank": "Mean rank", "difference": "Difference to the best"}
     for ax, (column, name) in zip(panels, names.items()):
         ends = (ranking[column], ranking[f"{column}_low"], ranking[f"{column}_high"])
@@ -248,8 +249,8 @@ def _ranking(report: Any) -> Any:
         if column == "difference":
             ax.axvline(0, color="0.6", lw=1)
         draw_dots(ax, rows, colour(3, ax))
-        method_axis(ax, ranking["method"].tolist())
-        ax.set_xlabel(wrapped(name, 18), fontsize=9)
+        method_axis(ax, methods)
+        ax.set_xlabel(wrapped(name, 14), fontsize=9)  # a power of ten stands beside it
     caption = (
         f"Methods by {ranking.metric}: mean rank over runs, and paired difference to "
         f"the best, with {100 * report.confidence:g} % intervals over runs and samples."

@@ -1,6 +1,6 @@
 """Which classifiers are evaluated, by name, and on what."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import last_step
 
-__all__ = ["as_methods", "check_arrays"]
+__all__ = ["as_methods", "check_alike", "check_arrays"]
 
 
 def as_methods(estimators: Any) -> dict[str, list[Any]]:
@@ -48,13 +48,20 @@ def _as_list(runs: Any) -> list[Any]:
 
 
 def check_alike(X: Any, ood: Any) -> None:
-    """Foreign samples must be laid out as the others, where both have a shape."""
+    """Foreign samples must be of the same size, where both have a shape."""
     known, foreign = getattr(X, "shape", None), getattr(ood, "shape", None)
-    if known is not None and foreign is not None and known[1:] != foreign[1:]:
+    if known is None or foreign is None:
+        return
+    if 0 in foreign[:1] or _sizes(known) != _sizes(foreign):
         raise InvalidInputError(
-            f"ood must be laid out as X, of shape {known}, got {foreign}. Pass samples "
-            "with the same features."
+            f"ood must hold samples such as those of X, of shape {tuple(known)}, got "
+            f"{tuple(foreign)}. Pass samples with the same features."
         )
+
+
+def _sizes(shape: Sequence[int]) -> list[int]:
+    """Lengths of a sample's axes: channels may come first, last or not at all."""
+    return sorted(n for n in shape[1:] if n != 1)
 
 
 def check_arrays(X: Any, what: str) -> None:

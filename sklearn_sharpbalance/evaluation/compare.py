@@ -12,6 +12,7 @@ from sklearn.model_selection import (
     StratifiedShuffleSplit,
     check_cv,
 )
+from sklearn.pipeline import Pipeline
 
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
@@ -33,6 +34,7 @@ from sklearn_sharpbalance.evaluation.compute import (
     gradient_passes,
     match_passes,
 )
+from sklearn_sharpbalance.evaluation.ood import as_foreign_sets
 from sklearn_sharpbalance.evaluation.report import PARTS, better_direction
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members.data import n_rows
@@ -138,7 +140,7 @@ def compare(
     if study.has_corruptions:
         check_arrays(X, "Corrupting samples")
         check_corruptions(X, study.corruptions, study.severities)
-    check_alike(X, study.ood)
+    _check_foreign(as_foreign_sets(study.ood, X), X, named)
     seeds = as_seeds(seeds, study.random_state)
     y, draws = np.asarray(y), Draws(n_bootstrap, study.random_state)
     results: dict[str, list] = {name: [] for name in named}
@@ -187,9 +189,31 @@ def _check_rank_by(rank_by: Any, study: Study) -> tuple[str, ...]:
             f"rank_by asks for the {metric!r} of {rest[0]!r}. Choose one of "
             f"{', '.join(map(repr, PARTS))}."
         )
+    if len(rest) > 2:
+        raise InvalidInputError(
+            f"rank_by must be a metric, or (metric, part, detail), got {rank_by!r}."
+        )
+    if metric == "ood_auroc" and len(rest) < 2:
+        raise InvalidInputError(
+            "rank_by is 'ood_auroc', of which there is one for each score. Pass "
+            "rank_by=('ood_auroc', 'ensemble', 'MSP') or that of another."
+        )
     if metric == "sharpness" and not rest:
         rest = ["members"]
     return (metric, *rest)
+
+
+def _check_foreign(
+    foreign: Mapping[str, Any], X: Any, named: Mapping[str, Any]
+) -> None:
+    """Refuse before any training what an ensemble would refuse after it.
+
+    The steps of a pipeline may pick columns or resize pictures.
+    """
+    alone = [m for m in named.values() if not isinstance(m, Pipeline)]
+    if any(map(counts_passes, alone)):
+        for samples in foreign.values():
+            check_alike(X, samples)
 
 
 def _train(

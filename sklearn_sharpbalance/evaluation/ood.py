@@ -208,8 +208,14 @@ def as_foreign_sets(ood: Any, X: Any) -> dict[str, Any]:
     """Names of foreign sets and their samples."""
     if ood is None:
         return {}
+    if not isinstance(ood, Mapping):
+        return {"foreign": ood}
     # Samples may be dictionaries themselves: of the keys that X has.
-    is_samples = isinstance(X, Mapping) and set(X) == set(ood)
-    if isinstance(ood, Mapping) and not is_samples:
-        return {str(name): samples for name, samples in ood.items()}
-    return {"foreign": ood}
+    if isinstance(X, Mapping) and set(X) == set(ood):
+        return {"foreign": ood}
+    sets = {str(name): samples for name, samples in ood.items()}
+    if len(sets) < len(ood):
+        raise InvalidInputError(
+            f"Names of foreign sets must differ as text, got {list(ood)}."
+        )
+    return sets

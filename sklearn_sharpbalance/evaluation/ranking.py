@@ -153,14 +153,13 @@ def rank_methods(
     drawn = _draw_runs(values, draws, n_draws, random_state)  # (K, R, B)
     ranks = rankdata(-better * drawn, axis=0).mean(axis=1)  # (K, B)
     means = drawn.mean(axis=1)  # (K, B)
-    differences = means - means[best]
     columns = {
         "method": np.asarray(methods, dtype=str),
         "mean": mean,
         "rank": rankdata(-better * values, axis=0).mean(axis=1),
         **_limits("rank", ranks, confidence),
-        "difference": mean - mean[best],
-        **_limits("difference", differences, confidence),
+        "difference": _differences(mean, best),
+        **_limits("difference", _differences(means, best), confidence),
         "best_share": _best_share(better * means),
     }
     # The best mean comes first even where its mean rank is not the best.
@@ -181,6 +180,12 @@ def _draw_runs(
     B = draws.shape[2]
     runs = np.random.default_rng([random_state, R]).integers(R, size=(R, B))
     return draws[:, runs, np.arange(B)]
+
+
+def _differences(means: np.ndarray, best: int) -> np.ndarray:
+    """Distance of each row to that of the best; equal infinities are not apart."""
+    apart, none = means != means[best], np.zeros_like(means)
+    return np.subtract(means, means[best], out=none, where=apart)
 
 
 def _limits(name: str, draws: np.ndarray, confidence: float) -> dict[str, np.ndarray]:

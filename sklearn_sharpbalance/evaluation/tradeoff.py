@@ -219,8 +219,12 @@ def tradeoff_curve(
         X, X_test, y, y_test = take(X, train), take(X, test), y[train], y[test]
     elif y_test is None:
         raise InvalidInputError("X_test was passed without y_test. Pass its labels.")
-    grid = {"rho": list(rho), **_check_other(other)}
+    elif len(y_test) != n_rows(X_test):
+        raise InvalidInputError(
+            f"X_test has {n_rows(X_test)} samples, y_test has {len(y_test)}."
+        )
     radius = _name_of_rho(estimator)
+    grid = {"rho": list(rho), **_check_other(other, radius)}
     measure, name = _sharpness_measure(sharpness, sharpness_name, seed)
     rows = []
     for setting, run_seed in _settings(grid, as_seeds(seeds, seed)):
@@ -266,13 +270,15 @@ def _settings(
             yield {name: setting[name] for name in grid}, seed
 
 
-def _check_other(other: Mapping[str, Sequence] | None) -> dict[str, Sequence]:
+def _check_other(
+    other: Mapping[str, Sequence] | None, radius: str
+) -> dict[str, Sequence]:
     """Other parameters; those that would be set twice are refused."""
     for name in other or {}:
         is_seed = name.rpartition("__")[2] == "random_state"
-        if is_seed or name == "rho":
+        if is_seed or name in ("rho", radius):
             raise InvalidInputError(
-                f"other varies {name!r}. Pass {'seeds' if is_seed else name}= instead."
+                f"other varies {name!r}. Pass {'seeds' if is_seed else 'rho'}= instead."
             )
     return dict(other or {})
 

@@ -27,7 +27,7 @@ def check_module(net, state, data, n_classes):
     name = type(net.module_.module).__name__
     net.module_.eval()
     rows = np.arange(min(2, len(data)))
-    with torch.no_grad(), own_draws(data.X, state.seed):
+    with torch.no_grad(), own_draws(state.seed, net.device):
         for x, _ in DeviceData(data, net.device).iterate(rows[None]):
             try:
                 output = net.infer(x)

@@ -1,10 +1,7 @@
-"""Items of a Dataset that are read beside the training, and may draw what they like."""
+"""What is read and passed through networks beside the training, under own seeds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.members.state import seeded
 
@@ -12,34 +9,30 @@ __all__ = ["own_draws"]
 
 
 @contextmanager
-def own_draws(X: Any, seed: int = 0) -> Iterator[None]:
-    """Let items of a Dataset draw from generators seeded here.
+def own_draws(seed: int = 0, device="cpu") -> Iterator[None]:
+    """Let items of a Dataset, and networks, draw from generators seeded here.
 
-    Those of torch, numpy and Python are as they were after the block. Anything but a
-    Dataset draws nothing, and the block is run as it is.
+    Those of torch, numpy and Python are as they were after the block. Networks may
+    draw in evaluation mode too, as those with dropout that never rests do.
 
     Parameters
     ----------
-    X : ndarray, dict or Dataset
-        What the block reads.
     seed : int, default=0
+    device : str or torch.device, default="cpu"
+        Where the block computes.
 
     Examples
     --------
     >>> import torch
-    >>> pairs = torch.utils.data.TensorDataset(torch.zeros(2))
     >>> before = torch.get_rng_state()
-    >>> with own_draws(pairs, seed=5):
+    >>> with own_draws(seed=5):
     ...     first = torch.rand(1)
-    >>> with own_draws(pairs, seed=5):
+    >>> with own_draws(seed=5):
     ...     torch.equal(torch.rand(1), first)
     True
     >>> torch.equal(torch.get_rng_state(), before)
     True
     """
-    if not isinstance(X, Dataset):
-        yield
-        return
-    with seeded("cpu"):
-        seeded.start(seed)
+    with seeded(device):
+        seeded.start(seed, device)
         yield

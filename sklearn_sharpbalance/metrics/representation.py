@@ -3,14 +3,14 @@
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._checks import warn_undefined
+from sklearn_sharpbalance.metrics._checks import as_float, warn_undefined
 
 __all__ = ["linear_cka"]
 
 
 def _features(values, name):
     """Features as a float64 (N, P) matrix."""
-    array = np.asarray(values, dtype=np.float64)
+    array = as_float(values, name).astype(np.float64, copy=False)
     if array.ndim < 2 or 0 in array.shape:
         raise InvalidInputError(
             f"{name} must have shape (n_samples, n_features), got {array.shape}."

@@ -108,7 +108,8 @@ class EnsembleScorer:
     def __call__(self, estimator, X, y=None, sample_weight=None):
         """Score of a fitted estimator or pipeline; larger is better.
 
-        Metrics without ``sample_weight`` (those of members and of flatness) refuse it.
+        Of ``sample_weight`` the likelihood, the Brier score and the calibration error
+        (unless debiased) know; other metrics refuse it.
         """
         options = self.options
         if sample_weight is not None:
@@ -138,20 +139,20 @@ class EnsembleScorer:
     def get_metadata_routing(self) -> MetadataRequest:
         """What a search has to hand over."""
         request = MetadataRequest(owner=self)
-        if self._takes_weights:
+        if self._accept_sample_weight():
             alias = self._weight_request
             request.score.add_request(param="sample_weight", alias=alias)
         return request
 
-    @property
-    def _takes_weights(self):
-        return "sample_weight" in inspect.signature(self.metric).parameters
+    def _accept_sample_weight(self) -> bool:
+        """Searches ask by this name, where they do not route metadata."""
+        known = "sample_weight" in inspect.signature(self.metric).parameters
+        return known and not self.options.get("debiased", False)  # it counts samples
 
     def _check_weighable(self):
-        if not self._takes_weights:
+        if not self._accept_sample_weight():
             raise InvalidInputError(
-                f"{self.metric.__name__} does not weigh samples. Call it without "
-                "sample_weight."
+                f"{self!r} does not weigh samples. Call it without sample_weight."
             )
 
     def __repr__(self):

@@ -1,6 +1,6 @@
 """What the networks share: checks of their sizes and the start of their weights."""
 
-from numbers import Integral
+from numbers import Integral, Real
 
 from torch import nn
 
@@ -28,7 +28,7 @@ def check_sizes(**sizes: int) -> None:
 
 def check_dropout(dropout: float) -> None:
     """A share of at least 0 and less than 1."""
-    if not 0 <= dropout < 1:
+    if not isinstance(dropout, Real) or not 0 <= dropout < 1:
         raise InvalidInputError(
             f"dropout must be at least 0 and less than 1, got {dropout!r}."
         )

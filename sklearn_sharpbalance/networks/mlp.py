@@ -1,6 +1,6 @@
 """Multi-layer perceptron for tables and, flattened, for anything else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 from torch import nn
@@ -67,13 +67,24 @@ class MLP(PlainSequential):
         dropout=0.0,
         batch_norm=False,
     ):
-        hidden = (hidden,) if isinstance(hidden, Integral) else tuple(hidden)
+        hidden = _as_widths(hidden)
         _check(n_features, n_classes, hidden, activation, dropout)
         layers: list[nn.Module] = [nn.Flatten()]
         widths = (n_features, *hidden)
         for n_in, n_out in zip(widths, hidden):
             layers += _hidden_layer(n_in, n_out, activation, dropout, batch_norm)
         super().__init__(*layers, nn.Linear(widths[-1], n_classes))
+
+
+def _as_widths(hidden) -> tuple:
+    if isinstance(hidden, Iterable):
+        return tuple(hidden)
+    if isinstance(hidden, Integral):
+        return (hidden,)
+    raise InvalidInputError(
+        f"hidden must be a width or a sequence of widths, got {hidden!r}. Pass () for "
+        "softmax regression."
+    )
 
 
 def _check(
@@ -87,7 +98,7 @@ def _check(
     for i, width in enumerate(hidden):
         check_sizes(**{f"hidden[{i}]": width})
     check_dropout(dropout)
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         names = ", ".join(repr(name) for name in ACTIVATIONS)
         raise InvalidInputError(
             f"Unknown activation {activation!r}. Choose one of {names}."

@@ -66,7 +66,7 @@ class ResNet(nn.Module):
 
     def __init__(self, blocks=(2, 2, 2, 2), in_channels=3, n_classes=10, width=64):
         check_sizes(in_channels=in_channels, n_classes=n_classes, width=width)
-        if len(blocks) == 0:
+        if not hasattr(blocks, "__len__") or len(blocks) == 0:
             raise InvalidInputError(
                 f"blocks must name at least one stage, got {blocks!r}. Pass the "
                 "number of blocks of each stage, such as (2, 2, 2, 2)."

@@ -1,5 +1,7 @@
 """Vision transformer made of plain modules."""
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -196,10 +198,10 @@ def _check_divides(name: str, value: int, of_name: str, of_value: int) -> None:
 
 
 def _check_ratio(mlp_ratio: float, dim: int) -> None:
-    if mlp_ratio * dim < 1:
+    if not 1 <= mlp_ratio * dim < math.inf:
         raise InvalidInputError(
             f"mlp_ratio * dim must be at least 1, got mlp_ratio={mlp_ratio!r} and "
-            f"dim={dim}: a block's perceptron would have no width."
+            f"dim={dim}: it is the width of a block's perceptron."
         )
 
 

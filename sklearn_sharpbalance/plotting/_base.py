@@ -213,6 +213,26 @@ def name_ticks(ax: Any, names: Sequence[str]) -> None:
             break
 
 
+def thin_ticks(ax: Any) -> None:
+    """Fewer numbers along the horizontal axis, where long ones would touch."""
+    from matplotlib.ticker import MaxNLocator
+
+    locator = ax.xaxis.get_major_locator()
+    if not isinstance(locator, MaxNLocator):
+        return  # logarithmic, or as the caller has chosen
+    for n_bins in (5, 4, 3, 2):
+        ax.figure.figure.draw_without_rendering()
+        low, high = ax.get_xlim()
+        boxes = [
+            label.get_window_extent()
+            for label in ax.get_xticklabels()
+            if low <= label.get_position()[0] <= high
+        ]
+        if all(b.x0 - a.x1 >= 4 for a, b in pairwise(boxes)):
+            return
+        locator.set_params(nbins=n_bins)
+
+
 # Multiples of powers of ten that get numbers, by the ratio that the axis spans.
 _LOG_TICKS = ((5, (2, 3, 4, 5, 6, 7, 8)), (50, (2, 3, 5)), (1000, (3,)))
 
@@ -224,6 +244,8 @@ def plain_log_axes(ax: Any) -> None:
     ax.set(xscale="log", yscale="log")
     for axis in (ax.xaxis, ax.yaxis):
         low, high = axis.get_data_interval()
+        if low == high:  # around a single value the axis spans a decade
+            low, high = axis.get_view_interval()
         # As many numbers as have room beside each other.
         subs = next((subs for ratio, subs in _LOG_TICKS if high < ratio * low), ())
         axis.set_minor_locator(LogLocator(subs=subs) if subs else NullLocator())

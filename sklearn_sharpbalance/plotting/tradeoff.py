@@ -11,6 +11,7 @@ from sklearn_sharpbalance.plotting._base import (
     named,
     place_labels,
     plain_log_axes,
+    thin_ticks,
     tidy,
 )
 from sklearn_sharpbalance.plotting._ensembles import member_probas_of
@@ -302,6 +303,7 @@ class TradeoffDisplay(Display):
             mappable = next(iter(self.scatters_.values()))
             self.colorbar_ = ax.figure.colorbar(mappable, ax=ax, label=self.color_name)
         ax.margins(0.12)
+        thin_ticks(ax)
         draw_legend(
             ax,
             list(self.scatters_),

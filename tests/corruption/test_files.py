@@ -229,3 +229,73 @@ def test_a_damaged_array_is_made_anew(tmp_path, n_bytes):
     path.write_bytes(path.read_bytes()[:n_bytes])
     assert (cached_array(path, (4, 3), fill_with(2)) == 2).all()
     assert (cached_array(path, (4, 3), fill_with(3)) == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.full(20, 0.5), r"whole numbers, got float64 of shape \(20,\)"),
+        (np.full(20, np.nan), r"whole numbers, got float64 of shape \(20,\)"),
+        (np.full(20, np.inf), r"whole numbers, got float64 of shape \(20,\)"),
+        (np.full(20, "cat"), r"whole numbers, got <U3 of shape \(20,\)"),
+    ],
+)
+def test_labels_are_whole_numbers(npy_root, labels, message):
+    np.save(npy_root / "labels.npy", labels)
+    with pytest.raises(InvalidInputError, match=rf"labels\.npy must hold {message}"):
+        CorruptionFiles(npy_root)
+
+
+def test_labels_may_be_a_column_of_floats(npy_root):
+    labels = np.load(npy_root / "labels.npy")
+    np.save(npy_root / "labels.npy", labels[:, None].astype(float))
+    read = CorruptionFiles(npy_root)["fog", 1][1]
+    assert read.dtype == np.int64
+    np.testing.assert_array_equal(read, labels[:4])
+
+
+@pytest.mark.parametrize("name", ["labels", "fog"])
+def test_archives_named_like_arrays_are_refused(npy_root, name):
+    np.savez(npy_root / "more.npz", a=make_pictures(20))
+    (npy_root / "more.npz").rename(npy_root / f"{name}.npy")
+    with pytest.raises(InvalidInputError, match=rf"{name}\.npy cannot be read as an a"):
+        CorruptionFiles(npy_root)["fog", 1]
+
+
+def test_a_number_is_no_set_of_pictures(npy_root):
+    np.save(npy_root / "fog.npy", np.uint8(3))
+    with pytest.raises(InvalidInputError, match=r"holds 1 pictures .* labels\.npy 20"):
+        CorruptionFiles(npy_root)["fog", 1]
+
+
+@pytest.mark.parametrize("severity", [np.array([1, 2]), [1], None])
+def test_severities_of_any_type_are_named(npy_root, severity):
+    with pytest.raises(KeyError, match=r"severity 1 to 5, got"):
+        CorruptionFiles(npy_root)["fog", severity]
+
+
+def test_a_class_that_one_folder_lacks_keeps_its_number(tree_root):
+    shutil.rmtree(tree_root / "contrast" / "1" / "n01")
+    files = CorruptionFiles(tree_root)
+    assert files.class_names == ("n01", "n02")
+    np.testing.assert_array_equal(files["contrast", 1][1], [1, 1])
+    np.testing.assert_array_equal(files["frost", 1][1], [0, 0, 1, 1])
+
+
+def test_names_of_classes_may_be_an_array(tree_root):
+    names = np.array(["n02", "n01"])
+    images, labels, found = read_image_folder(
+        tree_root / "frost" / "1", class_names=names
+    )
+    assert found == ["n02", "n01"]
+    np.testing.assert_array_equal(labels, [0, 0, 1, 1])
+    assert images[0].mean() > images[2].mean()
+
+
+@pytest.mark.parametrize("save", [np.save, np.savez])
+def test_what_is_no_array_of_bytes_is_made_anew(tmp_path, save):
+    with (tmp_path / "kept.npy").open("wb") as file:
+        save(file, np.ones((4, 3)))
+    kept = cached_array(tmp_path / "kept.npy", (4, 3), fill_with(2))
+    assert kept.dtype == np.uint8
+    assert (kept == 2).all()

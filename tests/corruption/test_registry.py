@@ -10,6 +10,7 @@ from sklearn_sharpbalance.corruption import (
     CORRUPTION_GROUPS,
     CORRUPTIONS,
     SEVERITIES,
+    ImageRng,
     _registry,
     corrupt,
     iter_corruptions,
@@ -146,6 +147,34 @@ def test_generators_are_accepted_and_advance(random_state, other):
 def test_no_pictures_give_no_pictures():
     empty = np.empty((0, 32, 32, 3), dtype=np.uint8)
     assert corrupt(empty, "snow", 1).shape == (0, 32, 32, 3)
+    assert corrupt(empty, "snow", 1, indices=[]).shape == (0, 32, 32, 3)
+
+
+@each_kind
+def test_a_function_of_no_pictures_gives_none(name):
+    for side, severity in ((32, 5), (64, 5), (100, 5)):
+        empty = np.empty((0, side, side, 3), dtype=np.uint8)
+        out = CORRUPTIONS[name](empty, severity, ImageRng(0, []))
+        assert out.shape == empty.shape
+        assert out.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"names": ["fog", "rain"]}, r"Unknown corruption 'rain'"),
+        ({"names": ["fog", ["snow"]]}, r"Unknown corruption \['snow'\]"),
+        ({"names": 3}, r"Unknown corruption 3"),
+        ({"severities": [1, 6]}, r"severity must be an integer from 1 to 5, got 6"),
+        ({"severities": 2.0}, r"severity must be an integer from 1 to 5, got 2\.0"),
+        ({"severities": None}, r"severity must be an integer from 1 to 5, got None"),
+    ],
+)
+def test_iter_corruptions_checks_before_it_corrupts(change, message):
+    made = []
+    with pytest.raises(InvalidInputError, match=message):
+        made.extend(iter_corruptions(make_pictures(1), **{"names": "fog", **change}))
+    assert made == []
 
 
 @pytest.mark.parametrize(
@@ -174,6 +203,14 @@ def test_no_pictures_give_no_pictures():
         (
             {"images": np.zeros((2, 4, 32), np.uint8)},
             r"at least 8 x 8 pixels, got 4 x 32",
+        ),
+        (
+            {"images": np.zeros((2, 32, 32, 2), np.uint8)},
+            r"got \(2, 32, 32, 2\)\. Grey pictures have one channel, coloured three",
+        ),
+        (
+            {"images": [np.zeros((s, s, 3), np.uint8) for s in (8, 9)]},
+            r"Pictures must be of one size .* Resize them",
         ),
         ({"indices": [0]}, r"indices must be 2 non-negative integers"),
         ({"indices": [0, -1]}, r"indices must be 2 non-negative integers"),

@@ -123,6 +123,19 @@ def test_a_function_may_write_into_its_table_and_labels():
     assert y.all()
 
 
+@pytest.mark.parametrize("has_reference", [False, True])
+def test_a_function_may_write_into_its_reference(has_reference):
+    def centre(X, y, severity, rng, reference):
+        reference -= reference.mean(axis=0)
+        return X, y
+
+    X = np.arange(6.0).reshape(3, 2)
+    kept = X.copy()
+    reference = X if has_reference else None
+    corrupt_table(X, None, centre, 1, reference=reference)
+    np.testing.assert_array_equal(X, kept)
+
+
 def test_statistics_of_long_float32_tables_are_exact():
     rng = np.random.default_rng(0)
     X = rng.normal([2010, 1e4], [5, 1], (300_000, 2)).astype(np.float32)

@@ -444,7 +444,7 @@ def test_npz_that_is_not_divided_has_no_test_pictures(tmp_path):
         (
             {"images": IMAGES[:2], "labels": [0, 1], "is_test": [True]},
             "train",
-            r"must have the same length, got 2, 2 and 1",
+            r"is_test .* one bool per picture, got 1 for 2 pictures",
         ),
         (
             {"x_train": IMAGES[:2], "y_train": [0, 1]},

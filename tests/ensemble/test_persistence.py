@@ -14,6 +14,7 @@ import safetensors
 import safetensors.torch
 import torch
 from scipy.special import softmax
+from sklearn import config_context
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 
@@ -872,3 +873,15 @@ def test_tensors_come_back_exactly(dtype, tmp_path):
 
 def _bytes(tensor):
     return tensor.contiguous().view(torch.uint8) if tensor.ndim else tensor
+
+
+def test_requests_for_metadata_come_back(tmp_path):
+    X, y = small_data()
+    clf = DeepEnsembleClassifier(**FEW).fit(X, y)
+    with config_context(enable_metadata_routing=True):
+        clf.set_fit_request(sample_weight="w").set_score_request(sample_weight=False)
+    clf.save(tmp_path / "model")
+    again = load(tmp_path / "model").get_metadata_routing()
+    assert again.fit.requests == {"sample_weight": "w"}
+    assert again.score.requests == {"sample_weight": False}
+    assert again.partial_fit.requests == clf.get_metadata_routing().partial_fit.requests

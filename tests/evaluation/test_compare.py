@@ -263,9 +263,13 @@ def test_what_cannot_be_ranked_is_refused_before_any_training(data):
         ("sharpness", "Pass sharpness= too"),
         ("ood_auroc", "Pass ood= too"),
         (("nll", "membres"), "the 'nll' of 'membres'. Choose one of 'members'"),
+        (("nll", "ensemble", "", 3), r"must be a metric, or \(metric, part, detail\)"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             compare(method, X, y, rank_by=metric)
+    for by in ("ood_auroc", ("ood_auroc", "members")):
+        with pytest.raises(InvalidInputError, match="one for each score"):
+            compare(method, X, y, ood=X, rank_by=by)
     assert not Counted.weights
 
 
@@ -279,7 +283,11 @@ def test_what_cannot_be_ranked_is_refused_before_any_training(data):
         ({"sharpness": {"radius": 1}}, "adaptive_sharpness has no option 'radius'"),
         ({"sharpness": None}, "True, False, a dictionary of options or a function"),
         ({"n_bootstrap": None}, "n_bootstrap must not be negative, got None"),
-        ({"ood": np.zeros((9, 2))}, r"ood must be laid out as X, .* got \(9, 2\)"),
+        ({"ood": np.zeros((9, 2))}, r"samples such as those of X, .* got \(9, 2\)"),
+        ({"ood": {"a": np.zeros((9, 2))}}, r"such as those of X, .* got \(9, 2\)"),
+        ({"ood": np.zeros((0, 5))}, r"such as those of X, .* got \(0, 5\)"),
+        ({"ood": np.float64(1)}, r"such as those of X, .* got \(\)"),
+        ({"ood": {1: 0, "1": 0}}, r"sets must differ as text, got \[1, '1'\]"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_any_training(data, what, message):
@@ -287,6 +295,30 @@ def test_what_cannot_be_measured_is_refused_before_any_training(data, what, mess
     with pytest.raises(InvalidInputError, match=message):
         compare({"deep": Counted(max_epochs=1)}, *data, cv=2, **what)
     assert not Counted.weights
+
+
+def test_channels_of_foreign_pictures_may_lie_elsewhere():
+    X, y = np.random.default_rng(0).random((40, 8, 8, 3)), np.arange(40) % 2
+    method = {"deep": DeepEnsembleClassifier(max_epochs=1, n_estimators=2)}
+    reports = [
+        compare(method, X, y, ood=samples, cv=0.5, n_bootstrap=0)
+        for samples in (X, X.transpose(0, 3, 1, 2))
+    ]
+    np.testing.assert_array_equal(reports[0]["mean"], reports[1]["mean"])
+
+
+def test_pipelines_pick_columns_of_foreign_samples(data):
+    X, y = data
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    columns = make_column_transformer((StandardScaler(), list("abc")))
+    deep = DeepEnsembleClassifier(max_epochs=1, n_estimators=2)
+    report = compare(
+        {"deep": make_pipeline(columns, deep)},
+        *(frame, y),
+        ood=frame.assign(f=0.0),
+        **{"cv": 0.5, "n_bootstrap": 0},
+    )
+    assert report.has("deep", "ood_auroc", detail="MSP")
 
 
 def test_kinds_of_pictures_are_refused_before_any_training(data):
@@ -521,12 +553,20 @@ def test_studies_that_cannot_be_made_are_refused(data, curve):
         ({"other": {"rho": [0.2]}}, "other varies 'rho'. Pass rho="),
         ({"other": {"random_state": [1, 2]}}, "'random_state'. Pass seeds="),
         ({"sharpness": True}, "sharpness must be None, a dictionary"),
+        ({"X_test": np.ones((3, 5)), "y_test": [0]}, "3 samples, y_test has 1"),
     ],
 )
 def test_what_a_study_would_ignore_is_refused_before_it_trains(data, options, message):
     X, y = data
     with pytest.raises(InvalidInputError, match=message):
         tradeoff_curve(sharpbalance(), X, y, rho=[0.1], **options)
+
+
+def test_a_study_of_a_pipeline_sets_rho_once(data):
+    pipeline = make_pipeline(StandardScaler(), sharpbalance())
+    name = f"{pipeline.steps[-1][0]}__rho"
+    with pytest.raises(InvalidInputError, match=f"other varies '{name}'. Pass rho="):
+        tradeoff_curve(pipeline, *data, rho=[0.1, 0.2], other={name: [0.3]})
 
 
 def test_a_study_counts_its_labels(data):

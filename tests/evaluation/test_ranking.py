@@ -106,3 +106,13 @@ def test_what_cannot_be_ranked_is_refused():
             rank_methods(["a"] * len(values), values)
     with pytest.raises(InvalidInputError, match="better must be 1 or -1, got 0"):
         rank_methods(["a", "b"], [[0.1], [0.2]], better=0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_equal_infinities_are_not_apart():
+    """Members that are all right under a soup that is not have an EIR of -inf."""
+    draws = [[[-np.inf, 0.5]], [[-np.inf, 0.25]]]
+    ranking = rank_methods(["a", "b"], [[-np.inf], [-np.inf]], draws)
+    np.testing.assert_array_equal(ranking["difference"], 0)
+    np.testing.assert_array_equal(ranking["difference_low"], [0, -0.25])
+    np.testing.assert_array_equal(ranking["difference_high"], 0)

@@ -17,6 +17,7 @@ from sklearn_sharpbalance.evaluation import evaluate
 from sklearn_sharpbalance.evaluation._figures import (
     _accuracy,
     _diversity,
+    _foreign,
     _kinds,
     _ranking,
     _reliability,
@@ -316,6 +317,26 @@ def test_figures_of_long_names_stay_in_their_frames():
         assert tight.x1 < figure.get_figwidth() + 0.02
         labels = [ax.xaxis.label.get_window_extent() for ax in figure.axes]
         assert all(a.x1 < b.x0 for a, b in pairwise(labels[:2]) if a.width and b.width)
+
+
+@pytest.mark.parametrize("n_methods", [1, 3])
+def test_names_of_several_lines_keep_apart(n_methods):
+    p, y, X = made_up(0, n_samples=80)
+    long = "An ensemble whose settings are all told, one after the other, number"
+    found = evaluate(
+        {f"{long} {i}": Fake(p) for i in range(n_methods)},
+        *(X, y),
+        ood={"test pictures of another kind": X[:9], "noise": X[9:]},
+        n_bootstrap=20,
+    )
+    found.ranking = found.rank("nll")
+    makers = (_accuracy, _diversity, _foreign, *[_ranking] * (n_methods > 1))
+    for make in makers:
+        figure = make(found)[2]
+        figure.draw_without_rendering()
+        names = figure.axes[0].get_yticklabels()  # from the top
+        boxes = [name.get_window_extent() for name in names]
+        assert all(above.y0 > below.y1 for above, below in pairwise(boxes))
 
 
 def test_numbers_that_no_method_has_in_every_run_are_in_no_table():

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import ortho_group
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -115,3 +116,10 @@ def test_debiased_similarity_of_samples_equally_far_apart_is_undefined(n):
     with warns_once() as caught:
         assert linear_cka(np.eye(n), np.eye(n), debiased=True) == 0.0
     assert "equally far apart" in str(caught[0].message)
+
+
+def test_features_that_are_no_numbers_are_told():
+    graph = torch.ones(4, 2, requires_grad=True)  # straight out of a network
+    for features in (graph, [["a"], ["b"]]):
+        with pytest.raises(InvalidInputError, match="features_b must be an array of"):
+            linear_cka(np.eye(len(features)), features)

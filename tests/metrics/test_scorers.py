@@ -60,6 +60,13 @@ class Ensemble(ClassifierMixin, BaseEstimator):
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
+class Weighted(Ensemble):
+    """Takes weights of samples, though its members do not heed them."""
+
+    def fit(self, X, y, sample_weight=None):
+        return super().fit(X, y)
+
+
 def small_network(n_classes=3):
     """Takes pictures with channels first: the ensemble must turn them."""
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3))
@@ -267,9 +274,41 @@ def test_weights_are_routed_to_scorers_that_take_them(data):
 def test_metrics_of_members_refuse_weights(data):
     X, y = data
     scorer, fitted = get_scorer("disagreement"), Ensemble().fit(X, y)
-    with pytest.raises(InvalidInputError, match="disagreement does not weigh samples"):
+    with pytest.raises(InvalidInputError, match=r"disagreement.* does not weigh"):
         scorer.set_score_request(sample_weight=True)
-    with pytest.raises(InvalidInputError, match="disagreement does not weigh samples"):
+    with pytest.raises(InvalidInputError, match=r"disagreement.* does not weigh"):
         scorer(fitted, X, y, sample_weight=np.ones(len(y)))
     with sklearn.config_context(enable_metadata_routing=True):
         assert cross_validate(fitted, X, y, scoring=scorer)["test_score"].min() > 0
+
+
+WITHOUT_WEIGHTS = {
+    "members": get_scorer("disagreement"),
+    "debiased": get_scorer("neg_expected_calibration_error", debiased=True),
+}
+
+
+@pytest.mark.parametrize("scorer", WITHOUT_WEIGHTS.values(), ids=WITHOUT_WEIGHTS.keys())
+def test_a_weighted_search_scores_what_knows_no_weights_without_them(data, scorer):
+    X, y = data
+    weight = np.random.default_rng(0).random(len(y))
+    grid = {"C": [0.1, 1.0]}
+    search = GridSearchCV(Weighted(), grid, scoring=scorer, cv=2)
+    with pytest.warns(UserWarning, match="does not support sample_weight"):
+        search.fit(X, y, sample_weight=weight)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_a_weighted_search_by_several_scorers_weighs_those_that_can(data):
+    X, y = data
+    weight = np.random.default_rng(0).random(len(y))
+    scoring = {
+        "ours": get_scorer("neg_nll"),
+        "theirs": "neg_log_loss",
+        "spread": get_scorer("disagreement"),
+    }
+    search = GridSearchCV(Weighted(), {"C": [0.1, 1.0]}, scoring=scoring, refit="ours")
+    with pytest.warns(UserWarning, match="spread=.* does not support sample_weight"):
+        found = search.fit(X, y, sample_weight=weight).cv_results_
+    np.testing.assert_allclose(found["mean_test_ours"], found["mean_test_theirs"])
+    assert (found["mean_test_spread"] > 0).all()

@@ -270,6 +270,17 @@ def test_convolutions_start_as_he_et_al_say():
             lambda: VisionTransformer(dim=12, mlp_ratio=0.01),
             r"mlp_ratio \* dim must be at least 1, got mlp_ratio=0.01 and dim=12",
         ),
+        (lambda: VisionTransformer(mlp_ratio=float("nan")), "got mlp_ratio=nan"),
+        (lambda: VisionTransformer(mlp_ratio=float("inf")), "got mlp_ratio=inf"),
+        (lambda: MLP(4, 3, hidden=None), "hidden must be a width or .* got None"),
+        (lambda: MLP(4, 3, hidden=8.0), "hidden must be a width or .* got 8.0"),
+        (lambda: MLP(4, 3, activation=["relu"]), r"Unknown activation \['relu'\]"),
+        (lambda: MLP(4, 3, dropout=None), "dropout must be at least 0 .* got None"),
+        (
+            lambda: WideResNet(10, dropout="0.1"),
+            "dropout must be at least 0 .* got '0.1'",
+        ),
+        (lambda: ResNet(3), "blocks must name at least one stage, got 3"),
     ],
 )
 def test_wrong_sizes_are_refused(build, message):

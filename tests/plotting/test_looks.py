@@ -132,7 +132,24 @@ def test_the_legend_covers_no_ensemble():
 @pytest.mark.parametrize("high", [0.004, 0.02, 0.1, 0.5, 3.0, 100.0])
 def test_numbers_of_logarithmic_axes_keep_apart(high):
     x = np.geomspace(0.001, high, 3)
-    display = TradeoffDisplay(x, x).plot(log=True)
+    check_numbers_keep_apart(TradeoffDisplay(x, x).plot(log=True))
+
+
+def test_numbers_around_a_single_value_keep_apart():
+    told = {"color": [0.5], "color_name": "Improvement"}
+    check_numbers_keep_apart(TradeoffDisplay([0.3], [0.5], **told).plot(log=True))
+
+
+@pytest.mark.parametrize("width", [5.4, 3.6])
+def test_numbers_of_nearly_equal_sharpness_keep_apart(width):
+    _, ax = plt.subplots(figsize=(width, 4), layout="constrained")
+    x, y = [0.04389, 0.04416], [0.4, 0.6]
+    told = {"color": y, "color_name": "Improvement"}
+    check_numbers_keep_apart(TradeoffDisplay(x, y, **told).plot(ax))
+
+
+def check_numbers_keep_apart(display):
+    """Those along the horizontal axis."""
     display.figure_.draw_without_rendering()
     axis, (low, top) = display.ax_.xaxis, display.ax_.get_xlim()
     shown = [
