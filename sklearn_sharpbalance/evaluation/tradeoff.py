@@ -1,6 +1,6 @@
 """A parameter study: sharpness and diversity as rho, and another parameter, change."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -224,7 +224,7 @@ def tradeoff_curve(
             f"X_test has {n_rows(X_test)} samples, y_test has {len(y_test)}."
         )
     radius = _name_of_rho(estimator)
-    grid = {"rho": list(rho), **_check_other(other, radius)}
+    grid = _as_grid({"rho": rho, **_check_other(other, radius)})
     measure, name = _sharpness_measure(sharpness, sharpness_name, seed)
     rows = []
     for setting, run_seed in _settings(grid, as_seeds(seeds, seed)):
@@ -256,13 +256,25 @@ def _name_of_rho(estimator: Any) -> str:
     return name
 
 
+def _as_grid(values: Mapping[str, Any]) -> dict[str, list]:
+    """Values of each parameter as a list, which is not empty."""
+    for name, own in values.items():
+        if isinstance(own, str) or not isinstance(own, Iterable):
+            raise InvalidInputError(
+                f"{name} must be a sequence of values to train with, got {own!r}. Pass "
+                f"[{own!r}]."
+            )
+    grid = {name: list(own) for name, own in values.items()}
+    for name, own in grid.items():
+        if not own:
+            raise InvalidInputError(f"{name} has no values to train with.")
+    return grid
+
+
 def _settings(
     grid: Mapping[str, Sequence], seeds: Sequence[int]
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Every combination of values with every seed; rho changes fastest."""
-    empty = [name for name, values in grid.items() if not len(values)]
-    if empty:
-        raise InvalidInputError(f"{empty[0]} has no values to train with.")
     names = list(grid)[::-1]
     for values in product(*(grid[name] for name in names)):
         setting = dict(zip(names, values))

@@ -212,10 +212,12 @@ class MemberSession:
         loss, right = 0.0, 0.0
         with torch.no_grad():
             for x, rows in source.in_order(batch):
-                y, output = source.y[rows], net.infer(x)
+                y, output, own = source.y[rows], net.infer(x), weight[rows]
                 losses = sample_losses(net, output, y)
-                loss += (losses * weight[rows]).sum().item()
-                right += (output.argmax(1) == y).mul(weight[rows]).sum().item()
+                loss += (losses.where(own > 0, 0) * own).sum().item()
+                # argmax names a class for a row of NaN, too.
+                hits = (output.argmax(1) == y) & output.amax(1).isfinite()
+                right += hits.mul(own).sum().item()
                 if self.hears_batches:
                     self._tell_valid_batch(x, y, output, losses.mean())
         total = weight.sum(dtype=torch.float64).item()

@@ -267,6 +267,20 @@ def test_records_of_the_held_out_part_are_those_of_the_member():
     assert row["valid_acc"] == pytest.approx(accuracy)
 
 
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_a_held_out_sample_without_prediction_is_wrong(weight):
+    data = table(held_out=25)
+    plain = train(make_net(), data).history[-1]
+    X, y = (np.concatenate([a[:1], a]) for a in (data.valid.X, data.valid.y))
+    X[0], y[0] = np.nan, 0  # the class that argmax names
+    weights = np.r_[weight, np.ones(25)].astype(np.float32)
+    valid = replace(data.valid, X=X, y=y, weight=weights)
+    row = train(make_net(), replace(data, valid=valid)).history[-1]
+    assert row["valid_acc"] == pytest.approx(plain["valid_acc"] * 25 / (25 + weight))
+    if weight == 0:
+        assert row["valid_loss"] == pytest.approx(plain["valid_loss"], rel=1e-5)
+
+
 def test_skorchs_scoring_sees_the_held_out_part():
     scoring = EpochScoring("accuracy", name="mine", lower_is_better=False)
     data = table(held_out=25)
