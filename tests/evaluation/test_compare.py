@@ -538,9 +538,7 @@ def test_studies_that_cannot_be_made_are_refused(data, curve):
         tradeoff_curve(DeepEnsembleClassifier(), X, y, rho=[0.1])
     with pytest.raises(InvalidInputError, match="rho has no values"):
         tradeoff_curve(sharpbalance(), X, y, rho=[])
-    with pytest.raises(
-        InvalidInputError, match="rho must be .* got 0.1"
-    ):
+    with pytest.raises(InvalidInputError, match=r"rho must be .* got 0.1"):
         tradeoff_curve(sharpbalance(), X, y, rho=0.1)
     with pytest.raises(InvalidInputError, match=r"sam must be .* Pass \['asam'\]"):
         tradeoff_curve(sharpbalance(), X, y, rho=[0.1], other={"sam": "asam"})
