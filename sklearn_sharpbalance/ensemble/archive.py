@@ -137,8 +137,12 @@ def _digest(chunks: Iterable) -> bytes:
 
 
 def check_folder(path) -> Path:
-    """The path; an error if there is no folder to write such a file to."""
+    """The path; an error if it is a folder, or there is none to write the file to."""
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(
+            f"Cannot write {path}: it is a folder. Name a file in it."
+        )
     if not path.parent.is_dir():
         raise FileNotFoundError(
             f"Cannot write {path}: there is no folder {path.parent}. Make it first."

@@ -33,7 +33,7 @@ class FitMonitor:
         Whose callbacks are called.
     n_members : int
     segments : list of Segment
-        The plan.
+        The plan, or what is left of it; nothing if a checkpoint holds the whole fit.
     n_epochs : int
         Length of the plan.
     verbose : int
@@ -45,6 +45,8 @@ class FitMonitor:
         self.n_epochs = n_epochs
         # Of a deep ensemble, whose epochs are all alike, there is nothing to tell.
         self.tells_phases = len({segment.name for segment in segments}) > 1
+        # Where a resumed fit goes on; None if there is nothing to show a bar of.
+        self._start = segments[0].start if segments else None
         self._root = None
         if hasattr(estimator, "_init_callback_context"):
             self._root = estimator._init_callback_context(max_subtasks=len(segments))
@@ -59,7 +61,7 @@ class FitMonitor:
     def fit(self):
         """Show the bars while the block runs."""
         with ExitStack() as stack:
-            if self.verbose == 1:
+            if self.verbose == 1 and self._start is not None:
                 self._start_bars(stack)
             yield self
             if self._bar is not None:
@@ -75,7 +77,9 @@ class FitMonitor:
         except LiveError:  # before 14.1 a terminal has one display: somebody else's
             return
         self._tasks = [
-            self._bar.add_task(f"member {i}", total=self.n_epochs, loss="")
+            self._bar.add_task(
+                f"member {i}", total=self.n_epochs, completed=self._start, loss=""
+            )
             for i in range(self.n_members)
         ]
 

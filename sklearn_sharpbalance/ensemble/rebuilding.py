@@ -26,6 +26,7 @@ from sklearn_sharpbalance.members import MemberModule, MemberState, restore
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import joined_callbacks
 from sklearn_sharpbalance.members.own_settings import own_net
+from sklearn_sharpbalance.members.state import seeded
 
 __all__ = ["ROUTED", "rebuild"]
 
@@ -198,7 +199,7 @@ def _set_fitted(estimator, tree, net):
         )
     ]
     for member in members:
-        check_weights(own_net(net, member.index), member.module)
+        check_weights(own_net(net, member.index), member.module, member.seed)
     nets = [restore(net, member) for member in members]
     estimator.predictors_ = [
         nets[one] if isinstance(one, int) else _restore_weights(net, **one)
@@ -243,11 +244,12 @@ def _input_format(tree):
     return InputFormat(**{**tree, **shapes})
 
 
-def check_weights(net, state) -> None:
+def check_weights(net, state, seed=0) -> None:
     """Raise if the weights are not those of the network, before it takes memory.
 
     A crafted file can ask for a network of any size. It is built without memory
-    first, and for real only if the file has all its weights.
+    first, and for real only if the file has all its weights. What a network draws
+    while it is built, its width say, it draws from the member's seed.
     """
     module = net.module__module
     if isinstance(module, nn.Module):
@@ -255,7 +257,9 @@ def check_weights(net, state) -> None:
     kwargs = net.get_params_for("module")
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     try:
-        with _bounded(SPARE_LAYERS + 4 * len(state)), torch.device("meta"):
+        limit = _bounded(SPARE_LAYERS + 4 * len(state))
+        with seeded("cpu"), limit, torch.device("meta"):
+            seeded.start(seed)
             inner = module(**kwargs)
     except ModelFileError:
         raise

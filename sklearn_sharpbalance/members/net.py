@@ -14,6 +14,7 @@ from torch import nn
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.members.own_settings import own_settings
+from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.networks import default_network
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
 
@@ -205,7 +206,8 @@ def joined_callbacks(own, more):
 def with_callbacks(net):
     """A copy of a net that has callbacks, and nothing else, to look at."""
     net = type(net)(**net.get_params(deep=False))
-    net.initialize_callbacks()
+    with seeded("cpu"):  # they may draw
+        net.initialize_callbacks()
     return net
 
 

@@ -151,6 +151,8 @@ class MemberSession:
         self._complete_record()
         averaging = self.phase.averaging
         if averaging is not None and averaging.covers(epoch, self.phase.n_epochs):
+            if self.hears_batches:  # the last of them came after the last step
+                self._hold_pruned()
             weights = self.net.module_.state_dict()
             self.average = updated_average(self.average, weights, averaging)
         self._tell_end()

@@ -64,6 +64,12 @@ def make_base(
 
 def member_count(groups: Iterable[Mapping[str, Any]]) -> int | None:
     """Common size ``M`` of the leading axis in all stacked groups; None without any."""
+    groups = list(groups)
+    for group in groups:
+        if not isinstance(group["stacked"], bool):
+            raise InvalidInputError(
+                f"stacked must be a bool; got {group['stacked']!r}."
+            )
     params = [p for group in groups if group["stacked"] for p in group["params"]]
     if not params:
         return None
@@ -78,14 +84,17 @@ def member_count(groups: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 def check_group(
-    group: dict[str, Any], rules: Mapping[str, Interval], keys: Mapping[str, str]
+    group: dict[str, Any],
+    rules: Mapping[str, Interval],
+    keys: Mapping[str, str],
+    members: int | None,
 ) -> None:
-    """Check the options of a group and bring them into a form that can be saved."""
-    if not isinstance(group["stacked"], bool):
-        raise InvalidInputError(f"stacked must be a bool; got {group['stacked']!r}.")
-    members = member_count([group])
+    """Check the options of a group and bring them into a form that can be saved.
+
+    ``members`` is the size of all stacked groups: one without parameters has none.
+    """
     for name, rule in rules.items():
-        per_member = members if name == "rho" else None
+        per_member = members if name == "rho" and group["stacked"] else None
         value = _checked(name, group[keys[name]], rule, per_member)
         if isinstance(value, Tensor) and group["params"]:
             value = value.to(group["params"][0].device)

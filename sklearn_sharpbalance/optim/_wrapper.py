@@ -1,6 +1,7 @@
 """An optimizer over another one: shared groups and state, saved and loaded as one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -21,6 +22,10 @@ __all__ = ["WrappingOptimizer"]
 
 class WrappingOptimizer(Optimizer):
     """Owns a base optimizer that works on the same parameter groups and state.
+
+    Both lie with the base optimizer as soon as there is one. So nobody can part the
+    two: neither a state dict that the base optimizer loads by itself, nor
+    ``optimizer.state = defaultdict(dict)``, a usual way to start anew.
 
     torch's own ``__getstate__`` keeps only ``defaults``, ``state`` and
     ``param_groups``; here the base optimizer and the method's own state come along.
@@ -43,11 +48,39 @@ class WrappingOptimizer(Optimizer):
         self.base_optimizer = make_base(
             base_optimizer, self.param_groups, self._keys, base_kwargs
         )
-        self.base_optimizer.param_groups = self.param_groups
-        self.state = self.base_optimizer.state
+        self._join_base()
         # Schedulers that cycle the momentum look for it among the defaults.
         self.defaults.update(self.base_optimizer.defaults)
         self._check_groups(self.param_groups)
+
+    @property
+    def param_groups(self):
+        return self._home["param_groups"]
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self._home["param_groups"] = groups
+
+    @property
+    def state(self):
+        return self._home["state"]
+
+    @state.setter
+    def state(self, state):
+        self._own_state = _split(state, self._own_state_names)
+        self._home["state"] = state
+
+    @property
+    def _home(self) -> dict[str, Any]:
+        return vars(vars(self).get("base_optimizer", self))
+
+    def _join_base(self) -> None:
+        """Leave groups and state to the base optimizer, which keeps our options."""
+        for name in ("param_groups", "state"):
+            vars(self).pop(name, None)
+        self.base_optimizer.register_load_state_dict_pre_hook(
+            partial(_with_options, tuple(self._keys.values()))
+        )
 
     def _option(self, group: Mapping[str, Any], name: str) -> Any:
         return group[self._keys[name]]
@@ -55,23 +88,22 @@ class WrappingOptimizer(Optimizer):
     def add_param_group(self, param_group):
         """Add a ``param_group``, as in any torch optimizer."""
         if "base_optimizer" not in self.__dict__:
-            super().add_param_group(
-                param_group
-            )  # under construction, checked at the end
+            super().add_param_group(param_group)  # checked when all are there
             return
-        for key in self._keys.values():
-            param_group.setdefault(key, self.defaults[key])
+        if isinstance(param_group, dict):  # torch refuses anything else
+            for key in self._keys.values():
+                param_group.setdefault(key, self.defaults[key])
         self.base_optimizer.add_param_group(param_group)
         try:
-            self._check_groups(self.param_groups[-1:])
+            self._check_groups(self.param_groups, first=-1)
         except InvalidInputError:
             self.param_groups.pop()
             raise
 
-    def _check_groups(self, groups: list[dict[str, Any]]) -> None:
-        for group in groups:
-            check_group(group, self._rules, self._keys)
-        member_count(self.param_groups)
+    def _check_groups(self, groups: list[dict[str, Any]], first: int = 0) -> None:
+        members = member_count(groups)
+        for group in groups[first:]:
+            check_group(group, self._rules, self._keys, members)
 
     def state_dict(self):
         """State of the base optimizer and of the method, per parameter."""
@@ -85,27 +117,34 @@ class WrappingOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict):
         """Load ``state_dict``; options that it lacks stay as they are."""
-        groups = state_dict["param_groups"]
-        if len(groups) == len(self.param_groups):
-            groups = [
-                {**{key: mine[key] for key in self._keys.values()}, **theirs}
-                for mine, theirs in zip(self.param_groups, groups)
-            ]
-        super().load_state_dict({**state_dict, "param_groups": groups})
+        keys = self._keys.values()
+        super().load_state_dict(_with_options(keys, self, state_dict))
 
     def __getstate__(self):
         own = ("base_optimizer", "_keys", "_own_state")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state):
-        super().__setstate__(state)
-        if "base_optimizer" in state:
-            return  # unpickled or copied: everything came along, sharing included
-        self._own_state = _split(self.state, self._own_state_names)
-        self.base_optimizer.__setstate__(
-            {"state": self.state, "param_groups": self.param_groups}
-        )
-        self._check_groups(self.param_groups)
+        if "base_optimizer" in state:  # unpickled or copied: everything came along
+            super().__setstate__(state)
+            self._join_base()
+            return
+        self._check_groups(state["param_groups"])  # before anything is replaced
+        self._own_state = _split(state["state"], self._own_state_names)
+        self.base_optimizer.__setstate__(state)
+
+
+def _with_options(
+    keys: Iterable[str], optimizer: Optimizer, state_dict: dict[str, Any]
+) -> dict[str, Any]:
+    """The state dict, with the optimizer's own options where it has none."""
+    groups = state_dict["param_groups"]
+    if len(groups) == len(optimizer.param_groups):
+        groups = [
+            {**{key: mine[key] for key in keys}, **theirs}
+            for mine, theirs in zip(optimizer.param_groups, groups)
+        ]
+    return {**state_dict, "param_groups": groups}
 
 
 def _split(state: dict, names: tuple[str, ...]) -> dict[Tensor, dict[str, Tensor]]:

@@ -170,18 +170,18 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     ) -> Iterator[list[Bucket]]:
         # An autocast around the step would go on with casts of the weights from before
         # they moved: it drops them only where it ends.
-        buckets = gather(self.param_groups)
+        buckets, norms = gather(self.param_groups), _norms(freeze_norms)
         try:
             self._ascend(buckets, grad_scale)
             torch.clear_autocast_cache()
             if not self._keeps_gradients:
                 for bucket in buckets:
                     bucket.grads = []
-            elif not set_to_none:  # the tensors are about to be zeroed in place
+            else:  # the next pass may write where they lie, as into buckets of DDP
                 for bucket in buckets:
                     bucket.grads = [grad.clone() for grad in bucket.grads]
             self.zero_grad(set_to_none=set_to_none)
-            with _norms(freeze_norms):
+            with norms:
                 yield buckets
         finally:
             with torch.no_grad():
@@ -246,6 +246,11 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
 
 
 def _norms(freeze: bool | nn.Module) -> AbstractContextManager[None]:
-    if freeze is False:
-        return nullcontext()
-    return frozen_batch_statistics(None if freeze is True else freeze)
+    if isinstance(freeze, nn.Module):
+        return frozen_batch_statistics(freeze)
+    if not isinstance(freeze, bool):
+        raise InvalidInputError(
+            "freeze_norms must be True, False or the nn.Module whose norms stand "
+            f"still; got {freeze!r}."
+        )
+    return frozen_batch_statistics() if freeze else nullcontext()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import make_blobs
+from skorch.callbacks import Callback
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
@@ -170,3 +171,20 @@ def test_only_trained_weights_are_pruned(blobs):
         zeros = sum((layer.weight == 0).sum().item() for layer in trained)
         assert zeros == (32 + 16 + 24) // 2
         assert sparsity(net) == 0.5
+
+
+class Shaking(Callback):
+    """Moves all weights after every batch."""
+
+    def on_batch_end(self, net, **kwargs):
+        with torch.no_grad():
+            for weight in net.module_.parameters():
+                weight += 1e-3
+
+
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_callbacks_of_batches_do_not_fill_an_average_of_pruned_weights(blobs, share):
+    options = {**SMALL, "weight_averaging": "uniform", "validation_fraction": share}
+    clf = DeepEnsembleClassifier(prune=0.5, callbacks=[Shaking()], **options)
+    clf.fit(*blobs)
+    assert sparsity(clf.estimators_[0]) == pytest.approx(0.5, abs=0.02)

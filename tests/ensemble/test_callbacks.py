@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from rich.errors import LiveError
 from rich.live import Live
+from rich.progress import Progress
 from skorch.callbacks import Callback, EarlyStopping
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.ensemble.training import Trainer
 
 N, EPOCHS = 60, 4
 SMALL = {
@@ -204,6 +206,39 @@ def test_verbose_1_shows_a_bar_for_each_member(capsys):
         assert f"member {member}, balanced" in line
     DeepEnsembleClassifier(verbose=1, **SMALL).fit(*table())
     assert "balanced" not in capsys.readouterr().out  # which no phase of it is
+
+
+def test_verbose_1_of_a_fit_that_a_checkpoint_holds_shows_no_empty_bars(
+    tmp_path, capsys
+):
+    clf = SharpBalance(checkpoint_dir=tmp_path, **SMALL).fit(*table())
+    clf.set_params(verbose=1).fit(*table())
+    assert capsys.readouterr() == ("", "")
+    assert clf.n_iter_ == EPOCHS
+
+
+@pytest.mark.filterwarnings("ignore:The fit was interrupted")
+def test_bars_of_a_resumed_fit_begin_where_it_goes_on(monkeypatch, tmp_path):
+    starts, add_task = [], Progress.add_task
+
+    def watched(self, *args, **kwargs):
+        task = add_task(self, *args, **kwargs)
+        starts.append(self.tasks[-1].completed)
+        return task
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "add_task", watched)
+    clf = SharpBalance(
+        checkpoint_dir=tmp_path, warmup_epochs=3, verbose=1, engine="stacked", **SMALL
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_select", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            clf.fit(*table())
+    clf.fit(*table())
+    assert starts == [0, 0, 3, 3]
 
 
 def test_verbose_1_where_another_display_is_alive(monkeypatch, capsys):

@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import pickle
+import re
 import tracemalloc
 
 import joblib
@@ -885,3 +886,13 @@ def test_requests_for_metadata_come_back(tmp_path):
     assert again.fit.requests == {"sample_weight": "w"}
     assert again.score.requests == {"sample_weight": False}
     assert again.partial_fit.requests == clf.get_metadata_routing().partial_fit.requests
+
+
+def test_a_folder_is_no_name_for_a_file(tmp_path, monkeypatch):
+    clf = DeepEnsembleClassifier(**FEW).fit(*small_data())
+    monkeypatch.chdir(tmp_path)
+    for name, shown in ((tmp_path, tmp_path), ("", ".")):
+        text = f"Cannot write {shown}: it is a folder. Name a file in it."
+        with pytest.raises(IsADirectoryError, match=f"^{re.escape(text)}$"):
+            clf.save(name)
+    assert list(tmp_path.iterdir()) == []

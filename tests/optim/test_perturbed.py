@@ -264,3 +264,14 @@ def test_interrupt_while_weights_are_kept_leaves_them_as_they_were(monkeypatch):
         pass
     assert torch._foreach_copy_ is copy
     assert same(params, start)
+
+
+@pytest.mark.parametrize("freeze_norms", [None, 1, "all", [torch.nn.Identity()]])
+def test_freeze_norms_of_another_kind_is_refused_before_anything_moves(freeze_norms):
+    w = torch.nn.Parameter(torch.ones(2))
+    optimizer = SAM([w], lr=0.1)
+    w.sum().backward()
+    refused = pytest.raises(ValueError, match="freeze_norms must be True, False or")
+    with refused, optimizer.perturbed(freeze_norms=freeze_norms):
+        pass
+    assert w.grad.tolist() == [1.0, 1.0]

@@ -1,5 +1,6 @@
 """Saved, loaded, copied and pickled optimizers go on exactly as the first would."""
 
+import collections
 import copy
 import io
 import pickle
@@ -198,3 +199,74 @@ def test_load_state_dict_hooks_and_group_mismatch_work_as_in_torch():
     groups = [{"params": params[:1]}, {"params": params[1:]}]
     with pytest.raises(ValueError, match="different number of parameter groups"):
         SAM(groups, lr=0.1).load_state_dict(optimizer.state_dict())
+
+
+def test_rejected_state_dict_leaves_everything_as_it_was():
+    start, batches = problem(steps=4)
+    params, optimizer = make("friendly_sam", "adam", start)
+    train(params, optimizer, batches[:2])
+    bad = copy.deepcopy(optimizer.state_dict())
+    bad["param_groups"][0].update(rho=-1, lr=99)
+    bad["state"] = {}
+    with pytest.raises(ValueError, match="rho must be"):
+        optimizer.load_state_dict(bad)
+    train(params, optimizer, batches[2:])
+    whole, reference = make("friendly_sam", "adam", start)
+    train(whole, reference, batches)
+    assert same(params, whole)
+
+
+def test_a_group_that_is_no_dict_is_refused_as_in_torch():
+    optimizer = SAM([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(TypeError, match="param_group must be a dict"):
+        optimizer.add_param_group([torch.nn.Parameter(torch.ones(1))])
+
+
+# The base optimizer in hand ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_base_optimizer_that_loads_by_itself_stays_the_base(method, is_copy):
+    start, batches = problem(steps=4)
+    cls, kwargs = BASES["adam"]
+    twin = [torch.nn.Parameter(w.clone()) for w in start]
+    plain = cls(twin, **{**kwargs, "lr": 0.5})
+    loss_of(twin, batches[0]).backward()
+    plain.step()
+
+    params, optimizer = make(method, "adam", start, rho=0.3)
+    others, other = make(method, "adam", start, rho=0.3)
+    if is_copy:
+        params, optimizer = copy.deepcopy((params, optimizer))
+    optimizer.base_optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
+    other.load_state_dict(copy.deepcopy(plain.state_dict()))
+    (group,) = optimizer.param_groups
+    assert (group["rho"], group["lr"]) == (0.3, 0.5)
+    for one in (optimizer, other):
+        one.param_groups[0]["lr"] = 0.01  # as a scheduler does
+    train(params, optimizer, batches)
+    train(others, other, batches)
+    assert same(params, others)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("method", METHODS)
+def test_assigned_state_is_that_of_the_base_optimizer(method, base):
+    start, batches = problem(steps=4)
+    params, optimizer = make(method, base, start)
+    train(params, optimizer, batches[:2])
+    optimizer.state = collections.defaultdict(dict)
+    assert optimizer.state_dict()["state"] == {}
+    others, other = make(method, base, [p.detach() for p in params])
+    train(params, optimizer, batches[2:])
+    train(others, other, batches[2:])
+    assert same(params, others)
+
+
+def test_assigned_groups_are_those_of_the_base_optimizer():
+    start, batches = problem(steps=2)
+    params, optimizer = make("sam", "sgd", start)
+    optimizer.param_groups = [{**optimizer.param_groups[0], "lr": 0.0}]
+    train(params, optimizer, batches)
+    assert same(params, start)

@@ -274,3 +274,18 @@ def test_option_names_that_the_base_optimizer_has_too(method, base, name, usual)
         w.square().sum().backward()
         with optimizer.perturbed():
             assert w.tolist() == pytest.approx([3.3, 4.4])
+
+
+def test_gsam_keeps_a_gradient_whose_memory_the_next_pass_writes_to():
+    # As under DistributedDataParallel(gradient_as_bucket_view=True).
+    w, memory = torch.nn.Parameter(torch.zeros(2)), torch.zeros(2)
+    optimizer = OPTIMIZERS["gsam"]([w], rho=0.0, alpha=0.5, lr=1.0)
+
+    def backward(gradient):
+        memory.copy_(torch.tensor(gradient))
+        w.grad = memory.view(2)
+
+    backward([1.0, 2.0])
+    with optimizer.perturbed():
+        backward([1.0, 0.0])
+    assert w.grad.tolist() == [1.0, -1.0]
