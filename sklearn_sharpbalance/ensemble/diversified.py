@@ -20,7 +20,7 @@ from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain
 from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.ensemble.trunk import with_trunk
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
-from sklearn_sharpbalance.members.reading import own_draws
+from sklearn_sharpbalance.members.state import own_draws
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 
 __all__ = ["DiversifiedEnsembleClassifier"]

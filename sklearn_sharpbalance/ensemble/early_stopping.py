@@ -1,6 +1,6 @@
 """Early stopping on the score of the ensemble, not of a member."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from sklearn_sharpbalance.ensemble.held_out import (
 )
 from sklearn_sharpbalance.ensemble.predicting import logits_on
 from sklearn_sharpbalance.ensemble.soups import final_net
-from sklearn_sharpbalance.members.reading import own_draws
+from sklearn_sharpbalance.members.state import own_draws
 
 __all__ = ["EarlyStopping", "check_early_stopping"]
 
@@ -60,7 +60,7 @@ class EarlyStopping:
         The ensemble is what ``fit`` would leave behind if it stopped here: averaged
         weights where there are some, a soup where predictions come from one.
         """
-        data = replace(trainer.data, transform=trainer.settings.transform)
+        data = trainer.as_trained()
         valid = data.valid
         rule = clone(self.aggregation)  # what it learns now is not the end
         with own_draws(trainer.selection_seed, trainer.net.device):

@@ -26,9 +26,8 @@ from sklearn_sharpbalance.members import TrainingData, as_skorch_net, member_net
 from sklearn_sharpbalance.members.augment import PictureTransform, resolve_transform
 from sklearn_sharpbalance.members.averaging import resolve_averaging
 from sklearn_sharpbalance.members.net import is_sharpness_aware
-from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
-from sklearn_sharpbalance.members.state import MemberState, restore
+from sklearn_sharpbalance.members.state import MemberState, own_draws, restore
 from sklearn_sharpbalance.optim import OPTIMIZERS
 
 __all__ = [

@@ -30,9 +30,8 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import TrainingData
 from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
-from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import check_factors
-from sklearn_sharpbalance.members.state import seeded
+from sklearn_sharpbalance.members.state import own_draws
 
 __all__ = ["JointJob", "prepare_joint"]
 
@@ -86,10 +85,7 @@ class JointJob:
             return replace(self.data, transform=transform)
         if not has_batch_statistics(net):
             return self.data
-        read, device = self.read, self.trunk.device
-        with seeded(device):
-            seeded.start(self.seeds.split, device)
-            X = self.trunk.features(read.X, read.item_shape, transform)
+        X = self.trunk.features(self.read.X, self.read.item_shape, transform)
         return replace(self.data, X=X)
 
 

@@ -50,9 +50,8 @@ from sklearn_sharpbalance.ensemble.plan import (
 from sklearn_sharpbalance.ensemble.soups import final_net
 from sklearn_sharpbalance.ensemble.training import EnsembleState, Trainer
 from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
-from sklearn_sharpbalance.members.reading import own_draws
 from sklearn_sharpbalance.members.schedules import constant
-from sklearn_sharpbalance.members.state import state_of
+from sklearn_sharpbalance.members.state import own_draws, state_of
 from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
@@ -336,7 +335,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             {} for _ in state.members
         ]
         self.aggregation_ = job.aggregation
-        data = replace(trainer.data, transform=trainer.settings.transform)
+        data = trainer.as_trained()
         with own_draws(job.seeds.split, trainer.net.device):
             self.estimators_ = [final_net(trainer.net, m, data) for m in state.members]
             self.predictors_ = job.aggregation.prepare(self.estimators_, data)

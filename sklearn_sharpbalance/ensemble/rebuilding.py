@@ -26,7 +26,7 @@ from sklearn_sharpbalance.members import MemberModule, MemberState, restore
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import joined_callbacks
 from sklearn_sharpbalance.members.own_settings import own_net
-from sklearn_sharpbalance.members.state import seeded
+from sklearn_sharpbalance.members.state import own_draws
 
 __all__ = ["ROUTED", "rebuild"]
 
@@ -258,8 +258,7 @@ def check_weights(net, state, seed=0) -> None:
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     try:
         limit = _bounded(SPARE_LAYERS + 4 * len(state))
-        with seeded("cpu"), limit, torch.device("meta"):
-            seeded.start(seed)
+        with own_draws(seed), limit, torch.device("meta"):
             inner = module(**kwargs)
     except ModelFileError:
         raise

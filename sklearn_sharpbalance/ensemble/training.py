@@ -16,13 +16,14 @@ from sklearn_sharpbalance.exceptions import DivergenceError, OutOfDeviceMemoryEr
 from sklearn_sharpbalance.members import (
     MemberState,
     Phase,
+    TrainingData,
     part_sizes,
     score_member,
 )
 from sklearn_sharpbalance.members.net import with_plain_sam
 from sklearn_sharpbalance.members.own_settings import own_settings
 from sklearn_sharpbalance.members.pruning import pruned_member
-from sklearn_sharpbalance.members.reading import own_draws
+from sklearn_sharpbalance.members.state import own_draws
 from sklearn_sharpbalance.selection.base import check_masks
 from sklearn_sharpbalance.sharpness.base import FunctionScorer
 
@@ -137,6 +138,10 @@ class Trainer:
             draws = own_draws(member.seed, self.net.device)
             with suppress(DivergenceError), draws:
                 explain_out_of_memory(score, self.net, len(members))
+
+    def as_trained(self) -> TrainingData:
+        """The data as members normalised them, for what is made of their weights."""
+        return replace(self.data, transform=self.settings.transform)
 
     def _select(self, state, segment):
         self.engine.release()  # scoring needs the memory

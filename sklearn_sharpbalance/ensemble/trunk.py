@@ -15,6 +15,7 @@ from sklearn_sharpbalance.members.data import map_arrays, n_rows, rows_at_once
 from sklearn_sharpbalance.members.precision import autocast
 from sklearn_sharpbalance.members.state import (
     loose_buffers,
+    own_draws,
     put_buffers,
     seeded,
     unfitted,
@@ -169,8 +170,7 @@ def as_trunk(shared_trunk, seed, device, precision="float32"):
     if isinstance(shared_trunk, nn.Module):
         module = copy.deepcopy(shared_trunk)
     elif callable(shared_trunk):
-        with seeded(device):
-            seeded.start(seed, device)
+        with own_draws(seed, device):
             module = shared_trunk()
     else:
         module = None

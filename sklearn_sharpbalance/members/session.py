@@ -74,9 +74,8 @@ class MemberSession:
             "dataset_valid": data.valid
             and self.net.get_dataset(data.valid.X, data.valid.y),
         }
-        if self.net.callbacks_:
-            with member_draws(self.net, state.seed):
-                self._resume_callbacks()
+        with member_draws(self.net, state.seed):
+            self._resume_callbacks()
         self.hears_batches = bool(listeners(self.net, "on_batch_"))
         self.hears_gradients = bool(listeners(self.net, "on_grad_"))
         self.sets_own_rate = _schedulers(self.net) != []
@@ -151,13 +150,11 @@ class MemberSession:
         self._complete_record()
         averaging = self.phase.averaging
         if averaging is not None and averaging.covers(epoch, self.phase.n_epochs):
-            if self.hears_batches:  # the last of them came after the last step
-                self._hold_pruned()
+            self._hold_pruned()  # callbacks of the last batch came after its step
             weights = self.net.module_.state_dict()
             self.average = updated_average(self.average, weights, averaging)
         self._tell_end()
-        if self.net.callbacks_:  # the next stretch takes its zeros for the pruned ones
-            self._hold_pruned()
+        self._hold_pruned()  # the next stretch takes its zeros for the pruned ones
         if self.on_epoch is not None:
             self.stopped |= self.on_epoch(self.state.index, self.net.history[-1])
 
@@ -243,7 +240,7 @@ class MemberSession:
         """
         if over is None:
             over = self.stopped or self.phase.last
-        if over and self.net.callbacks_:
+        if over:
             with member_draws(self.net, self.state.seed, after=True):
                 self.net.notify("on_train_end", X=self.data.X, y=self.data.y)
             self._hold_pruned()

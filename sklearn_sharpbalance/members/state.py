@@ -24,6 +24,7 @@ __all__ = [
     "initial_state",
     "loose_buffers",
     "member_draws",
+    "own_draws",
     "put_buffers",
     "restore",
     "seeded",
@@ -121,6 +122,35 @@ class seeded:
 
 
 @contextmanager
+def own_draws(seed: int = 0, device="cpu") -> Iterator[None]:
+    """Let networks, callbacks and items of a Dataset draw from generators seeded here.
+
+    Those of torch, numpy and Python are as they were after the block. Networks may
+    draw in evaluation mode too, as those with dropout that never rests do.
+
+    Parameters
+    ----------
+    seed : int, default=0
+    device : str or torch.device, default="cpu"
+        Where the block computes.
+
+    Examples
+    --------
+    >>> before = torch.get_rng_state()
+    >>> with own_draws(seed=5):
+    ...     first = torch.rand(1)
+    >>> with own_draws(seed=5):
+    ...     torch.equal(torch.rand(1), first)
+    True
+    >>> torch.equal(torch.get_rng_state(), before)
+    True
+    """
+    with seeded(device):
+        seeded.start(seed, device)
+        yield
+
+
+@contextmanager
 def member_draws(net: NeuralNetClassifier, seed: int, after=False) -> Iterator[None]:
     """Run what one member does before its first epoch, or after the last one."""
     with seeded(net.device):
@@ -143,8 +173,7 @@ def _legacy_generators() -> Iterator[None]:
 def initial_state(net, index, seed):
     """State of a member that has not trained: weights drawn from its seed."""
     net = own_net(net, index)
-    with seeded(net.device):
-        seeded.start(seed, net.device)
+    with own_draws(seed, net.device):
         _initialize(net)
     module = to_cpu(net.module_.state_dict())
     return MemberState(index, seed, module, extra=loose_buffers(net))
@@ -181,9 +210,8 @@ def _initialize(net):
 def restore(net, state):
     """An initialised copy of ``net`` for the given member, in its state."""
     net = own_net(net, state.index)
-    with seeded(net.device):
+    with own_draws(state.seed, net.device):
         # Weights are drawn and overwritten. What else the module draws is as it was.
-        seeded.start(state.seed, net.device)
         net.initialize()
     net.module_.load_state_dict(with_versions(state.module, net.module_))
     put_buffers(net.module_, state.extra.get("buffers", {}), net.device)

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
@@ -226,6 +227,21 @@ def test_callbacks_live_through_all_phases(cuts):
     for line in epochs:
         expected += ["epoch begins", line]
     assert state.extra["callbacks"]["heard"].heard_ == [*expected, "train ends"]
+
+
+class Proud(NeuralNetClassifier):
+    """Tells by itself when it has trained."""
+
+    def on_train_end(self, net, **kwargs):
+        super().on_train_end(net, **kwargs)
+        self.history.record("done", True)
+
+
+def test_a_net_hears_of_its_end_without_callbacks():
+    mine = Proud(MLP, criterion=nn.CrossEntropyLoss, module__hidden=(6,))
+    given = as_skorch_net(mine, (5,), 3)
+    net = member_net(given, 3, sam=SAM, device="cpu", settings={"batch_size": 16})
+    assert [row.get("done") for row in train(net, table()).history][-1]
 
 
 class BatchWatcher(Callback):
