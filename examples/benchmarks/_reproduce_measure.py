@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from _reproduce_methods import ON_DIGITS
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -125,11 +125,18 @@ def measure(clf, task, n_batches):
         record[f"member_{name}" if of_members else name] = float(value)
     codes = np.searchsorted(clf.classes_, task.y_test)
     logits = once.member_decision_function(task.X_test)
+    temperature = metrics.fit_temperature(codes, logits.mean(0), kind="logits")
+    mixed = np.log(mean_proba(logits))
+    mixed_temperature = metrics.fit_temperature(codes, mixed, kind="logits")
     record |= {
-        "nll_after_temperature": metrics.nll_after_temperature(codes, logits.mean(0)),
-        "corrupted_nll_after_temperature": corrupted_nll_at(
-            metrics.fit_temperature(codes, logits.mean(0), kind="logits"), once, task
-        ),
+        "temperature": temperature,
+        "nll_after_temperature": nll(logits.mean(0) / temperature, codes),
+        "mean_proba_accuracy": float((mixed.argmax(-1) == codes).mean()),
+        "mean_proba_nll": nll(mixed, codes),
+        "mean_proba_nll_after_temperature": nll(mixed / mixed_temperature, codes),
+    }
+    record |= measure_corrupted(once, task, temperature, mixed_temperature)
+    record |= {
         "by_members": [
             float((logits[:m].mean(0).argmax(-1) == codes).mean())
             for m in range(1, len(logits) + 1)
@@ -161,14 +168,48 @@ class Remembering:
         return self.seen[key][1]
 
 
-def corrupted_nll_at(temperature, clf, task):
-    """Mean over corrupted sets: what is left where a temperature would do as much."""
-    found = []
-    for images, labels in task.corrupted.values():
-        logits = clf.member_decision_function(images).mean(0) / temperature  # (N, C)
+def measure_corrupted(clf, task, temperature, mixed_temperature):
+    """What ``evaluate`` lacks on corrupted sets: overall, and by severity.
+
+    Temperatures are those of the clean test set, so that a lower likelihood here is
+    not one that a temperature would give as well. The disagreement-error ratio is the
+    mean disagreement of the sets over their mean error.
+    """
+    rows = {}
+    for (_, severity), (images, labels) in task.corrupted.items():
         codes = np.searchsorted(clf.classes_, labels)
-        found.append(-log_softmax(logits, axis=1)[np.arange(len(codes)), codes].mean())
-    return float(np.mean(found))
+        logits = clf.member_decision_function(images)  # (M, N, C)
+        mixed = np.log(mean_proba(logits))
+        row = {
+            "corrupted_nll_after_temperature": nll(logits.mean(0) / temperature, codes),
+            "mean_proba_corrupted_accuracy": (mixed.argmax(-1) == codes).mean(),
+            "mean_proba_corrupted_nll": nll(mixed, codes),
+            "mean_proba_corrupted_nll_after_temperature": nll(
+                mixed / mixed_temperature, codes
+            ),
+            "corrupted_disagreement": metrics.disagreement(softmax(logits, axis=-1)),
+            "member_corrupted_error": (logits.argmax(-1) != codes).mean(),
+        }
+        rows.setdefault("", []).append(row)
+        rows.setdefault(f"severity_{severity}_", []).append(row)
+    record = {}
+    for prefix, sets in rows.items():
+        means = {name: float(np.mean([row[name] for row in sets])) for name in sets[0]}
+        error = means.pop("member_corrupted_error")
+        means["corrupted_der"] = means["corrupted_disagreement"] / max(error, 1e-12)
+        record |= {prefix + name: value for name, value in means.items()}
+    return record
+
+
+def mean_proba(logits):
+    """Mean probability of the members (N, C), bounded away from zero."""
+    return np.maximum(softmax(logits.astype(np.float64), axis=-1).mean(0), 1e-30)
+
+
+def nll(logits, codes):
+    """Mean negative log-likelihood of logits (N, C)."""
+    chosen = log_softmax(logits, axis=1)[np.arange(len(codes)), codes]
+    return float(-chosen.mean())
 
 
 def correlation(clf, task, n_samples=1000):

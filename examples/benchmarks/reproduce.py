@@ -48,19 +48,17 @@ def run_seed(options, seed):
     trained is in its checkpoint, and is measured by the next call.
     """
     task = prepare(options)(seed)
-    path = records_path(options, seed)
-    records = json.loads(path.read_text()) if path.exists() else []
-    done = {(record["group"], record["method"]) for record in records}
     failed, trained = [], {}
     for group, method, clf in RUNS[options.run](options, seed):
-        twin = trained.setdefault(str(clf.get_params()), (group, method))
-        if (group, method) in done or not re.fullmatch(options.only, method):
+        path = record_path(options, seed, group, method)
+        twin = trained.setdefault(str(clf.get_params()), path)
+        names = method, f"{group}/{method}"
+        wanted = any(re.fullmatch(options.only, name) for name in names)
+        if path.exists() or not wanted:
             continue
         record = {"group": group, "method": method, "seed": seed}
-        if twin in done:  # the deep ensemble has its own cost
-            same = next(r for r in records if (r["group"], r["method"]) == twin)
-            records.append(same | record)
-            save(path, records)
+        if twin.exists():  # the same ensemble under the name of another group
+            save(path, json.loads(twin.read_text()) | record)
             continue
         start = time.perf_counter()
         try:
@@ -80,9 +78,7 @@ def run_seed(options, seed):
             break  # it would fail again after the next training
         record["fit_seconds"] = seconds
         record["measure_seconds"] = time.perf_counter() - start - seconds
-        records.append(record)
-        done.add((group, method))
-        save(path, records)
+        save(path, record)
         shown = ("group", "method", "seed", "accuracy", "corrupted_accuracy", "der")
         print({k: record[k] for k in (*shown, "fit_seconds")}, flush=True)
     return failed
@@ -92,9 +88,8 @@ def fit(clf, task, options, name):
     """On pictures, with checkpoints and shared warm-ups; digits take a second."""
     if options.run not in ON_DIGITS:
         work = Path(options.work)
-        folder = work / records_path(options, name).stem
         clf.set_params(
-            checkpoint_dir=str(folder),
+            checkpoint_dir=str(work / f"{fingerprint(options)}_{name}"),
             checkpoint_every=options.checkpoint_every,
             memory=str(work / "memory"),
         )
@@ -127,11 +122,25 @@ def digest(path):
     return made.hexdigest()[:12]
 
 
-def records_path(options, seed):
-    """Where the process of a seed keeps its records until all are put together."""
+def fingerprint(options):
+    """The run and a digest of its settings, as a name for files."""
     text = json.dumps(settings_of(options), sort_keys=True).encode()
-    name = f"{options.run}_{hashlib.sha256(text).hexdigest()[:12]}_{seed}.json"
-    return Path(options.work) / "records" / name
+    return f"{options.run}_{hashlib.sha256(text).hexdigest()[:12]}"
+
+
+def record_path(options, seed, group, method):
+    """One file per trained ensemble, so that several commands can share a folder."""
+    name = re.sub(r"[^\w.]+", "_", f"{group}_{method}_{seed}")
+    return Path(options.work) / "records" / fingerprint(options) / f"{name}.json"
+
+
+def read_records(options, seed):
+    """The records of a seed, in the order of the run."""
+    paths = [
+        record_path(options, seed, group, method)
+        for group, method, _ in RUNS[options.run](options, seed)
+    ]
+    return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
 def result_path(options):
@@ -139,21 +148,20 @@ def result_path(options):
 
 
 def take_up(options):
-    """Go on from an earlier result of the same settings: its minutes and size."""
+    """Go on from an earlier result of the same settings."""
     path, settings = result_path(options), settings_of(options)
     if not path.exists():
-        return 0.0, 0
+        return
     result = json.loads(path.read_text())
     if result["settings"] != settings:
         sys.exit(
             f"{path} was made with {result['settings']}, not with {settings}. "
             "Move it away, or pass another --out."
         )
-    for seed in {record["seed"] for record in result["records"]}:
-        if not records_path(options, seed).exists():
-            rows = [record for record in result["records"] if record["seed"] == seed]
-            save(records_path(options, seed), rows)
-    return result["minutes"], len(result["records"])
+    for record in result["records"]:
+        names = record["seed"], record["group"], record["method"]
+        if not record_path(options, *names).exists():
+            save(record_path(options, *names), record)
 
 
 def is_complete(options, seeds, found):
@@ -163,11 +171,17 @@ def is_complete(options, seeds, found):
     return len(found) == len(seeds) and all(wanted <= methods for methods in done)
 
 
-def save(path, records):
+def minutes_of(records):
+    """Training and measuring, methods added up; shared rows count once."""
+    seconds = {(r["fit_seconds"], r["measure_seconds"]) for r in records}
+    return sum(map(sum, seconds)) / 60
+
+
+def save(path, content):
     """All or nothing: a run may be killed at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(records, indent=1) + "\n")
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n")
     os.replace(partial, path)
 
 
@@ -242,20 +256,18 @@ def main():
     start = time.time()
     deadline = None if options.minutes is None else start + 60 * options.minutes
     seeds = seeds_of(options)
-    minutes, n_before = take_up(options)
+    take_up(options)
     prepare(options)  # draws the corrupted copies before there are several workers
     end = run_all(options, seeds, deadline)
-    paths = [records_path(options, seed) for seed in seeds]
-    found = [json.loads(path.read_text()) for path in paths if path.exists()]
-    if sum(map(len, found)) > n_before:  # else nothing was left to do
-        minutes += (time.time() - start) / 60
+    found = [read_records(options, seed) for seed in seeds]
+    records = [record for records in found for record in records]
     result = {
         "machine": machine(),
         "settings": settings_of(options),
         "jobs": options.jobs,
-        "minutes": minutes,
+        "minutes": minutes_of(records),
         "complete": is_complete(options, seeds, found),
-        "records": [record for records in found for record in records],
+        "records": records,
     }
     save(result_path(options), result)
     write_report(result_path(options), result)
