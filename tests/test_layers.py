@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "sklearn_sharpbalance"
 FLOORS = [
     ["exceptions", "_version"],
     ["_validation", "_triton_probe"],
-    ["_triton"],
+    ["_triton", "runtime"],
     ["optim", "autodiff", "networks", "theory", "corruption"],
     ["sharpness", "selection", "datasets"],
     ["metrics"],

@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.runtime.memory_format import contiguous_on_cpu
 
 __all__ = ["Rows", "dataset_labels", "map_tensors", "to_array", "to_tensor"]
 
@@ -70,8 +71,11 @@ class Rows:
             x, y = map_tensors(lambda part: part[rows], (x, y))
             # A module may work in place on what it gets, and slices are views.
             x = map_tensors(_copy, x)
-        # Nobody wants the gradient in samples, and vmap would keep a graph for it.
-        return map_tensors(lambda part: to_tensor(part, self.device).detach(), (x, y))
+        return map_tensors(self._moved, (x, y))
+
+    def _moved(self, part):
+        """A part of a slice on the device, detached: vmap would keep its graph."""
+        return contiguous_on_cpu(to_tensor(part, self.device).detach())
 
 
 def _length(X):

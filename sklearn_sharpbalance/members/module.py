@@ -8,8 +8,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+from sklearn_sharpbalance.runtime.memory_format import (
+    contiguous_on_cpu,
+    contiguous_weights_on_cpu,
+)
 
-__all__ = ["OWN_ARGUMENTS", "MemberModule", "contiguous_on_cpu", "fresh_copy"]
+__all__ = ["OWN_ARGUMENTS", "MemberModule", "fresh_copy"]
 
 # Those that are not passed on to the user's module.
 OWN_ARGUMENTS = ("module", "mean", "scale", "compile", "member_params")
@@ -39,16 +43,6 @@ class MemberModule(nn.Module):
 
     _is_float64 = False  # of members that were pickled by an older version
 
-    # On a CPU every tensor that reaches the inner module is contiguous, weights
-    # included. oneDNN corrupts the heap, hangs or returns wrong weight gradients for a
-    # 1x1 convolution with a stride whose input or weight lies channels-last in memory
-    # and has fewer than 16 channels (uxlfoundation/oneDNN#6035, x86-64):
-    #     x = torch.randn(17, 8, 16, 16).contiguous(memory_format=torch.channels_last)
-    #     w = torch.randn(16, 8, 1, 1, requires_grad=True)
-    #     for _ in range(300):
-    #         torch.conv2d(x, w, stride=2).sum().backward()
-    # The last line also fails for a contiguous x and w.as_strided(w.shape, (8, 1, 8, 8)).
-
     def __init__(
         self,
         module,
@@ -64,19 +58,19 @@ class MemberModule(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
         self._is_float64 = _all_of(self.module, torch.float64)
-        _make_contiguous_on_cpu(self.module)
+        contiguous_weights_on_cpu(self.module)
 
     def _apply(self, *args, **kwargs):
         """Follow a change of the weights' type, device or memory format."""
         super()._apply(*args, **kwargs)
         self._is_float64 = _all_of(self.module, torch.float64)
-        _make_contiguous_on_cpu(self.module)
+        contiguous_weights_on_cpu(self.module)
         return self
 
     def __setstate__(self, state):
         """Take over weights that a GPU may have laid out channels-last."""
         super().__setstate__(state)
-        _make_contiguous_on_cpu(self.module)
+        contiguous_weights_on_cpu(self.module)
 
     def forward(self, X=None, /, **inputs):
         """Logits for a tensor, or for a dictionary passed as keywords."""
@@ -91,9 +85,7 @@ class MemberModule(nn.Module):
         The given one may be a view of the user's data, or needed for a second pass.
         """
         standardized = self.standardize(X)
-        if standardized is not X:
-            return standardized
-        return X.clone(memory_format=_memory_format(X))
+        return X.clone() if standardized is X else standardized
 
     def standardize(self, X):
         """Input as the inner module sees it: float32 where it was of another type.
@@ -111,40 +103,13 @@ class MemberModule(nn.Module):
         if not isinstance(part, torch.Tensor):
             return part
         dtype = self._input_type(part) if part.is_floating_point() else part.dtype
-        return part.to(dtype, copy=True, memory_format=_memory_format(part))
+        return contiguous_on_cpu(part.to(dtype, copy=True))
 
     def _input_type(self, X):
         if self._is_float64:
             return torch.float64
         short = X.dtype in (torch.float16, torch.bfloat16)
         return X.dtype if short and _all_of(self.module, X.dtype) else torch.float32
-
-
-def _memory_format(x):
-    """Format of a copy: contiguous on a CPU, else that of the given tensor."""
-    on_cpu = x.device.type == "cpu"
-    return torch.contiguous_format if on_cpu else torch.preserve_format
-
-
-def contiguous_on_cpu(x):
-    """The tensor, or on a CPU its copy in C order if its strides are others.
-
-    ``Tensor.contiguous`` ignores the strides of axes of length 1, by which convolutions
-    tell whether a tensor lies channels-last.
-    """
-    if x.device.type != "cpu" or x.layout is not torch.strided:
-        return x
-    strides = torch.empty(x.shape, device="meta").stride()
-    if x.stride() == strides:
-        return x
-    return x.clone(memory_format=torch.contiguous_format)
-
-
-def _make_contiguous_on_cpu(module):
-    """Lay out weights and buffers in C order if they are on a CPU."""
-    for weight in (*module.parameters(), *module.buffers()):
-        if not is_lazy(weight):
-            weight.data = contiguous_on_cpu(weight.data)
 
 
 def _all_of(module, dtype):

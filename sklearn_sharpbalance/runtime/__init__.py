@@ -1,0 +1,1 @@
+"""Settings of the process and the machine that computations depend on."""
