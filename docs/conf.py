@@ -11,6 +11,11 @@ import sys
 import warnings
 from pathlib import Path
 
+# Examples make many small tensor operations, which are slower on several threads than
+# on one. Two examples run at a time instead (``parallel`` below). torch reads the
+# variable when it is imported; the worker processes inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(HERE / "_ext")]
@@ -88,6 +93,7 @@ sphinx_gallery_conf = {
     "default_thumb_file": str(HERE / "_static" / "members.png"),
     "min_reported_time": 1e9,
     "plot_gallery": True,
+    "parallel": 2,
     "abort_on_example_error": True,
     "doc_module": ("sklearn_sharpbalance",),
     "matplotlib_animations": False,

@@ -13,9 +13,10 @@ import torch
 
 matplotlib.use("Agg")
 
-# Several test processes share the cores: more threads each would only get in the way.
+# Several test processes share the cores: one thread each, in their children too.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 class WithoutKernels:

@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -128,10 +129,15 @@ def fingerprint(options):
     return f"{options.run}_{hashlib.sha256(text).hexdigest()[:12]}"
 
 
+def records_folder(options):
+    """Records of a run that is not complete, beside its result."""
+    return Path(options.out) / "records" / fingerprint(options)
+
+
 def record_path(options, seed, group, method):
     """One file per trained ensemble, so that several commands can share a folder."""
     name = re.sub(r"[^\w.]+", "_", f"{group}_{method}_{seed}")
-    return Path(options.work) / "records" / fingerprint(options) / f"{name}.json"
+    return records_folder(options) / f"{name}.json"
 
 
 def read_records(options, seed):
@@ -270,6 +276,8 @@ def main():
         "records": records,
     }
     save(result_path(options), result)
+    if result["complete"]:  # it holds them all
+        shutil.rmtree(records_folder(options))
     write_report(result_path(options), result)
     if end == FAILED:
         print("Some methods failed, see above; the same command tries them again.")

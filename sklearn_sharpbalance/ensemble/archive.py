@@ -17,26 +17,27 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
-from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sklearn_sharpbalance.ensemble.tree import DTYPE_SIZES, Entry, decode, encode
+from sklearn_sharpbalance.ensemble.tree import Entry, check_table, decode, encode
 from sklearn_sharpbalance.ensemble.unpacked import (
     ROOM,
     bytes_to_decode,
     bytes_to_parse,
 )
-from sklearn_sharpbalance.exceptions import ModelFileError
+from sklearn_sharpbalance.exceptions import ModelFileError, SharpBalanceError
 
 __all__ = [
     "FORMAT_VERSION",
+    "FileNotWrittenError",
     "atomic_file",
     "check_folder",
     "read_archive",
     "read_digest",
     "remove_leftovers",
     "write_archive",
+    "writing",
 ]
 
 FORMAT_VERSION = 1
@@ -49,6 +50,10 @@ LONGEST_HEADER = 100_000_000  # what the safetensors library accepts
 HEAD = re.compile(
     rb'\{"__metadata__":\{"format":"sklearn-sharpbalance (\w+) (\d{1,9})","digest":"'
 )
+
+
+class FileNotWrittenError(SharpBalanceError, OSError):
+    """A file cannot be written at the path that the user gave."""
 
 
 def write_archive(path, kind: str, tree: Any, special=None) -> bytes:
@@ -83,7 +88,7 @@ def write_archive(path, kind: str, tree: Any, special=None) -> bytes:
     missing -= 2 * (8 + len(header) + n_body)
     first, rest = _lengthened(first, rest, (missing + 1) // 2)
     digest = _digest(chain([first, rest], body))
-    with atomic_file(path) as file:
+    with _complete_file(path) as file:
         file.writelines(chain([first, digest, rest], body))
     return digest
 
@@ -136,18 +141,33 @@ def _digest(chunks: Iterable) -> bytes:
     return digest.hexdigest().encode()
 
 
+@contextmanager
+def writing(path) -> Iterator[None]:
+    """Raise an error that names the path that the user gave if writing fails."""
+    try:
+        yield
+    except FileNotWrittenError:
+        raise
+    except OSError as error:
+        raise FileNotWrittenError(
+            f"Cannot write {path}: {error.strerror or error}. Name a file in a folder "
+            "that can be written to and has room."
+        ) from error
+
+
 def check_folder(path) -> Path:
     """The path; an error if it is a folder, or there is none to write the file to."""
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(
-            f"Cannot write {path}: it is a folder. Name a file in it."
-        )
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"Cannot write {path}: there is no folder {path.parent}. Make it first."
-        )
-    return path
+    with writing(path):
+        if path.is_dir():
+            problem = "it is a folder. Name a file in it."
+        elif path.parent.is_dir():
+            return path
+        elif path.parent.exists():
+            problem = f"{path.parent} is not a folder. Name another one."
+        else:
+            problem = f"there is no folder {path.parent}. Make it first."
+    raise FileNotWrittenError(f"Cannot write {path}: {problem}")
 
 
 @contextmanager
@@ -157,6 +177,12 @@ def atomic_file(path) -> Iterator[BinaryIO]:
     It is a neighbour until then, which is flushed to the disk and renamed, or deleted
     if anything fails.
     """
+    with writing(path), _complete_file(path) as file:
+        yield file
+
+
+@contextmanager
+def _complete_file(path):
     path = check_folder(path)
     # Other threads, processes and machines may be writing to the same name.
     writer = f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -300,7 +326,7 @@ def _read_tree(file, header, size, special):
     table = json.loads(header)
     del header
     tree = json.loads(table.pop("__metadata__")["tree"])
-    _check_table(table, size - start)
+    check_table(table, size - start)
     if (
         bytes_to_decode(tree, {name: row["shape"] for name, row in table.items()})
         > left
@@ -311,21 +337,6 @@ def _read_tree(file, header, size, special):
         for name, row in table.items()
     }
     return decode(tree, entries, special)
-
-
-def _check_table(table, n_bytes):
-    """Tensors must follow each other without gaps and have the size of their shape."""
-    end = 0
-    for name, row in table.items():
-        start, stop = row["data_offsets"]
-        shape = row["shape"]
-        if not all(type(v) is int and 0 <= v < 2**62 for v in (start, stop, *shape)):
-            raise ValueError(f"tensor {name!r} has no proper shape.")
-        if start != end or stop - start != prod(shape) * DTYPE_SIZES[row["dtype"]]:
-            raise ValueError(f"tensor {name!r} does not lie where it should.")
-        end = stop
-    if end != n_bytes:
-        raise ValueError(f"it has {n_bytes} bytes of tensors and speaks of {end}.")
 
 
 def _read(file, start, offsets):

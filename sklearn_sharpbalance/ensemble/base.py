@@ -330,6 +330,11 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
             return member_logits(self.predictors_, X, self.input_format_.shape)
 
     def _aggregate(self, logits):
+        n_logits, n_classes = logits.shape[-1], len(self.classes_)
+        if n_logits != n_classes:  # of a crafted model file
+            raise ModelFileError(
+                f"Members return {n_logits} logits for {n_classes} classes. Fit again."
+            )
         proba = self.aggregation_(logits.astype(np.float64))
         return proba / proba.sum(axis=1, keepdims=True)
 

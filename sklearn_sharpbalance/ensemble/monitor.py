@@ -1,8 +1,11 @@
 """Telling the user how a fit goes: progress bars and scikit-learn's callbacks."""
 
 import copy
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+
+from sklearn_sharpbalance.exceptions import SharpBalanceError
 
 try:  # new in scikit-learn 1.9 and still experimental there
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -16,7 +19,37 @@ except ImportError:  # pragma: no cover
         return method
 
 
-__all__ = ["CallbackSupportMixin", "FitMonitor", "has_callbacks", "with_callbacks"]
+__all__ = [
+    "CallbackSupportMixin",
+    "FitMonitor",
+    "MissingPackageError",
+    "has_callbacks",
+    "needing",
+    "with_callbacks",
+]
+
+
+class MissingPackageError(SharpBalanceError, ImportError):
+    """A package that this one depends on cannot be imported."""
+
+
+@contextmanager
+def needing(package: str, what: str) -> Iterator[None]:
+    """Raise an error that says what to install if an import in the block fails.
+
+    Parameters
+    ----------
+    package : str
+        As ``pip install`` takes it.
+    what : str
+        What the package is needed for, the start of the message.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{what} needs {package}: pip install {package} ({error})."
+        ) from error
 
 
 def has_callbacks(estimator) -> bool:
@@ -70,8 +103,8 @@ class FitMonitor:
             self._root.call_on_fit_task_end(estimator=self.estimator)
 
     def _start_bars(self, stack):
-        from rich.errors import LiveError
-
+        with needing("rich", "verbose=1"):
+            from rich.errors import LiveError
         try:
             self._bar = stack.enter_context(_progress())
         except LiveError:  # before 14.1 a terminal has one display: somebody else's
@@ -148,14 +181,14 @@ class FitMonitor:
 
 
 def _progress():
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
+    with needing("rich", "verbose=1"):
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

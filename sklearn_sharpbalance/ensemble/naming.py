@@ -1,12 +1,17 @@
-"""Objects in model files: by a name from a short list, never by code.
+"""What a model file may hold: objects by name, settings, and fitted values.
 
 A file may name classes of this package, torch's layers and optimizers, and skorch's
 net. Nothing else is ever imported or called on the word of a file: what a user wrote,
-the user passes again.
+the user passes again. ``save`` and ``load`` use the same rules for settings: process
+counts, folders and options of readers are never part of a file.
 """
 
 import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
@@ -16,11 +21,68 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from sklearn_sharpbalance import networks
+from sklearn_sharpbalance._validation import Integral, Real
+from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.averaging import WeightAveraging
 from sklearn_sharpbalance.members.net import BoundOptimizer
 
-__all__ = ["SPECIAL_TAGS", "name_of", "named", "special_value"]
+__all__ = [
+    "OF_MACHINE",
+    "PARTS",
+    "SPECIAL_TAGS",
+    "check_fitted",
+    "check_setting",
+    "is_left_out",
+    "is_passed_again",
+    "name_of",
+    "named",
+    "shown",
+    "special_value",
+]
+
+# Parameters of an ensemble that a file never holds: processes and folders. A joblib
+# cache in `memory` is pickle, which runs code when it is read.
+OF_MACHINE = ("n_jobs", "memory", "checkpoint_dir")
+# Parameters of a skorch net that a file may hold. skorch makes any other keyword an
+# attribute of the net; torch_load_kwargs decide whether torch.load runs pickle, and
+# options of iterators start processes.
+_NET_PARAMS = {
+    "batch_size",
+    "callbacks",
+    "classes",
+    "compile",
+    "criterion",
+    "device",
+    "lr",
+    "max_epochs",
+    "module",
+    "optimizer",
+    "predict_nonlinearity",
+    "use_caching",
+    "verbose",
+    "warm_start",
+}
+_NET_PREFIXES = ("module__", "criterion__", "optimizer__", "callbacks__")
+# Names and values of arguments that code of the user may open as a file.
+_FILE_NAME = re.compile(
+    r"(^|_)(path|file|filename|dir|directory|folder|root|url|uri|cache|checkpoint|ckpt"
+    r"|pretrained|weights)s?$",
+    re.IGNORECASE,
+)
+_FILE_VALUE = re.compile(r"[/\\]|^~|\.[A-Za-z]\w*$")
+
+# Fitted attributes that are stored in a form of their own.
+PARTS = {
+    "net_",
+    "estimators_",
+    "heads_",
+    "predictors_",
+    "aggregation_",
+    "input_format_",
+    "engine_",
+    "trunk_",
+}
 
 _ESTIMATOR_FOLDERS = ("sharpness", "selection", "ensemble.aggregation")
 # Folder to look in, and what a class found there must be.
@@ -89,9 +151,16 @@ def special_value(value: Any) -> tuple[str, Any] | None:
     if isinstance(value, BoundOptimizer) and not value.args and name_of(value.func):
         return "$bound", (name_of(value.func), dict(value.keywords))
     name = name_of(type(value))
-    if name is not None and isinstance(value, BaseEstimator):
+    if name is not None and _is_made_by_files(type(value)):
         return "$object", (name, value.get_params(deep=False))
     return None
+
+
+def _is_made_by_files(cls):
+    """Whether a file may make an object: no net, and nothing that calls a function."""
+    if not issubclass(cls, BaseEstimator) or issubclass(cls, NeuralNetClassifier):
+        return False
+    return "func" not in inspect.signature(cls).parameters
 
 
 def _random_state(state):
@@ -103,7 +172,7 @@ def _random_state(state):
 def _object(value):
     name, params = value
     cls = named(name)
-    if not issubclass(cls, BaseEstimator):
+    if not _is_made_by_files(cls):
         raise ValueError(f"it makes an object of {name!r}, which a file may not.")
     return cls(**params)
 
@@ -129,3 +198,151 @@ SPECIAL_TAGS = {
     "$object": _object,
     "$bound": _bound,
 }
+
+
+def is_left_out(name: str) -> bool:
+    """Whether a parameter of an ensemble is never part of a file.
+
+    Parameters
+    ----------
+    name : str
+        With its prefix, such as ``estimator__lr``.
+
+    Examples
+    --------
+    >>> is_left_out("memory"), is_left_out("estimator__torch_load_kwargs")
+    (True, True)
+    >>> is_left_out("rho"), is_left_out("estimator__module__hidden")
+    (False, False)
+    """
+    part, _, of_net = name.partition("__")
+    if part == "estimator" and of_net:
+        return of_net not in _NET_PARAMS and not of_net.startswith(_NET_PREFIXES)
+    return name in OF_MACHINE
+
+
+def is_passed_again(name: str, value: Any) -> bool:
+    """Whether a file may only name a parameter, and the user passes it to ``load``.
+
+    These are options of callbacks, which may be folders to read from, and strings that
+    name a file or a URL.
+
+    Examples
+    --------
+    >>> is_passed_again("estimator__module__activation", "relu")
+    False
+    >>> is_passed_again("estimator__module__weights_path", "resnet.pt")
+    True
+    """
+    if name.startswith("estimator__callbacks__"):
+        return value is not None  # None removes a callback
+    return _names_a_file(name, value)
+
+
+def _names_a_file(name, value):
+    if name.endswith("param_groups"):  # patterns of weights, such as "first.bias"
+        return False
+    if isinstance(value, Mapping):
+        return any(_names_a_file(str(key), item) for key, item in value.items())
+    if isinstance(value, np.ndarray):
+        value = value.ravel().tolist()
+    if isinstance(value, list | tuple):
+        return any(_names_a_file(name, item) for item in value)
+    is_text = isinstance(value, str)
+    return is_text and bool(_FILE_NAME.search(name) or _FILE_VALUE.search(value))
+
+
+def shown(value: Any) -> str:
+    """Text of a value for a message, short and on one line."""
+    return " ".join(short_repr(value).split())
+
+
+def check_setting(name: str, entry: Mapping[str, Any]) -> None:
+    """Raise an error if a file sets a parameter that it may not set.
+
+    Parameters
+    ----------
+    name : str
+        Parameter of an ensemble, with its prefix.
+    entry : dict
+        What the file has for it.
+    """
+    value = entry.get("value")
+    if is_left_out(name) or is_passed_again(name, value):
+        raise ModelFileError(
+            f"it sets {name} to {shown(value)}, which a model file may not set: a fit "
+            "could read files, start processes or run code by it. Do not use a file "
+            f"that you do not trust. Set {name} yourself, by load or by set_params."
+        )
+
+
+def _is_count(value, stop=2**62):
+    is_int = isinstance(value, Integral) and not isinstance(value, bool)
+    return is_int and 0 <= value < stop
+
+
+def _is_number(value):
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_dict(value):
+    return isinstance(value, dict)
+
+
+def _is_list(value, check, length=None):
+    is_list = isinstance(value, list | tuple) and all(map(check, value))
+    return is_list and length in (None, len(value))
+
+
+def _is_array(value, kinds, ndim=1):
+    is_array = isinstance(value, np.ndarray) and value.ndim == ndim
+    return is_array and value.dtype.kind in kinds
+
+
+def _is_table(value, kinds, n_rows):
+    return _is_array(value, kinds, 2) and len(value) == n_rows
+
+
+# Types of fitted attributes of ensembles and aggregations, by the number of members.
+_FITTED: dict[str, Callable[[Any, int], bool]] = {
+    "accuracies_": lambda v, m: _is_list(v, _is_number, m),
+    "chosen_": lambda v, m: _is_list(v, lambda i: _is_count(i, m)),
+    "classes_": lambda v, m: _is_array(v, "biufUOmM") and len(v) > 1,
+    "feature_names_in_": lambda v, m: (
+        _is_array(v, "O") and all(isinstance(name, str) for name in v)
+    ),
+    "history_": lambda v, m: _is_list(v, lambda rows: _is_list(rows, _is_dict), m),
+    "member_": lambda v, m: _is_count(v, m),
+    "member_params_": lambda v, m: _is_list(v, _is_dict, m),
+    "member_seeds_": lambda v, m: _is_list(v, _is_count, m),
+    "n_features_in_": lambda v, m: _is_count(v),
+    "n_iter_": lambda v, m: _is_count(v),
+    "n_passes_": lambda v, m: _is_number(v),
+    "sam_masks_": lambda v, m: _is_table(v, "b", m),
+    "sharpness_": lambda v, m: v is None or _is_table(v, "f", m),
+    "temperature_": lambda v, m: _is_number(v) and 0 < v < np.inf,
+    "train_indices_": lambda v, m: _is_array(v, "iu"),
+    "validation_scores_": lambda v, m: _is_array(v, "f"),
+}
+
+
+def check_fitted(fitted: dict[str, Any], n_members: int, *, typed=True) -> None:
+    """Raise an error if fitted attributes are not of the types that a fit gives them.
+
+    Parameters
+    ----------
+    fitted : dict
+        Values by name; an attribute that is not known here may have any value.
+    n_members : int
+    typed : bool, default=True
+        False for an object of a class that the user wrote.
+    """
+    for name, value in fitted.items():
+        is_fitted = name.isidentifier() and name.endswith("_")
+        if not is_fitted or name.startswith("_") or name in PARTS:
+            raise ModelFileError(f"it sets {name!r}, which no fit does.")
+        if typed and name in _FITTED and not _FITTED[name](value, n_members):
+            raise ModelFileError(
+                f"it sets {name} to {shown(value)}, which no fit of {n_members} "
+                "members gives it. Save the model again."
+            )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn import config_context
 from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet, NeuralNetClassifier
 
@@ -19,10 +20,20 @@ from sklearn_sharpbalance.ensemble.archive import (
     check_folder,
     read_archive,
     write_archive,
+    writing,
 )
 from sklearn_sharpbalance.ensemble.fingerprint import describe
-from sklearn_sharpbalance.ensemble.naming import SPECIAL_TAGS, name_of, special_value
-from sklearn_sharpbalance.ensemble.rebuilding import ROUTED, rebuild
+from sklearn_sharpbalance.ensemble.naming import (
+    PARTS,
+    SPECIAL_TAGS,
+    check_fitted,
+    is_left_out,
+    is_passed_again,
+    name_of,
+    shown,
+    special_value,
+)
+from sklearn_sharpbalance.ensemble.rebuilding import rebuild
 from sklearn_sharpbalance.ensemble.tree import NotPlainError, encode
 from sklearn_sharpbalance.exceptions import (
     InvalidInputError,
@@ -34,19 +45,8 @@ from sklearn_sharpbalance.members.torch_modes import own_torch_modes
 
 __all__ = ["load", "save"]
 
-# What only has a meaning on the machine that wrote the file.
-MACHINE = ("n_jobs", "memory", "checkpoint_dir")
-# Fitted attributes that are stored in a form of their own.
-PARTS = {
-    "net_",
-    "estimators_",
-    "heads_",
-    "predictors_",
-    "aggregation_",
-    "input_format_",
-    "engine_",
-    "trunk_",
-}
+ROUTED = ("fit", "partial_fit", "score")  # methods that take metadata
+REQUIRED = {"classes_", "history_", "member_seeds_"}  # attributes of every ensemble
 
 
 def save(estimator, path, *, optimizer=True) -> None:
@@ -65,7 +65,9 @@ def save(estimator, path, *, optimizer=True) -> None:
     check_is_fitted(estimator)
     path = check_folder(path)
     try:
-        write_archive(path, "model", _tree(estimator, optimizer), special_value)
+        tree = _tree(estimator, optimizer)
+        with writing(path):
+            write_archive(path, "model", tree, special_value)
     except NotPlainError as error:
         raise InvalidInputError(
             f"{type(estimator).__name__} cannot be saved: {error}, which a file "
@@ -87,9 +89,9 @@ def load(path, **params):
     **params
         ``module``, the class or factory of the members' network, or the whole net if
         its class is not one of skorch's; any other parameter that the file could only
-        name (the error lists them); ``device``, ``n_jobs``,
-        ``memory``, ``checkpoint_dir``, ``verbose`` to set them for this machine. What
-        was written on a GPU opens on the CPU where there is none.
+        name (the error lists them), such as arguments that name a file; ``device``,
+        ``n_jobs``, ``memory``, ``checkpoint_dir``, ``verbose`` to set them for this
+        machine. What was written on a GPU opens on the CPU where there is none.
 
     Returns
     -------
@@ -99,7 +101,8 @@ def load(path, **params):
     Raises
     ------
     ModelFileError
-        If the file is damaged, of a newer format or not a model.
+        If the file is damaged, of a newer format or not a model, or sets what a file
+        may not set: folders, files, processes or code.
     InvalidInputError
         If something must be passed that was not.
 
@@ -119,14 +122,32 @@ def load(path, **params):
     """
     tree = read_archive(path, "model", SPECIAL_TAGS)
     try:
+        _check_types(tree)
         with own_torch_modes():
-            return rebuild(tree, params)
+            estimator = rebuild(tree, params)
+        _set_requests(estimator, tree.get("requests", {}))
+        return estimator
     except SharpBalanceError as error:
         raise type(error)(f"{path}: {error}") from error.__cause__
     except Exception as error:  # whatever a crafted file makes of the constructors
         raise ModelFileError(
             f"{path} does not describe a model: {type(error).__name__}: {error}"
         ) from error
+
+
+def _check_types(tree):
+    """Raise an error unless a file has what a fit gives an ensemble."""
+    n_members, fitted = len(tree["members"]), tree["fitted"]
+    missing = sorted(REQUIRED - fitted.keys())
+    if not n_members or missing:
+        raise ModelFileError(f"it has {n_members} members and lacks {missing}.")
+    check_fitted(fitted, n_members)
+    rule = tree.get("rule", tree["params"]["aggregation"])
+    check_fitted(tree["aggregation"], n_members, typed="value" in rule)
+    if not isinstance(tree["predictors"], list) or not tree["predictors"]:
+        raise ModelFileError("it does not say which members predict.")
+    if not all(isinstance(text, str) for text in tree["engine"]):
+        raise ModelFileError("it does not name an engine.")
 
 
 def _tree(estimator, optimizer) -> dict[str, Any]:
@@ -142,9 +163,17 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
     trunk = getattr(estimator, "trunk_", None)
     if trunk is not None:
         trunk = {**to_cpu(trunk.state()), "precision": trunk.precision}
-    entries = {k: _param(v) for k, v in params.items() if k not in MACHINE}
+    if (trunk is None) != (params.get("shared_trunk") is None):
+        raise InvalidInputError(
+            "The ensemble cannot be saved: shared_trunk is "
+            f"{shown(params.get('shared_trunk'))}, which was set after the fit. Set it "
+            "back, or fit again."
+        )
+    entries = {k: _param(k, v) for k, v in params.items() if not is_left_out(k)}
     of_members = _net(estimator.net_)
     _check_names(of_members, entries, params["estimator"])
+    if "missing" in of_members["params"].get("module__member_params", {}):
+        fitted.pop("member_params_")  # made again from what the user passes
     return {
         "class": f"{type(estimator).__module__}.{type(estimator).__qualname__}",
         "versions": {"torch": str(torch.__version__), "numpy": np.__version__},
@@ -153,7 +182,7 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
         "net": of_members,
         "input_format": asdict(estimator.input_format_),
         "engine": list(estimator.engine_),
-        "rule": _param(rule.func if isinstance(rule, FunctionAggregation) else rule),
+        "rule": _param("aggregation", _value_of(rule)),
         "aggregation": learned,
         "members": [_member(net, optimizer) for net in nets],
         "predictors": [_predictor(net, nets) for net in estimator.predictors_],
@@ -170,6 +199,18 @@ def _requests(estimator) -> dict[str, dict[str, bool | str]]:
         name: {key: value for key, value in of_method.items() if value is not None}
         for name, of_method in asked.items()
     }
+
+
+def _set_requests(estimator, requests):
+    """Let methods ask for metadata again, whether or not it is routed here."""
+    with config_context(enable_metadata_routing=True):
+        for name in ROUTED:
+            if requests.get(name):
+                getattr(estimator, f"set_{name}_request")(**requests[name])
+
+
+def _value_of(rule):
+    return rule.func if isinstance(rule, FunctionAggregation) else rule
 
 
 def _check_names(net, entries, estimator):
@@ -202,10 +243,12 @@ def _predictor(net, nets):
     return _member(net, optimizer=False)
 
 
-def _param(value):
+def _param(name, value):
     """A value that is plain or can be named, a net by its own, else what it is."""
     if isinstance(value, NeuralNetClassifier) and name_of(type(value)):
         return {"net": _net(value)}
+    if is_passed_again(name, value):
+        return {"missing": _label(value)}
     try:
         encode(value, {}, special_value)
     except NotPlainError:
@@ -220,13 +263,17 @@ def _net(net):
         for cls in (NeuralNet, NeuralNetClassifier)
         for name, parameter in inspect.signature(cls).parameters.items()
     }
-    params = {
-        name: _param(value)
-        for name, value in net.get_params(deep=False).items()
-        if not name.startswith("_") and value is not own.get(name, own)
-    }
-    params.pop("train_split", None)  # an ensemble holds out samples by itself
     is_named = name_of(type(net)) is not None
+    params = {}
+    for name, value in net.get_params(deep=False).items():
+        full_name = f"estimator__{name}"
+        if name.startswith("_") or value is own.get(name, own):
+            continue
+        if not is_left_out(full_name):
+            params[name] = _param(full_name, value)
+        elif not is_named:  # the user passes the whole net again
+            params[name] = {"missing": _label(value)}
+    params.pop("train_split", None)  # an ensemble holds out samples by itself
     cls = {"value": type(net)} if is_named else {"missing": _label(type(net))}
     return {"class": cls, "params": params}
 

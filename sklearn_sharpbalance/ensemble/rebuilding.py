@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from sklearn import config_context
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.nn.modules.module import (
@@ -19,23 +18,41 @@ from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.devices import resolve_devices
 from sklearn_sharpbalance.ensemble.fitting import ensemble_callbacks
 from sklearn_sharpbalance.ensemble.inputs import InputFormat
-from sklearn_sharpbalance.ensemble.naming import name_of
+from sklearn_sharpbalance.ensemble.member_params import member_settings
+from sklearn_sharpbalance.ensemble.naming import (
+    OF_MACHINE,
+    check_setting,
+    name_of,
+    shown,
+)
 from sklearn_sharpbalance.ensemble.trunk import as_trunk
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.members import MemberModule, MemberState, restore
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import joined_callbacks
-from sklearn_sharpbalance.members.own_settings import own_net
+from sklearn_sharpbalance.members.own_settings import (
+    give_settings,
+    own_net,
+    own_settings,
+)
 from sklearn_sharpbalance.members.state import own_draws
 
-__all__ = ["ROUTED", "rebuild"]
-
-ROUTED = ("fit", "partial_fit", "score")  # methods that take metadata
+__all__ = ["rebuild"]
 
 # What may be set for the machine that opens a file.
-SETTABLE = ("device", "n_jobs", "memory", "checkpoint_dir", "verbose")
+SETTABLE = ("device", *OF_MACHINE, "verbose")
 # Where a net of one's own has what a member's net has wrapped.
 OF_NET = {"module__module": "module", "optimizer__base_optimizer": "optimizer"}
+# What a class that a file names must be, by the parameter of a net that it is for.
+KINDS: dict[str, tuple[type, str]] = {
+    "criterion": (nn.modules.loss._Loss, "a loss"),
+    "module": (nn.Module, "a network"),
+    "module__module": (nn.Module, "a network"),
+    "optimizer": (torch.optim.Optimizer, "an optimizer"),
+    "optimizer__base_optimizer": (torch.optim.Optimizer, "an optimizer"),
+}
+INPUT_KINDS = ("table", "pictures", "array", "dict", "dataset")
+PRECISIONS = ("float32", "tf32", "bf16", "fp16")
 SPARE_LAYERS = 128  # layers without weights that a network may have
 
 
@@ -59,20 +76,14 @@ def rebuild(tree: dict[str, Any], passed: dict[str, Any]):
     params |= {name: passed[name] for name in SETTABLE if name in passed}
     estimator = cls(**params)
     estimator._validate_params()
-    _set_requests(estimator, tree.get("requests", {}))
     whole = "value" in tree.get("rule", {})  # with what was nested then
     nested = {} if whole else estimator._nested("aggregation")
     estimator.aggregation_ = _aggregation(rule, nested, tree["aggregation"])
-    _set_fitted(estimator, tree, _net(tree["net"], params, objects, _device(params)))
+    net = _net(tree, params, objects)
+    if net.classes != list(range(len(tree["fitted"]["classes_"]))):
+        raise ModelFileError("its classes_ are not those of its members.")
+    _set_fitted(estimator, tree, net)
     return estimator
-
-
-def _set_requests(estimator, requests):
-    """Let methods ask for metadata again, whether or not it is routed here."""
-    with config_context(enable_metadata_routing=True):
-        for name in ROUTED:
-            if requests.get(name):
-                getattr(estimator, f"set_{name}_request")(**requests[name])
 
 
 def _ensemble_class(name):
@@ -103,9 +114,10 @@ class _Objects:
 
     def get(self, name: str, entry: dict[str, Any]) -> Any:
         """Value of one parameter."""
+        check_setting(name, entry)
         if "value" in entry:
             return entry["value"]
-        if "net" in entry:
+        if "net" in entry and name == "estimator":
             net = entry["net"]
             params = {k: self.get(f"{name}__{k}", v) for k, v in net["params"].items()}
             return _make_net(net["class"]["value"], params)
@@ -121,6 +133,7 @@ class _Objects:
     def of_net(self, name: str, entry: dict[str, Any], estimator) -> Any:
         """One setting of the members' net, once all parameters are there."""
         if "value" in entry:
+            check_setting(f"estimator__{name}", entry)
             return entry["value"]
         label = entry["missing"]
         if label in self.known:
@@ -146,33 +159,43 @@ class _Objects:
 
 
 def _make_net(cls, params):
-    criterion = params.get("criterion", nn.NLLLoss)
     if not issubclass(cls, NeuralNetClassifier) or "module" not in params:
         raise ModelFileError("it describes a net without a module.")
-    # An object is the user's own, who has passed it again.
-    kind = criterion if isinstance(criterion, type) else type(criterion)
-    if kind.__module__.startswith("torch.nn") and not issubclass(
-        kind, nn.modules.loss._Loss
-    ):
-        raise ModelFileError(f"it takes {kind.__name__} for a loss.")
+    for name, (kind, label) in KINDS.items():
+        value = params.get(name)
+        # An object is the user's own, who has passed it again.
+        found = value if isinstance(value, type) else type(value)
+        if name_of(found) is not None and not issubclass(found, kind):
+            raise ModelFileError(f"it takes {found.__name__} for {label}.")
     return cls(**params)
 
 
-def _net(tree, params, objects, device):
+def _net(tree, params, objects):
     """The net that every member is a copy of."""
-    estimator = params["estimator"]
+    estimator, entries = params["estimator"], tree["net"]["params"]
+    # Callbacks are made below, from what the user passed.
+    left_out = {"callbacks"}
+    is_named = "missing" in entries.get("module__member_params", {})
+    if is_named:
+        left_out.add("module__member_params")
     settings = {
         name: objects.of_net(name, entry, estimator)
-        for name, entry in tree["params"].items()
-        if name != "callbacks"  # made anew below, from what the user passed
+        for name, entry in entries.items()
+        if name not in left_out
     }
     if settings.get("module") is not MemberModule:
         raise ModelFileError("its members are not of this package.")
     is_net = isinstance(estimator, NeuralNetClassifier)
     of_net = estimator.callbacks if is_net else None
     callbacks = joined_callbacks(of_net, ensemble_callbacks(params))
-    own = {"device": device, "train_split": None, "callbacks": callbacks}
-    return _make_net(tree["class"].get("value", type(estimator)), {**settings, **own})
+    own = {"device": _device(params), "train_split": None, "callbacks": callbacks}
+    cls = tree["net"]["class"].get("value", type(estimator))
+    net = _make_net(cls, {**settings, **own})
+    if is_named:
+        seeds = tree["fitted"]["member_seeds_"]
+        apart = member_settings(params["member_params"], net, seeds)
+        give_settings(net, apart or [])
+    return net
 
 
 def _device(params):
@@ -185,12 +208,13 @@ def _device(params):
 
 def _set_fitted(estimator, tree, net):
     for name, value in tree["fitted"].items():
-        if not name.isidentifier() or name.startswith("_") or not name.endswith("_"):
-            raise ModelFileError(f"it sets {name!r}, which no fit does.")
         setattr(estimator, name, value)
+    if hasattr(estimator, "member_params") and "member_params_" not in tree["fitted"]:
+        estimator.member_params_ = [dict(settings) for settings in own_settings(net)]
     estimator.net_ = net
     estimator.engine_ = EngineChoice(*tree["engine"])
     estimator.input_format_ = _input_format(tree["input_format"])
+    _check_n_features(estimator)
     seeds, histories = estimator.member_seeds_, estimator.history_
     members = [
         MemberState(i, seed, **member, history=history)
@@ -208,6 +232,13 @@ def _set_fitted(estimator, tree, net):
     _set_nets(estimator, nets, tree["trunk"])
 
 
+def _check_n_features(estimator):
+    shape = estimator.input_format_.given_shape or (None,)
+    n_features = getattr(estimator, "n_features_in_", None)
+    if n_features not in (None, shape[0]):
+        raise ModelFileError(f"it has {n_features} features in samples of {shape}.")
+
+
 def _restore_weights(net, module, **more):
     check_weights(own_net(net, 0), module)
     return restore(net, MemberState(0, 0, module, **more))
@@ -219,8 +250,14 @@ def _set_nets(estimator, nets, trunk):
         estimator.estimators_ = nets
         return
     estimator.heads_, estimator.trunk_ = nets, None
+    if (trunk is None) != (estimator.shared_trunk is None):
+        raise ModelFileError("its trunk does not belong to its shared_trunk.")
     if trunk is not None:
         device, precision = nets[0].device, trunk["precision"]
+        if precision not in PRECISIONS:
+            raise ModelFileError(
+                f"it sets the precision of its trunk to {precision!r}."
+            )
         estimator.trunk_ = as_trunk(estimator.shared_trunk, 0, device, precision)
         estimator.trunk_.load_state(trunk)
     estimator.estimators_ = estimator._whole_members()
@@ -229,19 +266,29 @@ def _set_nets(estimator, nets, trunk):
 def _aggregation(rule, nested, fitted):
     aggregation = AGGREGATIONS.resolve(rule).set_params(**nested)
     for name, value in fitted.items():
-        if not name.isidentifier() or name.startswith("_") or not name.endswith("_"):
-            raise ModelFileError(f"it sets {name!r}, which no fit does.")
         setattr(aggregation, name, value)
     return aggregation
 
 
 def _input_format(tree):
-    shapes = {
-        name: value if value is None else tuple(int(size) for size in value)
-        for name, value in tree.items()
-        if name.endswith("shape")
-    }
-    return InputFormat(**{**tree, **shapes})
+    found = InputFormat(**tree)
+    shapes = (found.given_shape, found.shape, *(found.shapes or ()))
+    is_valid = (
+        found.kind in INPUT_KINDS
+        and found.dtype in ("float32", "uint8")
+        and all(shape is None or _is_tuple(shape, int) for shape in shapes)
+        and (found.keys is None or _is_tuple(found.keys, str))
+        and (found.shapes is None or isinstance(found.shapes, tuple))
+        and len(found.keys or ()) == len(found.shapes or ())
+        and (found.kind == "dict") == (found.shape is None)
+    )
+    if not is_valid:
+        raise ModelFileError(f"it sets its input format to {shown(tree)}.")
+    return found
+
+
+def _is_tuple(value, kind):
+    return isinstance(value, tuple) and all(type(item) is kind for item in value)
 
 
 def check_weights(net, state, seed=0) -> None:

@@ -7,13 +7,14 @@ the JSON as raw bytes. Any other object is refused by name: nothing is pickled.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["DTYPE_SIZES", "Entry", "NotPlainError", "decode", "encode"]
+__all__ = ["Entry", "NotPlainError", "check_table", "decode", "encode"]
 
 _SCALARS = (type(None), bool, int, float, str, np.generic)
 _DTYPES = [
@@ -38,7 +39,7 @@ _TORCH = {name: dtype for name, dtype, _ in _DTYPES}
 _NUMPY = {name: dtype for name, _, dtype in _DTYPES if dtype is not None}
 _TORCH_NAMES = {dtype: name for name, dtype in _TORCH.items()}
 _NUMPY_NAMES = {np.dtype(dtype): name for name, dtype in _NUMPY.items()}
-DTYPE_SIZES = {name: dtype.itemsize for name, dtype in _TORCH.items()}
+_DTYPE_SIZES = {name: dtype.itemsize for name, dtype in _TORCH.items()}
 
 
 class NotPlainError(TypeError):
@@ -190,6 +191,32 @@ def _are_records(rows):
         list(row) == names and all(isinstance(v, _SCALARS) for v in row.values())
         for row in rows
     )
+
+
+def check_table(table: Mapping[str, Any], n_bytes: int) -> None:
+    """Raise unless tensors follow each other without gaps, in the size of their shape.
+
+    Parameters
+    ----------
+    table : dict
+        Header of a safetensors file, without its metadata.
+    n_bytes : int
+        Size of all tensors in the file.
+    """
+    end = 0
+    for name, row in table.items():
+        start, stop = row["data_offsets"]
+        shape = row["shape"]
+        if not all(type(v) is int and 0 <= v < 2**62 for v in (start, stop, *shape)):
+            raise ValueError(f"tensor {name!r} has no proper shape.")
+        if (
+            start != end
+            or stop - start != math.prod(shape) * _DTYPE_SIZES[row["dtype"]]
+        ):
+            raise ValueError(f"tensor {name!r} does not lie where it should.")
+        end = stop
+    if end != n_bytes:
+        raise ValueError(f"it has {n_bytes} bytes of tensors and speaks of {end}.")
 
 
 def decode(value: Any, entries: dict[str, Entry], special=None) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sklearn_sharpbalance.ensemble.monitor import needing
 from sklearn_sharpbalance.plotting._base import tidy
 
 __all__ = [
@@ -22,8 +23,8 @@ WIDTH = 5.4  # inches: text of 10 points is still read on the width of a phone
 
 def axes(inches: float, n_columns: int = 1) -> tuple[Any, Any]:
     """A figure of its own: neither pyplot's state nor its backend is touched."""
-    from matplotlib.figure import Figure
-
+    with needing("matplotlib", "A figure of a report"):
+        from matplotlib.figure import Figure
     figure = Figure(figsize=(WIDTH, inches), layout="constrained")
     return figure, figure.subplots(1, n_columns, sharey=n_columns > 1)
 

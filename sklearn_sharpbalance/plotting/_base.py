@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sklearn_sharpbalance.ensemble.monitor import needing
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 BLACK = "#000000"
@@ -44,8 +45,8 @@ class Display:
     ) -> Any:
         """Axes to draw on: the given ones, or those of a new figure."""
         if ax is None:
-            import matplotlib.pyplot as plt
-
+            with needing("matplotlib", f"{type(self).__name__}.plot"):
+                import matplotlib.pyplot as plt
             # Only this layout leaves room for the labels of axes of fixed aspect.
             layout = "compressed" if square else "constrained"
             _, ax = plt.subplots(figsize=figsize, layout=layout)

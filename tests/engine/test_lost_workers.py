@@ -126,6 +126,7 @@ def test_processes_map_the_data_instead_of_copying(monkeypatch):
     np.testing.assert_array_equal([x for *_, x in found], X[:3, 0])
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_a_cluster(serial, tmp_path):
     """And on the same cluster a search whose fits send members of their own."""
     distributed = pytest.importorskip("dask.distributed")

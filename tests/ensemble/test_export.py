@@ -250,7 +250,7 @@ def test_a_folder_that_is_not_there(name, tmp_path, monkeypatch):
         pytest.importorskip("onnxscript")
     monkeypatch.setattr(torch.export, "export", None)  # nothing is done before
     path = tmp_path / "nowhere" / "model"
-    with pytest.raises(FileNotFoundError) as error:
+    with pytest.raises(archive.FileNotWrittenError) as error:
         getattr(table()[0], name)(path)
     folder = path.parent
     text = f"Cannot write {path}: there is no folder {folder}. Make it first."

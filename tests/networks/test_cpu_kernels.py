@@ -31,7 +31,8 @@ def test_all_networks_train_at_odd_sizes_and_layouts(instructions):
         "LD_PRELOAD": "libc_malloc_debug.so.0",  # glibc checks its heap with it only
         "MALLOC_CHECK_": "3",
         "MALLOC_PERTURB_": "165",
-        "OMP_NUM_THREADS": "2",
+        "OMP_NUM_THREADS": "2",  # some faults need two threads
+        "OMP_WAIT_POLICY": "passive",  # other tests run beside
     }
     if instructions:
         environment["ONEDNN_MAX_CPU_ISA"] = instructions
