@@ -6,7 +6,7 @@ from sklearn_sharpbalance.ensemble import (
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
-from sklearn_sharpbalance.ensemble.persistence import load
+from sklearn_sharpbalance.ensemble.base import load
 from sklearn_sharpbalance.networks import (
     MLP,
     ResNet18,

@@ -6,6 +6,7 @@ selector or anything else that is pluggable: :class:`Registry`.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
@@ -20,7 +21,7 @@ from sklearn.utils._param_validation import (
 )
 from sklearn.utils.validation import _check_sample_weight
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, MissingPackageError
 
 __all__ = [
     "HasMethods",
@@ -135,3 +136,22 @@ class Registry(Mapping):
             f"Unknown {self.parameter} {value!r}. Choose one of {names}, or pass "
             f"{article} {kind}{function}."
         )
+
+
+@contextmanager
+def needing(package: str, what: str) -> Iterator[None]:
+    """Raise an error that says what to install if an import in the block fails.
+
+    Parameters
+    ----------
+    package : str
+        As ``pip install`` takes it.
+    what : str
+        What the package is needed for, the start of the message.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{what} needs {package}: pip install {package} ({error})."
+        ) from error

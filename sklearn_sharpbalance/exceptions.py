@@ -9,7 +9,9 @@ __all__ = [
     "CheckpointError",
     "CheckpointMismatchError",
     "DivergenceError",
+    "FileNotWrittenError",
     "InvalidInputError",
+    "MissingPackageError",
     "ModelFileError",
     "OutOfDeviceMemoryError",
     "SharpBalanceError",
@@ -57,3 +59,11 @@ class SharpBalanceWarning(UserWarning):
 
 class UndefinedMetricWarning(SharpBalanceWarning):
     """A metric is undefined on this input; the value returned is documented."""
+
+
+class MissingPackageError(SharpBalanceError, ImportError):
+    """A package that this one depends on cannot be imported."""
+
+
+class FileNotWrittenError(SharpBalanceError, OSError):
+    """A file cannot be written at the path that the user gave."""

@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import matplotlib
 import pytest
 import torch
+
+from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
 
 matplotlib.use("Agg")
 
@@ -77,3 +80,18 @@ def interpreted():
         assert child.returncode == 0, child.stderr[-3000:]
 
     return run
+
+
+@pytest.fixture
+def snapshots(tmp_path, monkeypatch):
+    """Copies of the checkpoint folder after every write."""
+    copies = []
+    original = CheckpointFolder.write
+
+    def write(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        copies.append(tmp_path / f"copy-{len(copies)}")
+        shutil.copytree(self.folder, copies[-1])
+
+    monkeypatch.setattr(CheckpointFolder, "write", write)
+    return copies

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from sklearn_sharpbalance.autodiff import convolution_kernel  # noqa: E402
-from sklearn_sharpbalance.engine import norm_programs  # noqa: E402
+from sklearn_sharpbalance.engine.graph import norm_programs  # noqa: E402
 
 TILE = {"BLOCK_R": 64, "BLOCK_C": 64}
 SUMS = {**TILE, "BLOCK_P": 64}

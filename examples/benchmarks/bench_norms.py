@@ -14,8 +14,8 @@ from _machine import write
 from torch import nn
 from triton.testing import do_bench
 
-from sklearn_sharpbalance.engine import norm_kernels
-from sklearn_sharpbalance.engine.fused_norms import NormStep
+from sklearn_sharpbalance.engine.graph import norm_kernels
+from sklearn_sharpbalance.engine.graph.fused_norms import NormStep
 
 LAYERS = ((64, 32), (128, 16), (256, 8), (512, 4), (16, 32))  # channels, side
 SETTINGS = {

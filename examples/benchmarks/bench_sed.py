@@ -22,7 +22,7 @@ from _machine import machine, write
 from sklearn.datasets import load_digits
 
 from sklearn_sharpbalance import MLP, DiversifiedEnsembleClassifier
-from sklearn_sharpbalance.members.diversity_losses import sed_term
+from sklearn_sharpbalance.joint.losses import sed_term
 
 MEMBERS = (2, 4, 8, 16)
 BATCH = 128

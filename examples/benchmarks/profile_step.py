@@ -18,8 +18,9 @@ from _machine import write
 from torch.profiler import ProfilerActivity, profile
 
 from sklearn_sharpbalance import ResNet18, SharpBalanceEnsembleClassifier
-from sklearn_sharpbalance.engine import fused_norms, graph_run
-from sklearn_sharpbalance.engine.graph_step import GraphedStep
+from sklearn_sharpbalance.engine.graph import fused_norms
+from sklearn_sharpbalance.engine.graph import run as graph_run
+from sklearn_sharpbalance.engine.graph.step import GraphedStep
 
 LAYERS = ("fused", "plain", "compiled")
 TIMED, PROFILED = 3, 4  # epochs

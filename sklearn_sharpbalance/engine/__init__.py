@@ -2,8 +2,8 @@
 
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
 from sklearn_sharpbalance.engine.choice import ENGINES, choose_engine
-from sklearn_sharpbalance.engine.graph import GraphEngine
-from sklearn_sharpbalance.engine.one_by_one import SkorchEngine
+from sklearn_sharpbalance.engine.graph.engine import GraphEngine
+from sklearn_sharpbalance.engine.skorch_engine import SkorchEngine
 from sklearn_sharpbalance.engine.stacked import StackedEngine
 
 __all__ = [

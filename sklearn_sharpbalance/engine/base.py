@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_sharpbalance.members import MemberState, Phase, TrainingData
+from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.members import MemberState, Phase
 
 __all__ = ["Engine", "EngineChoice", "OnEpoch"]
 

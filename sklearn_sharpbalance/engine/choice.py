@@ -1,9 +1,9 @@
 """Choosing an engine by device, module and callbacks."""
 
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
-from sklearn_sharpbalance.engine.graph import GraphEngine
-from sklearn_sharpbalance.engine.one_by_one import SkorchEngine
-from sklearn_sharpbalance.engine.spread import SpreadEngine
+from sklearn_sharpbalance.engine.graph.engine import GraphEngine
+from sklearn_sharpbalance.engine.multi_device import SpreadEngine
+from sklearn_sharpbalance.engine.skorch_engine import SkorchEngine
 from sklearn_sharpbalance.engine.stacked import StackedEngine
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 

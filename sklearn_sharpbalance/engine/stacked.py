@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from sklearn_sharpbalance.data.batches import epoch_batches
+from sklearn_sharpbalance.data.training_data import as_tensor
 from sklearn_sharpbalance.engine.base import Engine
-from sklearn_sharpbalance.engine.draws import CallbackDraws
-from sklearn_sharpbalance.engine.refusals import UNSEEN, meta_module, shared_refusal
+from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
 from sklearn_sharpbalance.engine.stacking import (
     StackedNetwork,
     in_step,
@@ -17,15 +18,14 @@ from sklearn_sharpbalance.engine.stacking import (
     stacking_obstacle,
     unstack_optimizer,
 )
+from sklearn_sharpbalance.engine.support import UNSEEN, meta_module, shared_refusal
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
-from sklearn_sharpbalance.members.batches import epoch_batches
-from sklearn_sharpbalance.members.data import as_tensor
 from sklearn_sharpbalance.members.own_settings import different_settings, own_nets
-from sklearn_sharpbalance.members.precision import autocast, tf32
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import epoch_rng
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.optim import OPTIMIZERS
+from sklearn_sharpbalance.runtime.precision import autocast, tf32
 
 __all__ = ["StackedEngine"]
 

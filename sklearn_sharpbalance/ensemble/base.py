@@ -7,23 +7,24 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_sharpbalance.ensemble.aggregation import MeanLogitAggregation
-from sklearn_sharpbalance.ensemble.constraints import check_params
-from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
-from sklearn_sharpbalance.ensemble.inputs import (
+from sklearn_sharpbalance.aggregation.predicting import member_logits
+from sklearn_sharpbalance.aggregation.rules import MeanLogitAggregation
+from sklearn_sharpbalance.data.inputs import (
     check_layout,
     check_X,
     check_y,
     other_layout,
 )
-from sklearn_sharpbalance.ensemble.monitor import CallbackSupportMixin
+from sklearn_sharpbalance.data.training_data import take_rows
+from sklearn_sharpbalance.ensemble.constraints import check_params
+from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin
-from sklearn_sharpbalance.ensemble.predicting import member_logits
 from sklearn_sharpbalance.exceptions import ModelFileError
-from sklearn_sharpbalance.members.data import take_rows
-from sklearn_sharpbalance.members.torch_modes import own_torch_modes
+from sklearn_sharpbalance.persistence.model_file import load_model, save
+from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.training.progress import CallbackSupportMixin
 
-__all__ = ["BaseDeepEnsemble"]
+__all__ = ["BaseDeepEnsemble", "load"]
 
 
 class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin):
@@ -250,8 +251,6 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
             Whether to keep the momentum with which ``partial_fit`` goes on; without
             it the file has about half the size.
         """
-        from sklearn_sharpbalance.ensemble.persistence import save
-
         save(self, path, optimizer=optimizer)
 
     @classmethod
@@ -269,8 +268,6 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         -------
         estimator : estimator instance
         """
-        from sklearn_sharpbalance.ensemble.persistence import load
-
         estimator = load(path, **params)
         if not isinstance(estimator, cls):
             raise ModelFileError(
@@ -293,7 +290,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         Input ``X`` (batch, ...) as in ``predict_proba``; output ``probabilities``
         (batch, C). The labels of the columns are in the metadata under ``classes``.
         """
-        from sklearn_sharpbalance.ensemble.export import export_onnx
+        from sklearn_sharpbalance.persistence.export import export_onnx
 
         export_onnx(self, path, dtype=dtype)
 
@@ -310,7 +307,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         -----
         ``torch.export.load(path).module()(X)`` gives the probabilities.
         """
-        from sklearn_sharpbalance.ensemble.export import export_torch
+        from sklearn_sharpbalance.persistence.export import export_torch
 
         export_torch(self, path, dtype=dtype)
 
@@ -342,3 +339,50 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+def load(path, **params):
+    """Read an ensemble that ``save`` wrote, on any machine.
+
+    The file names the classes and functions that belong to the ensemble; it holds
+    none of their code and runs none. Names of this package's networks and of torch's
+    layers are looked up, everything else is passed here again.
+
+    Parameters
+    ----------
+    path : str or path-like
+    **params
+        ``module``, the class or factory of the members' network, or the whole net if
+        its class is not one of skorch's; any other parameter that the file could only
+        name (the error lists them), such as arguments that name a file; ``device``,
+        ``n_jobs``, ``memory``, ``checkpoint_dir``, ``verbose`` to set them for this
+        machine. What was written on a GPU opens on the CPU where there is none.
+
+    Returns
+    -------
+    estimator : BaseDeepEnsemble
+        Fitted.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is damaged, of a newer format or not a model, or sets what a file
+        may not set: folders, files, processes or code.
+    InvalidInputError
+        If something must be passed that was not.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_sharpbalance import DeepEnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = DeepEnsembleClassifier(max_epochs=2, random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "iris.safetensors")
+    ...     clf.save(path)
+    ...     again = load(path)
+    >>> bool((again.predict_proba(X) == clf.predict_proba(X)).all())
+    True
+    """
+    return load_model(path, params, base=BaseDeepEnsemble)

@@ -3,25 +3,25 @@
 from functools import partial
 
 from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
-from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
+from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
+from sklearn_sharpbalance.aggregation.soups import final_net
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
-from sklearn_sharpbalance.ensemble.checkpoint import remaining
-from sklearn_sharpbalance.ensemble.course import follow_course, start_course
-from sklearn_sharpbalance.ensemble.job import FittedState, first_members
-from sklearn_sharpbalance.ensemble.joint_fitting import prepare_joint
-from sklearn_sharpbalance.ensemble.joint_training import JointTrainer, joint_segments
-from sklearn_sharpbalance.ensemble.monitor import (
+from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain_params
+from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.joint.setup import prepare_joint
+from sklearn_sharpbalance.joint.trainer import JointTrainer, joint_segments
+from sklearn_sharpbalance.members.shared_trunk import with_trunk
+from sklearn_sharpbalance.members.state import own_draws
+from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.training.checkpoint import remaining
+from sklearn_sharpbalance.training.course import follow_course, start_course
+from sklearn_sharpbalance.training.plan import cut_length
+from sklearn_sharpbalance.training.progress import (
     FitMonitor,
     has_callbacks,
     with_callbacks,
 )
-from sklearn_sharpbalance.ensemble.plan import cut_length
-from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain_params
-from sklearn_sharpbalance.ensemble.soups import final_net
-from sklearn_sharpbalance.ensemble.trunk import with_trunk
-from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
-from sklearn_sharpbalance.members.state import own_draws
-from sklearn_sharpbalance.members.torch_modes import own_torch_modes
+from sklearn_sharpbalance.training.setup import FittedState, first_members
 
 __all__ = ["DiversifiedEnsembleClassifier"]
 
@@ -121,7 +121,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     Notes
     -----
     With a set :math:`I` of K drawn members and the A2D loss of
-    :func:`~sklearn_sharpbalance.members.diversity_losses.agree_to_disagree`, SED
+    :func:`~sklearn_sharpbalance.joint.losses.agree_to_disagree`, SED
     minimises
 
     .. math:: \frac1M \sum_m \mathrm{CE}^m + \frac{\lambda}{K(K-1)} \sum_{m<l \in I}

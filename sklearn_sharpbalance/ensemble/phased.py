@@ -6,17 +6,26 @@ from operator import methodcaller
 
 import numpy as np
 
+from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
+from sklearn_sharpbalance.aggregation.soups import final_net
+from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine import choose_engine
-from sklearn_sharpbalance.ensemble.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
-from sklearn_sharpbalance.ensemble.checkpoint import remaining
-from sklearn_sharpbalance.ensemble.course import follow_course, start_course
-from sklearn_sharpbalance.ensemble.devices import resolve_devices
-from sklearn_sharpbalance.ensemble.early_stopping import (
+from sklearn_sharpbalance.members.member_params import member_settings
+from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
+from sklearn_sharpbalance.members.schedules import constant
+from sklearn_sharpbalance.members.state import own_draws, state_of
+from sklearn_sharpbalance.runtime.devices import resolve_devices
+from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.selection import SUBSET_SELECTORS
+from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
+from sklearn_sharpbalance.training.checkpoint import remaining
+from sklearn_sharpbalance.training.course import follow_course, start_course
+from sklearn_sharpbalance.training.early_stopping import (
     EarlyStopping,
     check_early_stopping,
 )
-from sklearn_sharpbalance.ensemble.fitting import (
+from sklearn_sharpbalance.training.fitting import (
     base_rate,
     build_net,
     check_partial_fit,
@@ -26,35 +35,26 @@ from sklearn_sharpbalance.ensemble.fitting import (
     renewed_net,
     training_data,
 )
-from sklearn_sharpbalance.ensemble.fixed_settings import check_unchanged, fixed_settings
-from sklearn_sharpbalance.ensemble.held_out import hold_out
-from sklearn_sharpbalance.ensemble.job import (
+from sklearn_sharpbalance.training.fixed_settings import check_unchanged, fixed_settings
+from sklearn_sharpbalance.training.loop import EnsembleState, Trainer
+from sklearn_sharpbalance.training.plan import (
+    Segment,
+    cut_length,
+    plan_segments,
+    warmup_length,
+)
+from sklearn_sharpbalance.training.progress import (
+    FitMonitor,
+    has_callbacks,
+    with_callbacks,
+)
+from sklearn_sharpbalance.training.setup import (
     FitJob,
     FittedState,
     check_same_classes,
     first_members,
     make_checkpoints,
 )
-from sklearn_sharpbalance.ensemble.member_params import member_settings
-from sklearn_sharpbalance.ensemble.monitor import (
-    FitMonitor,
-    has_callbacks,
-    with_callbacks,
-)
-from sklearn_sharpbalance.ensemble.plan import (
-    Segment,
-    cut_length,
-    plan_segments,
-    warmup_length,
-)
-from sklearn_sharpbalance.ensemble.soups import final_net
-from sklearn_sharpbalance.ensemble.training import EnsembleState, Trainer
-from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
-from sklearn_sharpbalance.members.schedules import constant
-from sklearn_sharpbalance.members.state import own_draws, state_of
-from sklearn_sharpbalance.members.torch_modes import own_torch_modes
-from sklearn_sharpbalance.selection import SUBSET_SELECTORS
-from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
 
 __all__ = ["PhasedEnsemble"]
 

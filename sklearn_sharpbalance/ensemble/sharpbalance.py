@@ -102,7 +102,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         given by name.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members become one prediction: a name in
-        :data:`~sklearn_sharpbalance.ensemble.AGGREGATIONS`, an object, or a function
+        :data:`~sklearn_sharpbalance.aggregation.AGGREGATIONS`, an object, or a function
         of logits (M, N, C).
     validation_fraction : float or None, default=None
         Share of the samples held out, stratified.

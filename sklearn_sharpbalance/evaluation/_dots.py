@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_sharpbalance.ensemble.monitor import needing
+from sklearn_sharpbalance._validation import needing
 from sklearn_sharpbalance.plotting._base import tidy
 
 __all__ = [

@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.base import clone
 from torch.utils.data import Dataset, Subset
 
+from sklearn_sharpbalance.data.training_data import take_rows
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.data import take_rows
 
 __all__ = ["as_seeds", "seeded", "take"]
 

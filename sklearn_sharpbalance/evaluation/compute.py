@@ -8,11 +8,11 @@ from skorch import NeuralNetClassifier
 
 from sklearn_sharpbalance.ensemble import DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
-from sklearn_sharpbalance.ensemble.plan import warmup_length
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.diversity_losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.net import NET_DEFAULTS
 from sklearn_sharpbalance.metrics._outputs import last_step
+from sklearn_sharpbalance.training.plan import warmup_length
 
 __all__ = ["gradient_passes", "match_passes"]
 

@@ -10,11 +10,11 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
 from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance.data.training_data import n_rows
 from sklearn_sharpbalance.evaluation._runs import as_seed
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.evaluation._training import as_seeds, seeded, take
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.data import n_rows
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.metrics._tradeoff import (
     DIVERSITIES,

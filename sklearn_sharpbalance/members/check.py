@@ -5,8 +5,8 @@ import torch
 
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.autodiff import is_out_of_memory
+from sklearn_sharpbalance.data.training_data import DeviceData
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.data import DeviceData
 from sklearn_sharpbalance.members.state import own_draws, restore, seeded
 
 __all__ = ["check_module"]

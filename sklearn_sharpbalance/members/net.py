@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
 from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -22,6 +23,7 @@ __all__ = [
     "NET_DEFAULTS",
     "BoundOptimizer",
     "as_skorch_net",
+    "ensemble_callbacks",
     "is_sharpness_aware",
     "joined_callbacks",
     "member_net",
@@ -201,6 +203,16 @@ def member_net(
 def joined_callbacks(own, more):
     """Copies of a net's own callbacks and of those of the ensemble; None for none."""
     return clone([*_as_list(own), *_as_list(more)], safe=False) or None
+
+
+def ensemble_callbacks(params):
+    """Callbacks for each member that are parameters of the ensemble."""
+    schedule = params["lr_schedule"]
+    sets_rate = isinstance(schedule, LRScheduler)
+    return [
+        *(params["callbacks"] or []),
+        *([("lr_schedule", schedule)] if sets_rate else []),
+    ]
 
 
 def with_callbacks(net):

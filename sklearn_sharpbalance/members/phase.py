@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sklearn_sharpbalance.data.batches import PartSizes
 from sklearn_sharpbalance.members.averaging import WeightAveraging
-from sklearn_sharpbalance.members.batches import PartSizes
 
 __all__ = ["Phase"]
 

@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
+from sklearn_sharpbalance.data.training_data import as_tensor, fits_on
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
-from sklearn_sharpbalance.members.data import as_tensor, fits_on
-from sklearn_sharpbalance.members.precision import autocast, tf32
 from sklearn_sharpbalance.members.state import restore, seeded
+from sklearn_sharpbalance.runtime.precision import autocast, tf32
 
 __all__ = ["score_member"]
 

@@ -13,9 +13,9 @@ import torch
 from skorch.callbacks import Callback, Checkpoint, LRScheduler, TrainEndCheckpoint
 
 from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.data.training_data import DeviceData, rows_at_once
 from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
 from sklearn_sharpbalance.members.averaging import updated_average
-from sklearn_sharpbalance.members.data import DeviceData, rows_at_once
 from sklearn_sharpbalance.members.pruning import gradient_masks
 from sklearn_sharpbalance.members.state import capture, member_draws, restore, to_cpu
 

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members.own_settings import own_net
-from sklearn_sharpbalance.members.process_state import holding_process_state
+from sklearn_sharpbalance.runtime.process_state import holding_process_state
 
 __all__ = [
     "MemberState",

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from sklearn_sharpbalance.autodiff.losses import sample_losses
-from sklearn_sharpbalance.members.augment import EpochAugment
-from sklearn_sharpbalance.members.batches import epoch_batches
-from sklearn_sharpbalance.members.data import DeviceData, take_rows
-from sklearn_sharpbalance.members.precision import AUTOCAST_DTYPES, autocast, tf32
+from sklearn_sharpbalance.data.augment import EpochAugment
+from sklearn_sharpbalance.data.batches import epoch_batches
+from sklearn_sharpbalance.data.training_data import DeviceData, take_rows
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.state import epoch_rng, seeded
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
+from sklearn_sharpbalance.runtime.precision import AUTOCAST_DTYPES, autocast, tf32
 
 __all__ = ["train_member"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_sharpbalance.ensemble.monitor import needing
+from sklearn_sharpbalance._validation import needing
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 BLACK = "#000000"

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from sklearn_sharpbalance.aggregation.rules import recompute_batch_statistics
 from sklearn_sharpbalance.autodiff.losses import sample_losses
-from sklearn_sharpbalance.ensemble.aggregation import recompute_batch_statistics
-from sklearn_sharpbalance.members.data import DeviceData, TrainingData
+from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.members.state import seeded
 
 Weights = list[torch.Tensor]

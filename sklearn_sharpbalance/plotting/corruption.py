@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_sharpbalance.aggregation.combining import combine_probas
 from sklearn_sharpbalance.corruption._checks import as_severities
-from sklearn_sharpbalance.ensemble.combining import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._corrupted import accuracies, mean_accuracies
 from sklearn_sharpbalance.plotting._base import (

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sklearn_sharpbalance._validation import needing
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
@@ -237,7 +238,8 @@ class SubsetOverlapDisplay(Display):
         -------
         display : SubsetOverlapDisplay
         """
-        import matplotlib.pyplot as plt
+        with needing("matplotlib", "plot_hardest"):
+            import matplotlib.pyplot as plt
 
         if self.sharpness is None or self.images is None:
             raise InvalidInputError(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sklearn_sharpbalance.engine import graph_run
-from sklearn_sharpbalance.engine.graph_step import GraphedStep
+from sklearn_sharpbalance.engine.graph import run as graph_run
+from sklearn_sharpbalance.engine.graph.step import GraphedStep
 
 
 @pytest.fixture

@@ -8,21 +8,15 @@ from skorch.callbacks import Callback, EpochScoring
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data.augment import RandomCropFlip
+from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
-from sklearn_sharpbalance.ensemble.plan import Settings
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning, UnsupportedEngineError
-from sklearn_sharpbalance.members import (
-    DeviceData,
-    Phase,
-    TrainingData,
-    as_skorch_net,
-    initial_state,
-    member_net,
-    part_sizes,
-)
-from sklearn_sharpbalance.members.augment import RandomCropFlip
+from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import ASAM, GSAM, SAM, FriendlySAM
+from sklearn_sharpbalance.training.plan import Settings
 
 
 def table(n=90, seed=0):

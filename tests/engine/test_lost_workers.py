@@ -17,10 +17,10 @@ from sklearn.model_selection import GridSearchCV
 from skorch.callbacks import Callback
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import jobs as jobs_module
 from sklearn_sharpbalance.engine.jobs import LOSSES_ALLOWED, MemberJobs, map_arrays
 from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
-from sklearn_sharpbalance.members import TrainingData
 
 
 class KillOnce(Callback):

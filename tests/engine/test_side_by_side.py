@@ -10,15 +10,10 @@ import torch
 from skorch.callbacks import Callback
 
 from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
-from sklearn_sharpbalance.members import (
-    Phase,
-    TrainingData,
-    as_skorch_net,
-    initial_state,
-    member_net,
-    part_sizes,
-)
+from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
 from sklearn_sharpbalance.members.pruning import pruned_member
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM

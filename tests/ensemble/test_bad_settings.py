@@ -14,8 +14,8 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
+from sklearn_sharpbalance.data.augment import EpochAugment, PictureTransform
 from sklearn_sharpbalance.exceptions import CheckpointError, InvalidInputError
-from sklearn_sharpbalance.members.augment import EpochAugment, PictureTransform
 from sklearn_sharpbalance.selection import FunctionSelector
 
 RNG = np.random.default_rng(0)

@@ -188,7 +188,8 @@ def test_progress_bars_are_drawn_full_before_they_are_left(monkeypatch):
             self.live.stop()
 
     bars = Bars(disable=True)
-    monkeypatch.setattr("sklearn_sharpbalance.ensemble.monitor._progress", lambda: bars)
+    progress = "sklearn_sharpbalance.training.progress._progress"
+    monkeypatch.setattr(progress, lambda: bars)
     SharpBalanceEnsembleClassifier(max_epochs=3, random_state=0, verbose=1).fit(X, y)
     assert drawn[-2:] == [[(3, 3)] * 3, "left"]
 

@@ -14,9 +14,9 @@ from sklearn.model_selection import GridSearchCV
 
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data.training_data import DeviceData
 from sklearn_sharpbalance.members import train
-from sklearn_sharpbalance.members.data import DeviceData
-from tests.ensemble.killing import MB, peak_of
+from tests.training.killing import MB, peak_of
 
 psutil = pytest.importorskip("psutil")
 

@@ -13,7 +13,7 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.engine.refusals import NOT_CALLED
+from sklearn_sharpbalance.engine.support import NOT_CALLED
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
 from sklearn_sharpbalance.selection import SubsetSelector
 from sklearn_sharpbalance.sharpness import InputCurvatureScorer
@@ -147,7 +147,7 @@ def test_the_look_ahead_draws_nothing():
     curvature = InputCurvatureScorer(random_state=np.random.RandomState(0))
     clf = SharpBalance(sharpness=curvature, engine="skorch", **FEW)
     seen = clf.fit(X, y).sharpness_
-    trainer = "sklearn_sharpbalance.ensemble.training.Trainer.try_scoring"
+    trainer = "sklearn_sharpbalance.training.loop.Trainer.try_scoring"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, lambda self, members: None)
         unseen = clf.fit(X, y).sharpness_

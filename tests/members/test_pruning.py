@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.members import (
     Phase,
-    TrainingData,
     as_skorch_net,
     initial_state,
     member_net,
-    part_sizes,
     restore,
     train_member,
 )

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from sklearn_sharpbalance.members import PartSizes, Phase
+from sklearn_sharpbalance.data.batches import PartSizes
+from sklearn_sharpbalance.members import Phase
 from sklearn_sharpbalance.members.schedules import (
     LR_SCHEDULES,
     constant,

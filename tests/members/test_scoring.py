@@ -8,9 +8,9 @@ import torch
 from scipy.stats import spearmanr
 
 from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.members import (
-    TrainingData,
     as_skorch_net,
     initial_state,
     member_net,

@@ -15,14 +15,14 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members import (
     Phase,
-    TrainingData,
     as_skorch_net,
     initial_state,
     member_net,
-    part_sizes,
     restore,
     train_member,
 )

@@ -6,13 +6,13 @@ import torch
 from skorch.callbacks import Callback, EpochScoring
 
 from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.members import (
     Phase,
-    TrainingData,
     as_skorch_net,
     initial_state,
     member_net,
-    part_sizes,
     train_member,
 )
 from sklearn_sharpbalance.members.schedules import constant

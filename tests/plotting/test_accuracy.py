@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
-from sklearn_sharpbalance.ensemble.aggregation import TemperatureAggregation
+from sklearn_sharpbalance.aggregation.rules import TemperatureAggregation
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting import (
     CorruptionDisplay,

@@ -1,0 +1,114 @@
+"""Logits of all members on new data, in bounded memory."""
+
+import warnings
+
+import numpy as np
+import torch
+from skorch import NeuralNetClassifier
+
+from sklearn_sharpbalance.autodiff import in_chunks
+from sklearn_sharpbalance.data.training_data import (
+    DeviceData,
+    TrainingData,
+    n_rows,
+    rows_at_once,
+)
+from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+from sklearn_sharpbalance.members.outputs import as_logits
+
+__all__ = ["logits_on", "member_logits"]
+
+PREDICT_BATCH = 2048
+ROW_BLOCK = 16
+
+
+def member_logits(nets, X, item_shape=None):
+    """Logits of each net, (M, N, C) float32.
+
+    Each batch goes to the device once and through all members there. A batch that
+    does not fit into the device's memory is halved.
+
+    Parameters
+    ----------
+    nets : list of NeuralNetClassifier
+        Initialised; put into evaluation mode.
+    X : ndarray, dict of ndarray, or Dataset
+        Laid out as the modules see it.
+    item_shape : tuple of int or None, default=None
+        Shape of one item of a Dataset.
+    """
+    if len({str(net.device) for net in nets}) > 1:
+        return np.concatenate([member_logits([net], X, item_shape) for net in nets])
+    labels = np.zeros(n_rows(X), dtype=np.int64)
+    data = TrainingData(X, labels, item_shape=item_shape)
+    source = DeviceData(data, nets[0].device)
+    forward = _stacked_forward(nets, source) or _forward_one_by_one(nets)
+    batch = rows_at_once(data, PREDICT_BATCH, ROW_BLOCK)
+    block = min(batch, ROW_BLOCK)  # of samples so large that they pass one by one: 1
+
+    def predict(part):
+        rows = np.arange(len(labels))[part]
+        # Products of other shapes may round otherwise: with full blocks of rows the
+        # prediction of a sample does not depend on what it is predicted with.
+        padded = np.resize(rows, -(-len(rows) // block) * block)
+        ((x, _),) = source.iterate(padded[None])
+        return forward(x)[:, : len(rows)].transpose(0, 1).cpu()  # (B, M, C)
+
+    for net in nets:
+        net.module_.eval()  # and left so: another thread may be predicting, too
+    with torch.inference_mode():
+        logits = in_chunks(predict, len(labels), batch, setting="batch")
+        _warn_of_broken(logits)
+    return np.ascontiguousarray(logits.transpose(0, 1).numpy())
+
+
+def logits_on(nets, data: TrainingData):
+    """Logits of each net on training or held-out data, (M, N, C) float32."""
+    return member_logits(nets, data.X, data.item_shape)
+
+
+def _warn_of_broken(logits):
+    """Tell of samples (N, M, C) without a prediction, which argmax would hide."""
+    # By the largest: a network may rule a class out by minus infinity.
+    broken = ~logits.amax(-1).isfinite()  # (N, M)
+    if not broken.any():
+        return
+    n_nets, rows = int(broken.any(0).sum()), broken.any(1).nonzero()
+    warnings.warn(
+        f"{n_nets} of {broken.shape[1]} networks {'gives' if n_nets == 1 else 'give'} "
+        f"no finite logits for {len(rows)} of {len(broken)} samples, the first is "
+        f"sample {int(rows[0])}: predictions for them mean nothing. If the training "
+        "loss was finite, BatchNorm statistics have not settled: train for more steps, "
+        "or give these layers a larger momentum. Else look for extreme values in X.",
+        SharpBalanceWarning,
+        stacklevel=3,
+    )
+
+
+def _forward_one_by_one(nets):
+    def forward(x):
+        return torch.stack([as_logits(net, net.infer(x)) for net in nets])
+
+    return forward
+
+
+def _stacked_forward(nets, source):
+    """All members in one batched product; None for members that do not stack."""
+    modules = [net.module_.module for net in nets]
+    layers = stackable_layers(modules[0])
+    # The text names every layer with its sizes and options; members may differ there.
+    same = len({(type(module), repr(module)) for module in modules}) == 1
+    takes_logits = not isinstance(nets[0].criterion_, torch.nn.NLLLoss)
+    infers = all(type(net).infer is NeuralNetClassifier.infer for net in nets)
+    fits = same and takes_logits and infers and not source.is_dataset
+    if layers is None or not fits:
+        return None
+    states = [module.state_dict() for module in modules]
+    network = StackedNetwork(layers, states, source.device)
+
+    def forward(x):
+        x = nets[0].module_.standardize(x).flatten(1)
+        return network(x.expand(len(nets), *x.shape))
+
+    return forward

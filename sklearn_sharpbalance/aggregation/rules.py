@@ -1,0 +1,350 @@
+"""From the members' logits (M, N, C) to one probability (N, C)."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from scipy.special import softmax
+from sklearn.base import BaseEstimator
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sklearn_sharpbalance._validation import Registry, check_call
+from sklearn_sharpbalance.aggregation.predicting import logits_on
+from sklearn_sharpbalance.aggregation.soups import (
+    greedy_soup,
+    held_out_accuracy,
+    mean_weights,
+    recompute_batch_statistics,
+    uniform_soup,
+)
+from sklearn_sharpbalance.data.validation_split import check_held_out
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.own_settings import different_settings
+from sklearn_sharpbalance.metrics.temperature import check_bounds, temperature_or_one
+
+__all__ = [
+    "AGGREGATIONS",
+    "Aggregation",
+    "BestMemberAggregation",
+    "FunctionAggregation",
+    "GreedySoupAggregation",
+    "MajorityAggregation",
+    "MeanLogitAggregation",
+    "MeanProbaAggregation",
+    "TemperatureAggregation",
+    "UniformSoupAggregation",
+    "recompute_batch_statistics",
+]
+
+SUM_TOLERANCE = 1e-2  # of what a rule may return in half precision
+
+
+class Aggregation(BaseEstimator, ABC):
+    """How members become one prediction.
+
+    A rule on predictions overrides :meth:`combine`; calling the rule checks what that
+    returns. A rule on weights (a soup) overrides :meth:`prepare` as well, which says
+    which nets predict, and :meth:`stage` if it can be applied to fewer members later.
+    A rule that judges members sets ``needs_validation``.
+
+    Attributes
+    ----------
+    needs_validation : bool
+        Whether :meth:`prepare` looks at held-out samples.
+    """
+
+    needs_validation = False
+
+    def check(self, data):
+        """Raise an error if the data lack what :meth:`prepare` needs.
+
+        Parameters
+        ----------
+        data : TrainingData
+        """
+        if self.needs_validation:
+            check_held_out(data, f"{type(self).__name__} judges by")
+
+    def check_settings(self, net):
+        """Raise an error if members that differ as these do cannot be combined.
+
+        Parameters
+        ----------
+        net : NeuralNetClassifier
+            What members have in common, and what each has apart.
+        """
+
+    def prepare(self, nets, data):
+        """Nets whose predictions are combined, chosen once at the end of ``fit``.
+
+        Parameters
+        ----------
+        nets : list of NeuralNetClassifier
+            The members.
+        data : TrainingData
+            What they were trained on, with its held-out part.
+        """
+        return nets
+
+    def stage(self, nets):
+        """Nets that would predict if these, the first ones, were all members.
+
+        Asked for where :meth:`prepare` has made other nets of the members; refused
+        unless a rule says otherwise.
+
+        Parameters
+        ----------
+        nets : list of NeuralNetClassifier
+        """
+        raise InvalidInputError(
+            f"{type(self).__name__} cannot be applied to the first {len(nets)} members "
+            "alone: what they would predict with was not made in fit, and takes its "
+            "data. Combine member_predict_proba by a rule on predictions instead, or "
+            "fit a smaller ensemble."
+        )
+
+    @abstractmethod
+    def combine(self, member_logits):
+        """Probabilities (N, C) from ``member_logits`` (M, N, C) of prepared nets."""
+
+    def __call__(self, member_logits):
+        """Probabilities (N, C), checked to be such."""
+        proba = np.asarray(self.combine(member_logits))
+        wanted = member_logits.shape[1:]
+        if proba.shape != wanted:
+            raise InvalidInputError(
+                f"{self!r} must return an array of shape {wanted} (samples, classes), "
+                f"got shape {proba.shape}."
+            )
+        sums = proba.sum(axis=1)
+        is_proba = (proba >= 0).all(axis=1) & (np.abs(sums - 1) <= SUM_TOLERANCE)
+        # What a broken member predicts is not the rule's fault.
+        is_proba |= ~np.isfinite(member_logits).all(axis=(0, 2))
+        if not is_proba.all():
+            row = int(np.argmin(is_proba))
+            raise InvalidInputError(
+                f"{self!r} must return probabilities, rows that are not negative and "
+                f"sum to one. Row {row} is {proba[row, :10].tolist()}, with the sum "
+                f"{sums[row]:g}. Logits become probabilities by a softmax."
+            )
+        return proba
+
+
+class MeanLogitAggregation(Aggregation):
+    """Softmax of the mean of the members' logits: the paper's rule.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> logits = np.log([[[0.9, 0.1]], [[0.5, 0.5]]])
+    >>> MeanLogitAggregation().combine(logits).round(2)
+    array([[0.75, 0.25]])
+    """
+
+    def combine(self, member_logits):
+        """Softmax of the mean logits."""
+        return softmax(member_logits.mean(axis=0), axis=-1)
+
+
+class MeanProbaAggregation(Aggregation):
+    """Mean of the members' probabilities.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> logits = np.log([[[0.9, 0.1]], [[0.5, 0.5]]])
+    >>> MeanProbaAggregation().combine(logits).round(2)
+    array([[0.7, 0.3]])
+    """
+
+    def combine(self, member_logits):
+        """Mean of the softmaxes."""
+        return softmax(member_logits, axis=-1).mean(axis=0)
+
+
+class MajorityAggregation(Aggregation):
+    """Share of the members that vote for each class; ties go to the mean logit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> logits = np.log([[[0.9, 0.1]], [[0.4, 0.6]], [[0.4, 0.6]]])
+    >>> MajorityAggregation().combine(logits).round(2)
+    array([[0.33, 0.67]])
+    """
+
+    def combine(self, member_logits):
+        """Votes, with less than one vote's weight for the mean logit."""
+        n_members, _, n_classes = member_logits.shape
+        votes = np.eye(n_classes)[member_logits.argmax(axis=-1)].mean(axis=0)  # (N, C)
+        tie_break = 1e-6 / n_members
+        mean = softmax(member_logits.mean(axis=0), axis=-1)
+        return (1 - tie_break) * votes + tie_break * mean
+
+
+class _Soup(MeanLogitAggregation):
+    """A rule on weights, for which members must be one network."""
+
+    def check_settings(self, net):
+        """Weights of different networks have no mean."""
+        apart = [name for name in different_settings(net) if name[:8] == "module__"]
+        if apart:
+            raise InvalidInputError(
+                f"{type(self).__name__} takes the mean of the members' weights, but "
+                f"member_params gives them different networks: {', '.join(apart)}. "
+                "Combine their predictions, as aggregation='mean_logit' does."
+            )
+
+
+class UniformSoupAggregation(_Soup):
+    """One net with the mean of the members' weights.
+
+    Useful where members share a start (a warm-up or pre-trained weights); members
+    from different starts lie in different basins and their mean predicts poorly.
+    BatchNorm statistics of the mean are recomputed on the training data.
+    """
+
+    def prepare(self, nets, data):
+        """The soup as the only net."""
+        return [uniform_soup(nets, data)]
+
+    def stage(self, nets):
+        """The soup of fewer members, where it needs no statistics of the data."""
+        layers = nets[0].module_.modules()
+        if any(isinstance(x, _BatchNorm) and x.track_running_stats for x in layers):
+            return super().stage(nets)
+        return [mean_weights(nets)]
+
+
+class GreedySoupAggregation(_Soup):
+    """One net with the mean weights of those members that help it.
+
+    Members join in the order of their held-out accuracy, each only if the soup's own
+    does not fall. Needs ``validation_fraction``.
+
+    Attributes
+    ----------
+    chosen_ : list of int
+        Members in the soup, the most accurate first.
+    """
+
+    needs_validation = True
+
+    def prepare(self, nets, data):
+        """The soup as the only net."""
+        self.check(data)
+        soup, self.chosen_ = greedy_soup(nets, data)
+        return [soup]
+
+
+class BestMemberAggregation(MeanLogitAggregation):
+    """The member with the highest accuracy on held-out samples; the first of equals.
+
+    Needs ``validation_fraction``: accuracy on training samples is not accepted, since
+    most members are right on all of them.
+
+    Attributes
+    ----------
+    member_ : int
+        Which one it is.
+    accuracies_ : list of float
+        Accuracy of each member there.
+    """
+
+    needs_validation = True
+
+    def prepare(self, nets, data):
+        """The best member as the only net."""
+        self.check(data)
+        self.accuracies_ = [held_out_accuracy(net, data.valid) for net in nets]
+        self.member_ = int(np.argmax(self.accuracies_))
+        return [nets[self.member_]]
+
+    def stage(self, nets):
+        """The best of fewer members."""
+        return [nets[int(np.argmax(self.accuracies_[: len(nets)]))]]
+
+
+class TemperatureAggregation(MeanLogitAggregation):
+    """Softmax of the mean logits over one temperature for the ensemble.
+
+    The temperature is that of the highest likelihood on held-out samples, so that
+    confidence matches accuracy. It changes no prediction. Where none is best, since
+    all of those samples are right or no better than chance, it stays 1, with a
+    warning. Needs ``validation_fraction``.
+
+    Parameters
+    ----------
+    bounds : tuple of two floats, default=(0.01, 100.0)
+        Lowest and highest temperature.
+
+    Attributes
+    ----------
+    temperature_ : float
+        Above 1 for an over-confident ensemble.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rule = TemperatureAggregation()
+    >>> rule.temperature_ = 2.0
+    >>> rule.combine(np.log([[[0.9, 0.1]]])).round(2)  # 3 to 1, where it was 9 to 1
+    array([[0.75, 0.25]])
+    """
+
+    needs_validation = True
+
+    def __init__(self, bounds=(0.01, 100.0)):
+        self.bounds = bounds
+
+    def check(self, data):
+        """Raise also on bounds that are none."""
+        super().check(data)
+        check_bounds(self.bounds)
+
+    def prepare(self, nets, data):
+        """All nets, once the temperature is known."""
+        self.check(data)
+        valid, bounds = data.valid, self.bounds
+        logits = logits_on(nets, valid).astype(np.float64).mean(axis=0)
+        logits[~np.isfinite(logits).all(axis=1)] = 0.0  # broken: they set none
+        self.temperature_ = temperature_or_one(valid.y, logits, bounds, valid.weight)
+        return nets
+
+    def combine(self, member_logits):
+        """Softmax of the mean logits over the temperature."""
+        # A rule that has seen no held-out samples, in a plot say, leaves logits alone.
+        temperature = getattr(self, "temperature_", 1.0)
+        return softmax(member_logits.mean(axis=0) / temperature, axis=-1)
+
+
+class FunctionAggregation(Aggregation):
+    """A plain function ``func(member_logits) -> proba`` as an aggregation.
+
+    Parameters
+    ----------
+    func : callable
+        Takes (M, N, C) logits, returns (N, C) probabilities: rows that are not
+        negative and sum to one. Anything else is refused where it predicts.
+    """
+
+    def __init__(self, func):
+        self.func = func
+
+    def check(self, data):
+        """Raise if the function does not take what it will get."""
+        super().check(data)
+        check_call(self.func, "An aggregation function", "func(member_logits)", None)
+
+    def combine(self, member_logits):
+        """Call the function."""
+        return np.asarray(self.func(member_logits))
+
+
+AGGREGATIONS = Registry("aggregation", Aggregation, wrap=FunctionAggregation)
+AGGREGATIONS["mean_logit"] = MeanLogitAggregation
+AGGREGATIONS["mean_proba"] = MeanProbaAggregation
+AGGREGATIONS["majority"] = MajorityAggregation
+AGGREGATIONS["uniform_soup"] = UniformSoupAggregation
+AGGREGATIONS["greedy_soup"] = GreedySoupAggregation
+AGGREGATIONS["best_member"] = BestMemberAggregation
+AGGREGATIONS["temperature"] = TemperatureAggregation

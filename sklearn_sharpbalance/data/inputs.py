@@ -1,0 +1,306 @@
+"""The border: what a user passes as X and y, made clean for skorch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import issparse
+from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    check_consistent_length,
+    column_or_1d,
+    validate_data,
+)
+from torch.utils.data import Dataset
+
+from sklearn_sharpbalance.autodiff.rows import dataset_labels, to_array
+from sklearn_sharpbalance.data.statistics import (
+    moments,
+    spread_or_one,
+    warn_of_rounding,
+)
+from sklearn_sharpbalance.data.torch_dataset import (
+    check_countable,
+    first_input,
+    stack_inputs,
+)
+from sklearn_sharpbalance.data.training_data import n_rows
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = [
+    "InputFormat",
+    "check_X",
+    "check_layout",
+    "check_y",
+    "input_statistics",
+    "other_layout",
+]
+
+PICTURE_CHANNELS = (1, 3, 4)
+STATISTICS_ITEMS = 4096  # of a Dataset, evenly spaced: a full pass may take minutes
+
+
+@dataclass(frozen=True)
+class InputFormat:
+    """How the samples of a fit are laid out.
+
+    Attributes
+    ----------
+    kind : str
+        "table", "pictures", "array", "dict" or "dataset".
+    given_shape : tuple of int or None
+        Shape of one sample as the user passes it.
+    shape : tuple of int or None
+        Shape of one sample as the module sees it; pictures have channels first.
+    dtype : str
+        "uint8" for pictures of bytes, else "float32".
+    keys : tuple of str or None
+        Names of the inputs of a dictionary.
+    shapes : tuple of tuple of int, or None
+        Shape of one sample of each of them.
+    """
+
+    kind: str
+    given_shape: tuple[int, ...] | None
+    shape: tuple[int, ...] | None
+    dtype: str = "float32"
+    keys: tuple[str, ...] | None = None
+    shapes: tuple[tuple[int, ...], ...] | None = None
+
+    def to_module(self, X):
+        """Batch of the user's layout in the module's layout."""
+        if self.kind == "pictures" and self.given_shape != self.shape:
+            grey = len(self.given_shape or ()) == 2  # without a channel axis
+            X = X[:, None] if grey else np.moveaxis(X, -1, 1)
+        return _usual_strides(X)
+
+    def __str__(self):
+        if self.kind == "dict":
+            return f"a dictionary of {', '.join(map(repr, self.keys or ()))}"
+        return f"samples of shape {self.given_shape}"
+
+    def in_full(self):
+        """What the short text leaves out."""
+        if self.kind == "dict":
+            pairs = zip(self.keys or (), self.shapes or ())
+            named = ", ".join(f"{key!r} of shape {shape}" for key, shape in pairs)
+            return f"a dictionary of {named}"
+        return f"{self}, which the module sees as {self.shape}"
+
+
+def check_X(estimator, X, *, reset, fitted=None):
+    """Validate X and lay it out as the module sees it.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        Gets ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
+    X : array-like, DataFrame, tensor, dict of arrays, or Dataset
+    reset : bool
+        True in ``fit``; False checks against what was fitted, and takes a Dataset
+        without labels.
+    fitted : InputFormat or None, default=None
+        Decides what arrays are that could be grey pictures or not.
+
+    Returns
+    -------
+    X : ndarray, dict of ndarray, or Dataset
+    input_format : InputFormat
+    """
+    is_dict = isinstance(X, Mapping) and not issparse(X)  # some sparse ones are both
+    if reset and (is_dict or isinstance(X, Dataset)):
+        for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
+            vars(estimator).pop(name, None)
+    if isinstance(X, Dataset):
+        return _check_dataset(X, labelled=reset)
+    if is_dict:
+        return _check_dict(X)
+    given = X = _as_array(X) if torch.is_tensor(X) else X
+    has_axes = getattr(X, "ndim", 2) > 2
+    keeps_bytes = has_axes and getattr(X, "dtype", None) == np.uint8
+    keeps_bytes &= fitted is None or fitted.kind != "array"
+    options = {
+        "dtype": np.uint8 if keeps_bytes else np.float32,
+        "order": "C",
+        "allow_nd": True,
+    }
+    if has_axes and not reset:
+        # Not by the length of the second axis: pictures may come in another layout.
+        X = check_array(X, input_name="X", estimator=estimator, **options)
+    else:
+        X = validate_data(estimator, X, reset=reset, **options)
+    fmt = _array_format(X, fitted)
+    if reset and fmt.kind != "pictures":
+        warn_of_rounding(given, getattr(estimator, "feature_names_in_", None))
+    return fmt.to_module(X), fmt
+
+
+def check_layout(estimator, fmt, fitted):
+    """Raise unless samples are laid out as those of the fit."""
+    if fmt.shape != fitted.shape or fmt.keys != fitted.keys:
+        raise other_layout(estimator, fmt, fitted)
+
+
+def other_layout(estimator, fmt, fitted):
+    """The error that says what samples are, and what those of the fit were."""
+    found, known = str(fmt), str(fitted)
+    if found == known:
+        found, known = fmt.in_full(), fitted.in_full()
+    name = type(estimator).__name__
+    return InvalidInputError(f"X is {found}, but {name} was fitted on {known}.")
+
+
+def _usual_strides(X):
+    """The array in C order, with the strides that a new one would have.
+
+    Along axes of length one numpy leaves strides open, and torch reads from them
+    whether channels come last, which decides how it computes.
+    """
+    return np.ascontiguousarray(X).reshape(-1).reshape(X.shape)
+
+
+def _array_format(X, fitted=None):
+    shape = X.shape[1:]
+    if len(shape) == 1:
+        return InputFormat("table", shape, shape)
+    dtype = str(X.dtype)
+    as_fitted = fitted is not None and fitted.shape == (1, *shape)
+    if len(shape) == 2 and (X.dtype == np.uint8 or as_fitted):
+        return InputFormat("pictures", shape, (1, *shape), dtype)
+    if len(shape) == 3 and shape[0] in PICTURE_CHANNELS:
+        return InputFormat("pictures", shape, shape, dtype)
+    if len(shape) == 3 and shape[-1] in PICTURE_CHANNELS:
+        return InputFormat("pictures", shape, (shape[-1], *shape[:-1]), dtype)
+    if X.dtype == np.uint8:
+        raise InvalidInputError(
+            f"Pictures must be (N, H, W, C) or (N, C, H, W) with C in "
+            f"{PICTURE_CHANNELS}, or (N, H, W); got uint8 of shape {X.shape}."
+        )
+    return InputFormat("array", shape, shape)
+
+
+def _check_dataset(dataset, labelled):
+    x = first_input(dataset, labelled)
+    dtype = "uint8" if x.dtype in (torch.uint8, np.uint8) else "float32"
+    return dataset, InputFormat("dataset", tuple(x.shape), tuple(x.shape), dtype)
+
+
+def _check_dict(X):
+    if not X:
+        raise InvalidInputError("X is an empty dictionary. Pass one array per input.")
+    arrays = {}
+    for key, value in X.items():
+        value = _as_array(value) if torch.is_tensor(value) else value
+        array = check_array(
+            value, order="C", allow_nd=True, ensure_2d=False, input_name=key
+        )
+        floating = np.issubdtype(array.dtype, np.floating)
+        arrays[key] = array.astype(np.float32 if floating else array.dtype, copy=False)
+    check_consistent_length(*arrays.values())
+    keys = tuple(sorted(arrays))
+    shapes = tuple(arrays[key].shape[1:] for key in keys)
+    return arrays, InputFormat("dict", None, None, keys=keys, shapes=shapes)
+
+
+def check_y(X, y, classes=None):
+    """Classes and codes of the labels.
+
+    Parameters
+    ----------
+    X : ndarray, dict or Dataset
+        Validated samples.
+    y : array-like of shape (N,) or None
+    classes : array-like of shape (C,) or None
+        All classes there are; None takes those in ``y``.
+
+    Returns
+    -------
+    classes : ndarray of shape (C,)
+    codes : ndarray of shape (N,), dtype int64
+    """
+    if isinstance(X, Dataset):
+        check_countable(X)
+        if y is None:
+            y = dataset_labels(X)
+        n_samples = n_rows(X)
+    else:
+        n_samples = len(next(iter(X.values()))) if isinstance(X, dict) else len(X)
+    if y is None:
+        raise InvalidInputError(
+            "requires y to be passed, but the target y is None. Pass the labels."
+        )
+    y = column_or_1d(_as_array(y) if torch.is_tensor(y) else y, warn=True)
+    if len(y) != n_samples:
+        raise InvalidInputError(
+            "Found input variables with inconsistent numbers of samples: X has "
+            f"{n_samples}, y has {len(y)}."
+        )
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise InvalidInputError("Input y contains NaN or infinity.")
+    try:
+        check_classification_targets(y)
+        found, codes = np.unique(y, return_inverse=True)
+    except TypeError as error:
+        types = sorted({type(label).__name__ for label in y})
+        if len(types) > 1:
+            raise InvalidInputError(
+                f"y holds labels of several types, which have no common order: "
+                f"{', '.join(types)}. Use one type."
+            ) from error
+        raise InvalidInputError(
+            f"y holds labels of type {types[0]}, {y.dtype}, which do not sort into "
+            f"classes: {error} Use strings or integers, such as y.astype(str)."
+        ) from error
+    classes = found if classes is None else np.unique(classes)
+    unknown = np.setdiff1d(found, classes)
+    if len(unknown):
+        raise InvalidInputError(
+            f"y holds labels {unknown[:5].tolist()} that are not among the classes "
+            f"{classes[:10].tolist()}. Name all classes in the first call."
+        )
+    codes = np.searchsorted(classes, found)[codes]
+    if len(classes) < 2:
+        raise InvalidInputError(
+            f"A classifier needs samples of at least 2 classes, but y holds one class: "
+            f"{classes[0]!r}."
+        )
+    return classes, codes.astype(np.int64)
+
+
+def input_statistics(X, fmt, weight=None):
+    """Mean and scale of each feature or channel as tensors; None for dictionaries.
+
+    A constant feature keeps scale one.
+
+    Parameters
+    ----------
+    X : ndarray, dict or Dataset
+        Validated samples.
+    fmt : InputFormat
+    weight : ndarray of shape (N,) or None, default=None
+        Weights of the samples, which count as if they were repeated.
+    """
+    if fmt.kind == "dict":
+        return None
+    if fmt.kind == "dataset":
+        rows = range(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
+        weight = None if weight is None else np.asarray(weight)[rows]
+        X = stack_inputs([_as_array(X[i][0]) for i in rows])
+        if X.ndim < 4:
+            warn_of_rounding(X)
+    mean, scale = moments(X, weight)
+    shape = (-1, 1, 1) if X.ndim == 4 else mean.shape
+    return tuple(
+        torch.tensor(value.reshape(shape), dtype=torch.float32)
+        for value in (mean, spread_or_one(mean, scale))
+    )
+
+
+def _as_array(values):
+    """A tensor as an array; of floats that numpy does not know, in single precision."""
+    if torch.is_tensor(values) and values.is_floating_point():
+        known = (torch.float16, torch.float32, torch.float64)
+        values = values if values.dtype in known else values.float()
+    return to_array(values)

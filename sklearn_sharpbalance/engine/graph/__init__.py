@@ -1,0 +1,3 @@
+"""Training in CUDA graphs."""
+
+__all__: list[str] = []

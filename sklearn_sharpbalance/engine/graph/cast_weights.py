@@ -1,0 +1,88 @@
+"""Low-precision copies of the weights that autocast would cast one by one.
+
+Autocast launches one kernel per weight and pass to cast it, and one per gradient to
+cast it back. A captured step of a ResNet-18 is bound by the number of its kernels, so
+here all weights are cast by one multi-tensor copy, and all gradients by another.
+"""
+
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.runtime.precision import AUTOCAST_DTYPES
+
+__all__ = ["CastWeights"]
+
+CAST_LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
+
+
+class CastWeights:
+    """Lets the layers of a module compute with cast copies of their weights.
+
+    The optimizer keeps the float32 weights; the arithmetic is that of autocast.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Changed in place until :meth:`close`.
+    precision : str
+        "bf16" or "fp16" cast; with any other nothing happens.
+    """
+
+    def __init__(self, module: nn.Module, precision: str):
+        self.places: list[tuple[nn.Module, str, nn.Parameter]] = []
+        dtype = AUTOCAST_DTYPES.get(precision)
+        counts = _uses(module)
+        for layer in module.modules() if dtype is not None else []:
+            if isinstance(layer, CAST_LAYERS):
+                for name, weight in layer.named_parameters(recurse=False):
+                    if weight.requires_grad and counts[id(weight)] == 1:
+                        self.places.append((layer, name, weight))
+        self.masters: list[torch.Tensor] = [weight for _, _, weight in self.places]
+        self.casts: list[torch.Tensor] = [
+            nn.Parameter(weight.detach().to(dtype)) for weight in self.masters
+        ]
+        self.open()
+
+    def open(self) -> None:
+        """Give the layers the cast weights to compute with."""
+        for (layer, name, _), cast in zip(self.places, self.casts):
+            setattr(layer, name, cast)
+
+    @torch.no_grad()
+    def push(self) -> None:
+        """Cast the weights as they are now, before a forward pass."""
+        if self.casts:
+            torch._foreach_copy_(self.casts, self.masters)
+
+    @torch.no_grad()
+    def pull(self) -> None:
+        """Hand the gradients of a backward pass to the float32 weights."""
+        if not self.casts:
+            return
+        pairs = zip(self.masters, self.casts)
+        used = [(m, c, c.grad) for m, c in pairs if c.grad is not None]
+        grads = [torch.empty_like(master) for master, _, _ in used]
+        torch._foreach_copy_(grads, [grad for _, _, grad in used])
+        for (master, cast, _), grad in zip(used, grads):
+            master.grad, cast.grad = grad, None
+
+    def owner_of(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight that the optimizer knows, for one that a layer computes with."""
+        for master, cast in zip(self.masters, self.casts):
+            if cast is weight:
+                return master
+        return weight
+
+    def close(self) -> None:
+        """Give the layers their own weights back."""
+        for layer, name, weight in self.places:
+            setattr(layer, name, weight)
+
+
+def _uses(module: nn.Module) -> dict[int, int]:
+    """How many places hold each parameter; a tied weight is left to autocast."""
+    counts: dict[int, int] = {}
+    for layer in module.modules():
+        for weight in layer.parameters(recurse=False):
+            counts[id(weight)] = counts.get(id(weight), 0) + 1
+    return counts

@@ -1,0 +1,101 @@
+"""Members on parallel streams of one GPU, one CUDA graph a step.
+
+A ResNet-18 step launches some two thousand kernels; launched one by one from Python
+they take longer than they run. Captured once and replayed, they do not.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.engine.base import Engine
+from sklearn_sharpbalance.engine.graph.run import GraphRun
+from sklearn_sharpbalance.engine.support import (
+    UNSEEN,
+    base_optimizer,
+    meta_module,
+    shared_refusal,
+)
+from sklearn_sharpbalance.members.own_settings import own_nets
+
+__all__ = ["GraphEngine"]
+
+# Layers that draw, unless this option of theirs is zero.
+RANDOM_LAYERS = {
+    nn.modules.dropout._DropoutNd: "p",
+    nn.MultiheadAttention: "dropout",
+    nn.RNNBase: "dropout",
+    nn.RReLU: "upper",
+}
+
+
+class GraphEngine(Engine):
+    """Trains all members at once, each on a stream of its own."""
+
+    name = "graph"
+
+    def __init__(self):
+        self._runs = {}  # by device: what the next stretch of a phase goes on with
+
+    def __getstate__(self):
+        return {"_runs": {}}  # a graph belongs to its process, and to no result
+
+    @classmethod
+    def refusal(cls, net, data, settings):
+        """Why this engine cannot train these members; None if it can."""
+        if torch.device(net.device).type != "cuda":
+            return f"the device is {net.device}, not cuda"
+        if settings.precision == "fp16":
+            return "fp16 decides on the host whether to skip a step"
+        reasons = (module_refusal(own, data) for own in own_nets(net))
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def run_phase(self, net, states, data, phase, masks, on_epoch=None):
+        """Train all members side by side.
+
+        A phase may come in stretches, cut for checkpoints or early stopping. The
+        graph of one serves the next, if that goes on with the states it returned.
+        """
+        run = self._runs.pop(str(net.device), None)
+        if run is not None and not run.leads_to(states, data, phase, masks):
+            run.close()
+            run = None
+        run = run or GraphRun(net, states, data, phase, masks)
+        results = run.train(phase, on_epoch)
+        if phase.last:
+            run.close()
+        else:
+            self._runs[str(net.device)] = run
+        return results
+
+    def release(self):
+        """Free the graphs that were kept for a next stretch."""
+        for run in self._runs.values():
+            run.close()
+        self._runs = {}
+
+
+def module_refusal(net, data):
+    """Why the step cannot be captured, whatever the device."""
+    if not isinstance(data.X, np.ndarray):
+        return "X is not one array"
+    optimizer, options = base_optimizer(net)
+    if getattr(net, "optimizer__dampening", options.get("dampening", 0)):
+        return "SGD's dampening treats the first step apart"
+    if optimizer is torch.optim.Adagrad:
+        return "Adagrad reads its count of steps on the host"
+    return shared_refusal(net) or _random_refusal(net)
+
+
+def _random_refusal(net):
+    module = meta_module(net)
+    if module is None:
+        return UNSEEN
+    for layer in module.modules():
+        name = type(layer).__name__
+        for kind, option in RANDOM_LAYERS.items():
+            if isinstance(layer, kind) and getattr(layer, option):
+                return f"{name} draws random numbers inside the step"
+        if isinstance(layer, nn.RNNBase):
+            return f"{name} is not among the layers known to run in a graph"
+    return None

@@ -1,0 +1,234 @@
+"""A module whose BatchNorm layers compute together with the ReLU and sum after them."""
+
+import operator
+from contextlib import contextmanager
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from sklearn_sharpbalance._triton import kernels_run_on
+from sklearn_sharpbalance.engine.stacking import is_hooked
+
+__all__ = ["FusedNorms", "fuse_norms"]
+
+ADDITIONS = (operator.add, operator.iadd, torch.add)
+CLAMPS = (functional.relu, torch.relu, functional.relu_, torch.relu_)
+MAX_NUMBERS = 2**31  # that a kernel can count
+
+
+class FusedNorms:
+    """Lets a member compute with fused layers while its step is captured.
+
+    Parameters
+    ----------
+    owner : MemberModule
+        Changed in place until :meth:`close`.
+    wanted : bool
+        Without it nothing happens.
+
+    Attributes
+    ----------
+    fused : nn.Module or None
+    """
+
+    def __init__(self, owner, wanted):
+        self.owner, self.own = owner, owner.module
+        self.fused = fuse_norms(owner.module) if wanted else None
+        self.open()
+
+    def open(self):
+        """Compute with fused layers."""
+        self.owner.module = self.fused or self.own
+
+    def close(self):
+        """Compute with the layers as they are."""
+        self.owner.module = self.own
+
+
+def fuse_norms(module: nn.Module) -> fx.GraphModule | None:
+    """The same function of the same weights in fewer kernels, for training.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Not changed; its layers are shared with the result.
+
+    Returns
+    -------
+    fused : nn.Module or None
+        None where nothing can be fused: without BatchNorm2d, on a GPU where Triton
+        does not run, if the module's code cannot be traced, or if a trace would lose
+        hooks or layers that stay in evaluation mode.
+    """
+    devices = _norm_devices(module)
+    on_gpu = [device for device in devices if device.type == "cuda"]
+    if not devices or not all(map(kernels_run_on, on_gpu)) or _loses_hooks(module):
+        return None
+    try:
+        with _in_training(module):
+            if not all(part.training for part in module.modules()):
+                return None  # its own `train` has exceptions
+            traced = fx.symbolic_trace(module)
+    except Exception:  # whatever the user's code raises on what is not a tensor
+        return None
+    for node in list(traced.graph.nodes):
+        called = node.op == "call_module" and len(node.args) == 1 and not node.kwargs
+        if called and _is_plain(traced.get_submodule(node.target)):
+            _fuse(traced, node)
+    traced.recompile()
+    return traced
+
+
+def _loses_hooks(module):
+    """Whether there are hooks on what a trace keeps only the code of."""
+    kept = fx.Tracer().is_leaf_module
+    inside = (part for part in module.modules() if not kept(part, ""))
+    return any(is_hooked(part) for part in (module, *inside))
+
+
+@contextmanager
+def _in_training(module):
+    """Code that asks for the mode is traced as it trains; the modes are put back."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.train()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+class NormStep(nn.Module):
+    """``relu(norm(x) + residual)``, or as much of it as there is."""
+
+    def __init__(self, norm, relu):
+        super().__init__()
+        self.norm, self.relu = norm, relu
+        size, device = 3 * norm.num_features, norm.weight.device
+        # Not a buffer: no business of state dicts.
+        self.counter = torch.zeros(size, dtype=torch.int32, device=device)
+
+    def forward(self, x, residual=None):
+        """(N, C, H, W) -> (N, C, H, W)."""
+        if self.fits(x, residual):
+            return self.fused(x, residual)
+        return self.finish(self.norm(x), residual)
+
+    def fused(self, x, residual, n_first=None, others=(None, None)):
+        """By the kernels; ``others`` are weight and bias of the second group."""
+        norm = self.norm
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.add_(1 if n_first is None else 2)
+        weights = (norm.weight, norm.bias, *others)
+        return _NormFunction.apply(x, residual, *weights, self, n_first)
+
+    def finish(self, y, residual):
+        """What comes after the norm."""
+        y = y if residual is None else y + residual
+        return functional.relu(y) if self.relu else y
+
+    def fits(self, x, residual):
+        """Whether the kernels can do it."""
+        alike = residual is None or (
+            residual.shape == x.shape and residual.dtype == x.dtype
+        )
+        return x.is_cuda and self.norm.training and alike and x.numel() < MAX_NUMBERS
+
+
+class _NormFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, residual, weight, bias, weight2, bias2, step, n_first):
+        from sklearn_sharpbalance.engine.graph import norm_kernels
+
+        x = channels_last(x)
+        residual = residual if residual is None else channels_last(residual)
+        ctx.step, ctx.n_first, ctx.add = step, n_first, residual is not None
+        y, mean, rstd = norm_kernels.forward(
+            x, residual, step.norm, step.counter, step.relu, n_first
+        )
+        kept = y if ctx.add and step.relu else None
+        ctx.save_for_backward(x, kept, mean, rstd, weight, bias)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        from sklearn_sharpbalance.engine.graph import norm_kernels
+
+        step = ctx.step
+        x, y, mean, rstd, weight, bias = ctx.saved_tensors
+        how = (step.counter, step.relu, ctx.add, ctx.n_first)
+        grad_x, grad_residual, grad_weight, grad_bias = norm_kernels.backward(
+            channels_last(grad), x, y, mean, rstd, weight, bias, *how
+        )
+        second = (None, None)
+        if ctx.n_first is not None:
+            second = (grad_weight[1], grad_bias[1])
+        first = (grad_weight[0], grad_bias[0])
+        return (grad_x, grad_residual, *first, *second, None, None)
+
+
+def channels_last(x):
+    """The same numbers with the channels of a pixel side by side."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def _is_plain(layer):
+    """Whether a layer is BatchNorm as the kernels compute it, and nothing besides."""
+    return (
+        type(layer) is nn.BatchNorm2d
+        and layer.affine
+        and layer.weight.dtype == torch.float32
+        and (layer.running_mean is None or layer.momentum is not None)
+        and not is_hooked(layer)
+    )
+
+
+def _norm_devices(module):
+    """Where the layers are that can be fused."""
+    return {layer.weight.device for layer in module.modules() if _is_plain(layer)}
+
+
+def _fuse(traced, node):
+    """Let one step do the work of a norm, and of the sum and ReLU after it."""
+    chain, residual = [node], None
+    following = _only_user(node)
+    if following is not None and _is_addition(following):
+        clamp = _only_user(following)
+        others = [arg for arg in following.args if arg is not node]
+        if clamp is not None and _is_relu(traced, clamp) and len(others) == 1:
+            chain, residual = [node, following, clamp], others[0]
+    elif following is not None and _is_relu(traced, following):
+        chain = [node, following]
+    step = NormStep(traced.get_submodule(node.target), relu=len(chain) > 1)
+    name = f"norm_step_{node.name}"
+    traced.add_submodule(name, step)
+    inputs = (node.args[0],) if residual is None else (node.args[0], residual)
+    with traced.graph.inserting_before(chain[-1]):
+        fused = traced.graph.call_module(name, inputs)
+    chain[-1].replace_all_uses_with(fused)
+    for replaced in reversed(chain):
+        traced.graph.erase_node(replaced)
+
+
+def _only_user(node):
+    users = list(node.users)
+    return users[0] if len(users) == 1 else None
+
+
+def _is_addition(node):
+    return (
+        node.op == "call_function"
+        and node.target in ADDITIONS
+        and not node.kwargs
+        and all(isinstance(arg, fx.Node) for arg in node.args)
+    )
+
+
+def _is_relu(traced, node):
+    if node.op == "call_module":
+        layer = traced.get_submodule(node.target)
+        return type(layer) is nn.ReLU and not is_hooked(layer)
+    if node.op == "call_method":
+        return node.target in ("relu", "relu_")
+    return node.op == "call_function" and node.target in CLAMPS

@@ -1,0 +1,150 @@
+"""BatchNorm on channels-last pictures as two kernels a pass, with what follows it.
+
+PyTorch takes seven launches a layer for bf16, the largest part of a narrow ResNet's
+step; ``torch.compile`` fuses them, at the price of a wait for every shape. Pictures are
+matrices here: one row per pixel, one column per channel.
+"""
+
+import torch
+from triton import cdiv, next_power_of_2
+
+from sklearn_sharpbalance.engine.graph.norm_programs import (
+    gradient,
+    gradient_sums,
+    normalise,
+    statistics,
+)
+
+__all__ = ["backward", "forward"]
+
+# By examples/benchmarks/bench_norms.py on an H200.
+TILE = 4096  # numbers that one program holds at a time
+N_PROGRAMS = 264  # that sum up: two for each multiprocessor
+N_WARPS = 4
+N_PARTIALS = 64  # sums that the last program reads at a time
+
+
+def forward(x, residual, norm, counter, relu, n_first=None):
+    """Output, mean and inverse deviation of each channel; updates running statistics.
+
+    Parameters
+    ----------
+    x : Tensor (N, C, H, W), channels last
+    residual : Tensor like x, or None
+        Added to the normalised pictures.
+    norm : nn.BatchNorm2d
+    counter : Tensor of int32 (3 * C,), zeros
+        Place for the programs to count themselves.
+    relu : bool
+    n_first : int or None, default=None
+        Normalise the first so many pictures by themselves, and the others by
+        themselves; running statistics see the others first. None is one group.
+
+    Returns
+    -------
+    y : Tensor like x
+    mean, rstd : Tensor (2, C)
+        Of each group.
+    """
+    shape = _Shape(x, n_first)
+    mean, rstd = torch.empty((2, 2, shape.n_channels), device=x.device).unbind()
+    track = norm.running_mean is not None
+    y = torch.empty_like(x)
+    with _on(x.device):
+        statistics[shape.summing](
+            x,
+            shape.partials(),
+            counter,
+            mean,
+            rstd,
+            norm.running_mean if track else mean,
+            norm.running_var if track else mean,
+            norm.momentum,
+            norm.eps,
+            *shape.sums,
+            TRACK=track,
+            GROUPS=shape.n_groups,
+            BLOCK_P=N_PARTIALS,
+            **shape.blocks,
+        )
+        normalise[shape.tiles](
+            x,
+            x if residual is None else residual,
+            y,
+            mean,
+            rstd,
+            norm.weight,
+            norm.bias,
+            *shape.cut,
+            ADD=residual is not None,
+            RELU=relu,
+            **shape.blocks,
+        )
+    return y, mean, rstd
+
+
+def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=None):
+    """Gradients of input, residual (None without one), and of weight and bias (2, C),
+    each group's."""
+    shape = _Shape(x, n_first)
+    grad_weight, grad_bias = torch.empty((2, 2, shape.n_channels), device=x.device)
+    # Without a residual the input tells where the output is positive.
+    mask = (2 if add else 1) if relu else 0
+    grad_x = torch.empty_like(x)
+    grad_residual = torch.empty_like(x) if add and relu else grad
+    tensors = (grad, x, x if y is None else y, mean, rstd, weight, bias)
+    with _on(x.device):
+        gradient_sums[shape.summing](
+            *tensors,
+            shape.partials(),
+            counter,
+            grad_weight,
+            grad_bias,
+            *shape.sums,
+            MASK=mask,
+            BLOCK_P=N_PARTIALS,
+            **shape.blocks,
+        )
+        gradient[shape.tiles](
+            *tensors,
+            grad_weight,
+            grad_bias,
+            grad_x,
+            grad_residual,
+            *shape.cut,
+            MASK=mask,
+            ADD=add and relu,
+            **shape.blocks,
+        )
+    return grad_x, grad_residual if add else None, grad_weight, grad_bias
+
+
+class _Shape:
+    """How the pixels of a batch are dealt to programs."""
+
+    def __init__(self, x, n_first):
+        n, self.n_channels, height, width = x.shape
+        self.device, n_rows = x.device, n * height * width
+        split = n_rows if n_first is None else n_first * height * width
+        self.n_groups = 1 if split == n_rows else 2
+        block_c = min(64, max(16, next_power_of_2(self.n_channels)))
+        block_r = TILE // block_c
+        self.blocks = {"BLOCK_R": block_r, "BLOCK_C": block_c, "num_warps": N_WARPS}
+        n_blocks = cdiv(self.n_channels, block_c)
+        tiles = [cdiv(rows, block_r) for rows in (split, n_rows - split)]
+        tiles_a_slice = cdiv(sum(tiles), max(1, N_PROGRAMS // n_blocks))
+        slices = [cdiv(n_tiles, tiles_a_slice) for n_tiles in tiles]
+        self.summing = (sum(slices), n_blocks)
+        self.tiles = (sum(tiles), n_blocks)
+        # Rows, those of the first group, and programs for them.
+        self.cut = (n_rows, split, tiles[0], self.n_channels)
+        self.sums = (n_rows, split, slices[0], self.n_channels, tiles_a_slice)
+
+    def partials(self):
+        """Two sums of every channel by every program."""
+        size = (*self.summing, 2, self.blocks["BLOCK_C"])
+        return torch.empty(size, device=self.device)
+
+
+def _on(device):
+    return torch.cuda.device(device if device.type == "cuda" else -1)

@@ -1,0 +1,271 @@
+"""One pass over a mixed batch that keeps the gradients of its two parts apart.
+
+A balanced step needs the gradients of the SAM part and of the normal part at the same
+weights. Two passes over small parts cost nearly as much as two over whole batches.
+Here both parts pass together; each layer normalises them apart, and sums its weight
+gradient over each part by itself.
+"""
+
+import operator
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from sklearn_sharpbalance.engine.graph.fused_norms import NormStep
+from sklearn_sharpbalance.engine.stacking import is_hooked
+
+__all__ = ["SplitPass"]
+
+# What treats every sample by itself and has no weights.
+SAFE_LAYERS = (
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.GELU,
+    nn.SiLU,
+    nn.ELU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Identity,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool2d,
+)
+SAFE_FUNCTIONS = (
+    operator.add,
+    operator.iadd,
+    operator.mul,
+    torch.add,
+    torch.relu,
+    functional.relu,
+    functional.gelu,
+    functional.silu,
+    functional.max_pool2d,
+    functional.avg_pool2d,
+    functional.adaptive_avg_pool2d,
+)
+
+
+class SplitPass:
+    """The function of a module, with weights of their own for the second part.
+
+    Parameters
+    ----------
+    fused : nn.Module or None
+        As ``fuse_norms`` returns it.
+    n_first : int
+        Samples of the first part.
+
+    Attributes
+    ----------
+    module : nn.Module or None
+        None where the parts cannot be kept apart: layers other than convolutions,
+        linear ones and BatchNorm have weights, a weight is used twice, or samples may
+        meet elsewhere.
+    """
+
+    def __init__(self, fused: fx.GraphModule | None, n_first: int):
+        self.module = None if fused is None else _split(fused, n_first)
+
+    def take_gradients(self, owner_of):
+        """Pairs of weight and its gradient for the second part, which is taken out.
+
+        Parameters
+        ----------
+        owner_of : callable
+            The weight that the optimizer knows, for one that a layer computes with.
+        """
+        parts = () if self.module is None else self.module.modules()
+        layers = (m for m in parts if isinstance(m, _SplitLayer))
+        found = [
+            (owner_of(weight), grad)
+            for layer in layers
+            for weight, grad in layer.take_gradients()
+        ]
+        same = [pair for pair in found if pair[0].dtype == pair[1].dtype]
+        cast = [pair for pair in found if pair[0].dtype != pair[1].dtype]
+        grads = [torch.empty_like(owner) for owner, _ in cast]
+        if grads:  # of one dtype: all at once
+            torch._foreach_copy_(grads, [grad for _, grad in cast])
+        return same + [(owner, grad) for (owner, _), grad in zip(cast, grads)]
+
+
+class _SplitLayer(nn.Module):
+    """A layer with second copies of its weights: other leaves, the same memory."""
+
+    def __init__(self, layer, owner, n_first):
+        super().__init__()
+        self.layer, self.owner, self.n_first = layer, owner, n_first
+        self.seconds = {
+            name: nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)
+            for name, weight in owner.named_parameters(recurse=False)
+        }
+
+    def second(self, name):
+        """Weight of the second part; None if the layer has none of that name."""
+        return self.seconds.get(name)
+
+    def computed_with(self, x):
+        """Input, both weights and both biases in the dtype that autocast wants.
+
+        Most weights are cast already; frozen and tied ones are not.
+        """
+        layer, kind = self.layer, x.device.type
+        dtype = layer.weight.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        weights = (layer.weight, self.second("weight"), layer.bias, self.second("bias"))
+        return [None if t is None else t.to(dtype) for t in (x, *weights)]
+
+    def take_gradients(self):
+        """Pairs of weight and gradient of the second part."""
+        for name, second in self.seconds.items():
+            if second.grad is not None:
+                yield getattr(self.owner, name), second.grad
+                second.grad = None
+
+
+class _SplitConv(_SplitLayer):
+    def forward(self, x):
+        return _ConvFunction.apply(*self.computed_with(x), self.layer, self.n_first)
+
+
+class _SplitLinear(_SplitLayer):
+    def forward(self, x):
+        return _LinearFunction.apply(*self.computed_with(x), self.n_first)
+
+
+class _SplitNorm(_SplitLayer):
+    def forward(self, x, residual=None):
+        step, norm, n = self.layer, self.owner, self.n_first
+        if step.fits(x, residual):
+            others = (self.second("weight"), self.second("bias"))
+            return step.fused(x, residual, n, others)
+
+        def normalise(part, weight, bias):
+            statistics = (norm.running_mean, norm.running_var)
+            how = (True, norm.momentum, norm.eps)
+            return functional.batch_norm(x[part], *statistics, weight, bias, *how)
+
+        # In the order of two passes, which the running statistics depend on.
+        others = self.second("weight"), self.second("bias")
+        second = normalise(slice(n, None), *others)
+        first = normalise(slice(n), norm.weight, norm.bias)
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.add_(2)
+        return step.finish(torch.cat([first, second]), residual)
+
+
+class _ConvFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, weight2, bias, bias2, layer, n_first):
+        settings = (layer.stride, layer.padding, layer.dilation)
+        ctx.settings = (*settings, False, (0, 0), layer.groups)
+        ctx.n_first, ctx.bias_sizes = n_first, None if bias is None else bias.shape
+        ctx.save_for_backward(x, weight)
+        return functional.conv2d(x, weight, bias, *settings, layer.groups)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+
+        def gradients(part, wanted):
+            tensors = (grad[part], x[part], weight, ctx.bias_sizes)
+            return torch.ops.aten.convolution_backward(*tensors, *ctx.settings, wanted)
+
+        grad_x, n = None, ctx.n_first
+        if ctx.needs_input_grad[0]:
+            grad_x = gradients(slice(None), (True, False, False))[0]
+        wanted = (False, True, ctx.bias_sizes is not None)
+        _, first, bias = gradients(slice(n), wanted)
+        _, second, bias2 = gradients(slice(n, None), wanted)
+        return grad_x, first, second, bias, bias2, None, None
+
+
+class _LinearFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, weight2, bias, bias2, n_first):
+        ctx.n_first, ctx.has_bias = n_first, bias is not None
+        ctx.save_for_backward(x, weight)
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        weights, biases = [], []
+        for part in (slice(ctx.n_first), slice(ctx.n_first, None)):
+            g = grad[part].flatten(0, -2)
+            weights.append(g.T @ x[part].flatten(0, -2))
+            biases.append(g.sum(0) if ctx.has_bias else None)
+        return grad @ weight, *weights, *biases, None
+
+
+def _split(fused, n_first):
+    """Copy of a traced module with split layers; None if samples might meet."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(fused.graph, {}))
+    split = fx.GraphModule(fused, graph)
+    inputs = [node for node in split.graph.nodes if node.op == "placeholder"]
+    if len(inputs) != 1:
+        return None
+    for node in split.graph.nodes:
+        if node.op == "call_module":
+            layer = fused.get_submodule(node.target)
+            made = _split_layer(layer, n_first)
+            if made is None and not _is_safe(layer):
+                return None
+            if made is not None:
+                if node.kwargs:  # by whatever name the layer has for its input
+                    return None
+                node.target = f"split_{node.name}"
+                split.add_submodule(node.target, made)
+        elif node.op == "call_function":
+            if node.target not in SAFE_FUNCTIONS and not _is_flatten(node):
+                return None
+        elif node.op == "get_attr" or (
+            node.op == "call_method" and not _is_flatten(node)
+        ):
+            return None
+    split.recompile()
+    return None if _weights_repeat(split) else split
+
+
+def _weights_repeat(split):
+    """Whether layers share a weight, or one of them is called twice.
+
+    Such a weight would get several gradients, and a norm other running statistics.
+    """
+    layers = (m for m in split.modules() if isinstance(m, _SplitLayer))
+    used = [id(w) for m in layers for w in m.owner.parameters(recurse=False)]
+    return len(set(used)) < len(used)
+
+
+def _split_layer(layer, n_first):
+    if is_hooked(layer):  # may change the weights
+        return None
+    if isinstance(layer, NormStep):
+        return _SplitNorm(layer, layer.norm, n_first)
+    if type(layer) is nn.Linear:
+        return _SplitLinear(layer, layer, n_first)
+    zeros = type(layer) is nn.Conv2d and layer.padding_mode == "zeros"
+    if zeros and not isinstance(layer.padding, str):
+        return _SplitConv(layer, layer, n_first)
+    return None
+
+
+def _is_safe(layer):
+    if is_hooked(layer):
+        return False
+    return type(layer) in SAFE_LAYERS or (
+        type(layer) is nn.Flatten and layer.start_dim == 1
+    )
+
+
+def _is_flatten(node):
+    """``flatten(x, 1)`` in any of its forms."""
+    by_name = node.op == "call_method" and node.target == "flatten"
+    if not by_name and node.target is not torch.flatten:
+        return False
+    start = node.args[1] if len(node.args) > 1 else node.kwargs.get("start_dim", 0)
+    return start == 1

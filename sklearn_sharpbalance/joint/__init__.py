@@ -1,0 +1,3 @@
+"""Joint training of all members (SED, A2D, DivDis)."""
+
+__all__: list[str] = []

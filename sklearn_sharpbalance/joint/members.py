@@ -1,0 +1,243 @@
+r"""Joint training: all members on the same batches, with a term that drives them apart.
+
+A step descends along the gradient of
+
+.. math:: M \Big( \frac1M \sum_m \mathrm{CE}^m + \lambda D \Big)
+
+with a diversity term :math:`D`. The factor :math:`M` in front gives each member the
+gradient of its own loss, so that a learning rate means what it means in a deep ensemble
+and :math:`\lambda = 0` is one.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.exceptions import DivergenceError
+from sklearn_sharpbalance.joint.batches import RandomStreams
+from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.members.outputs import as_logits
+from sklearn_sharpbalance.members.state import seeded
+from sklearn_sharpbalance.members.step import set_learning_rate
+from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
+from sklearn_sharpbalance.runtime.precision import autocast, tf32
+
+__all__ = ["JointObjective", "ModuleTeam", "Team", "joint_loss", "train_jointly"]
+
+
+@dataclass(frozen=True)
+class JointObjective:
+    """What drives members apart, and how strongly.
+
+    Attributes
+    ----------
+    loss : str
+        A name of :data:`DIVERSITY_LOSSES`.
+    weight : float
+        The paper's lambda.
+    """
+
+    loss: str
+    weight: float
+
+    @property
+    def unlabeled(self) -> bool:
+        """Whether the term works on samples without labels."""
+        return DIVERSITY_LOSSES[self.loss].needs_unlabeled
+
+
+class Team(ABC):
+    """All members at work, in whichever way their weights are kept.
+
+    Parameters
+    ----------
+    sessions : list of MemberSession
+    phase : Phase
+    """
+
+    def __init__(self, sessions, phase):
+        self.sessions, self.phase = sessions, phase
+        self.device = torch.device(sessions[0].net.device)
+        self.streams = RandomStreams(self.device)
+
+    def __len__(self):
+        return len(self.sessions)
+
+    def start_epoch(self, seed, epoch):
+        """Seed what each member draws, and what they draw together."""
+        seeds = [session.state.seed for session in self.sessions]
+        self.streams.start([*seeds, seed], epoch)
+
+    @abstractmethod
+    def labeled(self, x, y):
+        """Logits (M, B, C) and losses (M, B) of all members on a batch."""
+
+    @abstractmethod
+    def unlabeled(self, x, members):
+        """Logits (K, B, C) of some members on a batch without labels."""
+
+    @abstractmethod
+    def update(self, loss, lr_factor):
+        """One step of every member along the gradient of the loss."""
+
+    @abstractmethod
+    def rate(self):
+        """Learning rate of the last step."""
+
+    @abstractmethod
+    def write_weights(self):
+        """Put the weights into the members' modules, where callbacks look at them."""
+
+    @abstractmethod
+    def read_weights(self):
+        """Take over what callbacks may have made of the weights."""
+
+    @abstractmethod
+    def write_back(self):
+        """Put weights and optimizers into the members' nets, at the end."""
+
+
+class ModuleTeam(Team):
+    """Members as modules of their own, one after the other in one graph."""
+
+    def __init__(self, sessions, phase):
+        super().__init__(sessions, phase)
+        # One for all, since they share one loss; off, it scales nothing. The first
+        # member carries it from one stretch of epochs to the next.
+        self.scaler = sessions[0].scaler
+
+    def labeled(self, x, y):
+        """Each member's forward pass under its own dropout."""
+        pairs = [
+            self.streams.run(i, self._labeled, session.net, x, y)
+            for i, session in enumerate(self.sessions)
+        ]
+        logits, losses = zip(*pairs)
+        return torch.stack(logits), torch.stack(losses)
+
+    def _labeled(self, net, x, y):
+        output = self._forward(net, x)
+        with autocast(self.phase.precision, self.device):
+            losses = sample_losses(net, output, y)
+        return as_logits(net, output), losses.float()
+
+    def unlabeled(self, x, members):
+        """Pass that leaves running BatchNorm statistics to the labelled samples."""
+        return torch.stack(
+            [self.streams.run(i, self._unlabeled, i, x) for i in members]
+        )
+
+    def _unlabeled(self, member, x):
+        net = self.sessions[member].net
+        net._set_training(True)
+        with frozen_batch_statistics(net.module_):
+            return as_logits(net, self._forward(net, x))
+
+    def _forward(self, net, x):
+        net._set_training(True)
+        with autocast(self.phase.precision, self.device):
+            return net.infer(x)
+
+    def update(self, loss, lr_factor):
+        """Backward through the one graph, then a step of each optimizer."""
+        optimizers = [session.net.optimizer_ for session in self.sessions]
+        for optimizer in optimizers:
+            set_learning_rate(optimizer, lr_factor)
+            optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        for optimizer in optimizers:
+            optimizer.descend(scaler=self.scaler)
+        self.scaler.update()
+
+    def rate(self):
+        """Learning rate of the first member, which is that of all."""
+        return float(self.sessions[0].net.optimizer_.param_groups[0]["lr"])
+
+    def write_weights(self):
+        """Nothing to do: the modules hold them."""
+
+    def read_weights(self):
+        """Nothing to do: the modules hold them."""
+
+    def write_back(self):
+        """Nothing to do: the nets hold them."""
+
+
+def train_jointly(team, feed, objective):
+    """Train all members from ``phase.start`` to ``phase.stop``.
+
+    Parameters
+    ----------
+    team : Team
+    feed : JointFeed
+    objective : JointObjective
+
+    Returns
+    -------
+    states : list of MemberState
+        They stop together, once every member has been asked to.
+    """
+    phase = team.phase
+    with seeded(team.device), tf32(phase.precision):
+        for epoch in range(phase.start, phase.stop):
+            if all(session.stopped for session in team.sessions):
+                break
+            train_epoch(team, feed, objective, epoch)
+    team.write_back()
+    over = phase.last or all(session.stopped for session in team.sessions)
+    return [session.finish(over) for session in team.sessions]
+
+
+def train_epoch(team, feed, objective, epoch):
+    """One epoch of all members."""
+    team.start_epoch(feed.seed, epoch)
+    for session in team.sessions:
+        session.begin_epoch()
+    team.read_weights()
+    losses = torch.zeros(len(team), device=team.device)
+    diversity = torch.zeros((), device=team.device)
+    for t, batch in enumerate(feed.epoch(epoch, team.streams, stream=len(team))):
+        own, term = joint_loss(team, batch, objective)
+        loss = own.sum()
+        if term is not None:
+            loss = loss + len(team) * objective.weight * term
+            diversity += term.detach()
+        team.update(loss, team.phase.lr_factor(epoch, t))
+        losses += own.detach()
+    n_batches = team.phase.sizes.n_batches
+    _end_epoch(team, epoch, (losses / n_batches).tolist(), diversity.item() / n_batches)
+
+
+def joint_loss(team, batch, objective):
+    """Losses (M,) of the members and the diversity term, None if it counts nothing."""
+    logits, losses = team.labeled(batch.x, batch.y)  # (M, B, C), (M, B)
+    own = (losses * batch.weight).sum(1)  # (M,)
+    if objective.weight == 0 or len(team) == 1:
+        return own, None
+    if objective.unlabeled:
+        drawn = team.unlabeled(batch.unlabeled, batch.drawn)  # (K, B', C)
+    else:
+        # Not by a list of indices, which would have to travel to the device.
+        drawn = torch.stack([logits[member] for member in batch.drawn])
+    with torch.no_grad():
+        mean_logits = logits.mean(0)  # (B, C)
+    return own, DIVERSITY_LOSSES[objective.loss].term(drawn, batch, mean_logits)
+
+
+def _end_epoch(team, epoch, losses, diversity):
+    """Write records and call callbacks."""
+    lr = team.rate()
+    if not math.isfinite(diversity):
+        raise DivergenceError(
+            f"The diversity term became {diversity} in epoch {epoch + 1} at learning "
+            f"rate {lr:g}. Lower lr or diversity_weight."
+        )
+    if any(session.looks_at_weights for session in team.sessions):
+        team.write_weights()
+    for session, loss in zip(team.sessions, losses):
+        session.net.history.record("diversity_loss", diversity)
+        session.end_epoch(epoch, loss, lr)
+    team.read_weights()

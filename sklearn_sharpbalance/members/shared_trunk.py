@@ -1,0 +1,232 @@
+"""A frozen trunk that all members share: features once, then one head per member."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from sklearn_sharpbalance._validation import in_a_sentence
+from sklearn_sharpbalance.data.augment import EpochAugment
+from sklearn_sharpbalance.data.training_data import (
+    DeviceData,
+    TrainingData,
+    map_arrays,
+    n_rows,
+    rows_at_once,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members import MemberModule
+from sklearn_sharpbalance.members.state import (
+    loose_buffers,
+    own_draws,
+    put_buffers,
+    seeded,
+    unfitted,
+    with_versions,
+)
+from sklearn_sharpbalance.runtime.precision import autocast
+
+__all__ = ["Trunk", "TrunkedModule", "as_trunk", "with_features", "with_trunk"]
+
+FEATURE_BATCH = 512
+
+
+class Trunk:
+    """A module in evaluation mode whose weights never change.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Changed in place: frozen and moved to the device.
+    device : str or torch.device
+    precision : str, default="float32"
+        Of its forward pass.
+    """
+
+    def __init__(self, module, device, precision="float32"):
+        self.module = module.eval().requires_grad_(False).to(device)
+        self.device, self.precision = torch.device(device), precision
+
+    def __call__(self, x):
+        """Features of a batch on the device."""
+        with torch.no_grad(), autocast(self.precision, self.device):
+            features = call_trunk(self.module, x)
+        return features.float()
+
+    def features(self, X, item_shape=None, transform=None):
+        """Features of samples as the trunk sees them, as an array (N, ...).
+
+        Parameters
+        ----------
+        X : ndarray, dict of ndarray, or Dataset
+        item_shape : tuple of int or None, default=None
+            Shape of one item of a Dataset.
+        transform : callable or None, default=None
+            Augmentation of each batch before the trunk; draws from the global RNG.
+        """
+        labels = np.zeros(n_rows(X), dtype=np.int64)
+        data = TrainingData(X, labels, item_shape=item_shape)
+        batch = rows_at_once(data, FEATURE_BATCH)
+        features = []
+        for x, rows in DeviceData(data, self.device).in_order(batch):
+            augment = EpochAugment(transform, (1, len(rows)), self.device)
+            features.append(self(augment.batch(0, x)).cpu().numpy())
+        return np.concatenate(features)
+
+    def take_weights(self, fitted):
+        """Become the trunk that heads were fitted to, where a function drew another.
+
+        Parameters
+        ----------
+        fitted : Trunk
+        """
+        try:
+            self.load_state(fitted.state())
+        except RuntimeError as error:
+            raise InvalidInputError(
+                "warm_start=True goes on from heads that were fitted to the trunk of "
+                f"the last fit, but shared_trunk makes another network: {error}. Set "
+                "warm_start=False."
+            ) from error
+
+    def state(self):
+        """Weights, and the buffers that no state dict has."""
+        weights = self.module.state_dict()
+        loose = {k: v for k, v in self.module.named_buffers() if k not in weights}
+        return {"module": weights, "buffers": loose}
+
+    def load_state(self, state):
+        """Take what :meth:`state` of a trunk of the same kind has returned."""
+        weights = with_versions(state["module"], self.module)
+        self.module.load_state_dict(weights)
+        put_buffers(self.module, state.get("buffers", {}), self.device)
+
+    def to(self, device):
+        """Move to another device."""
+        self.module.to(device)
+        self.device = torch.device(device)
+        return self
+
+    def __sklearn_clone__(self):
+        return self  # members share it: a copy of their settings is no copy of it
+
+    def __getstate__(self):
+        # A pickle must open where there is no GPU.
+        module = copy.deepcopy(self.module).cpu()
+        return vars(self) | {"module": module, "device": torch.device("cpu")}
+
+
+def call_trunk(module, x):
+    """Output of a trunk for a tensor, or for a dictionary passed as keywords.
+
+    It gets a copy that it may change in place: what is given may be a view of the
+    user's data, or needed for a second pass.
+    """
+    if isinstance(x, dict):
+        return module(**map_arrays(torch.clone, x))
+    return module(x.clone() if x.is_floating_point() else x.float())
+
+
+class TrunkedModule(nn.Module):
+    """The shared trunk and one member's head as one module.
+
+    Parameters
+    ----------
+    trunk : Trunk
+        Not copied.
+    **member
+        Arguments of the :class:`MemberModule` that is the head.
+    """
+
+    def __init__(self, trunk, **member):
+        super().__init__()
+        self.trunk = trunk.module
+        self.head = MemberModule(**member)
+
+    @property
+    def module(self):
+        """What a member's module is to those who look inside: all of it."""
+        return self
+
+    def forward(self, X=None, /, **inputs):
+        """Logits for a tensor, or for a dictionary passed as keywords."""
+        return self.head(call_trunk(self.trunk, inputs if X is None else X))
+
+    def train(self, mode=True):
+        """Set the head to training or evaluation; the trunk stays in evaluation."""
+        super().train(mode)
+        self.trunk.eval()
+        return self
+
+
+def as_trunk(shared_trunk, seed, device, precision="float32"):
+    """The trunk for a module, which is copied, or a function that makes one.
+
+    Parameters
+    ----------
+    shared_trunk : nn.Module, callable or None
+    seed : int
+        For a function that draws weights.
+    device, precision : str
+    """
+    if shared_trunk is None:
+        return None
+    if isinstance(shared_trunk, nn.Module):
+        module = copy.deepcopy(shared_trunk)
+    elif callable(shared_trunk):
+        with own_draws(seed, device):
+            module = shared_trunk()
+    else:
+        module = None
+    if not isinstance(module, nn.Module):
+        raise InvalidInputError(
+            "shared_trunk must be None, an nn.Module or a function without arguments "
+            f"that returns one, got {shared_trunk!r}."
+        )
+    return Trunk(module, device, precision)
+
+
+def with_features(data, trunk):
+    """Training data whose samples, the held-out ones too, are the trunk's features."""
+    try:
+        X = trunk.features(data.X, data.item_shape)
+    except Exception as error:
+        name = type(trunk.module).__name__
+        raise InvalidInputError(
+            f"The shared trunk {name} failed on X: {in_a_sentence(error)}. Check that "
+            "it takes samples of the shape of X and returns one tensor with a row per "
+            "sample."
+        ) from error
+    if len(X) != len(data):
+        raise InvalidInputError(
+            f"The shared trunk {type(trunk.module).__name__} returned {len(X)} rows "
+            f"for {len(data)} samples."
+        )
+    valid = data.valid
+    if valid is not None:
+        features = trunk.features(valid.X, valid.item_shape)
+        valid = replace(valid, X=features, item_shape=None)
+    return replace(data, X=X, valid=valid, item_shape=None)
+
+
+def with_trunk(head, trunk):
+    """A net that takes samples, from a net that takes their features.
+
+    Parameters
+    ----------
+    head : NeuralNetClassifier
+        Initialised.
+    trunk : Trunk
+        Shared, not copied.
+    """
+    net = unfitted(head).set_params(module=TrunkedModule, module__trunk=trunk)
+    with seeded(net.device):
+        net.initialize()
+    net.module_.head.load_state_dict(head.module_.state_dict())
+    loose = loose_buffers(head).get("buffers", {})
+    put_buffers(net.module_.head, loose, net.device)
+    net.history.extend(head.history)
+    net.callbacks_ = list(head.callbacks_)  # with what they have recorded
+    return net

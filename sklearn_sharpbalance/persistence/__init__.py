@@ -1,0 +1,3 @@
+"""Model files, exports, and what identifies a fit."""
+
+__all__: list[str] = []

@@ -1,0 +1,249 @@
+"""The whole ensemble as one computation: ONNX and torch.export."""
+
+import copy
+import json
+from collections.abc import Callable
+
+import torch
+from sklearn.utils.validation import check_is_fitted
+from skorch import NeuralNetClassifier
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from sklearn_sharpbalance._validation import in_a_sentence
+from sklearn_sharpbalance.aggregation.rules import (
+    BestMemberAggregation,
+    GreedySoupAggregation,
+    MajorityAggregation,
+    MeanLogitAggregation,
+    MeanProbaAggregation,
+    TemperatureAggregation,
+    UniformSoupAggregation,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.persistence.archive import atomic_file, check_folder
+
+__all__ = ["AggregatedModule", "as_module", "export_onnx", "export_torch"]
+
+LARGEST_ONNX = 1_900_000_000  # bytes of weights; one protobuf file ends at 2 GiB
+
+
+def _mean_logit(logits: Tensor, _) -> Tensor:
+    return logits.mean(0).softmax(-1)
+
+
+def _mean_proba(logits: Tensor, _) -> Tensor:
+    return logits.softmax(-1).mean(0)
+
+
+def _temperature(logits: Tensor, rule) -> Tensor:
+    return (logits.mean(0) / rule.temperature_).softmax(-1)
+
+
+def _majority(logits: Tensor, _) -> Tensor:
+    n_members, _, n_classes = logits.shape
+    votes = nn.functional.one_hot(logits.argmax(-1), n_classes).float().mean(0)
+    tie_break = 1e-6 / n_members
+    return (1 - tie_break) * votes + tie_break * logits.mean(0).softmax(-1)
+
+
+# What each aggregation does to the logits (M, N, C) of the nets that predict.
+RULES: dict[type, Callable] = {
+    MeanLogitAggregation: _mean_logit,
+    MeanProbaAggregation: _mean_proba,
+    MajorityAggregation: _majority,
+    UniformSoupAggregation: _mean_logit,
+    GreedySoupAggregation: _mean_logit,
+    BestMemberAggregation: _mean_logit,
+    TemperatureAggregation: _temperature,
+}
+
+
+class AggregatedModule(nn.Module):
+    """Samples as the user passes them to probabilities (N, C).
+
+    Parameters
+    ----------
+    modules : list of nn.Module
+        Of the nets that predict; they standardise by themselves.
+    rule : Aggregation
+    input_format : InputFormat
+    gives_proba : bool, default=False
+        Whether the modules return probabilities in place of logits.
+    """
+
+    def __init__(self, modules, rule, input_format, gives_proba=False):
+        super().__init__()
+        self.members = nn.ModuleList(modules)
+        self.rule, self.gives_proba = rule, gives_proba
+        given, seen = input_format.given_shape, input_format.shape
+        is_picture = input_format.kind == "pictures"
+        self.adds_channel = is_picture and len(given) == 2
+        self.moves_channel = is_picture and len(given) == 3 and given != seen
+
+    def forward(self, X):
+        """Probabilities of a batch."""
+        if self.adds_channel:
+            X = X[:, None]
+        if self.moves_channel:
+            X = X.permute(0, 3, 1, 2)
+        logits = torch.stack([member(X) for member in self.members])  # (M, N, C)
+        if self.gives_proba:
+            logits = logits.clamp_min(torch.finfo(torch.float32).tiny).log()
+        return RULES[type(self.rule)](logits, self.rule)
+
+
+def as_module(estimator) -> AggregatedModule:
+    """The fitted ensemble as one module on the CPU, in evaluation mode.
+
+    Parameters
+    ----------
+    estimator : BaseDeepEnsemble
+        Fitted on arrays of one shape.
+    """
+    check_is_fitted(estimator)
+    _check_exportable(estimator)
+    nets = estimator.predictors_
+    if getattr(estimator, "trunk_", None) is not None:
+        from sklearn_sharpbalance.members.shared_trunk import with_trunk
+
+        nets = [with_trunk(net, estimator.trunk_) for net in nets]
+    modules = [_with_plain_weights(net.module_) for net in nets]
+    gives_proba = isinstance(nets[0].criterion_, nn.NLLLoss)
+    rule, fmt = estimator.aggregation_, estimator.input_format_
+    module = AggregatedModule(modules, rule, fmt, gives_proba)
+    return module.eval().requires_grad_(False)
+
+
+def _with_plain_weights(module: nn.Module) -> nn.Module:
+    """A copy on the CPU that has its weights, not how parametrizations make them."""
+    module = copy.deepcopy(module).cpu().eval()
+    for layer in filter(parametrize.is_parametrized, list(module.modules())):
+        names = list(layer.parametrizations)  # type: ignore[arg-type]
+        weights = {name: getattr(layer, name) for name in names}
+        # torch's remove_parametrizations changes the class, which copies share.
+        layer.__class__ = parametrize.type_before_parametrizations(layer)
+        del layer.parametrizations
+        for name, weight in weights.items():
+            layer.register_buffer(name, weight.detach())
+    return module
+
+
+def _check_exportable(estimator):
+    rule, net = estimator.aggregation_, estimator.net_
+    if type(rule) not in RULES:
+        names = ", ".join(sorted(kind.__name__ for kind in RULES))
+        raise InvalidInputError(
+            f"{type(rule).__name__} cannot be exported: it is not a computation on "
+            f"tensors that is known here. Use one of {names}, or export the modules of "
+            "estimators_ one by one."
+        )
+    if estimator.input_format_.given_shape is None:
+        raise InvalidInputError(
+            "An ensemble that was fitted on a dictionary of arrays cannot be exported: "
+            "the shape of its input is not known. Export the modules of estimators_."
+        )
+    if type(net).infer is not NeuralNetClassifier.infer:
+        raise InvalidInputError(
+            f"{type(net).__name__} overrides infer, which an export would leave out. "
+            "Move what it does into the module."
+        )
+
+
+def _example(estimator, dtype):
+    """A small batch of the shape and type that the exported model takes."""
+    dtype = dtype or estimator.input_format_.dtype
+    if dtype not in ("float32", "uint8"):
+        raise InvalidInputError(f"dtype must be 'float32' or 'uint8', got {dtype!r}.")
+    shape = (2, *estimator.input_format_.given_shape)
+    return torch.zeros(shape, dtype=getattr(torch, dtype))
+
+
+def _program(estimator, dtype):
+    module, X = as_module(estimator), _example(estimator, dtype)
+    batch = torch.export.Dim("batch", min=1)
+    try:
+        return torch.export.export(module, (X,), dynamic_shapes={"X": {0: batch}})
+    except Exception as error:  # of many kinds, by what the network does
+        name = type(estimator.estimators_[0].module_.module).__name__
+        raise InvalidInputError(
+            f"torch.export cannot follow {name}: {in_a_sentence(error)}. Let its "
+            "forward pass know the number of samples by x.shape[0], not len(x), and "
+            "not branch on the values of tensors."
+        ) from error
+
+
+def export_torch(estimator, path, *, dtype=None) -> None:
+    """Write the ensemble as one ``torch.export`` program.
+
+    Parameters
+    ----------
+    estimator : BaseDeepEnsemble
+        Fitted.
+    path : str or path-like
+        Customarily with the ending ``.pt2``.
+    dtype : {"float32", "uint8"} or None, default=None
+        Type of the samples that the program takes; None is that of the samples that
+        the ensemble was fitted on.
+
+    Notes
+    -----
+    ``torch.export.load(path).module()(X)`` gives the probabilities; the labels of its
+    columns are in the extra file ``classes.json``.
+    """
+    path = check_folder(path)
+    program = _program(estimator, dtype)
+    extra = {"classes.json": _classes(estimator)}
+    with atomic_file(path) as file:
+        torch.export.save(program, file, extra_files=extra)
+
+
+def export_onnx(estimator, path, *, dtype=None) -> None:
+    """Write the ensemble as one ONNX model.
+
+    Parameters
+    ----------
+    estimator : BaseDeepEnsemble
+        Fitted.
+    path : str or path-like
+    dtype : {"float32", "uint8"} or None, default=None
+        Type of the samples that the model takes; None is that of the samples that the
+        ensemble was fitted on.
+
+    Notes
+    -----
+    The model takes ``X`` of shape (batch, ...) as in ``predict_proba`` and returns
+    ``probabilities`` of shape (batch, C). The labels of its columns are in the
+    metadata under ``classes``. Weights beyond 1.9 GB go to a file beside it.
+    """
+    try:
+        import onnxscript  # noqa: F401  what torch writes ONNX with
+    except ImportError as error:
+        raise ImportError(
+            'export_onnx needs onnx and onnxscript: pip install "sklearn-sharpbalance'
+            '[onnx]".'
+        ) from error
+    path = check_folder(path)
+    program = _program(estimator, dtype)
+    model = torch.onnx.export(
+        program,
+        input_names=["X"],
+        output_names=["probabilities"],
+        dynamic_shapes={"X": {0: "batch"}},  # or its name is made up
+        dynamo=True,
+        verbose=False,
+    )
+    assert model is not None  # it is only where torch writes the file by itself
+    model.model.metadata_props["classes"] = _classes(estimator)
+    weights = sum(p.numel() * p.element_size() for p in program.state_dict.values())
+    if weights > LARGEST_ONNX:
+        model.save(path, external_data=True)
+    else:
+        with atomic_file(path) as file:
+            file.write(model.model_proto.SerializeToString())
+
+
+def _classes(estimator):
+    classes = estimator.classes_
+    plain = classes.dtype.kind in "biufUO"
+    return json.dumps(classes.tolist() if plain else classes.astype(str).tolist())

@@ -1,0 +1,251 @@
+"""Model files: one file that any machine can open and that never runs code.
+
+Weights and arrays are stored as safetensors, all else as JSON. What a user wrote
+(module classes, functions, callbacks) is stored by name only and passed again to
+:func:`load`.
+"""
+
+import inspect
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn import config_context
+from sklearn.utils.validation import check_is_fitted
+from skorch import NeuralNet, NeuralNetClassifier
+
+from sklearn_sharpbalance.aggregation.rules import FunctionAggregation
+from sklearn_sharpbalance.exceptions import (
+    InvalidInputError,
+    ModelFileError,
+    SharpBalanceError,
+)
+from sklearn_sharpbalance.members.state import state_of, to_cpu
+from sklearn_sharpbalance.persistence.allowed_names import (
+    PARTS,
+    SPECIAL_TAGS,
+    check_fitted,
+    is_left_out,
+    is_passed_again,
+    name_of,
+    shown,
+    special_value,
+)
+from sklearn_sharpbalance.persistence.archive import (
+    check_folder,
+    read_archive,
+    write_archive,
+    writing,
+)
+from sklearn_sharpbalance.persistence.encoding import NotPlainError, encode
+from sklearn_sharpbalance.persistence.fingerprint import describe
+from sklearn_sharpbalance.persistence.rebuilding import rebuild
+from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+
+__all__ = ["load_model", "save"]
+
+ROUTED = ("fit", "partial_fit", "score")  # methods that take metadata
+REQUIRED = {"classes_", "history_", "member_seeds_"}  # attributes of every ensemble
+
+
+def save(estimator, path, *, optimizer=True) -> None:
+    """Write a fitted ensemble to one file.
+
+    Parameters
+    ----------
+    estimator : BaseDeepEnsemble
+        Fitted.
+    path : str or path-like
+        The file appears when it is complete; an older one is replaced.
+    optimizer : bool, default=True
+        Whether to keep the momentum with which ``partial_fit`` goes on; without it
+        the file has about half the size.
+    """
+    check_is_fitted(estimator)
+    path = check_folder(path)
+    try:
+        tree = _tree(estimator, optimizer)
+        with writing(path):
+            write_archive(path, "model", tree, special_value)
+    except NotPlainError as error:
+        raise InvalidInputError(
+            f"{type(estimator).__name__} cannot be saved: {error}, which a file "
+            "without pickle cannot hold. Set it to numbers, strings or arrays, or use "
+            "joblib.dump."
+        ) from error
+
+
+def load_model(path, params: dict[str, Any], base: type):
+    """Read an ensemble that :func:`save` wrote.
+
+    Parameters
+    ----------
+    path : str or path-like
+    params : dict
+        What the user passes for what the file could only name.
+    base : type
+        Class of all ensembles.
+    """
+    tree = read_archive(path, "model", SPECIAL_TAGS)
+    try:
+        _check_types(tree)
+        with own_torch_modes():
+            estimator = rebuild(tree, params, base)
+        _set_requests(estimator, tree.get("requests", {}))
+        return estimator
+    except SharpBalanceError as error:
+        raise type(error)(f"{path}: {error}") from error.__cause__
+    except Exception as error:  # whatever a crafted file makes of the constructors
+        raise ModelFileError(
+            f"{path} does not describe a model: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _check_types(tree):
+    """Raise an error unless a file has what a fit gives an ensemble."""
+    n_members, fitted = len(tree["members"]), tree["fitted"]
+    missing = sorted(REQUIRED - fitted.keys())
+    if not n_members or missing:
+        raise ModelFileError(f"it has {n_members} members and lacks {missing}.")
+    check_fitted(fitted, n_members)
+    rule = tree.get("rule", tree["params"]["aggregation"])
+    check_fitted(tree["aggregation"], n_members, typed="value" in rule)
+    if not isinstance(tree["predictors"], list) or not tree["predictors"]:
+        raise ModelFileError("it does not say which members predict.")
+    if not all(isinstance(text, str) for text in tree["engine"]):
+        raise ModelFileError("it does not name an engine.")
+
+
+def _tree(estimator, optimizer) -> dict[str, Any]:
+    params = estimator.get_params(deep=False)
+    nets = getattr(estimator, "heads_", estimator.estimators_)
+    fitted = {
+        name: value
+        for name, value in vars(estimator).items()
+        if name.endswith("_") and not name.startswith("_") and name not in PARTS
+    }
+    rule = estimator.aggregation_
+    learned = {k: v for k, v in vars(rule).items() if k.endswith("_")}
+    trunk = getattr(estimator, "trunk_", None)
+    if trunk is not None:
+        trunk = {**to_cpu(trunk.state()), "precision": trunk.precision}
+    if (trunk is None) != (params.get("shared_trunk") is None):
+        raise InvalidInputError(
+            "The ensemble cannot be saved: shared_trunk is "
+            f"{shown(params.get('shared_trunk'))}, which was set after the fit. Set it "
+            "back, or fit again."
+        )
+    entries = {k: _param(k, v) for k, v in params.items() if not is_left_out(k)}
+    of_members = _net(estimator.net_)
+    _check_names(of_members, entries, params["estimator"])
+    if "missing" in of_members["params"].get("module__member_params", {}):
+        fitted.pop("member_params_")  # made again from what the user passes
+    return {
+        "class": f"{type(estimator).__module__}.{type(estimator).__qualname__}",
+        "versions": {"torch": str(torch.__version__), "numpy": np.__version__},
+        "params": entries,
+        "requests": _requests(estimator),
+        "net": of_members,
+        "input_format": asdict(estimator.input_format_),
+        "engine": list(estimator.engine_),
+        "rule": _param("aggregation", _value_of(rule)),
+        "aggregation": learned,
+        "members": [_member(net, optimizer) for net in nets],
+        "predictors": [_predictor(net, nets) for net in estimator.predictors_],
+        "trunk": trunk,
+        "fitted": fitted,
+    }
+
+
+def _requests(estimator) -> dict[str, dict[str, bool | str]]:
+    """What methods ask for where scikit-learn routes metadata."""
+    routing = estimator.get_metadata_routing()
+    asked = {name: getattr(routing, name).requests for name in ROUTED}
+    return {
+        name: {key: value for key, value in of_method.items() if value is not None}
+        for name, of_method in asked.items()
+    }
+
+
+def _set_requests(estimator, requests):
+    """Let methods ask for metadata again, whether or not it is routed here."""
+    with config_context(enable_metadata_routing=True):
+        for name in ROUTED:
+            if requests.get(name):
+                getattr(estimator, f"set_{name}_request")(**requests[name])
+
+
+def _value_of(rule):
+    return rule.func if isinstance(rule, FunctionAggregation) else rule
+
+
+def _check_names(net, entries, estimator):
+    """Raise if members are made of what nobody will be asked to pass again."""
+    named = [entries]
+    if isinstance(estimator, NeuralNetClassifier):
+        named.append(_net(estimator)["params"])
+    known = {entry.get("missing") for part in named for entry in part.values()}
+    for name, entry in net["params"].items():
+        label = entry.get("missing")
+        if label not in known and name not in ("callbacks", "module__member_params"):
+            raise InvalidInputError(
+                f"The ensemble cannot be saved: its members have {name} ({label}), "
+                "which no parameter of the ensemble holds any more. Set the parameters "
+                "of the fit again, or use joblib.dump."
+            )
+
+
+def _member(net, optimizer):
+    state = state_of(net)
+    kept = {"module": state.module, "optimizer": state.optimizer if optimizer else None}
+    return kept | ({"extra": state.extra} if state.extra else {})
+
+
+def _predictor(net, nets):
+    """A member by its number; a net of its own (a soup) by what it holds."""
+    for i, member in enumerate(nets):
+        if net is member:
+            return i
+    return _member(net, optimizer=False)
+
+
+def _param(name, value):
+    """A value that is plain or can be named, a net by its own, else what it is."""
+    if isinstance(value, NeuralNetClassifier) and name_of(type(value)):
+        return {"net": _net(value)}
+    if is_passed_again(name, value):
+        return {"missing": _label(value)}
+    try:
+        encode(value, {}, special_value)
+    except NotPlainError:
+        return {"missing": _label(value)}
+    return {"value": value}
+
+
+def _net(net):
+    """Settings of a skorch net that are not skorch's own."""
+    own = {
+        name: parameter.default
+        for cls in (NeuralNet, NeuralNetClassifier)
+        for name, parameter in inspect.signature(cls).parameters.items()
+    }
+    is_named = name_of(type(net)) is not None
+    params = {}
+    for name, value in net.get_params(deep=False).items():
+        full_name = f"estimator__{name}"
+        if name.startswith("_") or value is own.get(name, own):
+            continue
+        if not is_left_out(full_name):
+            params[name] = _param(full_name, value)
+        elif not is_named:  # the user passes the whole net again
+            params[name] = {"missing": _label(value)}
+    params.pop("train_split", None)  # an ensemble holds out samples by itself
+    cls = {"value": type(net)} if is_named else {"missing": _label(type(net))}
+    return {"class": cls, "params": params}
+
+
+def _label(value):
+    if isinstance(value, type):
+        return f"class {describe(value)}"
+    return f"{'function' if inspect.isroutine(value) else 'object'} {describe(value)}"

@@ -1,0 +1,348 @@
+"""From the content of a model file back to a fitted ensemble."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
+from sklearn_sharpbalance.data.inputs import InputFormat
+from sklearn_sharpbalance.engine import EngineChoice
+from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
+from sklearn_sharpbalance.members import MemberModule, MemberState, restore
+from sklearn_sharpbalance.members.member_params import member_settings
+from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
+from sklearn_sharpbalance.members.net import ensemble_callbacks, joined_callbacks
+from sklearn_sharpbalance.members.own_settings import (
+    give_settings,
+    own_net,
+    own_settings,
+)
+from sklearn_sharpbalance.members.shared_trunk import as_trunk
+from sklearn_sharpbalance.members.state import own_draws
+from sklearn_sharpbalance.persistence.allowed_names import (
+    OF_MACHINE,
+    check_setting,
+    name_of,
+    shown,
+)
+from sklearn_sharpbalance.runtime.devices import resolve_devices
+
+__all__ = ["rebuild"]
+
+# What may be set for the machine that opens a file.
+SETTABLE = ("device", *OF_MACHINE, "verbose")
+# Where a net of one's own has what a member's net has wrapped.
+OF_NET = {"module__module": "module", "optimizer__base_optimizer": "optimizer"}
+# What a class that a file names must be, by the parameter of a net that it is for.
+KINDS: dict[str, tuple[type, str]] = {
+    "criterion": (nn.modules.loss._Loss, "a loss"),
+    "module": (nn.Module, "a network"),
+    "module__module": (nn.Module, "a network"),
+    "optimizer": (torch.optim.Optimizer, "an optimizer"),
+    "optimizer__base_optimizer": (torch.optim.Optimizer, "an optimizer"),
+}
+INPUT_KINDS = ("table", "pictures", "array", "dict", "dataset")
+PRECISIONS = ("float32", "tf32", "bf16", "fp16")
+SPARE_LAYERS = 128  # layers without weights that a network may have
+
+
+def rebuild(tree: dict[str, Any], passed: dict[str, Any], base: type):
+    """The estimator that a file describes.
+
+    Parameters
+    ----------
+    tree : dict
+        Content of the file.
+    passed : dict
+        What the user passes for what the file could only name.
+    base : type
+        Class of all ensembles.
+    """
+    cls = _ensemble_class(tree["class"], base)
+    objects = _Objects(passed)
+    params = {name: objects.get(name, entry) for name, entry in tree["params"].items()}
+    # That of the fit: the parameter may have been set anew since.
+    entry = tree.get("rule", tree["params"]["aggregation"])
+    rule = objects.get("aggregation", entry)
+    objects.check(cls)
+    params |= {name: passed[name] for name in SETTABLE if name in passed}
+    estimator = cls(**params)
+    estimator._validate_params()
+    whole = "value" in tree.get("rule", {})  # with what was nested then
+    nested = {} if whole else estimator._nested("aggregation")
+    estimator.aggregation_ = _aggregation(rule, nested, tree["aggregation"])
+    net = _net(tree, params, objects)
+    if net.classes != list(range(len(tree["fitted"]["classes_"]))):
+        raise ModelFileError("its classes_ are not those of its members.")
+    _set_fitted(estimator, tree, net)
+    return estimator
+
+
+def _ensemble_class(name, base):
+    kinds = [base]
+    for kind in kinds:  # grows while it is read: children of children
+        kinds += kind.__subclasses__()
+    found = [kind for kind in kinds if f"{kind.__module__}.{kind.__qualname__}" == name]
+    if not found:
+        raise ModelFileError(
+            f"it holds a {name!r}, and no ensemble of that name is imported here."
+        )
+    return found[-1]  # a notebook may have defined it more than once
+
+
+class _Objects:
+    """Values of a file's parameters; what it only names comes from the user.
+
+    Parameters
+    ----------
+    passed : dict
+        By name of the parameter; "module" stands for the network wherever it is.
+    """
+
+    def __init__(self, passed):
+        self.passed = passed
+        self.needed: dict[str, str] = {}
+        self.known: dict[str, Any] = {}
+
+    def get(self, name: str, entry: dict[str, Any]) -> Any:
+        """Value of one parameter."""
+        check_setting(name, entry)
+        if "value" in entry:
+            return entry["value"]
+        if "net" in entry and name == "estimator":
+            net = entry["net"]
+            params = {k: self.get(f"{name}__{k}", v) for k, v in net["params"].items()}
+            return _make_net(net["class"]["value"], params)
+        label = entry["missing"]
+        is_module = name in ("estimator", "estimator__module")
+        for key in ("module", name) if is_module else (name,):
+            if key in self.passed:
+                self.known[label] = self.passed[key]
+        if label not in self.known:
+            self.needed["module" if is_module else name] = label
+        return self.known.get(label)
+
+    def of_net(self, name: str, entry: dict[str, Any], estimator) -> Any:
+        """One setting of the members' net, once all parameters are there."""
+        if "value" in entry:
+            check_setting(f"estimator__{name}", entry)
+            return entry["value"]
+        label = entry["missing"]
+        if label in self.known:
+            return self.known[label]
+        return getattr(estimator, OF_NET.get(name, name))  # of a net passed as a whole
+
+    def check(self, cls) -> None:
+        """Raise if something is missing, or was passed that has no place."""
+        if self.needed:
+            listed = ", ".join(f"{name} ({what})" for name, what in self.needed.items())
+            call = ", ".join(f"{name}=..." for name in self.needed)
+            raise InvalidInputError(
+                f"the file names what it cannot hold: {listed}. Pass it again: "
+                f"load(path, {call})."
+            )
+        for name, value in self.passed.items():
+            if name in SETTABLE or any(value is one for one in self.known.values()):
+                continue
+            raise InvalidInputError(
+                f"{name} is a setting that the file holds itself. Leave it out and use "
+                f"set_params on the loaded {cls.__name__}."
+            )
+
+
+def _make_net(cls, params):
+    if not issubclass(cls, NeuralNetClassifier) or "module" not in params:
+        raise ModelFileError("it describes a net without a module.")
+    for name, (kind, label) in KINDS.items():
+        value = params.get(name)
+        # An object is the user's own, who has passed it again.
+        found = value if isinstance(value, type) else type(value)
+        if name_of(found) is not None and not issubclass(found, kind):
+            raise ModelFileError(f"it takes {found.__name__} for {label}.")
+    return cls(**params)
+
+
+def _net(tree, params, objects):
+    """The net that every member is a copy of."""
+    estimator, entries = params["estimator"], tree["net"]["params"]
+    # Callbacks are made below, from what the user passed.
+    left_out = {"callbacks"}
+    is_named = "missing" in entries.get("module__member_params", {})
+    if is_named:
+        left_out.add("module__member_params")
+    settings = {
+        name: objects.of_net(name, entry, estimator)
+        for name, entry in entries.items()
+        if name not in left_out
+    }
+    if settings.get("module") is not MemberModule:
+        raise ModelFileError("its members are not of this package.")
+    is_net = isinstance(estimator, NeuralNetClassifier)
+    of_net = estimator.callbacks if is_net else None
+    callbacks = joined_callbacks(of_net, ensemble_callbacks(params))
+    own = {"device": _device(params), "train_split": None, "callbacks": callbacks}
+    cls = tree["net"]["class"].get("value", type(estimator))
+    net = _make_net(cls, {**settings, **own})
+    if is_named:
+        seeds = tree["fitted"]["member_seeds_"]
+        apart = member_settings(params["member_params"], net, seeds)
+        give_settings(net, apart or [])
+    return net
+
+
+def _device(params):
+    """The device of the file where it exists, else the CPU."""
+    try:
+        return resolve_devices(params["device"])[0]
+    except InvalidInputError:
+        return "cpu"
+
+
+def _set_fitted(estimator, tree, net):
+    for name, value in tree["fitted"].items():
+        setattr(estimator, name, value)
+    if hasattr(estimator, "member_params") and "member_params_" not in tree["fitted"]:
+        estimator.member_params_ = [dict(settings) for settings in own_settings(net)]
+    estimator.net_ = net
+    estimator.engine_ = EngineChoice(*tree["engine"])
+    estimator.input_format_ = _input_format(tree["input_format"])
+    _check_n_features(estimator)
+    seeds, histories = estimator.member_seeds_, estimator.history_
+    members = [
+        MemberState(i, seed, **member, history=history)
+        for i, (member, seed, history) in enumerate(
+            zip(tree["members"], seeds, histories, strict=True)
+        )
+    ]
+    for member in members:
+        check_weights(own_net(net, member.index), member.module, member.seed)
+    nets = [restore(net, member) for member in members]
+    estimator.predictors_ = [
+        nets[one] if isinstance(one, int) else _restore_weights(net, **one)
+        for one in tree["predictors"]
+    ]
+    _set_nets(estimator, nets, tree["trunk"])
+
+
+def _check_n_features(estimator):
+    shape = estimator.input_format_.given_shape or (None,)
+    n_features = getattr(estimator, "n_features_in_", None)
+    if n_features not in (None, shape[0]):
+        raise ModelFileError(f"it has {n_features} features in samples of {shape}.")
+
+
+def _restore_weights(net, module, **more):
+    check_weights(own_net(net, 0), module)
+    return restore(net, MemberState(0, 0, module, **more))
+
+
+def _set_nets(estimator, nets, trunk):
+    """Members; for an ensemble over a shared trunk these are heads."""
+    if not hasattr(estimator, "_whole_members"):
+        estimator.estimators_ = nets
+        return
+    estimator.heads_, estimator.trunk_ = nets, None
+    if (trunk is None) != (estimator.shared_trunk is None):
+        raise ModelFileError("its trunk does not belong to its shared_trunk.")
+    if trunk is not None:
+        device, precision = nets[0].device, trunk["precision"]
+        if precision not in PRECISIONS:
+            raise ModelFileError(
+                f"it sets the precision of its trunk to {precision!r}."
+            )
+        estimator.trunk_ = as_trunk(estimator.shared_trunk, 0, device, precision)
+        estimator.trunk_.load_state(trunk)
+    estimator.estimators_ = estimator._whole_members()
+
+
+def _aggregation(rule, nested, fitted):
+    aggregation = AGGREGATIONS.resolve(rule).set_params(**nested)
+    for name, value in fitted.items():
+        setattr(aggregation, name, value)
+    return aggregation
+
+
+def _input_format(tree):
+    found = InputFormat(**tree)
+    shapes = (found.given_shape, found.shape, *(found.shapes or ()))
+    is_valid = (
+        found.kind in INPUT_KINDS
+        and found.dtype in ("float32", "uint8")
+        and all(shape is None or _is_tuple(shape, int) for shape in shapes)
+        and (found.keys is None or _is_tuple(found.keys, str))
+        and (found.shapes is None or isinstance(found.shapes, tuple))
+        and len(found.keys or ()) == len(found.shapes or ())
+        and (found.kind == "dict") == (found.shape is None)
+    )
+    if not is_valid:
+        raise ModelFileError(f"it sets its input format to {shown(tree)}.")
+    return found
+
+
+def _is_tuple(value, kind):
+    return isinstance(value, tuple) and all(type(item) is kind for item in value)
+
+
+def check_weights(net, state, seed=0) -> None:
+    """Raise if the weights are not those of the network, before it takes memory.
+
+    A crafted file can ask for a network of any size. It is built without memory
+    first, and for real only if the file has all its weights. What a network draws
+    while it is built, its width say, it draws from the member's seed.
+    """
+    module = net.module__module
+    if isinstance(module, nn.Module):
+        return  # a prototype that the user passed
+    kwargs = net.get_params_for("module")
+    kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
+    try:
+        limit = _bounded(SPARE_LAYERS + 4 * len(state))
+        with own_draws(seed), limit, torch.device("meta"):
+            inner = module(**kwargs)
+    except ModelFileError:
+        raise
+    except Exception:
+        if name_of(module) is not None:
+            raise
+        return  # the user's own may read numbers from tensors, which have none here
+    for key, value in inner.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            continue  # what get_extra_state returns
+        stored = state.get(f"module.{key}")
+        lazy = nn.parameter.is_lazy(value)
+        if stored is None or (not lazy and stored.shape != value.shape):
+            found = None if stored is None else tuple(stored.shape)
+            raise ModelFileError(
+                f"its weights are not those of {type(inner).__name__}: {key!r} has "
+                f"shape {found} in place of {tuple(value.shape)}."
+            )
+
+
+@contextmanager
+def _bounded(limit: int) -> Iterator[None]:
+    """Let a block build modules of at most so many layers and parameters."""
+    count = 0
+
+    def hook(module, name, value):
+        nonlocal count
+        count += 1
+        if count > limit:
+            raise ModelFileError("it describes more layers than it has weights for.")
+
+    handles = [
+        register_module_module_registration_hook(hook),
+        register_module_parameter_registration_hook(hook),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,83 @@
+"""Results of long work kept on disk, found again by what went into it.
+
+joblib finds results by a pickle of the arguments, and torch pickles a tensor together
+with its address in memory: equal members would never be found again. Here tensors go
+by their values.
+"""
+
+import inspect
+import types
+from collections.abc import Callable
+
+import torch
+from joblib.hashing import NumpyHasher
+from sklearn.utils.validation import check_memory
+
+from sklearn_sharpbalance._version import __version__
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.persistence.code_identity import closed_over, code_name
+
+__all__ = ["cached", "stable_hash"]
+
+
+def cached(memory, function: Callable, ignore=()) -> Callable:
+    """The function, its results kept by a joblib.Memory.
+
+    Parameters
+    ----------
+    memory : None, str or joblib.Memory
+        None keeps nothing.
+    function : callable
+        Of a module; called by positional arguments.
+    ignore : sequence of str
+        Arguments that do not matter to the result.
+    """
+    try:
+        memory = check_memory(memory)
+        if getattr(memory, "location", "somewhere") is None:
+            return function
+        call = memory.cache(_call, ignore=["function", "args"])
+    except OSError as error:
+        raise InvalidInputError(
+            f"memory={memory!r} cannot keep what was trained: {error}. Pass a folder "
+            "that can be written to, or None to keep nothing."
+        ) from error
+    names = list(inspect.signature(function).parameters)
+
+    def remembered(*args):
+        matters = [(n, a) for n, a in zip(names, args) if n not in ignore]
+        key = stable_hash((__version__, function.__qualname__, matters))
+        return call(key, function, args)
+
+    return remembered
+
+
+def _call(key, function, args):
+    return function(*args)
+
+
+def stable_hash(value) -> str:
+    """Text that is equal for equal values, in any process.
+
+    Examples
+    --------
+    >>> stable_hash([torch.ones(2)]) == stable_hash([torch.ones(2)])
+    True
+    >>> stable_hash([torch.ones(2)]) == stable_hash([torch.zeros(2)])
+    False
+    """
+    return _TensorHasher(hash_name="md5", coerce_mmap=True).hash(value)
+
+
+class _TensorHasher(NumpyHasher):
+    """joblib's hasher, which cannot hash tensors and knows code by its name only."""
+
+    def save(self, obj):
+        """Pickle what stands for the object."""
+        if isinstance(obj, torch.Tensor):
+            flat = obj.detach().cpu().contiguous().reshape(-1)
+            values = flat.view(torch.uint8).numpy()
+            obj = ("tensor", str(obj.dtype), tuple(obj.shape), values)
+        elif isinstance(obj, type | types.FunctionType):
+            obj = ("code", code_name(obj), closed_over(obj))
+        super().save(obj)

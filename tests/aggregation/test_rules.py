@@ -1,0 +1,552 @@
+"""From members to one prediction: soups, choices and temperatures."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_classification
+from skorch.callbacks import Callback
+from torch import nn
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, load
+from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
+from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS, MeanLogitAggregation
+from sklearn_sharpbalance.aggregation.soups import (
+    greedy_soup,
+    mean_weights,
+    recompute_batch_statistics,
+    uniform_soup,
+)
+from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
+from sklearn_sharpbalance.networks import finetune
+from sklearn_sharpbalance.networks.transfer import FrozenBatchNorm1d
+
+JUDGES = ["greedy_soup", "best_member", "temperature"]
+FAST = {"max_epochs": 4, "random_state": 0, "device": "cpu"}
+
+
+def table(n=300, seed=0):
+    X, y = make_classification(
+        n, 8, n_informative=5, n_classes=3, flip_y=0.2, random_state=seed
+    )
+    return X.astype(np.float32), y
+
+
+class Normed(nn.Module):
+    """Two BatchNorm layers, the first on the input itself."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.first = nn.BatchNorm1d(n_features)
+        self.hidden = nn.Linear(n_features, 12)
+        self.second = nn.BatchNorm1d(12)
+        self.drop = nn.Dropout(0.5)
+        self.last = nn.Linear(12, n_classes)
+
+    def forward(self, x):
+        x = self.second(self.hidden(self.first(x))).relu()
+        return self.last(self.drop(x))
+
+
+def fit(**params):
+    X, y = table()
+    params = {"n_estimators": 3, "validation_fraction": 0.3, **FAST, **params}
+    return DeepEnsembleClassifier(**params).fit(X, y), X, y
+
+
+def split(clf, X, y):
+    """What the members trained on, and what was held out."""
+    held = np.setdiff1d(np.arange(len(X)), clf.train_indices_)
+    kept = clf.train_indices_
+    return TrainingData(X[kept], y[kept], valid=TrainingData(X[held], y[held]))
+
+
+def from_one_start(n=3):
+    """Members that go on apart from one warm-up, so that their mean means something."""
+    X, y = table()
+    base = DeepEnsembleClassifier(
+        Normed, 1, standardize=False, validation_fraction=0.3, warm_start=True, **FAST
+    ).fit(X, y)
+    apart = [copy.deepcopy(base) for _ in range(n)]
+    for seed, clf in enumerate(apart):
+        clf.set_params(max_epochs=3, lr=0.02, random_state=seed).fit(X, y)
+    nets = [clf.estimators_[0] for clf in apart]
+    return nets, split(base, X, y)
+
+
+@pytest.mark.parametrize("rule", AGGREGATIONS)
+def test_every_rule_gives_probabilities_and_pickles(rule):
+    clf, X, _ = fit(aggregation=rule)
+    proba = clf.predict_proba(X)
+    assert proba.shape == (300, 3)
+    np.testing.assert_allclose(proba.sum(1), 1, rtol=1e-6)
+    again = pickle.loads(pickle.dumps(clf)).predict_proba(X)
+    np.testing.assert_array_equal(again, proba)
+
+
+def test_rules_on_predictions_are_their_formulas():
+    logits = np.random.default_rng(0).normal(size=(5, 20, 3))
+    for n in range(20):
+        one = logits[:, n : n + 1]
+        by_hand = {
+            "mean_logit": np.exp(sum(one[:, 0]) / 5),
+            "mean_proba": sum(np.exp(f) / np.exp(f).sum() for f in one[:, 0]) / 5,
+        }
+        for rule, want in by_hand.items():
+            got = AGGREGATIONS.resolve(rule).combine(one)[0]
+            np.testing.assert_allclose(got, want / want.sum(), rtol=1e-12)
+        votes = np.bincount(one[:, 0].argmax(1), minlength=3) / 5
+        got = AGGREGATIONS.resolve("majority").combine(one)[0]
+        np.testing.assert_allclose(got, votes, atol=1e-6)
+
+
+def test_majority_breaks_ties_by_the_mean_logit():
+    logits = np.array([[[1.0, 0.0]], [[0.0, 3.0]]])
+    assert AGGREGATIONS.resolve("majority").combine(logits).argmax() == 1
+
+
+def test_a_soup_is_the_mean_of_weights_with_statistics_of_the_data():
+    nets, data = from_one_start()
+    states = [net.module_.state_dict() for net in nets]
+    assert any((states[0][k] != states[1][k]).any() for k in states[0])
+    soup = uniform_soup(nets, data).module_.state_dict()
+    for key, value in soup.items():
+        if value.is_floating_point() and "running" not in key:
+            want = sum(state[key].double() for state in states) / len(states)
+            torch.testing.assert_close(value.double(), want, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        soup["module.first.running_mean"], torch.tensor(data.X.mean(0))
+    )
+    torch.testing.assert_close(
+        soup["module.first.running_var"], torch.tensor(data.X.var(0, ddof=1))
+    )
+
+
+def test_an_ensemble_predicts_with_its_soup():
+    clf, X, y = fit(estimator=Normed, aggregation="uniform_soup", standardize=False)
+    data = split(clf, X, y)
+    (soup,) = clf.predictors_
+    states = [net.module_.state_dict() for net in clf.estimators_]
+    for key, value in soup.module_.state_dict().items():
+        if value.is_floating_point() and "running" not in key:
+            want = sum(state[key].double() for state in states) / 3
+            torch.testing.assert_close(value.double(), want, rtol=1e-5, atol=1e-7)
+    first = soup.module_.module.first
+    torch.testing.assert_close(first.running_mean, torch.tensor(data.X.mean(0)))
+    logits = soup.module_.eval()(torch.tensor(X)).detach()
+    np.testing.assert_allclose(clf.predict_proba(X), logits.softmax(1), atol=1e-6)
+
+
+def test_statistics_from_one_batch_are_those_of_torch_itself():
+    nets, data = from_one_start(1)
+    net = nets[0]
+    recompute_batch_statistics(net, data, batch_size=10_000)
+    mine = {k: v.clone() for k, v in net.module_.state_dict().items() if "running" in k}
+    for norm in (net.module_.module.first, net.module_.module.second):
+        norm.reset_running_stats()
+        norm.momentum = None
+        norm.train()
+    net.module_(torch.tensor(data.X))
+    assert len(mine) == 4
+    for key, value in mine.items():
+        torch.testing.assert_close(value, net.module_.state_dict()[key])
+
+
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_statistics_of_the_first_layer_do_not_depend_on_batches(batch_size):
+    nets, data = from_one_start(1)
+    recompute_batch_statistics(nets[0], data, batch_size=batch_size)
+    first = nets[0].module_.module.first
+    torch.testing.assert_close(first.running_mean, torch.tensor(data.X.mean(0)))
+    torch.testing.assert_close(first.running_var, torch.tensor(data.X.var(0, ddof=1)))
+
+
+def shifted(x):
+    """What a padded picture is to a network: other moments."""
+    return 2 * x + 3 + 0.1 * torch.randn_like(x)
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "options"),
+    [
+        (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),
+        (DeepEnsembleClassifier, {"aggregation": "uniform_soup"}),
+        (Diversified, {"aggregation": "uniform_soup"}),
+    ],
+)
+def test_statistics_are_those_of_what_members_trained_on(ensemble, options):
+    X, y = table()
+    before = torch.get_rng_state()
+    clf = ensemble(
+        Normed, 2, standardize=False, train_transform=shifted, **FAST, **options
+    ).fit(X, y)
+    assert (torch.get_rng_state() == before).all()
+    first = clf.predictors_[0].module_.module.first
+    assert first.running_mean.numpy() == pytest.approx(2 * X.mean(0) + 3, abs=0.03)
+    assert first.running_var.numpy() == pytest.approx(4 * X.var(0), rel=0.05)
+    again = clone(clf).fit(X, y)
+    assert np.array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+def test_recomputing_draws_nothing_and_leaves_frozen_layers_alone():
+    X, y = table()
+    body = Normed(8, 3)
+    body.first.running_mean.fill_(5.0)
+
+    def build():
+        return finetune(body, 3, trainable=1)
+
+    net = DeepEnsembleClassifier(build, 1, **FAST).fit(X, y).estimators_[0]
+    assert isinstance(net.module_.module.first, FrozenBatchNorm1d)
+    before = torch.get_rng_state()
+    recompute_batch_statistics(net, TrainingData(X, y))
+    assert (torch.get_rng_state() == before).all()
+    assert (net.module_.module.first.running_mean == 5.0).all()
+    assert not net.module_.training
+    assert net.module_.module.first.momentum == 0.1
+
+
+def test_the_soup_of_equal_members_is_the_member():
+    clf, X, _ = fit(n_estimators=1)
+    net = clf.estimators_[0]
+    soup = mean_weights([net, net, net])
+    with torch.no_grad():
+        got, want = soup.module_(torch.tensor(X)), net.module_(torch.tensor(X))
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+class Stated(nn.Linear):
+    """Puts into its state what is no tensor."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__(n_features, n_classes)
+
+    def get_extra_state(self):
+        return {"version": 3}
+
+    def set_extra_state(self, state):
+        assert state == {"version": 3}
+
+
+def test_a_state_may_hold_what_has_no_mean():
+    params = {"aggregation": "uniform_soup", "warm_start": True}
+    clf, X, y = fit(estimator=Stated, **params)
+    want = np.mean(
+        [net.module_.module.bias.tolist() for net in clf.estimators_], axis=0
+    )
+    (soup,) = clf.predictors_
+    np.testing.assert_allclose(soup.module_.module.bias.tolist(), want, rtol=1e-6)
+    before = clf.predict_proba(X)
+    clf.set_params(lr=1e-12).fit(X, y)
+    np.testing.assert_allclose(clf.predict_proba(X), before, atol=1e-5)
+
+
+class Drawn(nn.Module):
+    """Random features, kept out of the state, under complex weights."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        drawn = torch.randn(n_features, 16)
+        self.register_buffer("drawn", drawn, persistent=False)
+        self.register_buffer("late", None, persistent=False)
+        self.weight = nn.Parameter(torch.randn(16, n_classes, dtype=torch.complex64))
+
+    def forward(self, x):
+        self.late = torch.arange(len(x))  # not of one shape in all members
+        return ((x @ self.drawn).tanh().to(torch.complex64) @ self.weight).abs()
+
+
+def test_a_soup_has_buffers_without_state_and_complex_weights():
+    clf, X, _ = fit(estimator=Drawn, n_estimators=1, aggregation="uniform_soup")
+    np.testing.assert_allclose(
+        clf.predict_proba(X), clf.member_predict_proba(X)[0], atol=1e-6
+    )
+    clf, X, _ = fit(estimator=Drawn, n_estimators=2, aggregation="uniform_soup")
+    first, second = (net.module_.module for net in clf.estimators_)
+    first(torch.zeros(3, 8)), second(torch.zeros(4, 8))
+    soup = mean_weights(clf.estimators_).module_.module
+    for name in ("drawn", "weight"):
+        want = (getattr(first, name) + getattr(second, name)) / 2
+        torch.testing.assert_close(getattr(soup, name), want)
+
+
+def test_statistics_of_one_sample_are_left_as_they_are():
+    X, y = table()
+    clf = DeepEnsembleClassifier(Normed, aggregation="uniform_soup", **FAST)
+    clf.partial_fit(X, y).partial_fit(X[:1], y[:1])
+    (soup,) = clf.predictors_
+    members = [net.module_.module.first.running_mean for net in clf.estimators_]
+    torch.testing.assert_close(
+        soup.module_.module.first.running_mean, sum(members) / len(members)
+    )
+
+
+def accuracy(states, net, data):
+    """Held-out accuracy of the mean of some states, by hand."""
+    module = mean_weights([net]).module_
+    mean = {k: sum(s[k] for s in states) / len(states) for k in states[0]}
+    module.load_state_dict(mean)
+    with torch.no_grad():
+        guess = module(torch.tensor(data.valid.X)).argmax(1).numpy()
+    return np.mean(guess == data.valid.y)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_soup_is_the_greedy_loop(seed):
+    clf, X, y = fit(n_estimators=4, random_state=seed, max_epochs=2)
+    data = split(clf, X, y)
+    states = [net.module_.state_dict() for net in clf.estimators_]
+    alone = [accuracy([s], clf.estimators_[0], data) for s in states]
+    order = sorted(range(4), key=lambda i: -alone[i])
+    chosen, best = [order[0]], alone[order[0]]
+    for i in order[1:]:
+        tried = accuracy([states[j] for j in (*chosen, i)], clf.estimators_[0], data)
+        if tried >= best:
+            chosen, best = [*chosen, i], tried
+    soup, got = greedy_soup(clf.estimators_, data)
+    assert got == chosen
+    assert accuracy([soup.module_.state_dict()], soup, data) == best >= max(alone)
+
+
+def test_greedy_soup_leaves_out_who_does_not_help():
+    """Members from different starts: the mean of their weights is no good."""
+    X, y = load_digits(return_X_y=True)
+    params = {"max_epochs": 8, "validation_fraction": 0.3, "random_state": 0}
+    clf = DeepEnsembleClassifier(aggregation="greedy_soup", **params).fit(X, y)
+    assert len(clf.aggregation_.chosen_) == 1
+    assert clf.score(X, y) > 0.95
+    poor = DeepEnsembleClassifier(aggregation="uniform_soup", **params).fit(X, y)
+    assert poor.score(X, y) < 0.95
+
+
+def test_best_member_is_the_one_with_the_best_held_out_accuracy():
+    clf, X, y = fit(aggregation="best_member", n_estimators=4)
+    data = split(clf, X, y)
+    scores = [
+        np.mean(net.predict(data.valid.X) == data.valid.y) for net in clf.estimators_
+    ]
+    best = int(np.argmax(scores))
+    assert clf.aggregation_.member_ == best
+    want = clf.member_predict_proba(X)[best]
+    np.testing.assert_allclose(clf.predict_proba(X), want, rtol=1e-6)
+
+
+def test_temperature_is_the_one_of_highest_held_out_likelihood():
+    clf, X, y = fit(aggregation="temperature", max_epochs=60)
+    plain, _, _ = fit(max_epochs=60)
+    data = split(clf, X, y)
+    logits = clf.member_decision_function(data.valid.X).astype(float).mean(0)
+
+    def nll(t):
+        return -log_softmax(logits / t, axis=1)[range(len(logits)), data.valid.y].mean()
+
+    want = minimize_scalar(nll, bounds=(0.1, 20), method="bounded").x
+    assert clf.aggregation_.temperature_ == pytest.approx(want, rel=1e-3)
+    assert want > 1.2  # trained to the end on noisy labels: too sure of itself
+    np.testing.assert_array_equal(clf.predict(X), plain.predict(X))
+    mean = clf.member_decision_function(X).astype(float).mean(0)
+    np.testing.assert_allclose(
+        clf.predict_proba(X), softmax(mean / want, axis=1), atol=1e-3
+    )
+
+
+def test_temperature_weighs_held_out_samples():
+    X, y = table()
+    weight = np.random.default_rng(0).exponential(size=len(y)) ** 3
+    weight[::5] = 0
+    options = {"validation_fraction": 0.3, **FAST, "max_epochs": 60}
+    clf = DeepEnsembleClassifier(n_estimators=2, aggregation="temperature", **options)
+    clf.fit(X, y, sample_weight=weight)
+    held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
+    logits = clf.member_decision_function(X[held]).astype(float).mean(0)
+
+    def best(weights):
+        def nll(t):
+            losses = -log_softmax(logits / t, axis=1)[range(len(held)), y[held]]
+            return np.average(losses, weights=weights)
+
+        return minimize_scalar(nll, bounds=(0.1, 20), method="bounded").x
+
+    assert clf.aggregation_.temperature_ == pytest.approx(best(weight[held]), rel=1e-3)
+    assert abs(best(weight[held]) / best(None) - 1) > 0.1
+
+
+def test_held_out_samples_that_are_all_right_set_no_temperature():
+    X, y = table()
+    X = X + 20 * np.eye(8, dtype=np.float32)[y]
+    clf = DeepEnsembleClassifier(
+        n_estimators=3,
+        validation_fraction=0.3,
+        aggregation="temperature",
+        **{**FAST, "max_epochs": 20},
+    )
+    with pytest.warns(UndefinedMetricWarning, match="90 held-out samples set no"):
+        clf.fit(X, y)
+    assert clf.aggregation_.temperature_ == 1.0
+    logits = clf.member_decision_function(X).astype(float).mean(0)
+    np.testing.assert_allclose(clf.predict_proba(X), softmax(logits, axis=1))
+
+
+@pytest.mark.parametrize("rule", JUDGES)
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+def test_judging_needs_held_out_samples(rule, kind):
+    X, y = table(60)
+    clf = kind(n_estimators=2, aggregation=rule, **FAST)
+    with pytest.raises(
+        InvalidInputError, match=r"Training samples are not accepted.*validation_frac"
+    ):
+        clf.fit(X, y)
+
+
+def test_early_stopping_goes_together_with_every_judge():
+    for rule in JUDGES:
+        clf, X, y = fit(aggregation=rule, early_stopping=2, max_epochs=6)
+        assert clf.score(X, y) > 0.5
+
+
+def test_parameters_of_a_rule_are_reached_by_name():
+    with pytest.warns(UndefinedMetricWarning, match="it still falls at the bound 3.0"):
+        clf, _, _ = fit(aggregation="temperature", aggregation__bounds=(3.0, 4.0))
+    assert clf.aggregation_.temperature_ == 3.0
+
+
+@pytest.mark.parametrize("bounds", [(2, 1), (0, 1), "low", None, (1, 2, 3)])
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+def test_bounds_of_a_temperature_are_checked_before_any_epoch(kind, bounds):
+    heard = []
+
+    class Listener(Callback):
+        def on_epoch_begin(self, net, **kwargs):
+            heard.append(net)
+
+    params = {"validation_fraction": 0.3, "callbacks": [Listener()], **FAST}
+    clf = kind(aggregation="temperature", aggregation__bounds=bounds, **params)
+    with pytest.raises(InvalidInputError, match="bounds must be two growing positive"):
+        clf.fit(*table(60))
+    assert heard == []
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("rule", [*AGGREGATIONS, lambda z: softmax(-z.sum(0), axis=1)])
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+def test_the_decision_is_the_prediction_by_every_rule(kind, rule, n_classes):
+    X, y = table(90)
+    options = {"aggregation": rule, "validation_fraction": 0.3, "n_estimators": 3}
+    clf = kind(**options, **FAST).fit(X, y % n_classes)
+    decision = clf.decision_function(X)
+    assert np.isfinite(decision).all()
+    if n_classes == 2:
+        assert decision.shape == (len(X),)
+        decision = np.stack([-decision, decision], axis=1)
+    np.testing.assert_array_equal(clf.classes_[decision.argmax(1)], clf.predict(X))
+
+
+class Contrary(MeanLogitAggregation):
+    """A child of the mean logit that decides otherwise."""
+
+    def combine(self, member_logits):
+        return softmax(-member_logits.mean(axis=0), axis=-1)
+
+
+def test_the_decision_of_a_child_of_the_mean_logit_is_its_own():
+    clf, X, _ = fit(aggregation=Contrary())
+    plain, _, _ = fit()
+    np.testing.assert_allclose(
+        clf.decision_function(X), np.log(clf.predict_proba(X)), rtol=1e-6
+    )
+    assert (clf.decision_function(X).argmax(1) != plain.predict(X)).all()
+
+
+# Stages -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+@pytest.mark.parametrize("rule", [r for r in AGGREGATIONS if r != "greedy_soup"])
+def test_stages_end_at_the_prediction(kind, rule, tmp_path):
+    X, y = table()
+    options = {"n_estimators": 3, "validation_fraction": 0.3, **FAST}
+    clf = kind(aggregation=rule, **options).fit(X, y)
+    clf.save(tmp_path / "model")
+    for each in (clf, pickle.loads(pickle.dumps(clf)), load(tmp_path / "model")):
+        stages = list(each.staged_predict_proba(X))
+        assert len(stages) == 3
+        np.testing.assert_array_equal(stages[-1], clf.predict_proba(X))
+        if rule != "temperature" and rule != "majority":
+            first = clf.member_predict_proba(X)[0]
+            np.testing.assert_allclose(stages[0], first, rtol=1e-4, atol=1e-6)
+
+
+def test_a_stage_of_a_soup_is_the_soup_of_its_members():
+    clf, X, _ = fit(aggregation="uniform_soup")
+    stage = list(clf.staged_predict_proba(X))[1]
+    module = copy.deepcopy(clf.estimators_[0].module_)
+    states = [net.module_.state_dict() for net in clf.estimators_[:2]]
+    module.load_state_dict({k: (states[0][k] + states[1][k]) / 2 for k in states[0]})
+    with torch.no_grad():
+        want = module(torch.as_tensor(X)).softmax(1).numpy()
+    np.testing.assert_allclose(stage, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_stage_of_the_best_member_is_the_best_so_far():
+    clf, X, y = fit(aggregation="best_member", n_estimators=4)
+    held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
+    probas = clf.member_predict_proba(X)
+    right = (probas[:, held].argmax(2) == y[held]).mean(1)
+    np.testing.assert_allclose(clf.aggregation_.accuracies_, right)
+    for n, stage in enumerate(clf.staged_predict_proba(X), 1):
+        best = probas[np.argmax(right[:n])]
+        np.testing.assert_allclose(stage, best, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "module"), [("greedy_soup", None), ("uniform_soup", Normed)]
+)
+def test_rules_that_need_the_data_cannot_be_staged(rule, module):
+    clf, X, _ = fit(aggregation=rule, estimator=module)
+    with pytest.raises(InvalidInputError, match="applied to the first 1 members"):
+        next(clf.staged_predict_proba(X))
+    alone, X, _ = fit(aggregation=rule, estimator=module, n_estimators=1)
+    (stage,) = alone.staged_predict_proba(X)
+    np.testing.assert_array_equal(stage, alone.predict_proba(X))
+
+
+# Rules of the user's own ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "match"),
+    [
+        (lambda z: z.mean(0), r"must return probabilities.*Row 0 is \[.*softmax"),
+        (lambda z: z.mean(0)[:, 0], r"shape \(300, 3\) .*got shape \(300,\)"),
+        (lambda z: softmax(z, -1), r"shape \(300, 3\) .*got shape \(., 300, 3\)"),
+        (lambda z: softmax(z.mean(0), 0), "sum to one"),
+        (lambda z: softmax(z.mean(0), 1) * [[2, -1, 0]], "not negative"),
+        (lambda z: softmax(z.mean(0), 1) * np.nan, r"Row 0 is \[nan"),
+    ],
+)
+def test_a_function_that_returns_no_probabilities_is_refused(rule, match):
+    clf, X, _ = fit(aggregation=rule)
+    for predict in (clf.predict_proba, clf.predict, clf.decision_function):
+        with pytest.raises(InvalidInputError, match=match):
+            predict(X)
+    with pytest.raises(InvalidInputError, match=match):
+        next(clf.staged_predict_proba(X))
+
+
+def test_a_function_may_round_as_float32_does():
+    rule = lambda z: softmax(z.mean(0), 1).astype(np.float16)  # noqa: E731
+    clf, X, _ = fit(aggregation=rule)
+    np.testing.assert_allclose(clf.predict_proba(X).sum(1), 1, rtol=1e-3)
+
+
+def test_a_member_that_is_broken_is_not_the_rules_fault():
+    clf, X, _ = fit()
+    with torch.no_grad():
+        next(clf.estimators_[0].module_.module.parameters()).fill_(torch.nan)
+    assert np.isnan(clf.predict_proba(X)).all()

@@ -1,0 +1,94 @@
+"""Held-out samples for which members give no finite logits judge nothing."""
+
+import numpy as np
+import pytest
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance.aggregation import rules as aggregation
+from sklearn_sharpbalance.aggregation.rules import TemperatureAggregation
+from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.data.validation_split import is_right
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning, UndefinedMetricWarning
+from tests.training.test_early_stopping import SMALL
+
+OPTIONS = {**SMALL, "max_epochs": 12, "early_stopping": 12}
+pytestmark = pytest.mark.filterwarnings("ignore:.*no finite logits")
+
+
+def narrow(n=60, apart=8):
+    """Two classes in so narrow features that a far sample overflows."""
+    y = np.arange(n) % 2
+    X = np.random.default_rng(0).normal(size=(n, 4)) + apart * y[:, None]
+    return (1e-3 * X).astype(np.float32), y
+
+
+def with_a_far_sample(X, y, label, fraction=0.3):
+    """The same samples, the first held-out one of a class far away; and its row."""
+    clf = DeepEnsembleClassifier(
+        max_epochs=1, validation_fraction=fraction, random_state=0, device="cpu"
+    ).fit(X, y)
+    held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
+    row = held[y[held] == label][0]
+    X = X.copy()
+    X[row] = 3e38
+    return X, row
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("rule", ["mean_logit", "best_member", "greedy_soup"])
+def test_it_is_wrong_whatever_its_class(rule, label):
+    X, y = narrow()
+    X, row = with_a_far_sample(X, y, label)
+    clf = DeepEnsembleClassifier(aggregation=rule, **OPTIONS).fit(X, y)
+    with pytest.warns(SharpBalanceWarning, match="no finite logits"):
+        assert np.isnan(clf.predict_proba(X[[row]])).all()
+    assert clf.validation_scores_.max() == pytest.approx(17 / 18)
+
+
+@pytest.mark.parametrize("weight", [None, 0.0])
+def test_likelihood_of_the_others_chooses_the_epoch(weight):
+    X, y = narrow()
+    X, row = with_a_far_sample(X, y, 1)
+    if weight is not None:
+        weight = np.where(np.arange(len(y)) == row, weight, 1.0)
+    clf = DeepEnsembleClassifier(**OPTIONS).fit(X, y, sample_weight=weight)
+    assert len(set(clf.validation_scores_)) == 1
+    assert len(clf.history_[0]) == 12  # more sure with every epoch
+
+
+@pytest.mark.parametrize(
+    "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+)
+def test_the_others_set_the_temperature(kind):
+    X, y = narrow(n=200, apart=1)
+    far, row = with_a_far_sample(X, y, 1)
+    without = np.where(np.arange(len(y)) == row, 0.0, 1.0)
+    clf = kind(
+        aggregation="temperature",
+        max_epochs=5,
+        validation_fraction=0.3,
+        random_state=0,
+        device="cpu",
+    )
+    got = clf.fit(far, y).aggregation_.temperature_
+    want = clf.fit(X, y, sample_weight=without).aggregation_.temperature_
+    assert want != 1.0
+    assert got == pytest.approx(want, rel=1e-4)
+
+
+def test_no_prediction_at_all_sets_no_temperature(monkeypatch):
+    X, y = narrow()
+    data = TrainingData(X, y, valid=TrainingData(X, y))
+    nothing = np.full((2, len(y), 2), np.nan, dtype=np.float32)
+    monkeypatch.setattr(aggregation, "logits_on", lambda nets, valid: nothing)
+    rule = TemperatureAggregation()
+    with pytest.warns(UndefinedMetricWarning, match="set no temperature"):
+        rule.prepare([], data)
+    assert rule.temperature_ == 1.0
+
+
+def test_right_by_hand():
+    nan, inf = np.nan, np.inf
+    scores = np.array([[1.0, 0.0], [nan, nan], [-inf, 0.0], [inf, 0.0]])
+    right = is_right(scores, np.array([0, 0, 1, 0]))
+    assert right.tolist() == [True, False, True, False]

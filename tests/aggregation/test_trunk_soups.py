@@ -1,0 +1,86 @@
+"""Soups of heads with BatchNorm behind a shared trunk."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.joint.diversified_cases import Noisy, diversified, table
+
+
+class Counting(nn.Module):
+    """Counts the samples it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.tensor(0))
+
+    def forward(self, x):
+        self.seen += len(x)
+        return x.flatten(1)
+
+
+class Square(nn.Module):
+    """The features of moved samples are not the features moved as much."""
+
+    def forward(self, x):
+        return x.square()
+
+
+def shifted(x):
+    return 3 * x + 1 + 0.1 * torch.randn_like(x)
+
+
+def soup(**params):
+    defaults = {"shared_trunk": Square(), "aggregation": "uniform_soup"}
+    return diversified(estimator=Noisy, standardize=False, **defaults | params)
+
+
+def test_statistics_are_those_of_features_of_augmented_samples():
+    X, y = table()
+    before = torch.get_rng_state()
+    clf = soup(train_transform=shifted).fit(X, y)
+    assert (torch.get_rng_state() == before).all()
+    (net,) = clf.predictors_
+    want = np.square(3 * X + 1)  # the noise adds 0.01 to the mean
+    got = net.module_.module.norm.running_mean.numpy()
+    np.testing.assert_allclose(got, want.mean(0) + 0.01, rtol=0.05)
+    torch.manual_seed(5)
+    again = clone(clf).fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+@pytest.mark.parametrize("rule", ["uniform_soup", "greedy_soup"])
+def test_a_crop_is_one_of_pictures_not_of_features(rule):
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    X = (rng.integers(0, 99, (60, 8, 8)) + 100 * y[:, None, None]).astype(np.uint8)
+    clf = soup(
+        shared_trunk=Counting(),
+        train_transform="crop_flip",
+        aggregation=rule,
+        validation_fraction=0.2,
+    )
+    assert clf.fit(X, y).predict_proba(X).shape == (60, 2)
+
+
+def test_features_are_made_again_only_for_statistics():
+    X, y = table()
+    params = {"shared_trunk": Counting(), "train_transform": shifted, "max_epochs": 2}
+    for estimator, more in ((None, 0), (Noisy, 1)):
+        clf = soup(**params).set_params(estimator=estimator).fit(X, y)
+        # Once for the statistics of the input, once in every epoch.
+        assert clf.trunk_.module.seen == (3 + more) * len(X)
+
+
+@pytest.mark.parametrize("rule", ["greedy_soup", "mean_logits"])
+def test_a_rule_is_refused_before_the_trunk_has_work(rule):
+    X, y = table()
+    trunk = nn.Sequential(nn.Identity())
+    calls = []
+    trunk.forward = calls.append
+    with pytest.raises(InvalidInputError, match=r"held-out samples|Unknown aggreg"):
+        soup(shared_trunk=lambda: trunk, aggregation=rule).fit(X, y)
+    assert not calls

@@ -1,0 +1,97 @@
+"""Augmentation against a loop over pictures; an epoch's draws against its batches."""
+
+import numpy as np
+import pytest
+import torch
+
+from sklearn_sharpbalance.data.augment import (
+    EpochAugment,
+    RandomCropFlip,
+    resolve_transform,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+
+def pictures(n=12, channels=3, height=6, width=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (n, channels, height, width)
+    return torch.randint(1, 255, shape, generator=generator).to(torch.uint8)
+
+
+def crop_flip(picture, top, left, mirror, padding):
+    """One picture (C, H, W), the plain way."""
+    _, height, width = picture.shape
+    padded = np.pad(picture, ((0, 0), (padding, padding), (padding, padding)))
+    cropped = padded[:, top : top + height, left : left + width]
+    return cropped[:, :, ::-1] if mirror else cropped
+
+
+@pytest.mark.parametrize("padding", [0, 1, 4])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_crop_flip_equals_a_loop(padding, dtype):
+    x = pictures().to(dtype)
+    transform = RandomCropFlip(padding=padding)
+    drawn = transform.draw((len(x),), "cpu")
+    got = transform.apply(x, drawn)
+    assert got.dtype == dtype
+    for picture, numbers, result in zip(x.numpy(), drawn.tolist(), got.numpy()):
+        np.testing.assert_array_equal(result, crop_flip(picture, *numbers, padding))
+
+
+def test_draws_take_every_place_and_both_sides():
+    drawn = RandomCropFlip(padding=1).draw((500,), "cpu").numpy()
+    for column, values in enumerate([range(3), range(3), range(2)]):
+        np.testing.assert_array_equal(np.unique(drawn[:, column]), list(values))
+    # Pictures are drawn apart: the nine places are met about equally often.
+    places = np.bincount(drawn[:, 0] * 3 + drawn[:, 1], minlength=9)
+    assert places.min() > 25
+
+
+def test_without_flip_nothing_is_mirrored():
+    assert not RandomCropFlip(flip=False).draw((50,), "cpu")[:, 2].any()
+
+
+def test_the_batch_that_comes_in_is_left_alone():
+    x = pictures()
+    before = x.clone()
+    RandomCropFlip()(x)
+    assert x.equal(before)
+
+
+def test_the_seed_decides():
+    x = pictures()
+    results = []
+    for seed in (0, 0, 1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            results.append(RandomCropFlip()(x))
+    assert results[0].equal(results[1])
+    assert not results[0].equal(results[2])
+
+
+def shift(x):
+    return torch.roll(x, 1, dims=-1)
+
+
+@pytest.mark.parametrize("transform", [None, RandomCropFlip(padding=2), shift])
+def test_batch_by_batch_equals_many_batches(transform):
+    """Engines may augment one batch at a time or a whole epoch: the same pictures."""
+    x = pictures(n=24).unflatten(0, (4, 6))
+    augment = EpochAugment(transform, (4, 6), torch.device("cpu"))
+    one_by_one = torch.stack([augment.batch(t, x[t]) for t in range(4)])
+    assert augment.batches(0, 4, x).equal(one_by_one)
+    assert augment.batches(1, 3, x[1:3]).equal(one_by_one[1:3])
+
+
+def test_names_and_functions_resolve():
+    assert isinstance(resolve_transform("crop_flip"), RandomCropFlip)
+    assert resolve_transform(shift) is shift
+    assert resolve_transform(None) is None
+
+
+@pytest.mark.parametrize("padding", [-1, 1.5, "4"])
+def test_padding_is_a_number_of_pixels(padding):
+    with pytest.raises(
+        InvalidInputError, match="padding must be a whole number of pix"
+    ):
+        RandomCropFlip(padding)

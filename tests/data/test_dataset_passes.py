@@ -1,0 +1,133 @@
+"""Samples pass networks in bounded memory, and no item is read for its size.
+
+Rows of five floats: sixteen of them fill what may pass at once.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+)
+from sklearn_sharpbalance.data import training_data as member_data
+from sklearn_sharpbalance.data.training_data import TrainingData
+
+N = 96
+FEW = {
+    "n_estimators": 2,
+    "max_epochs": 2,
+    "batch_size": 12,
+    "random_state": 0,
+    "device": "cpu",
+    "validation_fraction": 0.5,
+}
+PASSES = []
+
+
+class Pairs(Dataset):
+    """Knows which items were read."""
+
+    def __init__(self, n=N, labelled=True):
+        rng = np.random.default_rng(0)
+        self.X = torch.tensor(rng.normal(size=(n, 5)), dtype=torch.float32)
+        self.labelled, self.read = labelled, []
+
+    def __len__(self):
+        return len(self.X)
+
+    def __getitem__(self, row):
+        self.read.append(row)
+        return (self.X[row], row % 3) if self.labelled else self.X[row]
+
+
+class Noting(nn.Linear):
+    """Notes how many rows pass at once where nothing is trained."""
+
+    def __init__(self, n_features=5, n_classes=3):
+        super().__init__(n_features, n_classes)
+
+    def forward(self, x):
+        if not self.training:
+            PASSES.append(len(x))
+        return super().forward(x)
+
+
+CASES = {
+    "validation": (DeepEnsembleClassifier, {}),
+    "early_stopping": (DeepEnsembleClassifier, {"early_stopping": True}),
+    "temperature": (DeepEnsembleClassifier, {"aggregation": "temperature"}),
+    "best_member": (DeepEnsembleClassifier, {"aggregation": "best_member"}),
+    "joint": (DiversifiedEnsembleClassifier, {}),
+    "trunk": (DiversifiedEnsembleClassifier, {"shared_trunk": Noting(5, 5)}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore:The 48 held-out samples set no temperature")
+def test_a_fit_passes_held_out_items_in_bounded_memory(case, monkeypatch):
+    kind, params = CASES[case]
+    losses, largest = [], []
+    for most in (member_data.PASS_BYTES, 16 * 5 * 4):
+        monkeypatch.setattr(member_data, "PASS_BYTES", most)
+        PASSES.clear()
+        clf = kind(Noting, **FEW, **params).fit(Pairs())
+        losses.append([row["valid_loss"] for row in clf.history_[0]])
+        largest.append(max(PASSES))
+    assert largest == [48, 16]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_a_prediction_reads_no_item_for_its_size():
+    """The first is read twice: how it is laid out is looked at before the work."""
+    clf = DeepEnsembleClassifier(**FEW).fit(Pairs())
+    for predict in (clf.predict_proba, clf.member_predict_proba, clf.predict):
+        items = Pairs(48, labelled=False)
+        predict(items)
+        assert sorted(items.read) == [0, *range(48)]
+
+
+class Normed(nn.Sequential):
+    """Notes how many rows pass at once where statistics are gathered."""
+
+    def __init__(self, n_features=5, n_classes=3):
+        super().__init__(nn.BatchNorm1d(n_features), nn.Linear(n_features, n_classes))
+
+    def forward(self, x):
+        if not self.training:
+            PASSES.append(len(x))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("at_once", [16, 2, 1])
+@pytest.mark.parametrize("as_items", [False, True])
+def test_statistics_of_an_average_are_gathered_in_bounded_memory(
+    at_once, as_items, monkeypatch
+):
+    params = {**FEW, "validation_fraction": None, "standardize": False}
+    clf = DeepEnsembleClassifier(Normed, **params, weight_averaging="uniform")
+    items = Pairs(49)  # with pairs one is left, and one alone has no variance
+    given = (items,) if as_items else (items.X.numpy(), np.arange(49) % 3)
+    monkeypatch.setattr(member_data, "PASS_BYTES", at_once * 5 * 4)
+    PASSES.clear()
+    clf.fit(*given)
+    assert 2 <= max(PASSES) <= max(at_once, 3)
+    norm = clf.estimators_[0].module_.module[0]
+    torch.testing.assert_close(norm.running_mean, items.X.mean(0))
+    torch.testing.assert_close(norm.running_var, items.X.var(0))
+
+
+def test_statistics_of_samples_of_ordinary_size_come_from_the_same_batches():
+    params = {**FEW, "max_epochs": 1, "validation_fraction": None}
+    clf = DeepEnsembleClassifier(Normed, **params, weight_averaging="uniform")
+    PASSES.clear()
+    clf.fit(Pairs(1025))
+    assert sorted({*PASSES} - {1, 2}) == [341, 342]  # three parts, at most 512 each
+
+
+def test_items_whose_shape_nobody_knows_pass_as_small_ones():
+    data = TrainingData(Pairs(), np.zeros(N, dtype=np.int64))
+    assert member_data.rows_at_once(data, 512) == 512

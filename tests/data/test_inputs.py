@@ -1,0 +1,802 @@
+"""Whatever holds the samples, the same samples give the same ensemble."""
+
+import random
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from skorch import NeuralNetClassifier
+from torch import nn
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    metrics,
+)
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.autodiff.rows import dataset_labels
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from sklearn_sharpbalance.training.fitting import build_net, training_data
+
+N = 48
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": 3,
+    "batch_size": 16,
+    "random_state": 0,
+    "device": "cpu",
+}
+TABLE = {**SMALL, "estimator__module__hidden": (8,)}
+PICTURES = {**SMALL, "estimator__module__width": 4}
+
+
+def table():
+    """Values that float32 holds exactly."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(-8, 8, size=(N, 4)) / 4
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)
+
+
+def pictures(channels=3):
+    """uint8 of shape (N, H, W, C)."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=N)
+    X = rng.integers(0, 120, size=(N, 9, 8, channels)) + 100 * y[:, None, None, None]
+    return X.astype(np.uint8), y
+
+
+def assert_same_model(one, other):
+    for mine, theirs in zip(one.estimators_, other.estimators_):
+        state, twin = mine.module_.state_dict(), theirs.module_.state_dict()
+        assert all(value.equal(twin[key]) for key, value in state.items())
+    np.testing.assert_array_equal(one.sharpness_, other.sharpness_)
+    np.testing.assert_array_equal(one.sam_masks_, other.sam_masks_)
+
+
+# Tables -----------------------------------------------------------------------------
+
+
+def as_pandas(X):
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame(X, columns=list("abcd"))
+
+
+def as_polars(X):
+    polars = pytest.importorskip("polars")
+    return polars.DataFrame(X, schema=list("abcd"))
+
+
+def read_only(X):
+    X = X.copy()
+    X.flags.writeable = False
+    return X
+
+
+def mirrored_view(X):
+    """The same values behind negative strides."""
+    return X[::-1, ::-1].copy()[::-1, ::-1]
+
+
+TABLES = {
+    "float32": lambda X: X.astype(np.float32),
+    "float64": lambda X: X,
+    "fortran": np.asfortranarray,
+    "list": lambda X: X.tolist(),
+    "negative strides": mirrored_view,
+    "pandas": as_pandas,
+    "polars": as_polars,
+    "read-only": read_only,
+    "tensor": torch.tensor,
+    "tensor with gradient": lambda X: torch.tensor(X, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables_of_all_kinds(kind):
+    X, y = table()
+    want = SharpBalance(**TABLE).fit(X, y)
+    given = TABLES[kind](X)
+    clf = SharpBalance(**TABLE).fit(given, y)
+    assert_same_model(clf, want)
+    np.testing.assert_array_equal(clf.predict_proba(given), want.predict_proba(X))
+    assert clf.n_features_in_ == 4
+    assert clf.score(given, y) == want.score(X, y)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, bool])
+def test_tables_of_whole_numbers(dtype):
+    X, y = table()
+    X = (X > 0).astype(dtype)
+    want = SharpBalance(**TABLE).fit(X.astype(np.float64), y)
+    assert_same_model(SharpBalance(**TABLE).fit(X, y), want)
+
+
+@pytest.mark.parametrize("frame", [as_pandas, as_polars])
+def test_frames_leave_their_names(frame):
+    X, y = table()
+    clf = SharpBalance(**TABLE).fit(frame(X), y)
+    assert clf.feature_names_in_.tolist() == list("abcd")
+    with pytest.raises(ValueError, match="feature names should match"):
+        clf.predict(frame(X)[["b", "a", "c", "d"]])
+
+
+def test_no_input_is_written_to():
+    X, y = table()
+    kept = X.copy(), y.copy()
+    SharpBalance(**TABLE).fit(X, y).predict(X)
+    np.testing.assert_array_equal(X, kept[0])
+    np.testing.assert_array_equal(y, kept[1])
+
+
+def test_huge_tiny_and_constant_columns():
+    X, y = table()
+    X = np.column_stack([X * [1e6, 1e-6, 1, 1] + [1e3, 0, 0, 0], np.full(N, 7.0)])
+    clf = SharpBalance(**{**TABLE, "max_epochs": 20}).fit(X, y)
+    assert np.isfinite(clf.predict_proba(X)).all()
+    assert clf.score(X, y) > 0.9
+
+
+def test_without_standardisation_the_network_sees_raw_values():
+    X, y = table()
+    raw = SharpBalance(standardize=False, **TABLE).fit(X, y)
+    assert raw.estimators_[0].module_.mean is None
+    done = SharpBalance(**TABLE).fit(X, y).estimators_[0].module_
+    np.testing.assert_allclose(done.mean, X.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(done.scale, X.std(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-9, 1e-4, 1e9, 1e30])
+def test_units_do_not_matter(unit):
+    X, y = table()
+    want = SharpBalance(**TABLE).fit(X, y)
+    clf = SharpBalance(**TABLE).fit(X * unit, y)
+    np.testing.assert_allclose(
+        clf.predict_proba(X * unit), want.predict_proba(X), atol=1e-4
+    )
+
+
+def spread_of(X, weight=None):
+    """Mean and scale that a fit gives its members."""
+    y = np.arange(len(X)) % 2
+    clf = DeepEnsembleClassifier(**{**TABLE, "max_epochs": 1})
+    module = clf.fit(X, y, sample_weight=weight).estimators_[0].module_
+    return module.mean.numpy(), module.scale.numpy()
+
+
+def test_what_is_constant_is_scikit_learns():
+    X, _ = table()
+    X[:, 0] = 0.1
+    X[:, 1] = 1e-12 * X[:, 1]
+    X[:, 2] = -1e30
+    scaler = StandardScaler().fit(X)
+    mean, scale = spread_of(X)
+    np.testing.assert_allclose(mean, scaler.mean_, rtol=1e-6)
+    np.testing.assert_allclose(scale, scaler.scale_, rtol=1e-6)
+    assert scale[0] == scale[2] == 1
+
+
+def test_a_spread_that_float32_loses_is_a_warning():
+    """With the columns, and in float64 only: float32 never had it."""
+    X, y = table()
+    X[:, [1, 3]] += 1e8
+    clf = SharpBalance(**TABLE)
+    with pytest.warns(SharpBalanceWarning, match=r"rounds 2 column.*lie: 1, 3\. Cent"):
+        clf.fit(X, y)
+    with pytest.warns(SharpBalanceWarning, match="'b', 'd'"):
+        clf.fit(as_pandas(X), y)
+    with pytest.warns(SharpBalanceWarning, match=r"lie: 1, 3\."):
+        clf.fit(Pairs(X, y))
+    remedy = make_pipeline(StandardScaler(), clone(clf))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SharpBalanceWarning)
+        clf.fit(X.astype(np.float32), y)
+        # Whole numbers that float32 holds, and rounding that the spread outweighs.
+        clf.fit(np.where(X > 0, 2.0**25, 2.0**25 + 4), y)
+        clf.fit(table()[0] * 1e6 + 1e8, y)
+        remedy.fit(X, y)
+    want = make_pipeline(StandardScaler(), clone(clf)).fit(table()[0], y)
+    np.testing.assert_allclose(
+        remedy.predict_proba(X), want.predict_proba(table()[0]), atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("layout", ["table", "pictures", "dataset"])
+def test_statistics_are_weighted(layout):
+    X, y = table()
+    X = X.astype(np.float32)
+    if layout == "pictures":
+        X = np.tile(X[:, :1, None, None], (1, 3, 9, 8)) + np.arange(72).reshape(9, 8)
+    weight = np.random.default_rng(0).integers(0, 4, N)
+    weight[0], X[0] = 0, 1e7  # a large number that counts for nothing
+    repeated = np.repeat(X, weight, axis=0).astype(np.float64)
+    options = {**(PICTURES if layout == "pictures" else TABLE), "max_epochs": 1}
+    given = (tensors(X, y),) if layout == "dataset" else (X, y)
+    clf = DeepEnsembleClassifier(**options).fit(*given, sample_weight=weight)
+    module = clf.estimators_[0].module_
+    axes = (0, 2, 3) if layout == "pictures" else 0
+    np.testing.assert_allclose(module.mean.flatten(), repeated.mean(axes), rtol=1e-6)
+    np.testing.assert_allclose(module.scale.flatten(), repeated.std(axes), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+)
+def test_weights_are_repeated_samples_in_full_batches(kind):
+    X, y = table()
+    weight = np.random.default_rng(0).integers(0, 4, N)
+    options = {**TABLE, "batch_size": 1000, "max_epochs": 8}
+    one = kind(**options).fit(X, y, sample_weight=weight)
+    other = kind(**options).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
+    np.testing.assert_allclose(one.predict_proba(X), other.predict_proba(X), atol=1e-5)
+
+
+# Labels -----------------------------------------------------------------------------
+
+LABELS = {
+    "strings": np.array(["ant", "bee", "cat"]),
+    "objects": np.array(["ant", "bee", "cat"], dtype=object),
+    "floats": np.array([-1.0, 0.0, 7.0]),
+    "gaps": np.array([-5, 3, 100]),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_of_all_kinds(kind):
+    X, codes = table()
+    want = SharpBalance(**TABLE).fit(X, codes)
+    names = LABELS[kind]
+    clf = SharpBalance(**TABLE).fit(X, names[codes])
+    assert_same_model(clf, want)
+    np.testing.assert_array_equal(clf.classes_, names)
+    np.testing.assert_array_equal(clf.predict(X), names[want.predict(X)])
+    assert clf.predict(X).dtype == clf.classes_.dtype
+
+
+def test_two_classes_of_truth_values():
+    X, codes = table()
+    clf = SharpBalance(**TABLE).fit(X, codes > 0)
+    assert clf.predict(X).dtype == bool
+
+
+def holders():
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    return {
+        "list": list,
+        "tensor": torch.tensor,
+        "series": pandas.Series,
+        "categorical": lambda y: pandas.Series(pandas.Categorical(y)),
+        "polars": polars.Series,
+        "negative strides": lambda y: y[::-1].copy()[::-1],
+        "uint8": lambda y: y.astype(np.uint8),
+    }
+
+
+@pytest.mark.parametrize("kind", holders())
+def test_whatever_holds_the_labels(kind):
+    X, y = table()
+    want = SharpBalance(**TABLE).fit(X, y)
+    given = holders()[kind](y)
+    clf = SharpBalance(**TABLE).fit(X, given)
+    assert_same_model(clf, want)
+    np.testing.assert_array_equal(clf.predict(X), want.predict(X))
+
+
+@pytest.mark.parametrize("holder", [list, torch.tensor, read_only])
+def test_whatever_holds_the_weights(holder):
+    X, y = table()
+    weight = np.arange(N) % 3 + 1.0
+    want = SharpBalance(**TABLE).fit(X, y, sample_weight=weight)
+    clf = SharpBalance(**TABLE).fit(X, y, sample_weight=holder(weight))
+    assert_same_model(clf, want)
+
+
+# Pictures ---------------------------------------------------------------------------
+
+LAYOUTS = {
+    "NCHW": lambda X: np.ascontiguousarray(X.transpose(0, 3, 1, 2)),
+    "NCHW view": lambda X: X.transpose(0, 3, 1, 2),
+    "negative strides": lambda X: X[:, ::-1].copy()[:, ::-1],
+    "read-only": read_only,
+    "tensor": lambda X: torch.tensor(X),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pictures_in_any_layout(layout):
+    X, y = pictures()
+    want = SharpBalance(**PICTURES).fit(X, y)
+    given = LAYOUTS[layout](X)
+    clf = SharpBalance(**PICTURES).fit(given, y)
+    assert_same_model(clf, want)
+    np.testing.assert_array_equal(clf.predict_proba(given), want.predict_proba(X))
+    # The layout is that of the samples, not that of the fit.
+    np.testing.assert_array_equal(clf.predict_proba(X), want.predict_proba(given))
+
+
+def test_grey_pictures_with_and_without_a_channel():
+    X, y = pictures(channels=1)
+    fitted = [
+        SharpBalance(**PICTURES).fit(given, y)
+        for given in (X, X[..., 0], X.transpose(0, 3, 1, 2))
+    ]
+    assert_same_model(fitted[0], fitted[1])
+    assert_same_model(fitted[0], fitted[2])
+    np.testing.assert_array_equal(
+        fitted[1].predict_proba(X[..., 0]), fitted[0].predict_proba(X)
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_grey_pictures_of_any_type_are_predicted(dtype):
+    X, y = pictures(channels=1)
+    X = X[..., 0]
+    clf = SharpBalance(**PICTURES).fit(X, y)
+    want = clf.predict_proba(X)
+    np.testing.assert_array_equal(clf.predict_proba(X.astype(dtype)), want)
+    clf.partial_fit(X.astype(dtype), y)
+
+
+def test_bytes_are_predicted_by_an_ensemble_of_plain_arrays():
+    X, y = pictures(channels=1)
+    X = X[..., 0]
+    clf = SharpBalance(**TABLE).fit(X.astype(float), y)  # not known to be pictures
+    want = clf.predict_proba(X.astype(float))
+    np.testing.assert_array_equal(clf.predict_proba(X), want)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_unlabelled_grey_pictures_may_be_of_another_type(dtype):
+    X, y = pictures(channels=1)
+    X = X[..., 0]
+    clf = DiversifiedEnsembleClassifier(loss="a2d", **PICTURES)
+    clf.fit(X, y, X_unlabeled=X[::-1].astype(dtype))
+    assert clf.input_format_.shape == (1, 9, 8)
+
+
+def test_bytes_and_floats_of_the_same_pictures_agree():
+    X, y = pictures()
+    bytes_ = SharpBalance(**PICTURES).fit(X, y)
+    floats = SharpBalance(**PICTURES).fit(X / 255, y)
+    np.testing.assert_allclose(
+        floats.predict_proba(X / 255), bytes_.predict_proba(X), atol=1e-3
+    )
+
+
+def test_channels_are_standardised_one_by_one():
+    X, y = pictures()
+    module = SharpBalance(**PICTURES).fit(X, y).estimators_[0].module_
+    np.testing.assert_allclose(module.mean.flatten(), X.mean((0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(module.scale.flatten(), X.std((0, 1, 2)), rtol=1e-5)
+
+
+def test_sequences_are_one_sample_each():
+    X = np.random.default_rng(0).normal(size=(N, 6, 5))
+    y = (X[:, 0, 0] > 0).astype(int)
+    clf = SharpBalance(**TABLE).fit(X, y)
+    assert clf.predict_proba(X).shape == (N, 2)
+    flat = SharpBalance(**TABLE).fit(X.reshape(N, -1), y)
+    np.testing.assert_allclose(
+        clf.predict_proba(X), flat.predict_proba(X.reshape(N, -1)), rtol=1e-4
+    )
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that, like one on a GPU, has to come to the CPU first."""
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy.")
+
+    numpy = __array__
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+PLACES = {
+    "elsewhere": lambda v: torch.tensor(v).as_subclass(Elsewhere),
+    "in a graph": lambda v: torch.tensor(v, dtype=torch.float32, requires_grad=True),
+    "cuda": lambda v: torch.tensor(v, device="cuda"),
+}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(p, marks=pytest.mark.gpu) if p == "cuda" else p for p in PLACES],
+)
+def test_labels_come_from_wherever_they_are(place):
+    X, y = table()
+    want = SharpBalance(**TABLE).fit(X, y)
+    move = PLACES[place]
+    clf = SharpBalance(**TABLE).fit(move(X), move(y))
+    assert_same_model(clf, want)
+    np.testing.assert_array_equal(clf.classes_, [0, 1, 2])
+    dataset = Pairs(X, y)
+    dataset.targets = move(y)
+    np.testing.assert_array_equal(dataset_labels(dataset), y)
+
+
+# Datasets ---------------------------------------------------------------------------
+
+
+class Pairs(Dataset):
+    """Publishes nothing but its items."""
+
+    def __init__(self, X, y):
+        self.X, self.y = X, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        return self.X[i], self.y[i]
+
+
+class WithTargets(Pairs):
+    @property
+    def targets(self):
+        return list(self.y)
+
+
+def tensors(X, y):
+    return TensorDataset(torch.tensor(X), torch.tensor(y))
+
+
+def subset(X, y):
+    """The right samples, picked out of a larger set in another order."""
+    order = np.random.default_rng(3).permutation(2 * N)
+    everything = np.concatenate([X, X])[order], np.concatenate([y, y])[order]
+    place = np.argsort(order)[:N]
+    return Subset(tensors(*everything), place.tolist())
+
+
+def joined(X, y):
+    return ConcatDataset([tensors(X[:10], y[:10]), tensors(X[10:], y[10:])])
+
+
+DATASETS = {
+    "tensors": tensors,
+    "subset": subset,
+    "subset of a subset": lambda X, y: Subset(subset(X, y), range(N)),
+    "pairs": Pairs,
+    "targets": WithTargets,
+    "joined": joined,
+}
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_a_dataset_is_its_samples(kind):
+    X, y = table()
+    X = X.astype(np.float32)
+    options = {"engine": "skorch", "validation_fraction": 0.25, **TABLE}
+    want = SharpBalance(**options).fit(X, y)
+    dataset = DATASETS[kind](X, y)
+    clf = SharpBalance(**options).fit(dataset)
+    assert_same_model(clf, want)
+    np.testing.assert_array_equal(clf.predict_proba(dataset), want.predict_proba(X))
+    np.testing.assert_array_equal(clf.classes_, want.classes_)
+    assert clf.score(dataset) == want.score(X, y)
+    assert [row["valid_acc"] for row in clf.history_[0]] == [
+        row["valid_acc"] for row in want.history_[0]
+    ]
+
+
+@pytest.mark.parametrize("engine", ["auto", "skorch"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_a_dataset_of_other_floats(dtype, engine):
+    X, y = table()
+    options = {"engine": engine, "validation_fraction": 0.25, **TABLE}
+    want = SharpBalance(**options).fit(tensors(X.astype(np.float32), y))
+    clf = SharpBalance(**options).fit(tensors(X.astype(dtype), y))
+    assert_same_model(clf, want)
+    other = Pairs(X.astype(dtype), y)
+    np.testing.assert_array_equal(clf.predict_proba(other), want.predict_proba(X))
+
+
+class Bare(Pairs):
+    """Items without labels."""
+
+    def __getitem__(self, i):
+        return self.X[i]
+
+
+def test_a_dataset_without_labels_is_predicted():
+    X, y = table()
+    clf = SharpBalance(**TABLE).fit(X, y)
+    bare = Bare(X.astype(np.float32), y)
+    np.testing.assert_array_equal(clf.predict_proba(bare), clf.predict_proba(X))
+    np.testing.assert_array_equal(clf.predict(Subset(bare, [3])), clf.predict(X[3:4]))
+    assert clf.score(bare, y) == clf.score(X, y)
+    with pytest.raises(InvalidInputError, match="items of Bare have no labels"):
+        clf.score(bare)
+    with pytest.raises(InvalidInputError, match="without labels cannot be fitted"):
+        clf.fit(bare, y)
+
+
+def global_rng():
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), kind, keys.tolist(), rest, torch.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize(
+    "kind", [SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+)
+def test_a_dataset_leaves_the_global_rng_alone(kind):
+    X, y = table()
+    dataset = tensors(X.astype(np.float32), y)
+    clf = kind(**TABLE, validation_fraction=0.25)
+    before = global_rng()
+    clf.fit(dataset)
+    assert global_rng() == before
+    clf.predict_proba(dataset)
+    clf.score(dataset)
+    assert global_rng() == before
+
+
+class Draws(Pairs):
+    """Items that come with noise, by a generator of choice."""
+
+    def __init__(self, X, y, draw):
+        super().__init__(X, y)
+        self.draw = draw
+
+    def __getitem__(self, i):
+        x, label = super().__getitem__(i)
+        return x + np.float32(self.draw()), label
+
+
+RANDOM_FITS = {
+    "plain": {},
+    "not standardized": {"standardize": False},
+    "averaged": {"weight_averaging": "uniform"},
+    "soup": {"aggregation": "greedy_soup"},
+    "stopping": {"early_stopping": 2},
+}
+
+
+def noise():
+    return torch.randn(()).item()
+
+
+@pytest.mark.parametrize("case", RANDOM_FITS)
+def test_random_items_depend_on_random_state_only(case):
+    X, y = table()
+    dataset = Draws(X.astype(np.float32), y, noise)
+
+    def fit():
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        clf = SharpBalance(net, validation_fraction=0.25, **SMALL)
+        before = global_rng()
+        clf.set_params(**RANDOM_FITS[case]).fit(dataset)
+        assert global_rng() == before
+        return clf
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        first = fit()
+        torch.manual_seed(2)
+        second = fit()
+    assert_same_model(first, second)
+    if case == "stopping":
+        np.testing.assert_array_equal(
+            first.validation_scores_, second.validation_scores_
+        )
+
+
+def test_random_items_of_a_joint_fit_leave_the_global_rng_alone():
+    X, y = table()
+    dataset = Draws(X.astype(np.float32), y, noise)
+    clf = DiversifiedEnsembleClassifier(nn.Linear(4, 3), **SMALL, loss="a2d")
+    clf.set_params(shared_trunk=nn.Linear(4, 4))
+    before = global_rng()
+    clf.fit(dataset, X_unlabeled=dataset)
+    assert global_rng() == before
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.random])
+def test_statistics_of_random_items_leave_every_generator_alone(draw):
+    X, y = table()
+    dataset = Draws(X.astype(np.float32), y, draw)
+    params = SharpBalance(nn.Linear(4, 3)).get_params(deep=False)
+    before = global_rng()
+    data, fmt, _ = training_data(SharpBalance(), dataset, None, None, None)
+    nets = [build_net(params, {}, fmt, data.X, 3, seed=seed) for seed in (1, 1, 2)]
+    assert global_rng() == before
+    first, again, other = (net.module__mean for net in nets)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_dropout_draws_the_same_with_a_dataset():
+    """The loader's own draws do not stand between those of the members."""
+    X, y = table()
+    X = X.astype(np.float32)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    fits = [
+        SharpBalance(net, engine="skorch", **SMALL).fit(*given)
+        for given in ((X, y), (tensors(X, y),))
+    ]
+    assert_same_model(*fits)
+
+
+def test_labels_can_be_given_beside_a_dataset():
+    X, y = table()
+    names = np.array(["ant", "bee", "cat"])[y]
+    dataset = tensors(X.astype(np.float32), np.zeros(N, dtype=int))
+    clf = SharpBalance(engine="skorch", **TABLE).fit(dataset, names)
+    want = SharpBalance(engine="skorch", **TABLE).fit(X, names)
+    assert_same_model(clf, want)
+    assert clf.score(dataset, names) == want.score(X, names)
+
+
+def test_a_dataset_of_pictures_in_folders(tmp_path):
+    torchvision = pytest.importorskip("torchvision")
+    from PIL import Image
+    from torchvision.transforms import v2
+
+    X, y = pictures()
+    for i, (picture, label) in enumerate(zip(X, y)):
+        folder = tmp_path / ("night", "day")[label]
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(picture).save(folder / f"{i:03}.png")
+    folders = torchvision.datasets.ImageFolder(tmp_path, transform=v2.PILToTensor())
+    clf = SharpBalance(**PICTURES).fit(folders)
+    order = [int(path.rpartition("/")[2][:3]) for path, _ in folders.samples]
+    want = SharpBalance(**PICTURES).fit(X[order], 1 - y[order])  # day comes first
+    assert_same_model(clf, want)
+    assert clf.score(folders) == want.score(X[order], 1 - y[order])
+    np.testing.assert_array_equal(
+        clf.predict_proba(folders), want.predict_proba(X[order])
+    )
+
+
+def test_settings_of_the_loader_reach_it(tmp_path):
+    """A worker that says so, as in any skorch net."""
+    X, y = table()
+
+    def touch(worker):
+        (tmp_path / str(worker)).touch()
+
+    clf = DeepEnsembleClassifier(
+        estimator__iterator_train__num_workers=1,
+        estimator__iterator_train__worker_init_fn=touch,
+        **{**TABLE, "n_estimators": 1, "max_epochs": 1},
+    )
+    clf.fit(Pairs(X.astype(np.float32), y))
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+# Dictionaries -----------------------------------------------------------------------
+
+
+class Two(nn.Module):
+    """Numbers and a category."""
+
+    def __init__(self, n_classes):
+        super().__init__()
+        self.embedding = nn.Embedding(3, 4)
+        self.head = nn.Linear(8, n_classes)
+
+    def forward(self, numbers, kind):
+        return self.head(torch.cat([numbers, self.embedding(kind)], dim=1))
+
+
+def two_inputs():
+    X, y = table()
+    return {"numbers": X, "kind": np.arange(N) % 3}, y
+
+
+DICTIONARIES = {
+    "arrays": lambda v: v,
+    "tensors": torch.tensor,
+    "negative strides": lambda v: v[::-1].copy()[::-1],
+    "read-only": read_only,
+    "lists": lambda v: v.tolist(),
+}
+
+
+@pytest.mark.parametrize("kind", DICTIONARIES)
+def test_a_dictionary_reaches_the_module_by_name(kind):
+    X, y = two_inputs()
+    options = {"validation_fraction": 0.25, **SMALL}
+    want = SharpBalance(Two, **options).fit(X, y)
+    given = {key: DICTIONARIES[kind](value) for key, value in X.items()}
+    clf = SharpBalance(Two, **options).fit(given, y)
+    assert_same_model(clf, want)
+    np.testing.assert_array_equal(clf.predict_proba(given), want.predict_proba(X))
+    reordered = dict(reversed(given.items()))
+    np.testing.assert_array_equal(clf.predict(reordered), want.predict(X))
+
+
+def test_a_dictionary_is_learned_from():
+    X, _ = two_inputs()
+    y = (X["kind"] == 1).astype(int)
+    clf = SharpBalance(Two, **{**SMALL, "max_epochs": 25}).fit(X, y)
+    assert clf.score(X, y) > 0.9
+
+
+class Pooled(nn.Module):
+    """Takes sequences of any length, of numbers of one width."""
+
+    def __init__(self, n_classes):
+        super().__init__()
+        self.head = nn.Linear(4, n_classes)
+
+    def forward(self, x):
+        return self.head(x.mean(1))
+
+
+def test_a_dictionary_may_have_other_lengths_but_no_other_widths():
+    X, y = table()
+    X = np.repeat(X[:, None], 3, axis=1)
+    clf = DeepEnsembleClassifier(Pooled, **SMALL).fit({"x": X}, y)
+    np.testing.assert_allclose(
+        clf.predict_proba({"x": X[:, :2]}), clf.predict_proba({"x": X}), rtol=1e-5
+    )
+    with pytest.raises(
+        InvalidInputError,
+        match=r"'x' of shape \(3, 2\), but .* fitted on a dictionary of 'x' of shape "
+        r"\(3, 4\)",
+    ):
+        clf.predict({"x": X[..., :2]})
+
+
+def test_names_of_an_earlier_fit_do_not_stay():
+    X, y = table()
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    data = TensorDataset(torch.tensor(X), torch.tensor(y))
+    for given, labels in (({"input": X}, y), (data, None)):
+        clf = DeepEnsembleClassifier(nn.Linear(4, 3), **SMALL).fit(frame, y)
+        clf.fit(given, labels)
+        assert not hasattr(clf, "feature_names_in_")
+        assert not hasattr(clf, "n_features_in_")
+        clf.predict(given)
+
+
+class WorksInPlace(nn.Module):
+    """Changes what it is given, which is its own."""
+
+    def __init__(self, in_place=True):
+        super().__init__()
+        self.in_place = in_place
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = x.mul_(3).sub_(1) if self.in_place else x * 3 - 1
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_modules_may_work_in_place_on_their_input(as_dict):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 4)).astype(np.float32), np.arange(40) % 2
+    given = {"x": X} if as_dict else X
+    before, scores, probabilities = X.copy(), [], []
+    for in_place in (True, False):
+        clf = SharpBalance(
+            WorksInPlace,
+            estimator__module__in_place=in_place,
+            standardize=False,
+            n_estimators=2,
+            max_epochs=4,
+            random_state=0,
+        ).fit(given, y)
+        scores.append(clf.sharpness_)
+        probabilities.append(clf.predict_proba(given))
+        np.testing.assert_array_equal(X, before)
+    np.testing.assert_allclose(*scores, rtol=1e-4)
+    np.testing.assert_allclose(*probabilities, rtol=1e-4)
+
+
+def test_metrics_of_a_plain_net_leave_samples_alone():
+    X, y = np.ones((6, 4), np.float32), np.arange(6) % 2
+    net = NeuralNetClassifier(WorksInPlace, criterion=nn.CrossEntropyLoss).initialize()
+    metrics.mean_fisher_trace(net, X, y)
+    metrics.average_case_sharpness(net, X, y, random_state=0)
+    np.testing.assert_array_equal(X, 1)

@@ -1,0 +1,160 @@
+"""Batches on a device: arrays, dictionaries and Datasets give the same samples."""
+
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from sklearn_sharpbalance.data.training_data import (
+    DeviceData,
+    TrainingData,
+    as_tensor,
+    n_rows,
+    take_rows,
+)
+
+N = 11
+X = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
+Y = np.arange(N, dtype=np.int64) % 3
+ROWS = np.array([[3, 1, 1], [10, 0, 7]])
+
+
+class Pairs(Dataset):
+    """A Dataset that counts what is read of it."""
+
+    def __init__(self):
+        self.read = []
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        return X[i], int(Y[i])
+
+
+@pytest.mark.parametrize("kind", ["array", "dataset", "tensors"])
+def test_batches_hold_the_rows_that_were_asked_for(kind):
+    source = {
+        "array": X,
+        "dataset": Pairs(),
+        "tensors": TensorDataset(torch.tensor(X), torch.tensor(Y)),
+    }[kind]
+    batches = list(DeviceData(TrainingData(source, Y), "cpu").iterate(ROWS))
+    assert len(batches) == 2
+    for (x, rows), wanted in zip(batches, ROWS):
+        np.testing.assert_array_equal(rows, wanted)
+        np.testing.assert_array_equal(x, X[wanted])
+
+
+def test_a_dictionary_keeps_its_keys():
+    data = DeviceData(TrainingData({"a": X, "b": Y}, Y), "cpu")
+    for (x, _), wanted in zip(data.iterate(ROWS), ROWS):
+        np.testing.assert_array_equal(x["a"], X[wanted])
+        np.testing.assert_array_equal(x["b"], Y[wanted])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 100])
+def test_in_order_covers_everything_once(batch_size):
+    data = DeviceData(TrainingData(X, Y), "cpu")
+    parts = list(data.in_order(batch_size))
+    assert max(len(x) for x, _ in parts) == min(batch_size, N)
+    np.testing.assert_array_equal(torch.cat([x for x, _ in parts]), X)
+    np.testing.assert_array_equal(torch.cat([rows for _, rows in parts]), range(N))
+
+
+def test_a_dataset_is_read_item_by_item_and_no_more():
+    pairs = Pairs()
+    list(DeviceData(TrainingData(pairs, Y), "cpu").iterate(ROWS))
+    assert pairs.read == ROWS.flatten().tolist()
+
+
+def test_settings_of_the_loader_arrive():
+    def collate(items):
+        return torch.stack([torch.tensor(x) * 2 for x, _ in items]), None
+
+    data = DeviceData(TrainingData(Pairs(), Y), "cpu", {"collate_fn": collate})
+    x, _ = next(data.iterate(ROWS))
+    np.testing.assert_array_equal(x, 2 * X[ROWS[0]])
+
+
+class Draws(Pairs):
+    """Every item is a random number of torch and one of numpy."""
+
+    def __getitem__(self, i):
+        return torch.tensor([torch.rand(()).item(), np.random.random()]), 0  # noqa: NPY002
+
+
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_a_loader_draws_nothing_from_the_global_rng(n_workers):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    data = DeviceData(TrainingData(Pairs(), Y), "cpu", {"num_workers": n_workers})
+    list(data.iterate(ROWS))
+    list(data.in_order(4))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_workers_draw_anew_under_every_seed_and_alike_under_one():
+    data = DeviceData(TrainingData(Draws(), Y), "cpu", {"num_workers": 1})
+
+    def draw(seed):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return torch.cat([x for x, _ in data.iterate(ROWS)])
+
+    first, again, other = draw(1), draw(1), draw(2)
+    assert torch.equal(first, again)
+    assert (first != other).all()
+
+
+def test_a_generator_of_the_user_seeds_the_workers():
+    own = torch.Generator().manual_seed(5)
+    before = own.get_state()
+    params = {"num_workers": 0, "generator": own}
+    list(DeviceData(TrainingData(Pairs(), Y), "cpu", params).iterate(ROWS))
+    assert not torch.equal(own.get_state(), before)
+
+
+READ_ONLY = {
+    "rows": lambda a: a,
+    "columns": lambda a: a[:, 1:],
+    "transposed": lambda a: a.T,
+    "bytes": lambda a: a.astype(np.uint8),
+    "empty": lambda a: a[:0],
+}
+
+
+@pytest.mark.parametrize("kind", READ_ONLY)
+def test_read_only_arrays_pass_without_a_warning_or_a_copy(kind):
+    frozen = READ_ONLY[kind](X.copy())
+    frozen.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensor = as_tensor(frozen, "cpu")
+    if frozen.size:
+        assert tensor.data_ptr() == frozen.ctypes.data
+    want = frozen.copy()
+    address = weakref.ref(frozen)
+    del frozen
+    assert address() is not None  # the tensor keeps what it looks at
+    np.testing.assert_array_equal(tensor.numpy(), want)
+
+
+def test_read_only_arrays_leave_the_filters_of_warnings_alone(monkeypatch):
+    """They belong to all threads: one that changes them disturbs the others."""
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    with monkeypatch.context() as patch:
+        patch.setattr(warnings, "catch_warnings", None)
+        assert as_tensor({"x": frozen}, "cpu")["x"].shape == X.shape
+
+
+def test_rows_of_whatever_it_is():
+    rows = [2, 0]
+    np.testing.assert_array_equal(take_rows(X, rows), X[rows])
+    np.testing.assert_array_equal(take_rows({"a": X}, rows)["a"], X[rows])
+    assert n_rows(X) == n_rows({"a": X, "b": Y}) == n_rows(Pairs()) == N

@@ -1,0 +1,135 @@
+"""Buffers of the captured step: what they hold, and that nothing in use is written."""
+
+import numpy as np
+import pytest
+import torch
+
+from sklearn_sharpbalance import SmallCNN
+from sklearn_sharpbalance.data.augment import RandomCropFlip
+from sklearn_sharpbalance.data.batches import epoch_batches, part_sizes
+from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
+from sklearn_sharpbalance.engine.graph import buffers as feed_module
+from sklearn_sharpbalance.engine.graph.buffers import EpochFeed
+from sklearn_sharpbalance.exceptions import UnsupportedEngineError
+from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.state import epoch_rng
+from sklearn_sharpbalance.optim import SAM
+
+N_EPOCHS = 3
+
+
+def make_feed(device, transform=None):
+    rng = np.random.default_rng(0)
+    X = rng.integers(256, size=(50, 1, 8, 8)).astype(np.uint8)
+    weight = rng.random(50).astype(np.float32)
+    data = TrainingData(X, rng.integers(3, size=50), weight)
+    net = as_skorch_net(SmallCNN, (1, 8, 8), 3, {})
+    net = member_net(net, 3, sam=SAM, device=device)
+    masks = rng.random((2, 50)) < 0.4
+    sizes = part_sizes(masks, batch_size=8)
+    phase = Phase(
+        "balanced", 0, N_EPOCHS, N_EPOCHS, sizes, (0.1, 0.1), cosine, transform
+    )
+    sessions = [
+        MemberSession(net, initial_state(net, i, seed), data, phase)
+        for i, seed in enumerate((11, 12))
+    ]
+    source = DeviceData(data, torch.device(device))
+    return EpochFeed(sessions, source, phase, list(masks)), data
+
+
+def read(feed):
+    """All steps of all epochs, each read when its piece is handed out."""
+    found = []
+    for epoch in range(N_EPOCHS):
+        for first, n_steps in feed.pieces(epoch):
+            places = slice(first, first + n_steps)
+            buffers = (feed.x, feed.y, feed.weight, feed.lr)
+            found.append(
+                [[b[places].clone().cpu() for b in buffer] for buffer in buffers]
+            )
+    return [
+        [torch.cat([piece[k][i] for piece in found]) for i in range(2)]
+        for k in range(4)
+    ]
+
+
+def check_contents(device):
+    feed, data = make_feed(device)
+    n_batches = feed.phase.sizes.n_batches
+    x, y, weight, lr = read(feed)
+    for i, session in enumerate(feed.sessions):
+        for epoch in range(N_EPOCHS):
+            rng = epoch_rng(session.state.seed, epoch)
+            batches = epoch_batches(feed.masks[i], feed.phase.sizes, rng)
+            steps = slice(epoch * n_batches, (epoch + 1) * n_batches)
+            np.testing.assert_array_equal(x[i][steps], data.X[batches.indices])
+            np.testing.assert_array_equal(y[i][steps], data.y[batches.indices])
+            want = batches.share * data.weight[batches.indices]
+            np.testing.assert_allclose(weight[i][steps], want, rtol=1e-6)
+        want = [
+            feed.phase.lr_factor(epoch, t)
+            for epoch in range(N_EPOCHS)
+            for t in range(n_batches)
+        ]
+        rate = session.net.optimizer_.param_groups[0]["initial_lr"]
+        np.testing.assert_allclose(lr[i], rate * np.array(want), rtol=1e-6)
+
+
+@pytest.mark.parametrize("half_bytes", [1, 3000, 10**9])
+def test_every_step_holds_its_batch(half_bytes, monkeypatch):
+    monkeypatch.setattr(feed_module, "HALF_BYTES", half_bytes)
+    check_contents("cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("half_bytes", [1, 3000, 10**9])
+def test_on_a_gpu(half_bytes, monkeypatch):
+    monkeypatch.setattr(feed_module, "HALF_BYTES", half_bytes)
+    check_contents("cuda")
+
+
+def test_pieces_do_not_change_the_augmentation(monkeypatch):
+    whole = read(make_feed("cpu", RandomCropFlip(2))[0])
+    monkeypatch.setattr(feed_module, "HALF_BYTES", 3000)
+    feed, _ = make_feed("cpu", RandomCropFlip(2))
+    assert feed.length < feed.phase.sizes.n_batches
+    for got, want in zip(read(feed)[0], whole[0]):
+        torch.testing.assert_close(got, want)
+
+
+def test_steps_that_may_be_running_are_not_overwritten(monkeypatch):
+    monkeypatch.setattr(feed_module, "HALF_BYTES", 3000)
+    feed, _ = make_feed("cpu")
+    running = None
+    for epoch in range(N_EPOCHS):
+        for first, n_steps in feed.pieces(epoch):
+            if running is not None:  # the piece before, after the next was fetched
+                places, kept = running
+                torch.testing.assert_close(feed.x[0][places], kept)
+            places = slice(first, first + n_steps)
+            running = places, feed.x[0][places].clone()
+
+
+class Grows:
+    def __init__(self):
+        self.n_calls = 0
+
+    def __call__(self, x):
+        self.n_calls += 1
+        return x if self.n_calls < 9 else x.repeat(1, 1, 2, 2)
+
+
+def test_batches_of_another_size_are_refused():
+    feed, _ = make_feed("cpu", Grows())
+    with pytest.raises(UnsupportedEngineError, match=r"1, 16, 16\) .* engine='skorch'"):
+        read(feed)
+
+
+def test_nothing_is_fetched_that_nobody_will_use():
+    feed, _ = make_feed("cpu")
+    for _ in feed.pieces(N_EPOCHS - 1):
+        pass
+    assert feed._ahead is None

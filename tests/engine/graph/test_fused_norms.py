@@ -1,0 +1,343 @@
+"""BatchNorm fused with what follows it, by Triton's interpreter where no GPU is."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sklearn_sharpbalance import ResNet18, SharpBalanceEnsembleClassifier, SmallCNN
+from sklearn_sharpbalance.engine.graph import fused_norms
+from sklearn_sharpbalance.engine.graph.fused_norms import (
+    FusedNorms,
+    NormStep,
+    fuse_norms,
+)
+from sklearn_sharpbalance.members.module import MemberModule
+
+
+def steps(module):
+    return [layer for layer in module.modules() if isinstance(layer, NormStep)]
+
+
+def check_kernels(device):
+    """Outputs, statistics and gradients against float64 without fusion."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*size):
+        return torch.randn(size, generator=generator, device=device)
+
+    def check(size, relu, add, dtype, tol, n_first=None):
+        norm = nn.BatchNorm2d(size[1], device=device)
+        with torch.no_grad():
+            norm.weight.copy_(draw(size[1]))
+            norm.bias.copy_(draw(size[1]))
+        exact = copy.deepcopy(norm).double()
+        # Far from zero, where sums of squares lose their digits.
+        x = (draw(*size) + 10).to(dtype).requires_grad_()
+        residual = draw(*size).to(dtype).requires_grad_() if add else None
+        grad = draw(*size).to(dtype)
+        others = [nn.Parameter(p.detach()) for p in norm.parameters()]
+        step = NormStep(norm, relu)
+        got = step.fused(x, residual, n_first, others if n_first else (None, None))
+        got.backward(grad)
+        x64 = x.detach().double().requires_grad_()
+        r64 = residual.detach().double().requires_grad_() if add else None
+        second = None
+        if n_first is None:
+            want = exact(x64)
+        else:  # running statistics see the second group first
+            others64 = copy.deepcopy(exact)
+            second = others64(x64[n_first:])
+            exact.load_state_dict(others64.state_dict())
+            want = torch.cat([exact(x64[:n_first]), second])
+        want = want + r64 if add else want
+        want = want.relu() if relu else want
+        want.backward(grad.double())
+        pairs = [(got, want), (x.grad, x64.grad)]
+        pairs += zip(
+            [p.grad for p in norm.parameters()], (exact.weight.grad, exact.bias.grad)
+        )
+        pairs += zip(norm.buffers(), exact.buffers())
+        if add:
+            pairs.append((residual.grad, r64.grad))
+        if second is not None:
+            pairs += [(a.grad, b.grad) for a, b in zip(others, others64.parameters())]
+        for a, b in pairs:
+            error = (a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-3)
+            assert error < tol, (size, relu, add, dtype, n_first, error)
+        assert got.dtype == dtype
+        assert not step.counter.any()
+
+    exact, half = (torch.float32, 1e-5), (torch.bfloat16, 2e-2)
+    for relu, add in ((False, False), (True, False), (False, True), (True, True)):
+        check((7, 5, 3, 2), relu, add, *exact)
+        check((7, 5, 3, 2), relu, add, *half)
+        check((9, 70, 3, 2), relu, add, *exact, n_first=4)
+        check((9, 5, 3, 2), relu, add, *half, n_first=7)
+    check((1, 3, 2, 4), True, True, *exact)
+    check((300, 16, 5, 4), True, True, *exact)  # several programs
+    check((300, 16, 5, 4), True, True, *exact, n_first=190)
+    diverged = NormStep(nn.BatchNorm2d(3, device=device), relu=True)
+    assert diverged.fused(draw(4, 3, 2, 2).log(), None).isnan().all()
+
+
+def test_kernels_compute_what_torch_does(interpreted):
+    interpreted(
+        "from tests.engine.graph.test_fused_norms import check_kernels as check", "cpu"
+    )
+
+
+@pytest.mark.gpu
+def test_kernels_on_a_gpu():
+    check_kernels("cuda")
+
+
+def test_a_resnet_is_fused_and_stays_the_same_function():
+    torch.manual_seed(0)
+    module = ResNet18(width=4)
+    plain, fused = copy.deepcopy(module), fuse_norms(module)
+    assert len(steps(fused)) == 20
+    assert sum(step.relu for step in steps(fused)) == 17  # all but three shortcuts
+    x = torch.randn(4, 3, 8, 8)
+    for net in (plain, fused):
+        net(x).square().sum().backward()
+    for (name, a), b in zip(plain.named_parameters(), module.parameters()):
+        torch.testing.assert_close(a.grad, b.grad, msg=name)
+    for a, b in zip(plain.buffers(), module.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+class Block(nn.Module):
+    """A body of one norm; children say what follows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)
+
+    def forward(self, x):
+        return self.after(self.norm(self.conv(x)), x)
+
+
+class Twice(Block):  # the norm's output is used before the ReLU, too
+    def after(self, y, x):
+        return y.relu() + y
+
+
+class NumberAdded(Block):
+    def after(self, y, x):
+        return (y + 1).relu()
+
+
+class SumUsedTwice(Block):
+    def after(self, y, x):
+        total = y + x
+        return total.relu() * total
+
+
+class InPlace(Block):
+    def after(self, y, x):
+        y += x
+        return torch.relu_(y)
+
+
+class Scaled(Block):
+    def after(self, y, x):
+        return torch.add(y, x, alpha=2).relu()
+
+
+class Hooked(Block):
+    def __init__(self):
+        super().__init__()
+        self.norm.register_forward_hook(lambda layer, args, out: 2 * out)
+
+    def after(self, y, x):
+        return y.relu()
+
+
+def shaped(place, kind):
+    """A chain with a hook or a forward of its own at one place."""
+
+    def make():
+        body = nn.Sequential(nn.BatchNorm2d(2), nn.ReLU())
+        module = nn.Sequential(nn.Conv2d(2, 2, 1), body)
+        part = {"": module, "body": body, "norm": body[0], "relu": body[1]}[place]
+        if kind == "forward":
+            forward = part.forward
+            part.forward = lambda x: forward(x) - 1
+        elif kind == "pre":
+            part.register_forward_pre_hook(lambda layer, args: (args[0] - 1,))
+        elif kind == "after":
+            part.register_forward_hook(lambda layer, args, out: out - 1)
+        else:
+            part.register_full_backward_hook(lambda layer, grads, _: (2 * grads[0],))
+        return module
+
+    return make
+
+
+KINDS = ("forward", "pre", "after", "backward")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("place", "clamps"), [("", None), ("body", None), ("norm", None), ("relu", [False])]
+)
+def test_hooks_and_own_forwards_are_kept(place, clamps, kind):
+    torch.manual_seed(0)
+    module = shaped(place, kind)()
+    torch.manual_seed(0)
+    plain, fused = shaped(place, kind)(), fuse_norms(module)
+    if clamps is None:
+        assert fused is None
+        return
+    assert [step.relu for step in steps(fused)] == clamps
+    x = torch.randn(3, 2, 4, 4)
+    ours, theirs = fused(x), plain(x)
+    torch.testing.assert_close(ours, theirs)
+    for out in (ours, theirs):
+        out.square().sum().backward()
+    for a, b in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+class KeepsNorm(Block):
+    """Trains with the statistics that it found, as fine-tuning does."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def after(self, y, x):
+        return y.relu()
+
+
+class ByKeyword(Block):
+    def forward(self, x):
+        return self.norm(input=self.conv(x)).relu()
+
+
+class Counting(Block):  # a layer whose output nobody uses
+    def __init__(self):
+        super().__init__()
+        self.extra = nn.BatchNorm2d(2, affine=False)
+
+    def after(self, y, x):
+        self.extra(x)
+        return y.relu()
+
+
+class Branching(Block):
+    def after(self, y, x):
+        return y if y.sum() > 0 else -y
+
+
+@pytest.mark.parametrize(
+    ("kind", "clamps"),
+    [
+        (Twice, [False]),
+        (NumberAdded, [False]),
+        (SumUsedTwice, [False]),
+        (InPlace, [True]),
+        (Scaled, [False]),
+        (ByKeyword, []),
+        (Counting, [True]),
+        (lambda: nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)), [False]),
+        (lambda: nn.Sequential(nn.BatchNorm2d(2), nn.ReLU(inplace=True)), [True]),
+        (Hooked, None),
+        (KeepsNorm, None),
+        (Branching, None),
+        (lambda: nn.Sequential(nn.BatchNorm2d(2, affine=False), nn.ReLU()), None),
+        (lambda: nn.Sequential(nn.BatchNorm2d(2, momentum=None), nn.ReLU()), None),
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), None),
+    ],
+)
+def test_only_what_is_safe_is_fused(kind, clamps):
+    torch.manual_seed(0)
+    module = kind()
+    fused = fuse_norms(module)
+    if clamps is None:
+        assert fused is None
+        return
+    assert [step.relu for step in steps(fused)] == clamps
+    x, plain = torch.randn(3, 2, 4, 4), copy.deepcopy(module)
+    torch.testing.assert_close(fused(x), plain(x))
+    for a, b in zip(module.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("run", [True, False])
+def test_on_a_gpu_the_kernels_must_run(run, monkeypatch):
+    gpu = torch.device("cuda:0")
+    monkeypatch.setattr(fused_norms, "_norm_devices", lambda module: {gpu})
+    monkeypatch.setattr(fused_norms, "kernels_run_on", lambda device: run)
+    assert (fuse_norms(ResNet18(width=4)) is not None) == run
+
+
+class AsksForTheMode(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(2)
+
+    def forward(self, x):
+        x = self.norm(x)
+        return 2 * x if self.training else x
+
+
+def test_layers_are_fused_as_they_train():
+    """Whatever the mode they are found in, which stays as it is."""
+    module = AsksForTheMode().eval()
+    fused = fuse_norms(module)
+    assert not module.training
+    assert not module.norm.training
+    x = torch.randn(3, 2, 4, 4)
+    want = 2 * functional.batch_norm(x, None, None, training=True)
+    torch.testing.assert_close(fused.train()(x), want)
+
+
+def test_the_owner_gets_its_module_back():
+    owner = MemberModule(SmallCNN, in_channels=1, n_classes=3)
+    own, names = owner.module, list(owner.state_dict())
+    norms = FusedNorms(owner, wanted=True)
+    assert steps(owner)
+    norms.close()
+    assert owner.module is own
+    assert list(owner.state_dict()) == names
+    norms.open()
+    assert owner.module is norms.fused
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_members_are_those_of_unfused_layers(precision, monkeypatch):
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=96)
+    X = rng.integers(0, 120, size=(96, 3, 32, 32)) + 60 * y[:, None, None, None]
+
+    def fit():
+        clf = SharpBalanceEnsembleClassifier(
+            ResNet18,
+            # Narrower, or on smaller pictures, rounding to bf16 alone leads elsewhere.
+            estimator__module__width=16,
+            n_estimators=2,
+            max_epochs=2,
+            lr=0.01,
+            selection="all",  # by scores, rounding would choose other samples
+            batch_size=32,
+            device="cuda",
+            engine="graph",
+            precision=precision,
+            random_state=0,
+        )
+        return clf.fit(X.astype(np.uint8), y)
+
+    fused = fit()
+    monkeypatch.setattr(fused_norms, "kernels_run_on", lambda device: False)
+    plain = fit()
+    tol = 0.01 if precision == "float32" else 0.05
+    losses = [[row["train_loss"] for row in c.history_[0]] for c in (fused, plain)]
+    np.testing.assert_allclose(*losses, rtol=tol)
+    assert not steps(fused.estimators_[0].module_)

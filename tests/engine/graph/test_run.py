@@ -1,0 +1,236 @@
+"""One graph for all stretches of a phase, here without being captured."""
+
+import pickle
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from skorch.callbacks import Callback
+from torch import nn
+
+from sklearn_sharpbalance import SmallCNN
+from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
+from sklearn_sharpbalance.engine.graph.step import _MemberStep
+from sklearn_sharpbalance.engine.support import ELEMENTWISE
+from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.optim import SAM
+
+
+class Task:
+    """Two members, pictures and masks; runs stretches of one phase."""
+
+    def __init__(self, callbacks=None, **settings):
+        rng = np.random.default_rng(0)
+        y = rng.integers(3, size=48)
+        X = rng.integers(0, 120, size=(48, 1, 8, 8)) + 60 * y[:, None, None, None]
+        self.data = TrainingData(X.astype(np.uint8), y)
+        net = as_skorch_net(SmallCNN, (1, 8, 8), 3, {})
+        self.net = member_net(net, 3, sam=SAM, device="cpu", callbacks=callbacks)
+        self.masks = rng.random((2, 48)) < 0.5
+        self.settings = settings
+
+    def start(self):
+        return [initial_state(self.net, i, seed) for i, seed in enumerate((11, 12))]
+
+    def run(self, engine, edges, states=None, masks=None, on_epoch=None):
+        masks = self.masks if masks is None else masks
+        states = states or self.start()
+        for start, stop in pairwise(edges):
+            sizes = part_sizes(masks, batch_size=16)
+            phase = Phase(
+                "balanced", start, stop, 6, sizes, (0.05, 0.2), cosine, **self.settings
+            )
+            states = engine.run_phase(
+                self.net, states, self.data, phase, masks, on_epoch
+            )
+        return states
+
+
+def assert_equal(got, want, tol=0.0):
+    for a, b in zip(got, want, strict=True):
+        for key, value in b.module.items():
+            torch.testing.assert_close(a.module[key], value, atol=tol, rtol=tol)
+        rates = [[row["lr"] for row in state.history] for state in (a, b)]
+        assert rates[0] == pytest.approx(rates[1], rel=1e-6)
+        for group, other in zip(*(s.optimizer["param_groups"] for s in (a, b))):
+            assert group.pop("lr") == pytest.approx(other.pop("lr"), rel=1e-6)
+            assert group == other
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_stretches_share_a_step_and_give_the_same_members(steps, precision):
+    task = Task(precision=precision)
+    whole = task.run(GraphEngine(), [0, 6])
+    cut = task.run(GraphEngine(), [0, 1, 2, 5, 6])
+    assert len(steps) == 2  # one for each
+    assert_equal(cut, whole)
+    assert [len(state.history) for state in cut] == [6, 6]
+
+
+def test_members_between_stretches_are_those_of_skorch():
+    """Settings for the capture must not leave the engine in a state."""
+    task = Task()
+    want = task.run(SkorchEngine(), [0, 2, 4])
+    got = task.run(GraphEngine(), [0, 2, 4])
+    assert isinstance(got[0].optimizer["param_groups"][0]["lr"], float)
+    assert_equal(got, want, 2e-4)
+
+
+def test_other_states_masks_or_epochs_begin_anew(steps):
+    task, engine = Task(), GraphEngine()
+    first = task.run(engine, [0, 2])
+    second = task.run(engine, [2, 3], first)
+    assert len(steps) == 1
+    task.run(engine, [2, 3], first)  # again from before
+    assert len(steps) == 2
+    third = task.run(engine, [3, 4], second[:])  # a copy may have been changed
+    assert len(steps) == 3
+    task.run(engine, [4, 5], third, ~task.masks)
+    assert len(steps) == 4
+
+
+def test_an_earlier_result_is_not_changed_by_what_follows():
+    task, engine = Task(), GraphEngine()
+    first = task.run(engine, [0, 2])
+    before = [{k: v.clone() for k, v in state.module.items()} for state in first]
+    task.run(engine, [2, 4], first)
+    for state, want in zip(first, before):
+        assert len(state.history) == 2
+        assert all(torch.equal(state.module[k], v) for k, v in want.items())
+
+
+class Ends(Callback):
+    ends = 0
+
+    def on_train_end(self, net, **kwargs):
+        Ends.ends += 1
+
+
+def test_a_member_that_stops_leaves_and_ends_once(steps, monkeypatch):
+    monkeypatch.setattr(Ends, "ends", 0)
+    task = Task(callbacks=[("ends", Ends())])
+
+    def stop_first(member, record):
+        return member == 0 and record["epoch"] == 3
+
+    got = task.run(GraphEngine(), [0, 2, 4, 5, 6], on_epoch=stop_first)
+    assert [len(state.history) for state in got] == [3, 6]
+    assert [state.stopped for state in got] == [True, False]
+    assert len(steps) == 2  # both members, then the second alone
+    assert Ends.ends == 2
+    want = task.run(SkorchEngine(), [0, 2, 4, 5, 6], on_epoch=stop_first)
+    assert_equal(got, want, 2e-4)
+
+
+def test_what_is_kept_is_freed_and_does_not_travel(steps):
+    task, engine = Task(), GraphEngine()
+    states = task.run(engine, [0, 2])
+    assert engine._runs
+    assert not pickle.loads(pickle.dumps(engine))._runs
+    engine.release()
+    assert not engine._runs
+    assert steps[0].graph is None
+    task.run(engine, [2, 6], states)
+    assert not engine._runs  # the last stretch keeps nothing
+
+
+@pytest.mark.parametrize("kind", [*ELEMENTWISE, "momentum"])
+def test_steps_that_are_put_back_leave_no_trace(kind):
+    """What the optimizer makes in the steps before a capture starts afresh."""
+
+    def make():
+        module = nn.Linear(3, 2)
+        with torch.no_grad():
+            module.weight.copy_(torch.arange(6.0).view(2, 3) - 2)
+            module.bias.zero_()
+        options = {"momentum": 0.9} if kind == "momentum" else {}
+        base = torch.optim.SGD if kind == "momentum" else kind
+        optimizer = SAM(module.parameters(), base, rho=0.1, lr=0.1, **options)
+        return SimpleNamespace(module=module, optimizer=optimizer)
+
+    def train(member, n_steps):
+        for n in range(n_steps):
+            member.optimizer.zero_grad()
+            x = torch.tensor([1.0, n, -2.0])
+            member.module(x).square().sum().backward()
+            member.optimizer.descend()
+
+    got, want = make(), make()
+    before = _MemberStep.snapshot(got)
+    train(got, 4)
+    _MemberStep.put_back(got, before)
+    for member in (got, want):
+        train(member, 3)
+    torch.testing.assert_close(got.module.state_dict(), want.module.state_dict())
+    states = (member.optimizer.state_dict()["state"] for member in (got, want))
+    torch.testing.assert_close(*states)
+
+
+class Decays(Callback):
+    """Sets weight decay in the third epoch, and looks at what callbacks get."""
+
+    def on_epoch_begin(self, net, **kwargs):
+        (group,) = net.optimizer_.param_groups
+        assert isinstance(group["lr"], float)
+        assert any("num_batches_tracked" in key for key in net.module_.state_dict())
+        if len(net.history) == 3:
+            group["weight_decay"] = 0.5
+
+
+def squared_norms(states):
+    """Of the weights of each member; a flip of one rounding does not move them."""
+    return [
+        sum(
+            v.square().sum().item() for k, v in s.module.items() if k.endswith("weight")
+        )
+        for s in states
+    ]
+
+
+def test_options_that_callbacks_set_are_those_of_the_next_epoch():
+    task = Task([Decays()])
+    got, want = (task.run(engine, [0, 6]) for engine in (GraphEngine(), SkorchEngine()))
+    assert got[0].optimizer["param_groups"][0]["weight_decay"] == 0.5
+    assert squared_norms(got) == pytest.approx(squared_norms(want), rel=1e-3)
+
+
+def test_a_graph_with_other_options_is_captured_anew(steps):
+    Task().run(GraphEngine(), [0, 2])
+    (step,) = steps
+    step.graph, step._captured_options = graph, _ = object(), step._options()
+    step.wake()
+    step.rest()
+    step.wake()
+    assert step.graph is graph
+    step.rest()
+    step.members[1].optimizer.param_groups[0]["momentum"] = 0.5
+    step.wake()
+    assert step.graph is None
+
+
+@pytest.mark.gpu
+def test_graphs_on_a_gpu_follow_options_that_callbacks_set():
+    task = Task([Decays()])
+    got = squared_norms(run_on_gpu(task, [0, 6]))
+    want = squared_norms(task.run(SkorchEngine(), [0, 6]))
+    assert got == pytest.approx(want, rel=0.02)
+    plain = squared_norms(run_on_gpu(Task(), [0, 6]))
+    assert all(norm < 0.5 * other for norm, other in zip(got, plain))
+
+
+def run_on_gpu(task, edges):
+    task.net.set_params(device="cuda")
+    return task.run(GraphEngine(), edges)
+
+
+@pytest.mark.gpu
+def test_a_graph_on_a_gpu_serves_all_stretches():
+    cut, whole = (run_on_gpu(Task(), edges) for edges in ([0, 1, 2, 6], [0, 6]))
+    for a, b in zip(cut, whole):
+        for key, value in b.module.items():
+            torch.testing.assert_close(a.module[key], value, atol=5e-3, rtol=5e-3)

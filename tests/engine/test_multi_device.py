@@ -1,0 +1,69 @@
+"""Members on several devices: threads that share what a process has one of."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance.engine.multi_device import SpreadEngine
+from sklearn_sharpbalance.members.state import seeded
+from sklearn_sharpbalance.runtime.precision import tf32
+
+
+class Watched:
+    """An engine that does no more than to look at the flags, on devices at once."""
+
+    name = "watched"
+
+    def __init__(self, n_devices):
+        self.together = threading.Barrier(n_devices, timeout=20)
+        self.seen = []
+
+    def run_phase(self, net, states, data, phase, masks, on_epoch=None):
+        with seeded("cpu"), tf32(phase.precision):
+            for _ in range(20):
+                self.together.wait()
+                self.seen.append(torch.backends.cudnn.allow_tf32)
+        return [(net.device, state) for state in states]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_threads_leave_flags_and_generator_as_they_were(allowed, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+    before = torch.get_rng_state()
+    net = NeuralNetClassifier(nn.Linear, module__in_features=2, module__out_features=2)
+    engine = Watched(2)
+    spread = SpreadEngine(engine, ["cuda:0", "cuda:1"])
+    phase = SimpleNamespace(precision="float32")
+    members = spread.run_phase(net, list("abcde"), None, phase, np.zeros((5, 1)))
+    assert [state for _, state in members] == list("abcde")
+    assert [device for device, _ in members] == [f"cuda:{i % 2}" for i in range(5)]
+    assert set(engine.seen) == {False}
+    assert torch.backends.cudnn.allow_tf32 == allowed
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_two_names_of_one_device_are_one_device():
+    """Its generator would otherwise serve two threads."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+    one, two = (
+        DeepEnsembleClassifier(
+            lambda: nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3)),
+            n_estimators=4,
+            max_epochs=3,
+            device=device,
+            random_state=0,
+        )
+        .fit(X, y)
+        .predict_proba(X)
+        for device in ("cpu", ["cpu", "cpu:0"])
+    )
+    np.testing.assert_array_equal(one, two)

@@ -1,0 +1,205 @@
+"""Why an engine does not train some members: true reasons, and nothing else happens."""
+
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.engine.graph.engine import module_refusal
+from sklearn_sharpbalance.members import as_skorch_net, member_net
+from sklearn_sharpbalance.optim import SAM, SharpnessAwareOptimizer
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 4)).astype(np.float32)
+y = np.arange(40) % 3
+
+
+def fitted(estimator=None, engine="auto", **params):
+    nested = {key: params.pop(key) for key in list(params) if "__" in key}
+    settings = {"max_epochs": 3, "batch_size": 16, "random_state": 0, **params}
+    clf = SharpBalance(estimator, 2, engine=engine, **settings).set_params(**nested)
+    return clf.fit(X, y)
+
+
+def chain(*middle):
+    return nn.Sequential(nn.Linear(4, 5), *middle, nn.ReLU(), nn.Linear(5, 3))
+
+
+def frozen():
+    module = chain()
+    module[0].requires_grad_(False)
+    return module
+
+
+def hooked():
+    module = chain()
+    module[1].register_forward_hook(lambda layer, args, output: -output)
+    return module
+
+
+def shared():
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(4, 3))
+
+
+def looks_at_its_weights():
+    module = chain()
+    assert module[0].weight.abs().sum().item() > 0  # there are none on "meta"
+    return module
+
+
+class OwnForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = chain()
+
+    def forward(self, X):
+        return self.inner(X)
+
+
+@pytest.mark.parametrize(
+    ("factory", "reason"),
+    [
+        (lambda: chain(nn.Dropout()), r"Dropout \(1\) is neither"),
+        (lambda: chain(nn.LayerNorm(5)), r"LayerNorm \(1\) is neither"),
+        (OwnForward, "OwnForward is not a chain .*: it is no plain nn.Sequential"),
+        (frozen, "frozen is not a chain .*: some of its weights are frozen"),
+        (shared, "its layers share weights"),
+        (hooked, r"ReLU \(1\) has hooks"),
+        (lambda: nn.Sequential(nn.ELU(inplace=True), nn.Linear(4, 3)), "in place"),
+        (
+            lambda: nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(4, 3)),
+            "Flatten",
+        ),
+        (looks_at_its_weights, "cannot be built on the meta device"),
+    ],
+)
+def test_the_reason_names_what_is_in_the_way(factory, reason):
+    with pytest.raises(ValueError, match=reason):
+        fitted(factory, engine="stacked")
+
+
+def test_an_optimizer_that_is_not_known_is_named():
+    reason = fitted(optimizer=torch.optim.Adadelta).engine_.reason
+    assert "Adadelta is not among the optimizers known" in reason
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"optimizer": partial(torch.optim.SGD, momentum=0.5)},
+        {
+            "optimizer": torch.optim.RMSprop,
+            "sam": "gsam",
+            "lr": 0.01,
+            "estimator__optimizer__alpha": 0.5,  # GSAM has one, too
+        },
+        {"optimizer": SAM},
+    ],
+    ids=["partial", "bound", "SAM"],
+)
+def test_known_optimizers_stack_in_whatever_form_they_come(params):
+    stacked, skorch = fitted(**params), fitted(engine="skorch", **params)
+    assert stacked.engine_.name == "stacked"
+    np.testing.assert_allclose(
+        stacked.member_predict_proba(X), skorch.member_predict_proba(X), atol=1e-5
+    )
+
+
+def test_a_graph_sees_dampening_in_a_partial():
+    net = as_skorch_net(None, (4,), 3)
+    base = partial(torch.optim.SGD, momentum=0.9, dampening=0.5)
+    member_net(net, 3, sam=SAM, device="cpu", settings={"optimizer": base})
+    assert "dampening" in module_refusal(net, TrainingData(X, y))
+
+
+def test_a_graph_refuses_what_reads_on_the_host():
+    net = as_skorch_net(None, (4,), 3)
+    settings = {"optimizer": torch.optim.Adagrad}
+    member_net(net, 3, sam=SAM, device="cpu", settings=settings)
+    assert "Adagrad reads" in module_refusal(net, TrainingData(X, y))
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.MultiheadAttention(4, 2, dropout=0.1), "MultiheadAttention draws random"),
+        (nn.MultiheadAttention(4, 2), None),
+        (nn.Dropout(0.1), "Dropout draws random numbers"),
+        (nn.Dropout(0.0), None),
+        (nn.LSTM(4, 4, 2, dropout=0.1), "LSTM draws random numbers"),
+        (nn.GRU(4, 4), "GRU is not among the layers known"),
+        (nn.RReLU(), "RReLU draws random numbers"),
+    ],
+)
+def test_a_graph_refuses_layers_that_draw(layer, reason):
+    net = as_skorch_net(lambda: chain(layer), (4,), 3)
+    member_net(net, 3, sam=SAM, device="cpu")
+    refused = module_refusal(net, TrainingData(X, y))
+    assert refused is None if reason is None else reason in refused
+
+
+class Layerwise(SAM):
+    """Normalises by layers: of stacked members it would take all for one."""
+
+    def _direction(self, bucket, grad_scale):
+        directions = [g / g.norm() for g in bucket.grads]
+        return directions, directions
+
+
+class Unstacked(SharpnessAwareOptimizer):
+    """Knows nothing of stacked members."""
+
+    def __init__(self, params, base_optimizer=torch.optim.SGD, rho=0.05, **kwargs):
+        options = {"rho": rho, "stacked": False}
+        super().__init__(params, base_optimizer, options, kwargs)
+
+    def _direction(self, bucket, grad_scale):
+        return bucket.grads, bucket.grads
+
+
+@pytest.mark.parametrize("sam", [Layerwise, Unstacked])
+def test_a_step_of_ones_own_is_not_stacked(sam):
+    clf = fitted(sam=sam, rho=0.5)
+    assert f"{sam.__name__} may take stacked members for one" in clf.engine_.reason
+    with pytest.raises(ValueError, match=r"engine='stacked' .* for one"):
+        fitted(sam=sam, engine="stacked")
+
+
+class Drawing(nn.Sequential):
+    """Its constructor draws from a global generator, whatever the default device."""
+
+    def __init__(self, draw):
+        super().__init__(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+        with torch.no_grad():
+            self[0].weight.mul_(draw())
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.rand((), device="cpu").item(),
+        lambda: np.random.rand(),  # noqa: NPY002
+        lambda: random.random(),
+    ],
+    ids=["torch", "numpy", "python"],
+)
+def test_modules_that_draw_depend_on_the_seed_and_leave_generators_alone(draw):
+    members = []
+    for _ in range(2):
+        draw()
+        before = _states()
+        clf = fitted(Drawing, estimator__module__draw=draw)
+        assert _states() == before
+        members.append(clf.member_predict_proba(X))
+    np.testing.assert_array_equal(*members)
+
+
+def _states():
+    legacy = np.random.get_state()[1].tolist()  # noqa: NPY002
+    return torch.get_rng_state().tolist(), legacy, random.getstate()

@@ -1,0 +1,398 @@
+"""The face of the estimator: parameters, trunks, reproducibility, persistence."""
+
+import copy
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from skorch.callbacks import Callback
+from torch import nn
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
+from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
+from sklearn_sharpbalance.aggregation.predicting import member_logits
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.joint.diversified_cases import Looped, diversified, table, weights
+
+
+class Trunk(nn.Module):
+    """Counts the samples it sees; has statistics that must not move."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.linear = nn.Linear(5, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.register_buffer("seen", torch.tensor(0))
+
+    def forward(self, x):
+        self.seen += len(x)
+        return self.norm(self.linear(x)).tanh()
+
+
+def test_the_trunk_is_shared_frozen_and_left_as_it_was():
+    X, y = table()
+    trunk = Trunk()
+    clf = diversified(shared_trunk=trunk).fit(X, y)
+    assert trunk.training
+    assert all(p.requires_grad for p in trunk.parameters())
+    assert trunk.seen == 0
+    used = {id(net.module_.trunk) for net in clf.estimators_}
+    assert used == {id(clf.trunk_.module)}
+    for key, value in clf.trunk_.module.state_dict().items():
+        if key != "seen":
+            torch.testing.assert_close(value, trunk.state_dict()[key], rtol=0, atol=0)
+    heads = [set(w) for w in weights(clf.heads_)]
+    assert heads[0] == {
+        f"module.{i}.{k}" for i in (1, 3, 5) for k in ("weight", "bias")
+    }
+    assert clf.heads_[0].module_.module[1].in_features == 6
+    assert clf.engine_.name == "stacked"
+
+
+def test_every_sample_passes_the_trunk_once():
+    X, y = table()
+    clf = diversified(shared_trunk=Trunk(), n_estimators=5).fit(X, y)
+    assert clf.trunk_.module.seen == len(X)
+    clf.predict_proba(X)
+    assert clf.trunk_.module.seen == 2 * len(X)
+    clf = diversified(shared_trunk=Trunk(), train_transform=lambda x: x, max_epochs=3)
+    clf.fit(X, y)  # once for the statistics of features, once in every epoch
+    assert clf.trunk_.module.seen == 4 * len(X)
+
+
+def test_a_transform_that_changes_nothing_changes_nothing():
+    X, y = table()
+    trunk = Trunk()
+    fits = [
+        diversified(shared_trunk=trunk, train_transform=t, loss="a2d").fit(
+            X, y, X_unlabeled=X[:30] + 1
+        )
+        for t in (None, lambda x: x)
+    ]
+    np.testing.assert_allclose(*(clf.predict_proba(X) for clf in fits), atol=1e-5)
+
+
+@pytest.mark.parametrize("head", [None, Looped])
+def test_members_with_a_trunk_take_samples_themselves(head):
+    X, y = table()
+    clf = diversified(estimator=head, shared_trunk=Trunk()).fit(X, y)
+    probas = clf.member_predict_proba(X)
+    for net, want in zip(clf.estimators_, probas):
+        logits = net.forward(X).softmax(1)
+        np.testing.assert_allclose(logits, want, atol=1e-5)
+        assert len(net.history) == 4
+    clf.estimators_[0].module_.train()
+    assert not clf.trunk_.module.training
+
+
+def test_a_trunk_alone_and_heads_equal_features_given_by_hand():
+    X, y = table()
+    trunk = Trunk().eval()
+    with torch.no_grad():
+        features = trunk(torch.tensor(X)).numpy()
+    whole = diversified(shared_trunk=trunk).fit(X, y)
+    by_hand = diversified().fit(features, y)
+    np.testing.assert_allclose(
+        whole.predict_proba(X), by_hand.predict_proba(features), atol=1e-5
+    )
+
+
+def test_a_function_makes_the_trunk_from_the_seed():
+    X, y = table()
+    one, two = (diversified(shared_trunk=Trunk).fit(X, y) for _ in range(2))
+    np.testing.assert_array_equal(one.predict_proba(X), two.predict_proba(X))
+    other = diversified(shared_trunk=Trunk, random_state=1).fit(X, y)
+    a, b = (clf.trunk_.module.linear.weight for clf in (one, other))
+    assert (a != b).any()
+
+
+def test_a_trunk_that_cannot_serve_says_so():
+    X, y = table()
+    for trunk, message in (
+        (nn.Linear(4, 2), "The shared trunk Linear failed on X"),
+        (lambda: "trunk", "shared_trunk must be None, an nn.Module or a function"),
+        ("resnet18", "shared_trunk must be None"),
+        (nn.Flatten(0), "returned 600 rows for 120 samples"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            diversified(shared_trunk=trunk).fit(X, y)
+
+
+@pytest.mark.parametrize("trunk", [None, Trunk(400)])
+def test_pickles_and_copies_predict_the_same(trunk):
+    X, y = table()
+    clf = diversified(shared_trunk=trunk, n_estimators=5).fit(X, y)
+    want = clf.predict_proba(X)
+    for again in (pickle.loads(pickle.dumps(clf)), copy.deepcopy(clf)):
+        np.testing.assert_array_equal(again.predict_proba(X), want)
+        assert len(again.estimators_) == 5
+        if trunk is not None:
+            assert {id(n.module_.trunk) for n in again.estimators_} == {
+                id(again.trunk_.module)
+            }
+
+
+def test_a_pickle_holds_the_trunk_twice_not_once_a_member():
+    """Once as the parameter, once fitted."""
+    X, y = table()
+    trunk = Trunk(20_000)  # 0.6 MB
+    sizes = [
+        len(
+            pickle.dumps(
+                diversified(
+                    shared_trunk=trunk,
+                    n_estimators=m,
+                    estimator__module__hidden=(),
+                    max_epochs=1,
+                ).fit(X, y)
+            )
+        )
+        for m in (1, 3)
+    ]
+    heads = 20_000 * 3 * 4 * 3  # weights and two moments of AdamW, float32
+    assert sizes[1] - sizes[0] < 2 * (heads + 20_000 * 8) * 1.5
+
+
+def global_state():
+    numpy_state = np.random.get_state()[1].tolist()  # noqa: NPY002
+    return random.getstate(), numpy_state, torch.get_rng_state().tolist()
+
+
+def test_the_global_rng_is_neither_used_nor_changed():
+    X, y = table()
+
+    def fit(seed):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        torch.manual_seed(seed)
+        before = global_state()
+        clf = diversified(estimator=NoisyLoop, shared_trunk=Trunk, loss="a2d")
+        proba = clf.fit(X, y, X_unlabeled=X + 1).predict_proba(X)
+        assert global_state() == before
+        return proba
+
+    np.testing.assert_array_equal(fit(0), fit(1))
+
+
+class NoisyLoop(nn.Module):
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Dropout(0.5), nn.Linear(n_features, n_classes))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_random_state_decides_everything():
+    X, y = table()
+    one, two, three = (
+        diversified(random_state=seed).fit(X, y).predict_proba(X) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(one, two)
+    assert (one != three).any()
+
+
+def test_members_start_as_those_of_a_deep_ensemble():
+    X, y = table()
+    frozen = {"lr": 1e-12, "max_epochs": 1, "random_state": 3, "device": "cpu"}
+    joint = diversified(**frozen).fit(X, y)
+    alone = DeepEnsembleClassifier(**frozen).fit(X, y)
+    np.testing.assert_allclose(
+        joint.member_predict_proba(X), alone.member_predict_proba(X), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("trunk", [None, Trunk(), Trunk])
+def test_warm_start_goes_on_from_the_fitted_weights(trunk):
+    X, y = table()
+    clf = diversified(shared_trunk=trunk, warm_start=True, max_epochs=10).fit(X, y)
+    want = clf.predict_proba(X)
+    clf.set_params(lr=1e-12, max_epochs=1, random_state=5).fit(X, y)
+    np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-5)
+    clf.set_params(estimator__module__hidden=(3,))
+    with pytest.raises(InvalidInputError, match="warm_start=True goes on from"):
+        clf.fit(X, y)
+
+
+def test_warm_heads_need_the_trunk_that_they_were_fitted_to():
+    X, y = table()
+    clf = diversified(shared_trunk=Trunk, warm_start=True, max_epochs=1).fit(X, y)
+    clf.set_params(shared_trunk=lambda: nn.Linear(5, 6))
+    with pytest.raises(InvalidInputError, match="shared_trunk makes another network"):
+        clf.fit(X, y)
+
+
+class Projected(nn.Module):
+    """Weights over random features that are kept out of the state."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        drawn = torch.randn(n_features, 16)
+        self.register_buffer("drawn", drawn, persistent=False)
+        self.last = nn.Linear(16, n_classes)
+
+    def forward(self, x):
+        return self.last((x @ self.drawn).tanh())
+
+
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
+def test_warm_start_keeps_buffers_that_no_state_has(kind):
+    X, y = table()
+    params = {"standardize": False, "max_epochs": 1, "random_state": 0}
+    clf = kind(Projected, warm_start=True, **params).fit(X, y)
+    want = clf.predict_proba(X)
+    clf.set_params(lr=1e-12, random_state=5).fit(X, y)
+    np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-5)
+
+
+def test_whole_members_are_their_heads():
+    """Buffers that no state has, and what callbacks have recorded."""
+
+    class Recorder(Callback):
+        def on_epoch_end(self, net, **kwargs):
+            self.seen = len(net.history)
+
+    X, y = table()
+    common = {"estimator": Projected, "callbacks": [("recorder", Recorder())]}
+    for trunk in (None, Trunk, Projected(5, 6)):
+        clf = diversified(shared_trunk=trunk, **common).fit(X, y)
+        whole = member_logits(clf.estimators_, X)
+        np.testing.assert_allclose(
+            whole, clf.member_decision_function(X), rtol=1e-5, atol=1e-5
+        )
+        for net in clf.estimators_:
+            assert dict(net.callbacks_)["recorder"].seen == 4
+
+
+def test_one_member_has_nobody_to_differ_from():
+    X, y = table()
+    one = diversified(n_estimators=1).fit(X, y)
+    none = diversified(n_estimators=1, diversity_weight=0).fit(X, y)
+    np.testing.assert_array_equal(one.predict_proba(X), none.predict_proba(X))
+
+
+def test_dictionaries_reach_the_module_as_keywords():
+    X, y = table()
+
+    class Two(nn.Module):
+        def __init__(self, n_classes):
+            super().__init__()
+            self.left, self.right = nn.Linear(2, n_classes), nn.Linear(3, n_classes)
+
+        def forward(self, a, b):
+            return self.left(a) + self.right(b)
+
+    parts = {"a": X[:, :2], "b": X[:, 2:]}
+    clf = diversified(estimator=Two, loss="divdis", lr=0.1)
+    assert clf.fit(parts, y, X_unlabeled=parts).score(parts, y) > 0.7
+    with pytest.raises(
+        InvalidInputError, match=r"\['a'\] beside a dictionary of \['a',"
+    ):
+        clf.fit(parts, y, X_unlabeled={"a": X[:, :2]})
+
+
+def test_it_can_be_searched_and_piped():
+    X, y = table()
+    grid = {"diversity_weight": [0.0, 0.1], "estimator__module__hidden": [(4,), (8,)]}
+    search = GridSearchCV(diversified(max_epochs=2), grid, cv=2).fit(X, y)
+    assert search.best_params_.keys() == grid.keys()
+    hidden = search.best_params_["estimator__module__hidden"][0]
+    assert search.best_estimator_.heads_[0].module_.module[1].out_features == hidden
+    pipe = make_pipeline(StandardScaler(), diversified(loss="a2d"))
+    pipe.fit(X, y, diversifiedensembleclassifier__X_unlabeled=X)
+    assert pipe.predict(X).shape == (120,)
+
+
+def test_clones_keep_all_parameters():
+    clf = diversified(loss="divdis", pair_members=None, shared_trunk=Trunk())
+    params = clone(clf).get_params()
+    for name, value in clf.get_params().items():
+        if name != "shared_trunk":
+            assert params[name] == value
+    assert isinstance(params["shared_trunk"], Trunk)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"loss": "hinge"}, "'loss' parameter"),
+        ({"pair_members": 1}, "'pair_members' parameter"),
+        ({"diversity_weight": -0.1}, "'diversity_weight' parameter"),
+    ],
+)
+def test_wrong_parameters_are_refused(params, message):
+    X, y = table()
+    with pytest.raises(ValueError, match=message):
+        diversified(**params).fit(X, y)
+
+
+def test_any_optimizer_goes_with_the_default_network():
+    X, y = table()
+    for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop):
+        clf = diversified(optimizer=optimizer, lr=0.01, max_epochs=2).fit(X, y)
+        assert type(clf.heads_[0].optimizer_.base_optimizer) is optimizer
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("module", [None, Looped])
+@pytest.mark.parametrize("loss", ["sed", "a2d", "divdis"])
+def test_a_gpu_gives_what_the_cpu_gives(loss, module):
+    X, y = table()
+    params = {"loss": loss, "estimator": module, "shared_trunk": Trunk()}
+    probas = []
+    for device in ("cpu", "cuda"):
+        clf = diversified(**params, device=device).fit(X, y, X_unlabeled=X + 1)
+        probas.append(pickle.loads(pickle.dumps(clf)).predict_proba(X))
+    np.testing.assert_allclose(*probas, atol=2e-3)
+
+
+@pytest.mark.parametrize("weight", [None, {0: 1.0, 1: 2.0, 2: 5.0}])
+def test_divdis_when_the_last_class_is_held_out_as_a_whole(weight):
+    X, _ = table()
+    y = np.arange(len(X)) % 2
+    y[[3, 50]] = 2
+    clf = diversified(loss="divdis", validation_fraction=0.8, class_weight=weight)
+    clf.fit(X, y, X_unlabeled=X + 1)
+    proba = clf.predict_proba(X)
+    assert proba.shape == (len(X), 3)
+    assert np.isfinite(proba).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", ["cpu"], ("cpu",)])
+def test_one_device_may_come_in_a_list(device):
+    X, y = table()
+    assert diversified(device=device, max_epochs=1).fit(X, y).heads_[0].device == "cpu"
+
+
+class WritesToItsInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.linear(x.mul_(2).add_(1))
+
+
+def test_a_trunk_that_works_in_place_leaves_samples_alone():
+    X, y = table()
+    clf = diversified(shared_trunk=WritesToItsInput()).fit(X, y)
+    net, given = clf.estimators_[0], torch.tensor(X)
+    once, twice = (net.infer(given).detach() for _ in range(2))
+    torch.testing.assert_close(given, torch.tensor(X), rtol=0, atol=0)
+    torch.testing.assert_close(once, twice, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("width", [5, 6], ids=["as_wide_as_x", "wider"])
+def test_flatness_over_a_trunk_is_that_of_whole_members(width):
+    X, y = table()
+    clf = diversified(shared_trunk=Trunk(width)).fit(X, y)
+    whole = [metrics.fisher_rao_norm(net, X, y) for net in clf.estimators_]
+    assert metrics.fisher_rao_norm(clf, X, y) == pytest.approx(np.mean(whole))
+    options = {"n_batches": 2, "random_state": 0}
+    assert metrics.adaptive_sharpness(clf, X, y, **options) >= 0

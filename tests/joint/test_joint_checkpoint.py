@@ -1,0 +1,366 @@
+"""Members trained together go on from any checkpoint as if nothing had happened."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from sklearn.model_selection import GridSearchCV
+from skorch.callbacks import Callback, EarlyStopping, EpochScoring
+from torch.utils.data import Dataset, TensorDataset
+
+from sklearn_sharpbalance.exceptions import (
+    CheckpointError,
+    CheckpointMismatchError,
+    SharpBalanceWarning,
+)
+from sklearn_sharpbalance.joint import members as joint
+from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
+from tests.joint.diversified_cases import Noisy
+from tests.training.killing import (
+    TrainedAlone,
+    assert_bitwise,
+    joint_estimator,
+    small_data,
+    weights,
+)
+from tests.training.test_checkpoint import (
+    Interrupting,
+    damage,
+    press_ctrl_c,
+    without_time,
+)
+
+X, Y = small_data()
+OTHER = np.random.default_rng(1).normal(size=(40, 5)).astype(np.float32)
+OWN = {"estimator__module__hidden": None}
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Numbers of the epochs that are trained."""
+    epochs = []
+    original = joint.train_epoch
+
+    def train_epoch(team, feed, objective, epoch):
+        epochs.append(epoch)
+        return original(team, feed, objective, epoch)
+
+    monkeypatch.setattr(joint, "train_epoch", train_epoch)
+    return epochs
+
+
+class Unlabeled(Dataset):
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, i):
+        return torch.from_numpy(OTHER[i])
+
+
+class Frozen(torch.nn.Module):
+    """A trunk whose weights come from the seed."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(5, 6)
+
+    def forward(self, x):
+        return self.linear(x).tanh()
+
+
+class StopsAt(Callback):
+    """Asks each member to stop at an epoch of its own, and to forget its bias then.
+
+    Members go on until all were asked. Were a member told more than once that it is
+    over, or too early, it would train on without its bias.
+    """
+
+    def on_train_begin(self, net, **kwargs):
+        self.ends_ = 0
+
+    def on_epoch_end(self, net, **kwargs):
+        if len(net.history) == 1:
+            self.last_ = 2 + int(1000 * net.history[-1, "train_loss"]) % 3
+        if len(net.history) >= self.last_:
+            raise KeyboardInterrupt
+
+    def on_train_end(self, net, **kwargs):
+        self.ends_ += 1
+        net.history.record("ends", self.ends_)
+        with torch.no_grad():
+            net.module_.module[-1].bias.zero_()
+
+
+def table():
+    return X, Y, None
+
+
+def with_unlabeled():
+    return X, Y, OTHER
+
+
+def datasets():
+    pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    return pairs, None, Unlabeled()
+
+
+MODULE = {"estimator": TrainedAlone}
+CASES = {
+    "stacked": ({}, table),
+    "dropout_and_norms": ({"estimator": Noisy, **OWN}, table),
+    "a2d": ({"loss": "a2d"}, with_unlabeled),
+    "divdis": ({**MODULE, "loss": "divdis", "pair_members": None}, with_unlabeled),
+    "datasets": ({"loss": "a2d"}, datasets),
+    "trunk": ({"shared_trunk": Frozen()}, table),
+    "trunk_from_the_seed": ({"shared_trunk": Frozen, "random_state": None}, table),
+    "trunk_and_transform": (
+        {
+            "shared_trunk": Frozen(),
+            "train_transform": lambda x: x + 0.1 * torch.randn_like(x),
+            "loss": "a2d",
+        },
+        with_unlabeled,
+    ),
+    "callbacks": (
+        {
+            "callbacks": [
+                ("f1", EpochScoring("f1_macro", name="f1", lower_is_better=False)),
+                ("stop", EarlyStopping("valid_loss", patience=2)),
+            ],
+            "validation_fraction": 0.3,
+            "max_epochs": 12,
+            "lr": 0.1,
+        },
+        table,
+    ),
+    "members_stop_apart": ({**MODULE, "callbacks": [("stops", StopsAt())]}, table),
+    # Steps that overflow are left out, and the scale of the loss is halved.
+    "fp16": ({**MODULE, "precision": "fp16", "standardize": False}, lambda: LARGE),
+}
+LARGE = (300 * X, Y, None)
+
+
+def make(folder, **params):
+    clf = joint_estimator(folder, **{"max_epochs": 6, **params})
+    if params.get("estimator__module__hidden", True) is None:
+        del clf.estimator__module__hidden
+    return clf
+
+
+def fit(clf, data):
+    X, y, X_unlabeled = data()
+    return clf.fit(X, y, X_unlabeled=X_unlabeled)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_checkpoint_leads_to_the_same_end(case, tmp_path, snapshots, trained):
+    params, data = CASES[case]
+    whole = fit(make(tmp_path / "whole", **params), data)
+    want, proba = weights(whole), whole.predict_proba(data()[0])
+    copies, n_epochs = list(snapshots), whole.n_iter_
+    assert len(copies) == n_epochs + 1
+    if params.get("random_state", 3) is not None:
+        plain = fit(make(None, **params), data)
+        assert_bitwise(weights(plain), want)
+    for done in (1, n_epochs - 1):
+        trained.clear()
+        clf = fit(make(copies[done], **params), data)
+        assert trained == list(range(done, n_epochs))
+        assert_bitwise(weights(clf), want)
+        assert without_time(clf.history_) == without_time(whole.history_)
+        assert clf.engine_ == whole.engine_
+        np.testing.assert_array_equal(clf.train_indices_, whole.train_indices_)
+        np.testing.assert_array_equal(clf.predict_proba(data()[0]), proba)
+
+
+def test_the_cases_are_what_they_seem(tmp_path):
+    """A scale that was halved; members that stop apart but end together, once."""
+    fit(make(tmp_path, **CASES["fp16"][0]), CASES["fp16"][1])
+    saved = CheckpointFolder(tmp_path).latest()
+    assert saved["state"]["members"][0]["extra"]["scaler"]["scale"] < 2**16
+    clf = fit(make(tmp_path / "b", **CASES["members_stop_apart"][0]), table)
+    assert [rows[-1]["ends"] for rows in clf.history_] == [1, 1, 1]
+    asked = {2 + int(1000 * rows[0]["train_loss"]) % 3 for rows in clf.history_}
+    assert len(asked) > 1
+    assert clf.n_iter_ == max(asked) < 6
+
+
+@pytest.mark.parametrize("every", [None, 4])
+def test_checkpoints_change_nothing(every, tmp_path, snapshots):
+    for estimator in (None, TrainedAlone):
+        snapshots.clear()
+        plain = make(None, estimator=estimator).fit(X, Y)
+        folder = tmp_path / f"{estimator}"
+        kept = make(folder, checkpoint_every=every, estimator=estimator).fit(X, Y)
+        assert_bitwise(weights(kept), weights(plain))
+        assert len(snapshots) == {None: 2, 4: 3}[every]
+        shutil.rmtree(folder)
+        for copy in snapshots:
+            shutil.rmtree(copy)
+
+
+def test_old_checkpoints_are_pruned(tmp_path, snapshots):
+    make(tmp_path / "whole").fit(X, Y)
+    names = [sorted(p.name for p in folder.iterdir()) for folder in snapshots]
+    assert names[0] == ["epoch-000000.safetensors"]
+    assert names[3] == ["epoch-000002.safetensors", "epoch-000003.safetensors"]
+    assert names[-1] == ["epoch-000006.safetensors"]
+
+
+OTHERS = {
+    "weight": ({"diversity_weight": 0.2}, with_unlabeled, "diversity_weight was 0.1"),
+    "loss": ({"loss": "divdis"}, with_unlabeled, "loss was 'a2d' and is 'divdis'"),
+    "seed": ({"random_state": 4}, with_unlabeled, "random_state was 3 and is 4"),
+    "trunk": (
+        {"shared_trunk": torch.nn.Linear(5, 6)},
+        with_unlabeled,
+        r"shared_trunk was .*Frozen\[\w+.* and is torch.nn.*Linear\[\w+\]",
+    ),
+    "samples": ({}, lambda: (X + 1, Y, OTHER), r"X was float32 \(96, 5\) \w+ and is"),
+    "unlabeled": (
+        {},
+        lambda: (X, Y, OTHER + 1),
+        r"X_unlabeled was float32 \(40, 5\) \w+ and is float32 \(40, 5\) \w+\.",
+    ),
+    "fewer_unlabeled": (
+        {},
+        lambda: (X, Y, OTHER[:9]),
+        r"X_unlabeled was float32 \(40, 5\) \w+ and is float32 \(9, 5\)",
+    ),
+    "unlabeled_dataset": (
+        {},
+        lambda: (X, Y, Unlabeled()),
+        r"X_unlabeled was float32 .* and is 30 items of .*Unlabeled",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a finished fit, and its weights."""
+    folder = tmp_path_factory.mktemp("finished")
+    torch.manual_seed(0)
+    params = {"loss": "a2d", "shared_trunk": Frozen(), "max_epochs": 2}
+    clf = fit(make(folder, **params), with_unlabeled)
+    return folder, params, clf
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_fit_is_refused_by_what_differs(other, finished):
+    folder, params, _ = finished
+    changes, data, message = OTHERS[other]
+    with pytest.raises(CheckpointMismatchError, match=message) as caught:
+        fit(make(folder, **{**params, **changes}), data)
+    assert str(caught.value).count(" was ") == 1  # nothing else
+
+
+def test_a_finished_fit_is_read_back(finished, trained):
+    folder, params, clf = finished
+    again = fit(make(folder, **params), with_unlabeled)
+    assert trained == []
+    assert_bitwise(weights(again), weights(clf))
+    assert again.history_ == clf.history_
+
+
+def test_unlabeled_samples_that_nobody_uses_do_not_count(tmp_path, trained):
+    make(tmp_path, max_epochs=2).fit(X, Y, X_unlabeled=OTHER)
+    trained.clear()
+    make(tmp_path, max_epochs=2).fit(X, Y)
+    assert trained == []
+
+
+def test_a_checkpoint_of_another_kind_of_ensemble(tmp_path):
+    from tests.training.killing import estimator
+
+    estimator(tmp_path, max_epochs=4).fit(X, Y)
+    with pytest.raises(CheckpointMismatchError, match="loss was not given and is 'sed"):
+        make(tmp_path).fit(X, Y)
+
+
+def test_goes_on_from_a_warm_start_only_with_the_same_weights(tmp_path):
+    clf = make(tmp_path / "a", warm_start=True).fit(X, Y)
+    with pytest.raises(CheckpointMismatchError, match="first weights was fresh and is"):
+        clf.fit(X, Y)
+    clf.set_params(checkpoint_dir=tmp_path / "b").fit(X, Y)
+    assert clf.n_iter_ == 6
+
+
+def test_the_fits_of_a_search_get_a_folder_each(tmp_path, trained):
+    grid = {"diversity_weight": [0.0, 0.1]}
+    clf = make(tmp_path / "{fit}", max_epochs=2)
+    search = GridSearchCV(clf, grid, cv=2).fit(X, Y)
+    assert len(list(tmp_path.iterdir())) == 5  # two weights, two folds, one refit
+    trained.clear()
+    again = GridSearchCV(clf, grid, cv=2).fit(X, Y)
+    assert trained == []
+    scores = "split0_test_score"
+    np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots, trained):
+    whole = make(tmp_path / "whole").fit(X, Y)
+    damage(max(snapshots[4].iterdir()))
+    trained.clear()
+    with pytest.warns(SharpBalanceWarning, match=r"passed over.*its digest"):
+        clf = make(snapshots[4]).fit(X, Y)
+    assert trained == [3, 4, 5]  # from the one before
+    assert_bitwise(weights(clf), weights(whole))
+
+
+def test_a_disk_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(CheckpointError, match="Cannot "):
+        make(tmp_path / "file/sub").fit(X, Y)
+    with pytest.warns(SharpBalanceWarning, match="The fit goes on"):
+        clf = make(tmp_path / "file/sub", on_checkpoint_error="warn").fit(X, Y)
+    assert_bitwise(weights(clf), weights(make(None).fit(X, Y)))
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_in_a_first_fit_leaves_what_it_has(tmp_path, monkeypatch):
+    clf = make(tmp_path, estimator=Interrupting, **OWN)
+    press_ctrl_c(monkeypatch, at=71)
+    with (
+        pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 3"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        clf.fit(X, Y)
+    assert [len(history) for history in clf.history_] == [3] * 3
+    assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
+
+
+@pytest.mark.parametrize("trunk", [None, Frozen()], ids=["alone", "trunk"])
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
+    trunk, tmp_path, monkeypatch, trained
+):
+    params = {"estimator": Interrupting, "shared_trunk": trunk, **OWN}
+    press_ctrl_c(monkeypatch, at=None)
+    clf = make(None, **params).fit(X, Y)
+    before, proba = weights(clf), clf.predict_proba(X)
+    clf.set_params(checkpoint_dir=tmp_path, random_state=7)
+    press_ctrl_c(monkeypatch, at=71)  # 3 members, 6 batches: epoch 3
+    with pytest.raises(KeyboardInterrupt):
+        clf.fit(X, Y)
+    assert_bitwise(weights(clf), before)
+    np.testing.assert_array_equal(clf.predict_proba(X), proba)
+    press_ctrl_c(monkeypatch, at=None)
+    trained.clear()
+    clf.fit(X, Y)
+    assert trained == [3, 4, 5]
+    whole = make(None, **params, random_state=7).fit(X, Y)
+    assert_bitwise(weights(clf), weights(whole))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"checkpoint_every": 0}, "'checkpoint_every' parameter"),
+        ({"checkpoint_dir": 3}, "'checkpoint_dir' parameter"),
+        ({"on_checkpoint_error": "ignore"}, "'on_checkpoint_error' parameter"),
+    ],
+)
+def test_wrong_parameters_are_refused(params, message):
+    with pytest.raises(ValueError, match=message):
+        make(None, **params).fit(X, Y)

@@ -1,0 +1,335 @@
+"""Joint training: what it computes, against loops that share nothing with it."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, SmallCNN
+from sklearn_sharpbalance.data.batches import epoch_batches, part_sizes
+from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
+from sklearn_sharpbalance.joint.batches import draw_members
+from sklearn_sharpbalance.joint.losses import mutual_information_loss
+from sklearn_sharpbalance.members import initial_state, train
+from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.members.state import epoch_rng
+from sklearn_sharpbalance.training.fitting import draw_seeds
+from tests.joint.diversified_cases import (
+    LOSSES,
+    Looped,
+    Noisy,
+    assert_same_weights,
+    configured,
+    diversified,
+    table,
+)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("module", [MLP, Looped, Noisy])
+def test_without_diversity_it_is_a_deep_ensemble(module, optimizer, monkeypatch):
+    """On the same batches: a deep ensemble that is given one order for all members."""
+    X, y = table()
+    net = configured(module, optimizer)
+    joint = diversified(estimator=net, diversity_weight=0, lr_schedule="cosine")
+    joint.fit(X, y)
+    shared = draw_seeds(0, 3).selection
+    monkeypatch.setattr(train, "epoch_rng", lambda _, epoch: epoch_rng(shared, epoch))
+    alone = DeepEnsembleClassifier(
+        net,
+        max_epochs=4,
+        batch_size=32,
+        lr_schedule="cosine",
+        engine="skorch",
+        random_state=0,
+        device="cpu",
+    ).fit(X, y)
+    assert_same_weights(joint.estimators_, alone.estimators_, 1e-6)
+    np.testing.assert_allclose(
+        joint.member_predict_proba(X), alone.member_predict_proba(X), atol=1e-6
+    )
+    for got, want in zip(joint.history_, alone.history_):
+        assert [r["train_loss"] for r in got] == pytest.approx(
+            [r["train_loss"] for r in want], abs=1e-6
+        )
+
+
+def naive_sed_training(clf, X, y, n_members, n_drawn, n_epochs, weight):
+    """SED with SGD as the paper writes it, times the number of members."""
+    seeds = draw_seeds(0, n_members)
+    states = [initial_state(clf.net_, i, s) for i, s in enumerate(seeds.members)]
+    modules = [MLP(5, 3, hidden=(8,)).double() for _ in states]
+    for module, state in zip(modules, states):
+        module.load_state_dict(
+            {k[7:]: v.double() for k, v in state.module.items() if k[:7] == "module."}
+        )
+    params = [p for module in modules for p in module.parameters()]
+    optimizer = torch.optim.SGD(params, lr=0.05, momentum=0.9)
+    X, y = torch.tensor(X).double(), torch.tensor(y)
+    nobody = np.zeros((1, len(X)), dtype=bool)
+    sizes = part_sizes(nobody, 32)
+    for epoch in range(n_epochs):
+        dealt = epoch_batches(nobody[0], sizes, epoch_rng(seeds.selection, epoch))
+        rng = np.random.default_rng([seeds.selection, epoch, 1])
+        drawn = draw_members(n_members, n_drawn, sizes.n_batches, rng)
+        for t in range(sizes.n_batches):
+            real = dealt.share[t] > 0
+            rows = dealt.indices[t][real]
+            logits = [module(X[rows]) for module in modules]
+            loss = sum(cross_entropy(f, y[rows]) for f in logits) / n_members
+            loss = loss + weight * naive_pairs(logits, y[rows], drawn[t])
+            progress = (epoch + t / sizes.n_batches) / n_epochs
+            optimizer.param_groups[0]["lr"] = 0.05 * cosine(progress)
+            optimizer.zero_grad()
+            (n_members * loss).backward()
+            optimizer.step()
+    return modules
+
+
+def naive_pairs(logits, y, drawn):
+    with torch.no_grad():
+        ce = cross_entropy(sum(logits) / len(logits), y, reduction="none")
+        a = ce / ce.mean() ** 2
+    total = 0.0
+    for i, m in enumerate(drawn):
+        for k in drawn[i + 1 :]:
+            p, q = logits[m].softmax(1), logits[k].softmax(1)
+            c = p.argmax(1, keepdim=True)
+            p, q = p.gather(1, c)[:, 0], q.gather(1, c)[:, 0]
+            total += (a * -torch.log(p * (1 - q) + (1 - p) * q)).mean()
+    return total / (len(drawn) * (len(drawn) - 1))
+
+
+@pytest.mark.parametrize("n_drawn", [2, None])
+@pytest.mark.parametrize("module", [MLP, Looped])
+def test_sed_training_is_the_naive_loop(module, n_drawn):
+    X, y = table()
+    net = configured(
+        module, torch.optim.SGD, 0.05, module__hidden=(8,), optimizer__momentum=0.9
+    )
+    clf = diversified(
+        estimator=net,
+        n_estimators=4,
+        pair_members=n_drawn,
+        diversity_weight=0.2,
+        max_epochs=3,
+        standardize=False,
+        lr_schedule="cosine",
+    ).fit(X, y)
+    want = naive_sed_training(clf, X, y, 4, n_drawn or 4, 3, 0.2)
+    for net, module in zip(clf.estimators_, want):
+        for got, value in zip(net.module_.parameters(), module.parameters()):
+            torch.testing.assert_close(got.double(), value, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_stacked_members_equal_modules(loss):
+    X, y = table()
+    common = {"loss": loss, "diversity_weight": 0.5, "n_estimators": 4}
+    unlabeled, _ = table(50, seed=1)
+    fits = [
+        diversified(estimator=module, **common).fit(X, y, X_unlabeled=unlabeled)
+        for module in (MLP, Looped)
+    ]
+    assert [clf.engine_.name for clf in fits] == ["stacked", "modules"]
+    assert "not stacked: Looped is not a chain" in fits[1].engine_.reason
+    assert_same_weights(*(clf.estimators_ for clf in fits), tol=2e-5)
+    for name in ("train_loss", "diversity_loss", "lr"):
+        got, want = ([r[name] for r in clf.history_[1]] for clf in fits)
+        assert got == pytest.approx(want, rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_loss_moves_members_apart(loss):
+    X, y = table()
+    unlabeled, _ = table(80, seed=1)
+
+    def alike(weight):
+        clf = diversified(loss=loss, diversity_weight=weight, max_epochs=30)
+        proba = clf.fit(X, y, X_unlabeled=unlabeled).member_predict_proba(unlabeled)
+        if loss == "divdis":
+            first, second, _ = torch.tensor(proba)
+            return mutual_information_loss(first, second).item()
+        return -np.abs(proba[0] - proba[1]).mean()
+
+    assert alike(1.0) < alike(0.0)
+
+
+@pytest.mark.parametrize("loss", ["a2d", "divdis"])
+def test_losses_on_unlabeled_samples_say_what_to_pass(loss):
+    X, y = table()
+    clf = diversified(loss=loss)
+    with pytest.raises(InvalidInputError, match=f"loss='{loss}'.*as X_unlabeled"):
+        clf.fit(X, y)
+    with pytest.raises(ValueError, match="X has 4 features"):
+        clf.fit(X, y, X_unlabeled=X[:, :4])
+    with pytest.raises(InvalidInputError, match=r"shape \(1, 5\) beside .* \(5,\)"):
+        clf.fit(X, y, X_unlabeled=X[:, None])
+    with pytest.raises(InvalidInputError, match=r"a dictionary of \['x'\] beside"):
+        clf.fit(X, y, X_unlabeled={"x": X})
+
+
+def test_unlabeled_samples_may_be_a_dataset_without_labels():
+    X, y = table()
+    items = torch.tensor(table(40, seed=1)[0])
+
+    class Bare(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(items)
+
+        def __getitem__(self, i):
+            return items[i]
+
+    clf = diversified(loss="a2d")
+    from_items = clf.fit(X, y, X_unlabeled=Bare()).predict_proba(X)
+    from_array = clf.fit(X, y, X_unlabeled=items.numpy()).predict_proba(X)
+    np.testing.assert_allclose(from_items, from_array, atol=1e-6)
+
+
+def test_unlabeled_samples_leave_running_statistics_alone():
+    X, y = table()
+    clf = diversified(estimator=Noisy, loss="a2d", standardize=False, max_epochs=20)
+    clf.fit(X, y, X_unlabeled=X + 1000)
+    for net in clf.estimators_:
+        assert net.module_.module.norm.running_mean.abs().max() < 1
+
+
+def test_one_unlabeled_sample_passes_batch_norm():
+    X, y = table()
+    clf = diversified(estimator=Noisy, loss="a2d").fit(X, y, X_unlabeled=X[:1])
+    assert np.isfinite(clf.predict_proba(X)).all()
+
+
+def test_pictures_go_through_an_augmentation_all_members_share():
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=60)
+    X = (rng.integers(0, 99, (60, 8, 8)) + 100 * y[:, None, None]).astype(np.uint8)
+    seen = []
+
+    def shift(x):
+        seen.append(x.shape)
+        return torch.roll(x, int(torch.randint(3, ())), dims=-1)
+
+    clf = diversified(estimator=SmallCNN, train_transform=shift, max_epochs=3)
+    clf.fit(X, y)
+    assert seen == [(30, 1, 8, 8)] * 6  # once a batch, however many members
+    again = diversified(estimator=SmallCNN, train_transform=shift, max_epochs=3)
+    np.testing.assert_array_equal(
+        again.fit(X, y).predict_proba(X), clf.predict_proba(X)
+    )
+    assert clf.score(X, y) > 0.9
+
+
+def test_probabilities_for_nll_loss_train_like_logits():
+    X, y = table()
+
+    class Proba(Looped):
+        def forward(self, x):
+            return super().forward(x).softmax(1)
+
+    nets = [
+        configured(Looped, module__hidden=(8,)),
+        configured(Proba, module__hidden=(8,)).set_params(criterion=nn.NLLLoss),
+    ]
+    logits, proba = (
+        diversified(estimator=net, diversity_weight=0.5).fit(X, y) for net in nets
+    )
+    assert_same_weights(logits.estimators_, proba.estimators_, 1e-4)
+
+
+def test_sample_weights_of_zero_are_samples_left_out():
+    X, y = table()
+    wrong = np.r_[y, 2 - y]
+    weight = np.r_[np.ones(120), np.zeros(120)]
+    common = {"batch_size": 1000, "standardize": False, "max_epochs": 10}
+    params = common | {"optimizer": torch.optim.SGD, "lr": 0.05}
+    plain = diversified(**params).fit(X, y)
+    weighted = diversified(**params).fit(np.r_[X, X], wrong, sample_weight=weight)
+    np.testing.assert_allclose(
+        plain.predict_proba(X), weighted.predict_proba(X), atol=1e-4
+    )
+
+
+def test_samples_of_hardly_any_weight_are_hardly_there():
+    X, y = table()
+    heavy = np.arange(len(y)) % 8 == 0
+    clf = diversified(batch_size=4, optimizer=torch.optim.SGD, lr=0.01)
+    fits = [
+        clone(clf).fit(X, y, sample_weight=np.where(heavy, 1, weight))
+        for weight in (0, 1e-6)
+    ]
+    nothing, little = (clf.history_[0][-1]["diversity_loss"] for clf in fits)
+    assert little == pytest.approx(nothing, rel=1e-2)
+
+
+def test_callbacks_hear_epochs_and_members_stop_together():
+    X, y = table()
+
+    class StopAt(Callback):
+        def on_epoch_end(self, net, **kwargs):
+            norm = sum(p.abs().sum().item() for p in net.module_.parameters())
+            net.history.record("norm", norm)
+            # Members are told apart by their weights; all have asked by epoch 5.
+            if len(net.history) >= 3 + int(norm * 1e4) % 3:
+                raise KeyboardInterrupt
+
+    for module in (MLP, Looped):
+        clf = diversified(estimator=module, callbacks=[StopAt()], max_epochs=50).fit(
+            X, y
+        )
+        assert 3 <= clf.n_iter_ < 50
+        assert {len(history) for history in clf.history_} == {clf.n_iter_}
+        assert clf.history_[0][0]["norm"] != clf.history_[0][-1]["norm"]
+
+
+def test_scoring_on_held_out_samples_is_allowed():
+    X, y = table()
+    scoring = EpochScoring("f1_macro", name="f1", lower_is_better=False)
+    stop = EarlyStopping(monitor="f1", lower_is_better=False, patience=3)
+    clf = diversified(
+        callbacks=[("f1", scoring), stop], validation_fraction=0.2, max_epochs=40
+    ).fit(X, y)
+    assert {"f1", "valid_acc", "diversity_loss"} <= set(clf.history_[0][0])
+    assert clf.n_iter_ < 40
+
+
+def test_callbacks_that_need_batches_are_refused():
+    X, y = table()
+
+    class OnBatch(Callback):
+        def on_batch_end(self, net, **kwargs):
+            pass
+
+    for params, message in (
+        ({"callbacks": [OnBatch()]}, "OnBatch listens to every batch"),
+        ({"lr_schedule": LRScheduler("StepLR", step_size=1)}, "an LRScheduler sets"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            diversified(**params).fit(X, y)
+
+
+def test_divergence_names_the_remedy_and_keeps_the_old_model():
+    X, y = table()
+    clf = diversified().fit(X, y)
+    before, members = clf.predict_proba(X), clf.estimators_
+    clf.set_params(optimizer=torch.optim.SGD, lr=1e20, standardize=False)
+    with pytest.raises(DivergenceError, match="Lower lr"):
+        clf.fit(X, y)
+    assert clf.estimators_ is members
+    np.testing.assert_array_equal(clf.predict_proba(X), before)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_half_precision_learns_what_single_precision_learns(loss, precision):
+    X, y = table()
+    fits = [
+        diversified(loss=loss, precision=p, estimator=Looped, max_epochs=8)
+        for p in ("float32", precision)
+    ]
+    one, half = (clf.fit(X, y, X_unlabeled=X + 1).predict_proba(X) for clf in fits)
+    np.testing.assert_allclose(half, one, atol=0.05)
+    assert (half != one).any()

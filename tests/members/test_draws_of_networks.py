@@ -1,0 +1,104 @@
+"""Networks that draw, when made or in evaluation mode, leave the user's draws alone."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from skorch.callbacks import Callback
+from torch import nn
+from torch.nn.functional import dropout
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+    load,
+)
+from tests.joint.diversified_cases import Diversified, table
+
+
+class Restless(nn.Module):
+    """Dropout that never rests, before statistics of batches."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.first = nn.Linear(n_features, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.last = nn.Linear(8, n_classes)
+
+    def forward(self, x):
+        return self.last(self.norm(dropout(self.first(x), 0.5, training=True)))
+
+
+CASES = [
+    (kind, {"aggregation": rule})
+    for kind in (DeepEnsembleClassifier, Diversified)
+    for rule in ("mean_logit", "uniform_soup", "greedy_soup", "temperature")
+] + [
+    (DeepEnsembleClassifier, {"early_stopping": 2}),
+    (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),
+    (SharpBalanceEnsembleClassifier, {}),
+    (Diversified, {"estimator": None, "shared_trunk": lambda: Restless(5, 6)}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*set no temperature")
+@pytest.mark.parametrize(("kind", "params"), CASES)
+def test_a_fit_neither_takes_nor_leaves_draws(kind, params):
+    X, y = table()
+    defaults = {"estimator": Restless, "validation_fraction": 0.2, "max_epochs": 3}
+    probas = []
+    for seed in (1, 2):
+        clf = kind(random_state=0, device="cpu", **defaults | params)
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        clf.fit(X, y)
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.manual_seed(5)  # predictions draw as well
+        probas.append(clf.predict_proba(X))
+    np.testing.assert_array_equal(*probas)
+
+
+class OfDrawnWidth(nn.Module):
+    """Its width and a factor come from the generators of Python and numpy."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        width = random.randint(3, 300)
+        self.factor = np.random.rand()  # noqa: NPY002
+        self.first = nn.Linear(n_features, width)
+        self.last = nn.Linear(width, n_classes)
+
+    def forward(self, x):
+        return self.last(self.factor * self.first(x).relu())
+
+
+def states_of_generators():
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), numpy_state[1].tolist(), numpy_state[2]
+
+
+def test_a_file_makes_networks_from_their_own_draws(tmp_path):
+    X, y = table()
+    clf = DeepEnsembleClassifier(
+        OfDrawnWidth, n_estimators=2, max_epochs=2, random_state=0, device="cpu"
+    ).fit(X, y)
+    clf.save(tmp_path / "model")
+    before = states_of_generators()
+    loaded = load(tmp_path / "model", module=OfDrawnWidth)
+    assert states_of_generators() == before
+    np.testing.assert_array_equal(loaded.predict_proba(X), clf.predict_proba(X))
+
+
+class DrawsAtOnce(Callback):
+    def initialize(self):
+        self.factor_ = np.random.rand() + random.random()  # noqa: NPY002
+        return self
+
+
+def test_callbacks_that_draw_when_they_are_made_leave_the_generators_alone():
+    X, y = table()
+    clf = DeepEnsembleClassifier(max_epochs=1, callbacks=[("mine", DrawsAtOnce())])
+    before = states_of_generators()
+    clf.set_params(random_state=0, device="cpu").fit(X, y)
+    assert states_of_generators() == before

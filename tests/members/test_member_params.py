@@ -1,0 +1,549 @@
+"""Members with settings of their own.
+
+The independent witness is an ensemble in which *all* members have the settings of one:
+its member of that position must be the same, bit for bit.
+"""
+
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest, loguniform, randint
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetClassifier
+from torch import nn
+
+import sklearn_sharpbalance
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.aggregation.soups import mean_weights
+from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
+from sklearn_sharpbalance.exceptions import (
+    CheckpointMismatchError,
+    InvalidInputError,
+    ModelFileError,
+    UnsupportedEngineError,
+)
+from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members.member_params import draw_settings
+from sklearn_sharpbalance.members.own_settings import give_settings, own_net
+from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.optim import SAM
+from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
+from sklearn_sharpbalance.training.plan import Settings
+
+FAST = {
+    "max_epochs": 4,
+    "batch_size": 16,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (8,),
+}
+APART = [
+    {"lr": 0.02, "optimizer__weight_decay": 0.01},
+    {"module__hidden": (5, 4), "module__dropout": 0.2},
+    {"criterion__label_smoothing": 0.2, "optimizer__momentum": 0.5},
+]
+DRAWN = {"lr": loguniform(0.01, 0.3), "module__hidden": [(4,), (6,), (5, 3)]}
+
+
+def table(n=60):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 4)).astype(np.float32)
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
+
+
+def as_common(settings):
+    """Settings of one member as parameters that all members get."""
+    return {
+        name if name == "lr" else f"estimator__{name}": value
+        for name, value in settings.items()
+    }
+
+
+def states(clf):
+    return [net.module_.state_dict() for net in clf.estimators_]
+
+
+def assert_equal_states(got, want):
+    assert got.keys() == want.keys()
+    for key, value in want.items():
+        assert torch.equal(got[key], value), key
+
+
+def assert_bitwise(one, other):
+    for got, want in zip(states(one), states(other), strict=True):
+        assert_equal_states(got, want)
+    assert one.member_params_ == other.member_params_
+
+
+# What a member is -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        (DeepEnsembleClassifier, {}),
+        (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),
+        (DeepEnsembleClassifier, {"prune": 0.3, "validation_fraction": 0.3}),
+        (SharpBalance, {"selection": "all", "rho": [0.1, 0.2, 0.05]}),
+    ],
+)
+def test_a_member_is_that_of_an_ensemble_where_all_have_its_settings(kind, params):
+    X, y = table()
+    params = {"engine": "skorch", **FAST, **params}
+    clf = kind(member_params=APART, **params).fit(X, y)
+    assert clf.member_params_ == APART
+    for i, settings in enumerate(APART):
+        alike = kind(**{**params, **as_common(settings)}).fit(X, y)
+        assert_equal_states(states(clf)[i], states(alike)[i])
+        keys = ("train_loss", "lr")
+        rows = [[[r[k] for k in keys] for r in c.history_[i]] for c in (clf, alike)]
+        assert rows[0] == rows[1]
+        proba = [c.member_predict_proba(X)[i] for c in (clf, alike)]
+        np.testing.assert_allclose(*proba, atol=1e-6)
+
+
+def test_members_of_any_shape_score_the_same_samples():
+    X, y = table()
+    clf = SharpBalance(member_params=APART, **FAST).fit(X, y)
+    assert clf.sharpness_.shape == clf.sam_masks_.shape == (3, 60)
+    for i, settings in enumerate(APART):
+        alike = SharpBalance(engine="skorch", **{**FAST, **as_common(settings)})
+        np.testing.assert_array_equal(alike.fit(X, y).sharpness_[i], clf.sharpness_[i])
+
+
+def test_members_of_one_shape_with_other_layers_predict_by_themselves():
+    """Weights of equal shapes can be stacked, activations cannot."""
+    X, y = table()
+    apart = [{"module__activation": name} for name in ("relu", "tanh", "identity")]
+    clf = DeepEnsembleClassifier(member_params=apart, **FAST).fit(X, y)
+    probas = clf.member_predict_proba(X)
+    for net, proba in zip(clf.estimators_, probas):
+        want = net.module_.eval()(torch.tensor(X)).softmax(1).detach()
+        np.testing.assert_allclose(proba, want, atol=1e-6)
+    logits = np.log(probas).mean(0)
+    want = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-6)
+
+
+def test_early_stopping_judges_members_of_different_shapes():
+    X, y = table()
+    clf = DeepEnsembleClassifier(
+        member_params=APART, validation_fraction=0.3, early_stopping=2, **FAST
+    ).fit(X, y)
+    assert len(clf.validation_scores_) == clf.n_iter_
+    held = np.setdiff1d(np.arange(60), clf.train_indices_)
+    assert clf.score(X[held], y[held]) == max(clf.validation_scores_)
+
+
+def test_without_it_nothing_differs():
+    X, y = table()
+    clf = DeepEnsembleClassifier(**FAST).fit(X, y)
+    assert clf.member_params_ == [{}, {}, {}]
+    empty = DeepEnsembleClassifier(member_params=[{}, {}, {}], **FAST).fit(X, y)
+    assert_bitwise(empty, clf)
+    assert empty.engine_.name == "stacked"
+
+
+# Drawing ----------------------------------------------------------------------------
+
+
+def test_drawn_values_follow_their_distributions():
+    every = [draw_settings({**DRAWN, "n": randint(2, 5)}, seed) for seed in range(600)]
+    rates = [each["lr"] for each in every]
+    assert all(type(rate) is float for rate in rates)
+    assert kstest(rates, loguniform(0.01, 0.3).cdf).pvalue > 0.01
+    for name, values in (("module__hidden", DRAWN["module__hidden"]), ("n", (2, 3, 4))):
+        counts = np.array([sum(e[name] == v for e in every) for v in values])
+        assert counts.sum() == 600
+        assert np.abs(counts - 200).max() < 60  # five standard deviations
+    lists = {"a": [1, 2, 3], "b": [1, 2, 3]}  # drawn from a grid, independently
+    pairs = [tuple(draw_settings(lists, seed).values()) for seed in range(900)]
+    counts = np.array([pairs.count((a, b)) for a in (1, 2, 3) for b in (1, 2, 3)])
+    assert np.abs(counts - 100).max() < 50
+
+
+def test_random_state_decides_what_is_drawn():
+    X, y = table()
+    options = {**FAST, "max_epochs": 1}
+
+    def fit(**params):
+        clf = DeepEnsembleClassifier(member_params=DRAWN, **{**options, **params})
+        return clf.fit(X, y).member_params_
+
+    drawn = fit()
+    assert len({each["lr"] for each in drawn}) == 3
+    np.random.seed(7)  # noqa: NPY002
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert fit() == drawn
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+    assert fit(random_state=1) != drawn
+    assert fit(n_estimators=5)[:3] == drawn
+    assert fit(random_state=None) != fit(random_state=None)
+
+
+def test_drawing_what_is_given_is_giving_it():
+    X, y = table()
+    drawn = DeepEnsembleClassifier(member_params=DRAWN, **FAST).fit(X, y)
+    given = DeepEnsembleClassifier(member_params=drawn.member_params_, **FAST)
+    assert_bitwise(given.fit(X, y), drawn)
+
+
+# Engines ----------------------------------------------------------------------------
+
+
+def test_engines_say_why_they_do_not_take_members_that_differ():
+    X, y = table()
+    apart = [{"lr": 0.1}, {"lr": 0.2, "module__dropout": 0.1}, {}]
+    clf = DeepEnsembleClassifier(member_params=apart, **FAST)
+    assert clf.fit(X, y).engine_.name == "skorch"
+    reason = "members differ in lr, module__dropout, and share one step"
+    assert f"not stacked: {reason}" in clf.engine_.reason
+    with pytest.raises(UnsupportedEngineError, match=f"engine='stacked'.*{reason}"):
+        clf.set_params(engine="stacked").fit(X, y)
+
+
+def test_members_that_do_not_differ_are_stacked():
+    X, y = table()
+    same = {"lr": 0.05, "module__hidden": (7,)}
+    clf = DeepEnsembleClassifier(member_params=[same] * 3, **FAST).fit(X, y)
+    plain = DeepEnsembleClassifier(**{**FAST, **as_common(same)}).fit(X, y)
+    assert clf.engine_.name == plain.engine_.name == "stacked"
+    for got, want in zip(states(clf), states(plain)):
+        assert_equal_states(got, want)
+
+
+def shared_net(settings, **params):
+    net = as_skorch_net(MLP, (4,), 3, {"module__hidden": (8,)})
+    net = member_net(net, 3, sam=SAM, device=params.pop("device", "cpu"))
+    return give_settings(net, settings)
+
+
+def test_graph_steps_give_every_member_its_own_settings():
+    """The captured step is the same code; here it runs without being captured."""
+    X, y = table()
+    data = TrainingData(X, y.astype(np.int64))
+    apart = [{"lr": 0.02, "optimizer__weight_decay": 0.1}, {"module__hidden": (5, 4)}]
+    net = shared_net(apart)
+    masks = np.random.default_rng(0).random((2, 60)) < 0.5
+    phase = Phase("balanced", 0, 3, 3, part_sizes(masks, 16), (0.05, 0.2), cosine)
+    first = [initial_state(net, i, seed) for i, seed in enumerate((3, 4))]
+    want, got = (
+        engine.run_phase(net, first, data, phase, masks)
+        for engine in (SkorchEngine(), GraphEngine())
+    )
+    for one, other in zip(got, want):
+        for key, value in other.module.items():
+            torch.testing.assert_close(one.module[key], value, atol=2e-5, rtol=2e-5)
+        rates = [[row["lr"] for row in state.history] for state in (one, other)]
+        assert rates[0] == pytest.approx(rates[1], rel=1e-5)
+    assert want[0].history[0]["lr"] != want[1].history[0]["lr"]
+
+
+def test_the_graph_engine_looks_at_every_member():
+    X, y = table()
+    data = TrainingData(X, y.astype(np.int64))
+    settings = Settings(1, 16, (0.0, 0.0), "sgd", cosine)
+
+    def refusal(apart):
+        return GraphEngine.refusal(shared_net(apart, device="cuda"), data, settings)
+
+    assert refusal([{"lr": 0.1}, {"module__hidden": (3,)}]) is None
+    assert "Dropout draws" in refusal([{}, {"module__dropout": 0.1}])
+    assert "dampening" in refusal([{}, {"optimizer__dampening": 0.1}])
+
+
+def test_several_devices_do_not_matter():
+    """Nor do processes: see ``test_two_jobs_give_the_members_of_one``."""
+    X, y = table()
+    apart = [{"lr": 0.02}, {"module__hidden": (5, 4)}, {"optimizer__momentum": 0.5}]
+    options = {"member_params": apart, **FAST}
+    one = SharpBalance(**options).fit(X, y)
+    two = SharpBalance(**{**options, "device": ["cpu", "cpu"]}).fit(X, y)
+    assert_bitwise(two, one)
+
+
+# Going on, keeping, sharing ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("member_params", [APART, DRAWN])
+@pytest.mark.parametrize("random_state", [0, None])
+def test_a_fit_that_was_interrupted_goes_on(
+    tmp_path, monkeypatch, member_params, random_state
+):
+    X, y = table()
+    options = {"member_params": member_params, "checkpoint_every": 1}
+    options |= {**FAST, "random_state": random_state, "checkpoint_dir": tmp_path}
+
+    class KilledError(Exception):
+        pass
+
+    write = CheckpointFolder.write
+
+    def write_and_die(self, epoch, *args, **kwargs):
+        write(self, epoch, *args, **kwargs)
+        if epoch == 3:
+            raise KilledError
+
+    monkeypatch.setattr(CheckpointFolder, "write", write_and_die)
+    with pytest.raises(KilledError):
+        SharpBalance(**options).fit(X, y)
+    monkeypatch.undo()
+    resumed = SharpBalance(**options).fit(X, y)
+    assert [len(history) for history in resumed.history_] == [4, 4, 4]
+    again = SharpBalance(**options).fit(X, y)  # reads the finished fit
+    assert_bitwise(again, resumed)
+    if random_state is not None:
+        whole = SharpBalance(**{**options, "checkpoint_dir": None}).fit(X, y)
+        assert_bitwise(resumed, whole)
+    other = SharpBalance(**{**options, "member_params": [{}, {}, {"lr": 0.3}]})
+    with pytest.raises(CheckpointMismatchError, match="member_params was"):
+        other.fit(X, y)
+
+
+@pytest.mark.parametrize("member_params", [APART, DRAWN])
+def test_an_ensemble_is_the_same_after_a_pickle_or_a_file(tmp_path, member_params):
+    X, y = table()
+    clf = SharpBalance(member_params=member_params, **FAST).fit(X, y)
+    clf.save(tmp_path / "model")
+    # A file holds no distributions: they are passed again.
+    again = {"member_params": DRAWN} if member_params is DRAWN else {}
+    twins = [
+        pickle.loads(pickle.dumps(clf)),
+        sklearn_sharpbalance.load(tmp_path / "model", **again),
+    ]
+    clf.partial_fit(X, y)
+    for twin in twins:
+        assert_bitwise(twin.partial_fit(X, y), clf)
+        np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
+
+
+def test_a_file_without_its_distributions_says_what_to_pass(tmp_path):
+    X, y = table()
+    clf = DeepEnsembleClassifier(member_params=DRAWN, **FAST).fit(X, y)
+    clf.save(tmp_path / "model")
+    with pytest.raises(InvalidInputError, match=r"Pass it again.*member_params=\.\.\."):
+        sklearn_sharpbalance.load(tmp_path / "model")
+
+
+def test_a_file_of_other_shapes_or_names_is_refused(tmp_path):
+    X, y = table()
+    clf = DeepEnsembleClassifier(member_params=APART, **FAST).fit(X, y)
+    for wrong, message in (
+        ({"module__hidden": (500_000, 500_000)}, "weights are not those of MLP"),
+        ({"criterion": nn.Linear}, "'criterion' cannot be a setting of one member"),
+        ({"module__module": nn.Linear}, "'module__module' cannot be a setting"),
+    ):
+        clf.net_.set_params(module__member_params=({}, wrong, {}))
+        clf.save(tmp_path / "model")
+        with pytest.raises((ModelFileError, InvalidInputError), match=message):
+            sklearn_sharpbalance.load(tmp_path / "model")
+
+
+def test_partial_fit_keeps_what_the_first_call_drew():
+    X, y = table()
+    options = {"member_params": DRAWN, "lr_schedule": "constant", **FAST}
+    clf = DeepEnsembleClassifier(**options).partial_fit(X, y)
+    drawn = clf.member_params_
+    for _ in range(3):
+        clf.set_params(random_state=None).partial_fit(X, y)
+    whole = DeepEnsembleClassifier(**options).fit(X, y)
+    assert clf.member_params_ == drawn
+    assert_bitwise(clf, whole)
+
+
+def test_warm_start_takes_weights_that_fit():
+    X, y = table()
+    clf = DeepEnsembleClassifier(member_params=APART, warm_start=True, **FAST)
+    want = clf.fit(X, y).predict_proba(X)
+    still = [{**settings, "lr": 1e-12} for settings in APART]
+    clf.set_params(member_params=still).fit(X, y)
+    np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-5)
+    with pytest.raises(InvalidInputError, match="warm_start=True goes on from"):
+        clf.set_params(member_params=APART[1:] + APART[:1]).fit(X, y)
+
+
+def test_the_cache_tells_members_apart(tmp_path, monkeypatch):
+    X, y = table()
+    phases = []
+    run_phase = SkorchEngine.run_phase
+
+    def counted(self, net, states, data, phase, *args):
+        phases.append(phase.name)
+        return run_phase(self, net, states, data, phase, *args)
+
+    monkeypatch.setattr(SkorchEngine, "run_phase", counted)
+    memory = joblib.Memory(tmp_path, verbose=0)
+    for n_done, params in ((2, APART), (2, APART), (4, [APART[0], {}, APART[2]])):
+        options = {"member_params": params, "engine": "skorch", **FAST}
+        clf = SharpBalance(memory=memory, **options).fit(X, y)
+        assert len(phases) == n_done
+    monkeypatch.undo()
+    assert_bitwise(clf, SharpBalance(**options).fit(X, y))
+
+
+# The face ---------------------------------------------------------------------------
+
+
+def test_it_is_a_parameter_like_any_other():
+    for kind in (DeepEnsembleClassifier, SharpBalance):
+        clf = kind(member_params=APART)
+        assert clf.get_params()["member_params"] is APART
+        assert clone(clf).member_params == APART
+        assert clf.set_params(member_params=None).member_params is None
+
+
+def test_a_search_over_member_params():
+    X, y = table()
+    choices = [None, DRAWN, [{"lr": 1e-9}, {"lr": 1e-9}, {"lr": 1e-9}]]
+    clf = DeepEnsembleClassifier(**{**FAST, "max_epochs": 8})
+    search = GridSearchCV(clf, {"member_params": choices}, cv=2).fit(X, y)
+    scores = search.cv_results_["mean_test_score"]
+    assert scores[2] < max(scores)
+    assert search.best_params_["member_params"] in choices[:2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SharpBalance])
+def test_scikit_learn_checks(kind):
+    from sklearn.utils.estimator_checks import check_estimator
+
+    from tests.test_common import FAST, IMPOSSIBLE
+
+    clf = kind(member_params={"lr": [0.05, 0.1], "module__hidden": [32, 64]}, **FAST)
+    results = check_estimator(clf, expected_failed_checks=IMPOSSIBLE)
+    assert len(results) > 40
+
+
+# Soups ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["uniform_soup", "greedy_soup"])
+def test_soups_of_different_networks_are_refused_before_the_work(rule, monkeypatch):
+    X, y = table()
+    monkeypatch.setattr(SkorchEngine, "run_phase", None)
+    clf = DeepEnsembleClassifier(
+        member_params=APART, aggregation=rule, validation_fraction=0.2, **FAST
+    )
+    with pytest.raises(
+        InvalidInputError, match=r"different networks: module__dropout, module__hidden"
+    ):
+        clf.fit(X, y)
+
+
+def test_the_soup_function_refuses_them_too():
+    X, y = table()
+    clf = DeepEnsembleClassifier(member_params=APART, **FAST).fit(X, y)
+    with pytest.raises(InvalidInputError, match="nets of different shapes"):
+        mean_weights(clf.estimators_)
+
+
+def test_a_soup_of_members_that_differ_in_their_training(tmp_path):
+    X, y = table()
+    apart = [{"lr": 0.01}, {"optimizer__weight_decay": 0.1}, {}]
+    clf = DeepEnsembleClassifier(
+        member_params=apart, aggregation="uniform_soup", **FAST
+    ).fit(X, y)
+    (soup,) = clf.predictors_
+    for key, value in soup.module_.state_dict().items():
+        each = torch.stack([state[key] for state in states(clf)])
+        torch.testing.assert_close(value, each.mean(0), atol=1e-6, rtol=1e-6)
+    clf.save(tmp_path / "model")
+    twin = sklearn_sharpbalance.load(tmp_path / "model")
+    np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
+
+
+# Errors -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("member_params", "message"),
+    [
+        ([{}, {}], "has 2 dictionaries for n_estimators=3 members. Pass one for each"),
+        ([{}, {}, 0.1], r"member_params\[2\] must be a dictionary, got 0.1"),
+        ([{"lr": loguniform(0.1, 1)}, {}, {}], r"member_params\[0\]\['lr'\] is a dist"),
+        ({"lr": 0.1}, "must be a distribution with a method rvs.* got 0.1"),
+        ({"module__activation": "relu"}, "sequence of values to choose from, got 're"),
+        ({"lr": []}, r"sequence of values to choose from, got \[\]"),
+        ([{}, {"lr": -1.0}, {}], "lr in member_params must be .* than 0, got -1.0"),
+        ([{}, {"lr": "big"}, {}], "lr in member_params must be .* got 'big'"),
+        ([{"rho": 0.1}] * 3, r"Unknown name 'rho'.*One radius per member is rho=\["),
+        ([{"batch_size": 8}] * 3, "Members share the number of batches"),
+        ([{"criterion__weight": 1}] * 3, "Weights of classes are class_weight"),
+        ([{"optimizer__lr": 1}] * 3, "The learning rate goes by lr"),
+        ([{"module__hiden": 4}] * 3, "Did you mean 'module__hidden'?"),
+        ([{"weight_decay": 4}] * 3, "Did you mean 'optimizer__weight_decay'?"),
+        ([{"module__n_classes": 4}] * 3, "Unknown name 'module__n_classes'"),
+        ([{"module__mean": 4}] * 3, "Unknown name 'module__mean'"),
+        ([{7: 4}] * 3, "Unknown name 7 in"),
+        ([{}, {"module__hidden": (-3,)}, {}], r"hidden\[0\]"),
+        ([{}, {"optimizer__momentum": -1}, {}], "Invalid momentum value: -1"),
+        ("lr", "'member_params' parameter"),
+    ],
+)
+def test_wrong_settings_are_refused_before_the_work(
+    member_params, message, monkeypatch
+):
+    monkeypatch.setattr(SkorchEngine, "run_phase", None)
+    clf = DeepEnsembleClassifier(member_params=member_params, **FAST)
+    with pytest.raises(ValueError, match=message):
+        clf.fit(*table())
+
+
+def test_the_error_lists_what_can_be_set():
+    clf = SharpBalance(sam="gsam", member_params={"depth": [1, 2]}, **FAST)
+    with pytest.raises(InvalidInputError) as caught:
+        clf.fit(*table())
+    names = str(caught.value).rpartition("estimator__: ")[2].rstrip(".").split(", ")
+    assert {
+        "lr",
+        "module__hidden",
+        "optimizer__weight_decay",
+        "optimizer__alpha",
+        "criterion__label_smoothing",
+    } <= set(names)
+    assert not {"optimizer__rho", "module__n_features", "module__module"} & set(names)
+
+
+def test_a_network_must_take_what_a_member_gives_it():
+    X, y = table()
+    prototype = nn.Linear(4, 3)
+    clf = DeepEnsembleClassifier(prototype, member_params=[{"module__bias": False}] * 3)
+    with pytest.raises(InvalidInputError, match="is an instance: pass its class"):
+        clf.fit(X, y)
+
+    def any_arguments(n_features, n_classes, **kwargs):
+        return MLP(n_features, n_classes, **kwargs)
+
+    apart = [{"module__hidden": (n,)} for n in (2, 3, 4)]
+    clf = DeepEnsembleClassifier(
+        any_arguments, member_params=apart, max_epochs=1, device="cpu"
+    ).fit(X, y)
+    widths = [net.module_.module[1].out_features for net in clf.estimators_]
+    assert widths == [2, 3, 4]
+    wrong = [{}, {"module__hiden": (3,)}, {}]
+    with pytest.raises(InvalidInputError, match="unexpected keyword argument 'hiden'"):
+        clf.set_params(member_params=wrong).fit(X, y)
+
+
+def test_a_rate_that_would_have_no_effect_is_refused():
+    X, y = table()
+    net = NeuralNetClassifier(
+        MLP, criterion=nn.CrossEntropyLoss, optimizer__lr=0.1, max_epochs=1
+    )
+    clf = DeepEnsembleClassifier(net, member_params={"lr": [0.1, 0.2]}, device="cpu")
+    with pytest.raises(InvalidInputError, match="no effect beside estimator__optim"):
+        clf.fit(X, y)
+
+
+def test_a_copy_for_one_member_leaves_the_shared_net_alone():
+    net = shared_net([{"lr": 0.5}, {}])
+    before = net.get_params(deep=False).copy()
+    assert (own_net(net, 0).lr, own_net(net, 1).lr) == (0.5, net.lr)
+    assert net.get_params(deep=False) == before

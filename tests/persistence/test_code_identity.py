@@ -1,0 +1,453 @@
+"""Kept work is not found again for code that was edited meanwhile."""
+
+import copy
+import functools
+import importlib
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from joblib.externals.loky import ProcessPoolExecutor
+from torch import nn
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance.exceptions import CheckpointMismatchError
+from sklearn_sharpbalance.persistence.code_identity import code_name
+from sklearn_sharpbalance.persistence.fingerprint import describe, describe_samples
+
+rng = np.random.default_rng(0)
+y = np.arange(40) % 2
+X = (rng.normal(size=(40, 3)) + y[:, None]).astype(np.float32)
+
+CELL = """
+{line}
+SLOPE = {slope}
+
+def bend(x):
+    return {bend}(x)
+
+class Module(nn.Module):
+    "{text}"
+    width = {width}
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.first = nn.Linear(n_features, self.width)
+        self.last = nn.Linear(self.width, n_classes)
+
+    def forward(self, x):
+        "{text}"
+        return SLOPE * self.last(bend(self.first(x)))
+
+def scores(net, X, y):
+    return {sign} * np.arange(len(y))
+"""
+SAME = dict(line="", slope=1, bend="torch.relu", text="", width=4, sign="+1")
+
+
+def cell(**changes):
+    """What a cell of a notebook defines."""
+    names = {"__name__": "__main__", "nn": nn, "torch": torch, "np": np}
+    exec(CELL.format(**SAME | changes), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"line": "\n\n# moved"}, {"text": "told otherwise"}]
+)
+def test_code_that_says_the_same_has_the_same_name(change):
+    assert code_name(cell()["Module"]) == code_name(cell(**change)["Module"])
+
+
+@pytest.mark.parametrize("change", [{"slope": 2}, {"bend": "torch.sin"}, {"width": 5}])
+def test_code_that_says_something_else_has_another(change):
+    assert code_name(cell()["Module"]) != code_name(cell(**change)["Module"])
+
+
+def test_what_a_base_class_says_matters():
+    names = set()
+    for change in ({}, {"slope": 3}):
+        scope = cell(**change)
+        exec("class Derived(Module): pass", scope)
+        names.add(code_name(scope["Derived"]))
+    assert len(names) == 2
+
+
+def test_variables_around_a_function_matter_to_kept_work(tmp_path):
+    def scores_by(sign):
+        return lambda net, X, y: sign * np.arange(float(len(y)))
+
+    masks = [
+        SharpBalanceEnsembleClassifier(
+            sharpness=scores_by(sign), max_epochs=2, memory=str(tmp_path)
+        )
+        .fit(X, y)
+        .sam_masks_
+        for sign in (1, -1)
+    ]
+    assert not np.array_equal(*masks)
+
+
+@pytest.mark.parametrize("change", [{"bend": "torch.sin"}, {"sign": "-1"}])
+def test_memory_trains_edited_code(change, tmp_path):
+    def fit(scope, **settings):
+        return SharpBalanceEnsembleClassifier(
+            scope["Module"],
+            sharpness=scope["scores"],
+            n_estimators=2,
+            max_epochs=2,
+            random_state=0,
+            **settings,
+        ).fit(X, y)
+
+    before, after = cell(), cell(**change)
+    fit(before, memory=str(tmp_path))
+    kept, fresh = fit(after, memory=str(tmp_path)), fit(after)
+    np.testing.assert_array_equal(kept.sam_masks_, fresh.sam_masks_)
+    np.testing.assert_array_equal(kept.predict_proba(X), fresh.predict_proba(X))
+
+
+def test_a_checkpoint_refuses_edited_code(tmp_path):
+    def fit(scope):
+        return DeepEnsembleClassifier(
+            scope["Module"], max_epochs=1, checkpoint_dir=str(tmp_path), random_state=0
+        ).fit(X, y)
+
+    fit(cell())
+    fit(cell(text="told otherwise"))
+    with pytest.raises(CheckpointMismatchError, match=r"estimator was __main__.Module"):
+        fit(cell(bend="torch.sin"))
+
+
+def test_a_dataset_goes_by_what_it_holds():
+    def dataset(shift=0.0):
+        return TensorDataset(torch.from_numpy(X) + shift, torch.from_numpy(y))
+
+    assert describe_samples(dataset()) == describe_samples(dataset())
+    for wrap in (
+        lambda data: data,
+        lambda data: Subset(data, range(20)),
+        lambda data: ConcatDataset([data, data]),
+    ):
+        assert describe_samples(wrap(dataset())) != describe_samples(wrap(dataset(1)))
+    parts = [Subset(dataset(), range(start, start + 5)) for start in (0, 5)]
+    assert describe_samples(parts[0]) != describe_samples(parts[1])
+
+
+class Held(Dataset):
+    """The usual Dataset of one's own."""
+
+    def __init__(self, x, transform=None):
+        self.x, self.transform = x, transform
+        self._opened = {}  # fills up as it is read
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        self._opened[i] = True
+        return torch.from_numpy(X[i]), int(y[i])
+
+
+class Times:
+    def __init__(self, factor):
+        self._factor = factor
+
+    def __call__(self, x):
+        return x * self._factor
+
+
+def test_a_dataset_of_ones_own_goes_by_what_it_holds():
+    read = Held(X, Times(1))
+    read[3]
+    assert describe_samples(read) == describe_samples(Held(X, Times(1)))
+    others = [Held(5 - X, Times(1)), Held(X, Times(2)), Held(X.tolist(), Times(1))]
+    others.append(Held(pd.DataFrame(X), Times(1)))
+    others.append(Held(pd.DataFrame(X + 1), Times(1)))
+    others.append(Held(pd.DataFrame(X, columns=list("abc")), Times(1)))
+    texts = {describe_samples(dataset) for dataset in (read, *others)}
+    assert len(texts) == 1 + len(others)
+
+
+def test_a_checkpoint_refuses_a_dataset_with_other_samples(tmp_path):
+    def fit(dataset):
+        return DeepEnsembleClassifier(
+            max_epochs=1, checkpoint_dir=str(tmp_path), random_state=0
+        ).fit(dataset)
+
+    fit(Held(X))
+    fit(Held(X))
+    with pytest.raises(CheckpointMismatchError, match="X was"):
+        fit(Held(5 - X))
+
+
+@pytest.mark.parametrize("use", ["[f(b) for b in x]", "(lambda b: f(b))(x)"])
+def test_functions_that_inner_code_refers_to_matter(use):
+    names = set()
+    for sign in "+-":
+        scope = {"__name__": "__main__"}
+        exec(f"def f(b): return {sign}b\ndef g(x): return {use}", scope)
+        names.add(code_name(scope["g"]))
+    assert len(names) == 2
+
+
+REFERS = """
+CONFIG = {config}
+first = "no global of the code below: {other}"
+class Reader(nn.Module):
+    def forward(self, x):
+        return self.first(x) * CONFIG["slope"]
+"""
+
+
+def reader(config, other="", name="__main__"):
+    scope = {"__name__": name, "nn": nn, "np": np, "torch": torch}
+    scope["partial"] = functools.partial
+    exec(REFERS.format(config=config, other=other), scope)
+    return scope["Reader"]
+
+
+VALUES = {
+    "dict": '{{"slope": {}}}',
+    "list": "[0, [{}]]",
+    "tuple": "(0, [{}])",
+    "set": '{{"a", "b", "c", {}}}',
+    "array": "np.full(3, {})",
+    "tensor": "torch.full((3,), {}., dtype=torch.bfloat16)",
+    "function": "[abs, sum][{}]",
+    "partial": "partial(max, {})",
+    "module": "nn.Sequential(nn.Dropout({} / 2))",
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_values_that_code_refers_to_matter(kind):
+    names = [code_name(reader(VALUES[kind].format(i))) for i in (0, 0, 1)]
+    assert names[0] == names[1] != names[2]
+
+
+def test_objects_of_ones_own_that_code_refers_to_matter():
+    names = []
+    for factor in (1, 1, 2):
+        scope = {"__name__": "__main__", "times": Times(factor)}
+        exec("def f(x): return times(x)", scope)
+        names.append(code_name(scope["f"]))
+    assert names[0] == names[1] != names[2]
+
+
+def names_of(classes):
+    return [code_name(cls) for cls in classes]
+
+
+def test_a_worker_knows_code_by_the_same_name():
+    """Its ``__main__`` is joblib's, and it gets the globals of the code only."""
+    classes = [reader('{"a", "b", "slope"}'), cell()["Module"]]
+    classes += [reader(VALUES["array"].format(10**6)), reader("[abs]", other="told")]
+    with ProcessPoolExecutor(max_workers=1) as worker:
+        found = worker.submit(names_of, classes).result()
+    assert found == [code_name(cls) for cls in classes]
+    assert all(name.endswith("]") for name in found)
+
+
+def test_the_script_has_one_name_in_every_process():
+    assert code_name(reader("{}", name="__mp_main__")) == code_name(reader("{}"))
+
+
+@pytest.mark.parametrize("use", ["helpers_a.squash(x)", "helpers_b.inner.squash(x)"])
+def test_what_code_takes_from_modules_of_ones_own_matters(use, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "helpers_b.py").write_text("import helpers_a as inner")
+    names = []
+    for text in ("x", "x", "-x"):
+        source = "import helpers_b\nunused = {}\ndef squash(x):\n    return {}\n"
+        (tmp_path / "helpers_a.py").write_text(source.format(len(names), text))
+        for name in ("helpers_a", "helpers_b"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        scope = {"__name__": "__main__"}
+        exec(f"import helpers_a, helpers_b\ndef f(x): return {use}", scope)
+        names.append(code_name(scope["f"]))
+    assert names[0] == names[1] != names[2]
+
+
+def test_a_decorator_matters():
+    source = """
+import functools
+def times(factor):
+    def decorate(f):
+        @functools.wraps(f)
+        def wrapped(x):
+            return {} * f(x)
+        return wrapped
+    return decorate
+@times({})
+def f(x):
+    return x
+"""
+    names = set()
+    for change in (("factor", 1), ("factor", 2), ("-factor", 1)):
+        scope = {"__name__": "__main__"}
+        exec(source.format(*change), scope)
+        names.add(code_name(scope["f"]))
+    assert len(names) == 3
+
+
+RECORDS = """
+losses, best = [], 0
+log = {}
+class Module(nn.Module):
+    made = 0
+    seen = []
+    by_name = {}
+    width = 3
+    def __init__(self, width=4):
+        super().__init__()
+        Module.made += 1
+        type(self).made += 1
+        self.width = width
+    def forward(self, x):
+        global best
+        best = 1
+        losses.append(x)
+        log["n"] = 1
+        self.seen.append(x)
+        self.by_name[x] = 2
+        self.by_name[x] += 1
+        return x
+"""
+
+
+def test_what_code_changes_itself_gives_it_no_other_name():
+    scope = {"__name__": "__main__", "nn": nn}
+    exec(RECORDS, scope)
+    before = code_name(scope["Module"])
+    module = scope["Module"]()
+    module.forward(1)
+    copy.deepcopy(module)  # leaves names of slots at the class
+    assert (module.made, module.seen, scope["losses"]) == (2, [1], [1])
+    assert code_name(scope["Module"]) == before
+    scope["Module"].width = 5  # a method sets it, but of its own object
+    assert code_name(scope["Module"]) != before
+
+
+def test_code_that_leads_to_itself_and_far():
+    scope = {"__name__": "__main__"}
+    lines = [f"def f{i}(x): return f{i + 1}(x)" for i in range(2000)]
+    exec("\n".join([*lines, "table = {'f': f0}", "def f2000(x): return table"]), scope)
+    scope["table"]["table"] = scope["table"]
+    assert code_name(scope["f0"]) == code_name(scope["f0"])
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor, buffer=1.0):
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("kept", torch.tensor(buffer), persistent=False)
+
+    def forward(self, x):
+        return x * self.factor
+
+
+def hooked(factor):
+    module = nn.Linear(2, 2)
+    nn.init.ones_(module.weight)
+    nn.init.ones_(module.bias)
+    module.handle = module.register_forward_hook(lambda *a, k=factor: k * a[-1])
+    return module
+
+
+def lazy(factor):
+    return nn.Sequential(nn.LazyLinear(3), Scaled(factor))
+
+
+def edited(factor):
+    scope = {"nn": nn, "__name__": "__main__"}
+    exec(f"class Act(nn.Module):\n  def forward(s, x): return x * {factor}", scope)
+    return nn.Sequential(scope["Act"]())
+
+
+def referring(factor):
+    module = Scaled(1)
+    module.unregistered = [module, Scaled(factor)]
+    return module
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Scaled,
+        lambda factor: nn.Sequential(nn.ReLU(), Scaled(factor)),
+        lambda factor: Scaled(1, buffer=float(factor)),
+        hooked,
+        lazy,
+        edited,
+        referring,
+    ],
+)
+def test_modules_go_by_code_attributes_and_hooks(make):
+    texts = [describe(make(factor)) for factor in (1, 1, 3)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+class Private:
+    def __init__(self, value):
+        self._value = value
+
+
+class Slotted:
+    __slots__ = ("__own", "_other")
+
+    def __init__(self, value):
+        self.__own = value
+
+
+class SlottedToo(Slotted):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("kind", [Private, Slotted, SlottedToo])
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x: x,
+        lambda x: [(torch.tensor(x), 1), None],
+        lambda x: {"a": {"b": x}},
+        Times,
+        lambda x: TensorDataset(torch.full((2, 1), x)),
+        lambda x: nn.Dropout(x / 10),
+        lambda x: [functools.partial(max, x)],
+        lambda x: pd.Series([x]),
+    ],
+)
+def test_private_settings_matter(kind, value):
+    texts = [describe(kind(value(x))) for x in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_what_changes_with_use_does_not_matter(tmp_path):
+    class Reading:
+        def __init__(self):
+            self._file, self._cache, self._by_number = None, [None, None], {}
+            self._rng = np.random.default_rng(0)
+
+    used, fresh = Reading(), Reading()
+    with open(tmp_path / "file", "w") as used._file:
+        used._cache[0], used._by_number[3] = 1, 2
+        used._rng.normal()
+        assert describe(used) == describe(fresh)
+
+
+def test_pictures_in_a_list_matter():
+    image = pytest.importorskip("PIL.Image")
+    pictures = [image.fromarray(np.full((2, 2), i, np.uint8)) for i in (1, 1, 2)]
+    texts = [describe(Private([picture])) for picture in pictures]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_many_samples_in_a_list_make_a_short_text():
+    data = Held([*map(tuple, rng.normal(size=(500, 3)))])
+    assert len(describe_samples(data)) < 200

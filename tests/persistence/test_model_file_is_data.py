@@ -1,0 +1,798 @@
+"""A model file stays data: what it may set, of which types, and where it is written."""
+
+import inspect
+import json
+import os
+import pickle
+import sys
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNet, NeuralNetClassifier
+from skorch.callbacks import EarlyStopping
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.aggregation.rules import MeanLogitAggregation
+from sklearn_sharpbalance.evaluation import evaluate
+from sklearn_sharpbalance.exceptions import (
+    FileNotWrittenError,
+    InvalidInputError,
+    ModelFileError,
+    SharpBalanceError,
+)
+from sklearn_sharpbalance.persistence import allowed_names as naming
+from sklearn_sharpbalance.persistence import archive
+from sklearn_sharpbalance.persistence.allowed_names import (
+    SPECIAL_TAGS,
+    is_left_out,
+    is_passed_again,
+    special_value,
+)
+from sklearn_sharpbalance.persistence.archive import write_archive
+from sklearn_sharpbalance.persistence.model_file import load
+from sklearn_sharpbalance.plotting import ReliabilityDisplay
+from sklearn_sharpbalance.training.progress import MissingPackageError
+from tests.persistence.test_model_file import TRUNK, crafted, sign
+from tests.training.killing import small_data
+
+FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 32, "random_state": 0}
+NARROW = {"estimator__module__hidden": (4,), "device": "cpu", **FEW}
+
+
+class Pretrained(torch.nn.Linear):
+    """A user's own network that reads a file named by its argument."""
+
+    read = []
+
+    def __init__(self, n_features, n_classes, weights_path=None, norm="none"):
+        super().__init__(n_features, n_classes)
+        self.read.append(weights_path)
+
+
+class TwoInputs(torch.nn.Module):
+    """Takes a dictionary of arrays."""
+
+    def __init__(self, n_classes):
+        super().__init__()
+        self.first = torch.nn.Linear(3, n_classes)
+        self.second = torch.nn.Linear(2, n_classes)
+
+    def forward(self, a, b):
+        return self.first(a) + self.second(b)
+
+
+class OwnNet(NeuralNetClassifier):
+    """A user's own net with a parameter of its own."""
+
+    def __init__(self, *args, scale=1.0, **kwargs):
+        self.scale = scale
+        super().__init__(*args, **kwargs)
+
+    def infer(self, x, **fit_params):
+        return self.scale * super().infer(x, **fit_params)
+
+
+class Named(MeanLogitAggregation):
+    """A user's own aggregation, with an attribute that another one has as a number."""
+
+    def prepare(self, nets, data):
+        self.member_ = "the best"
+        return nets
+
+
+def net(module=torch.nn.Linear, kind=NeuralNetClassifier, **params):
+    sizes = {"module__in_features": 5, "module__out_features": 3}
+    loss = torch.nn.CrossEntropyLoss
+    return kind(module, criterion=loss, **{**sizes, **params})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small fitted model, and its file."""
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    clf = SharpBalance(**NARROW).fit(*small_data())
+    clf.save(path)
+    return clf, path
+
+
+def stored_tree(path):
+    return archive.read_archive(path, "model", SPECIAL_TAGS)
+
+
+# Settings that a file may not have ----------------------------------------------------
+
+
+def set_param(name, value):
+    return lambda tree: tree["params"].update({name: {"value": value}})
+
+
+def set_net(name, value):
+    return lambda tree: tree["net"]["params"].update({name: {"value": value}})
+
+
+def set_users_net(name, value):
+    """The same for a net that the file has as the parameter estimator."""
+    linear = {"module": {"value": torch.nn.Linear}, name: {"value": value}}
+    described = {"class": {"value": NeuralNetClassifier}, "params": linear}
+    return lambda tree: tree["params"].update({"estimator": {"net": described}})
+
+
+REFUSED_ENSEMBLE = {
+    "memory": "cache",
+    "checkpoint_dir": "checkpoints",
+    "n_jobs": 64,
+}
+# Of a skorch net, wherever a file can have them.
+REFUSED_NET = {
+    "torch_load_kwargs": {"weights_only": False},
+    "iterator_train": torch.nn.Linear,
+    "iterator_valid": torch.nn.Linear,
+    "iterator_train__num_workers": 64,
+    "iterator_valid__num_workers": 64,
+    "iterator_train__multiprocessing_context": "spawn",
+    "iterator_train__worker_init_fn": torch.nn.Linear,
+    "iterator_train__collate_fn": torch.nn.Linear,
+    "dataset": torch.nn.Linear,
+    "dataset__root": "folder",
+    "train_split": 3,
+    "compile__backend": "inductor",
+    "callbacks__checkpoint__dirname": "folder",
+    "callbacks__checkpoint__load_best": True,
+    "callbacks__print_log__sink": torch.nn.Linear,
+    "history": "history.json",
+    "initialized_": True,
+    "prefixes_": [],
+    "virtual_params_": {},
+    "module__weights_path": "weights",
+    "module__backbone": "some/folder",
+    "module__source": "https://example.org/weights",
+    "module__home": "~",
+    "module__options": {"checkpoint": "best"},
+    "module__stages": [{"file": "a"}, {"file": "b"}],
+    "module__disk": "C:\\weights",
+    "criterion__priors": "priors.npy",
+    "optimizer__state_file": "state",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_ENSEMBLE)
+def test_a_file_cannot_set_folders_and_processes(name, model, tmp_path):
+    path = crafted(model, tmp_path, set_param(name, REFUSED_ENSEMBLE[name]))
+    match = f"it sets {name} to .*may not set.* Set {name} yourself, by load or"
+    with pytest.raises(ModelFileError, match=match):
+        load(path)
+    crafted(
+        model, tmp_path, lambda tree: tree["params"].update({name: {"missing": ""}})
+    )
+    with pytest.raises(ModelFileError, match="may not set"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", REFUSED_NET)
+@pytest.mark.parametrize("place", ["nested", "net", "users_net"])
+def test_a_file_cannot_set_what_a_net_reads_or_runs(name, place, model, tmp_path):
+    value = REFUSED_NET[name]
+    change = {
+        "nested": set_param(f"estimator__{name}", value),
+        "net": set_net(name, value),
+        "users_net": set_users_net(name, value),
+    }[place]
+    path = crafted(model, tmp_path, change)
+    with pytest.raises(ModelFileError, match=f"it sets estimator__{name} to .*may not"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_param("member_params", [{"module__weights_path": "a"}, {}]),
+        set_param("member_params", {"module__folder": ["a", "b"]}),
+        set_net("module__member_params", ({"module__source": "a/b.pt"}, {})),
+    ],
+)
+def test_a_file_cannot_give_members_files_of_their_own(change, model, tmp_path):
+    with pytest.raises(ModelFileError, match=r"member_params to .*may not set"):
+        load(crafted(model, tmp_path, change))
+
+
+def test_a_file_cannot_give_members_other_settings(model, tmp_path):
+    change = set_net("module__member_params", ({"torch_load_kwargs": {}}, {}))
+    with pytest.raises(InvalidInputError, match="cannot be a setting of one member"):
+        load(crafted(model, tmp_path, change))
+
+
+NET = "skorch.NeuralNetClassifier"
+OBJECTS = {
+    "net": (NET, {"module": torch.nn.Linear, "torch_load_kwargs": {}}),
+    "aggregation": (
+        "sklearn_sharpbalance.aggregation.rules.FunctionAggregation",
+        {"func": torch.nn.Softmax},
+    ),
+    "scorer": (
+        "sklearn_sharpbalance.sharpness.FunctionScorer",
+        {"func": torch.nn.Softmax},
+    ),
+    "selector": (
+        "sklearn_sharpbalance.selection.FunctionSelector",
+        {"func": torch.nn.Softmax},
+    ),
+    "layer": ("torch.nn.Linear", {"in_features": 2, "out_features": 2}),
+}
+
+
+@pytest.mark.parametrize("case", OBJECTS)
+def test_a_file_cannot_make_objects_that_call_functions(case):
+    with pytest.raises(ValueError, match="which a file may not"):
+        SPECIAL_TAGS["$object"](OBJECTS[case])
+
+
+@pytest.mark.parametrize("name", ["callbacks", "shared_trunk", "lr_schedule"])
+def test_a_net_is_the_estimator_only(name, model, tmp_path):
+    described = {"class": {"value": NeuralNetClassifier}, "params": {}}
+    change = {name: {"net": described}}
+    path = crafted(model, tmp_path, lambda tree: tree["params"].update(change))
+    with pytest.raises(ModelFileError):
+        load(path)
+
+
+WRONG_KINDS = {
+    "criterion": ("WideResNet", "a loss"),
+    "module__module": ("SAM", "a network"),
+    "optimizer": ("WideResNet", "an optimizer"),
+    "optimizer__base_optimizer": ("MLP", "an optimizer"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_KINDS)
+def test_a_class_must_be_of_the_kind_that_is_called(name, model, tmp_path):
+    found, wanted = WRONG_KINDS[name]
+    folder = "optim" if found == "SAM" else "networks"
+    value = naming.named(f"sklearn_sharpbalance.{folder}.{found}")
+    with pytest.raises(ModelFileError, match=f"it takes {found} for {wanted}"):
+        load(crafted(model, tmp_path, set_net(name, value)))
+
+
+def all_parameters():
+    """Names of all parameters that an ensemble or its skorch net can have."""
+    kinds = (SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier)
+    for kind in kinds:
+        yield from kind().get_params(deep=False)
+    for kind in (NeuralNet, NeuralNetClassifier):
+        for name, parameter in inspect.signature(kind).parameters.items():
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                yield f"estimator__{name}"
+
+
+def test_every_parameter_is_known_to_travel_or_to_stay():
+    """A new parameter of an ensemble or of skorch's net needs a decision here."""
+    stays = {name for name in all_parameters() if is_left_out(name)}
+    of_net = {"dataset", "iterator_train", "iterator_valid", "torch_load_kwargs"}
+    of_net |= {"train_split"}
+    assert stays == {"memory", "checkpoint_dir", "n_jobs"} | {
+        f"estimator__{name}" for name in of_net
+    }
+    travels = {name for name in all_parameters() if not is_left_out(name)}
+    words = ("path", "file", "dir", "folder", "url", "jobs", "memory", "kwargs")
+    assert not [n for n in travels if any(word in n.split("_") for word in words)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("class_weight", {"n/a": 2.0, "b.c": 1.0}),
+        ("device", ["cuda:0", "cuda:1"]),
+        ("on_checkpoint_error", "raise"),
+        ("estimator__module__activation", "leaky_relu"),
+        ("estimator__module__pretrained", True),
+        ("estimator__module__n_files", 3),
+        ("estimator__module__profile", "wide"),
+        ("estimator__optimizer__param_groups", [("first.bias", {"lr": 0.1})]),
+        ("estimator__callbacks__print_log", None),
+    ],
+)
+def test_usual_settings_travel(name, value):
+    assert not is_left_out(name)
+    assert not is_passed_again(name, value)
+
+
+def test_save_leaves_out_what_load_refuses(tmp_path):
+    X, y = small_data()
+    options = {"memory": str(tmp_path / "m"), "n_jobs": 1, "engine": "skorch"}
+    options["estimator__iterator_train__num_workers"] = 0
+    options["estimator__torch_load_kwargs"] = {"weights_only": False}
+    clf = SharpBalance(**NARROW, **options).fit(X, y)
+    clf.save(tmp_path / "model")
+    tree = stored_tree(tmp_path / "model")
+    assert not [name for name in tree["params"] if is_left_out(name)]
+    assert not [n for n in tree["net"]["params"] if is_left_out(f"estimator__{n}")]
+    again = load(tmp_path / "model", n_jobs=2, memory=str(tmp_path / "own"))
+    assert (again.n_jobs, again.memory) == (2, str(tmp_path / "own"))
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+def test_a_net_keeps_its_processes_to_itself(tmp_path):
+    X, y = small_data()
+    given = net(iterator_train__num_workers=0, torch_load_kwargs={}, lr=0.03)
+    clf = DeepEnsembleClassifier(given, **FEW).fit(X, y)
+    clf.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.estimator.lr == 0.03
+    assert again.estimator.torch_load_kwargs is None
+    assert not hasattr(again.estimator, "iterator_train__num_workers")
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+def test_parameters_of_a_users_net_come_from_the_net_that_is_passed(tmp_path):
+    X, y = small_data()
+    given = net(kind=OwnNet, scale=2.5, iterator_train__num_workers=0)
+    clf = DeepEnsembleClassifier(given, **FEW).fit(X, y)
+    clf.save(tmp_path / "model")
+    again = load(tmp_path / "model", module=given)
+    assert again.net_.scale == 2.5
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+def test_the_path_of_weights_is_passed_again(tmp_path):
+    X, y = small_data()
+    options = {"estimator__module__weights_path": "old.pt", **FEW}
+    options["estimator__module__norm"] = "batch"
+    clf = DeepEnsembleClassifier(Pretrained, **options).fit(X, y)
+    clf.save(tmp_path / "model")
+    match = r"load\(path, module=..., estimator__module__weights_path=...\)"
+    with pytest.raises(InvalidInputError, match=match):
+        load(tmp_path / "model")
+    Pretrained.read.clear()
+    passed = {"estimator__module__weights_path": "new.pt"}
+    again = load(tmp_path / "model", module=Pretrained, **passed)
+    assert set(Pretrained.read) == {"new.pt"}
+    assert again.get_params()["estimator__module__norm"] == "batch"
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    "member_params",
+    [
+        [{"module__weights_path": "a.pt"}, {"module__weights_path": "b.pt"}],
+        {"module__weights_path": ["a.pt", "b.pt", "c.pt"]},
+    ],
+    ids=["given", "drawn"],
+)
+def test_paths_of_members_are_passed_again(member_params, tmp_path):
+    X, y = small_data()
+    clf = DeepEnsembleClassifier(Pretrained, member_params=member_params, **FEW)
+    clf.fit(X, y).save(tmp_path / "model")
+    with pytest.raises(InvalidInputError, match=r"member_params=\.\.\."):
+        load(tmp_path / "model", module=Pretrained)
+    again = load(tmp_path / "model", module=Pretrained, member_params=member_params)
+    assert again.member_params_ == clf.member_params_
+    assert vars(again).keys() == vars(clf).keys()
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+def test_options_of_callbacks_are_passed_again(tmp_path):
+    X, y = small_data()
+    callbacks = [("early", EarlyStopping(monitor="train_loss"))]
+    given = net(callbacks=callbacks, callbacks__early__patience=7)
+    clf = DeepEnsembleClassifier(given, **FEW).fit(X, y)
+    clf.save(tmp_path / "model")
+    with pytest.raises(
+        InvalidInputError, match="estimator__callbacks__early__patience"
+    ):
+        load(tmp_path / "model", estimator__callbacks=callbacks)
+    options = {"estimator__callbacks__early__patience": 3}
+    again = load(tmp_path / "model", estimator__callbacks=callbacks, **options)
+    assert again.estimator.callbacks__early__patience == 3
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
+def test_a_trunk_that_was_set_since_the_fit(tmp_path):
+    X, y = small_data()
+    clf = DiversifiedEnsembleClassifier(**NARROW).fit(X, y)
+    clf.set_params(shared_trunk=TRUNK)
+    with pytest.raises(
+        InvalidInputError, match=r"shared_trunk is Sequential.* set after the fit"
+    ):
+        clf.save(tmp_path / "model")
+
+
+# A poisoned cache ---------------------------------------------------------------------
+
+
+class Touch:
+    """Creates a file when its pickle is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def poison(folder, marker):
+    """Replace all results in a joblib cache; returns how many there were."""
+    results = list(folder.rglob("output.pkl"))
+    for path in results:
+        path.write_bytes(pickle.dumps(Touch(marker)))
+    return len(results)
+
+
+def test_a_poisoned_cache_beside_a_file_is_never_read(model, tmp_path):
+    X, y = small_data()
+    cache, marker = tmp_path / "cache", tmp_path / "code-was-run"
+    SharpBalance(**NARROW, memory=str(cache)).fit(X, y)
+    assert poison(cache, marker) > 0
+    path = crafted(model, tmp_path, set_param("memory", str(cache)))
+    with pytest.raises(ModelFileError, match="it sets memory to"):
+        load(path)
+    # The file without that setting: the cache beside it means nothing to a fit.
+    load(model[1]).fit(X, y).predict(X)
+    assert not marker.exists()
+    # Who names the folder on purpose runs what lies there.
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")  # joblib computes again what it cannot read
+        load(model[1], memory=str(cache)).fit(X, y)
+    assert marker.exists()
+
+
+# Values of other types ----------------------------------------------------------------
+
+VALUES = [None, "x", [], [1], {}, {"a": 1}, True, 7, -3, 0.5, 10**40, -1e300]
+VALUES += [float("nan"), {"$float": "nan"}, {"$tuple": [1, "x"]}]
+
+
+def dict_data():
+    X, y = small_data()
+    return {"a": X[:, :3], "b": X[:, 3:]}, y
+
+
+def picture_data():
+    X, y = small_data()
+    return (255 * (X - X.min()) / np.ptp(X)).astype(np.uint8).reshape(-1, 5, 1, 1), y
+
+
+def fuzzed_models():
+    """By name: an ensemble, its data, and what load must be passed."""
+    hold_out = {"validation_fraction": 0.3, **NARROW}
+    rules = {
+        rule: (DeepEnsembleClassifier(aggregation=rule, **hold_out), small_data(), {})
+        for rule in ("temperature", "best_member", "greedy_soup", "majority")
+    }
+    trunk = DiversifiedEnsembleClassifier(shared_trunk=TRUNK, **NARROW)
+    apart = [{"lr": 0.1}, {"module__hidden": (3,)}]
+    stopped = SharpBalance(early_stopping=1, **hold_out)
+    two = DeepEnsembleClassifier(TwoInputs, **FEW)
+    return {
+        "table": (SharpBalance(**NARROW), small_data(), {}),
+        "trunk": (trunk, small_data(), {"shared_trunk": TRUNK}),
+        "dict": (two, dict_data(), {"module": TwoInputs}),
+        "pictures": (DeepEnsembleClassifier(**NARROW), picture_data(), {}),
+        "net": (DeepEnsembleClassifier(net(), **FEW), small_data(), {}),
+        "apart": (SharpBalance(member_params=apart, **NARROW), small_data(), {}),
+        "stopped": (stopped, small_data(), {}),
+        **rules,
+    }
+
+
+FUZZED = list(fuzzed_models())
+
+
+def places(tree, path=()):
+    """Paths to all values of a JSON tree, containers included."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+def replaced(tree, path, value):
+    tree = json.loads(json.dumps(tree))
+    part = tree
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    return tree
+
+
+def with_tree(content, tree):
+    """The file with another JSON tree and the digest that belongs to it."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    header["__metadata__"]["tree"] = json.dumps(tree)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return sign(len(text).to_bytes(8, "little") + text + content[start:])
+
+
+def tree_of(content):
+    start = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(json.loads(content[8:start])["__metadata__"]["tree"])
+
+
+def rows(X, n):
+    return {key: part[:n] for key, part in X.items()} if isinstance(X, dict) else X[:n]
+
+
+def fuzz(name, path, choose):
+    """Load files with replaced values and predict; returns how many were refused.
+
+    ``choose`` takes all pairs of a place and a value, and returns those to try.
+    """
+    clf, (X, y), passed = fuzzed_models()[name]
+    clf.fit(X, y).save(path)
+    content = path.read_bytes()
+    tree, samples = tree_of(content), rows(X, 3)
+    assert with_tree(content, tree) != content
+    pairs = [(place, value) for place in places(tree) for value in VALUES]
+    n_refused = n_tried = 0
+    for place, value in choose(pairs):
+        path.write_bytes(with_tree(content, replaced(tree, place, value)))
+        n_tried += 1
+        try:
+            load(path, **passed).predict(samples)
+        except SharpBalanceError:
+            n_refused += 1
+        except Exception as error:
+            raise AssertionError(f"{place} = {value!r}: {error!r}") from error
+    return n_refused / n_tried
+
+
+def of_fit(place):
+    """Whether a place is one of those that a fit has left, without long arrays."""
+    names = ("input_format", "aggregation", "rule", "predictors", "fitted", "trunk")
+    return place[0] in names
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FUZZED)
+def test_values_of_other_types_are_refused_or_do_no_harm(name, tmp_path):
+    rng = np.random.default_rng(len(name))
+
+    def some(pairs):
+        fitted = [pair for pair in pairs if of_fit(pair[0])]
+        picked = [fitted[i] for i in rng.permutation(len(fitted))[:25]]
+        return picked + [pairs[i] for i in rng.permutation(len(pairs))[:15]]
+
+    assert fuzz(name, tmp_path / "model", some) > 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FUZZED)
+def test_all_values_of_other_types_are_refused_or_do_no_harm(name, tmp_path):
+    assert fuzz(name, tmp_path / "model", lambda pairs: pairs) > 0.2
+
+
+WRONG_TYPES = {
+    "temperature_": ["hot", None, 0.0, -1.0, float("nan"), float("inf"), [1.0], True],
+    "accuracies_": [None, [0.5], ["a", "b"], 3],
+    "chosen_": [None, [7], [-1], [0.5], 0],
+    "member_": [None, 2, -1, 0.5, "0"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_types_of_what_an_aggregation_has_learned(name, model, tmp_path):
+    for value in WRONG_TYPES[name]:
+        change = {name: value}
+        path = crafted(model, tmp_path, lambda t, c=change: t["aggregation"].update(c))
+        with pytest.raises(ModelFileError, match=f"it sets {name} to .*Save the model"):
+            load(path)
+
+
+WRONG_FITTED = {
+    "classes_": [None, "abc", [0, 1, 2], np.zeros((3, 1)), np.zeros(1), 3],
+    "member_seeds_": [None, [1], [1, -2], [1, 2.5], ["a", "b"], [1, 10**30]],
+    "history_": [None, [[]], [[1], [2]], [{}, {}], "ab"],
+    "member_params_": [None, [{}], [1, 2], {}],
+    "sam_masks_": [None, np.zeros((2, 9)), np.zeros((3, 9), dtype=bool), [[True]]],
+    "sharpness_": [1.0, np.zeros(9), np.zeros((3, 9)), "x"],
+    "train_indices_": [None, np.zeros(3), [0, 1]],
+    "validation_scores_": [None, [0.5], np.array(["a"])],
+    "n_iter_": [None, -1, 2.0, "2", True],
+    "n_passes_": [None, "2", [2.0], True],
+    "n_features_in_": [None, -5, 5.0, "5"],
+    "feature_names_in_": [None, ["a"], np.zeros(5), np.array([1, "a"], dtype=object)],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FITTED)
+def test_types_of_what_an_ensemble_has_fitted(name, model, tmp_path):
+    for value in WRONG_FITTED[name]:
+        change = {name: value}
+        path = crafted(model, tmp_path, lambda t, c=change: t["fitted"].update(c))
+        with pytest.raises(ModelFileError, match=f"it sets {name} to .*Save the model"):
+            load(path)
+
+
+def test_an_aggregation_of_ones_own_learns_what_it_likes(tmp_path):
+    X, y = small_data()
+    clf = SharpBalance(aggregation=Named(), validation_fraction=0.3, **NARROW)
+    clf.fit(X, y).save(tmp_path / "model")
+    again = load(tmp_path / "model", aggregation=Named())
+    assert again.aggregation_.member_ == "the best"
+
+    def change(tree):
+        tree["aggregation"]["__class__"] = "x"
+
+    path = crafted((clf, tmp_path / "model"), tmp_path, change)
+    with pytest.raises(ModelFileError, match="sets '__class__', which no fit does"):
+        load(path, aggregation=Named())
+
+
+def test_types_in_a_file_that_names_no_rule(model, tmp_path):
+    def change(tree):
+        del tree["rule"]
+        tree["params"]["aggregation"] = {"value": "temperature"}
+        tree["aggregation"]["temperature_"] = "hot"
+
+    with pytest.raises(ModelFileError, match="it sets temperature_ to 'hot'"):
+        load(crafted(model, tmp_path, change))
+
+
+@pytest.mark.parametrize("name", sorted(naming.PARTS))
+def test_parts_are_no_fitted_values(name, model, tmp_path):
+    path = crafted(model, tmp_path, lambda tree: tree["fitted"].update({name: []}))
+    with pytest.raises(ModelFileError, match=f"it sets '{name}', which no fit does"):
+        load(path)
+
+
+WRONG_FORMATS = {
+    "kind": [None, "cube", ["table"], 3],
+    "given_shape": [None, "5", [5], ("5",), (5.0,), 5, (9,)],
+    "shape": [None, "5", [5], ("5",), (5.0,), 5],
+    "dtype": [None, "float99", 3],
+    "keys": ["ab", ("a",), (1,), ["a"]],
+    "shapes": ["ab", ((5,),), [(5,)], 3],
+    "more": [1],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FORMATS)
+def test_types_of_the_input_format(name, model, tmp_path):
+    for value in WRONG_FORMATS[name]:
+        change = {name: value}
+        path = crafted(model, tmp_path, lambda t, c=change: t["input_format"].update(c))
+        with pytest.raises(ModelFileError):
+            load(path)
+
+
+LESS = {
+    "no_classes": lambda tree: tree["fitted"].pop("classes_"),
+    "no_history": lambda tree: tree["fitted"].pop("history_"),
+    "more_classes": lambda tree: tree["fitted"].update(classes_=np.arange(4)),
+    "other_codes": set_net("classes", [0, 1]),
+    "other_features": lambda tree: tree["fitted"].update(n_features_in_=9),
+    "no_predictors": lambda tree: tree.update(predictors=[]),
+    "predictors": lambda tree: tree.update(predictors=[5]),
+    "no_members": lambda tree: tree.update(members=[]),
+    "engine": lambda tree: tree.update(engine=[1, 2]),
+}
+
+
+@pytest.mark.parametrize("case", LESS)
+def test_parts_that_do_not_belong_together(case, model, tmp_path):
+    with pytest.raises(ModelFileError):
+        load(crafted(model, tmp_path, LESS[case]))
+
+
+def test_classes_that_members_do_not_have(model, tmp_path):
+    """No single value tells: labels and codes agree, the weights are for others."""
+
+    def change(tree):
+        tree["fitted"]["classes_"] = np.arange(2)
+        set_net("classes", [0, 1])(tree)
+
+    clf = load(crafted(model, tmp_path, change))
+    with pytest.raises(ModelFileError, match="3 logits for 2 classes"):
+        clf.predict(small_data()[0])
+
+
+def test_attributes_of_ones_own_are_kept(tmp_path):
+    clf = SharpBalance(**NARROW).fit(*small_data())
+    clf.note_ = {"by": "me"}
+    clf.save(tmp_path / "model")
+    assert load(tmp_path / "model").note_ == {"by": "me"}
+
+
+# Files that cannot be written ---------------------------------------------------------
+
+
+def refuse(number):
+    def fail(*args, **kwargs):
+        raise OSError(number, os.strerror(number), "/somewhere/.model.0-0-0.tmp")
+
+    return fail
+
+
+def test_a_path_below_a_file(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "model"
+    text = f"Cannot write {path}: {path.parent} is not a folder. Name another one."
+    with pytest.raises(FileNotWrittenError) as error:
+        model[0].save(path)
+    assert str(error.value) == text
+    assert isinstance(error.value, OSError)
+    assert isinstance(error.value, SharpBalanceError)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(13, "Permission denied"), (28, "No space left on device")]
+)
+def test_a_folder_that_cannot_be_written_to(number, text, model, tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    monkeypatch.setattr(archive.os, "fsync", refuse(number))
+    with pytest.raises(FileNotWrittenError) as error:
+        model[0].save(str(path))
+    message = f"Cannot write {path}: {text}. Name a file in a folder that can be "
+    assert str(error.value) == f"{message}written to and has room."
+    assert isinstance(error.value.__cause__, OSError)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_looked_into(model, tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    monkeypatch.setattr(Path, "is_dir", refuse(13))
+    with pytest.raises(FileNotWrittenError, match=f"Cannot write {path}: Permission"):
+        model[0].save(path)
+
+
+def test_a_file_of_another_writer_says_its_own_error(tmp_path, monkeypatch):
+    """Checkpoints have a message of their own around that of the system."""
+    monkeypatch.setattr(archive.os, "fsync", refuse(28))
+    with pytest.raises(OSError, match="No space left") as error:
+        write_archive(tmp_path / "x", "checkpoint", {}, special_value)
+    assert not isinstance(error.value, SharpBalanceError)
+
+
+# Packages that are missing ------------------------------------------------------------
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Hides an installed package."""
+
+    def hide(package):
+        inside = [name for name in sys.modules if name.startswith(f"{package}.")]
+        for name in inside:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, package, None)
+
+    return hide
+
+
+def assert_asks_for(package, call):
+    text = f"needs {package}: pip install {package} "
+    with pytest.raises(MissingPackageError, match=text) as error:
+        call()
+    assert isinstance(error.value, ImportError)
+    assert isinstance(error.value, SharpBalanceError)
+
+
+@pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
+def test_progress_bars_without_rich(kind, without):
+    X, y = small_data()
+    without("rich")
+    clf = kind(verbose=1, **NARROW)
+    assert_asks_for("rich", lambda: clf.fit(X, y))
+    assert not hasattr(clf, "estimators_")
+    clf.set_params(verbose=2).fit(X, y)
+
+
+def test_a_display_without_matplotlib(model, without):
+    X, y = small_data()
+    without("matplotlib")
+    clf = model[0]
+    assert_asks_for("matplotlib", lambda: ReliabilityDisplay.from_estimator(clf, X, y))
+
+
+def test_a_report_without_matplotlib(model, without):
+    X, y = small_data()
+    report = evaluate(model[0], X, y)
+    without("matplotlib")
+    assert_asks_for("matplotlib", report.to_html)
+    assert "Accuracy" in report.to_markdown()

@@ -1,0 +1,118 @@
+"""Train every built-in network on a CPU at odd sizes and in all layouts.
+
+Run in a process of its own, since what it looks for ends a process:
+
+    python tests/runtime/cpu_kernels.py
+
+Gradients are compared with those of PyTorch's own kernels (oneDNN switched off).
+"""
+
+import itertools
+import zlib
+
+import numpy as np
+import torch
+from torch import nn
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+    metrics,
+)
+from sklearn_sharpbalance.members import MemberModule
+from sklearn_sharpbalance.networks import (
+    MLP,
+    VGG19BN,
+    ResNet18,
+    SmallCNN,
+    VisionTransformer,
+    WideResNet,
+)
+from sklearn_sharpbalance.sharpness import fisher_trace
+
+SIDE = 32  # of pictures in pixels
+NETWORKS = {
+    "MLP": lambda c, w: MLP(c * SIDE**2, 3, hidden=(w, w)),
+    "SmallCNN": lambda c, w: SmallCNN(c, 3, width=w),
+    "ResNet18": lambda c, w: ResNet18(c, 3, width=w),
+    "WideResNet": lambda c, w: WideResNet(10, 1, c, 3),
+    "VGG19BN": lambda c, w: VGG19BN(c, 3, width=w),
+    "VisionTransformer": lambda c, w: VisionTransformer(
+        SIDE, 4, c, 3, dim=2 * w, depth=1, heads=1
+    ),
+}
+# Channels of the pictures, width of the network, size of the batch.
+SIZES = ((1, 3, 17), (3, 4, 5), (1, 8, 3), (3, 7, 17))
+LAYOUTS = ("contiguous", "channels_last input", "channels_last weights")
+
+
+def check_gradients(name, channels, width, batch, layout):
+    """Raise if the gradients are not those of PyTorch's own kernels."""
+    seed = zlib.crc32(repr((name, channels, width, batch)).encode())
+    torch.manual_seed(seed)
+    x = torch.randint(0, 256, (batch, SIDE, SIDE, channels), dtype=torch.uint8)
+    x, y = x.permute(0, 3, 1, 2), torch.arange(batch) % 3  # channels last in memory
+    if layout == "contiguous":
+        x = x.clone(memory_format=torch.contiguous_format)
+    inner = NETWORKS[name](channels, width)
+    if layout == "channels_last weights":
+        inner = inner.to(memory_format=torch.channels_last)
+    module = MemberModule(lambda: inner, torch.tensor(127.0), torch.tensor(64.0))
+    module.eval()  # statistics of a few pictures would multiply rounding errors
+    found = gradients(module, x, y)
+    with torch.backends.mkldnn.flags(enabled=False):
+        expected = gradients(module, x, y)
+    scale = torch.stack([g.norm() for g in expected.values()]).max()
+    for weight, gradient in expected.items():
+        error = (found[weight] - gradient).norm() / (gradient.norm() + 1e-3 * scale)
+        if not error < 1e-2:
+            raise AssertionError(
+                f"{name}, {channels} channels, width {width}, batch {batch}, {layout}: "
+                f"the gradient of {weight} is wrong by {error:.1e} of its norm"
+            )
+
+
+def gradients(module, x, y):
+    module.zero_grad()
+    nn.functional.cross_entropy(module(x), y).backward()
+    return {name: w.grad.clone() for name, w in module.named_parameters()}
+
+
+def check_fits():
+    """Fit, predict, score and measure, with a transform and odd batches."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (41, 16, 16, 3), dtype=np.uint8)
+    X = X.transpose(0, 3, 1, 2)  # a view: still channels last in memory
+    y = np.arange(41) % 3
+    options = {
+        "estimator": ResNet18,
+        "estimator__module__width": 4,
+        "n_estimators": 2,
+        "max_epochs": 2,
+        "batch_size": 17,
+        "train_transform": "crop_flip",
+        "random_state": 0,
+    }
+    for clf in (
+        SharpBalanceEnsembleClassifier(**options),
+        DeepEnsembleClassifier(**options),
+        DiversifiedEnsembleClassifier(**options),
+    ):
+        clf.fit(X, y)
+        if not np.isfinite(clf.predict_proba(X)).all():
+            raise AssertionError(f"{clf!r} predicts values that are not finite")
+    metrics.adaptive_sharpness(clf, X, y, batch_size=5, n_batches=2, n_iter=2)
+    fisher_trace(clf.estimators_[0], clf.member_inputs(X), y)
+
+
+def main():
+    for name in NETWORKS:
+        for (channels, width, batch), layout in itertools.product(SIZES, LAYOUTS):
+            check_gradients(name, channels, width, batch, layout)
+    check_fits()
+    print("no difference found")
+
+
+if __name__ == "__main__":
+    main()

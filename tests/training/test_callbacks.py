@@ -1,0 +1,268 @@
+"""Callbacks of skorch for each member, of scikit-learn for the fit, and words."""
+
+import numpy as np
+import pytest
+from rich.errors import LiveError
+from rich.live import Live
+from rich.progress import Progress
+from skorch.callbacks import Callback, EarlyStopping
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.training.loop import Trainer
+
+N, EPOCHS = 60, 4
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": EPOCHS,
+    "batch_size": 20,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (16,),
+}
+
+
+def table(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 5))
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
+
+
+def column(clf, name, member=0):
+    return [row[name] for row in clf.history_[member]]
+
+
+# skorch's, for each member ----------------------------------------------------------
+
+
+class WeightNorm(Callback):
+    """Looks at the net after every epoch."""
+
+    def on_epoch_end(self, net, **kwargs):
+        norms = [float(p.detach().square().sum()) for p in net.module_.parameters()]
+        net.history.record("norm", sum(norms))
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_callbacks_see_every_member_after_every_epoch(engine):
+    clf = SharpBalance(callbacks=[WeightNorm()], engine=engine, **SMALL).fit(*table())
+    for net, history in zip(clf.estimators_, clf.history_):
+        norm = sum(float(p.detach().square().sum()) for p in net.module_.parameters())
+        assert len(history) == EPOCHS
+        assert history[-1]["norm"] == pytest.approx(norm, rel=1e-5)
+    assert column(clf, "norm", 0) != column(clf, "norm", 1)
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_early_stopping_of_skorch_stops_one_member_and_not_the_others(engine):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 5)), rng.integers(3, size=80)  # nothing to learn
+    options = {**SMALL, "max_epochs": 12, "n_estimators": 3, "lr": 0.3}
+    options |= {"validation_fraction": 0.25, "engine": engine}
+    stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
+    clf = DeepEnsembleClassifier(callbacks=[stopper], **options).fit(X, y)
+    free = DeepEnsembleClassifier(**options).fit(X, y)
+    lengths = [len(history) for history in clf.history_]
+    assert len(set(lengths)) > 1, lengths
+    for member, n in enumerate(lengths):
+        losses = column(free, "valid_loss", member)
+        assert n == epochs_until_stop(losses, patience=2)
+        assert column(clf, "valid_loss", member) == losses[:n]
+
+
+def epochs_until_stop(losses, patience):
+    """skorch's rule, written out."""
+    best, misses = np.inf, 0
+    for epoch, loss in enumerate(losses, 1):
+        misses = 0 if loss < best else misses + 1
+        best = min(best, loss)
+        if misses == patience:
+            return epoch
+    return len(losses)
+
+
+# scikit-learn's, for the fit --------------------------------------------------------
+
+
+class Witness:
+    """A callback of scikit-learn's kind that writes down what it is told."""
+
+    def __init__(self, stop_at=None):
+        self.calls, self.stop_at = [], stop_at
+
+    def setup(self, estimator, context):
+        self.calls.append("setup")
+
+    def teardown(self, estimator, context):
+        self.calls.append("teardown")
+
+    def on_fit_task_begin(self, estimator, context):
+        self.calls.append(f"+{context.task_name} {context.task_id}")
+
+    def on_fit_task_end(self, estimator, context):
+        self.calls.append(f"-{context.task_name} {context.task_id}")
+        return (context.task_name, context.task_id) == self.stop_at
+
+
+def test_callbacks_of_scikit_learn_follow_phases_members_and_epochs():
+    pytest.importorskip("sklearn.callback")
+    witness = Witness()
+    options = {**SMALL, "max_epochs": 3, "warmup_epochs": 1, "engine": "skorch"}
+    SharpBalance(**options).set_callbacks(witness).fit(*table())
+    warm_up = ["+warmup 0"]
+    for member in (0, 1):
+        warm_up += [f"+member {member}", "+epoch 0", "-epoch 0"]
+    balanced = ["+balanced 1"]
+    for member in (0, 1):
+        balanced += [
+            f"+member {member}",
+            "+epoch 0",
+            "-epoch 0",
+            "+epoch 1",
+            "-epoch 1",
+        ]
+    ends = ["-member 0", "-member 1"]
+    assert witness.calls == [
+        "setup",
+        "+fit 0",
+        *warm_up,
+        *ends,
+        "-warmup 0",
+        *balanced,
+        *ends,
+        "-balanced 1",
+        "-fit 0",
+        "teardown",
+    ]
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize(
+    ("stop_at", "n_epochs"), [(("warmup", 0), 2), (("epoch", 0), 1), (("fit", 0), 4)]
+)
+def test_callbacks_of_scikit_learn_can_stop_a_fit(engine, stop_at, n_epochs):
+    pytest.importorskip("sklearn.callback")
+    clf = SharpBalance(engine=engine, **SMALL).set_callbacks(Witness(stop_at))
+    clf.fit(*table())
+    assert [len(history) for history in clf.history_] == [n_epochs] * 2
+
+
+def test_callbacks_of_scikit_learn_are_torn_down_after_an_error():
+    pytest.importorskip("sklearn.callback")
+
+    def fail(net, X, y):
+        raise RuntimeError("no scores today")
+
+    witness = Witness()
+    clf = SharpBalance(sharpness=fail, **SMALL).set_callbacks(witness)
+    with pytest.raises(RuntimeError, match="no scores today"):
+        clf.fit(*table())
+    assert witness.calls[-1] == "teardown"
+
+
+def test_progress_bars_of_scikit_learn(capsys):
+    callback = pytest.importorskip("sklearn.callback")
+    clf = SharpBalance(**SMALL).set_callbacks(callback.ProgressBar())
+    clf.fit(*table())
+    printed = capsys.readouterr().out
+    for name in ("fit", "warmup #0", "balanced #1", "member #0", "member #1"):
+        assert name in printed
+
+
+def test_scores_of_the_ensemble_after_each_phase():
+    callback = pytest.importorskip("sklearn.callback")
+    X, y = table()
+    monitor = callback.ScoringMonitor(scoring=["accuracy", "neg_log_loss"])
+    clf = SharpBalance(warmup_epochs=2, lr_schedule="constant", **SMALL)
+    clf.set_callbacks(monitor).fit(X, y)
+    rows = monitor.get_logs().data
+    assert [row["task_name"] for row in rows] == ["warmup", "balanced"]
+    # Until the selection it is the SAM ensemble.
+    half = SharpBalance(
+        selection="all", lr_schedule="constant", **{**SMALL, "max_epochs": 2}
+    ).fit(X, y)
+    for row, fitted in zip(rows, (half, clf)):
+        assert row["accuracy"] == fitted.score(X, y)
+        loss = -np.log(fitted.predict_proba(X)[np.arange(N), y]).mean()
+        assert row["neg_log_loss"] == pytest.approx(-loss)
+
+
+# Words ------------------------------------------------------------------------------
+
+
+def test_silent_by_default(capsys):
+    SharpBalance(**SMALL).fit(*table())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_verbose_1_shows_a_bar_for_each_member(capsys):
+    clf = SharpBalance(verbose=1, **SMALL).fit(*table())
+    printed = capsys.readouterr().out
+    for member in range(2):
+        loss = clf.history_[member][-1]["train_loss"]
+        line = next(row for row in printed.splitlines() if f"member {member}" in row)
+        assert "4/4" in line
+        assert f"loss {loss:.4f}" in line
+        assert f"member {member}, balanced" in line
+    DeepEnsembleClassifier(verbose=1, **SMALL).fit(*table())
+    assert "balanced" not in capsys.readouterr().out  # which no phase of it is
+
+
+def test_verbose_1_of_a_fit_that_a_checkpoint_holds_shows_no_empty_bars(
+    tmp_path, capsys
+):
+    clf = SharpBalance(checkpoint_dir=tmp_path, **SMALL).fit(*table())
+    clf.set_params(verbose=1).fit(*table())
+    assert capsys.readouterr() == ("", "")
+    assert clf.n_iter_ == EPOCHS
+
+
+@pytest.mark.filterwarnings("ignore:The fit was interrupted")
+def test_bars_of_a_resumed_fit_begin_where_it_goes_on(monkeypatch, tmp_path):
+    starts, add_task = [], Progress.add_task
+
+    def watched(self, *args, **kwargs):
+        task = add_task(self, *args, **kwargs)
+        starts.append(self.tasks[-1].completed)
+        return task
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "add_task", watched)
+    clf = SharpBalance(
+        checkpoint_dir=tmp_path, warmup_epochs=3, verbose=1, engine="stacked", **SMALL
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_select", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            clf.fit(*table())
+    clf.fit(*table())
+    assert starts == [0, 0, 3, 3]
+
+
+def test_verbose_1_where_another_display_is_alive(monkeypatch, capsys):
+    """Before 14.1, rich refuses a second one: that of the user or another thread."""
+
+    def refuse(*args, **kwargs):
+        raise LiveError("Only one live display may be active at once")
+
+    monkeypatch.setattr(Live, "start", refuse)
+    clf = SharpBalance(verbose=1, **SMALL).fit(*table())
+    assert capsys.readouterr() == ("", "")
+    assert clf.n_iter_ == EPOCHS
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_verbose_2_prints_every_epoch(capsys, engine):
+    options = {"validation_fraction": 0.2, "engine": engine, **SMALL}
+    clf = SharpBalance(verbose=2, **options).fit(*table())
+    lines = capsys.readouterr().out.splitlines()
+    expected = [
+        f"member {member} epoch {row['epoch']} {row['phase']}: train_loss "
+        f"{row['train_loss']:.4f}, valid_loss {row['valid_loss']:.4f}, valid_acc "
+        f"{row['valid_acc']:.4f}, lr {row['lr']:.4f}"
+        for member, history in enumerate(clf.history_)
+        for row in history
+    ]
+    assert sorted(lines) == sorted(expected)

@@ -1,0 +1,570 @@
+"""A fit goes on from any of its checkpoints as if nothing had happened."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
+from torch.utils.data import TensorDataset
+
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance.exceptions import (
+    CheckpointError,
+    CheckpointMismatchError,
+    SharpBalanceError,
+    SharpBalanceWarning,
+)
+from sklearn_sharpbalance.persistence.archive import OLD, atomic_file
+from sklearn_sharpbalance.training import checkpoint
+from sklearn_sharpbalance.training.checkpoint import NAME, CheckpointFolder
+from sklearn_sharpbalance.training.loop import Trainer
+from tests.training.killing import assert_bitwise, estimator, small_data, weights
+
+FEW = {"max_epochs": 6, "warmup_epochs": 2, "reselect_every": 2}
+
+
+class NormNet(torch.nn.Module):
+    """Dropout and batch statistics: random numbers and buffers."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.first = torch.nn.Linear(n_features, 6)
+        self.norm = torch.nn.BatchNorm1d(6)
+        self.drop = torch.nn.Dropout(0.3)
+        self.last = torch.nn.Linear(6, n_classes)
+
+    def forward(self, x):
+        return self.last(self.drop(torch.relu(self.norm(self.first(x)))))
+
+
+class TwoInputs(torch.nn.Module):
+    def __init__(self, n_classes):
+        super().__init__()
+        self.last = torch.nn.Linear(5, n_classes)
+
+    def forward(self, a, b):
+        return self.last(torch.cat([a, b], dim=1))
+
+
+def pictures():
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 255, (40, 8, 8), dtype=np.uint8), np.arange(40) % 3
+
+
+def as_dict(X, y):
+    return {"a": X[:, :2], "b": X[:, 2:]}, y
+
+
+def as_dataset(X, y):
+    return TensorDataset(torch.from_numpy(X), torch.from_numpy(y)), None
+
+
+ADAM = NeuralNetClassifier(
+    MLP,
+    criterion=torch.nn.CrossEntropyLoss,
+    optimizer=torch.optim.Adam,
+    lr=0.01,
+    module__n_features=5,
+    module__n_classes=3,
+    module__hidden=(4,),
+)
+OWN = {"estimator__module__hidden": None}
+CASES = {
+    "skorch": ({"engine": "skorch"}, small_data),
+    "stacked": ({"engine": "stacked"}, small_data),
+    "no_seed": ({"random_state": None}, small_data),
+    "adam": ({"estimator": ADAM, **OWN}, small_data),
+    "dropout_and_norms": ({"estimator": NormNet, **OWN}, small_data),
+    "early_stopping": (
+        {"early_stopping": 2, "validation_fraction": 0.3, "max_epochs": 12},
+        small_data,
+    ),
+    "scheduler": (
+        {"lr_schedule": LRScheduler(torch.optim.lr_scheduler.StepLR, step_size=2)},
+        small_data,
+    ),
+    "callbacks": (
+        {
+            "callbacks": [
+                ("f1", EpochScoring("f1_macro", name="f1", lower_is_better=False)),
+                ("stop", EarlyStopping("valid_loss", patience=2)),
+            ],
+            "validation_fraction": 0.3,
+            "max_epochs": 12,
+        },
+        small_data,
+    ),
+    "augmented_pictures": (
+        {"estimator": MLP, "train_transform": "crop_flip", "n_estimators": 1},
+        pictures,
+    ),
+    "dict": (
+        {"estimator": TwoInputs, **OWN, "max_epochs": 4},
+        lambda: as_dict(*small_data()),
+    ),
+    "dataset": ({"max_epochs": 4}, lambda: as_dataset(*small_data())),
+    "averaged_and_pruned": (
+        {"weight_averaging": "exponential", "prune": 0.4, "max_epochs": 8},
+        small_data,
+    ),
+    "soup": ({"aggregation": "uniform_soup", "max_epochs": 4}, small_data),
+}
+
+
+def make(folder, **params):
+    params = {**FEW, **params}
+    if params.get("estimator") is MLP:
+        params["estimator__module__n_features"] = 64
+    clf = estimator(folder, **params)
+    if params.get("estimator__module__hidden", True) is None:
+        del clf.estimator__module__hidden
+    return clf
+
+
+def without_time(history):
+    return [
+        [{k: v for k, v in row.items() if k != "dur"} for row in rows]
+        for rows in history
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_checkpoint_leads_to_the_same_end(case, tmp_path, snapshots):
+    params, data = CASES[case]
+    X, y = data()
+    whole = make(tmp_path / "whole", **params).fit(X, y)
+    want, n_written = weights(whole), len(snapshots)
+    assert n_written > 4
+    for folder in snapshots[: n_written : n_written // 5]:
+        clf = make(folder, **params).fit(X, y)
+        assert_bitwise(weights(clf), want)
+        assert without_time(clf.history_) == without_time(whole.history_)
+        assert clf.n_iter_ == whole.n_iter_
+        np.testing.assert_array_equal(clf.sam_masks_, whole.sam_masks_)
+        np.testing.assert_array_equal(clf.sharpness_, whole.sharpness_)
+        np.testing.assert_array_equal(clf.train_indices_, whole.train_indices_)
+        np.testing.assert_array_equal(clf.predict_proba(X), whole.predict_proba(X))
+
+
+def test_checkpoints_change_nothing(tmp_path):
+    X, y = small_data()
+    for every in (None, 1, 5):
+        plain = make(None).fit(X, y)
+        kept = make(tmp_path / str(every), checkpoint_every=every).fit(X, y)
+        assert_bitwise(weights(kept), weights(plain))
+
+
+@pytest.mark.parametrize("kind", [estimator, DeepEnsembleClassifier])
+def test_a_finished_fit_is_read_back(kind, tmp_path, monkeypatch):
+    X, y = small_data()
+    params = {"checkpoint_dir": tmp_path, "max_epochs": 4, "random_state": 0}
+    first = kind(**params).fit(X, y)
+    monkeypatch.setattr("sklearn_sharpbalance.training.loop._train_phase", None)
+    again = kind(**params).fit(X, y)
+    assert_bitwise(weights(again), weights(first))
+    assert again.history_ == first.history_
+
+
+def test_another_number_of_jobs_or_engine_goes_on(tmp_path, snapshots):
+    X, y = small_data()
+    make(tmp_path / "whole", engine="skorch").fit(X, y)
+    other = {"verbose": 0, "n_jobs": 1, "engine": "stacked", "checkpoint_every": 4}
+    clf = make(snapshots[3], **other).fit(X, y)
+    assert clf.n_iter_ == 6
+
+
+X, Y = small_data()
+OTHERS = {
+    "rho": ({"rho": 0.2}, X, Y, "rho was 0.05 and is 0.2"),
+    "max_epochs": ({"max_epochs": 8}, X, Y, "max_epochs was 6 and is 8"),
+    "seed": ({"random_state": 4}, X, Y, "random_state was 3 and is 4"),
+    "width": (
+        {"estimator__module__hidden": (9,)},
+        X,
+        Y,
+        r"estimator__module__hidden was \(8\) and is \(9\)",
+    ),
+    "function": (
+        {"lr_schedule": lambda p: 1 - p},
+        X,
+        Y,
+        r"lr_schedule was None and is .*<lambda>",
+    ),
+    "samples": ({}, X + 1, Y, r"X was float32 \(96, 5\) \w+ and is float32 \(96, 5\)"),
+    "labels": ({}, X, Y[::-1], r"y was int64 \(96,\)"),
+    "names": ({}, X, Y + 5, r"classes was \[0, 1, 2\] and is \[5, 6, 7\]"),
+    "weights": ({"class_weight": "balanced"}, X, Y, "sample weights was none and is"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_fit_is_refused_by_what_differs(other, tmp_path):
+    make(tmp_path).fit(*small_data())
+    params, X, y, message = OTHERS[other]
+    with pytest.raises(CheckpointMismatchError, match=message):
+        make(tmp_path, **params).fit(X, y)
+
+
+def test_a_generator_goes_by_where_it_stands(tmp_path, monkeypatch):
+    def fit(random_state):
+        return make(tmp_path, random_state=random_state, max_epochs=2).fit(X, Y)
+
+    first = fit(np.random.RandomState(1))
+    with pytest.raises(CheckpointMismatchError, match="random_state was RandomState"):
+        fit(np.random.RandomState(2))
+    used = np.random.RandomState(1)
+    used.normal()
+    with pytest.raises(CheckpointMismatchError, match="random_state was RandomState"):
+        fit(used)
+    monkeypatch.setattr("sklearn_sharpbalance.training.loop._train_phase", None)
+    assert_bitwise(weights(fit(np.random.RandomState(1))), weights(first))
+
+
+def test_goes_on_from_a_warm_start_only_with_the_same_weights(tmp_path):
+    X, y = small_data()
+    clf = make(tmp_path / "a", warm_start=True).fit(X, y)
+    with pytest.raises(CheckpointMismatchError, match="first weights was fresh and is"):
+        clf.fit(X, y)
+    clf.set_params(checkpoint_dir=tmp_path / "b").fit(X, y)
+    assert clf.n_iter_ == 6
+
+
+def test_the_fits_of_a_search_get_a_folder_each(tmp_path, monkeypatch):
+    X, y = small_data()
+    grid = {"rho": [0.01, 0.1]}
+    clf = make(tmp_path / "{fit}", max_epochs=2, warmup_epochs=1)
+    search = GridSearchCV(clf, grid, cv=2).fit(X, y)
+    assert len(list(tmp_path.iterdir())) == 5  # two radii, two folds, one refit
+    monkeypatch.setattr("sklearn_sharpbalance.training.loop._train_phase", None)
+    again = GridSearchCV(clf, grid, cv=2).fit(X, y)
+    scores = "split0_test_score"
+    np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])
+
+
+def test_old_checkpoints_are_pruned(tmp_path, snapshots):
+    make(tmp_path / "whole").fit(*small_data())
+    names = [sorted(p.name for p in folder.iterdir()) for folder in snapshots]
+    assert names[0] == ["epoch-000000.safetensors"]
+    assert names[3] == ["epoch-000002.safetensors", "epoch-000003.safetensors"]
+    assert names[-1] == ["epoch-000006.safetensors"]
+
+
+# Disks --------------------------------------------------------------------------------
+
+
+def test_writers_do_not_disturb_each_other(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+
+    def write(number):
+        for epoch in range(1, 30):
+            folder.write(epoch, {"number": number})
+            assert folder.latest() is not None
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    assert all(NAME.fullmatch(path.name) for path in tmp_path.iterdir())
+
+
+def test_what_was_written_while_looking_is_found(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path)
+    folder.write(1, {"number": 1})
+    read, overtaken = checkpoint.read_archive, []
+
+    def overtake(path, kind):
+        if not overtaken:
+            overtaken.append(path)
+            folder.write(5, {"number": 5}, last=True)
+        return read(path, kind)
+
+    monkeypatch.setattr(checkpoint, "read_archive", overtake)
+    assert folder.latest() == {"number": 5}
+    assert [path.name for path in overtaken] == ["epoch-000001.safetensors"]
+
+
+def test_only_what_the_dead_have_left_is_removed(tmp_path):
+    script = (
+        "import os, sys\n"
+        "from sklearn_sharpbalance.persistence.archive import atomic_file\n"
+        "with atomic_file(sys.argv[1]): os._exit(0)"
+    )
+    path = tmp_path / "epoch-000001.safetensors"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    (left,) = tmp_path.iterdir()
+    token = left.suffixes[-2].split("-")[-1]
+    others = f"{left.name[: -len(left.suffixes[-2] + '.tmp')]}.00000000-1-{token}.tmp"
+    (tmp_path / others).touch()  # of another machine
+    with atomic_file(path) as file:
+        (mine,) = {*tmp_path.iterdir()} - {left, tmp_path / others}
+        CheckpointFolder(tmp_path).write(3, {})
+        assert not left.exists()
+        assert mine.exists()
+        assert (tmp_path / others).exists()
+        file.write(b"still here")
+    os.utime(tmp_path / others, 2 * (time.time() - OLD - 60,))
+    CheckpointFolder(tmp_path).write(4, {}, last=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch-000004.safetensors"]
+
+
+@pytest.fixture
+def full_disk():
+    """No file may grow beyond 4096 bytes in this process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_an_error_before_the_work(tmp_path, full_disk):
+    with pytest.raises(CheckpointError, match=r"Cannot write .*too large"):
+        make(tmp_path).fit(*small_data())
+    assert list(tmp_path.iterdir()) == []  # no half file is left behind
+
+
+def test_a_full_disk_is_a_warning_if_the_user_says_so(tmp_path, full_disk):
+    clf = make(tmp_path, on_checkpoint_error="warn")
+    with pytest.warns(SharpBalanceWarning, match=r"Cannot write .* The fit goes on"):
+        clf.fit(*small_data())
+    assert_bitwise(weights(clf), weights(make(None).fit(*small_data())))
+
+
+@pytest.mark.parametrize("folder", ["/proc/sharpbalance", "{tmp}/file/sub"])
+def test_a_place_that_cannot_be_written(folder, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    folder = folder.format(tmp=tmp_path)
+    with pytest.raises(CheckpointError, match=re.escape(folder)):
+        make(folder).fit(*small_data())
+    with pytest.warns(SharpBalanceWarning, match="The fit goes on"):
+        make(folder, on_checkpoint_error="warn").fit(*small_data())
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots):
+    whole = make(tmp_path / "whole").fit(*small_data())
+    damage(max(snapshots[4].iterdir()))
+    with pytest.warns(SharpBalanceWarning, match=r"passed over.*its digest"):
+        clf = make(snapshots[4]).fit(*small_data())
+    assert_bitwise(weights(clf), weights(whole))
+
+
+def test_nothing_but_damaged_checkpoints(tmp_path, snapshots):
+    whole = make(tmp_path / "whole").fit(*small_data())
+    for path in snapshots[4].iterdir():
+        damage(path)
+    with (
+        pytest.warns(SharpBalanceWarning, match="passed over"),
+        pytest.raises(CheckpointError, match="Delete the folder to start anew"),
+    ):
+        make(snapshots[4]).fit(*small_data())
+    with pytest.warns(SharpBalanceWarning, match="The fit goes on"):
+        clf = make(snapshots[4], on_checkpoint_error="warn").fit(*small_data())
+    assert_bitwise(weights(clf), weights(whole))
+
+
+def test_mutated_checkpoints_never_crash(tmp_path):
+    path = tmp_path / "epoch-000006.safetensors"
+    make(tmp_path).fit(*small_data())
+    content, rng = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(200):
+        mutated = bytearray(content)
+        for place in rng.integers(len(content), size=rng.integers(1, 4)):
+            mutated[place] = rng.integers(256)
+        path.write_bytes(mutated[: rng.choice([len(mutated), rng.integers(5000)])])
+        if path.read_bytes() != content:
+            with pytest.warns(SharpBalanceWarning), pytest.raises(SharpBalanceError):
+                CheckpointFolder(tmp_path).latest()
+
+
+# Interruptions ------------------------------------------------------------------------
+
+
+class Interrupting(torch.nn.Module):
+    """Presses Ctrl-C in the middle of an epoch."""
+
+    plan = {"press_at": None, "calls": 0}  # no part of the code
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.last = torch.nn.Linear(n_features, n_classes)
+
+    def forward(self, x):
+        self.plan["calls"] += self.training
+        if self.training and self.plan["calls"] == self.plan["press_at"]:
+            signal.raise_signal(signal.SIGINT)
+        return self.last(x)
+
+
+def press_ctrl_c(monkeypatch, at):
+    """In this call of the module, counted from now on; None never does."""
+    monkeypatch.setitem(Interrupting.plan, "press_at", at)
+    monkeypatch.setitem(Interrupting.plan, "calls", 0)
+
+
+class Raising(Callback):
+    """Fails by what happens around it, not by a setting: that is another fit."""
+
+    def on_epoch_end(self, net, **kwargs):
+        if os.environ["SERVER"] == "lost" and len(net.history) == 4:
+            raise OSError("the logger lost its server")
+
+
+class Keeps(Callback):
+    """Keeps what no file can hold, and what a new start does not make again."""
+
+    def on_train_begin(self, net, **kwargs):
+        self.count_ = 0
+        self.seen_ = iter(())
+
+    def on_epoch_end(self, net, **kwargs):
+        self.count_ += 1
+        self.seen_ = partial(print, self.count_)
+
+
+@pytest.mark.parametrize("how", ["ctrl_c", "callback"])
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
+    how, tmp_path, monkeypatch
+):
+    X, y = small_data()
+    if how == "ctrl_c":
+        params, error = {"estimator": Interrupting, **OWN}, KeyboardInterrupt
+        stop = partial(press_ctrl_c, monkeypatch)
+        inactive, active = None, 71
+    else:
+        params, error = {"callbacks": [("raising", Raising())]}, OSError
+        stop = partial(monkeypatch.setenv, "SERVER")
+        inactive, active = "up", "lost"
+    stop(inactive)
+    clf = make(None, **params).fit(X, y)
+    before, proba = weights(clf), clf.predict_proba(X)
+    clf.set_params(checkpoint_dir=tmp_path / "interrupted", random_state=7)
+    stop(active)
+    with pytest.raises(error):
+        clf.fit(X, y)
+    assert_bitwise(weights(clf), before)
+    np.testing.assert_array_equal(clf.predict_proba(X), proba)
+    stop(inactive)
+    assert list((tmp_path / "interrupted").iterdir())
+    clf.fit(X, y)  # goes on
+    whole = make(None, random_state=7, **params).fit(X, y)
+    assert_bitwise(weights(clf), weights(whole))
+    assert len(clf.history_[0]) == 6
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interrupted_first_fit_leaves_no_half_model(tmp_path, monkeypatch):
+    press_ctrl_c(monkeypatch, at=9)
+    clf = make(tmp_path, estimator=Interrupting, **OWN)
+    with pytest.raises(KeyboardInterrupt):
+        clf.fit(*small_data())
+    assert not hasattr(clf, "estimators_")
+
+
+@pytest.mark.parametrize("with_checkpoints", [False, True])
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interrupted_first_fit_leaves_what_it_has(
+    with_checkpoints, tmp_path, monkeypatch
+):
+    """The last epoch that all members had finished: here the end of the warm-up."""
+    X, y = small_data()
+    folder = tmp_path if with_checkpoints else None
+    clf = make(folder, estimator=Interrupting, checkpoint_every=None, **OWN)
+    press_ctrl_c(monkeypatch, at=71)
+    with (
+        pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 2"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        clf.fit(X, y)
+    assert clf.n_iter_ == 2
+    assert [len(history) for history in clf.history_] == [2] * len(clf.estimators_)
+    assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
+    press_ctrl_c(monkeypatch, at=None)
+    clf.fit(X, y)
+    whole = make(None, estimator=Interrupting, checkpoint_every=None, **OWN).fit(X, y)
+    assert_bitwise(weights(clf), weights(whole))
+
+
+@pytest.mark.parametrize("engine", ["skorch", "auto"])
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
+    """Without checkpoints, members come together every few epochs."""
+    X, y = small_data()
+    long = {"max_epochs": 14, "warmup_epochs": 0, "reselect_every": None}
+    clf = make(
+        None,
+        estimator=Interrupting,
+        engine=engine,
+        checkpoint_every=None,
+        **long,
+        **OWN,
+    )
+    press_ctrl_c(monkeypatch, at=None)
+    whole = clone(clf).fit(X, y)
+    press_ctrl_c(monkeypatch, at=Interrupting.plan["calls"] * 13 // 14)
+    with (
+        pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 10"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        clf.fit(X, y)
+    assert clf.n_iter_ == 10
+    for got, want in zip(clf.history_, whole.history_):
+        losses = [row["train_loss"] for row in want]
+        assert [row["train_loss"] for row in got] == losses[:10]
+
+
+def test_an_interrupted_fit_names_the_best_epoch_where_that_is_kept(monkeypatch):
+    run = Trainer.run
+
+    def interrupted(trainer, state, segment, on_epoch=None):
+        if segment.start == 9:
+            raise KeyboardInterrupt
+        return run(trainer, state, segment, on_epoch)
+
+    monkeypatch.setattr(Trainer, "run", interrupted)
+    best = {"early_stopping": 9, "validation_fraction": 0.3}
+    clf = make(None, max_epochs=12, lr=2.0, checkpoint_every=None, **best)
+    with (
+        pytest.warns(SharpBalanceWarning, match="usable as it was after") as warned,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        clf.fit(*small_data())
+    kept = len(clf.history_[0])
+    assert kept < clf.n_iter_ == 9
+    assert any(f"after epoch {kept}," in str(one.message) for one in warned)
+
+
+def test_what_a_callback_loses_is_named(tmp_path, snapshots):
+    params = {"callbacks": [("keeps", Keeps())], "engine": "skorch"}
+    make(tmp_path / "whole", **params).fit(*small_data())
+    with pytest.warns(SharpBalanceWarning, match=r"'keeps' \(Keeps\).* seen_\."):
+        clf = make(snapshots[3], **params).fit(*small_data())
+    assert clf.n_iter_ == 6
+
+
+class Records(Callback):
+    def on_epoch_end(self, net, **kwargs):
+        net.history.record("object", object())
+
+
+def test_a_history_that_no_file_can_hold(tmp_path):
+    clf = make(tmp_path, callbacks=[Records()])
+    with pytest.raises(
+        CheckpointError, match=r"members\.0\.history\.0\.object is a object"
+    ):
+        clf.fit(*small_data())

@@ -1,0 +1,318 @@
+"""Early stopping judges what would predict; epochs that were run are counted so."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from sklearn.datasets import load_digits
+from sklearn.metrics import accuracy_score
+from skorch.callbacks import Checkpoint, EarlyStopping
+from torch import nn
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
+from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
+from sklearn_sharpbalance.evaluation import gradient_passes
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+SMALL = {
+    "max_epochs": 5,
+    "n_estimators": 2,
+    "validation_fraction": 0.3,
+    "early_stopping": 5,
+    "random_state": 0,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return X[:200], y[:200]
+
+
+def held_out(clf, *arrays):
+    rows = np.setdiff1d(np.arange(len(arrays[0])), clf.train_indices_)
+    return tuple(array[rows] for array in arrays)
+
+
+@pytest.mark.parametrize("averaging", [None, "uniform"])
+@pytest.mark.parametrize("rule", [*AGGREGATIONS, lambda z: softmax(z[-1], axis=1)])
+def test_the_best_score_is_that_of_what_predicts(digits, rule, averaging):
+    clf = DeepEnsembleClassifier(aggregation=rule, weight_averaging=averaging, **SMALL)
+    clf.fit(*digits)
+    best = len(clf.history_[0]) - 1
+    assert clf.validation_scores_[best] == clf.validation_scores_.max()
+    score = clf.score(*held_out(clf, *digits))
+    assert clf.validation_scores_[best] == pytest.approx(score)
+
+
+class Normed(nn.Module):
+    """A mean of weights needs BatchNorm statistics of its own."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.first = nn.Linear(n_features, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.last = nn.Linear(12, n_classes)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)).relu())
+
+
+def far_off(x):
+    """Statistics that are not those of a transform make other predictions."""
+    return 3 * x + torch.rand_like(x)
+
+
+@pytest.mark.parametrize("transform", [None, far_off])
+def test_every_epoch_is_judged_as_a_fit_that_ends_there(digits, transform):
+    options = {**SMALL, "aggregation": "uniform_soup", "lr_schedule": "constant"}
+    options |= {"train_transform": transform}
+    watched = DeepEnsembleClassifier(Normed, **options).fit(*digits)
+    scores = watched.validation_scores_
+    assert len(set(scores)) > 3
+    for n, score in enumerate(scores, 1):
+        short = {**options, "max_epochs": n, "early_stopping": False}
+        clf = DeepEnsembleClassifier(Normed, **short).fit(*digits)
+        assert clf.score(*held_out(clf, *digits)) == pytest.approx(score)
+
+
+def noise(n=100):
+    """Labels that nothing can be learned of: accuracies go up and down."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(n, 5)), rng.integers(3, size=n)
+
+
+def test_averages_change_what_is_judged():
+    options = {**SMALL, "max_epochs": 12, "early_stopping": 12, "lr": 0.5}
+    plain, averaged = (
+        DeepEnsembleClassifier(weight_averaging=kind, **options).fit(*noise())
+        for kind in (None, "uniform")
+    )
+    one, other = plain.validation_scores_, averaged.validation_scores_
+    np.testing.assert_array_equal(one[:6], other[:6])  # averaging begins half-way
+    assert (one[7:] != other[7:]).any()
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+def test_epochs_are_those_that_were_run(engine):
+    """Members that callbacks end in the middle of a stretch; the longest counts."""
+    options = {**SMALL, "early_stopping": False, "max_epochs": 40, "lr": 0.3}
+    stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
+    clf = DeepEnsembleClassifier(callbacks=[stopper], engine=engine, **options)
+    clf.set_params(n_estimators=3).fit(*noise())
+    lengths = [len(history) for history in clf.history_]
+    assert clf.n_iter_ == max(lengths) < 40
+    assert min(lengths) < max(lengths)
+    assert max(lengths) % 5  # no end of a stretch
+
+
+def easy(n=60):
+    """Two classes that are apart: the first epoch gets all of them right."""
+    y = np.arange(n) % 2
+    X = np.random.default_rng(0).normal(size=(n, 4)) + 8 * y[:, None]
+    return X, y
+
+
+@pytest.mark.parametrize("patience", [1, 4])
+def test_patience_counts_accuracy_and_likelihood_chooses_among_equals(patience):
+    options = {**SMALL, "max_epochs": 30, "early_stopping": patience}
+    clf = DeepEnsembleClassifier(**options).fit(*easy())
+    rises = np.flatnonzero(clf.validation_scores_ == clf.validation_scores_.max())
+    assert clf.n_iter_ == len(clf.validation_scores_) == rises[0] + 1 + patience < 30
+    for history in clf.history_:
+        losses = [record["valid_loss"] for record in history]
+        assert losses == sorted(losses, reverse=True)  # more sure with every epoch
+    assert len(clf.history_[0]) == clf.n_iter_  # so the last one was kept
+
+
+def test_the_cost_is_that_of_all_epochs_that_were_run():
+    options = {**SMALL, "max_epochs": 40, "lr": 0.5, "early_stopping": 3}
+    clf = DeepEnsembleClassifier(**options).fit(*noise())
+    assert len(clf.history_[0]) < clf.n_iter_ < 40
+    assert gradient_passes(clf) == clf.n_passes_ == 2 * clf.n_iter_
+
+
+def test_the_cost_counts_the_sets_of_epochs_after_the_best(tmp_path):
+    """The best epoch may lie in the warm-up, before there were any sets."""
+    options = {**SMALL, "max_epochs": 6, "lr": 0.5, "warmup_epochs": 3, "rho": 0.3}
+    options |= {"n_estimators": 3, "flat_ratio": 0.2}
+    whole = SharpBalanceEnsembleClassifier(**{**options, "early_stopping": False})
+    share = whole.fit(*noise()).sam_masks_.mean(axis=1)
+    want = (3 * 2 + 3 * (1 + share)).sum()
+    assert gradient_passes(whole) == pytest.approx(want)
+    for _ in range(2):  # the second reads it back
+        clf = SharpBalanceEnsembleClassifier(
+            **{**options, "early_stopping": 6}, checkpoint_dir=tmp_path / "fit"
+        ).fit(*noise())
+        assert len(clf.history_[0]) <= 3
+        assert gradient_passes(clf) == pytest.approx(want)
+
+
+@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("patience", [None, 2])
+def test_epochs_of_a_history_that_was_cut_are_counted(tmp_path, engine, patience):
+    """skorch's Checkpoint reads the history of the best epoch back at the end."""
+    options = {**SMALL, "early_stopping": False, "max_epochs": 12, "lr": 0.5}
+    options |= {"engine": engine, "rho": 0.3, "flat_ratio": 0.2}
+    stopper = [EarlyStopping("valid_loss", patience=patience)] if patience else []
+    whole = SharpBalanceEnsembleClassifier(callbacks=stopper, **options).fit(*noise())
+    best = Checkpoint(monitor="valid_loss_best", dirname=tmp_path, load_best=True)
+    clf = SharpBalanceEnsembleClassifier(callbacks=[*stopper, best], **options)
+    for memory in (None, str(tmp_path / "memory"), str(tmp_path / "memory")):
+        clf.set_params(memory=memory).fit(*noise())
+        assert len(clf.history_[0]) < len(whole.history_[0])
+        assert clf.n_iter_ == whole.n_iter_
+        assert gradient_passes(clf) == pytest.approx(gradient_passes(whole))
+    assert (whole.n_iter_ < 12) == bool(patience)
+
+
+def test_joint_epochs_of_a_history_that_was_cut_are_counted(tmp_path):
+    best = Checkpoint(monitor="valid_loss_best", dirname=tmp_path, load_best=True)
+    options = {**SMALL, "lr": 0.5, "callbacks": [best], "max_epochs": 8}
+    del options["early_stopping"]
+    clf = DiversifiedEnsembleClassifier(**options).fit(*noise())
+    assert len(clf.history_[0]) < clf.n_iter_ == 8
+
+
+def test_patience_begins_after_the_warm_up():
+    """Which ends with the selection that the method is about."""
+    options = {**SMALL, "max_epochs": 12, "warmup_epochs": 7, "early_stopping": 2}
+    clf = SharpBalanceEnsembleClassifier(**options).fit(*easy())
+    assert clf.validation_scores_[0] == clf.validation_scores_.max()
+    assert clf.n_iter_ == 7 + 2
+    patient = {**options, "early_stopping": 12}
+    whole = SharpBalanceEnsembleClassifier(**patient).fit(*easy())
+    np.testing.assert_array_equal(
+        whole.validation_scores_[: clf.n_iter_], clf.validation_scores_
+    )
+
+
+def test_sets_that_change_are_each_counted():
+    shares = []
+
+    def half_then_all(sharpness, random_state=None):
+        shares.append(0.5 if not shares else 1.0)
+        return np.broadcast_to(np.arange(100) < 100 * shares[-1], sharpness.shape)
+
+    options = {**SMALL, "early_stopping": False, "validation_fraction": None}
+    clf = SharpBalanceEnsembleClassifier(
+        selection=half_then_all, warmup_epochs=1, reselect_every=2, **options
+    ).fit(*noise())
+    assert shares == [0.5, 1.0]
+    assert gradient_passes(clf) == pytest.approx(2 * (2 + 2 * 1.5 + 2 * 2))
+
+
+def test_members_that_were_to_be_pruned_are(digits):
+    """The best epoch, and the last one, come after the weights were taken away."""
+    X, y = digits
+    options = {**SMALL, "max_epochs": 20, "early_stopping": 2, "lr": 0.5}
+    clf = DeepEnsembleClassifier(prune=0.95, **options).fit(X, y)
+    weights = clf.estimators_[0].module_.state_dict()
+    matrices = [w for w in weights.values() if w.ndim > 1]
+    zeros = sum((w == 0).sum().item() for w in matrices)
+    assert zeros / sum(w.numel() for w in matrices) == pytest.approx(0.95, abs=0.01)
+    assert len(clf.validation_scores_) == clf.n_iter_ > 10
+    assert clf.validation_scores_[:10].max() >= clf.validation_scores_[10:].max()
+
+
+@pytest.mark.parametrize("rule", ["mean_logit", "best_member", "greedy_soup"])
+@pytest.mark.parametrize("class_weight", [None, {0: 30.0}])
+def test_held_out_samples_count_by_their_sample_weight(digits, rule, class_weight):
+    """As in scikit-learn, not by the class weights of the loss."""
+    weight = np.random.default_rng(0).exponential(size=200) ** 3
+    options = {**SMALL, "aggregation": rule, "class_weight": class_weight}
+    clf = DeepEnsembleClassifier(**options).fit(*digits, sample_weight=weight)
+    best = len(clf.history_[0]) - 1
+    X, y, w = held_out(clf, *digits, weight)
+    score = clf.score(X, y, sample_weight=w)
+    assert clf.validation_scores_[best] == pytest.approx(score, rel=1e-5)
+    assert clf.validation_scores_[best] == clf.validation_scores_.max()
+    assert score != pytest.approx(clf.score(X, y), abs=1e-3)
+    if rule == "best_member":
+        members = [
+            accuracy_score(y, net.predict(X.astype(np.float32)), sample_weight=w)
+            for net in clf.estimators_
+        ]
+        np.testing.assert_allclose(clf.aggregation_.accuracies_, members, rtol=1e-5)
+
+
+def test_likelihood_chooses_by_sample_weight_as_well(digits):
+    """Epochs of equal accuracy: all the weight lies on two samples."""
+    X, y = digits
+    plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
+    rows = np.setdiff1d(np.arange(200), plain.train_indices_)[:2]
+    weight = np.where(np.isin(np.arange(200), plain.train_indices_), 1.0, 0.0)
+    weight[rows] = 1.0
+    options = {**SMALL, "max_epochs": 12, "early_stopping": 12}
+    options["lr_schedule"] = "constant"
+    clf = DeepEnsembleClassifier(**options).fit(X, y, sample_weight=weight)
+    best, scores = len(clf.history_[0]), clf.validation_scores_
+    likelihood = []
+    for n in np.flatnonzero(scores == scores.max()) + 1:
+        short = {**options, "max_epochs": n, "early_stopping": False}
+        twin = DeepEnsembleClassifier(**short).fit(X, y, sample_weight=weight)
+        proba = twin.predict_proba(X[rows])[[0, 1], y[rows]]
+        likelihood.append((np.log(proba).mean(), n))
+    assert len(likelihood) > 1
+    assert max(likelihood)[1] == best
+
+
+@pytest.mark.parametrize(
+    ("options", "judge"),
+    [
+        ({"early_stopping": 2}, "early_stopping"),
+        ({"early_stopping": False, "aggregation": "best_member"}, "BestMemberAggreg"),
+    ],
+)
+def test_held_out_samples_without_any_weight_judge_nothing(digits, options, judge):
+    params = {**SMALL, **options}
+    seen = DeepEnsembleClassifier(**SMALL).fit(*digits).train_indices_
+    weight = np.isin(np.arange(200), seen).astype(float)
+    with pytest.raises(InvalidInputError, match=f"{judge}.* have weight zero"):
+        DeepEnsembleClassifier(**params).fit(*digits, sample_weight=weight)
+    params |= {"early_stopping": False, "aggregation": "mean_logit"}
+    DeepEnsembleClassifier(**params).fit(*digits, sample_weight=weight)
+
+
+@pytest.mark.parametrize("estimator", [None, Normed])
+@pytest.mark.parametrize(
+    "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+)
+def test_the_history_weighs_held_out_samples(digits, kind, estimator):
+    weight = np.random.default_rng(0).exponential(size=200) ** 3
+    options = {name: SMALL[name] for name in SMALL if name != "early_stopping"}
+    clf = kind(estimator, **options).fit(*digits, sample_weight=weight)
+    X, y, w = held_out(clf, *digits, weight)
+    for probas, records in zip(clf.member_predict_proba(X), clf.history_):
+        losses, right = -np.log(probas[range(len(y)), y]), probas.argmax(1) == y
+        got = records[-1]["valid_loss"], records[-1]["valid_acc"]
+        want = np.average(losses, weights=w), np.average(right, weights=w)
+        assert got == pytest.approx(want, rel=1e-4)
+        assert got != pytest.approx((losses.mean(), right.mean()), rel=1e-3)
+
+
+def test_the_history_counts_held_out_samples_without_any_weight_alike(digits):
+    X, y = digits
+    options = {**SMALL, "early_stopping": False}
+    plain = DeepEnsembleClassifier(**options).fit(X, y)
+    weight = np.isin(np.arange(200), plain.train_indices_).astype(float)
+    clf = DeepEnsembleClassifier(**options, standardize=False)
+    clf.fit(X, y, sample_weight=weight)
+    net, (X, y) = clf.estimators_[0], held_out(clf, X, y)
+    accuracy = accuracy_score(y, net.predict(X.astype(np.float32)))
+    assert clf.history_[0][-1]["valid_acc"] == pytest.approx(accuracy)
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_scores_of_an_earlier_fit_do_not_stay(digits, method):
+    clf = DeepEnsembleClassifier(**SMALL).fit(*digits)
+    assert "held-out samples" in clf._repr_html_()
+    clf.set_params(early_stopping=False, validation_fraction=None)
+    getattr(clf, method)(*digits)
+    assert not hasattr(clf, "validation_scores_")
+    assert "held-out samples" not in clf._repr_html_()

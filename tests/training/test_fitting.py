@@ -1,0 +1,64 @@
+"""Before a fit: epochs of the warm-up, and what is left when some is held out."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.data.validation_split import hold_out
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.training.plan import warmup_length
+
+
+@pytest.mark.parametrize("n_epochs", [1, 9, 100, 200])
+def test_warm_up_is_the_whole_epochs_of_its_share(n_epochs):
+    for percent in range(101):
+        exact = int(Fraction(percent, 100) * n_epochs)
+        assert warmup_length(percent / 100, n_epochs) == exact
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_of_the_part_that_is_left_have_mean_one(seed):
+    rng = np.random.default_rng(seed)
+    weight = rng.exponential(size=40) ** 3
+    weight = (weight / weight.mean()).astype(np.float32)
+    data = TrainingData(rng.normal(size=(40, 3)), np.arange(40) % 2, weight)
+    left = hold_out(data, 0.5, seed)
+    assert left.weight.dtype == np.float32
+    assert left.weight.mean(dtype=float) == pytest.approx(1, abs=1e-6)
+    ratio = left.weight / weight[left.rows]
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-5)
+
+
+def test_held_out_part_may_not_take_all_the_weight():
+    y = np.arange(40) % 2
+    held = hold_out(TrainingData(np.zeros((40, 3)), y), 0.5, 0).valid.rows
+    weight = np.isin(np.arange(40), held).astype(np.float32) * 2
+    with pytest.raises(InvalidInputError, match="all have weight zero"):
+        hold_out(TrainingData(np.zeros((40, 3)), y, weight), 0.5, 0)
+    assert hold_out(TrainingData(np.zeros((40, 3)), y), 0.5, 0).weight is None
+
+
+def test_weights_of_held_out_samples_do_not_change_the_training():
+    # Samples of one weight train like samples without weights, whoever is held out.
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    options = {
+        "n_estimators": 1,
+        "max_epochs": 2,
+        "batch_size": 10,
+        "estimator__module__hidden": (4,),
+        "standardize": False,
+        "validation_fraction": 0.5,
+        "random_state": 0,
+        "device": "cpu",
+    }
+    plain = SharpBalance(**options).fit(X, y)
+    weight = np.ones(60)
+    weight[~np.isin(np.arange(60), plain.train_indices_)] = 9.0
+    weighted = SharpBalance(**options).fit(X, y, sample_weight=weight)
+    np.testing.assert_allclose(
+        weighted.predict_proba(X), plain.predict_proba(X), atol=1e-5
+    )

@@ -1,0 +1,372 @@
+"""A configured skorch net is honoured, or refused before any work."""
+
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from skorch import NeuralNetClassifier
+from skorch.callbacks import (
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    EpochScoring,
+    Freezer,
+    TrainEndCheckpoint,
+)
+from skorch.dataset import Dataset, ValidSplit
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import ASAM, GSAM, SAM
+from sklearn_sharpbalance.persistence.fingerprint import describe
+
+rng = np.random.default_rng(0)
+y = np.arange(60) % 3
+X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+
+
+class Module(nn.Module):
+    def __init__(self, n_classes=3):
+        super().__init__()
+        self.lin1, self.lin2 = nn.Linear(4, 8), nn.Linear(8, n_classes)
+
+    def forward(self, x):
+        return self.lin2(torch.relu(self.lin1(x)))
+
+
+def configured(**settings):
+    given = {"criterion": nn.CrossEntropyLoss, "max_epochs": 4, "lr": 0.1} | settings
+    return NeuralNetClassifier(Module, **given)
+
+
+class OwnLoader(DataLoader):
+    pass
+
+
+class OwnDataset(Dataset):
+    pass
+
+
+def half(z):
+    return torch.softmax(z / 2, -1)
+
+
+class Tempered(nn.CrossEntropyLoss):
+    """Learns by how much to divide the logits."""
+
+    def __init__(self, learns=True, **options):
+        super().__init__(**options)
+        self.log_heat = nn.Parameter(torch.zeros(1), requires_grad=learns)
+
+    def forward(self, logits, labels):
+        return super().forward(logits / self.log_heat.exp(), labels)
+
+
+WEIGHT = torch.tensor([1.0, 2.0, 3.0])
+REFUSED = [
+    ({"batch_size": -1}, r"batch_size of the net .* got -1\. .*len\(X\)"),
+    ({"batch_size": 0}, "batch_size of the net"),
+    (
+        {"iterator_train__batch_size": 7},
+        "iterator_train__batch_size=7 is not used: .* batch_size=7",
+    ),
+    ({"max_epochs": 0}, "max_epochs of the net"),
+    ({"max_epochs": -3}, "max_epochs of the net"),
+    (
+        {"optimizer": ASAM, "optimizer__rho": 5.0},
+        "optimizer__rho=5.0 .* not used|never perturbs",
+    ),
+    ({"iterator_train": OwnLoader}, "iterator_train=.* not used"),
+    (
+        {"iterator_train__sampler": WeightedRandomSampler(np.ones(60), 60)},
+        "iterator_train__sampler is not used: .* class_weight",
+    ),
+    ({"dataset": OwnDataset}, "dataset=.* not used"),
+    ({"train_split": ValidSplit(3)}, "train_split=.* validation_fraction"),
+    ({"criterion__weight": torch.ones(3)}, "criterion__weight .* class_weight"),
+    (
+        {"criterion": nn.CrossEntropyLoss(weight=WEIGHT)},
+        "weight of the criterion CrossEntropyLoss .* class_weight",
+    ),
+    (
+        {"criterion": partial(nn.NLLLoss, weight=WEIGHT)},
+        "weight of the criterion NLLLoss .* class_weight",
+    ),
+    ({"criterion": Tempered}, "criterion Tempered has parameters .* into the module"),
+    ({"criterion": Tempered()}, "criterion Tempered has parameters .* into the module"),
+    (
+        {"optimizer__param_groups": [("*bias", {"rho": 0.0})]},
+        r"rho=0.0 of the parameter group '\*bias' is not used",
+    ),
+    (
+        {"optimizer__param_groups": [("*bias", {"sam_rho": 0.0})]},
+        r"sam_rho=0.0 of the parameter group '\*bias' is not used",
+    ),
+    ({"iterator_train__collate_fn": default_collate}, "iterator_train__collate_fn is"),
+    ({"iterator_valid__collate_fn": default_collate}, "iterator_valid__collate_fn is"),
+    ({"iterator_train__drop_last": True}, "drop_last=True is not used: every epoch"),
+    ({"iterator_valid": OwnLoader}, "iterator_valid=.* not used"),
+    ({"predict_nonlinearity": half}, "predict_nonlinearity=.* not used"),
+    ({"callbacks": [Freezer("lin1.*")]}, "Freezer .* requires_grad=False"),
+    ({"callbacks": [EarlyStopping()]}, "EarlyStopping .* validation_fraction=0.1"),
+    ({"callbacks": [Checkpoint()]}, "Checkpoint .* 'valid_loss_best'"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
+@pytest.mark.parametrize("kind", [SharpBalance, DeepEnsembleClassifier])
+def test_what_nobody_would_hear_is_refused(kind, settings, message):
+    with pytest.raises(InvalidInputError, match=message):
+        kind(configured(**settings)).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [SharpBalance, DeepEnsembleClassifier])
+def test_two_learning_rates_are_one_too_many(kind):
+    message = "lr=0.5 has no effect beside optimizer__lr=0.03"
+    with pytest.raises(InvalidInputError, match=message):
+        kind(configured(optimizer__lr=0.03), lr=0.5).fit(X, y)
+    with pytest.raises(InvalidInputError, match=message):
+        kind(Module, lr=0.5, estimator__optimizer__lr=0.03).fit(X, y)
+    for lr in (None, 0.03):
+        clf = kind(configured(optimizer__lr=0.03), lr=lr, max_epochs=1).fit(X, y)
+        assert clf.estimators_[0].optimizer_.param_groups[0]["initial_lr"] == 0.03
+
+
+def test_what_nobody_would_hear_is_refused_of_a_dataset_too():
+    pairs = TensorDataset(torch.tensor(X), torch.tensor(y))
+    with pytest.raises(InvalidInputError, match="drop_last=True is not used"):
+        SharpBalance(configured(iterator_train__drop_last=True)).fit(pairs)
+
+
+def test_a_criterion_that_learns_nothing_is_taken():
+    plain, tempered = (
+        SharpBalance(configured(criterion=c), random_state=0, engine="skorch").fit(X, y)
+        for c in (nn.CrossEntropyLoss, partial(Tempered, learns=False))
+    )
+    np.testing.assert_allclose(
+        tempered.predict_proba(X), plain.predict_proba(X), rtol=1e-5
+    )
+
+
+def test_a_criterion_that_draws_leaves_the_global_rng_alone():
+    def criterion():
+        torch.rand(3)
+        return nn.CrossEntropyLoss()
+
+    before = torch.get_rng_state()
+    SharpBalance(configured(criterion=criterion), max_epochs=1).fit(X, y)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Options that the net's optimizer and the one around it have by the same name.
+OWN_OPTIONS = [
+    ("gsam", torch.optim.RMSprop, "alpha", 0.5, 0.4),
+    ("gsam", torch.optim.ASGD, "alpha", 0.6, 0.4),
+    ("sam", torch.optim.Adadelta, "rho", 0.95, 0.05),
+]
+
+
+@pytest.mark.parametrize(("sam", "optimizer", "name", "value", "default"), OWN_OPTIONS)
+def test_options_of_the_net_are_those_of_its_own_optimizer(
+    sam, optimizer, name, value, default, tmp_path
+):
+    net = configured(optimizer=optimizer, **{f"optimizer__{name}": value})
+    clf = SharpBalance(net, sam=sam, random_state=0).fit(X, y)
+    for member in clf.estimators_:
+        group = member.optimizer_.param_groups[0]
+        assert (group[name], group[f"sam_{name}"]) == (value, default)
+    bound = configured(optimizer=partial(optimizer, **{name: value}))
+    want = SharpBalance(bound, sam=sam, random_state=0).fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(clf.predict_proba(X), want)
+    again = pickle.loads(pickle.dumps(clf))
+    np.testing.assert_array_equal(again.predict_proba(X), want)
+    np.testing.assert_array_equal(clone(clf).fit(X, y).predict_proba(X), want)
+    assert describe(clf.net_) == describe(again.net_) == describe(clone(clf.net_))
+    clf.save(tmp_path / "model")
+    again = SharpBalance.load(tmp_path / "model", module=Module)
+    np.testing.assert_array_equal(
+        again.partial_fit(X, y).predict_proba(X), clf.partial_fit(X, y).predict_proba(X)
+    )
+
+
+def test_groups_may_differ_in_the_rho_of_adadelta():
+    groups = [("*bias", {"rho": 0.5})]
+    net = configured(optimizer=torch.optim.Adadelta, optimizer__param_groups=groups)
+    clf = SharpBalance(net, rho=0.2, random_state=0).fit(X, y)
+    found = clf.estimators_[0].optimizer_.param_groups
+    assert [(g["rho"], g["sam_rho"]) for g in found] == [(0.5, 0.2), (0.9, 0.2)]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, SAM])
+def test_the_rho_of_an_optimizer_that_is_replaced_is_refused(optimizer):
+    net = configured(optimizer=torch.optim.Adadelta, optimizer__rho=0.95)
+    with pytest.raises(InvalidInputError, match=r"optimizer__rho=0.95 .* not used"):
+        SharpBalance(net, optimizer=optimizer).fit(X, y)
+
+
+def test_options_of_a_sharpness_aware_optimizer_stay_its_own():
+    base = partial(torch.optim.RMSprop, alpha=0.5)
+    own = {"optimizer__base_optimizer": base, "optimizer__alpha": 0.3}
+    clf = SharpBalance(configured(optimizer=GSAM, **own), max_epochs=1).fit(X, y)
+    group = clf.estimators_[0].optimizer_.param_groups[0]
+    assert (group["alpha"], group["sam_alpha"]) == (0.5, 0.3)
+
+
+def test_what_the_ensemble_says_itself_has_the_last_word():
+    clf = SharpBalance(configured(batch_size=-1, max_epochs=0), batch_size=30)
+    clf.set_params(max_epochs=2, random_state=0).fit(X, y)
+    assert clf.n_iter_ == 2
+
+
+@pytest.mark.parametrize(
+    "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"optimizer": SAM},
+        {"estimator__optimizer": SAM},
+        {"estimator": NeuralNetClassifier(Module, optimizer=SAM, optimizer__rho=0.1)},
+        {"estimator": NeuralNetClassifier(Module), "optimizer": SAM},
+    ],
+)
+def test_ensembles_without_sam_refuse_a_sharpness_aware_optimizer(kind, params):
+    clf = kind(**params)
+    with pytest.raises(InvalidInputError, match=r"never perturbs .* optimizer=SAM"):
+        clf.fit(X, y)
+
+
+def test_two_kinds_of_sharpness_aware_steps_are_one_too_many():
+    for given in ({"optimizer": ASAM}, {"estimator": configured(optimizer=ASAM)}):
+        clf = SharpBalance(**{"estimator": Module} | given)
+        with pytest.raises(InvalidInputError, match="sam='gsam' is not used"):
+            clf.set_params(sam="gsam").fit(X, y)
+        for said in ("sam", "asam", ASAM):
+            clf.set_params(sam=said, max_epochs=1).fit(X, y)
+            assert isinstance(clf.estimators_[0].optimizer_, ASAM)
+
+
+@pytest.mark.parametrize("pattern", ["lin1.*", "*lin1.*", "module.lin1.*"])
+def test_parameter_groups_go_by_the_names_of_the_users_module(pattern):
+    net = configured(optimizer__param_groups=[(pattern, {"lr": 0.0})])
+    before = DeepEnsembleClassifier(net, max_epochs=1, lr=1e-30, random_state=0)
+    after = DeepEnsembleClassifier(net, random_state=0)
+    first, last = (
+        [getattr(c.fit(X, y).estimators_[0].module_.module, n).weight for c in pair]
+        for n, pair in (("lin1", (before, after)), ("lin2", (before, after)))
+    )
+    torch.testing.assert_close(*first, rtol=0, atol=0)
+    assert not torch.allclose(*last, atol=1e-3)
+
+
+def frozen():
+    return Module().requires_grad_(False)
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [(frozen, "no weights to train: 4 weights"), (lazy, "lazy layers")],
+)
+def test_modules_that_cannot_be_members(module, message):
+    with pytest.raises(InvalidInputError, match=message):
+        SharpBalance(module).fit(X, y)
+
+
+@pytest.mark.parametrize("device", ["meta", "xla"])
+def test_devices_that_do_not_compute(device):
+    with pytest.raises(InvalidInputError, match=f"device='{device}' cannot compute"):
+        SharpBalance(device=device).fit(X, y)
+
+
+# --- callbacks
+
+
+def checkpointed(tmp_path, *callbacks, **settings):
+    return SharpBalance(
+        Module,
+        max_epochs=6,
+        validation_fraction=0.2,
+        callbacks=list(callbacks),
+        random_state=0,
+        **settings,
+    ).fit(X, y)
+
+
+def test_members_keep_checkpoints_apart(tmp_path):
+    scoring = EpochScoring("accuracy", name="va", lower_is_better=False)
+    best = Checkpoint(monitor="va_best", dirname=str(tmp_path), load_best=True)
+    clf = checkpointed(tmp_path, scoring, best, n_estimators=3)
+    outputs = clf.member_predict_proba(X)
+    assert all(
+        not np.allclose(outputs[i], outputs[j]) for i, j in ((0, 1), (1, 2), (0, 2))
+    )
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {f"member_{i}_params.pt" for i in range(3)} <= names
+
+
+@pytest.mark.parametrize("engine", ["skorch", "auto"])
+@pytest.mark.parametrize(
+    "make",
+    [Checkpoint, TrainEndCheckpoint, lambda **k: Checkpoint(monitor=None, **k)],
+)
+def test_the_common_checkpoints_of_skorch_work(make, engine, tmp_path):
+    clf = checkpointed(tmp_path, make(dirname=str(tmp_path)), engine=engine)
+    names = {path.name for path in tmp_path.iterdir() if "params" in path.name}
+    assert len(names) == 3
+    assert all(name.startswith("member_") for name in names)
+    rows = clf.history_[0]
+    losses = [row["valid_loss"] for row in rows]
+    best = [row["valid_loss_best"] for row in rows]
+    assert best == [loss == min(losses[: i + 1]) for i, loss in enumerate(losses)]
+
+
+class Recorder(Callback):
+    def on_train_begin(self, net, **kwargs):
+        self.seen_ = []
+
+    def on_epoch_end(self, net, **kwargs):
+        self.seen_.append(len(net.history))
+
+
+@pytest.mark.parametrize("engine", ["skorch", "auto"])
+def test_what_a_callback_recorded_is_kept(engine):
+    clf = SharpBalance(
+        max_epochs=5, callbacks=[("recorder", Recorder())], engine=engine
+    ).fit(X, y)
+    for net in clf.estimators_:
+        assert dict(net.callbacks_)["recorder"].seen_ == [1, 2, 3, 4, 5]
+
+
+class Clip(Callback):
+    def on_epoch_end(self, net, **kwargs):
+        for weight in net.module_.parameters():
+            weight.data.clamp_(-0.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    "ensemble",
+    [
+        SharpBalance(engine="skorch"),
+        SharpBalance(engine="stacked"),
+        DiversifiedEnsembleClassifier(),
+    ],
+)
+def test_weights_that_a_callback_changes_stay_changed(ensemble):
+    clf = ensemble.set_params(max_epochs=4, random_state=0, callbacks=[Clip()])
+    weights = clf.fit(X, y).estimators_[0].module_.parameters()
+    assert max(weight.abs().max() for weight in weights) <= 0.01
