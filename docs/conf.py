@@ -11,9 +11,10 @@ import sys
 import warnings
 from pathlib import Path
 
-# Examples make many small tensor operations, which are slower on several threads than
-# on one. Two examples run at a time instead (``parallel`` below). torch reads the
-# variable when it is imported; the worker processes inherit it.
+# Examples make many small tensor operations. On two cores shared with other processes,
+# two threads took several times the processor time of one. Two examples run at a time
+# instead (``parallel`` below). torch reads the variable when it is imported; the worker
+# processes inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HERE = Path(__file__).parent

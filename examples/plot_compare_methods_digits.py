@@ -121,9 +121,8 @@ for name, method in methods.items():
 # %%
 # Train all of them at the cost of the first
 # ------------------------------------------
-# One split, three seeds, eight kinds of corruption: two to three minutes on one core.
-# Networks this small train no faster on several threads; ``OMP_NUM_THREADS=1`` keeps
-# torch from starting them.
+# One split, three seeds, eight kinds of corruption: two to three minutes on one core
+# (``OMP_NUM_THREADS=1``). On a machine with other work, more threads may be slower.
 from sklearn_sharpbalance.evaluation import compare
 
 report = compare(

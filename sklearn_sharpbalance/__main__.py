@@ -1,7 +1,7 @@
-"""The demo: ``python -m sklearn_sharpbalance [digits | table.csv]``.
+"""Command-line demo: ``python -m sklearn_sharpbalance [digits | table.csv]``.
 
-Trains a deep ensemble, a SAM ensemble and SharpBalance on a table, prints what each
-is worth on held-out samples, and draws the trade-off between flatness and diversity.
+Train a deep ensemble, a SAM ensemble and SharpBalance on a table, print their results
+on test samples, and plot the trade-off between sharpness and diversity.
 """
 
 import argparse
@@ -18,88 +18,94 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
     metrics,
 )
+from sklearn_sharpbalance._validation import needing
 
 ACCURACIES = ("members", "ensemble")
 LARGEST_SEED = 2**32 - 1  # of numpy's RandomState
-TOY_SETS = ("digits", "iris", "wine", "breast_cancer")
+TOY_DATASETS = ("digits", "iris", "wine", "breast_cancer")
 DESCRIPTION = (
-    "Train a deep ensemble, a SAM ensemble and SharpBalance on a table, print what "
-    "each is worth on held-out samples, and draw the trade-off between flatness and "
-    "diversity."
+    "Train a deep ensemble, a SAM ensemble and SharpBalance on a table, print their "
+    "results on test samples, and plot the trade-off between sharpness and diversity."
 )
 LEGEND = """\
-accuracy: of a member in the mean, and of the ensemble. NLL, ECE: negative
-log-likelihood and calibration error, less is better. DER: how often two members
-differ, over how often one is wrong. EIR: share of the members' errors that the
-ensemble avoids. sharpness: how much the loss can rise near the weights.
-s: seconds of training."""
+accuracy: mean over the members, and ensemble. NLL: negative log-likelihood, ECE:
+expected calibration error, lower is better. DER: rate at which two members differ,
+divided by their error rate. EIR: share of the members' errors that the ensemble
+avoids. sharpness: largest increase of the loss near the weights. s: seconds of
+training."""
 
 
 def methods(options):
-    """The three ensembles that the demo compares, by name."""
-    common = {
+    """Return the three ensembles that the demo compares, by name."""
+    params = {
         "n_estimators": options.members,
         "max_epochs": options.epochs,
         "random_state": options.seed,
         "verbose": 1,
     }
-    flat = {"rho": options.rho, **common}
     return {
-        "deep ensemble": DeepEnsembleClassifier(**common),
-        "SAM ensemble": SharpBalanceEnsembleClassifier(selection="all", **flat),
-        "SharpBalance": SharpBalanceEnsembleClassifier(**flat),
+        "deep ensemble": DeepEnsembleClassifier(**params),
+        "SAM ensemble": SharpBalanceEnsembleClassifier(
+            rho=options.rho, selection="all", **params
+        ),
+        "SharpBalance": SharpBalanceEnsembleClassifier(rho=options.rho, **params),
     }
 
 
 def load(name, target):
-    """X and y of a toy set of scikit-learn, or of a CSV file with a header."""
-    if name in TOY_SETS:
+    """Return X and y of a toy dataset of scikit-learn or of a CSV file."""
+    if name in TOY_DATASETS:
         from sklearn import datasets
 
         if target is not None:
             raise SystemExit(
-                f"--target names a column of a CSV file; {name} has its labels apart."
+                f"--target is for CSV files only; {name} has its own labels."
             )
         return getattr(datasets, f"load_{name}")(return_X_y=True)
     path = Path(name)
     if not path.is_file():
         raise SystemExit(
-            f"No such data: {name!r}. Pass one of {', '.join(TOY_SETS)}, or the path "
-            "of a CSV file with a header and numeric columns."
+            f"No such data: {name!r}. Pass one of {', '.join(TOY_DATASETS)}, or the "
+            "path of a CSV file with a header and numeric columns."
         )
     columns, table = read_table(path)
     target = target or columns[-1]
     if target not in columns:
         raise SystemExit(f"{name} has no column {target!r}; it has {columns}.")
-    at = columns.index(target)
-    missing = sum(not text.strip() for text in table[:, at])
-    if missing:
+    target_index = columns.index(target)
+    labels = table[:, target_index].astype(str)
+    n_empty = sum(not label.strip() for label in labels)
+    if n_empty:
         raise SystemExit(
-            f"{name}: {missing} of {len(table)} rows have nothing in column "
-            f"{target!r}, the label. Remove them."
+            f"{name}: the label column {target!r} is empty in {n_empty} of "
+            f"{len(labels)} rows. Remove these rows."
         )
-    X = np.empty((len(table), len(columns)))
-    for i in set(range(len(columns))) - {at}:
+    features = []
+    for i, (column, values) in enumerate(zip(columns, table.T)):
+        if i == target_index:
+            continue
         try:
-            X[:, i] = table[:, i]
+            features.append(values.astype(float))
         except ValueError as error:
-            empty = any(not text.strip() for text in table[:, i])
+            has_empty = any(not text.strip() for text in values)
+            reason = "it has empty cells" if has_empty else error
             raise SystemExit(
-                f"Every column of {name} but {target!r} must be numeric, and "
-                f"{columns[i]!r} is not: {'it has empty cells' if empty else error}."
+                f"All columns of {name} except {target!r} must be numeric, but "
+                f"{column!r} is not: {reason}."
             ) from error
-    return np.delete(X, at, axis=1), table[:, at].astype(str)
+    return np.column_stack(features), labels
 
 
 def read_table(path):
-    """Header and rows of a CSV file, as text."""
+    """Return the header, a list, and the rows, an array of str, of a CSV file."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            columns, *rows = [*csv.reader(file)] or [[]]
+            lines = list(csv.reader(file))
     except UnicodeDecodeError as error:
         raise SystemExit(f"{path} is not encoded as UTF-8: {error}") from error
-    if not any(rows):
+    if not any(lines[1:]):
         raise SystemExit(f"{path} has no rows below a header.")
+    columns, rows = lines[0], lines[1:]
     if len(columns) < 2:
         raise SystemExit(
             f"{path} has one column, {columns[0]!r}. It needs a label and features, "
@@ -108,14 +114,14 @@ def read_table(path):
     for number, row in enumerate(rows, 2):
         if row and len(row) != len(columns):
             raise SystemExit(
-                f"{path}: line {number} has {len(row)} values, its header "
+                f"{path}: line {number} has {len(row)} values, the header has "
                 f"{len(columns)}."
             )
     return columns, np.array([row for row in rows if row], dtype=object)
 
 
 def split(X, y, options):
-    """Three quarters to train on and a quarter held out, by class."""
+    """Return a stratified split with a quarter of the samples for tests."""
     from sklearn.model_selection import train_test_split
 
     classes, counts = np.unique(y, return_counts=True)
@@ -123,7 +129,7 @@ def split(X, y, options):
         raise SystemExit(
             f"{options.data} cannot be split by class: {(counts == 1).sum()} of its "
             f"{len(classes)} classes have one sample, such as "
-            f"{str(classes[counts == 1][0])!r}. Name a column of classes by --target."
+            f"{str(classes[counts == 1][0])!r}. Pass the label column as --target."
         )
     try:
         return train_test_split(
@@ -135,11 +141,11 @@ def split(X, y, options):
 
 
 def measure(clf, X, y, seed):
-    """One row of the table."""
+    """Return the results of one ensemble by name."""
     member_probas = clf.member_predict_proba(X)
     proba = clf.predict_proba(X)
     if not np.isfinite(member_probas).all():
-        raise SystemExit("Training diverged: no finite predictions. Lower --rho.")
+        raise SystemExit("Training diverged: predictions are not finite. Lower --rho.")
     codes = np.searchsorted(clf.classes_, y)
     member_accuracy = (member_probas.argmax(-1) == codes).mean()
     return {
@@ -156,16 +162,17 @@ def measure(clf, X, y, seed):
 
 
 def print_table(rows):
-    """Rows of numbers as a table in the terminal."""
-    from rich import box
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.table import Table
+    """Print the results of all ensembles as a table."""
+    with needing("rich", "The table of the demo"):
+        from rich import box
+        from rich.console import Console
+        from rich.measure import Measurement
+        from rich.table import Table
 
     table = Table(
-        title="On the held-out quarter",
+        title="Results on the test samples",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),  # eighty columns hold it
+        padding=(0, 1, 0, 0),  # fits into 80 columns
         pad_edge=False,
     )
     table.add_column("", no_wrap=True)
@@ -174,20 +181,22 @@ def print_table(rows):
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for method, row in rows.items():
-        members, ensemble = (100 * row[name] for name in ACCURACIES)
-        cells = [f"{row[name]:.{1 if name == 's' else 4}f}" for name in names]
-        table.add_row(method, f"{members:.2f} → {ensemble:.2f}", *cells)
-    # Lines too long for a terminal are broken there; rich would cut off digits.
+        accuracy = f"{100 * row['members']:.2f} → {100 * row['ensemble']:.2f}"
+        cells = [f"{row[n]:.1f}" if n == "s" else f"{row[n]:.4f}" for n in names]
+        table.add_row(method, accuracy, *cells)
+    # Let a narrow terminal wrap long lines: rich would cut off digits.
     console = Console()
-    whole = Measurement.get(console, console.options.update(width=1000), table).maximum
-    console.width = max(console.width, whole)
+    wide = console.options.update(width=1000)
+    table_width = Measurement.get(console, wide, table).maximum
+    console.width = max(console.width, table_width)
     console.print(table)
     print(LEGEND)
 
 
 def draw(rows, path):
-    """The trade-off as a picture."""
-    import matplotlib
+    """Plot sharpness, diversity and accuracy of all ensembles into a file."""
+    with needing("matplotlib", "The plot of the demo"):
+        import matplotlib
 
     matplotlib.use("Agg")
     from sklearn_sharpbalance.plotting import TradeoffDisplay
@@ -201,39 +210,43 @@ def draw(rows, path):
         sharpness_name="Worst-case sharpness of a member",
         diversity_name="Disagreement-error ratio (DER)",
         color_name="Accuracy of the ensemble (%)",
-    ).plot(  # limits for accuracies that are equal
+    )
+    # The limits of the colours differ even if all accuracies are equal.
+    display.plot(
         fit=False, vmin=max(min(accuracy) - 1, 0), vmax=min(max(accuracy) + 1, 100)
     )
     display.figure_.savefig(path, dpi=150, bbox_inches="tight")
 
 
 def parse(arguments):
-    """Options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m sklearn_sharpbalance", description=DESCRIPTION
     )
 
     def add(name, default, text, **kwargs):
-        shown = "the last" if default is None else default
-        text = f"{text}; default: {shown}"
-        parser.add_argument(name, default=default, help=text, **kwargs)
+        parser.add_argument(
+            name, default=default, help=f"{text}; default: %(default)s", **kwargs
+        )
 
-    data = f"one of {', '.join(TOY_SETS)}, or a CSV file with a header"
-    add("data", "digits", data, nargs="?")
-    add("--target", None, "label column of a CSV file")
+    names = ", ".join(TOY_DATASETS)
+    add("data", "digits", f"one of {names}, or a CSV file with a header", nargs="?")
+    parser.add_argument(
+        "--target", help="label column of a CSV file; default: the last"
+    )
     add("--members", 3, "members of each ensemble", type=number(int, 1))
-    add("--epochs", 50, "epochs of training", type=number(int, 1))
+    add("--epochs", 50, "training epochs", type=number(int, 1))
     add("--rho", 0.05, "radius of SAM's perturbation", type=number(float, 0))
-    seeds = number(int, 0, LARGEST_SEED)
-    add("--seed", 0, "random state of split and training", type=seeds)
-    add("--plot", "sharpbalance_tradeoff.png", "where to draw the trade-off")
+    seed = number(int, 0, LARGEST_SEED)
+    add("--seed", 0, "random state of split and training", type=seed)
+    add("--plot", "sharpbalance_tradeoff.png", "file of the plot")
     options = parser.parse_args(arguments)
-    options.plot = picture(options.plot)
+    options.plot = plot_path(options.plot)
     return options
 
 
 def number(kind, least, most=sys.float_info.max):
-    """A reader of numbers from the command line within limits."""
+    """Return an argparse type for numbers from ``least`` to ``most``."""
 
     def read(text):
         value = kind(text)
@@ -242,26 +255,29 @@ def number(kind, least, most=sys.float_info.max):
             raise argparse.ArgumentTypeError(f"must be {limit}, got {text}")
         return value
 
-    read.__name__ = kind.__name__  # which argparse names where it is no number
+    read.__name__ = kind.__name__  # argparse names it if the text is not a number
     return read
 
 
-def picture(name):
-    """Path of a picture; refused now, not after the training, if none can be there."""
-    from matplotlib.backend_bases import FigureCanvasBase
+def plot_path(name):
+    """Return the path of the plot; raise before training if it cannot be written."""
+    with needing("matplotlib", "The plot of the demo"):
+        from matplotlib.backend_bases import FigureCanvasBase
 
     path = Path(name)
     if path.is_dir():
-        raise SystemExit(f"--plot {name} is a folder. Name a file, such as plot.png.")
-    if not path.absolute().parent.is_dir():
-        folder = path.absolute().parent
-        raise SystemExit(f"--plot {name}: there is no folder {folder}.")
-    path = path if path.suffix else path.with_suffix(".png")
-    kinds, kind = FigureCanvasBase.get_supported_filetypes(), path.suffix[1:].lower()
-    if kind not in kinds:
+        raise SystemExit(f"--plot {name} is a folder. Pass a file, such as plot.png.")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise SystemExit(f"--plot {name}: there is no folder {folder}. Create it.")
+    if not path.suffix:
+        path = path.with_suffix(".png")
+    suffix = path.suffix[1:].lower()
+    supported = FigureCanvasBase.get_supported_filetypes()
+    if suffix not in supported:
         raise SystemExit(
-            f"--plot {name}: pictures of the kind {kind!r} cannot be drawn. Use one of "
-            f"{', '.join(kinds)}."
+            f"--plot {name}: the file type {suffix!r} is not supported. Use one of "
+            f"{', '.join(supported)}."
         )
     return path
 
@@ -271,7 +287,7 @@ def main(arguments=None):
     options = parse(arguments)
     X, y = load(options.data, options.target)
     X_train, X_test, y_train, y_test = split(X, y, options)
-    # With its first optimizer torch imports its compiler: no time of the first method.
+    # The first optimizer makes torch import its compiler. Do not time that.
     torch.optim.SGD([torch.zeros(1)])
     rows = {}
     for name, clf in methods(options).items():
@@ -285,7 +301,7 @@ def main(arguments=None):
         rows[name] = measure(clf, X_test, y_test, options.seed) | {"s": seconds}
     print_table(rows)
     draw(rows, options.plot)
-    print(f"The trade-off is drawn in {options.plot}")
+    print(f"The plot of the trade-off is in {options.plot}")
 
 
 if __name__ == "__main__":

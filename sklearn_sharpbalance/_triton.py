@@ -1,4 +1,4 @@
-"""Whether Triton's kernels run on a GPU here."""
+"""Check whether Triton kernels run on a GPU."""
 
 import warnings
 from functools import cache
@@ -13,10 +13,10 @@ __all__ = ["kernels_run_on"]
 
 @cache
 def kernels_run_on(device: torch.device) -> bool:
-    """Try a small kernel on a GPU, once.
+    """Whether a small Triton kernel runs on a device; the result is cached.
 
-    Triton comes with torch on Linux only. It also needs a GPU that it knows and, when
-    a kernel is compiled, a C compiler; finding out by trying covers it all.
+    torch includes Triton on Linux only. Triton also needs a GPU that it supports, and
+    a C compiler to compile a kernel. Running a kernel checks all of these.
 
     Parameters
     ----------
@@ -38,10 +38,10 @@ def kernels_run_on(device: torch.device) -> bool:
         with torch.cuda.device(device):
             add_one[(1,)](numbers, N=16)
         return bool((numbers == 1).all())
-    except Exception as error:  # whatever is missing
+    except Exception as error:  # the type depends on what is missing
         warnings.warn(
-            f"Triton's kernels do not run on {device}: {error} PyTorch's own are "
-            "taken, which are slower.",
+            f"Triton kernels do not run on {device}: {error} PyTorch's kernels are "
+            "used instead, which are slower. Install a C compiler if it is missing.",
             SharpBalanceWarning,
             stacklevel=2,
         )

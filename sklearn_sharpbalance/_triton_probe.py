@@ -1,4 +1,4 @@
-"""The smallest kernel: a module of its own, because importing it needs Triton."""
+"""A small Triton kernel, in its own module since importing it needs Triton."""
 
 import triton
 import triton.language as tl

@@ -1,17 +1,19 @@
-"""The border to scikit-learn: the only file that touches its private validation.
+"""Checks of parameters that all packages share.
 
-Also the one way in which a name, an object or a function becomes a scorer, a
-selector or anything else that is pluggable: :class:`Registry`.
+This is the only file that imports private validation tools of scikit-learn: there is
+no public name for the constraints that its own estimators use. :class:`Registry` turns
+a name, an object or a function into a scorer, a selector or another pluggable object.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.utils import check_random_state as sklearn_random_state
 from sklearn.utils._param_validation import (
     HasMethods,
     Interval,
@@ -24,6 +26,13 @@ from sklearn.utils.validation import _check_sample_weight
 from sklearn_sharpbalance.exceptions import InvalidInputError, MissingPackageError
 
 __all__ = [
+    "BETWEEN_0_AND_1",
+    "FROM_0_BELOW_1",
+    "FROM_0_TO_1",
+    "NON_NEGATIVE",
+    "NON_NEGATIVE_INTEGER",
+    "POSITIVE",
+    "POSITIVE_INTEGER",
     "HasMethods",
     "Integral",
     "Interval",
@@ -32,14 +41,120 @@ __all__ = [
     "Registry",
     "StrOptions",
     "check_call",
+    "check_choice",
+    "check_generator",
+    "check_numbers",
+    "check_optional_numbers",
+    "check_random_state",
     "check_sample_weight",
+    "check_seed",
     "in_a_sentence",
     "validate_params",
 ]
 
+POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
+NON_NEGATIVE_INTEGER = Interval(Integral, 0, None, closed="left")
+POSITIVE = Interval(Real, 0, None, closed="neither")  # and finite
+NON_NEGATIVE = Interval(Real, 0, None, closed="left")  # and finite
+BETWEEN_0_AND_1 = Interval(Real, 0, 1, closed="neither")
+FROM_0_TO_1 = Interval(Real, 0, 1, closed="both")
+FROM_0_BELOW_1 = Interval(Real, 0, 1, closed="left")
+
+
+def check_numbers(interval: Interval, /, **values: Any) -> None:
+    """Raise unless all values are numbers in an interval.
+
+    Parameters
+    ----------
+    interval : Interval
+        Type and range; a bool is not a number.
+    **values
+        Values by the names of the parameters.
+
+    Examples
+    --------
+    >>> check_numbers(POSITIVE_INTEGER, n_iter=20, batch_size=5)
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not interval.is_satisfied_by(value):
+            raise InvalidInputError(f"{name} must be {interval}, got {value!r}.")
+
+
+def check_optional_numbers(interval: Interval, /, **values: Any) -> None:
+    """Raise unless all values are None or numbers in an interval.
+
+    Examples
+    --------
+    >>> check_optional_numbers(POSITIVE_INTEGER, n_batches=None)
+    """
+    for name, value in values.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not interval.is_satisfied_by(value):
+            raise InvalidInputError(
+                f"{name} must be {interval} or None, got {value!r}."
+            )
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """Raise unless a parameter has one of the known values.
+
+    Examples
+    --------
+    >>> check_choice("norm", "l2", ["l1", "l2"])
+    """
+    if not isinstance(value, str) or value not in choices:
+        known = ", ".join(repr(choice) for choice in choices)
+        raise InvalidInputError(f"Unknown {name} {value!r}. Choose one of {known}.")
+
+
+def check_seed(random_state: Any) -> int:
+    """Return an integer seed for None, an integer, a Generator or a RandomState."""
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**63))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    if isinstance(random_state, Integral) and int(random_state) >= 0:
+        return int(random_state)
+    raise InvalidInputError(
+        "random_state must be None, a non-negative integer, a numpy Generator or a "
+        f"numpy RandomState, got {random_state!r}."
+    )
+
+
+def check_generator(random_state: Any) -> np.random.Generator:
+    """Return a Generator for whatever :func:`check_seed` accepts.
+
+    None gives a new Generator: NumPy's global one is never used.
+    """
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**31, size=4))
+    return np.random.default_rng(check_seed(random_state))
+
+
+def check_random_state(random_state: Any) -> np.random.RandomState:
+    """Return a RandomState for None, an integer or a RandomState.
+
+    Unlike scikit-learn's function of this name, None gives a new RandomState instead
+    of NumPy's global one.
+    """
+    if random_state is None:
+        return np.random.RandomState()
+    try:
+        return sklearn_random_state(random_state)
+    except ValueError as error:
+        raise InvalidInputError(
+            "random_state must be None, an integer from 0 to 2**32 - 1 or a numpy "
+            f"RandomState, got {random_state!r}."
+        ) from error
+
 
 def in_a_sentence(error: BaseException) -> str:
-    """Text of an error that a sentence of ours goes on after.
+    """Return the text of an error without its full stop.
 
     Examples
     --------
@@ -56,11 +171,11 @@ def check_call(function: Callable, source: str, asked: str, *args, **kwargs) -> 
     ----------
     function : callable
     source : str
-        Whose function it is, for the message.
+        Name of the function in the error message.
     asked : str
-        The call as the documentation has it.
+        The call as documented.
     *args, **kwargs
-        Stand for the arguments.
+        Placeholders for the arguments.
     """
     try:
         signature = inspect.signature(function)
@@ -76,14 +191,14 @@ def check_call(function: Callable, source: str, asked: str, *args, **kwargs) -> 
 
 
 def check_sample_weight(sample_weight, X):
-    """Weights as float64 of shape (N,), none negative; ones for None."""
+    """Return weights as float64 of shape (N,), not negative; ones for None."""
     return _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )
 
 
 class Registry(Mapping):
-    """Names of one kind of pluggable object, and how a value becomes one of them.
+    """Pluggable objects of one kind by name.
 
     Parameters
     ----------
@@ -92,7 +207,7 @@ class Registry(Mapping):
     kind : type
         Class that every object must be an instance of.
     wrap : callable, default=None
-        Turns a plain function into a ``kind``; None if functions are refused.
+        Turns a plain function into a ``kind``; None to accept no functions.
 
     Examples
     --------
@@ -121,7 +236,7 @@ class Registry(Mapping):
         return len(self._factories)
 
     def resolve(self, value: Any) -> Any:
-        """A fresh object for a name, a clone of an object, a wrapped function."""
+        """Return a new object for a name, a clone of an object, a wrapped function."""
         if isinstance(value, str) and value in self._factories:
             return self._factories[value]()
         if isinstance(value, self.kind):
@@ -145,9 +260,9 @@ def needing(package: str, what: str) -> Iterator[None]:
     Parameters
     ----------
     package : str
-        As ``pip install`` takes it.
+        Name of the package for ``pip install``.
     what : str
-        What the package is needed for, the start of the message.
+        What needs the package, the start of the message.
     """
     try:
         yield

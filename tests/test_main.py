@@ -1,4 +1,4 @@
-"""The demo, on small settings."""
+"""The command-line demo, with small settings."""
 
 import runpy
 import subprocess
@@ -19,12 +19,12 @@ COLUMNS = ("members", "ensemble", "NLL", "ECE", "DER", "EIR", "sharpness", "s")
 
 @pytest.fixture(autouse=True)
 def narrow_terminal(monkeypatch):
-    """Eighty columns hold the table without cutting anything."""
+    """The table fits into 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
 
 
 def rows_of(printed):
-    """Numbers of the printed table by method."""
+    """Return the numbers of the printed table by method."""
     rows = {}
     for line in printed.splitlines():
         for method in METHODS:
@@ -55,7 +55,7 @@ def test_the_demo_compares_three_ensembles(tmp_path, capsys):
     assert str(plot) in printed
 
 
-def test_the_numbers_are_those_of_the_ensembles(tmp_path, capsys):
+def test_printed_numbers_equal_those_of_the_ensembles(tmp_path, capsys):
     plot = str(tmp_path / "plot.png")
     small = ["--epochs", "4", "--members", "2"]
     main(["iris", "--seed", "3", "--plot", plot, *small])
@@ -74,7 +74,7 @@ def test_the_numbers_are_those_of_the_ensembles(tmp_path, capsys):
 
 @pytest.fixture
 def csv(tmp_path):
-    """A table of two numeric columns and a name, the label in the middle."""
+    """A table of two numeric columns, with the label between them."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 60)).round(3)
     lines = [f"{x},{'high' if x > 0 else 'low'},{z}" for x, z in zip(a, b)]
@@ -83,7 +83,7 @@ def csv(tmp_path):
     return path
 
 
-def test_a_table_of_the_users_own(csv, tmp_path, capsys):
+def test_a_csv_file_is_trained_on(csv, tmp_path, capsys):
     plot = tmp_path / "plot.png"
     small = ["--epochs", "8", "--members", "2"]
     main([str(csv), "--target", "kind", "--plot", str(plot), *small])
@@ -93,7 +93,7 @@ def test_a_table_of_the_users_own(csv, tmp_path, capsys):
     check_picture(plot)
 
 
-def test_columns_of_a_table(csv):
+def test_the_label_may_be_any_column(csv):
     X, y = load(str(csv), "kind")
     assert X.shape == (60, 2)
     np.testing.assert_array_equal(y == "high", X[:, 0] > 0)
@@ -104,11 +104,11 @@ def test_columns_of_a_table(csv):
     [
         ("nowhere.csv", None, "No such data: 'nowhere.csv'.*digits"),
         (None, "sort", "has no column 'sort'.*'kind'"),
-        (None, "b", "but 'b' must be numeric, and 'kind' is not: .*'(high|low)'"),
-        ("iris", "kind", "--target names a column of a CSV file; iris has"),
+        (None, "b", "except 'b' must be numeric, but 'kind' is not: .*'(high|low)'"),
+        ("iris", "kind", "--target is for CSV files only; iris has"),
     ],
 )
-def test_what_it_cannot_read_it_says(csv, name, target, message):
+def test_unknown_data_or_columns_exit_with_a_message(csv, name, target, message):
     with pytest.raises(SystemExit, match=message):
         load(name or str(csv), target)
 
@@ -118,30 +118,28 @@ def test_what_it_cannot_read_it_says(csv, name, target, message):
     [
         ("", "no rows below a header"),
         ("a,b,label\n", "no rows below a header"),
-        ("a,b,label\n\n1,2,x\n3,4\n", "line 4 has 2 values, its header 3"),
+        ("a,b,label\n\n1,2,x\n3,4\n", "line 4 has 2 values, the header has 3"),
         (
             "a,label\n1,x\n2,y\n3,z\n4,w\n",
             "split by class: 4 of its 4 classes",
         ),
         ("a,price\n" + "1,2.5\n" * 8 + "2,3\n", "1 of its 2 .* such as '3'.*--target"),
         ("a;b;label\n1;2;x\n3;4;y\n", "one column, 'a;b;label'.*separated by commas"),
-        ("a,label\n1,x\n ,y\n" * 2, "and 'a' is not: it has empty cells"),
-        ("a,label\n" + "1,x\n2,\n" * 4, "4 of 8 rows have nothing in column 'label'"),
+        ("a,label\n1,x\n ,y\n" * 2, "but 'a' is not: it has empty cells"),
+        ("a,label\n" + "1,x\n2,\n" * 4, "column 'label' is empty in 4 of 8 rows"),
         ("a,label\n" + "nan,x\n1,y\n" * 8, "table.csv: Input X contains NaN"),
         ("a,label\n" + "1,x\n" * 8, "table.csv: .*one class"),
         ("a,label\n" + "1,\xe9\n2,y\n" * 8, "table.csv is not encoded as UTF-8"),
     ],
 )
-def test_tables_that_are_none(tmp_path, text, message):
+def test_bad_csv_files_exit_with_a_message(tmp_path, text, message):
     path = tmp_path / "table.csv"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(SystemExit, match=message):
         main([str(path), "--epochs", "1", "--plot", str(tmp_path / "plot.png")])
 
 
-def test_a_picture_that_could_not_be_written_is_refused_before_the_work(
-    tmp_path, capsys
-):
+def test_a_missing_plot_folder_exits_before_training(tmp_path, capsys):
     plot = tmp_path / "nowhere" / "plot.png"
     with pytest.raises(SystemExit, match=r"--plot.*no folder.*nowhere"):
         main(["iris", "--epochs", "1", "--plot", str(plot)])
@@ -152,7 +150,7 @@ def test_a_picture_that_could_not_be_written_is_refused_before_the_work(
     ("plot", "message"),
     [("plot.foo", "--plot.*'foo'.*png"), (".", "--plot.*is a folder")],
 )
-def test_a_picture_of_no_known_kind_is_refused_before_the_work(
+def test_an_unsupported_plot_file_exits_before_training(
     plot, message, tmp_path, capsys
 ):
     with pytest.raises(SystemExit, match=message):
@@ -160,10 +158,10 @@ def test_a_picture_of_no_known_kind_is_refused_before_the_work(
     assert "samples" not in capsys.readouterr().out
 
 
-def test_the_ending_that_a_picture_gets_is_told(tmp_path, capsys):
+def test_a_plot_without_a_suffix_is_a_png(tmp_path, capsys):
     small = ["--epochs", "1", "--members", "2"]
     main(["iris", *small, "--plot", str(tmp_path / "plot")])
-    assert f"drawn in {tmp_path / 'plot.png'}" in capsys.readouterr().out
+    assert f"is in {tmp_path / 'plot.png'}" in capsys.readouterr().out
     check_picture(tmp_path / "plot.png")
 
 
@@ -178,9 +176,7 @@ def test_the_ending_that_a_picture_gets_is_told(tmp_path, capsys):
         ("--seed", "4294967296", "at most 4294967295"),
     ],
 )
-def test_numbers_out_of_range_are_refused_before_the_work(
-    option, value, message, capsys
-):
+def test_numbers_out_of_range_exit_before_training(option, value, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["iris", option, value])
     printed = capsys.readouterr()
@@ -189,13 +185,13 @@ def test_numbers_out_of_range_are_refused_before_the_work(
 
 
 @pytest.mark.filterwarnings("ignore:.*give no finite logits")
-def test_training_that_diverges_is_told(tmp_path):
+def test_diverged_training_exits_with_a_message(tmp_path):
     wild = ["--epochs", "1", "--rho", "1e30", "--plot", str(tmp_path / "plot.png")]
-    with pytest.raises(SystemExit, match="no finite predictions"):
+    with pytest.raises(SystemExit, match="predictions are not finite"):
         main(["iris", *wild])
 
 
-def test_a_narrow_terminal_cuts_off_no_digits(monkeypatch, capsys):
+def test_a_narrow_terminal_shows_all_digits(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "60")
     row = dict.fromkeys(COLUMNS, -0.25) | {"members": 1.0, "ensemble": 1.0, "s": 1234.5}
     print_table(dict.fromkeys(METHODS, row))
@@ -204,8 +200,8 @@ def test_a_narrow_terminal_cuts_off_no_digits(monkeypatch, capsys):
     assert all(rows_of(printed)[m] == row for m in METHODS)
 
 
-def test_seconds_of_the_first_method_are_those_of_its_training(tmp_path):
-    """In a process of its own: torch imports its compiler once, in some seconds."""
+def test_the_time_of_the_first_method_excludes_imports(tmp_path):
+    """In its own process, since torch imports its compiler only once."""
     code = (
         "import sys; import sklearn_sharpbalance.__main__ as demo\n"
         "fit, there = demo.DeepEnsembleClassifier.fit, []\n"
@@ -219,7 +215,7 @@ def test_seconds_of_the_first_method_are_those_of_its_training(tmp_path):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
-def test_the_picture_tells_methods_of_equal_accuracy_apart(monkeypatch, tmp_path):
+def test_the_plot_names_methods_of_equal_accuracy(monkeypatch, tmp_path):
     displays = []
 
     def keep(display, *args, **kwargs):
@@ -234,14 +230,14 @@ def test_the_picture_tells_methods_of_equal_accuracy_apart(monkeypatch, tmp_path
     (display,) = displays
     legend = display.ax_.get_legend()
     assert [text.get_text() for text in legend.get_texts()] == list(METHODS)
-    assert not display.lines_  # three methods are no curve
+    assert not display.lines_
     low, high = display.colorbar_.mappable.get_clim()
-    assert 0 <= low < high <= 100  # an accuracy, in per cent
+    assert 0 <= low < high <= 100  # an accuracy in per cent
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_the_module_can_be_run(monkeypatch, capsys):
-    """As ``python -m`` does it; the help needs no training."""
+    """As ``python -m`` runs it, with --help."""
     monkeypatch.setattr(sys, "argv", ["sklearn_sharpbalance", "--help"])
     with pytest.raises(SystemExit, match="0"):
         runpy.run_module("sklearn_sharpbalance", run_name="__main__")

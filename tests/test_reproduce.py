@@ -1,6 +1,7 @@
 """The reproduction: what it trains, what it says, that it goes on where it stopped."""
 
 import argparse
+import io
 import json
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.datasets import load_digits
 
 from sklearn_sharpbalance.evaluation import gradient_passes
@@ -35,6 +37,24 @@ def command(*arguments):
         check=False,
         cwd=BENCHMARKS.parent.parent,
     )
+
+
+@pytest.fixture
+def in_process(pieces, monkeypatch, capfd):
+    """The command in this process, which has imported torch already."""
+    import reproduce
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["reproduce.py", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            reproduce.main()
+        output, errors = capfd.readouterr()
+        code = end.value.code
+        if isinstance(code, str):  # a message, which Python prints
+            code, errors = 1, errors + code
+        return subprocess.CompletedProcess(arguments, code or 0, output, errors)
+
+    return run
 
 
 OPTIONS = argparse.Namespace(width=8, members=3, epochs=40, rho=0.1, flat_ratio=0.4)
@@ -283,10 +303,10 @@ def test_the_cost_of_scoring_stands_beside_the_paper(pieces):
     assert text in (BENCHMARKS / "RESULTS.md").read_text()
 
 
-def test_digits_run_and_are_not_run_again(tmp_path):
+def test_digits_run_and_are_not_run_again(tmp_path, in_process):
     small = ["digits", "--seeds", 1, "--epochs", 2, "--only", "deep ensemble|random"]
     small += ["--sharpness-batches", 1, "--out", tmp_path, "--work", tmp_path / "work"]
-    first = command(*small)
+    first = in_process(*small)
     assert first.returncode == 0, first.stderr
     path = tmp_path / "reproduce_digits.json"
     result = json.loads(path.read_text())
@@ -303,20 +323,20 @@ def test_digits_run_and_are_not_run_again(tmp_path):
     assert path.with_suffix(".png").exists()
     assert "| random | " in path.with_suffix(".md").read_text()
 
-    again = command(*small)
+    again = in_process(*small)
     assert again.returncode == 0
     assert "fit_seconds" not in again.stdout
     assert json.loads(path.read_text())["records"] == result["records"]
 
-    other = command(*small, "--rho", 0.3)
+    other = in_process(*small, "--rho", 0.3)
     assert other.returncode != 0
     assert "Move it away" in other.stderr
 
 
-def test_a_method_that_fails_does_not_stop_the_others(tmp_path):
+def test_a_method_that_fails_does_not_stop_the_others(tmp_path, in_process):
     few = ["digits", "--seeds", 1, "--epochs", 2, "--only", "all|deep ensemble"]
     few += ["--sharpness-batches", 1, "--out", tmp_path, "--work", tmp_path / "work"]
-    done = command(*few, "--rho", 1e30)
+    done = in_process(*few, "--rho", 1e30)
     assert done.returncode == 1, done.stderr
     assert "DivergenceError" in done.stderr
     assert "Some methods failed" in done.stdout
@@ -355,6 +375,30 @@ def test_pictures_are_trained_and_measured(pictures, tmp_path):
     # One temperature for all sets, and that of the clean pictures: near log(10).
     assert record["corrupted_nll_after_temperature"] == pytest.approx(2.3, abs=0.1)
     assert -1 <= record["rank_correlation"] <= 1
+
+
+def test_packed_pictures_are_read_in_a_fixed_order(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from _reproduce_measure import read
+
+    streams = []
+    for value in range(6):
+        buffer = io.BytesIO()
+        Image.new("RGB", (8, 8), (40 * value,) * 3).save(buffer, "JPEG")
+        streams.append(np.frombuffer(buffer.getvalue(), np.uint8))
+    np.savez(
+        tmp_path / "packed.npz",
+        jpeg=np.concatenate(streams),
+        offsets=np.cumsum([0, *map(len, streams)]),
+        labels=np.arange(6),
+        is_test=[0, 0, 1, 0, 1, 0],
+    )
+    order = np.random.default_rng(0).permutation(6)
+    for split, rows in (("train", {0, 1, 3, 5}), ("test", {2, 4})):
+        images, labels = read(tmp_path / "packed.npz", split)
+        assert labels.tolist() == [row for row in order if row in rows]
+        assert images.shape == (len(rows), 8, 8, 3)
+        np.testing.assert_allclose(images[:, 0, 0, 0], 40 * labels, atol=1)
 
 
 def test_nothing_more_is_trained_where_measuring_fails(tmp_path, pieces, monkeypatch):

@@ -1,4 +1,4 @@
-"""Kernels: that they are compiled for GPUs that are not here, and what if not."""
+"""Triton kernels compile for a Hopper GPU; a missing Triton gives a warning."""
 
 import os
 import subprocess
@@ -65,21 +65,21 @@ def test_kernels_compile_for_a_hopper(kernel, constants, picture):
 
 
 @pytest.fixture
-def fresh():
-    """Forget what was found out before, and afterwards."""
+def clear_cache():
+    """Clear the cached result before and after the test."""
     _triton.kernels_run_on.cache_clear()
     yield
     _triton.kernels_run_on.cache_clear()
 
 
-def test_no_kernels_without_a_gpu(fresh, monkeypatch, recwarn):
+def test_no_kernels_without_a_gpu(clear_cache, monkeypatch, recwarn):
     assert not _triton.kernels_run_on(torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert not _triton.kernels_run_on(torch.device("cuda"))
     assert not recwarn.list
 
 
-def test_a_gpu_where_triton_fails_is_told_once(fresh, monkeypatch, recwarn):
+def test_a_gpu_on_which_triton_fails_warns_once(clear_cache, monkeypatch, recwarn):
     def missing(*args, **kwargs):
         raise RuntimeError("Failed to find C compiler.")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from _packed_jpeg import is_packed, read_packed
 from _reproduce_methods import ON_DIGITS
 from scipy.special import log_softmax, softmax
 from scipy.stats import spearmanr
@@ -74,6 +75,8 @@ def read(path, split):
     """Pictures and labels from an npz file, torchvision's root or an ImageFolder."""
     path = Path(path)
     if path.suffix == ".npz":
+        if is_packed(path):
+            return read_packed(path, split)
         name = "npz"
     elif (path / "cifar-10-batches-py").exists():
         name = "cifar10"

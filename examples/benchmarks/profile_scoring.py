@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
 from sklearn_sharpbalance import ResNet18
-from sklearn_sharpbalance.autodiff import convolution_ways
+from sklearn_sharpbalance.autodiff import convolution_algorithms
 from sklearn_sharpbalance.sharpness import FisherTraceScorer
 
 CHUNKS = (1024, 2048, 4096)
@@ -66,8 +66,8 @@ def main():
     print(found, flush=True)
     for name, runs in (("kernel", None), ("products", lambda device: False)):
         if runs is not None:
-            convolution_ways.kernels_run_on = runs
-            convolution_ways.cheapest_way.cache_clear()
+            convolution_algorithms.kernels_run_on = runs
+            convolution_algorithms.cheapest_algorithm.cache_clear()
         times = {chunk: seconds(score, chunk) for chunk in CHUNKS}
         n = CHUNKS[0]
         with profile(activities=[ProfilerActivity.CUDA]) as profiled:

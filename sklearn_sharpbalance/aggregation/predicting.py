@@ -10,7 +10,6 @@ from sklearn_sharpbalance.autodiff import in_chunks
 from sklearn_sharpbalance.data.training_data import (
     DeviceData,
     TrainingData,
-    n_rows,
     rows_at_once,
 )
 from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
@@ -40,15 +39,14 @@ def member_logits(nets, X, item_shape=None):
     """
     if len({str(net.device) for net in nets}) > 1:
         return np.concatenate([member_logits([net], X, item_shape) for net in nets])
-    labels = np.zeros(n_rows(X), dtype=np.int64)
-    data = TrainingData(X, labels, item_shape=item_shape)
+    data = TrainingData.unlabeled(X, item_shape)
     source = DeviceData(data, nets[0].device)
     forward = _stacked_forward(nets, source) or _forward_one_by_one(nets)
     batch = rows_at_once(data, PREDICT_BATCH, ROW_BLOCK)
     block = min(batch, ROW_BLOCK)  # of samples so large that they pass one by one: 1
 
     def predict(part):
-        rows = np.arange(len(labels))[part]
+        rows = np.arange(len(data))[part]
         # Products of other shapes may round otherwise: with full blocks of rows the
         # prediction of a sample does not depend on what it is predicted with.
         padded = np.resize(rows, -(-len(rows) // block) * block)
@@ -58,7 +56,7 @@ def member_logits(nets, X, item_shape=None):
     for net in nets:
         net.module_.eval()  # and left so: another thread may be predicting, too
     with torch.inference_mode():
-        logits = in_chunks(predict, len(labels), batch, setting="batch")
+        logits = in_chunks(predict, len(data), batch, setting="batch")
         _warn_of_broken(logits)
     return np.ascontiguousarray(logits.transpose(0, 1).numpy())
 
@@ -69,7 +67,7 @@ def logits_on(nets, data: TrainingData):
 
 
 def _warn_of_broken(logits):
-    """Tell of samples (N, M, C) without a prediction, which argmax would hide."""
+    """Warn of samples (N, M, C) without a prediction, which argmax would hide."""
     # By the largest: a network may rule a class out by minus infinity.
     broken = ~logits.amax(-1).isfinite()  # (N, M)
     if not broken.any():

@@ -22,10 +22,10 @@ from sklearn_sharpbalance.members.state import (
     MemberState,
     loose_buffers,
     restore,
-    seeded,
     to_cpu,
     unfitted,
 )
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = [
     "final_net",
@@ -188,8 +188,8 @@ def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
     moments = [_Moments() for _ in norms]
     with ExitStack() as undo, torch.no_grad():
         if data.transform is not None:
-            undo.enter_context(seeded(net.device))
-            seeded.start(0, net.device)  # the same draws for every net
+            # The same draws for every net.
+            undo.enter_context(random_stream(net.device, seed=0))
         for norm, moment in zip(norms, moments):
             undo.callback(norm.train, False)
             undo.callback(norm.register_forward_pre_hook(moment.add).remove)

@@ -1,4 +1,4 @@
-"""Gradients of single samples, and curvature in the weights."""
+"""Gradient norms of single samples, and products with the Hessian."""
 
 from sklearn_sharpbalance.autodiff.chunks import in_chunks, is_out_of_memory, map_chunks
 from sklearn_sharpbalance.autodiff.hessian import (

@@ -1,18 +1,18 @@
-"""Work over many samples in chunks that shrink when the device's memory runs out."""
+"""Process many samples in chunks that are halved when memory runs out."""
 
 from collections.abc import Callable, Iterator
-from numbers import Integral
 from typing import TypeVar
 
 import torch
 
+from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
 
-__all__ = ["check_chunk_size", "in_chunks", "is_out_of_memory", "map_chunks"]
+__all__ = ["in_chunks", "is_out_of_memory", "map_chunks"]
 
 Result = TypeVar("Result")
 
-# What allocators of the CPU, of CUDA and of its libraries say when they give up.
+# Parts of the messages of the allocators of the CPU, of CUDA and of its libraries.
 _OUT_OF_MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -22,7 +22,7 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that an allocation failed.
+    """Return whether ``error`` means that an allocation failed.
 
     Examples
     --------
@@ -46,25 +46,25 @@ def map_chunks(
 ) -> Iterator[Result]:
     """Yield ``fn(slice)`` for slices that cover ``range(n)`` in order.
 
-    A chunk that does not fit in memory is halved and tried again, and the smaller
-    size is kept for the chunks that follow.
+    A chunk that does not fit in memory is halved and tried again; the following chunks
+    have the smaller size too.
 
     Parameters
     ----------
     fn : callable of slice
-        Must have no lasting effect before it returns, since it is called again
-        after a failure.
+        Must have no side effects before it returns, since it is called again after a
+        failure.
     n : int
         Number of samples.
     chunk_size : int
         Number of samples in the first chunk.
     setting : str, default="chunk_size"
-        The user's name for ``chunk_size``, for error messages.
+        Name of the user's parameter for ``chunk_size``, for error messages.
 
     Yields
     ------
     result
-        What ``fn`` returned for the next slice.
+        The result of ``fn`` for the next slice.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def map_chunks(
     >>> list(map_chunks(lambda rows: (rows.start, rows.stop), 5, 2))
     [(0, 2), (2, 4), (4, 5)]
     """
-    check_chunk_size(chunk_size, setting)
+    check_numbers(POSITIVE_INTEGER, **{setting: chunk_size})
     start, size = 0, int(chunk_size)
     while start < n:
         stop = min(start + size, n)
@@ -105,8 +105,7 @@ def in_chunks(
 ) -> torch.Tensor:
     """Concatenate ``fn(slice)`` over slices that cover ``range(n)``.
 
-    See :func:`map_chunks` for the parameters and for what happens when memory runs
-    out.
+    See :func:`map_chunks` for the parameters and for the halving of chunks.
 
     Returns
     -------
@@ -125,10 +124,10 @@ def in_chunks(
 
 
 def _attempt(fn, rows):
-    """``(result, None)``, or ``(None, message)`` when memory ran out.
+    """Return ``(result, None)``, or ``(None, message)`` if memory runs out.
 
-    Only the message leaves this function: the traceback holds the tensors that
-    filled the memory, and keeping it would make the next attempt fail too.
+    Only the message is returned: the traceback references the tensors that filled the
+    memory, and with it the next attempt would fail too.
     """
     try:
         return fn(rows), None
@@ -136,11 +135,3 @@ def _attempt(fn, rows):
         if not is_out_of_memory(error):
             raise
         return None, str(error).split("\n")[0] or type(error).__name__
-
-
-def check_chunk_size(chunk_size, setting="chunk_size"):
-    """Raise unless a number of samples at a time is one."""
-    if not isinstance(chunk_size, Integral) or chunk_size < 1:
-        raise InvalidInputError(
-            f"`{setting}` must be an integer of at least 1. Got {chunk_size!r}."
-        )

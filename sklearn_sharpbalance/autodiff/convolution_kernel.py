@@ -1,7 +1,7 @@
 """Squared norms of a convolution's weight gradients in one kernel, for GPUs.
 
-Products of matrices write each sample's gradient to memory, where it is read again to
-be squared. A program here keeps one tile of it in registers, and writes one number.
+Matrix products write each sample's gradient to memory, and read it again to square it.
+A program of this kernel keeps one tile of it in registers, and writes one number.
 """
 
 import torch
@@ -12,7 +12,7 @@ __all__ = ["kernel_squared_norms"]
 
 
 def kernel_squared_norms(axes, x, g):
-    """Norms (B,) for ``x`` (B, C, H, W) and ``g`` (B, Q, H', W').
+    """Return squared norms (B,) for ``x`` (B, C, H, W) and ``g`` (B, Q, H', W').
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def _tap_norms(
     BLOCK_C: tl.constexpr,
     BLOCK_Q: tl.constexpr,
 ):
-    """Squared norm of one tile: one entry of the kernel, some channels of each side."""
+    """Write the squared norm of one tile: one kernel entry, some channels each."""
     sample = (tl.program_id(0) // n_programs).to(tl.int64)
     number = tl.program_id(0) % n_programs
     tap = number // (n_c_blocks * n_q_blocks)

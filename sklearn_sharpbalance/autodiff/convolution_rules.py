@@ -1,7 +1,7 @@
-"""The rule for convolutions: from a layer and what it saw to one of the ways.
+"""The layer rule for convolutions, which chooses one of the algorithms.
 
 The factors are ``x`` (B, C, T_in), ``g`` (B, Q, T_out) and the spatial sizes of both,
-one column for each call of the layer.
+with one column for each call of the layer.
 """
 
 import math
@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor, nn
 
-from sklearn_sharpbalance.autodiff.convolution_ways import (
-    WAYS,
+from sklearn_sharpbalance.autodiff.convolution_algorithms import (
+    ALGORITHMS,
     Axis,
-    cheapest_way,
+    cheapest_algorithm,
     convolution_patches,
 )
 from sklearn_sharpbalance.autodiff.reductions import (
@@ -31,6 +30,8 @@ __all__ = [
     "convolution_workspace",
 ]
 
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
 
 def convolution_factors(layer, x, g):
     # The sizes stay on the CPU: reading them must not wait for a GPU.
@@ -42,46 +43,45 @@ def convolution_squared_norm(layer, names, x, g, sizes):
     total: Tensor | int = 0
     if "weight" in names:
         calls = list(_calls(layer, x, g, sizes))
-        norms = _of_one(*calls[0]) if len(calls) == 1 else _of_several(calls)  # (B G,)
-        total = norms.reshape(len(x), layer.groups).sum(1)
+        norms = _norms_of_one(*calls[0]) if len(calls) == 1 else _norms_of_sum(calls)
+        total = norms.reshape(len(x), layer.groups).sum(1)  # from (B G,)
     if "bias" in names:
         total = total + squared_norm(position_sum(g))
     return total
 
 
 def convolution_workspace(layer, output):
-    """Numbers that the cheapest way writes at the same time."""
+    """Return how many numbers the cheapest algorithm stores at the same time."""
     axes = convolution_axes(layer, None, output.shape[2:])
     c, q = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-    way = WAYS[cheapest_way(axes, c, q, output.device.type, output.dtype)]
-    return len(output) * layer.groups * way.workspace(axes, c, q)
+    name = cheapest_algorithm(axes, c, q, output.device.type, output.dtype)
+    return len(output) * layer.groups * ALGORITHMS[name].workspace(axes, c, q)
 
 
-def _of_one(axes, x, g):
-    way = WAYS[cheapest_way(axes, x.shape[1], g.shape[1], x.device.type, x.dtype)]
-    return way.squared_norms(axes, x, g)
+def _norms_of_one(axes, x, g):
+    """Squared norms of the gradient of one call."""
+    c, q = x.shape[1], g.shape[1]
+    name = cheapest_algorithm(axes, c, q, x.device.type, x.dtype)
+    return ALGORITHMS[name].squared_norms(axes, x, g)
 
 
-def _of_several(calls):
-    """The gradients of the calls add up, as those of positions do."""
+def _norms_of_sum(calls):
+    """Squared norms of the sum of the calls' gradients, joined as further positions."""
     patches = [convolution_patches(axes, x.contiguous()) for axes, x, _ in calls]
     gradients = [g.flatten(2) for _, _, g in calls]
     return summed_outer_squared_norm(torch.cat(patches, -1), torch.cat(gradients, -1))
 
 
 def _calls(layer, x, g, sizes) -> Iterator[tuple[tuple[Axis, ...], Tensor, Tensor]]:
-    """Axes, x (B G, C, in..) and g (B G, Q, out..) of each call; G groups."""
+    """Yield axes, x (B G, C, in..) and g (B G, Q, out..) of each call; G groups."""
     dims = len(layer.kernel_size)
     n_in, n_out = sizes[:dims].T.tolist(), sizes[dims:].T.tolist()
-    xs, gs = (
-        z.split([math.prod(size) for size in n], -1) for z, n in ((x, n_in), (g, n_out))
-    )
+    xs = x.split([math.prod(size) for size in n_in], -1)
+    gs = g.split([math.prod(size) for size in n_out], -1)
+    n_rows = len(x) * layer.groups
     for x, g, size_x, size_g in zip(xs, gs, n_in, n_out):
-        x, g = (
-            z.reshape(len(z) * layer.groups, -1, *size)
-            for z, size in ((x, size_x), (g, size_g))
-        )
-        x = _pad_unless_zeros(layer, x)
+        x = _pad_unless_zeros(layer, x.reshape(n_rows, -1, *size_x))
+        g = g.reshape(n_rows, -1, *size_g)
         yield convolution_axes(layer, x.shape[2:], size_g), x, g
 
 
@@ -89,16 +89,16 @@ def _calls(layer, x, g, sizes) -> Iterator[tuple[tuple[Axis, ...], Tensor, Tenso
 
 
 def convolution_axes(
-    layer: _ConvNd, n_in: Sequence[int] | None, n_out: Sequence[int]
+    layer: Convolution, n_in: Sequence[int] | None, n_out: Sequence[int]
 ) -> tuple[Axis, ...]:
-    """Spatial axes of a convolution.
+    """Return the spatial axes of a convolution.
 
     Parameters
     ----------
     layer : Conv1d, Conv2d or Conv3d
     n_in : sequence of int or None
-        Size of the input, after the padding if that is not by zeros. None stands for
-        what the outputs read.
+        Size of the input, padded if the padding is not by zeros. None for the size
+        that the outputs read.
     n_out : sequence of int
         Size of the output.
 
@@ -123,8 +123,8 @@ def convolution_axes(
     return tuple(axes)
 
 
-def _padding(layer: _ConvNd) -> list[tuple[int, int]]:
-    """Padding before and after, for each axis."""
+def _padding(layer: Convolution) -> list[tuple[int, int]]:
+    """Return the padding before and after, for each axis."""
     if not isinstance(layer.padding, str):
         return [(p, p) for p in layer.padding]
     totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size)]

@@ -1,4 +1,4 @@
-"""Capture work on a GPU as a CUDA graph, on any device and from any thread."""
+"""Capture operations on a GPU as a CUDA graph, on any device and from any thread."""
 
 import threading
 from collections.abc import Callable
@@ -17,26 +17,26 @@ def capture_graph(
     device: torch.device,
     before_each: Callable[[], Any] = lambda: None,
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Run the work a few times, then record what it launches.
+    """Run ``work`` a few times, then capture it.
 
     Parameters
     ----------
     work : callable
-        Reads and writes tensors that stay where they are.
+        Reads and writes tensors that keep their memory addresses.
     device : torch.device
         A GPU, which need not be the current one.
     before_each : callable, optional
-        Called before every run; not recorded.
+        Called before every run; not captured.
 
     Returns
     -------
     graph : torch.cuda.CUDAGraph
-        Its ``replay`` does the work again.
+        Its ``replay`` repeats ``work``.
     result
-        What the recorded run returned; the tensors in it are written by each replay.
+        The result of the captured run; each replay overwrites its tensors.
     """
-    # The strict mode finds calls that a graph cannot hold, wherever they come from; in
-    # a thread it would forbid the others what they may do.
+    # "global" raises for calls that cannot be captured, in any thread; outside of the
+    # main thread that would raise for valid calls of the other threads.
     in_main = threading.current_thread() is threading.main_thread()
     mode = "global" if in_main else "thread_local"
     with _CAPTURING, torch.cuda.device(device):

@@ -1,4 +1,4 @@
-"""The Hessian of the mean loss in the weights, by products with vectors."""
+"""Products of vectors with the Hessian of the mean loss in the weights."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,6 +19,7 @@ from sklearn_sharpbalance.autodiff.state import (
     trainable_parameters,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.runtime.torch_internals import WEIGHT_NORM
 
 __all__ = [
     "HessianOperator",
@@ -29,7 +30,7 @@ __all__ = [
 
 
 def flatten_tensors(tensors: Iterable[Tensor]) -> Tensor:
-    """All entries of ``tensors`` in one vector.
+    """Return all entries of ``tensors`` in one vector.
 
     Examples
     --------
@@ -40,7 +41,7 @@ def flatten_tensors(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def unflatten_like(vector: Tensor, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Cut ``vector`` into pieces of the shapes of ``tensors``.
+    """Split ``vector`` into tensors of the shapes of ``tensors``.
 
     Examples
     --------
@@ -65,29 +66,29 @@ class HessianOperator:
     Parameters
     ----------
     module : Module
-        Run in eval mode; left as it was.
+        Run in eval mode; left unchanged.
     loss_fn : callable
-        ``loss_fn(outputs, y)`` gives one loss per sample, of shape (B,).
+        ``loss_fn(outputs, y)`` returns one loss per sample, of shape (B,).
     X : array, tensor, dict or sequence of those, or Dataset
         N samples.
     y : array or tensor of shape (N,)
     forward : callable, default=None
-        How to run the module on a batch; None calls it.
+        Runs the module on a batch; None calls the module.
     chunk_size : int, default=256
         Samples at a time; halved when memory runs out.
 
     Attributes
     ----------
     parameters : list of Parameter
-        In the order in which a vector holds their entries.
+        In the order of their entries in a vector.
     shape : tuple (P, P)
     dtype : torch.dtype
     device : torch.device
 
     Notes
     -----
-    A product is :math:`Hv = \nabla_w \langle \nabla_w L(w), v \rangle`, exact, at the
-    cost of about two gradients. Chunks add up, since the mean loss does.
+    A product is :math:`Hv = \nabla_w \langle \nabla_w L(w), v \rangle`. It is exact and
+    costs about two gradients.
 
     Examples
     --------
@@ -120,18 +121,18 @@ class HessianOperator:
         if not self.parameters:
             raise InvalidInputError(
                 f"{type(module).__name__} has no trainable parameters, so there is no "
-                "Hessian. Set requires_grad on those you are interested in."
+                "Hessian. Set requires_grad=True on some parameters."
             )
         self.dtype = self.parameters[0].dtype
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(P, P) for P trainable weights."""
+        """Return (P, P) for P trainable weights."""
         size = sum(p.numel() for p in self.parameters)
         return size, size
 
     def __matmul__(self, vector: Tensor) -> Tensor:
-        """Product with a vector of shape (P,), or with the columns of (P, K)."""
+        """Return the product with a vector (P,), or with the columns of (P, K)."""
         if vector.ndim == 2:
             return torch.stack([self @ column for column in vector.T], dim=1)
         vector = vector.to(self.device, self.dtype)
@@ -139,11 +140,11 @@ class HessianOperator:
         return self._mean_over_chunks(partial(self._summed_product, pieces))
 
     def gradient(self) -> Tensor:
-        """Gradient of the mean loss, of shape (P,)."""
+        """Return the gradient of the mean loss, of shape (P,)."""
         return self._mean_over_chunks(self._summed_gradient)
 
     def to_scipy(self):
-        """The operator on NumPy vectors, for ``scipy.sparse.linalg.eigsh``."""
+        """Return the operator on NumPy vectors, for ``scipy.sparse.linalg.eigsh``."""
         from scipy.sparse.linalg import LinearOperator
 
         def product(vector):
@@ -188,7 +189,7 @@ def hessian_vector_product(
     forward: Callable[[Any], Any] | None = None,
     chunk_size: int = 256,
 ) -> Tensor:
-    """Product of the Hessian of the mean loss with ``vector``.
+    """Return the product of the Hessian of the mean loss with ``vector``.
 
     Parameters
     ----------
@@ -216,13 +217,13 @@ def hessian_vector_product(
 
 
 class _PlainWeightNorm(TorchFunctionMode):
-    """Weight norm by operations that can be differentiated twice.
+    """Replace torch's weight norm by operations with a second derivative.
 
-    torch's own takes the norm for a constant in its second derivative.
+    The second derivative of torch's own treats the norm as a constant.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch._weight_norm:
+        if func is WEIGHT_NORM:
             func = _weight_norm
         return func(*args, **(kwargs or {}))
 

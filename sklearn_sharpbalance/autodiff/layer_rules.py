@@ -1,20 +1,21 @@
-r"""Squared norm of each sample's gradient of one layer, without the gradient itself.
+r"""Squared norm of each sample's gradient in one layer, without the gradient itself.
 
-A layer sees the input :math:`x` and, in the backward pass, the gradient :math:`g` of
-the loss in its output. Both suffice: the weight of a linear map has the gradient
-:math:`\sum_t g_t x_t^\top` over the positions :math:`t` (time steps, pixels) of a
-sample, and
+The input :math:`x` of a layer and the gradient :math:`g` of the loss in its output are
+enough: the weight of a linear map has the gradient :math:`\sum_t g_t x_t^\top` over the
+positions :math:`t` (time steps, pixels) of a sample, and
 
 .. math:: \Big\|\sum_t g_t x_t^\top\Big\|_F^2
           = \sum_{t, t'} \langle g_t, g_{t'} \rangle \langle x_t, x_{t'} \rangle .
 
-A rule has two steps. ``factors`` brings what a layer saw into a form whose *last*
-axis counts positions; the factors of a layer that is called several times are joined
-along that axis, because its gradient is the sum over all positions of all calls.
-``squared_norm`` turns the factors into one number per sample. ``refusal`` says why a
-certain layer has no rule after all, and ``workspace`` how many numbers the two steps
-write beyond what the layer saw. ``input_gradient`` takes :math:`g` to the gradient in
-the layer's input, where that is known better than autograd does it.
+A rule has two steps. ``factors`` converts :math:`x` and :math:`g` into tensors whose
+*last* axis is the position; the factors of a layer that is called several times are
+concatenated along that axis, because its gradient is the sum over all positions of all
+calls. ``squared_norm`` turns the factors into one number per sample.
+
+``refusal`` returns the reason if a rule does not apply to a certain layer, and
+``workspace`` how many numbers the two steps store in addition to :math:`x` and
+:math:`g`. ``input_gradient`` computes the gradient in the layer's input from :math:`g`,
+where that is faster than autograd.
 """
 
 from collections.abc import Callable
@@ -40,7 +41,7 @@ __all__ = ["RULES", "Rule", "squared_norm"]
 
 
 class Rule(NamedTuple):
-    """How a kind of layer gives squared gradient norms; see the module's text."""
+    """Squared gradient norms of one type of layer; see the docstring of the module."""
 
     factors: Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, ...]]
     squared_norm: Callable[..., Tensor]
@@ -59,9 +60,13 @@ def linear_factors(layer, x, g):
 
 
 def linear_squared_norm(layer, names, x, g):
-    if x.shape[-1] == 1:  # the bias is the weight of a constant input
-        inputs = squared_norm(x) if "weight" in names else 0
-        return (inputs + ("bias" in names)) * squared_norm(g)
+    if x.shape[-1] == 1:
+        inputs: Tensor | int = 0
+        if "weight" in names:
+            inputs = squared_norm(x)
+        if "bias" in names:
+            inputs = inputs + 1  # the bias is the weight of a constant input
+        return inputs * squared_norm(g)
     total: Tensor | int = 0
     if "weight" in names:
         total = summed_outer_squared_norm(x, g)  # (B,)
@@ -74,7 +79,7 @@ def linear_squared_norm(layer, names, x, g):
 
 
 def channel_norm_factors(normalise):
-    """Factors of a layer with one weight per channel, the axis after the batch."""
+    """Return the factors of a layer with one weight per channel (axis 1)."""
 
     def factors(layer, x, g):
         normal, g = (
@@ -87,7 +92,7 @@ def channel_norm_factors(normalise):
 
 
 def feature_norm_factors(normalise):
-    """Factors of a layer whose weight covers the last axes, the features."""
+    """Return the factors of a layer whose weight has the shape of the last axes."""
 
     def factors(layer, x, g):
         size = len(layer.normalized_shape)
@@ -109,17 +114,17 @@ def batch_norm(layer, x):
 
 
 def batch_norm_input_gradient(layer, g):
-    """A batch norm with fixed statistics scales channels, back as forth.
+    """Scale the channels, as the forward pass with fixed statistics does.
 
     On a GPU autograd loses the memory format here: its own kernel takes six times as
-    long, and the convolution before must copy what it gets, twice.
+    long, and the preceding convolution must copy the gradient twice.
     """
     mean = torch.zeros_like(layer.running_mean)
     return F.batch_norm(g, mean, layer.running_var, layer.weight, eps=layer.eps)
 
 
 def instance_norm(layer, x):
-    mean, var = layer.running_mean, layer.running_var  # None: of the sample itself
+    mean, var = layer.running_mean, layer.running_var  # None: statistics of the sample
     return F.instance_norm(
         x, mean, var, use_input_stats=mean is None, momentum=0.0, eps=layer.eps
     )
@@ -150,7 +155,7 @@ def embedding_squared_norm(layer, names, index, g):
         g = g * (index != layer.padding_idx)  # that row gets no gradient
     if g.shape[-1] == 1:
         return squared_norm(g)
-    # Positions that look up the same row add their gradients; others are orthogonal.
+    # Gradients of positions with the same index add up; others are orthogonal.
     same = index.mT == index  # (B, T, T)
     return vecdot((g.mT @ g).flatten(1), same.flatten(1))
 
@@ -164,7 +169,7 @@ def embedding_refusal(layer):
 
 
 def embedding_workspace(layer, output):
-    """Two matrices of positions by positions."""
+    """Return the size of two matrices of positions by positions."""
     return 2 * len(output) * output.shape[1:-1].numel() ** 2
 
 
@@ -196,7 +201,7 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.Embedding: Rule(
         embedding_factors,
         embedding_squared_norm,
-        embedding_refusal,
-        embedding_workspace,
+        refusal=embedding_refusal,
+        workspace=embedding_workspace,
     ),
 }

@@ -1,8 +1,8 @@
-"""Run a module and apply each layer's rule to what the layer saw.
+"""Run a module and apply the rule of each layer to its input and output gradient.
 
 The parameters are set to ``requires_grad=False``, so that the backward pass computes
-only gradients of activations. A *tap*, an identity placed on the output of each
-layer, hands the gradient that passes through it to the layer's rule.
+only gradients of activations. A *tap*, an identity after each layer, passes the
+gradient in the layer's output to the layer's rule.
 """
 
 from collections import Counter, defaultdict
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sklearn_sharpbalance.autodiff.layer_rules import RULES, Rule
+from sklearn_sharpbalance.runtime.torch_internals import in_place_version
 
 __all__ = [
     "Layer",
@@ -28,7 +29,7 @@ __all__ = [
 
 
 class UnsupportedModuleError(Exception):
-    """The layer rules would not be right for this module; the text says why."""
+    """The layer rules would be wrong for this module; the message says why."""
 
 
 class Layer(NamedTuple):
@@ -40,7 +41,7 @@ class Layer(NamedTuple):
 
 
 def find_layers(module: nn.Module) -> list[Layer]:
-    """Layers that own the trainable parameters.
+    """Return the layers that own the trainable parameters.
 
     Raises
     ------
@@ -55,7 +56,7 @@ def find_layers(module: nn.Module) -> list[Layer]:
     """
     layers = []
     for m in module.modules():
-        own = {n: p for n, p in m._parameters.items() if p is not None}
+        own = dict(m.named_parameters(recurse=False, remove_duplicate=False))
         names = tuple(n for n, p in own.items() if p.requires_grad)
         if names:
             layers.append(Layer(m, _rule(m, own, names[0]), names))
@@ -65,40 +66,42 @@ def find_layers(module: nn.Module) -> list[Layer]:
 
 
 def _rule(module, own, first):
+    """Return the rule of a layer with these parameters; raise if there is none."""
     rule = RULES.get(type(module))
     overridden = {"forward", "_conv_forward"} & vars(module).keys()
     if rule is None or overridden or not own.keys() <= {"weight", "bias"}:
         kind = type(module).__name__
-        raise UnsupportedModuleError(f"{kind} holds {first!r} and has no layer rule")
+        raise UnsupportedModuleError(f"{kind} has no layer rule for {first!r}")
     refusal = rule.refusal(module)
     if any(p.is_complex() for p in own.values()):
-        refusal = "the rules are those of real numbers, not of complex ones"
+        refusal = "the rules apply to real numbers only, not to complex ones"
     if refusal is not None:
         raise UnsupportedModuleError(refusal)
     return rule
 
 
 def _owners(layers):
+    """Return the layer module of each trainable parameter."""
     return {
-        layer.module._parameters[name]: layer.module
+        layer.module.get_parameter(name): layer.module
         for layer in layers
         for name in layer.names
     }
 
 
-# --- the trial run: does every layer see one row per sample, and only layers weights?
+# --- the trial run: are the rules valid for this module?
 
 
 def check_calls(
     layers: Sequence[Layer], losses: Callable[[], Any], batch_size: int
 ) -> int:
-    """Run once and refuse modules that the rules would silently get wrong.
+    """Run the module once and raise if the rules would be wrong for it.
 
-    Returns about how many numbers the run that counts keeps for each sample.
+    Return about how many numbers the actual run stores for each sample.
 
     A weight that is used outside of its layer (``F.linear(x, self.embed.weight)``)
-    has gradients that no tap sees. An input whose first axis is not the batch would
-    be attributed to the wrong samples; it is found if the batch sizes of this run
+    has gradients that no tap receives. An input whose first axis is not the batch would
+    be attributed to the wrong samples; this is detected if the batch sizes of this run
     and of the next one differ.
     """
     watch = ParameterWatch(_owners(layers), "a parameter is used outside of its layer")
@@ -129,7 +132,7 @@ def check_calls(
 
 
 class ParameterWatch(TorchFunctionMode):
-    """Refuses operations on a parameter while its owner is not the current one."""
+    """Raise for operations on a parameter outside of the layer that owns it."""
 
     def __init__(self, owners, refusal):
         super().__init__()
@@ -141,7 +144,7 @@ class ParameterWatch(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if isinstance(result, (Tensor, list, tuple)) and not isinstance(
             result, torch.Size
-        ):  # asking for a shape or a dtype is no use of the values
+        ):  # reading a shape or a dtype does not use the values
             for parameter in _parameters_in((args, kwargs)):
                 if self.owners.get(parameter, self.current) is not self.current:
                     raise UnsupportedModuleError(self.refusal)
@@ -170,7 +173,7 @@ def _check_batch_axis(layer, x, batch_size):
 def _hooked(layers, on_call) -> Iterator[None]:
     """Call ``on_call(layer, input, output)`` after each layer; it may replace output.
 
-    The hook is put before those of the user, which may change the output.
+    The hook runs before those of the user, which may change the output.
     """
     with ExitStack() as stack:
         for layer in layers:
@@ -186,7 +189,7 @@ def _hooked(layers, on_call) -> Iterator[None]:
         yield
 
 
-# --- the run that counts
+# --- the actual run
 
 
 def tapped_squared_norms(
@@ -195,12 +198,12 @@ def tapped_squared_norms(
     losses: Callable[[], Tensor],
     batch_size: int,
 ) -> Tensor:
-    """Squared gradient norm of each sample, summed over ``layers``.
+    """Return the squared gradient norm of each sample, summed over ``layers``.
 
     Parameters
     ----------
     module : Module in eval mode
-        Its parameters lose ``requires_grad``; the caller puts that back.
+        Sets ``requires_grad=False`` on its parameters; the caller must restore it.
     layers : list of Layer
         From :func:`find_layers`.
     losses : callable
@@ -220,29 +223,30 @@ def tapped_squared_norms(
             torch.autograd.grad(values.sum(), accumulator.anchor, allow_unused=True)
     dtype = torch.promote_types(values.dtype, torch.float32)
     norms = accumulator.finish() + torch.zeros_like(values, dtype=dtype)
-    return norms.clamp(min=0)  # where gradients cancel, Gram matrices leave roundings
+    return norms.clamp(min=0)  # rounding can leave a small negative number
 
 
 class _Accumulator:
-    """Adds up the squared norms of one batch as the gradients arrive."""
+    """Add up the squared norms of one batch during the backward pass."""
 
     def __init__(self, batch_size):
         self.batch_size = batch_size
         self.total = 0
         self.calls: Counter[nn.Module] = Counter()
-        self.pending = defaultdict(list)  # of layers that are called several times
+        self.pending = defaultdict(list)  # inputs and gradients of repeated calls
         self.anchor = torch.zeros((), requires_grad=True)
 
     def tap(self, layer, x, output):
+        """Return the output with a tap that adds the squared norms of the layer."""
         if not torch.is_grad_enabled():
             return output
         _check_batch_axis(layer, x, self.batch_size)
         self.calls[layer.module] += 1
         source, x = x, x.detach()
-        version = x._version
+        version = in_place_version(x)
 
         def receive(gradient):
-            if x._version != version:
+            if in_place_version(x) != version:
                 raise UnsupportedModuleError("a layer's input is modified in place")
             if self.calls[layer.module] > 1:
                 self.pending[layer].append((x, gradient))
@@ -251,15 +255,17 @@ class _Accumulator:
 
         if layer.rule.input_gradient is None:
             return _Tap.apply(output, self.anchor, receive)
-        inwards = partial(layer.rule.input_gradient, layer.module)
-        return _Bypass.apply(source, output.detach(), self.anchor, receive, inwards)
+        input_gradient = partial(layer.rule.input_gradient, layer.module)
+        return _Bypass.apply(
+            source, output.detach(), self.anchor, receive, input_gradient
+        )
 
     def add(self, layer, factors):
         norms = layer.rule.squared_norm(layer.module, layer.names, *factors)  # (B,)
         self.total = self.total + norms
 
     def finish(self):
-        """Squared norms of all layers; 0 if no gradient arrived."""
+        """Return the squared norms of all layers; 0 if there was no gradient."""
         for layer, calls in self.pending.items():
             factors = [layer.rule.factors(layer.module, *call) for call in calls]
             self.add(layer, [torch.cat(parts, -1) for parts in zip(*factors)])
@@ -267,12 +273,12 @@ class _Accumulator:
 
 
 class _Tap(torch.autograd.Function):
-    """Identity that shows the gradient to ``receive``.
+    """Identity that passes the gradient to ``receive``.
 
-    It works in place, because an in-place activation could not follow a view or an
-    output that is its own input. No layer with a rule keeps its output for the
-    backward pass, so nothing that autograd saved is touched. The ``anchor`` requires
-    a gradient, which lets the graph start at the first tap.
+    It works in place, because autograd allows no in-place activation after a view, or
+    after an output that is the input itself. No layer with a rule saves its output for
+    the backward pass, so this changes no saved tensor. The ``anchor`` requires a
+    gradient, so that the graph starts at the first tap.
     """
 
     @staticmethod
@@ -288,17 +294,20 @@ class _Tap(torch.autograd.Function):
 
 
 class _Bypass(torch.autograd.Function):
-    """A tap that also stands for its layer: ``inwards`` gives the input's gradient."""
+    """Tap that replaces the backward pass of its layer by ``input_gradient``."""
 
     @staticmethod
-    def forward(ctx, source, output, anchor, receive, inwards):
-        ctx.receive, ctx.inwards, ctx.dtype = receive, inwards, source.dtype
+    def forward(ctx, source, output, anchor, receive, input_gradient):
+        ctx.receive = receive
+        ctx.input_gradient = input_gradient
+        ctx.dtype = source.dtype
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
     def backward(ctx, gradient):
         ctx.receive(gradient)
-        wanted = ctx.needs_input_grad[0]
-        of_input = ctx.inwards(gradient).to(ctx.dtype) if wanted else None
-        return of_input, None, None, None, None
+        of_source = None
+        if ctx.needs_input_grad[0]:
+            of_source = ctx.input_gradient(gradient).to(ctx.dtype)
+        return of_source, None, None, None, None

@@ -1,4 +1,4 @@
-"""The loss of each sample, for any net whose criterion can leave it unreduced."""
+"""The loss of each sample, for nets whose criterion supports reduction="none"."""
 
 from contextlib import contextmanager
 
@@ -8,9 +8,9 @@ __all__ = ["one_per_sample", "sample_losses", "unreduced"]
 
 
 def one_per_sample(losses, y):
-    """The losses, if a function of the user has left them unreduced, (B,).
+    """Return the losses, (B,); raise if the user's function has reduced them.
 
-    A mean over the batch has gradients that depend on the size of a chunk.
+    The gradient of a mean over the batch would depend on the size of a chunk.
     """
     if losses.shape != (len(y),):
         raise InvalidInputError(
@@ -23,12 +23,12 @@ def one_per_sample(losses, y):
 
 @contextmanager
 def unreduced(criterion):
-    """Let ``criterion`` return one loss per sample inside the ``with`` block."""
+    """Make ``criterion`` return one loss per sample inside the ``with`` block."""
     if not hasattr(criterion, "reduction"):
         raise InvalidInputError(
             f"The criterion {type(criterion).__name__} has no attribute 'reduction', "
             "so it cannot give one loss per sample. Use a torch.nn loss such as "
-            "CrossEntropyLoss, or give yours a `reduction` that understands 'none'."
+            "CrossEntropyLoss, or add a `reduction` to yours that supports 'none'."
         )
     before = criterion.reduction
     try:
@@ -39,10 +39,10 @@ def unreduced(criterion):
 
 
 def sample_losses(net, y_pred, y_true):
-    """Loss of each sample, of shape (B,), through the net's own ``get_loss``.
+    """Return the loss of each sample, (B,), by the net's own ``get_loss``.
 
-    Going through ``get_loss`` keeps what skorch adds to the criterion (the
-    logarithm before ``NLLLoss``) and what a subclass overrides.
+    ``get_loss`` includes what skorch adds to the criterion (the logarithm before
+    ``NLLLoss``) and the overrides of a subclass.
     """
     with unreduced(net.criterion_):
         losses = net.get_loss(y_pred, y_true, training=True)  # (B,) or (B, ...)

@@ -1,15 +1,20 @@
-"""Squared gradient norm of each sample's loss: layer rules, then vmap, then a loop."""
+"""Squared gradient norm of each sample's loss, by layer rules, vmap or a loop."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from sklearn_sharpbalance.autodiff.chunks import check_chunk_size, in_chunks
+from sklearn_sharpbalance._validation import (
+    POSITIVE_INTEGER,
+    check_choice,
+    check_optional_numbers,
+)
+from sklearn_sharpbalance.autodiff.chunks import in_chunks
 from sklearn_sharpbalance.autodiff.layer_rules import squared_norm
 from sklearn_sharpbalance.autodiff.layer_taps import (
     ParameterWatch,
@@ -28,6 +33,7 @@ from sklearn_sharpbalance.autodiff.state import (
     trainable_parameters,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.runtime.torch_internals import without_vmap_warnings
 
 __all__ = ["METHODS", "call_module", "check_method", "per_sample_squared_norms"]
 
@@ -42,27 +48,27 @@ def per_sample_squared_norms(
     method: str = "auto",
     chunk_size: int | None = None,
 ) -> Tensor:
-    r"""Squared norm of the gradient of each sample's loss in all trainable parameters.
+    r"""Return the squared norm of each sample's gradient in all trainable parameters.
 
     Parameters
     ----------
     module : Module
-        It is run in eval mode: in train mode the gradient of one sample is undefined.
-        Flags, gradients, hooks and tensors that it keeps are as before afterwards.
+        Run in eval mode: in train mode the gradient of one sample is not defined. Its
+        flags, gradients, hooks and tensors are restored afterwards.
     loss_fn : callable
-        ``loss_fn(outputs, y)`` gives one loss per sample, of shape (B,).
+        ``loss_fn(outputs, y)`` returns one loss per sample, of shape (B,).
     X : array, tensor, dict or sequence of those, or Dataset
-        N samples; see :class:`Rows`. The module must treat each sample by itself.
+        N samples; see :class:`Rows`. The module must process samples independently.
     y : array or tensor of shape (N,)
-        Targets; None takes those of a Dataset.
+        Targets; None uses those of a Dataset.
     forward : callable, default=None
-        How to run the module on a batch, if not by ``module(x)``, or ``module(**x)``
-        for a dict. It must call ``module``.
+        Runs the module on a batch. None calls ``module(x)``, or ``module(**x)`` for a
+        dict.
     method : {"auto", "layer_rules", "vmap", "loop"}, default="auto"
-        "auto" takes the first of the three that is right for the module.
+        "auto" uses the first of the three that is correct for the module.
     chunk_size : int, default=None
-        Samples at a time; halved when memory runs out. None chooses by the device
-        and by the method.
+        Samples at a time; halved when memory runs out. None chooses a size for the
+        device and the method.
 
     Returns
     -------
@@ -72,11 +78,11 @@ def per_sample_squared_norms(
     Notes
     -----
     The value is :math:`\|\nabla_w \ell(f_w(x_n), y_n)\|_2^2`. The layer rules cost
-    about as much as one forward and backward pass. They serve linear layers,
-    convolutions, normalisations and embeddings, also when a layer is called several
-    times; parameters that are shared between layers, held by a module without a rule
-    or used outside of their layer lead to ``vmap``, and what ``vmap`` cannot trace
-    (recurrent layers) to the loop.
+    about as much as one forward and backward pass. They apply to linear layers,
+    convolutions, normalisations and embeddings, also if a layer is called several
+    times. ``vmap`` is used for parameters that layers share, that belong to a module
+    without a rule or that are used outside of their layer; the loop is used for modules
+    that ``vmap`` cannot trace (recurrent layers).
 
     Examples
     --------
@@ -86,8 +92,7 @@ def per_sample_squared_norms(
     tensor([1., 9.])
     """
     check_method(method)
-    if chunk_size is not None:
-        check_chunk_size(chunk_size)
+    check_optional_numbers(POSITIVE_INTEGER, chunk_size=chunk_size)
     if forward is None:
         forward = partial(call_module, module)
     problem = _Problem(module, loss_fn, forward, Rows(X, y, device_of(module)))
@@ -97,20 +102,18 @@ def per_sample_squared_norms(
         return _run(METHODS[method], problem, chunk_size)
     except UnsupportedModuleError as reason:
         raise InvalidInputError(
-            f"method={method!r} is not right for this module: {reason}. Use "
+            f"method={method!r} is not correct for this module: {reason}. Use "
             "method='auto'."
         ) from None
 
 
 def check_method(method: str) -> None:
-    """Raise unless a method has this name."""
-    if method != "auto" and method not in METHODS:
-        names = ", ".join(repr(name) for name in ("auto", *METHODS))
-        raise InvalidInputError(f"Unknown method {method!r}. Choose one of {names}.")
+    """Raise unless there is a method of this name."""
+    check_choice("method", method, ("auto", *METHODS))
 
 
 def call_module(module: nn.Module, x: Any) -> Any:
-    """Run ``module`` on a batch; a dict holds keyword arguments.
+    """Run ``module`` on a batch; a dict contains keyword arguments.
 
     Examples
     --------
@@ -121,7 +124,7 @@ def call_module(module: nn.Module, x: Any) -> Any:
 
 
 class _Problem(NamedTuple):
-    """What every method works on."""
+    """Input of every method."""
 
     module: nn.Module
     loss_fn: Callable[[Any, Tensor], Tensor]
@@ -133,15 +136,16 @@ class _Problem(NamedTuple):
 
 
 def _first_valid(problem, chunk_size):
+    """Return the result of the first method that is correct for the module."""
     *others, last = METHODS.values()
     for method in others:
         try:
             return _run(method, problem, chunk_size)
-        except InvalidInputError:  # of the samples or of the losses, in any method
+        except InvalidInputError:  # wrong samples or losses: no method would help
             raise
         except (UnsupportedModuleError, RuntimeError, TypeError, ValueError):
-            # A real fault of the module or of the data shows in the last method too,
-            # and there without a layer of transformations around it.
+            # An actual error of the module or of the data occurs in the last method
+            # too, with a shorter traceback.
             continue
     return _run(last, problem, chunk_size)
 
@@ -158,18 +162,18 @@ def _run(method, problem, chunk_size):
 
 
 def _limits(device):
-    """Most samples of a chunk, and the numbers of four bytes that it may take.
+    """Return the most samples of a chunk, and how many 4-byte numbers it may store.
 
-    On a GPU a chunk starts hundreds of small operations, which takes as long for four
-    thousand samples as for one; it may take half of what is free.
+    On a GPU the launches of a chunk take as long for four thousand samples as for one,
+    so a chunk may use half of the free memory.
     """
     if device.type == "cuda":
         return 4096, torch.cuda.mem_get_info(device)[0] // 8
     return 1024, 2**28
 
 
-# --- the methods: from a problem to a function that gives the norms of a chunk, and to
-# the numbers that it keeps in memory for each sample
+# --- the methods: each returns a function for the norms of a chunk, and how many
+# numbers that function stores for each sample
 
 
 def _by_layer_rules(problem, chunk_size):
@@ -202,7 +206,7 @@ def _by_vmap(problem, chunk_size):
         return losses(params, *map_tensors(lambda t: t[None], (x, y))).sum()
 
     def trial():
-        # A parameter that is held elsewhere, as by a list, is not swapped.
+        # A parameter that is also stored elsewhere, as in a list, is not swapped.
         watch = ParameterWatch(
             dict.fromkeys(places, runner), "a parameter is not read from its module"
         )
@@ -213,7 +217,7 @@ def _by_vmap(problem, chunk_size):
     gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
 
     def norms(x, y):
-        with _UNWARNED, MATH_ATTENTION:
+        with _WITHOUT_VMAP_WARNINGS, MATH_ATTENTION:
             values = gradients(params, x, y)  # (B, *shape) each
         return sum(map(squared_norm, values), torch.zeros(len(y), device=y.device))
 
@@ -222,21 +226,21 @@ def _by_vmap(problem, chunk_size):
 
 
 def _places(module):
-    """Names of each trainable parameter in a runner, one for every layer with it.
+    """Return the names of each trainable parameter in a runner, one for every layer.
 
-    A layer that is registered twice has one name here: swapped under both, it would
-    be given back what it held in between.
+    A layer that is registered twice has one name here: with both names, the second swap
+    would save and restore the parameter of the first.
     """
     places = defaultdict(list)
     for path, layer in module.named_modules(prefix="module"):
-        for name, p in layer._parameters.items():
-            if p is not None and p.requires_grad:
+        for name, p in layer.named_parameters(recurse=False, remove_duplicate=False):
+            if p.requires_grad:
                 places[p].append(f"{path}.{name}")
     return places
 
 
 def _kept_for_backward(forward):
-    """Numbers that autograd keeps of a forward pass, such as maps of attention."""
+    """Return how many numbers autograd saves in a forward pass."""
     kept = 0
 
     def keep(tensor):
@@ -245,33 +249,20 @@ def _kept_for_backward(forward):
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t)
-    # What fails here need not fail under vmap, which knows other ways.
+    # An operation that fails here may have a rule for vmap.
     with suppress(RuntimeError), hooks, MATH_ATTENTION:
         forward()
     return kept
 
 
-@contextmanager
-def _without_fallback_warnings():
-    """What has no rule for vmap runs sample by sample, and nobody need know.
-
-    A filter of warnings would be one for all threads.
-    """
-    warn = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
-    warn(False)
-    try:
-        yield
-    finally:
-        warn(True)
-
-
-_UNWARNED = Shared(_without_fallback_warnings)
+_WITHOUT_VMAP_WARNINGS = Shared(without_vmap_warnings)
 
 
 class _Runner(nn.Module):
-    """Gives losses by the parameters that ``functional_call`` swaps in.
+    """Module whose output is the losses, for ``functional_call``.
 
-    The losses and not only the outputs: they may contain a penalty on the weights.
+    The losses, not only the outputs, depend on the swapped parameters: they may contain
+    a penalty on the weights.
     """
 
     def __init__(self, problem):

@@ -1,4 +1,4 @@
-"""Sums over last axes, in float32 at least, without copies in that type."""
+"""Sums and norms in float32 at least, without copies in that precision."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ __all__ = [
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Type to sum numbers of ``dtype`` in.
+    """Return the type in which to sum numbers of ``dtype``.
 
     Examples
     --------
@@ -25,19 +25,19 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def norm(x: Tensor) -> Tensor:
-    """Norm over all axes but the first, in float32 at least; (B,).
+    """Return the norm over all axes but the first, in float32 at least; (B,).
 
     Examples
     --------
     >>> norm(torch.ones(2, 3, 3, dtype=torch.bfloat16))
     tensor([3., 3.])
     """
-    rows = x.flatten(1) if x.ndim > 1 else x[:, None]  # (B, numbers of one)
+    rows = x.flatten(1) if x.ndim > 1 else x[:, None]  # (B, size of a row)
     return torch.linalg.vector_norm(rows, dim=1, dtype=wide(x.dtype))
 
 
 def squared_norm(x: Tensor) -> Tensor:
-    """Squared norm over all axes but the first, in float32 at least; (B,).
+    """Return the squared norm over all axes but the first, in float32 at least; (B,).
 
     Examples
     --------
@@ -48,7 +48,7 @@ def squared_norm(x: Tensor) -> Tensor:
 
 
 def position_sum(x: Tensor) -> Tensor:
-    """Sum over the last axis, in float32 at least.
+    """Return the sum over the last axis, in float32 at least.
 
     Examples
     --------
@@ -61,10 +61,10 @@ def position_sum(x: Tensor) -> Tensor:
 
 
 def vecdot(a: Tensor, b: Tensor) -> Tensor:
-    """Dot products over the last axis, summed in float32 at least.
+    """Return dot products over the last axis, summed in float32 at least.
 
-    Low-precision factors are multiplied as they are: the rounding of the products is
-    that of the factors, and a cast would write both once more at twice the size.
+    Low-precision factors are multiplied without a cast: the products are as precise as
+    the factors, and a cast would copy both at twice the size.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def vecdot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def summed_outer_squared_norm(a: Tensor, b: Tensor) -> Tensor:
-    r"""Squared norm of :math:`\sum_t a_t b_t^\top` for each pair of a batch.
+    r"""Return the squared norm of :math:`\sum_t a_t b_t^\top` for each pair of a batch.
 
     Parameters
     ----------
@@ -89,12 +89,13 @@ def summed_outer_squared_norm(a: Tensor, b: Tensor) -> Tensor:
 
     Notes
     -----
-    With one position it is the product of the norms. Otherwise the cheaper side of
+    With one position it is the product of the squared norms. Otherwise it is the
+    cheaper side of
 
     .. math:: \Big\|\sum_t a_t b_t^\top\Big\|_F^2
-              = \sum_{t, t'} \langle a_t, a_{t'} \rangle \langle b_t, b_{t'} \rangle
+              = \sum_{t, t'} \langle a_t, a_{t'} \rangle \langle b_t, b_{t'} \rangle ,
 
-    is taken: the outer products cost ``T P Q``, the Gram matrices ``T T (P + Q)``.
+    where the outer products cost ``T P Q`` and the Gram matrices ``T T (P + Q)``.
 
     Examples
     --------

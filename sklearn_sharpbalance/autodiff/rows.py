@@ -1,4 +1,4 @@
-"""Samples of any kind that a net takes, handed out by slices on one device."""
+"""Slices of the inputs that a net takes, as tensors on one device."""
 
 from collections.abc import Mapping
 
@@ -11,22 +11,22 @@ from sklearn_sharpbalance.runtime.memory_format import contiguous_on_cpu
 
 __all__ = ["Rows", "dataset_labels", "map_tensors", "to_array", "to_tensor"]
 
-COMPARED_ITEMS = 32  # that tell whether published labels are those of the items
+COMPARED_ITEMS = 32  # compared with the labels in a Dataset's attributes
 
 
 class Rows:
-    """Inputs and targets that can be sliced, whatever holds them.
+    """Inputs and targets of any supported type, which can be sliced.
 
     Parameters
     ----------
     X : array, tensor, dict or sequence of those, or torch Dataset
-        The inputs; the first axis counts samples. A dict stands for keyword
-        arguments of the module. A Dataset gives pairs ``(x, y)`` or, if ``y`` is
-        passed, bare inputs.
+        The inputs, with one sample per entry of the first axis. A dict contains
+        keyword arguments of the module. The items of a Dataset are pairs ``(x, y)``
+        or, if ``y`` is passed, may be inputs only.
     y : array or tensor of shape (N,), default=None
-        The targets. None takes them from a Dataset.
+        The targets. None uses those of a Dataset.
     device : str or torch.device, default="cpu"
-        Where the slices are put.
+        Device of the slices.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class Rows:
 
     def __init__(self, X, y=None, device="cpu"):
         self.X = X
-        # A list would be taken for parts, and torch reads no pandas.
+        # `map_tensors` would map the entries of a list, and torch reads no pandas.
         self.y = y if y is None or isinstance(y, torch.Tensor) else np.asarray(y)
         self.device = torch.device(device)
         self._n = _length(X)
@@ -57,7 +57,7 @@ class Rows:
         return self._n
 
     def __getitem__(self, rows):
-        """``(x, y)`` of one slice, as tensors on the device."""
+        """Return ``(x, y)`` of one slice, as tensors on the device."""
         x, y = self.X, self.y
         if isinstance(x, Dataset):
             x, targets = _parts(_collate(x, range(self._n)[rows]))
@@ -69,12 +69,12 @@ class Rows:
             y = targets if y is None else y[rows]
         else:
             x, y = map_tensors(lambda part: part[rows], (x, y))
-            # A module may work in place on what it gets, and slices are views.
+            # Slices are views, and a module may change its input in place.
             x = map_tensors(_copy, x)
         return map_tensors(self._moved, (x, y))
 
     def _moved(self, part):
-        """A part of a slice on the device, detached: vmap would keep its graph."""
+        """Move a part of a slice to the device, detached from any graph."""
         return contiguous_on_cpu(to_tensor(part, self.device).detach())
 
 
@@ -84,7 +84,7 @@ def _length(X):
         lengths = {len(part) for part in parts}
         if len(lengths) != 1:
             raise InvalidInputError(
-                "The parts of `X` must have one and the same number of samples. Got "
+                "All parts of `X` must have the same number of samples. Got "
                 f"{sorted(lengths)}."
             )
         return lengths.pop()
@@ -102,7 +102,7 @@ def _collate(dataset, indices):
 
 
 def _parts(batch):
-    """Inputs and labels of a batch; bare inputs have no labels."""
+    """Return inputs and labels of a batch; the labels may be None."""
     if not isinstance(batch, (list, tuple)):
         return batch, None
     return batch[0], batch[1] if len(batch) > 1 else None
@@ -124,7 +124,7 @@ def map_tensors(fn, X):
 
 
 def to_tensor(X, device="cpu"):
-    """An array or tensor as a tensor on a device.
+    """Return an array or tensor as a tensor on a device.
 
     Examples
     --------
@@ -134,28 +134,27 @@ def to_tensor(X, device="cpu"):
     if isinstance(X, np.ndarray):
         backwards = any(step < 0 for step in X.strides)
         if backwards or not X.flags.writeable:
-            # torch takes no negative strides, and warns about memory that it must
-            # not write to.
+            # torch accepts no negative strides, and warns about read-only memory.
             X = X.copy()
     return torch.as_tensor(X).to(device, non_blocking=True)
 
 
 def to_array(values):
-    """A tensor, on whatever device, as an array; anything else by ``np.asarray``."""
+    """Return a tensor of any device, or anything else, as an array."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
     return np.asarray(values)
 
 
 def dataset_labels(dataset):
-    """Labels of a Dataset: from what it publishes, else by reading every item.
+    """Return the labels of a Dataset, from its attributes or else from every item.
 
-    What is published counts only if it is what items say, by a few of them.
+    The attributes are used only if they agree with the labels of a few items.
 
     Parameters
     ----------
     dataset : Dataset
-        It may publish ``targets``, ``labels`` or ``tensors``, and have a
+        It may have attributes ``targets``, ``labels`` or ``tensors``, and a
         ``target_transform``, or be a Subset.
 
     Returns
@@ -169,14 +168,14 @@ def dataset_labels(dataset):
     >>> dataset_labels(Subset(pairs, [2, 0]))
     array([6, 4])
     """
-    labels = _published_labels(dataset)
+    labels = _attribute_labels(dataset)
     if labels is not None and _items_agree(dataset, labels):
         return labels
     return np.asarray([_item_label(dataset, i) for i in range(len(dataset))])
 
 
-def _published_labels(dataset):
-    """Labels without reading items, but transformed as items are; None without any."""
+def _attribute_labels(dataset):
+    """Return the transformed labels without reading items; None if there are none."""
     for name in ("targets", "labels"):
         labels = getattr(dataset, name, None)
         if labels is not None and len(labels) == len(dataset):
@@ -188,23 +187,23 @@ def _published_labels(dataset):
     parent = getattr(dataset, "dataset", None)
     indices = getattr(dataset, "indices", None)
     if parent is not None and indices is not None:
-        labels = _published_labels(parent)
+        labels = _attribute_labels(parent)
         return None if labels is None else labels[np.asarray(indices)]
     return None
 
 
 def _transformed(labels, transform):
-    """Labels as items have them; None if the transform takes no plain labels."""
+    """Return the labels of items; None if the transform fails on plain labels."""
     if transform is None:
         return labels
     try:
         return np.asarray([to_array(transform(label)) for label in labels.tolist()])
-    except Exception:  # whatever the user's function raises: items will tell
+    except Exception:  # the user's function may raise anything: read items instead
         return None
 
 
 def _items_agree(dataset, labels):
-    """Whether items have the labels that are published, one item of each class."""
+    """Return whether items have these labels, by one item of each class."""
     if labels.ndim != 1:
         return False
     first = {label: i for i, label in reversed(list(enumerate(labels.tolist())))}
@@ -212,7 +211,7 @@ def _items_agree(dataset, labels):
     for i in rows[:: 1 + len(rows) // COMPARED_ITEMS]:
         item = dataset[i]
         if not isinstance(item, tuple | list) or len(item) < 2:
-            return True  # bare inputs: what is published is all there is
+            return True  # items are inputs only: there is nothing to compare
         if not np.array_equal(to_array(item[1]).reshape(-1), labels[i : i + 1]):
             return False
     return True

@@ -1,4 +1,4 @@
-"""Borrow a module for a computation, and give it back as it was."""
+"""Use a module for a computation and restore its state."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,9 +8,9 @@ from contextvars import copy_context
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.runtime.torch_internals import BATCH_NORM, is_compiled
 
 __all__ = [
     "MATH_ATTENTION",
@@ -22,15 +22,15 @@ __all__ = [
 
 
 class Shared:
-    """A setting that a process has only one of, until the last thread has left.
+    """Context manager for a setting of the whole process, shared between threads.
 
-    Threads come and go in any order: one that put back what it found could put back
-    what another had set.
+    The first thread makes the setting, and the last one undoes it. If each thread
+    restored the setting that it found, it could restore that of another thread.
 
     Parameters
     ----------
     make : callable
-        Returns the context in which the setting holds.
+        Returns the context manager that makes the setting.
 
     Examples
     --------
@@ -47,8 +47,8 @@ class Shared:
     def __enter__(self) -> None:
         with self._lock:
             if self._n_inside == 0:
-                # Context variables can be put back only where they were set, and it
-                # may be another thread that leaves last.
+                # Context variables can only be reset in the context in which they were
+                # set, and another thread may leave last.
                 self._where, self._setting = copy_context(), self._make()
                 self._where.run(self._setting.__enter__)
             self._n_inside += 1
@@ -62,21 +62,21 @@ class Shared:
 
 # Fused attention has neither second derivatives nor a rule for vmap.
 MATH_ATTENTION = Shared(lambda: sdpa_kernel(SDPBackend.MATH))
-# cuDNN refuses the backward pass of a recurrent layer in eval mode.
+# cuDNN has no backward pass of a recurrent layer in eval mode.
 _WITHOUT_CUDNN = Shared(lambda: torch.backends.cudnn.flags(enabled=False))
 # Compiled code calls no hooks and has no double backward.
 _EAGER = Shared(lambda: torch.compiler.set_stance("force_eager"))
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Device of the module's first parameter or buffer; the CPU if it has none."""
+    """Return the device of the first parameter or buffer; the CPU if there is none."""
     for tensor in (*module.parameters(), *module.buffers()):
         return tensor.device
     return torch.device("cpu")
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Parameters that require a gradient, by name, each once.
+    """Return the parameters that require a gradient, by name, each once.
 
     Examples
     --------
@@ -88,12 +88,12 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
-    """Put ``module`` in eval mode with autograd on; put everything back on exit.
+    """Put ``module`` in eval mode with autograd enabled; restore its state on exit.
 
-    The training flag of every submodule, ``requires_grad`` of every parameter and the
-    tensors that modules keep as attributes are what they were, however the block ends.
-    Modules whose output for one sample depends on the other samples of the batch even
-    in eval mode are refused.
+    On exit, also by an exception, the training flag of every submodule,
+    ``requires_grad`` of every parameter and the tensors in attributes of modules are
+    restored. Raise for modules whose output for one sample depends on the other samples
+    of the batch even in eval mode.
 
     Examples
     --------
@@ -110,15 +110,15 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
     kept = [(m, dict(vars(m)), dict(m._buffers)) for m in module.modules()]
     try:
         module.eval()
-        # An autocast around the call keeps casts of the weights, whatever has changed
-        # them since; older versions of torch also keep those made without autograd.
+        # An enclosing autocast caches casts of the weights, even if the weights change;
+        # older versions of torch also cache those made without autograd.
         torch.clear_autocast_cache()
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             if _has_recurrent_layer(module):
                 stack.enter_context(_WITHOUT_CUDNN)
-            if _is_compiled(module):
+            if any(is_compiled(m) for m in module.modules()):
                 stack.enter_context(_EAGER)
             yield module
     finally:
@@ -132,12 +132,12 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _undo_replacements(module, attributes, buffers):
-    """Give a module back what it held, if its forward pass has replaced a tensor.
+    """Restore a module's attributes if its forward pass has replaced a tensor.
 
-    Pruned layers and older reparametrisations keep the weight that they compute, other
-    modules what they have seen. Such a tensor holds a graph, or is dead with the
-    transformation that made it, and could be neither copied nor saved. The other
-    attributes, such as the length of a cache, must fit to it.
+    Pruned layers and older reparametrisations store the weight that they compute, other
+    modules store activations. Such a tensor has a graph, or belongs to a transformation
+    that has ended, and could be neither copied nor saved. All attributes are restored,
+    because others, such as the length of a cache, must match the tensor.
     """
     now = vars(module), module._buffers
     if _identities(*now) != _identities(attributes, buffers):
@@ -147,14 +147,14 @@ def _undo_replacements(module, attributes, buffers):
 
 
 def _identities(*names):
-    """What tensors are held under which name."""
+    """Return the identity of each tensor by name."""
     items = (item for held in names for item in held.items())
     return {name: id(value) for name, value in items if isinstance(value, Tensor)}
 
 
 def _refuse_batch_statistics(module):
     for name, m in module.named_modules():
-        if isinstance(m, _BatchNorm) and m.running_mean is None:
+        if isinstance(m, BATCH_NORM) and m.running_mean is None:
             raise InvalidInputError(
                 f"The layer {name!r} ({type(m).__name__}) keeps no running statistics, "
                 "so a sample's loss depends on its batch and the gradient of one "
@@ -164,10 +164,3 @@ def _refuse_batch_statistics(module):
 
 def _has_recurrent_layer(module):
     return any(isinstance(m, nn.RNNBase) for m in module.modules())
-
-
-def _is_compiled(module):
-    return any(
-        hasattr(m, "_orig_mod") or m._compiled_call_impl is not None
-        for m in module.modules()
-    )

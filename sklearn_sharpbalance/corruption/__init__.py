@@ -1,4 +1,4 @@
-"""Corrupted pictures and tables: fifteen kinds at five severities, and their files."""
+"""Corruptions of pictures and tables, and readers of the published datasets."""
 
 from sklearn_sharpbalance.corruption._checks import SEVERITIES
 from sklearn_sharpbalance.corruption._random import ImageRng

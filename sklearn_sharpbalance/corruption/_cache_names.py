@@ -1,4 +1,4 @@
-"""Names of files for decoded pictures, which tell where those came from."""
+"""File names of decoded pictures, derived from the pictures' paths and times."""
 
 import glob
 import hashlib
@@ -13,21 +13,21 @@ DIGEST_BYTES = 6
 
 
 def cache_path(folder: Path, label: str, root: Path, sources: Iterable[Path]) -> Path:
-    """File for an array of decoded pictures.
+    """Return the file for an array of decoded pictures; delete outdated files.
 
-    It bears the name of the set, a digest of where the pictures lie and one of their
-    names, sizes and times, so that sets share a folder and pictures that were changed
-    are decoded anew. Files of the same set before it was changed are deleted: they are
-    large.
+    Its name consists of the name of the dataset, a digest of its path, and a digest of
+    the names, sizes and modification times of the pictures. So datasets can share a
+    folder, and changed pictures are decoded again. The files of a dataset before a
+    change are deleted, since they are large.
 
     Parameters
     ----------
     folder : Path
-        Where such files are.
+        Folder of these files.
     label : str
-        What the set is called.
+        Name of the dataset.
     root : Path
-        Where the set lies.
+        Folder or file of the dataset.
     sources : iterable of Path
         Files that the array is made from, at or under ``root``.
     """
@@ -35,13 +35,13 @@ def cache_path(folder: Path, label: str, root: Path, sources: Iterable[Path]) ->
     path = folder / f"{set_name}-{_digest(_states(root, sources))}.npy"
     for other in folder.glob(f"{glob.escape(set_name)}-*.npy"):
         if other != path:
-            with suppress(OSError):  # some systems keep what is in use
+            with suppress(OSError):  # some systems do not delete files in use
                 other.unlink()
     return path
 
 
 def _states(root, sources):
-    """Name, size and time of each file, in order."""
+    """Yield name, size and modification time of each file."""
     for path in sources:
         status = path.stat()
         name = os.fsencode(path.relative_to(root))

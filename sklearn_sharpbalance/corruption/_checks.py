@@ -1,4 +1,4 @@
-"""What a caller may hand in: the checks at the border of the corruptions."""
+"""Validation of the arguments of corruptions."""
 
 import os
 from collections.abc import Iterable
@@ -30,14 +30,14 @@ def check_severity(severity) -> int:
 
 
 def as_severities(severities) -> list:
-    """One severity or several, each once."""
+    """Return a list of one or several severities, without duplicates."""
     if not isinstance(severities, Iterable):
         return [severities]
     return list(dict.fromkeys(severities))
 
 
 def check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The pictures as (N, H, W, C), and the shape that they came in."""
+    """Return the pictures as (N, H, W, C), and their original shape."""
     images = _as_array(images)
     if images.dtype != np.uint8:
         raise InvalidInputError(
@@ -62,9 +62,9 @@ def check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:
 def _as_array(images) -> np.ndarray:
     try:
         return np.asarray(images)
-    except ValueError as error:  # numpy's word for lists of unequal length
+    except ValueError as error:  # raised for lists of unequal length
         raise InvalidInputError(
-            f"Pictures must be of one size to make an array ({error}). Resize them."
+            f"Pictures must have one size to form an array ({error}). Resize them."
         ) from error
 
 
@@ -72,13 +72,13 @@ def _remedy(shape: tuple[int, ...], is_one: bool) -> str:
     if is_one:
         return "For one picture pass images[None]."
     if shape[-1] == 4 and shape[1] not in (1, 3):
-        return "Leave out the opacity of (N, H, W, 4) with images[..., :3]."
+        return "Remove the opacity of (N, H, W, 4) with images[..., :3]."
     if len(shape) == 4 and shape[1] in (1, 3, 4):
         return (
             "Move the channels of (N, C, H, W) to the end with "
             "images.transpose(0, 2, 3, 1)."
         )
-    return "Grey pictures have one channel, coloured three."
+    return "Grey pictures have one channel, colour pictures three."
 
 
 def check_indices(indices, n: int) -> np.ndarray:
@@ -105,6 +105,6 @@ def count_workers(n_jobs: int | None) -> int:
 
 
 def function_name(function) -> str:
-    """What a function of the user's is called, also inside of a functools.partial."""
+    """Return the name of a user's function, also for a functools.partial."""
     function = getattr(function, "func", function)
     return getattr(function, "__name__", type(function).__name__)

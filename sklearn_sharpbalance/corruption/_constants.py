@@ -1,8 +1,8 @@
 """Severity constants of CIFAR-10-C, Tiny-ImageNet-C and ImageNet-C.
 
-The numbers are those of the three published generators [1]_: one row per kind,
-one column per family of pictures, five severities each. What the fields of a
-tuple mean is said where they are unpacked.
+The numbers are those of the three published generators [1]_: for each kind and each
+family of pictures, one entry per severity. The fields of a tuple get their names where
+they are unpacked.
 
 References
 ----------
@@ -102,7 +102,7 @@ CONSTANTS: dict[str, dict[str, tuple]] = {
         "tiny": (0.4, 0.3, 0.2, 0.1, 0.05),
         "imagenet": (0.4, 0.3, 0.2, 0.1, 0.05),
     },
-    # In sides of the picture; ImageNet-C took 244 for the side of its 224 x 224.
+    # In units of the side; ImageNet-C used 244 for the side of its 224 x 224 pictures.
     "elastic_transform": {
         "cifar": (
             (0, 0, 0.08),
@@ -143,7 +143,7 @@ CONSTANTS: dict[str, dict[str, tuple]] = {
 
 
 def family(height: int, width: int) -> str:
-    """Whose constants fit pictures of this size: "cifar", "tiny" or "imagenet"."""
+    """Return the constants for pictures of this size: "cifar", "tiny", "imagenet"."""
     side = max(height, width)
     if side <= SMALL_SIDE:
         return "cifar"
@@ -151,5 +151,5 @@ def family(height: int, width: int) -> str:
 
 
 def severity_constants(name: str, images, severity: int) -> Any:
-    """The constants of one kind for ``images`` of shape (N, H, W, C)."""
+    """Return the constants of one kind for ``images`` of shape (N, H, W, C)."""
     return CONSTANTS[name][family(*images.shape[1:3])][severity - 1]

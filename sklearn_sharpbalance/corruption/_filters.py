@@ -1,8 +1,8 @@
 """Linear filters and resampling on many pictures at once.
 
 Pictures are planar here, float32 of shape (N, C, H, W) with values in 0..255, so that
-a separable filter is two matrix products. SciPy's parts are imported where they are
-used: together they take longer to load than the rest of the package.
+a separable filter is two matrix products. Functions import SciPy's modules themselves,
+since these take longer to load than the rest of the package.
 """
 
 from functools import lru_cache
@@ -24,30 +24,30 @@ __all__ = [
     "zoom_mean",
 ]
 
-# Beyond so many taps a convolution is cheaper through the FFT.
+# With more taps, convolution by FFT is faster.
 MAX_DIRECT_TAPS = 64
-# Taps this much smaller than the sum cannot move an 8-bit value.
+# Taps below this share of the largest do not change an 8-bit value.
 NEGLIGIBLE = 1e-5
-# Shifted copies of pictures held at once, in values: 64 MiB.
+# Largest number of values of shifted pictures in memory: 64 MiB.
 MAX_SHIFTED = 2**24
-# The originals truncate to integers. float32 may leave 99.99999 where they have 100.
+# The published generators truncate float64; float32 may have 99.99999 instead of 100.
 ROUND_GUARD = 1e-4
 
 
 def planar(images: np.ndarray) -> np.ndarray:
-    """uint8 (N, H, W, C) to float32 (N, C, H, W)."""
+    """Convert uint8 (N, H, W, C) to float32 (N, C, H, W)."""
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2), dtype=np.float32)
 
 
 def to_uint8(values: np.ndarray) -> np.ndarray:
-    """Truncate float (N, H, W, C) to 8 bits, as the originals do. Works in place."""
+    """Truncate floats to uint8, as the published generators do; changes ``values``."""
     values += np.float32(ROUND_GUARD)
     return np.clip(values, 0, 255, out=values).astype(np.uint8)
 
 
 @lru_cache(maxsize=64)
 def gaussian_matrix(size: int, sigma: float, mode: str, truncate: float) -> np.ndarray:
-    """Matrix of the 1-D Gaussian filter along an axis of length ``size``."""
+    """Return the matrix of the 1-D Gaussian filter for an axis of length ``size``."""
     from scipy import ndimage
 
     matrix = np.eye(size)
@@ -60,7 +60,7 @@ def gaussian_matrix(size: int, sigma: float, mode: str, truncate: float) -> np.n
 
 @lru_cache(maxsize=256)
 def zoom_matrix(size: int, factor: float) -> np.ndarray:
-    """Matrix that enlarges the middle of an axis, linearly, back to ``size``."""
+    """Return the matrix that enlarges the middle of an axis linearly to ``size``."""
     from scipy import ndimage
 
     crop = int(np.ceil(size / factor))
@@ -73,7 +73,7 @@ def zoom_matrix(size: int, factor: float) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def zoom_blur_matrix(height: int, width: int, stop: float, step: float):
-    """Sparse matrix (HW, HW): the mean of a picture and its enlargements."""
+    """Return the sparse matrix (HW, HW) of the mean of a picture's enlargements."""
     from scipy import sparse
 
     factors = np.arange(1, stop, step)
@@ -87,7 +87,7 @@ def zoom_blur_matrix(height: int, width: int, stop: float, step: float):
 
 
 def zoom_mean(images: np.ndarray, stop: float, step: float) -> np.ndarray:
-    """The same mean of float32 (N, H, W, C), one enlargement after the other."""
+    """Compute the same mean of float32 (N, H, W, C) without a matrix."""
     factors = np.arange(1, stop, step)
     total = images.copy()
     for factor in factors:
@@ -97,7 +97,7 @@ def zoom_mean(images: np.ndarray, stop: float, step: float) -> np.ndarray:
 
 
 def _zoomed(images: np.ndarray, axis: int, factor: float) -> np.ndarray:
-    """``zoom_matrix`` along one axis: each place is read between two others."""
+    """Apply ``zoom_matrix`` along one axis by linear interpolation."""
     from scipy import ndimage
 
     size = images.shape[axis]
@@ -117,13 +117,13 @@ def _zoomed(images: np.ndarray, axis: int, factor: float) -> np.ndarray:
 
 
 def separable(images: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """``rows @ image @ columns.T`` for each plane of (..., H, W)."""
+    """Return ``rows @ image @ columns.T`` for each plane of (..., H, W)."""
     return np.matmul(rows, images @ columns.T)
 
 
 @lru_cache(maxsize=32)
 def disk(radius: float, alias_blur: float) -> np.ndarray:
-    """Kernel of a lens out of focus: a disk, its edge softened by a small Gaussian."""
+    """Return the kernel of a lens out of focus, a disk smoothed by a small Gaussian."""
     from scipy import ndimage
 
     reach = 8 if radius <= 8 else int(radius)
@@ -134,8 +134,8 @@ def disk(radius: float, alias_blur: float) -> np.ndarray:
     soft = np.exp(-0.5 * (np.arange(-taps, taps + 1) / alias_blur) ** 2)
     soft /= soft.sum()
     for ax in (0, 1):
-        # At radius 8 and 10 the disk touches the border, and its sum leaves one by a
-        # per cent; the published sets have it so.
+        # At radius 8 and 10 the disk touches the border, and the sum differs from one
+        # by 1 %, as in the published generators.
         kernel = ndimage.correlate1d(kernel, soft, axis=ax, mode="mirror")
     kernel[kernel < NEGLIGIBLE * kernel.max()] = 0
     used = np.abs(axis[kernel.any(axis=0)]).max()
@@ -143,7 +143,7 @@ def disk(radius: float, alias_blur: float) -> np.ndarray:
 
 
 def convolve(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """Convolve planes (N, C, H, W) with an odd symmetric kernel, mirrored borders."""
+    """Convolve planes (N, C, H, W) with an odd symmetric kernel; mirror borders."""
     if not len(images):
         return images
     height, width = images.shape[2:]
@@ -163,10 +163,10 @@ def convolve(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
 def motion_blur_planar(
     images: np.ndarray, angles: np.ndarray, radius: int, sigma: float
 ) -> np.ndarray:
-    """Smear each picture (N, C, H, W) along its own angle (N,), in degrees.
+    """Blur each picture (N, C, H, W) along its own angle (N,), in degrees.
 
-    ImageMagick's rule: a one-sided Gaussian over ``2 * radius + 1`` steps of one pixel
-    along the angle, each step read at the nearest pixel, borders repeated.
+    As ImageMagick does: a one-sided Gaussian over ``2 * radius + 1`` steps of one pixel
+    along the angle, each at the nearest pixel; borders are repeated.
     """
     if not len(images):
         return images
@@ -195,9 +195,11 @@ def motion_blur_planar(
 
 
 def _fold(index: np.ndarray, size: int, mode: str) -> np.ndarray:
-    """Reflect indices in place: at the last pixel ("mirror"), its edge ("reflect")."""
-    last = 2 * (size - 1) if mode == "mirror" else 2 * size - 1
-    period = last + (mode == "reflect")
+    """Reflect indices in place, at the last pixel ("mirror") or at its edge."""
+    if mode == "mirror":
+        last = period = 2 * (size - 1)
+    else:
+        last, period = 2 * size - 1, 2 * size
     index %= period
     return np.minimum(index, last - index, out=index)
 
@@ -205,7 +207,7 @@ def _fold(index: np.ndarray, size: int, mode: str) -> np.ndarray:
 def bilinear(
     images: np.ndarray, ys: np.ndarray, xs: np.ndarray, mode: str
 ) -> np.ndarray:
-    """Read (N, H, W, C) at coordinates (N, H, W), linearly between four pixels."""
+    """Interpolate (N, H, W, C) at coordinates (N, H, W) between four pixels."""
     n, height, width, channels = images.shape
     y_low, x_low = np.floor(ys), np.floor(xs)
     dy, dx = (ys - y_low)[..., None], (xs - x_low)[..., None]

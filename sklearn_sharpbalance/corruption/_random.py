@@ -1,4 +1,4 @@
-"""Random numbers that belong to a picture, not to its place in a batch."""
+"""Random numbers that depend on a picture's index, not on its batch."""
 
 import math
 import zlib
@@ -6,25 +6,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
-
-__all__ = ["ImageRng", "resolve_seed", "stream_seed"]
+__all__ = ["ImageRng", "stream_seed"]
 
 
 class ImageRng:
     """One random stream per image.
 
-    A draw for image ``indices[i]`` depends on the seed, on that index and on how
-    many draws came before, never on the other images. Behind it is one Philox
-    generator: its key is (seed, index), the high word of its counter the number of
-    the draw, so that no state has to be kept per image.
+    A draw for image ``indices[i]`` depends on the seed, on that index and on the number
+    of earlier draws, not on the other images. All streams use one Philox generator: its
+    key is (seed, index) and the high word of its counter is the number of the draw, so
+    that no state per image is needed.
 
     Parameters
     ----------
     seed : int
         Seed of all streams, taken modulo :math:`2^{64}`.
     indices : array-like of int of shape (N,)
-        Which image each row is; non-negative.
+        Index of each image in the dataset; non-negative.
 
     Examples
     --------
@@ -46,18 +44,18 @@ class ImageRng:
         return len(self.indices)
 
     def _streams(self) -> Iterator[np.random.Generator]:
-        """The generator, set for each image in turn to the start of a new draw."""
+        """Yield the generator for each image, at the start of a new draw."""
         self._draws += 1
-        fresh = np.random.Philox(key=0).state
-        fresh["state"]["key"][0] = self.seed
-        fresh["state"]["counter"][3] = self._draws
+        state = np.random.Philox(key=0).state
+        state["state"]["key"][0] = self.seed
+        state["state"]["counter"][3] = self._draws
         for index in self.indices:
-            fresh["state"]["key"][1] = index
-            self._bits.state = fresh
+            state["state"]["key"][1] = index
+            self._bits.state = state
             yield self._generator
 
     def normal(self, shape: tuple[int, ...] = ()) -> np.ndarray:
-        """Standard normal float32 numbers of shape (N, *shape)."""
+        """Return standard normal float32 numbers of shape (N, *shape)."""
         out = np.empty((len(self), *shape), dtype=np.float32)
         rows = out.reshape(len(self), math.prod(shape))
         for row, generator in zip(rows, self._streams()):
@@ -67,7 +65,7 @@ class ImageRng:
     def uniform(
         self, shape: tuple[int, ...] = (), low: float = 0.0, high: float = 1.0
     ) -> np.ndarray:
-        """Uniform float32 numbers from [low, high), of shape (N, *shape)."""
+        """Return uniform float32 numbers from [low, high), of shape (N, *shape)."""
         out = np.empty((len(self), *shape), dtype=np.float32)
         rows = out.reshape(len(self), math.prod(shape))
         for row, generator in zip(rows, self._streams()):
@@ -78,7 +76,7 @@ class ImageRng:
         return out
 
     def integers(self, low: int, high: int, shape: tuple[int, ...] = ()) -> np.ndarray:
-        """Integers from [low, high) as int32, of shape (N, *shape)."""
+        """Return int32 integers from [low, high), of shape (N, *shape)."""
         out = np.empty((len(self), *shape), dtype=np.int32)
         rows = out.reshape(len(self), math.prod(shape))
         for row, generator in zip(rows, self._streams()):
@@ -86,30 +84,14 @@ class ImageRng:
         return out
 
     def poisson(self, rate: np.ndarray) -> np.ndarray:
-        """Poisson counts as float32 with means ``rate``, of shape (N, ...)."""
+        """Return Poisson counts as float32, with means ``rate`` of shape (N, ...)."""
         out = np.empty(rate.shape, dtype=np.float32)
         for row, lam, generator in zip(out, rate, self._streams()):
             row[...] = generator.poisson(lam)
         return out
 
 
-def resolve_seed(random_state) -> int:
-    """An integer seed for None, an int, a Generator or a RandomState."""
-    if random_state is None:
-        return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
-    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
-        return int(random_state)
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**63))
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31 - 1))
-    raise InvalidInputError(
-        f"random_state must be None, a non-negative int, a numpy Generator or a numpy "
-        f"RandomState, got {random_state!r}."
-    )
-
-
 def stream_seed(seed: int, name: str, severity: int) -> int:
-    """Seed of one kind and severity, so that no two of them share their noise."""
+    """Return the seed of one kind and severity, so that their noise is independent."""
     words = [seed, zlib.crc32(name.encode()), severity]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])

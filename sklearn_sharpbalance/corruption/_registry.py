@@ -1,4 +1,4 @@
-"""The fifteen kinds by name, and the way in: :func:`corrupt`."""
+"""Apply the fifteen kinds of corruption by name: :func:`corrupt`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from sklearn_sharpbalance._validation import check_seed
 from sklearn_sharpbalance.corruption._checks import (
     SEVERITIES,
     as_severities,
@@ -17,7 +18,6 @@ from sklearn_sharpbalance.corruption._checks import (
 )
 from sklearn_sharpbalance.corruption._random import (
     ImageRng,
-    resolve_seed,
     stream_seed,
 )
 from sklearn_sharpbalance.corruption.blur import (
@@ -49,19 +49,19 @@ __all__ = [
     "iter_corruptions",
 ]
 
-# Pictures worked on at once: as many as keep the temporaries inside the cache.
+# Values of the pictures in a chunk: its temporary arrays fit into the CPU's cache.
 CHUNK_VALUES = 200_000
-# ... but not so few that the calls themselves begin to cost,
+# Smallest number of pictures in a chunk, since each call has a fixed cost,
 MIN_CHUNK = 16
-# ... unless those are large: 64 MiB for each temporary of floats.
+# unless their values exceed this: 64 MiB for each temporary array of floats.
 MAX_VALUES = 2**24
 
 
 class Corruption(Protocol):
-    """What a kind of corruption is: uint8 (N, H, W, C) in, the same out.
+    """A function that corrupts uint8 pictures (N, H, W, C), and returns as many.
 
-    A function of ``images``, ``severity`` (1 to 5) and ``rng``, an :class:`ImageRng`
-    with one random stream per picture, as :func:`gaussian_noise` is.
+    It takes ``images``, ``severity`` (1 to 5) and ``rng``, an :class:`ImageRng` with
+    one random stream per picture; see :func:`gaussian_noise` for an example.
     """
 
     def __call__(
@@ -118,11 +118,11 @@ def corrupt(
     random_state : None, int, Generator or RandomState, default=None
         Seed. Each kind and severity has its own streams under one seed.
     indices : array-like of int of shape (N,), default=None
-        Which picture of the whole set each row is; None means ``0 .. N-1``. The result
-        for a picture depends on the seed and on its index only, so a set may be
-        corrupted in batches of any size and order.
+        Index of each row in the whole dataset; None means ``0 .. N-1``. The result for
+        a picture depends on the seed and its index only, so a dataset can be corrupted
+        in batches of any size and order.
     n_jobs : int, default=None
-        Threads to work with; None is one, -1 all cores. Does not change the result.
+        Number of threads; None is one, -1 all cores. Does not change the result.
 
     Returns
     -------
@@ -146,12 +146,12 @@ def corrupt(
     severity = check_severity(severity)
     pictures, shape = check_images(images)
     indices = check_indices(indices, len(pictures))
-    seed = stream_seed(resolve_seed(random_state), label, severity)
+    seed = stream_seed(check_seed(random_state), label, severity)
     out = np.empty_like(pictures, order="C")
 
     def work(part: slice) -> None:
         rng = ImageRng(seed, indices[part])
-        clean = np.array(pictures[part], order="C")  # a function may write into it
+        clean = np.array(pictures[part], order="C")  # the function may change it
         out[part] = _checked(function(clean, severity, rng), clean, label)
 
     step = _chunk(int(np.prod(pictures.shape[1:])))
@@ -207,10 +207,10 @@ def iter_corruptions(
     names = CORRUPTIONS if names is None else names
     if isinstance(names, str) or callable(names) or not isinstance(names, Iterable):
         names = [names]
-    # A group and one of its members make the member once.
+    # A kind that is also in a group is applied once.
     labels = {kind: _resolve(kind)[1] for name in names for kind in _expand(name)}
     severities = [check_severity(severity) for severity in as_severities(severities)]
-    seed = resolve_seed(random_state)
+    seed = check_seed(random_state)
     for kind, label in labels.items():
         for severity in severities:
             out = corrupt(images, kind, severity, random_state=seed, n_jobs=n_jobs)
@@ -218,13 +218,13 @@ def iter_corruptions(
 
 
 def _chunk(n_values: int) -> int:
-    """How many pictures of so many values are worked on at once."""
-    few = min(MIN_CHUNK, MAX_VALUES // n_values)
-    return max(1, few, CHUNK_VALUES // n_values)
+    """Return the number of pictures of ``n_values`` values in a chunk."""
+    smallest = min(MIN_CHUNK, MAX_VALUES // n_values)
+    return max(1, smallest, CHUNK_VALUES // n_values)
 
 
 def _checked(result, clean: np.ndarray, label: str) -> np.ndarray:
-    """What a function made of pictures, if it can take their place."""
+    """Return the result of a function; raise if it cannot replace the pictures."""
     if not isinstance(result, np.ndarray):
         got = f"a {type(result).__name__}"
     elif result.dtype != np.uint8 or result.shape != clean.shape:
@@ -232,14 +232,14 @@ def _checked(result, clean: np.ndarray, label: str) -> np.ndarray:
     else:
         return result
     raise InvalidInputError(
-        f"The corruption {label!r} must return uint8 of shape {clean.shape}, as it was "
-        f"given, but it returned {got}. End it with np.clip(values, 0, "
+        f"The corruption {label!r} must return uint8 of shape {clean.shape}, as its "
+        f"input, but it returned {got}. End it with np.clip(values, 0, "
         "255).astype('uint8')."
     )
 
 
 def _expand(name):
-    """The members of a group, or the kind itself."""
+    """Return the kinds of a group, or the kind itself."""
     if isinstance(name, str) and name in CORRUPTION_GROUPS:
         return CORRUPTION_GROUPS[name]
     return (name,)

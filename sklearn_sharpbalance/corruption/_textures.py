@@ -1,4 +1,4 @@
-"""Random fields for the weather: a plasma fractal, and panes of frost."""
+"""Random textures of the weather corruptions: a plasma fractal, and frost."""
 
 from functools import lru_cache, partial
 
@@ -10,7 +10,7 @@ __all__ = ["frost_textures", "plasma"]
 
 
 def plasma(rng: ImageRng, side: int, decay: float) -> np.ndarray:
-    """Diamond-square fractals in [0, 1], one per stream.
+    """Return diamond-square fractals in [0, 1], one per stream.
 
     Parameters
     ----------
@@ -19,8 +19,7 @@ def plasma(rng: ImageRng, side: int, decay: float) -> np.ndarray:
     side : int
         Rounded up to a power of two, S.
     decay : float
-        What the amplitude is divided by at each halving of the step; larger is
-        smoother.
+        Divisor of the amplitude each time the step is halved; larger is smoother.
 
     Returns
     -------
@@ -34,7 +33,7 @@ def plasma(rng: ImageRng, side: int, decay: float) -> np.ndarray:
         half, count = step // 2, size // step
         corners, centres = field[:, ::step, ::step], field[:, half::step, half::step]
         parts = noise[:, used : used + 3 * count * count]
-        # The amplitude enters squared in the original, and so it does here.
+        # The published generator squares the amplitude.
         parts = parts.reshape(len(rng), 3, count, count) * np.float32(amplitude**2)
         below = corners + np.roll(corners, -1, 1)
         centres[...] = (below + np.roll(below, -1, 2)) / 4 + parts[:, 0]
@@ -58,19 +57,19 @@ FROST_TINT = np.array([0.88, 0.96, 1.0])  # ice is a little blue
 
 @lru_cache(maxsize=3)
 def frost_textures(family: str) -> np.ndarray:
-    """Panes of frost, periodic, uint8 of shape (5, S, S, 3); always the same."""
+    """Return periodic textures of frost, uint8 of shape (5, S, S, 3)."""
     side, width = FROST_SIZES[family]
     panes = [
         _frost(np.random.default_rng(pane), side, width)
         for pane in range(N_FROST_TEXTURES)
     ]
     textures = np.stack(panes)
-    textures.setflags(write=False)  # shared by all who ask
+    textures.setflags(write=False)  # the cached array is shared
     return textures
 
 
 def _frost(generator: np.random.Generator, side: int, width: float) -> np.ndarray:
-    """One pane: ridges of ever finer crystals where a slow field lets ice grow."""
+    """Return one texture: ridges of crystals at four scales, times a smooth cover."""
     field = partial(_smooth_field, generator, side)
     cover = 0.5 + 0.5 * np.tanh(0.5 + 1.2 * field(2 * width, 2 * width))
     crystals = np.zeros((side, side))
@@ -94,7 +93,7 @@ def _smooth_field(
     across: float,
     turn: float = 0.0,
 ) -> np.ndarray:
-    """Periodic Gaussian field of unit variance, with a length in each direction."""
+    """Return a periodic Gaussian field of unit variance, smoothed by direction."""
     freq_y, freq_x = np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None]
     ahead = freq_x * np.cos(turn) + freq_y * np.sin(turn)
     aside = freq_y * np.cos(turn) - freq_x * np.sin(turn)

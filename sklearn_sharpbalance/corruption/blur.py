@@ -1,4 +1,4 @@
-"""Blur: a lens out of focus, frosted glass, motion of the camera, zoom."""
+"""Blur: lens out of focus, frosted glass, motion and zoom of the camera."""
 
 import numpy as np
 
@@ -18,20 +18,20 @@ from sklearn_sharpbalance.corruption._random import ImageRng
 
 __all__ = ["defocus_blur", "glass_blur", "motion_blur", "zoom_blur"]
 
-# Beyond so many pixels the matrix of a zoom blur takes hundreds of MiB.
+# For more pixels the matrix of a zoom blur takes hundreds of MiB.
 MAX_MATRIX_PIXELS = 2**18
-# Up to so many pictures, single numbers are moved faster than short arrays of them.
+# Up to this number of pictures, a Python loop over pixels is faster than numpy.
 FEW = 20
 
 
 def _interleaved(planes: np.ndarray) -> np.ndarray:
-    """Float (N, C, H, W) to uint8 (N, H, W, C)."""
+    """Convert float (N, C, H, W) to uint8 (N, H, W, C)."""
     return np.ascontiguousarray(to_uint8(planes).transpose(0, 2, 3, 1))
 
 
 def _gaussian_blur(planes: np.ndarray, sigma: float) -> np.ndarray:
-    """Blur (N, C, H, W) with repeated borders, cut at four sigma."""
-    if int(4 * sigma + 0.5) == 0:  # the kernel is a single one
+    """Blur (N, C, H, W) with a Gaussian up to four sigma; repeat borders."""
+    if int(4 * sigma + 0.5) == 0:  # the kernel has one tap
         return planes
     rows, columns = (
         gaussian_matrix(size, sigma, "nearest", 4.0) for size in planes.shape[2:]
@@ -40,7 +40,7 @@ def _gaussian_blur(planes: np.ndarray, sigma: float) -> np.ndarray:
 
 
 def defocus_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Convolution with a disk whose edge is softened (a lens out of focus).
+    """Convolve with a disk whose edge is smoothed, as a lens out of focus.
 
     Parameters
     ----------
@@ -61,16 +61,16 @@ def defocus_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray
 
 
 def motion_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Smear along a random direction within 45 degrees of the horizontal.
+    """Blur along a random direction within 45 degrees of the horizontal.
 
-    Parameters and the return value are those of :func:`defocus_blur`, with ``rng``
-    giving the direction.
+    Parameters and the return value are those of :func:`defocus_blur`; ``rng`` draws
+    the direction.
 
     Notes
     -----
-    The published sets called ImageMagick. This follows the same rule (a one-sided
-    Gaussian over nearest pixels along the direction) without ImageMagick's 16-bit
-    intermediate, so single values may differ by one.
+    The published datasets were made with ImageMagick. This uses the same filter (a
+    one-sided Gaussian over the nearest pixels along the direction) without
+    ImageMagick's rounding to 16 bits, so single values may differ by one.
     """
     radius, sigma = severity_constants("motion_blur", images, severity)
     angles = rng.uniform(low=-45, high=45)
@@ -78,7 +78,7 @@ def motion_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 
 def zoom_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Mean of the picture and enlargements of its middle (a camera that moves in).
+    """Average the picture and enlargements of its middle, as a zooming camera.
 
     Parameters and the return value are those of :func:`defocus_blur`.
     """
@@ -94,18 +94,17 @@ def zoom_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 
 def glass_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Blur, move pixels about at random within a small window, blur again.
+    """Blur, move pixels at random within a small window, and blur again.
 
-    Parameters and the return value are those of :func:`defocus_blur`, with ``rng``
-    giving the moves.
+    Parameters and the return value are those of :func:`defocus_blur`; ``rng`` draws
+    the moves.
 
     Notes
     -----
-    The published generator means to swap two pixels, but what it swaps are views of
-    one array, so each pixel, from the last to the first, takes the value of a random
-    neighbour and gives none back. The published sets were made so, and so is this.
-    CIFAR's constants are not monotone: severity 3 blurs more than severity 4, which
-    moves pixels twice.
+    The published generator intends to swap two pixels, but it swaps views of one
+    array, so that each pixel, from the last to the first, only takes the value of a
+    random neighbour. This does the same. The constants of CIFAR-10-C are not monotone:
+    severity 3 blurs more than severity 4, which moves pixels twice.
     """
     sigma, reach, iterations = severity_constants("glass_blur", images, severity)
     blurred = _interleaved(_gaussian_blur(planar(images), sigma))
@@ -119,7 +118,7 @@ def glass_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 def _glass_sources(
     rng: ImageRng, height: int, width: int, reach: int, iterations: int
 ) -> np.ndarray:
-    """Which pixel each pixel shows in the end, as flat indices (N, HW)."""
+    """Return the source pixel of each pixel, as flat indices (N, HW)."""
     n = len(rng)
     source = np.tile(np.arange(height * width, dtype=np.intp), (n, 1))
     ys = np.arange(height - reach, reach, -1)
@@ -129,8 +128,8 @@ def _glass_sources(
         dx, dy = rng.integers(-reach, reach, (2, here.size)).swapaxes(0, 1)
         there = here + dy.astype(np.intp) * width + dx  # (N, K)
         if reach == 1:
-            # Moves go up and left only, to pixels whose turn is yet to come: the order
-            # of the moves does not matter and all can be made at once.
+            # All sources are above or to the left, and not moved yet: the order does
+            # not matter, and all pixels are moved at once.
             source[:, here] = np.take_along_axis(source, there, axis=1)
         elif n <= FEW:
             pixels = here.tolist()
@@ -144,6 +143,6 @@ def _glass_sources(
 
 
 def _move(shown: memoryview, pixels: list[int], others: list[int]) -> None:
-    """Let each pixel, in turn, take what another one shows."""
+    """Copy one pixel to another, in order."""
     for pixel, other in zip(pixels, others):
         shown[pixel] = shown[other]

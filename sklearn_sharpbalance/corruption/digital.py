@@ -1,4 +1,4 @@
-"""Digital changes: contrast, elastic distortion, pixelation, JPEG."""
+"""Digital corruptions: contrast, elastic distortion, pixelation, JPEG."""
 
 import io
 
@@ -18,7 +18,7 @@ __all__ = ["contrast", "elastic_transform", "jpeg_compression", "pixelate"]
 
 
 def contrast(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    r"""Pull every channel towards its mean.
+    r"""Move the values of every channel towards their mean.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def contrast(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
     Notes
     -----
-    :math:`\bar x + c\,(x - \bar x)`, the mean taken per picture and channel.
+    :math:`\bar x + c\,(x - \bar x)` with the mean of each picture and channel.
     """
     scale = severity_constants("contrast", images, severity)
     mean = images.mean(axis=(1, 2), keepdims=True, dtype=np.float64)
@@ -65,7 +65,7 @@ def jpeg_compression(images: np.ndarray, severity: int, rng: ImageRng) -> np.nda
     """Encode as JPEG of low quality and decode.
 
     Parameters and the return value are those of :func:`contrast`. The encoder is
-    Pillow's, as for the published sets; other versions of it may round differently.
+    Pillow's, as for the published datasets; versions of it may round differently.
     """
     quality = severity_constants("jpeg_compression", images, severity)
 
@@ -88,18 +88,18 @@ def _each_picture(images: np.ndarray, function) -> np.ndarray:
 
 
 def elastic_transform(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Shear the picture a little, then let every pixel drift with its neighbours.
+    """Shear the picture, then displace its pixels by a smooth random field.
 
-    Parameters and the return value are those of :func:`contrast`, with ``rng`` giving
-    the shear and the drift.
+    Parameters and the return value are those of :func:`contrast`; ``rng`` draws the
+    shear and the field.
 
     Notes
     -----
-    Three points of the picture are moved at random, which fixes an affine map; then
-    smoothed uniform noise displaces each pixel. Both steps read linearly between
-    pixels. OpenCV, which made the first step in the published sets, rounds positions to
-    1/32 pixel; this does not. From severity 1 to 5 the shear falls and the drift
-    rises, so the distance from the clean picture need not grow.
+    Three points of the picture are moved at random, which defines an affine map; then
+    smoothed uniform noise displaces each pixel. Both steps interpolate linearly.
+    OpenCV, which did the first step for the published datasets, rounds positions to
+    1/32 pixel; this does not. From severity 1 to 5 the shear decreases and the
+    displacement increases, so the distance from the clean picture may decrease.
     """
     side = min(images.shape[1:3])
     strength, sigma, shear = (
@@ -124,7 +124,7 @@ def elastic_transform(images: np.ndarray, severity: int, rng: ImageRng) -> np.nd
 
 
 def _random_affine(rng: ImageRng, height: int, width: int, shear: float) -> np.ndarray:
-    """Maps from the new picture's (x, y, 1) to the old one's (x, y), (N, 2, 3)."""
+    """Return maps from (x, y, 1) of the new picture to (x, y) of the old, (N, 2, 3)."""
     centre = np.array([width // 2, height // 2])
     third = min(height, width) // 3
     points = centre + third * np.array([[1, 1], [1, -1], [-1, -1]])  # (3, 2)

@@ -1,4 +1,4 @@
-"""Readers of the published sets: CIFAR-10-C, CIFAR-100-C and Tiny-ImageNet-C."""
+"""Read the published datasets CIFAR-10-C, CIFAR-100-C and Tiny-ImageNet-C."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,40 +19,39 @@ __all__ = ["CorruptionFiles"]
 HOW_TO_GET = (
     "Download CIFAR-10-C (zenodo.org/records/2535967), CIFAR-100-C "
     "(zenodo.org/records/3555552) or Tiny-ImageNet-C (zenodo.org/records/2536630), "
-    "unpack it and pass the folder that holds labels.npy, or one folder per kind."
+    "unpack it and pass the folder with labels.npy, or with one folder per kind."
 )
 
-# Beside the fifteen kinds of the benchmark, which they were to be tuned on.
+# Published for tuning, in addition to the fifteen kinds of the benchmark.
 EXTRA_KINDS = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 
 
 class CorruptionFiles(Mapping):
-    """A published set of corrupted pictures, one (kind, severity) at a time.
+    """A published dataset of corrupted pictures as a mapping from (kind, severity).
 
-    Two layouts are understood: a folder of ``<kind>.npy`` files and ``labels.npy``,
-    five severities one after the other (CIFAR-10-C, CIFAR-100-C), and a tree
+    Two layouts are supported: a folder of ``<kind>.npy`` files and ``labels.npy`` with
+    the five severities one after the other (CIFAR-10-C, CIFAR-100-C), and a tree
     ``<kind>/<severity>/<class>/<picture>`` (Tiny-ImageNet-C, ImageNet-C).
 
     Parameters
     ----------
     root : str or Path
-        Folder of the unpacked set.
+        Folder of the unpacked dataset.
     cache_dir : str or Path, default=None
-        Where pictures decoded from a tree are kept, one ``.npy`` file per kind and
-        severity, to be memory-mapped as long as the tree stays as it is; None decodes
-        them anew into memory at each access. Files of the first layout are always
-        memory-mapped.
+        Folder for pictures decoded from a tree, one ``.npy`` file per kind and
+        severity, which is memory-mapped until the tree changes; None decodes them into
+        memory at each access. Files of the first layout are always memory-mapped.
     extra : bool, default=False
-        Whether to have ``gaussian_blur``, ``saturate``, ``spatter`` and
-        ``speckle_noise`` too. The published sets hold them, but their authors'
-        benchmark, and the accuracies of papers, are about the other fifteen kinds.
+        Whether to include ``gaussian_blur``, ``saturate``, ``spatter`` and
+        ``speckle_noise``. The published datasets contain them, but the benchmark, and
+        the accuracies in papers, use the other fifteen kinds.
 
     Attributes
     ----------
     names : tuple of str
-        Kinds found, sorted.
+        Sorted names of the kinds in the folder.
     class_names : tuple of str or None
-        Names of the classes, from the folders of a tree; None for ``.npy`` files.
+        Names of the class folders of a tree; None for ``.npy`` files.
 
     Examples
     --------
@@ -75,16 +74,16 @@ class CorruptionFiles(Mapping):
         self.class_names = self._find_classes()
 
     def __getitem__(self, key: tuple[str, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Pictures uint8 (N, H, W, 3) and labels int64 (N,) of (kind, severity)."""
+        """Return pictures, uint8 (N, H, W, 3), and labels, int64 (N,)."""
         name, severity = self._check_key(key)
         if self._labels is None:
             return self._read_tree(name, severity)
         images = _load(self.root / f"{name}.npy")
         if len(images) % len(SEVERITIES) or len(images) != len(self._labels):
             raise InvalidInputError(
-                f"{self.root / name}.npy holds {len(images)} pictures and labels.npy "
-                f"{len(self._labels)} labels; both must hold five severities of the "
-                "same pictures. Download the set again."
+                f"{self.root / name}.npy contains {len(images)} pictures and "
+                f"labels.npy {len(self._labels)} labels; both must have five "
+                "severities of the same pictures. Download them again."
             )
         n = len(images) // len(SEVERITIES)
         part = slice((severity - 1) * n, severity * n)
@@ -110,21 +109,21 @@ class CorruptionFiles(Mapping):
             found = [p.stem for p in self.root.glob("*.npy") if p.stem != "labels"]
         else:
             found = [p.name for p in self.root.iterdir() if (p / "1").is_dir()]
-        # Unpacking on some systems leaves hidden files of the same suffix.
+        # Some systems add hidden files of the same suffix.
         found = [name for name in found if not name.startswith(".")]
         if not self.extra and not set(found) <= set(EXTRA_KINDS):
             found = [name for name in found if name not in EXTRA_KINDS]
         if not found:
             raise FileNotFoundError(
-                f"{self.root} holds neither labels.npy with one .npy file per kind nor "
-                f"folders <kind>/<severity>/<class>. {HOW_TO_GET}"
+                f"{self.root} contains neither labels.npy with one .npy file per kind "
+                f"nor folders <kind>/<severity>/<class>. {HOW_TO_GET}"
             )
         return tuple(sorted(found))
 
     def _find_classes(self) -> tuple[str, ...] | None:
         if self._labels is not None:
             return None
-        # A class has one number in all folders, also where some of them lack it.
+        # A class has the same number in all folders, even if some do not have it.
         trees = [self.root / name / str(severity) for name, severity in self]
         found = (class_folders(tree) for tree in trees if tree.is_dir())
         return tuple(sorted({name for names in found for name in names}))
@@ -133,10 +132,10 @@ class CorruptionFiles(Mapping):
         is_pair = isinstance(key, tuple) and len(key) == 2 and np.ndim(key[1]) == 0
         if not is_pair or key[1] not in SEVERITIES:
             raise KeyError(
-                f"Ask for (kind, severity) with severity 1 to 5, got {key!r}."
+                f"The key must be (kind, severity) with severity 1 to 5, got {key!r}."
             )
         if key[0] not in self.names:
-            how = " Pass extra=True to have it." if key[0] in EXTRA_KINDS else ""
+            how = " Pass extra=True to include it." if key[0] in EXTRA_KINDS else ""
             raise KeyError(
                 f"No corruption {key[0]!r} in {self.root}. "
                 f"Found {', '.join(self.names)}.{how}"
@@ -153,22 +152,22 @@ class CorruptionFiles(Mapping):
 
 
 def _load(path: Path) -> np.ndarray:
-    """The array in a file, memory-mapped; the file is named if it is damaged."""
+    """Memory-map the array in a file; raise if it is damaged."""
     try:
         return np.atleast_1d(np.lib.format.open_memmap(path, mode="r"))
     except (ValueError, EOFError) as error:
         raise InvalidInputError(
             f"{path} cannot be read as an array: it is damaged or was not unpacked "
-            "whole. Download the set again."
+            "completely. Download it again."
         ) from error
 
 
 def _as_codes(labels: np.ndarray, path: Path) -> np.ndarray:
-    """Labels as int64 of shape (N,)."""
+    """Return labels as int64 of shape (N,)."""
     is_number = labels.dtype.kind in "biuf" and np.isfinite(labels).all()
     if not is_number or (labels != np.floor(labels)).any():
         raise InvalidInputError(
-            f"{path} must hold whole numbers, got {labels.dtype} of shape "
-            f"{labels.shape}. Download the set again."
+            f"{path} must contain whole numbers, got {labels.dtype} of shape "
+            f"{labels.shape}. Download it again."
         )
     return np.array(labels, dtype=np.int64).ravel()

@@ -1,4 +1,4 @@
-"""Noise of the sensor: Gaussian, shot (photon counts) and impulse (dead pixels)."""
+"""Sensor noise: Gaussian, shot (photon counts) and impulse (dead pixels)."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ __all__ = ["gaussian_noise", "impulse_noise", "shot_noise"]
 
 
 def gaussian_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    r"""Independent normal noise on every channel of every pixel.
+    r"""Add independent normal noise to every channel of every pixel.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def gaussian_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarr
 
 
 def shot_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    r"""Photon counts: Poisson with a mean proportional to the light.
+    r"""Replace values by Poisson counts of photons.
 
     Parameters and the return value are those of :func:`gaussian_noise`.
 
@@ -53,10 +53,10 @@ def shot_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 
 def impulse_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Salt and pepper: a share of the values becomes 0 or 255, half each.
+    """Set a share of the values to 0 or 255, half each (salt and pepper).
 
     Parameters and the return value are those of :func:`gaussian_noise`. Channels are
-    hit independently, as in the published sets.
+    changed independently, as in the published datasets.
     """
     share = severity_constants("impulse_noise", images, severity)
     draw = rng.uniform(images.shape[1:])

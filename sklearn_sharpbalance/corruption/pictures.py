@@ -1,10 +1,9 @@
-"""Pictures from files into one array, in memory or memory-mapped."""
+"""Decode picture files into one array, in memory or memory-mapped."""
 
 import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ __all__ = [
     "class_folders",
     "decode_pictures",
     "find_pictures",
-    "opened",
     "picture_shape",
     "read_image_folder",
 ]
@@ -26,23 +24,23 @@ PICTURE_SUFFIXES = {  # those of torchvision's ImageFolder
     *(".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"),
 }
 
-# What Pillow's decoders raise; the last for sizes that damage has made huge.
+# Errors of Pillow's decoders; the last one for huge sizes in damaged files.
 DECODING_ERRORS = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
-FULL = ("I", "TIFF")  # 32 bits a pixel; other files of this mode hold 16
+FULL = ("I", "TIFF")  # 32 bits a pixel; other files of mode "I" have 16
 
 
 def cached_array(
     path, shape: tuple[int, ...], fill: Callable[[np.ndarray], None]
 ) -> np.ndarray:
-    """A uint8 array that ``fill`` writes once, kept in a ``.npy`` file.
+    """Return a uint8 array that ``fill`` writes once and a ``.npy`` file stores.
 
     Parameters
     ----------
     path : str, Path or None
-        The file. If it holds an array of this shape already, that is memory-mapped and
-        ``fill`` not called; a damaged file is written anew. None keeps the array in
-        memory only.
+        The file. If it already contains an array of this shape, the array is
+        memory-mapped and ``fill`` is not called; a damaged file is replaced. None keeps
+        the array in memory.
     shape : tuple of int
         Shape of the array.
     fill : callable
@@ -51,7 +49,7 @@ def cached_array(
     Returns
     -------
     ndarray of shape ``shape``, uint8
-        Memory-mapped and read-only if there is a file.
+        Memory-mapped and read-only if ``path`` is given.
     """
     if path is None:
         out = np.empty(shape, dtype=np.uint8)
@@ -62,8 +60,8 @@ def cached_array(
     if stored is not None and stored.shape == shape:
         return stored
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed only when complete: work cut short must not pass for the real thing. Other
-    # threads and processes may be writing the same array.
+    # Write to a unique name and rename it when complete: the write may be interrupted,
+    # and other threads and processes may write the same array.
     writer = f"{os.getpid()}-{secrets.token_hex(4)}"
     unfinished = path.with_suffix(f".{writer}.part")
     try:
@@ -77,7 +75,7 @@ def cached_array(
 
 
 def _stored(path: Path) -> np.ndarray | None:
-    """The uint8 array in a file, memory-mapped; None if there is none in it."""
+    """Memory-map the uint8 array in a file; return None if there is none."""
     try:
         stored = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, EOFError):
@@ -113,7 +111,7 @@ def find_pictures(
     root = Path(root).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(
-            f"There is no folder {root}; it should hold one folder of pictures per "
+            f"There is no folder {root}. It should contain one folder of pictures per "
             "class."
         )
     given = () if class_names is None else class_names
@@ -122,7 +120,7 @@ def find_pictures(
     paths = [path for group in groups for path in group]
     if not paths:
         raise FileNotFoundError(
-            f"{root} holds no pictures in folders, one per class. Known suffixes: "
+            f"{root} contains no folders of pictures, one per class. Known suffixes: "
             f"{', '.join(sorted(PICTURE_SUFFIXES))}."
         )
     counts = [len(group) for group in groups]
@@ -130,7 +128,7 @@ def find_pictures(
 
 
 def class_folders(root: Path) -> list[str]:
-    """Names of the folders in a folder, sorted; hidden ones are no classes."""
+    """Return the sorted names of the folders in a folder, without hidden ones."""
     found = (p for p in root.iterdir() if p.is_dir())
     return sorted(p.name for p in found if not p.name.startswith("."))
 
@@ -173,7 +171,7 @@ def read_image_folder(
         Classes in the order of their labels; None takes the folders found.
     cache : str or Path, default=None
         A ``.npy`` file that the pictures are decoded into and memory-mapped from; it is
-        used again as long as the number of pictures stays the same. None decodes into
+        reused if the number and size of the pictures are the same. None decodes into
         memory.
 
     Returns
@@ -187,7 +185,7 @@ def read_image_folder(
 
 
 def picture_shape(path: Path) -> tuple[int, int, int]:
-    """Height, width and the three channels of one file."""
+    """Return height, width and the three channels of one file."""
     with opened(path) as picture:
         return picture.height, picture.width, 3
 
@@ -200,29 +198,29 @@ def _pictures_under(folder: Path) -> list[Path]:
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether it is of the kind that notebooks and file systems leave beside files."""
+    """Whether a file or a folder of the path is hidden."""
     return any(part.startswith(".") for part in path.parts)
 
 
 def _read(path: Path) -> np.ndarray:
     with opened(path) as picture:
         if picture.mode.startswith("I") and (picture.mode, picture.format) != FULL:
-            # 16 bits a pixel: Pillow would not scale them, but cut them off at 255.
+            # 16 bits a pixel: Pillow would clip them at 255 instead of scaling.
             grey = (np.asarray(picture) >> 8).astype(np.uint8)
             return np.repeat(grey[..., None], 3, axis=-1)
         return np.asarray(picture.convert("RGB"))
 
 
 @contextmanager
-def opened(source: Path | BytesIO, name=None) -> Iterator[Image.Image]:
-    """An open picture; its file, or what ``name`` says, is named if it is damaged."""
+def opened(path: Path) -> Iterator[Image.Image]:
+    """Yield an open picture; raise an error with its path if it is damaged."""
     try:
-        with Image.open(source) as picture:
+        with Image.open(path) as picture:
             yield picture
     except FileNotFoundError:
         raise
     except DECODING_ERRORS as error:
         raise InvalidInputError(
-            f"{name or source} cannot be decoded ({error}): it is damaged or no "
-            "picture. Replace it or take it away."
+            f"{path} cannot be decoded ({error}): it is damaged or not a picture. "
+            "Replace or remove it."
         ) from error

@@ -1,16 +1,16 @@
 """Corruptions of tables: noise, missing values, shifted features, shifted labels.
 
-There is no published standard for tables. The severities here are in units of each
-column's standard deviation, or shares of the entries or rows, and grow from hardly
-visible to strong.
+There is no published standard for tables. The severities are in units of each column's
+standard deviation, or shares of the entries or rows, from hardly visible to strong.
 """
 
 from typing import Protocol
 
 import numpy as np
 
+from sklearn_sharpbalance._validation import check_seed
 from sklearn_sharpbalance.corruption._checks import check_severity, function_name
-from sklearn_sharpbalance.corruption._random import resolve_seed, stream_seed
+from sklearn_sharpbalance.corruption._random import stream_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -31,10 +31,10 @@ LABEL_SHIFT = (0.1, 0.2, 0.35, 0.5, 0.7)  # share of the rows drawn from one cla
 
 
 class TabularCorruption(Protocol):
-    """What a kind is: a table, its labels, a reference table; table and labels out.
+    """A function that corrupts a table and its labels, and returns both.
 
-    A function of ``X``, ``y``, ``severity``, ``rng`` and ``reference``, as
-    :func:`feature_noise` is, which describes them.
+    It takes ``X``, ``y``, ``severity``, ``rng`` and ``reference``; see
+    :func:`feature_noise` for their description.
     """
 
     def __call__(
@@ -55,13 +55,13 @@ def feature_noise(X, y, severity, rng, reference):
     X : ndarray of shape (N, F), float
         Clean table.
     y : ndarray of shape (N,) or None
-        Labels, returned as they are.
+        Labels, returned unchanged.
     severity : int in 1..5
         How strong.
     rng : numpy.random.Generator
         Source of randomness.
     reference : ndarray of shape (R, F), float
-        Table that the columns' mean and standard deviation are taken from.
+        Table to compute the mean and standard deviation of each column from.
 
     Returns
     -------
@@ -76,9 +76,9 @@ def feature_noise(X, y, severity, rng, reference):
 def missing_values(X, y, severity, rng, reference):
     """Replace 5 % to 50 % of the entries by their column's mean.
 
-    Parameters and the return value are those of :func:`feature_noise`. Writing the
-    mean is what a mean imputer would make of a missing value, so that any estimator
-    can be tested; :func:`missing_nan` writes NaN instead.
+    Parameters and the return value are those of :func:`feature_noise`. The mean is the
+    value that a mean imputer would write, so that any estimator can be tested;
+    :func:`missing_nan` writes NaN instead.
     """
     return _overwrite(X, severity, rng, _means(reference)), y
 
@@ -86,19 +86,21 @@ def missing_values(X, y, severity, rng, reference):
 def missing_nan(X, y, severity, rng, reference):
     """Replace 5 % to 50 % of the entries by NaN.
 
-    Parameters and the return value are those of :func:`feature_noise`. The entries
-    are those that :func:`missing_values` hits with an equal generator.
+    Parameters and the return value are those of :func:`feature_noise`. The entries are
+    those that :func:`missing_values` replaces with the same random numbers.
     """
     return _overwrite(X, severity, rng, np.nan), y
 
 
 def _known(reference):
-    """The table with zeros in columns without any value, and which those are."""
+    """Return the table with zeros in empty columns, and which columns are empty."""
     empty = np.isnan(reference).all(axis=0)
-    return (np.where(empty, 0, reference) if empty.any() else reference), empty
+    if empty.any():
+        reference = np.where(empty, 0, reference)
+    return reference, empty
 
 
-# Sums over a long float32 column are off by several per cent, hence float64.
+# In float64: sums over a long float32 column have errors of several per cent.
 def _means(reference):
     known, empty = _known(reference)
     return np.where(empty, np.nan, np.nanmean(known, axis=0, dtype=np.float64))
@@ -110,8 +112,8 @@ def _stds(reference):
 
 
 def _overwrite(X, severity, rng, value):
-    hit = rng.random(X.shape) < MISSING[severity - 1]
-    return np.where(hit, value, X).astype(X.dtype)
+    is_missing = rng.random(X.shape) < MISSING[severity - 1]
+    return np.where(is_missing, value, X).astype(X.dtype)
 
 
 def feature_shift(X, y, severity, rng, reference):
@@ -126,18 +128,19 @@ def feature_shift(X, y, severity, rng, reference):
 
 
 def label_shift(X, y, severity, rng, reference):
-    r"""Draw the rows anew so that one class becomes frequent.
+    r"""Resample the rows so that one class becomes frequent.
 
     Parameters and the return value are those of :func:`feature_noise`; ``y`` is needed.
 
     Notes
     -----
-    A class :math:`c` is picked at random, and N rows are drawn with replacement: with
-    probability :math:`q` (0.1 to 0.7) one of class :math:`c`, else any. Its share
-    becomes :math:`q + (1 - q)\,p_c`, that of every other class :math:`(1 - q)\,p`.
+    A class :math:`c` is drawn at random, and N rows are drawn with replacement: with
+    probability :math:`q` (0.1 to 0.7) from class :math:`c`, else from all. The share of
+    the class becomes :math:`q + (1 - q)\,p_c`, that of every other class
+    :math:`(1 - q)\,p`.
     """
     if y is None:
-        raise InvalidInputError("label_shift draws rows by their label: pass y.")
+        raise InvalidInputError("label_shift needs the labels, got y=None. Pass y.")
     rows = _shifted_rows(y, severity, rng)
     return X[rows], y[rows]
 
@@ -152,9 +155,9 @@ def _shifted_rows(y, severity, rng):
 
 
 def original_rows(y, name, severity, random_state):
-    """Row of the clean table that each row of ``corrupt_table`` comes from.
+    """Return the row of the clean table of each row that ``corrupt_table`` returns.
 
-    None where rows stay in their places, or where a function of the user's decides.
+    Return None if rows keep their places, or for a function of the user.
     """
     if name not in ("label_shift", label_shift):
         return None
@@ -218,19 +221,19 @@ def corrupt_table(X, y, name, severity, *, reference=None, random_state=None):
             "must be tables of the same features."
         )
     rng = _generator(random_state, label, severity)
-    # Copies: a function of the caller's may write into what it is given.
+    # Pass copies: a function of the user may change them.
     y = None if y is None else y.copy()
     result = function(X.copy(), y, severity, rng, reference.copy())
     if not isinstance(result, tuple) or len(result) != 2:
         raise InvalidInputError(
             f"The corruption {label!r} must return a pair (X, y), but it returned a "
-            f"{type(result).__name__}. Return y as it came where labels stay."
+            f"{type(result).__name__}. Return y unchanged if labels stay the same."
         )
     return result
 
 
 def _generator(random_state, label, severity):
-    seed = stream_seed(resolve_seed(random_state), label, severity)
+    seed = stream_seed(check_seed(random_state), label, severity)
     return np.random.default_rng(seed)
 
 
@@ -247,14 +250,14 @@ def _resolve(name):
 
 
 def _check_table(table, what: str) -> np.ndarray:
-    if hasattr(table, "select_dtypes"):  # numbers and bools together are objects
+    if hasattr(table, "select_dtypes"):  # numbers and bools would become objects
         numbers = table.select_dtypes(["number", "bool"])
         if numbers.shape == table.shape and len({*map(str, table.dtypes)}) > 1:
             table = table.to_numpy(np.float64)
     table = np.asarray(table)
     if table.dtype.kind in "iub":
         table = table.astype(np.float64)
-    elif table.dtype == np.float16:  # ends at 65504: what is added may lie beyond
+    elif table.dtype == np.float16:  # at most 65504: sums may overflow
         table = table.astype(np.float32)
     if table.ndim != 2 or table.dtype.kind != "f" or not len(table):
         raise InvalidInputError(

@@ -18,7 +18,7 @@ LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
 def _grey(images: np.ndarray) -> np.ndarray:
-    """Luma of (N, H, W, C) as float32 (N, H, W, 1)."""
+    """Return the luma of (N, H, W, C) as float32 (N, H, W, 1)."""
     values = images.astype(np.float32)
     if images.shape[-1] == 1:
         return values
@@ -26,7 +26,7 @@ def _grey(images: np.ndarray) -> np.ndarray:
 
 
 def snow(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Flakes that fall in streaks over a picture that has paled.
+    """Add streaks of snow flakes to a brightened picture.
 
     Parameters
     ----------
@@ -44,10 +44,10 @@ def snow(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
     Notes
     -----
-    Normal noise is enlarged, cut off below a threshold and smeared along a random
-    direction within 45 degrees of the vertical; the flakes and their picture turned
-    by 180 degrees are added. The published sets smeared with ImageMagick, here it is
-    done by the rule described in :func:`motion_blur`.
+    Normal noise is enlarged, set to zero below a threshold and blurred along a random
+    direction within 45 degrees of the vertical; this layer, and the layer rotated by
+    180 degrees, are added. The motion blur is that of :func:`motion_blur`; the
+    published datasets used ImageMagick.
     """
     mean, std, zoom, threshold, radius, sigma, keep = severity_constants(
         "snow", images, severity
@@ -56,7 +56,7 @@ def snow(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     layer = rng.normal((height, width)) * np.float32(std) + np.float32(mean)
     layer = separable(layer, zoom_matrix(height, zoom), zoom_matrix(width, zoom))
     layer[layer < threshold] = 0
-    layer = np.floor(np.clip(layer, 0, 1) * 255)  # the original keeps it in 8 bits
+    layer = np.floor(np.clip(layer, 0, 1) * 255)  # 8 bits in the published generator
     angles = rng.uniform(low=-135, high=-45)
     layer = motion_blur_planar(layer[:, None], angles, radius, sigma)[:, 0]
     flakes = (layer + layer[:, ::-1, ::-1])[..., None]  # (N, H, W, 1)
@@ -66,24 +66,24 @@ def snow(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 
 def frost(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Ice crystals on the pane in front of the camera.
+    """Add ice crystals, as on a window in front of the camera.
 
     Parameters and the return value are those of :func:`snow`.
 
     Notes
     -----
-    The published sets add a random crop of one of five photographs of frost. Those
-    photographs are not part of this package: five textures of needle-like crystals
-    are made by a formula (the same ones on every machine), and cropped and added
-    with the published weights. Accuracies on ``frost`` are therefore close to, but not
-    comparable with, those on the published files: use :class:`CorruptionFiles` there.
+    The published generators add a random crop of one of five photographs of frost.
+    These photographs are not part of this package. It generates five textures of
+    needle-like crystals (the same on every machine), and crops and adds them with the
+    published weights. So accuracies on ``frost`` are not comparable with those on the
+    published files; read these with :class:`CorruptionFiles`.
     """
     keep, weight = severity_constants("frost", images, severity)
     height, width, channels = images.shape[1:]
     textures = frost_textures(family(height, width))  # (T, S, S, 3)
     side = textures.shape[1]
     which = rng.integers(0, len(textures))
-    corner = rng.integers(0, side, (2,))  # textures are periodic: any corner will do
+    corner = rng.integers(0, side, (2,))  # any corner, since textures are periodic
     ys = (corner[:, :1] + np.arange(height)) % side  # (N, H)
     xs = (corner[:, 1:] + np.arange(width)) % side  # (N, W)
     ice = textures[which[:, None, None], ys[:, :, None], xs[:, None, :]]
@@ -93,7 +93,7 @@ def frost(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 
 def fog(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    r"""Patches of fog from a plasma fractal.
+    r"""Add patches of fog from a plasma fractal.
 
     Parameters and the return value are those of :func:`snow`.
 

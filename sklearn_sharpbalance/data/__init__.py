@@ -1,4 +1,4 @@
-"""Data of a fit: checked inputs, statistics, batches and augmentation."""
+"""Input validation, statistics, batches and augmentation of training data."""
 
 from sklearn_sharpbalance.data.batches import (
     EpochBatches,

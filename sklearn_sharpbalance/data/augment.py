@@ -1,8 +1,8 @@
 """Augmentation of whole batches on the device.
 
-torchvision's v2 transforms take batches too, but draw one crop and one flip for the
-whole batch. A :class:`PictureTransform` draws for each picture, and draws a whole
-epoch at once, so that engines may apply it batch by batch or to many batches.
+torchvision's v2 transforms take batches too, but use one crop and one flip for the
+whole batch. A :class:`PictureTransform` draws random numbers for each picture, for a
+whole epoch at once, so that engines can apply it to one batch or to many.
 """
 
 from abc import ABC, abstractmethod
@@ -24,21 +24,36 @@ __all__ = [
 
 
 class PictureTransform(ABC):
-    """An augmentation whose random numbers are drawn apart from its application."""
+    """Augmentation that draws its random numbers before it is applied."""
 
     @abstractmethod
     def draw(self, shape: tuple[int, ...], device) -> Any:
-        """Random numbers for an array of pictures, of shape ``(*shape, ...)``.
+        """Return random numbers for an array of pictures.
 
-        Torch's global generator draws; engines seed it for each member and epoch.
+        Draw from torch's global generator, which is seeded for each member and epoch.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the array; the result has the shape ``(*shape, ...)``.
+        device : str or torch.device
+            Device of the result.
         """
 
     @abstractmethod
     def apply(self, x: torch.Tensor, drawn: Any) -> torch.Tensor:
-        """Augment pictures (B, C, H, W) of any dtype by B rows of drawn numbers."""
+        """Return augmented pictures.
+
+        Parameters
+        ----------
+        x : Tensor of shape (B, C, H, W)
+            Pictures of any dtype.
+        drawn : Tensor of shape (B, ...)
+            Random numbers from :meth:`draw`.
+        """
 
     def __call__(self, x):
-        """Draw for a batch and augment it."""
+        """Draw random numbers for a batch and augment it."""
         return self.apply(x, self.draw((len(x),), x.device))
 
 
@@ -68,13 +83,19 @@ class RandomCropFlip(PictureTransform):
         self.padding, self.flip = int(padding), flip
 
     def draw(self, shape, device):
-        """Offsets from the top and the left, and whether to mirror: (*shape, 3)."""
+        """Return offsets from top and left, and whether to mirror: (*shape, 3).
+
+        Parameters are those of :meth:`PictureTransform.draw`.
+        """
         offsets = torch.randint(2 * self.padding + 1, (*shape, 2), device=device)
         mirror = torch.randint(2 if self.flip else 1, (*shape, 1), device=device)
         return torch.cat([offsets, mirror], dim=-1)
 
     def apply(self, x, drawn):
-        """One gather; the result has its channels last in memory."""
+        """Return augmented pictures, which are channels-last in memory.
+
+        Parameters are those of :meth:`PictureTransform.apply`.
+        """
         n, _, height, width = x.shape
         pad, device = self.padding, x.device
         top, left, mirror = drawn[:, :, None].unbind(1)  # (B, 1) each
@@ -94,7 +115,7 @@ TRANSFORMS = {"crop_flip": RandomCropFlip}
 
 
 def resolve_transform(transform):
-    """None, the transform for a name, or a function of a batch as it is."""
+    """Return None, the transform of a name, or a given function of a batch."""
     if transform is None or callable(transform):
         return transform
     if isinstance(transform, str) and transform in TRANSFORMS:
@@ -144,13 +165,13 @@ class EpochAugment:
 
 
 def _checked(result, x):
-    """What a transform made of a batch, if it can take the place of the batch."""
+    """Return the result of a transform; raise if it cannot replace the batch."""
     if isinstance(x, Mapping):
-        kept = isinstance(result, Mapping) and result.keys() == x.keys()
-        if not kept or not all(_same_rows(result[key], x[key]) for key in x):
-            _refuse(result, f"a dictionary of {sorted(x)} with tensors of as many rows")
+        same_keys = isinstance(result, Mapping) and result.keys() == x.keys()
+        if not same_keys or not all(_same_rows(result[key], x[key]) for key in x):
+            _raise_for(result, f"a dictionary of {sorted(x)} with as many rows each")
     elif not _same_rows(result, x):
-        _refuse(result, f"a tensor of {len(x)} rows, one for each sample of the batch")
+        _raise_for(result, f"a tensor of {len(x)} rows, one per sample of the batch")
     return result
 
 
@@ -158,7 +179,7 @@ def _same_rows(result, x):
     return torch.is_tensor(result) and result.ndim > 0 and len(result) == len(x)
 
 
-def _refuse(result, wanted):
+def _raise_for(result, wanted):
     got = f"a {type(result).__name__}"
     if isinstance(result, Mapping):
         got = f"a dictionary of {sorted(map(str, result))}"
@@ -166,5 +187,5 @@ def _refuse(result, wanted):
         got = f"a tensor of shape {tuple(result.shape)}"
     raise InvalidInputError(
         f"train_transform must return {wanted}, but it returned {got}. Let it return "
-        "the batch that it got, changed."
+        "a changed copy of the batch."
     )

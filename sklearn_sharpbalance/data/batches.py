@@ -1,9 +1,9 @@
-"""Mixed batches of one shape: which samples stand in which batch of an epoch.
+"""Batches of fixed shape: the samples in each batch of an epoch.
 
-Every batch of a phase holds the same number of places for SAM samples and for
-normal ones, so that a computation can be captured once and replayed. Places that
-an epoch does not need are filled with another sample of the same part and weigh
-nothing. So every sample counts exactly once an epoch, whatever the masks.
+All batches of a phase have the same number of places for SAM samples and for normal
+samples, so that a computation can be captured once and replayed. Unused places are
+filled with another sample of the same part and have weight zero, so that every sample
+counts exactly once per epoch for any mask.
 """
 
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ class EpochBatches:
     Attributes
     ----------
     indices : ndarray of shape (n_batches, sam + normal)
-        Sample in each place.
+        Sample at each place.
     share : ndarray of shape (n_batches, sam + normal), dtype float32
-        Weight of each place in the mean over its batch; rows sum to one, places
-        that only fill up have zero.
+        Weight of each place in the mean over its batch; rows sum to one, unused places
+        have zero.
     """
 
     indices: np.ndarray
@@ -48,16 +48,16 @@ class EpochBatches:
 
 
 def part_sizes(masks, batch_size):
-    """Shape of the batches for the masks of all members together.
+    """Return the shape of the batches for the masks of all members.
 
-    One shape for all members lets them run as one stacked computation.
+    All members have one shape, so that they can run as one stacked computation.
 
     Parameters
     ----------
     masks : ndarray of shape (M, N), dtype bool
     batch_size : int
-        Upper limit of the samples in a batch. They are spread evenly: 1347
-        samples at 128 make eleven batches of 122 or 123, not ten and a rest.
+        Largest number of samples in a batch. Batches are of nearly equal size: 1347
+        samples at 128 are eleven batches of 122 or 123, not ten of 128 and one of 67.
 
     Returns
     -------
@@ -80,13 +80,13 @@ def part_sizes(masks, batch_size):
 
 
 def _places(counts, n_batches):
-    """Places a part needs in each batch: at least two, for BatchNorm's variance."""
+    """Return the places of a part: at least two, since BatchNorm needs a variance."""
     most = int(counts.max())
     return max(2, -(-most // n_batches)) if most else 0
 
 
 def epoch_batches(mask, sizes, rng):
-    """Deal the samples of one member to the batches of one epoch.
+    """Assign the samples of one member to the batches of one epoch.
 
     Parameters
     ----------
@@ -99,38 +99,47 @@ def epoch_batches(mask, sizes, rng):
     -------
     batches : EpochBatches
     """
-    starts = _starts(mask.sum(), sizes.n_batches)  # of the SAM part
-    others = _starts((~mask).sum(), sizes.n_batches, late=mask.any())
-    parts = [
-        _deal(np.flatnonzero(part), first, places, rng, len(mask))
-        for part, first, places in (
-            (mask, starts, sizes.sam),
-            (~mask, others, sizes.normal),
-        )
-    ]
-    indices = np.concatenate([indices for indices, _ in parts], axis=1)
-    counts = np.concatenate([real for _, real in parts], axis=1).astype(np.float32)
-    return EpochBatches(indices, counts / counts.sum(axis=1, keepdims=True))
+    sam, normal = np.flatnonzero(mask), np.flatnonzero(~mask)
+    # Round the edges of one part down and of the other up: a batch with few samples of
+    # one part then has more of the other, and no batch is empty.
+    sam_edges = np.arange(sizes.n_batches + 1) * len(sam) // sizes.n_batches
+    normal_edges = np.arange(sizes.n_batches + 1) * len(normal)
+    if len(sam):
+        normal_edges = -(-normal_edges // sizes.n_batches)
+    else:
+        normal_edges = normal_edges // sizes.n_batches
+    sam_part = _part_of_batches(sam, sam_edges, sizes.sam, len(mask), rng)
+    normal_part = _part_of_batches(normal, normal_edges, sizes.normal, len(mask), rng)
+    indices = np.concatenate([sam_part[0], normal_part[0]], axis=1)
+    is_used = np.concatenate([sam_part[1], normal_part[1]], axis=1).astype(np.float32)
+    return EpochBatches(indices, is_used / is_used.sum(axis=1, keepdims=True))
 
 
-def _starts(n_samples, n_batches, late=False):
-    """First sample of each batch, and the end: (n_batches + 1,).
+def _part_of_batches(samples, edges, n_places, n_samples, rng):
+    """Shuffle the samples of one part and assign them to the batches.
 
-    Of two parts one is rounded down and one up. So the batches that are short of the
-    one are not short of the other as well, and none is empty.
+    Parameters
+    ----------
+    samples : ndarray of int
+        Indices of the samples of this part.
+    edges : ndarray of shape (n_batches + 1,)
+        First sample of each batch, in shuffled order, and the end.
+    n_places : int
+        Places of this part in each batch.
+    n_samples : int
+        Samples of both parts.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    indices : ndarray of shape (n_batches, n_places)
+    is_used : ndarray of shape (n_batches, n_places), dtype bool
     """
-    edges = np.arange(n_batches + 1) * n_samples
-    return -(-edges // n_batches) if late else edges // n_batches
-
-
-def _deal(samples, first, places, rng, n_all):
-    """Spread shuffled samples over batches as evenly as can be."""
-    n_batches = len(first) - 1
-    if len(samples) == 0:
-        # The part has places because another member uses them: fill, weigh nothing.
-        fill = rng.integers(n_all, size=(n_batches, places))
-        return fill, np.zeros((n_batches, places), dtype=bool)
+    n_batches = len(edges) - 1
+    if len(samples) == 0:  # the places are for other members
+        fill = rng.integers(n_samples, size=(n_batches, n_places))
+        return fill, np.zeros((n_batches, n_places), dtype=bool)
     samples = rng.permutation(samples)
-    place = np.arange(places)
-    indices = samples[(first[:-1, None] + place) % len(samples)]
-    return indices, place < np.diff(first)[:, None]
+    place = np.arange(n_places)
+    indices = samples[(edges[:-1, None] + place) % len(samples)]
+    return indices, place < np.diff(edges)[:, None]

@@ -1,4 +1,4 @@
-"""The border: what a user passes as X and y, made clean for skorch."""
+"""Validation of X and y, and the layout in which modules see X."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from sklearn_sharpbalance.autodiff.rows import dataset_labels, to_array
 from sklearn_sharpbalance.data.statistics import (
     moments,
-    spread_or_one,
+    scale_or_one,
     warn_of_rounding,
 )
 from sklearn_sharpbalance.data.torch_dataset import (
@@ -39,12 +39,12 @@ __all__ = [
 ]
 
 PICTURE_CHANNELS = (1, 3, 4)
-STATISTICS_ITEMS = 4096  # of a Dataset, evenly spaced: a full pass may take minutes
+STATISTICS_ITEMS = 4096  # items of a Dataset to read: a full pass may take minutes
 
 
 @dataclass(frozen=True)
 class InputFormat:
-    """How the samples of a fit are laid out.
+    """Layout of the samples of a fit.
 
     Attributes
     ----------
@@ -55,11 +55,11 @@ class InputFormat:
     shape : tuple of int or None
         Shape of one sample as the module sees it; pictures have channels first.
     dtype : str
-        "uint8" for pictures of bytes, else "float32".
+        "uint8" for uint8 pictures, else "float32".
     keys : tuple of str or None
-        Names of the inputs of a dictionary.
+        Keys of a dictionary of inputs.
     shapes : tuple of tuple of int, or None
-        Shape of one sample of each of them.
+        Shape of one sample of each of these inputs.
     """
 
     kind: str
@@ -70,10 +70,12 @@ class InputFormat:
     shapes: tuple[tuple[int, ...], ...] | None = None
 
     def to_module(self, X):
-        """Batch of the user's layout in the module's layout."""
+        """Convert a batch from the user's layout to the module's layout."""
         if self.kind == "pictures" and self.given_shape != self.shape:
-            grey = len(self.given_shape or ()) == 2  # without a channel axis
-            X = X[:, None] if grey else np.moveaxis(X, -1, 1)
+            if len(self.given_shape or ()) == 2:  # grey, without a channel axis
+                X = X[:, None]
+            else:
+                X = np.moveaxis(X, -1, 1)
         return _usual_strides(X)
 
     def __str__(self):
@@ -82,7 +84,7 @@ class InputFormat:
         return f"samples of shape {self.given_shape}"
 
     def in_full(self):
-        """What the short text leaves out."""
+        """Return a longer text than ``str``, with all shapes."""
         if self.kind == "dict":
             pairs = zip(self.keys or (), self.shapes or ())
             named = ", ".join(f"{key!r} of shape {shape}" for key, shape in pairs)
@@ -91,7 +93,7 @@ class InputFormat:
 
 
 def check_X(estimator, X, *, reset, fitted=None):
-    """Validate X and lay it out as the module sees it.
+    """Validate X and convert it to the layout that the module sees.
 
     Parameters
     ----------
@@ -99,19 +101,19 @@ def check_X(estimator, X, *, reset, fitted=None):
         Gets ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
     X : array-like, DataFrame, tensor, dict of arrays, or Dataset
     reset : bool
-        True in ``fit``; False checks against what was fitted, and takes a Dataset
-        without labels.
+        True in ``fit``; False compares X with the data of the fit, and accepts a
+        Dataset without labels.
     fitted : InputFormat or None, default=None
-        Decides what arrays are that could be grey pictures or not.
+        Layout of the fit, which decides whether arrays (N, H, W) are grey pictures.
 
     Returns
     -------
     X : ndarray, dict of ndarray, or Dataset
     input_format : InputFormat
     """
-    is_dict = isinstance(X, Mapping) and not issparse(X)  # some sparse ones are both
+    is_dict = isinstance(X, Mapping) and not issparse(X)  # dok_matrix is a Mapping
     if reset and (is_dict or isinstance(X, Dataset)):
-        for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
+        for name in ("n_features_in_", "feature_names_in_"):  # from an earlier fit
             vars(estimator).pop(name, None)
     if isinstance(X, Dataset):
         return _check_dataset(X, labelled=reset)
@@ -119,15 +121,15 @@ def check_X(estimator, X, *, reset, fitted=None):
         return _check_dict(X)
     given = X = _as_array(X) if torch.is_tensor(X) else X
     has_axes = getattr(X, "ndim", 2) > 2
-    keeps_bytes = has_axes and getattr(X, "dtype", None) == np.uint8
-    keeps_bytes &= fitted is None or fitted.kind != "array"
+    is_uint8 = has_axes and getattr(X, "dtype", None) == np.uint8
+    keep_uint8 = is_uint8 and (fitted is None or fitted.kind != "array")
     options = {
-        "dtype": np.uint8 if keeps_bytes else np.float32,
+        "dtype": np.uint8 if keep_uint8 else np.float32,
         "order": "C",
         "allow_nd": True,
     }
     if has_axes and not reset:
-        # Not by the length of the second axis: pictures may come in another layout.
+        # Do not check n_features_in_: pictures may have channels first or last.
         X = check_array(X, input_name="X", estimator=estimator, **options)
     else:
         X = validate_data(estimator, X, reset=reset, **options)
@@ -138,13 +140,13 @@ def check_X(estimator, X, *, reset, fitted=None):
 
 
 def check_layout(estimator, fmt, fitted):
-    """Raise unless samples are laid out as those of the fit."""
+    """Raise unless samples have the layout of the fit."""
     if fmt.shape != fitted.shape or fmt.keys != fitted.keys:
         raise other_layout(estimator, fmt, fitted)
 
 
 def other_layout(estimator, fmt, fitted):
-    """The error that says what samples are, and what those of the fit were."""
+    """Return the error for samples of another layout than those of the fit."""
     found, known = str(fmt), str(fitted)
     if found == known:
         found, known = fmt.in_full(), fitted.in_full()
@@ -153,10 +155,10 @@ def other_layout(estimator, fmt, fitted):
 
 
 def _usual_strides(X):
-    """The array in C order, with the strides that a new one would have.
+    """Return the array in C order, with the strides of a new array.
 
-    Along axes of length one numpy leaves strides open, and torch reads from them
-    whether channels come last, which decides how it computes.
+    numpy leaves the strides of axes of length one undefined, but torch uses them to
+    recognise channels-last tensors.
     """
     return np.ascontiguousarray(X).reshape(-1).reshape(X.shape)
 
@@ -205,7 +207,7 @@ def _check_dict(X):
 
 
 def check_y(X, y, classes=None):
-    """Classes and codes of the labels.
+    """Return the classes, and the labels as class codes.
 
     Parameters
     ----------
@@ -213,7 +215,7 @@ def check_y(X, y, classes=None):
         Validated samples.
     y : array-like of shape (N,) or None
     classes : array-like of shape (C,) or None
-        All classes there are; None takes those in ``y``.
+        All classes; None takes those in ``y``.
 
     Returns
     -------
@@ -224,14 +226,12 @@ def check_y(X, y, classes=None):
         check_countable(X)
         if y is None:
             y = dataset_labels(X)
-        n_samples = n_rows(X)
-    else:
-        n_samples = len(next(iter(X.values()))) if isinstance(X, dict) else len(X)
     if y is None:
         raise InvalidInputError(
             "requires y to be passed, but the target y is None. Pass the labels."
         )
     y = column_or_1d(_as_array(y) if torch.is_tensor(y) else y, warn=True)
+    n_samples = n_rows(X)
     if len(y) != n_samples:
         raise InvalidInputError(
             "Found input variables with inconsistent numbers of samples: X has "
@@ -246,33 +246,33 @@ def check_y(X, y, classes=None):
         types = sorted({type(label).__name__ for label in y})
         if len(types) > 1:
             raise InvalidInputError(
-                f"y holds labels of several types, which have no common order: "
+                f"y contains labels of several types, which have no common order: "
                 f"{', '.join(types)}. Use one type."
             ) from error
         raise InvalidInputError(
-            f"y holds labels of type {types[0]}, {y.dtype}, which do not sort into "
-            f"classes: {error} Use strings or integers, such as y.astype(str)."
+            f"y contains labels of type {types[0]}, {y.dtype}, which cannot be sorted: "
+            f"{error} Use strings or integers, such as y.astype(str)."
         ) from error
     classes = found if classes is None else np.unique(classes)
     unknown = np.setdiff1d(found, classes)
     if len(unknown):
         raise InvalidInputError(
-            f"y holds labels {unknown[:5].tolist()} that are not among the classes "
-            f"{classes[:10].tolist()}. Name all classes in the first call."
+            f"y contains labels {unknown[:5].tolist()} that are not among the classes "
+            f"{classes[:10].tolist()}. Pass all classes in the first call."
         )
     codes = np.searchsorted(classes, found)[codes]
     if len(classes) < 2:
         raise InvalidInputError(
-            f"A classifier needs samples of at least 2 classes, but y holds one class: "
-            f"{classes[0]!r}."
+            f"A classifier needs samples of at least 2 classes, but y contains one "
+            f"class: {classes[0]!r}."
         )
     return classes, codes.astype(np.int64)
 
 
 def input_statistics(X, fmt, weight=None):
-    """Mean and scale of each feature or channel as tensors; None for dictionaries.
+    """Return mean and scale of each feature or channel as tensors.
 
-    A constant feature keeps scale one.
+    The scale of a constant feature is one. None is returned for dictionaries.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def input_statistics(X, fmt, weight=None):
         Validated samples.
     fmt : InputFormat
     weight : ndarray of shape (N,) or None, default=None
-        Weights of the samples, which count as if they were repeated.
+        Sample weights; a sample of weight two counts as if it were there twice.
     """
     if fmt.kind == "dict":
         return None
@@ -294,13 +294,13 @@ def input_statistics(X, fmt, weight=None):
     shape = (-1, 1, 1) if X.ndim == 4 else mean.shape
     return tuple(
         torch.tensor(value.reshape(shape), dtype=torch.float32)
-        for value in (mean, spread_or_one(mean, scale))
+        for value in (mean, scale_or_one(mean, scale))
     )
 
 
 def _as_array(values):
-    """A tensor as an array; of floats that numpy does not know, in single precision."""
+    """Convert a tensor to an array; float dtypes that numpy lacks become float32."""
+    numpy_floats = (torch.float16, torch.float32, torch.float64)
     if torch.is_tensor(values) and values.is_floating_point():
-        known = (torch.float16, torch.float32, torch.float64)
-        values = values if values.dtype in known else values.float()
+        values = values if values.dtype in numpy_floats else values.float()
     return to_array(values)

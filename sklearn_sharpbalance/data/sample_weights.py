@@ -1,4 +1,4 @@
-"""The border: what a user passes as weights of samples and of classes."""
+"""Validation of sample weights and class weights."""
 
 import math
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ __all__ = ["check_weights", "mean_one"]
 
 
 def check_weights(classes, codes, sample_weight, class_weight):
-    """Weight of each sample with mean one, or None if all weigh the same.
+    """Return the weight of each sample with mean one, or None without weights.
 
     Parameters
     ----------
     classes : ndarray of shape (C,) or None
-        Labels as the user knows them, which ``class_weight`` speaks of.
+        Labels of the user, the keys of ``class_weight``.
     codes : ndarray of shape (N,)
-        Class of each sample; not every class need be among them.
+        Class code of each sample; some classes may have no samples.
     sample_weight : array-like of shape (N,) or None
     class_weight : dict, "balanced" or None
     """
@@ -53,12 +53,12 @@ def check_weights(classes, codes, sample_weight, class_weight):
 
 
 def mean_one(weight):
-    """Weights as float32 with mean one; another mean would scale the learning rate."""
+    """Return weights as float32 with mean one, to keep the effective learning rate."""
     return (weight / weight.mean(dtype=np.float64)).astype(np.float32)
 
 
 def _check_class_weight(class_weight):
-    """Raise unless all weights of classes are finite numbers of at least zero."""
+    """Raise unless all class weights are finite numbers >= 0."""
     for label, value in class_weight.items():
         try:
             number = math.nan if isinstance(value, str) else float(value)

@@ -1,4 +1,4 @@
-"""Mean and spread of each feature, and whether float32 keeps the spread."""
+"""Mean and standard deviation of features, and a check of float32 rounding."""
 
 import warnings
 
@@ -6,22 +6,26 @@ import numpy as np
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
-__all__ = ["moments", "spread_or_one", "warn_of_rounding"]
+__all__ = ["moments", "scale_or_one", "warn_of_rounding"]
 
-BLOCK_NUMBERS = 2**20  # that are worked on in float64 at once
-MOST_ROUNDED = 0.01  # of the spread; more is noise that a network may not see through
-SHOWN = 10  # columns that a warning names
+BLOCK_SIZE = 2**20  # numbers that are converted to float64 at once
+MAX_ROUNDING = 0.01  # largest rounding error without a warning, in standard deviations
+MAX_NAMED = 10  # columns that a warning names
 
 
 def moments(X, weight=None):
-    """Mean and standard deviation in float64, without a float64 copy of X.
+    """Return mean and standard deviation in float64, without a float64 copy of X.
+
+    ``StandardScaler.partial_fit`` is not used: it takes four times as long, and needs
+    the same center and blocks for constant columns and large pictures.
 
     Parameters
     ----------
     X : ndarray of shape (N, ...)
-        Each feature has its own moments; of pictures (N, C, H, W), each channel.
+        Moments are computed for each feature; for each channel of pictures
+        (N, C, H, W).
     weight : array-like of shape (N,) or None, default=None
-        A weight of two counts a sample twice; those of weight zero leave no trace.
+        A sample of weight two counts twice; samples of weight zero are ignored.
 
     Returns
     -------
@@ -36,65 +40,68 @@ def moments(X, weight=None):
     if weight is None or not np.any(weight):
         weight = np.ones(len(X))
     weight = np.asarray(weight, dtype=np.float64)
-    some = int(np.argmax(weight > 0))
-    # Taken off, against cancelling.
-    center = X[some : some + 1].mean(axis=axes, keepdims=True, dtype=np.float64)
-    first, second = 0.0, 0.0
-    for part, own in _blocks(X, weight.reshape(-1, *[1] * (X.ndim - 1))):
-        block = part.astype(np.float64) - center
-        weighted = block * own
-        first = first + weighted.sum(axis=axes)
-        second = second + np.multiply(weighted, block, out=weighted).sum(axis=axes)
-    total = weight.sum() * (X[0].size // center.size)
-    mean = first / total
-    variance = np.maximum(second / total - mean**2, 0.0)
+    # Subtract a center, the first sample that counts, to avoid cancellation.
+    first = int(np.argmax(weight > 0))
+    center = X[first : first + 1].mean(axis=axes, keepdims=True, dtype=np.float64)
+    total, total_squares = 0.0, 0.0
+    for block, block_weight in _blocks(X, weight):
+        centered = block.astype(np.float64) - center
+        weighted = centered * block_weight.reshape(-1, *[1] * (X.ndim - 1))
+        total = total + weighted.sum(axis=axes)
+        weighted *= centered
+        total_squares = total_squares + weighted.sum(axis=axes)
+    n_values = weight.sum() * (X[0].size // center.size)  # per feature or channel
+    mean = total / n_values
+    variance = np.maximum(total_squares / n_values - mean**2, 0.0)
     return mean + center.reshape(mean.shape), np.sqrt(variance)
 
 
 def _blocks(X, weight):
-    """Parts of X of a bounded size, with the weights of their samples.
+    """Yield parts of X of a bounded size and the weights of their samples.
 
-    Some samples, or some lines of a huge picture.
+    A part has some samples, or some lines of one large picture.
     """
-    rows = max(1, BLOCK_NUMBERS // max(1, X[0].size))
-    lines = X.shape[2] if X.ndim == 4 else 1
-    lines = min(lines, max(1, lines * BLOCK_NUMBERS // max(1, rows * X[0].size)))
-    for start in range(0, len(X), rows):
-        part, own = X[start : start + rows], weight[start : start + rows]
-        if X.ndim == 4:
-            for i in range(0, X.shape[2], lines):
-                yield part[:, :, i : i + lines], own
-        else:
-            yield part, own
+    sample_size = max(1, X[0].size)
+    n_rows = max(1, BLOCK_SIZE // sample_size)
+    for start in range(0, len(X), n_rows):
+        rows = slice(start, start + n_rows)
+        if X.ndim < 4:
+            yield X[rows], weight[rows]
+            continue
+        height = X.shape[2]
+        n_lines = max(1, height * BLOCK_SIZE // (n_rows * sample_size))
+        for line in range(0, height, n_lines):
+            yield X[rows, :, line : line + n_lines], weight[rows]
 
 
 def _is_constant(mean, scale):
-    """Whether what varies is no more than the rounding of the sums."""
+    """Whether the standard deviation is within the rounding error of the sums."""
     return scale <= np.finfo(np.float64).eps * np.abs(mean)
 
 
-def spread_or_one(mean, scale):
-    """The scale to divide by: one for a feature that does not vary.
+def scale_or_one(mean, scale):
+    """Return the scale to divide by: one for a feature that does not vary.
 
     Examples
     --------
-    >>> spread_or_one(np.array([5.0, 1e-9]), np.array([0.0, 1e-10]))
+    >>> scale_or_one(np.array([5.0, 1e-9]), np.array([0.0, 1e-10]))
     array([1.e+00, 1.e-10])
     """
-    # What float32 has no normal number for, a device may take for zero.
-    none = _is_constant(mean, scale) | (scale < np.finfo(np.float32).tiny)
-    return np.where(none, 1.0, scale)
+    # A device may treat a number below the normal ones of float32 as zero.
+    is_zero = _is_constant(mean, scale) | (scale < np.finfo(np.float32).tiny)
+    return np.where(is_zero, 1.0, scale)
 
 
 def warn_of_rounding(X, names=None):
-    """Warn if float32, which members compute in, loses what a feature says.
+    """Warn if float32, which members compute in, rounds away a feature.
 
-    A spread of one around 1e8 is less than the distance of two neighbours in float32.
+    For example, a standard deviation of one around 1e8 is smaller than the distance
+    between two neighbouring float32 numbers.
 
     Parameters
     ----------
     X : array-like of shape (N, ...)
-        Finite samples as they were given.
+        Finite samples as the user passed them.
     names : array-like of str or None, default=None
         Names of the columns.
     """
@@ -102,33 +109,32 @@ def warn_of_rounding(X, names=None):
     if X.dtype.kind not in "iuf" or np.can_cast(X.dtype, np.float32):
         return
     X = X.reshape(len(X), -1)
-    lost = _rounded_away(X)
-    if not len(lost):
+    columns = _rounded_columns(X)
+    if not columns:
         return
-    columns = [repr(names[i]) if names is not None else str(i) for i in lost[:SHOWN]]
-    shown = ", ".join(columns) + ", ..." * (len(lost) > SHOWN)
+    named = [str(i) if names is None else repr(names[i]) for i in columns[:MAX_NAMED]]
+    if len(columns) > MAX_NAMED:
+        named.append("...")
     warnings.warn(
-        f"Members compute in float32, which rounds {len(lost)} column(s) of X by more "
-        f"than {MOST_ROUNDED:.0%} of their spread, since they vary so little for where "
-        f"they lie: {shown}. Centre and scale X in float64 first, for example with "
-        "make_pipeline(StandardScaler(), ...).",
+        f"Members compute in float32, which rounds {len(columns)} column(s) of X by "
+        f"more than {MAX_ROUNDING:.0%} of their standard deviation, since that is "
+        f"small compared to their mean: {', '.join(named)}. Centre and scale X in "
+        "float64 first, for example with make_pipeline(StandardScaler(), ...).",
         SharpBalanceWarning,
         stacklevel=2,
     )
 
 
-def _rounded_away(X):
-    """Columns of (N, F) whose rounding error is a large part of their spread."""
+def _rounded_columns(X):
+    """Return the columns of (N, F) with a large rounding error for their deviation."""
     mean, scale = moments(X)
     info = np.finfo(np.float32)
-    worst = info.eps / 2 * np.hypot(mean, scale) + float(info.smallest_subnormal)
-    doubtful = np.flatnonzero(
-        ~_is_constant(mean, scale) & (worst > MOST_ROUNDED * scale)
-    )
-    lost = []
-    for column in doubtful:
+    bound = info.eps / 2 * np.hypot(mean, scale) + float(info.smallest_subnormal)
+    is_suspect = ~_is_constant(mean, scale) & (bound > MAX_ROUNDING * scale)
+    rounded = []
+    for column in np.flatnonzero(is_suspect):
         values = X[:, column].astype(np.float64)
         error = values - values.astype(np.float32)
-        if np.sqrt(np.square(error).mean()) > MOST_ROUNDED * scale[column]:
-            lost.append(int(column))
-    return lost
+        if np.sqrt(np.square(error).mean()) > MAX_ROUNDING * scale[column]:
+            rounded.append(int(column))
+    return rounded

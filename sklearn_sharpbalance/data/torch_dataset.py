@@ -1,4 +1,4 @@
-"""A torch Dataset at the border: what its items must be, told by one clear error."""
+"""Checks of torch Datasets: their length and their items."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ __all__ = ["check_countable", "first_input", "stack_inputs"]
 
 
 def check_countable(dataset) -> None:
-    """Raise unless the items of a Dataset have numbers, from 0 to its length."""
+    """Raise unless a Dataset has a length and items by index."""
     if isinstance(dataset, IterableDataset):
         raise InvalidInputError(
-            "Members read the items of a Dataset by their numbers, in an order of "
-            f"their own; {type(dataset).__name__} is an IterableDataset, which has "
-            "none. Pass a Dataset with __getitem__ and __len__."
+            "Members read the items of a Dataset by index, each in its own order; "
+            f"{type(dataset).__name__} is an IterableDataset, which has no indices. "
+            "Pass a Dataset with __getitem__ and __len__."
         )
     if not hasattr(dataset, "__len__") or len(dataset) == 0:
         raise InvalidInputError(
@@ -27,13 +27,13 @@ def check_countable(dataset) -> None:
 
 
 def first_input(dataset, labelled: bool) -> Any:
-    """Input of the first item, a tensor or an array.
+    """Return the input of the first item, a tensor or an array.
 
     Parameters
     ----------
     dataset : Dataset
     labelled : bool
-        Whether items must be pairs (x, label), or may be bare.
+        Whether items must be pairs (x, label); else they may also be x alone.
     """
     check_countable(dataset)
     item = dataset[0]
@@ -53,14 +53,14 @@ def first_input(dataset, labelled: bool) -> Any:
         )
     if torch.is_tensor(x) and x.is_floating_point() and x.element_size() < 2:
         raise InvalidInputError(
-            f"The inputs of a Dataset must be numbers that torch computes with, got "
-            f"{x.dtype}. Let it return them as torch.float32."
+            f"The inputs of a Dataset must have a dtype that torch can compute with, "
+            f"got {x.dtype}. Convert them to torch.float32."
         )
     return x
 
 
 def stack_inputs(items: list[np.ndarray]) -> np.ndarray:
-    """Inputs of several items as one array."""
+    """Stack the inputs of several items into one array."""
     shapes = {item.shape for item in items}
     if len(shapes) > 1:
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Training data as members see it: arrays that live on the device, or a Dataset."""
+"""Validated training data, and batches of it on a device."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,12 @@ __all__ = [
     "take_rows",
 ]
 
-PASS_BYTES = 256 * 2**20  # of samples that pass a network at once
+MAX_BATCH_BYTES = 256 * 2**20  # of samples in a forward pass without gradients
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a fit trains on, after validation.
+    """Samples, labels and weights of a fit, after validation.
 
     Attributes
     ----------
@@ -35,13 +35,13 @@ class TrainingData:
     weight : ndarray of shape (N,), dtype float32, or None
         Sample weights with mean one.
     valid : TrainingData or None
-        Held-out part.
+        Held-out samples.
     rows : ndarray of shape (N,) or None
-        Where these samples stand in what the user passed.
+        Indices of these samples in the data that the user passed.
     item_shape : tuple of int or None
-        Shape of one item of a Dataset; None for arrays, which tell.
+        Shape of one item of a Dataset; None for arrays.
     transform : callable or None
-        What training made of every batch, where statistics are to be those of it.
+        Augmentation of each training batch, if statistics are to be computed with it.
     """
 
     X: Any
@@ -52,6 +52,20 @@ class TrainingData:
     item_shape: tuple[int, ...] | None = None
     transform: Any = None
 
+    @classmethod
+    def unlabeled(
+        cls, X: Any, item_shape: tuple[int, ...] | None = None
+    ) -> "TrainingData":
+        """Return samples without labels; ``y`` is a placeholder of zeros.
+
+        Parameters
+        ----------
+        X : ndarray, dict of ndarray, or Dataset
+        item_shape : tuple of int or None, default=None
+            Shape of one item of a Dataset.
+        """
+        return cls(X, np.zeros(n_rows(X), dtype=np.int64), item_shape=item_shape)
+
     def __len__(self) -> int:
         return len(self.y)
 
@@ -59,10 +73,11 @@ class TrainingData:
 class DeviceData:
     """Batches of a :class:`TrainingData` on a device.
 
-    Arrays are moved to the device once and gathered there. Arrays that would take
-    more than half of a GPU's free memory stay on the host and stream through pinned
-    memory, one batch ahead. Items of a Dataset, pairs (x, y) or bare x, come through a
-    DataLoader, which draws nothing from the global RNG; floating ones become float32.
+    Arrays are moved to the device once and indexed there. Arrays of more than half of
+    a GPU's free memory stay on the host; their batches are copied through pinned
+    memory, one batch ahead. Items of a Dataset, pairs (x, y) or x alone, are read by a
+    DataLoader, which does not draw from the global generators; floating point inputs
+    become float32.
 
     Parameters
     ----------
@@ -71,7 +86,7 @@ class DeviceData:
     loader_params : dict, default=None
         Passed to the DataLoader (``num_workers``, ``pin_memory``).
     resident : bool or None, default=None
-        Whether arrays live on the device; None decides by the memory that is free.
+        Whether arrays are stored on the device; None decides by the free memory.
     """
 
     def __init__(self, data: TrainingData, device, loader_params=None, resident=None):
@@ -91,7 +106,13 @@ class DeviceData:
         self.X = as_tensor(data.X, self.device if self.resident else "cpu")
 
     def take(self, rows: torch.Tensor):
-        """Samples in any shape of rows (indices on the CPU), on the device."""
+        """Return samples on the device.
+
+        Parameters
+        ----------
+        rows : Tensor of int, on the CPU
+            Indices of the samples, of any shape.
+        """
         if self.resident:
             return take_rows(self.X, to_device(rows, self.device))
         return map_arrays(lambda array: to_device(array[rows], self.device), self.X)
@@ -116,24 +137,31 @@ class DeviceData:
             yield from zip(ahead, rows)
 
     def _loader(self, batches: list[list[int]]) -> DataLoader:
-        """A loader that leaves torch's RNG alone.
+        """Return a loader that does not draw from torch's global generator.
 
-        It draws a seed for its workers even where it has none. Seeded as the RNG was,
-        its own generator gives workers other draws in every epoch and every member.
+        A DataLoader draws a seed for its workers, even if it has no workers. It gets a
+        generator with the seed of the global one, which differs for every epoch and
+        member, and so do the draws of its workers.
         """
-        own = torch.Generator().manual_seed(torch.initial_seed())
-        params = {"generator": own, **self.loader_params}
+        generator = torch.Generator().manual_seed(torch.initial_seed())
+        params = {"generator": generator, **self.loader_params}
         return DataLoader(self.X, batch_sampler=batches, **params)
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
-        """Yield (x, rows) of all samples from the first to the last."""
+        """Yield (x, rows) of all samples in order.
+
+        Parameters
+        ----------
+        batch_size : int
+            Samples in a batch; the last batch may be smaller.
+        """
         n = len(self.y)
         for rows in np.split(np.arange(n), range(batch_size, n, batch_size)):
             yield from self.iterate(rows[None])
 
 
 def fits_on(X, device) -> bool:
-    """Whether arrays take less than half of the memory that the device has free."""
+    """Whether arrays take less than half of the free memory of the device."""
     if device.type != "cuda":
         return True
     arrays = X.values() if isinstance(X, Mapping) else [X]
@@ -142,7 +170,7 @@ def fits_on(X, device) -> bool:
 
 
 def one_ahead(fetch, batches, device):
-    """Fetch each batch on a stream of its own while the one before is worked on."""
+    """Yield batches; fetch the next one on another CUDA stream in the meantime."""
     if device.type != "cuda":
         yield from map(fetch, batches)
         return
@@ -156,7 +184,7 @@ def one_ahead(fetch, batches, device):
     for following in [*batches[1:], None]:
         torch.cuda.current_stream(device).wait_stream(stream)
         current = pending
-        # The allocator must know that the batch is used on this stream as well.
+        # Tell the allocator that the batch is used on this stream as well.
         map_arrays(
             lambda x: x.record_stream(torch.cuda.current_stream(device)), current
         )
@@ -165,7 +193,7 @@ def one_ahead(fetch, batches, device):
 
 
 def to_device(values: torch.Tensor, device) -> torch.Tensor:
-    """Copy that does not wait for what the device is doing."""
+    """Copy to a device without waiting for its computations."""
     if torch.device(device).type != "cuda":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
@@ -179,41 +207,41 @@ def map_arrays(function, X):
 
 
 def as_tensor(X, device):
-    """Array, or dictionary of arrays, as tensors on a device; no copy on the CPU."""
+    """Convert an array or a dictionary of arrays to tensors; no copy on the CPU."""
     if isinstance(X, Mapping):
         return {key: as_tensor(value, device) for key, value in X.items()}
     if isinstance(X, np.ndarray) and not X.flags.writeable:
-        # A memory map handed to a worker is read-only, and torch warns of what it
-        # cannot forbid. Nobody writes to it: the view is only ever gathered from. A
-        # filter of warnings would be one for all threads.
-        X = np.asarray(_Unprotected(X))
+        # torch warns about read-only arrays, such as memory maps in a worker. This one
+        # is only read. A warning filter would apply to all threads.
+        X = np.asarray(_WritableView(X))
     return torch.as_tensor(X, device=device)
 
 
-class _Unprotected:
-    """Memory of a read-only array, for numpy to take as if it were not."""
+class _WritableView:
+    """The memory of a read-only array, declared as writable to numpy."""
 
     def __init__(self, array: np.ndarray):
-        self.array = array  # which must live as long
-        held = array.__array_interface__
-        self.__array_interface__ = {**held, "data": (held["data"][0], False)}
+        self.array = array  # keeps the memory alive
+        interface = array.__array_interface__
+        address, _ = interface["data"]
+        self.__array_interface__ = {**interface, "data": (address, False)}
 
 
 def as_float32(x):
-    """Floating numbers of any width in the one that members compute in."""
+    """Convert floating point tensors to float32, in which members compute."""
     return x.to(torch.float32) if torch.is_floating_point(x) else x
 
 
 def take_rows(X, rows):
-    """Rows of an array or tensor, or of each value of a dictionary."""
+    """Return rows of an array or tensor, or of each value of a dictionary."""
     return map_arrays(lambda array: array[rows], X)
 
 
 def rows_at_once(data: TrainingData, most: int, block: int = 1) -> int:
-    """How many samples pass a network at once without gradients.
+    """Return the batch size of forward passes without gradients.
 
-    Large ones pass in smaller batches, so that memory does not grow with their size;
-    a multiple of ``block``, or one by one.
+    It is smaller for large samples, to bound the memory: at most ``most``, and a
+    multiple of ``block`` or one.
 
     Examples
     --------
@@ -225,15 +253,15 @@ def rows_at_once(data: TrainingData, most: int, block: int = 1) -> int:
     1
     """
     if isinstance(data.X, Dataset):
-        shapes = [data.item_shape or ()]  # of any size where nobody has looked
+        shapes = [data.item_shape or ()]  # an unknown shape is not bounded
     else:
         arrays = data.X.values() if isinstance(data.X, Mapping) else [data.X]
         shapes = [array.shape[1:] for array in arrays]
-    n_numbers = sum(map(math.prod, shapes))
-    n = min(most, PASS_BYTES // max(4 * n_numbers, 1))  # float32, whatever is stored
+    sample_bytes = 4 * sum(map(math.prod, shapes))  # in float32
+    n = min(most, MAX_BATCH_BYTES // max(sample_bytes, 1))
     return max(n - n % block, 1)
 
 
 def n_rows(X) -> int:
-    """Number of samples of an array, a dictionary of arrays, or a Dataset."""
+    """Return the number of samples of an array, a dictionary or a Dataset."""
     return len(next(iter(X.values()))) if isinstance(X, Mapping) else len(X)

@@ -1,4 +1,4 @@
-"""Samples held out of a fit: put aside, asked for, and averaged over."""
+"""Validation samples that are held out of a fit, and means over them."""
 
 from dataclasses import replace
 
@@ -14,10 +14,10 @@ __all__ = ["check_held_out", "hold_out", "is_right", "rows_of", "weighted_mean"]
 
 
 def hold_out(data, fraction, seed, sample_weight=None):
-    """Put a stratified share of the samples aside for validation.
+    """Split off a stratified fraction of the samples for validation.
 
-    These keep their ``sample_weight`` alone, without class weights, as scikit-learn
-    has it: how classes are balanced for the loss does not change what is judged.
+    As in scikit-learn, validation samples are weighted by ``sample_weight`` only:
+    class weights balance the loss and do not enter the validation score.
     """
     rows = np.arange(len(data))
     if fraction is None:
@@ -31,26 +31,28 @@ def hold_out(data, fraction, seed, sample_weight=None):
             f"validation_fraction={fraction} cannot be held out of {len(data)} samples "
             f"in {data.y.max() + 1} classes: {error}"
         ) from error
-    judged = replace(data, weight=check_weights(None, data.y, sample_weight, None))
-    left, valid = rows_of(data, np.sort(kept)), rows_of(judged, np.sort(held))
-    return replace(left, weight=_weight_of_part(left.weight), valid=valid)
+    own_weight = check_weights(
+        classes=None, codes=data.y, sample_weight=sample_weight, class_weight=None
+    )
+    valid = rows_of(replace(data, weight=own_weight), np.sort(held))
+    train = rows_of(data, np.sort(kept))
+    return replace(train, weight=_training_weight(train.weight), valid=valid)
 
 
-def _weight_of_part(weight):
-    """Weights of the part that is left, which need not have their mean any more."""
+def _training_weight(weight):
+    """Return the weights of the training samples with mean one again."""
     if weight is None:
         return None
     if not weight.any():
         raise InvalidInputError(
-            "The samples that are left when those of validation_fraction are held out "
-            "all have weight zero. Lower validation_fraction, or give more samples a "
-            "weight."
+            "The training samples that are left after validation_fraction all have "
+            "weight zero. Lower validation_fraction, or give more samples a weight."
         )
     return mean_one(weight)
 
 
 def rows_of(data, rows) -> TrainingData:
-    """Some samples of training data, with their labels and weights."""
+    """Return some samples of training data, with their labels and weights."""
     if isinstance(data.X, Dataset):
         X = Subset(data.X, rows.tolist())
     else:
@@ -61,7 +63,7 @@ def rows_of(data, rows) -> TrainingData:
 
 
 def weighted_mean(values: np.ndarray, valid: TrainingData) -> float:
-    """Mean over the held-out samples, each by its sample weight."""
+    """Return the mean over the held-out samples, weighted by their sample weights."""
     weight = None if valid.weight is None else valid.weight.astype(np.float64)
     return float(np.average(values, weights=weight))
 
@@ -69,25 +71,25 @@ def weighted_mean(values: np.ndarray, valid: TrainingData) -> float:
 def is_right(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Whether the highest score (N, C) of each sample is that of its class.
 
-    Never where there is none, as in a row of NaN, for which argmax names a class.
+    False for a row with NaN, for which argmax returns a class, too.
     """
     return (scores.argmax(axis=1) == y) & np.isfinite(scores.max(axis=1))
 
 
 def check_held_out(data: TrainingData, who: str) -> None:
-    """Raise unless there are held-out samples, and they have some weight.
+    """Raise unless there are held-out samples of a weight above zero.
 
     Parameters
     ----------
     data : TrainingData
     who : str
-        How the message begins: who judges by them.
+        Start of the message: what needs the samples.
     """
     if data.valid is None:
         raise InvalidInputError(
             f"{who} held-out samples, got validation_fraction=None. Training samples "
-            "are not accepted in their place: members know them by heart. Pass for "
-            "example validation_fraction=0.1."
+            "cannot replace them, since members are fitted to these. Pass for example "
+            "validation_fraction=0.1."
         )
     weight = data.valid.weight
     if weight is not None and not weight.any():

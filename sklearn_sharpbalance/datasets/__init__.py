@@ -1,4 +1,4 @@
-"""Readers of picture sets as uint8 arrays; nothing is downloaded unless asked."""
+"""Load picture datasets as uint8 arrays; nothing is downloaded unless asked."""
 
 from sklearn_sharpbalance.datasets._load import DATASETS, load_images
 

@@ -1,4 +1,4 @@
-"""The way in: :func:`load_images`."""
+"""Load picture datasets by name: :func:`load_images`."""
 
 from functools import partial
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Protocol
 
 from sklearn.utils import Bunch
 
-from sklearn_sharpbalance.datasets._cifar import read_cifar10, read_cifar100
+from sklearn_sharpbalance.datasets._cifar import read_cifar
 from sklearn_sharpbalance.datasets._folders import (
     read_corrupted,
     read_image_folder_set,
@@ -20,7 +20,7 @@ __all__ = ["DATASETS", "DatasetReader", "load_images"]
 
 
 class DatasetReader(Protocol):
-    """What reads a set: its place in, a Bunch of images, labels, class_names out."""
+    """Read one split of a dataset as a Bunch of images, labels and class_names."""
 
     def __call__(
         self, root: Path, split, download: bool, store: PictureStore
@@ -28,8 +28,8 @@ class DatasetReader(Protocol):
 
 
 DATASETS: dict[str, DatasetReader] = {
-    "cifar10": read_cifar10,
-    "cifar100": read_cifar100,
+    "cifar10": partial(read_cifar, "CIFAR10"),
+    "cifar100": partial(read_cifar, "CIFAR100"),
     "tiny-imagenet": read_tiny_imagenet,
     "cifar10-c": partial(read_corrupted, "cifar10-c"),
     "cifar100-c": partial(read_corrupted, "cifar100-c"),
@@ -50,7 +50,7 @@ def load_images(
     cache_dir=None,
     return_X_y=False,
 ):
-    """Load a set of pictures as uint8 arrays.
+    """Load a picture dataset as uint8 arrays.
 
     Parameters
     ----------
@@ -58,25 +58,26 @@ def load_images(
         A key of ``DATASETS``: "cifar10", "cifar100", "tiny-imagenet", "cifar10-c",
         "cifar100-c", "tiny-imagenet-c", "imagefolder" or "npz".
     root : str or Path
-        Folder that holds the unpacked set (or is it); for "npz" the file itself.
+        Folder that contains the unpacked dataset, or the unpacked folder itself; for
+        "npz" the file.
     split : str or tuple, default="train"
-        "train" or "test"; for "npz" also "all". An image folder that is not divided
-        into folders of splits is read whole, as is for "train" a file that does not
-        say which pictures are for tests; one that is divided numbers its classes as in
-        "train". For a corrupted set the kind and severity, as "fog/3" or
-        ``("fog", 3)``.
+        "train" or "test"; for "npz" also "all". For a corrupted dataset the kind and
+        severity, as "fog/3" or ``("fog", 3)``. An image folder without one folder per
+        split is read whole; with them, the classes are numbered as in "train" for all
+        splits. An npz file that does not say which pictures are for tests is read whole
+        for "train".
     download : bool, default=False
-        Whether "cifar10" and "cifar100" may be fetched, by torchvision, if absent.
+        Whether torchvision may download "cifar10" and "cifar100" if they are missing.
     mmap : bool or "auto", default="auto"
-        Whether decoded pictures are kept in a ``.npy`` file and memory-mapped; "auto"
-        does so from half a GiB. The ``.npy`` files of CIFAR-C are mapped as they are
-        unless this is False.
+        Whether decoded pictures are stored in a ``.npy`` file and memory-mapped; "auto"
+        does so from half a GiB on. The ``.npy`` files of CIFAR-10-C and CIFAR-100-C are
+        memory-mapped unless this is False.
     cache_dir : str or Path, default=None
-        Where such files go; None is ``<root>/decoded`` (beside the file for "npz").
-        Sets may share it: a file is used again only for the same pictures, by their
-        place, names, sizes and times of change.
+        Folder for these files; None is ``<root>/decoded`` (beside the file for "npz").
+        Datasets may share a folder: a file is reused only if path, names, sizes and
+        modification times of the pictures are the same.
     return_X_y : bool, default=False
-        Return ``(images, labels)`` in place of the Bunch.
+        Return ``(images, labels)`` instead of the Bunch.
 
     Returns
     -------
@@ -86,8 +87,11 @@ def load_images(
 
     Notes
     -----
-    Files are decoded as torchvision's ``ImageFolder`` decodes them: whatever their kind
-    as RGB, and as they are stored, without regard to an orientation in their EXIF data.
+    Picture files are decoded as torchvision's ``ImageFolder`` decodes them: all formats
+    as RGB, and without applying an orientation in the EXIF data.
+
+    The files of CIFAR-10 and CIFAR-100 are pickles. torchvision reads them, and only
+    after their MD5 sums equal those of the published files. No other reader unpickles.
 
     Examples
     --------
@@ -102,19 +106,23 @@ def load_images(
     """
     if name not in DATASETS:
         raise InvalidInputError(
-            f"Unknown set {name!r}. Choose one of "
+            f"Unknown dataset {name!r}. Choose one of "
             f"{', '.join(repr(key) for key in DATASETS)}."
         )
     if download and name not in CAN_DOWNLOAD:
         raise InvalidInputError(
-            f"{name!r} cannot be downloaded from here, only "
-            f"{' and '.join(CAN_DOWNLOAD)} can. Fetch it by hand into {root}."
+            f"download=True is available for {' and '.join(CAN_DOWNLOAD)} only, got "
+            f"{name!r}. Download the dataset yourself into {root}."
         )
     if mmap not in (True, False, "auto"):
         raise InvalidInputError(f"mmap must be True, False or 'auto', got {mmap!r}.")
     root = Path(root).expanduser()
-    beside = root.parent if name == "npz" else root
-    folder = beside / DECODED if cache_dir is None else Path(cache_dir).expanduser()
+    if cache_dir is not None:
+        folder = Path(cache_dir).expanduser()
+    elif name == "npz":
+        folder = root.parent / DECODED
+    else:
+        folder = root / DECODED
     store = PictureStore(mmap if isinstance(mmap, str) else bool(mmap), folder)
     bunch = DATASETS[name](root, split, download, store)
     return (bunch.images, bunch.labels) if return_X_y else bunch

@@ -1,6 +1,5 @@
-"""Picture sets in one ``.npz`` file: plain arrays, or pictures packed as JPEG."""
+"""Picture datasets in one ``.npz`` file."""
 
-import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,24 +11,23 @@ from zipfile import BadZipFile
 import numpy as np
 from sklearn.utils import Bunch
 
-from sklearn_sharpbalance.corruption.pictures import cached_array, opened
+from sklearn_sharpbalance.corruption.pictures import cached_array
 from sklearn_sharpbalance.datasets._store import PictureStore
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["read_npz"]
 
-# More are no codes of classes, but numbers of another kind: a list of as many names
-# could fill the memory.
+# Larger labels are not class codes, and a list of that many names could exhaust the
+# memory.
 MAX_CLASSES = 2**24
-PACKED = ("jpeg", "offsets", "labels", "is_test", "class_names")
 LAYOUTS = (
-    "(jpeg, offsets, labels, is_test, class_names), (images, labels[, is_test]"
-    "[, class_names]) or (x_train, y_train, x_test, y_test[, class_names])"
+    "(images, labels[, is_test][, class_names]) or "
+    "(x_train, y_train, x_test, y_test[, class_names])"
 )
 
 
 def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bunch:
-    """Read ``root``, the path of the file itself. Splits: "train", "test", "all"."""
+    """Read one split, "train", "test" or "all", of the file ``root``."""
     if not root.is_file():
         raise FileNotFoundError(
             f"There is no file {root}. Pass the path of an .npz file with the arrays "
@@ -39,30 +37,32 @@ def read_npz(root: Path, split: str, download: bool, store: PictureStore) -> Bun
         raise InvalidInputError(
             f"split must be 'train', 'test' or 'all', got {split!r}."
         )
-    with _opened(root) as arrays:
-        label = f"{root.stem}-{split}"
-        if all(key in arrays for key in PACKED):
-            return _read_packed(arrays, split, label, root, store)
-        images, labels = _plain_arrays(arrays, split, root)
+    with _open_npz(root) as arrays:
+        if "x_train" in arrays:
+            images, labels = _read_train_and_test(arrays, split, root)
+        else:
+            images, labels = _read_images(arrays, split, root)
         names = _class_names(arrays) if "class_names" in arrays else None
-    images = images[..., None] if images.ndim == 3 else images
+    if images.ndim == 3:
+        images = images[..., None]
     labels = _check_labels(labels, names, root)
-    names = names or [str(label) for label in range(int(labels.max(initial=-1)) + 1)]
-    path = store.path(label, images.shape, root, [root])
+    if names is None:
+        names = [str(label) for label in range(int(labels.max(initial=-1)) + 1)]
+    path = store.path(f"{root.stem}-{split}", images.shape, root, [root])
     if path is not None:
         images = cached_array(path, images.shape, partial(np.copyto, src=images))
     return Bunch(images=images, labels=labels, class_names=names)
 
 
 @contextmanager
-def _opened(root: Path) -> Iterator[Any]:
-    """The arrays of a file by name; it is named if it is damaged or no ``.npz``."""
+def _open_npz(root: Path) -> Iterator[Any]:
+    """Yield the arrays of a file by name; raise if it is damaged or no ``.npz``."""
     try:
         arrays = np.load(root)
         if isinstance(arrays, np.ndarray):
             raise InvalidInputError(
-                f"{root} holds one array and no labels. Make an .npz file of both: "
-                "np.savez(path, images=images, labels=labels)."
+                f"{root} contains one array and no labels. Write an .npz file with "
+                "both: np.savez(path, images=images, labels=labels)."
             )
         with arrays:
             yield arrays
@@ -70,8 +70,8 @@ def _opened(root: Path) -> Iterator[Any]:
         raise
     except (ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise InvalidInputError(
-            f"{root} cannot be read as an .npz file ({error}): it is damaged or of "
-            "another kind. Make it with np.savez, of numbers and strings."
+            f"{root} cannot be read as an .npz file ({error}): it is damaged or has "
+            "another format. Write it with np.savez, from numbers and strings."
         ) from error
 
 
@@ -82,55 +82,63 @@ def _class_names(arrays) -> list[str]:
     return [str(name) for name in names.tolist()]
 
 
-def _plain_arrays(arrays, split: str, root: Path) -> tuple[np.ndarray, np.ndarray]:
-    if "x_train" in arrays:
-        parts = ("train", "test") if split == "all" else (split,)
-        _check_arrays(arrays, root, *(f"{kind}_{p}" for p in parts for kind in "xy"))
-        pairs = [_checked(arrays[f"x_{p}"], arrays[f"y_{p}"], root) for p in parts]
-        shapes = [images.shape[1:] for images, _ in pairs]
-        if shapes[0] != shapes[-1]:
-            raise InvalidInputError(
-                f"Pictures of x_train and x_test in {root} must have one shape, got "
-                f"{shapes[0]} and {shapes[1]}. Read one split at a time."
-            )
-        images, labels = zip(*pairs)
-        return np.concatenate(images), np.concatenate(labels)
-    _check_arrays(arrays, root, "images", "labels")
-    images, labels = _checked(arrays["images"], arrays["labels"], root)
+def _read_train_and_test(arrays, split: str, root: Path):
+    """Read the arrays x_train, y_train, x_test and y_test."""
+    parts = ["train", "test"] if split == "all" else [split]
+    images, labels = [], []
+    for part in parts:
+        _check_names(arrays, [f"x_{part}", f"y_{part}"], root)
+        images.append(_check_images(arrays[f"x_{part}"], root))
+        labels.append(_flat_labels(arrays[f"y_{part}"], len(images[-1]), root))
+    if images[0].shape[1:] != images[-1].shape[1:]:
+        raise InvalidInputError(
+            f"Pictures of x_train and x_test in {root} must have one shape, got "
+            f"{images[0].shape[1:]} and {images[-1].shape[1:]}. Read one split at a "
+            "time."
+        )
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def _read_images(arrays, split: str, root: Path):
+    """Read the arrays images and labels, and is_test if there is one."""
+    _check_names(arrays, ["images", "labels"], root)
+    images = _check_images(arrays["images"], root)
+    labels = _flat_labels(arrays["labels"], len(images), root)
     if "is_test" not in arrays:
         if split == "test":
             raise InvalidInputError(
                 f"{root} does not say which of its pictures are for tests. Add an "
                 "array is_test of one bool per picture to it, or read split='all' and "
-                "divide the pictures yourself."
+                "split the pictures yourself."
             )
         return images, labels
     is_test = _check_is_test(arrays["is_test"], len(images), root)
-    rows = np.ones_like(is_test) if split == "all" else is_test == (split == "test")
+    if split == "all":
+        return images, labels
+    rows = is_test if split == "test" else ~is_test
     return images[rows], labels[rows]
 
 
-def _check_arrays(arrays, root: Path, *needed: str) -> None:
+def _check_names(arrays, needed: list[str], root: Path) -> None:
     missing = [name for name in needed if name not in arrays]
     if missing:
         raise InvalidInputError(
-            f"{root} holds the arrays {', '.join(arrays)}; expected {LAYOUTS}. Missing "
-            f"for this split: {', '.join(missing)}."
+            f"{root} contains the arrays {', '.join(arrays)}; expected {LAYOUTS}. "
+            f"Missing for this split: {', '.join(missing)}."
         )
 
 
-def _checked(images, labels, root: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures and as many labels."""
+def _check_images(images: np.ndarray, root: Path) -> np.ndarray:
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise InvalidInputError(
             f"Pictures in {root} must be uint8 of shape (N, H, W, C), got "
             f"{images.dtype} of shape {images.shape}."
         )
-    return images, _flat_labels(labels, len(images), root)
+    return images
 
 
 def _check_is_test(is_test: np.ndarray, n_images: int, root: Path) -> np.ndarray:
-    """Which pictures are for tests, as bools of shape (N,)."""
+    """Return which pictures are for tests, as bools of shape (N,)."""
     if is_test.size != n_images:
         raise InvalidInputError(
             f"is_test in {root} must be one bool per picture, got {is_test.size} for "
@@ -146,7 +154,7 @@ def _check_is_test(is_test: np.ndarray, n_images: int, root: Path) -> np.ndarray
 
 
 def _flat_labels(labels: np.ndarray, n_images: int, root: Path) -> np.ndarray:
-    """One label per picture."""
+    """Return one label per picture, as an array of shape (N,)."""
     labels = labels.ravel()
     if len(labels) != n_images:
         raise InvalidInputError(
@@ -157,61 +165,19 @@ def _flat_labels(labels: np.ndarray, n_images: int, root: Path) -> np.ndarray:
 
 
 def _check_labels(labels: np.ndarray, names, root: Path) -> np.ndarray:
-    """Class codes as int64."""
+    """Return class codes as int64."""
     is_number = labels.dtype.kind in "biuf" and np.isfinite(labels).all()
     if not is_number or (labels != np.floor(labels)).any():
         raise InvalidInputError(
             f"Labels in {root} must be whole numbers from 0, got {labels[:3].tolist()}"
-            f" of {labels.dtype}. Number the classes and keep their names in "
+            f" of {labels.dtype}. Number the classes and store their names in "
             "class_names: class_names, labels = np.unique(labels, return_inverse=True)."
         )
     highest = (MAX_CLASSES if names is None else len(names)) - 1
     if len(labels) and not 0 <= labels.min() <= labels.max() <= highest:
-        limit = "" if names is None else f" to {highest}, by the names of the classes"
+        limit = "" if names is None else f" to {highest}, the number of class_names - 1"
         raise InvalidInputError(
-            f"Labels in {root} must count from 0{limit}, got {labels.min()} to "
-            f"{labels.max()}. Renumber them, or leave out pictures without a class."
+            f"Labels in {root} must be numbered from 0{limit}, got {labels.min()} to "
+            f"{labels.max()}. Renumber them, or remove pictures without a class."
         )
     return labels.astype(np.int64)
-
-
-def _read_packed(arrays, split, label, root: Path, store: PictureStore) -> Bunch:
-    """Pictures as JPEG streams, one after the other in a single array of bytes.
-
-    Such files lie sorted by class; a fixed shuffle makes any leading slice a fair
-    sample.
-    """
-    jpeg, offsets = arrays["jpeg"], arrays["offsets"]
-    names = _class_names(arrays)
-    labels = _flat_labels(arrays["labels"], len(offsets) - 1, root)
-    labels = _check_labels(labels, names, root)
-    order = np.random.default_rng(0).permutation(len(labels))
-    if split != "all":
-        is_test = _check_is_test(arrays["is_test"], len(labels), root)
-        order = order[is_test[order] == (split == "test")]
-
-    def decode(row: int) -> np.ndarray:
-        stream = io.BytesIO(jpeg[offsets[row] : offsets[row + 1]].tobytes())
-        with opened(stream, f"Picture {row} of {root}") as packed:
-            inks = packed.mode not in ("L", "RGB", "RGBA")  # CMYK is no colours
-            picture = np.asarray(packed.convert("RGB") if inks else packed)
-        return picture[..., None] if picture.ndim == 2 else picture
-
-    def fill(out: np.ndarray) -> None:
-        for target, row in zip(out, order):
-            picture = decode(row)
-            # A grey picture among coloured ones has the same value in each channel.
-            if picture.shape not in (target.shape, (*target.shape[:2], 1)):
-                raise InvalidInputError(
-                    f"Picture {row} of {root} has shape {picture.shape}, picture "
-                    f"{order[0]} has {target.shape}. Pack pictures of one size and "
-                    "number of channels."
-                )
-            target[...] = picture
-
-    shape = (len(order), *(decode(order[0]).shape if len(order) else (0, 0, 3)))
-    return Bunch(
-        images=store.array(label, shape, fill, root, [root]),
-        labels=labels[order],
-        class_names=names,
-    )

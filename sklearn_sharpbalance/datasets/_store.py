@@ -1,4 +1,4 @@
-"""Where decoded pictures live: in memory, or in a memory-mapped file when large."""
+"""Keep decoded pictures in memory, or in a memory-mapped file if they are large."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,19 +10,19 @@ from sklearn_sharpbalance.corruption.pictures import cached_array
 
 __all__ = ["DECODED", "PictureStore"]
 
-DECODED = "decoded"  # folder beside the set, where none is asked for
+DECODED = "decoded"  # default folder for the files, inside the folder of the dataset
 LARGE_BYTES = 2**29  # half a GiB
 
 
 class PictureStore:
-    """Decides per array whether it is kept in a file.
+    """Create arrays of decoded pictures, in memory or in ``.npy`` files.
 
     Parameters
     ----------
     mmap : bool or "auto"
-        Whether arrays are memory-mapped; "auto" does so from half a GiB.
+        Whether arrays are memory-mapped; "auto" maps those of half a GiB and more.
     folder : Path
-        Where the ``.npy`` files go.
+        Folder of the ``.npy`` files.
     """
 
     def __init__(self, mmap: bool | str, folder: Path) -> None:
@@ -32,30 +32,39 @@ class PictureStore:
     def path(
         self, label: str, shape: tuple[int, ...], root: Path, sources: Iterable[Path]
     ) -> Path | None:
-        """File for an array, or None if it is to stay in memory.
+        """Return the file of an array, or None if the array stays in memory.
 
         Parameters
         ----------
         label : str
-            What the set is called.
+            Name of the dataset.
         shape : tuple of int
         root : Path
-            Where the set lies.
+            Folder or file of the dataset.
         sources : iterable of Path
             Files that the array is made from, at or under ``root``.
         """
-        large = float(np.prod(shape, dtype=float)) >= LARGE_BYTES
-        if not (self.mmap is True or (self.mmap == "auto" and large)):
-            return None
-        return cache_path(self.folder, label, root, sources)
+        is_large = float(np.prod(shape, dtype=float)) >= LARGE_BYTES
+        if self.mmap is True or (self.mmap == "auto" and is_large):
+            return cache_path(self.folder, label, root, sources)
+        return None
 
     def array(
         self,
+        *,
         label: str,
         shape: tuple[int, ...],
         fill: Callable[[np.ndarray], None],
         root: Path,
         sources: Iterable[Path],
     ) -> np.ndarray:
-        """The array that ``fill`` writes, or wrote before from these very files."""
+        """Return the array that ``fill`` writes, from its file if that is up to date.
+
+        Parameters
+        ----------
+        label, shape, root, sources
+            See :meth:`path`.
+        fill : callable
+            Writes the values into the array that it is given.
+        """
         return cached_array(self.path(label, shape, root, sources), shape, fill)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_sharpbalance.data.training_data import TrainingData
-from sklearn_sharpbalance.members import MemberState, Phase
+from sklearn_sharpbalance.engine.jobs import MemberJobs
+from sklearn_sharpbalance.members import MemberState, Segment
 
 __all__ = ["Engine", "EngineChoice", "OnEpoch"]
 
@@ -35,21 +36,29 @@ class Engine(ABC):
     Engines differ in speed and in what they can run, not in their result: for the
     same states, data, phase and masks all of them return the same members within
     float tolerance, with the same history.
+
+    Parameters
+    ----------
+    jobs : MemberJobs or None, default=None
+        Where members are scored, and trained if the engine can; None is this process.
     """
 
     name: str
 
+    def __init__(self, jobs: MemberJobs | None = None):
+        self.jobs = jobs or MemberJobs(1)
+
     @classmethod
     @abstractmethod
-    def refusal(cls, net, data: TrainingData, settings) -> str | None:
+    def refusal(cls, net, data: TrainingData, training) -> str | None:
         """Why this engine cannot train these members; None if it can.
 
         Parameters
         ----------
         net : NeuralNetClassifier
         data : TrainingData
-        settings
-            Anything with ``transform`` and ``precision``, as a Phase has.
+        training : Segment
+            The whole training, or anything with ``transform`` and ``precision``.
         """
 
     @abstractmethod
@@ -58,7 +67,7 @@ class Engine(ABC):
         net,
         states: list[MemberState],
         data: TrainingData,
-        phase: Phase,
+        phase: Segment,
         masks: np.ndarray,
         on_epoch: OnEpoch | None = None,
     ) -> list[MemberState]:
@@ -71,7 +80,7 @@ class Engine(ABC):
         states : list of MemberState
             Members before the phase; not changed.
         data : TrainingData
-        phase : Phase
+        phase : Segment
         masks : ndarray of shape (M, N), dtype bool
             True where the member applies SAM to the sample.
         on_epoch : callable, default=None
@@ -80,4 +89,4 @@ class Engine(ABC):
         """
 
     def release(self) -> None:  # noqa: B027 - most engines keep nothing
-        """Free what was kept for a next stretch of the same phase."""
+        """Free what was kept for the next segment of the same phase."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.members.state import seeded
+from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream, seed_generators
 
 __all__ = ["CallbackDraws"]
 
@@ -32,14 +32,14 @@ class CallbackDraws:
     def own(self, sessions: list[MemberSession]) -> AbstractContextManager:
         """Context that keeps the user's generators from what callbacks draw."""
         drawing = any(session.net.callbacks_ for session in sessions)
-        return seeded(self.device) if drawing else nullcontext()
+        return random_stream(self.device) if drawing else nullcontext()
 
     def begin_epoch(self, session: MemberSession, epoch: int) -> None:
         """Begin the epoch of one member."""
         if not session.net.callbacks_:
             session.begin_epoch()
             return
-        seeded.reseed(session.state.seed, epoch, self.device)
+        seed_generators(epoch_seed(session.state.seed, epoch), self.device)
         session.begin_epoch()
         self._left[session.state.index] = self._get()
 

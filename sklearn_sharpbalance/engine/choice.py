@@ -17,7 +17,7 @@ ENGINES: dict[str, type[Engine]] = {
 }
 
 
-def choose_engine(name, net, data, settings, *, n_jobs=None, devices=()):
+def choose_engine(name, net, data, training, *, jobs=None, devices=()):
     """The engine that trains these members, and why.
 
     Parameters
@@ -26,8 +26,9 @@ def choose_engine(name, net, data, settings, *, n_jobs=None, devices=()):
         "auto" or a name of :data:`ENGINES`.
     net : NeuralNetClassifier
     data : TrainingData
-    settings : Settings
-    n_jobs : int or None
+    training : Segment
+    jobs : MemberJobs or None
+        Where the skorch engine trains and scores.
     devices : sequence of str
         More than one spreads the members.
 
@@ -38,25 +39,25 @@ def choose_engine(name, net, data, settings, *, n_jobs=None, devices=()):
     """
     if name != "auto":
         engine = ENGINES[name]
-        reason = engine.refusal(net, data, settings)
+        reason = engine.refusal(net, data, training)
         if reason is not None:
             raise UnsupportedEngineError(
                 f"engine={name!r} cannot train this ensemble: {reason}. Use "
                 "engine='auto' or engine='skorch'."
             )
-        return _make(engine, n_jobs, devices), EngineChoice(name, "asked for")
+        return _make(engine, jobs, devices), EngineChoice(name, "asked for")
     refusals: list[str] = []
     for engine in ENGINES.values():
-        reason = engine.refusal(net, data, settings)
+        reason = engine.refusal(net, data, training)
         if reason is None:
             why = "; ".join(refusals) or "the fastest that fits"
-            return _make(engine, n_jobs, devices), EngineChoice(engine.name, why)
+            return _make(engine, jobs, devices), EngineChoice(engine.name, why)
         refusals.append(f"not {engine.name}: {reason}")
     raise AssertionError("the skorch engine refuses nothing")
 
 
-def _make(kind, n_jobs, devices):
+def _make(kind, jobs, devices):
     if len(devices) > 1:
         # One process drives all devices: joblib would start one copy per member.
         return SpreadEngine(kind(), list(devices))
-    return kind(n_jobs) if kind is SkorchEngine else kind()
+    return kind(jobs) if kind is SkorchEngine else kind()

@@ -6,9 +6,9 @@ import torch
 from sklearn.base import clone
 
 from sklearn_sharpbalance.engine.base import Engine
-from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.runtime.precision import tf32
 from sklearn_sharpbalance.runtime.process_state import lending_process_state
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["SpreadEngine"]
 
@@ -24,11 +24,12 @@ class SpreadEngine(Engine):
     """
 
     def __init__(self, engine, devices):
+        super().__init__()
         self.engine, self.devices = engine, devices
         self.name = engine.name
 
     @classmethod
-    def refusal(cls, net, data, settings):
+    def refusal(cls, net, data, training):
         """Left to the engine inside."""
         return None
 
@@ -54,7 +55,7 @@ class SpreadEngine(Engine):
         # Threads change the CPU's generator and torch's flags, and put each other's
         # back: here it is kept for all of them.
         precision = tf32(phase.precision)
-        with seeded("cpu"), precision, ThreadPoolExecutor(len(places)) as pool:
+        with random_stream("cpu"), precision, ThreadPoolExecutor(len(places)) as pool:
             parts = {d: p for done in pool.map(train, places) for d, p in done.items()}
         return [parts[i % n][i // n] for i in range(len(states))]
 

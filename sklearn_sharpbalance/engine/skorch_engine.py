@@ -12,32 +12,27 @@ class SkorchEngine(Engine):
 
     Parameters
     ----------
-    n_jobs : int or None, default=None
-        Members that train at once, as in joblib, by its backend: processes of this
-        machine (loky), or a cluster inside ``joblib.parallel_config(backend="dask")``.
-        Members of a worker that dies are trained again elsewhere.
-
-    Attributes
-    ----------
-    jobs : MemberJobs
-        Where members train.
+    jobs : MemberJobs or None, default=None
+        Where members train; None follows joblib's settings: processes of this machine
+        (loky), or a cluster inside ``joblib.parallel_config(backend="dask")``. Members
+        of a worker that dies are trained again elsewhere.
     """
 
     name = "skorch"
 
-    def __init__(self, n_jobs=None):
-        self.jobs = MemberJobs(n_jobs)
+    def __init__(self, jobs=None):
+        super().__init__(jobs or MemberJobs())
 
     @classmethod
-    def refusal(cls, net, data, settings):
+    def refusal(cls, net, data, training):
         """Never refuses."""
         return None
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
         """Train the members one after the other, or in parallel jobs."""
-        # Epochs of other processes are not heard: a closure does not travel.
-        heard = None if self.jobs.parallel else on_epoch
-        each = [(state, phase, mask, heard) for state, mask in zip(states, masks)]
+        # Other processes cannot call back: a closure cannot be sent to them.
+        callback = None if self.jobs.parallel else on_epoch
+        each = [(state, phase, mask, callback) for state, mask in zip(states, masks)]
         return self.jobs.run(_train, net, data, each)
 
 

@@ -22,10 +22,10 @@ from sklearn_sharpbalance.engine.support import UNSEEN, meta_module, shared_refu
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.members.own_settings import different_settings, own_nets
 from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.members.state import epoch_rng
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.precision import autocast, tf32
+from sklearn_sharpbalance.runtime.rng import epoch_rng
 
 __all__ = ["StackedEngine"]
 
@@ -35,12 +35,20 @@ class StackedEngine(Engine):
 
     name = "stacked"
 
+    def __init__(self):
+        super().__init__()
+        self._runs: dict[str, _StackedRun] = {}  # by device, for the next segment
+
+    def __getstate__(self):
+        # Stacked weights belong to their process, and to no result.
+        return self.__dict__ | {"_runs": {}}
+
     @classmethod
-    def refusal(cls, net, data, settings):
+    def refusal(cls, net, data, training):
         """Why these members cannot be stacked; None if they can."""
-        if settings.transform is not None:
+        if training.transform is not None:
             return "train_transform draws from one RNG per member"
-        if settings.precision == "fp16":
+        if training.precision == "fp16":
             return "fp16 scales each member's loss by itself"
         if not isinstance(data.X, np.ndarray):
             return "X is not one array"
@@ -53,38 +61,51 @@ class StackedEngine(Engine):
         return shared_refusal(net) or _module_refusal(net)
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
-        """Train all members side by side."""
+        """Train all members side by side.
+
+        The stacked weights of one segment are used for the next if that starts from
+        the returned states.
+        """
+        run = self._runs.pop(str(net.device), None)
+        if run is not None and run.leads_to(states, data, phase, masks):
+            run.resume(phase, on_epoch)
+            return self._train(run, net)
+        groups = in_step(states)
+        if len(groups) == 1:
+            return self._train(_open(net, states, data, phase, masks, on_epoch), net)
         results = list(states)
-        for members in in_step(states):
-            own = [states[i] for i in members]
-            sessions = [MemberSession(net, s, data, phase, on_epoch) for s in own]
-            trained = _train(sessions, data, phase, masks[members])
-            for i, state in zip(members, trained):
+        for group in groups:
+            own = [states[i] for i in group]
+            run = _open(net, own, data, phase, masks[group], on_epoch)
+            for i, state in zip(group, run.train()):
                 results[i] = state
         return results
 
+    def _train(self, run, net):
+        """Train all members by one run, and keep it for the next segment."""
+        results = run.train()
+        if not run.phase.last:
+            self._runs[str(net.device)] = run
+        return results
 
-def _train(sessions, data, phase, masks):
-    """States after a phase of members that share one step."""
-    run = _StackedRun(sessions, data, phase, masks)
-    with run.draws.own(sessions), tf32(phase.precision):
-        for epoch in range(phase.start, phase.stop):
-            if all(session.stopped for session in sessions):
-                break
-            run.epoch(epoch)
-    run.write_back(range(len(sessions)))
-    stopped_before = [session.state.stopped for session in sessions]
-    return [
-        session.state if stopped else session.finish()
-        for stopped, session in zip(stopped_before, sessions)
-    ]
+    def release(self):
+        """Free the stacked weights that were kept for the next segment."""
+        self._runs = {}
+
+
+def _open(net, states, data, phase, masks, on_epoch):
+    """A run of members that share one step."""
+    sessions = [MemberSession(net, state, data, phase, on_epoch) for state in states]
+    return _StackedRun(sessions, data, phase, masks)
 
 
 class _StackedRun:
-    """The stacked weights, optimizer and data of one phase."""
+    """The stacked weights, optimizer and data of members that train together."""
 
     def __init__(self, sessions, data, phase, masks):
         self.sessions, self.phase, self.masks = sessions, phase, masks
+        self.data = data
+        self.results = [session.state for session in sessions]
         net = sessions[0].net
         self.device = torch.device(net.device)
         self.smoothing = net.criterion_.label_smoothing
@@ -105,6 +126,39 @@ class _StackedRun:
         self.gradient_masks = self._stacked_masks()
         self.frozen = [session.stopped for session in sessions]
         self.draws = CallbackDraws(self.device)
+
+    def leads_to(self, states, data, phase, masks):
+        """Whether a segment continues where this run stopped."""
+        return (
+            states is self.results
+            and data is self.data
+            and phase.continues(self.phase)
+            and np.array_equal(masks, self.masks)
+        )
+
+    def resume(self, phase, on_epoch):
+        """Continue with the next segment."""
+        self.phase = phase
+        for session in self.sessions:
+            session.phase, session.on_epoch = phase, on_epoch
+        self.frozen = [session.stopped for session in self.sessions]
+
+    def train(self):
+        """Train all members through the segment; returns their states."""
+        stopped_before = [session.stopped for session in self.sessions]
+        with self.draws.own(self.sessions), tf32(self.phase.precision):
+            for epoch in range(self.phase.start, self.phase.stop):
+                if all(session.stopped for session in self.sessions):
+                    break
+                self.epoch(epoch)
+        self.write_back(range(len(self.sessions)))
+        self.results = [
+            result if stopped else session.finish()
+            for result, stopped, session in zip(
+                self.results, stopped_before, self.sessions
+            )
+        ]
+        return self.results
 
     def _stacked_masks(self):
         """Masks of pruned weights with a member axis, by the names of the weights."""

@@ -12,8 +12,8 @@ from torch import nn
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import with_callbacks
-from sklearn_sharpbalance.members.session import listeners
-from sklearn_sharpbalance.members.state import seeded
+from sklearn_sharpbalance.members.session import callbacks_for
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = [
     "UNSEEN",
@@ -50,9 +50,8 @@ SKORCH_ONLY = (
 )
 
 # Methods of skorch's loop that no engine calls: members train on mixed batches, of
-# which one part gets SAM, and predict all together. What skorch calls by notify is
-# heard where epochs begin and end; whether anybody listens to batches is asked of
-# callbacks only.
+# which one part gets SAM, and predict together. Engines call notify where epochs begin
+# and end, and where batches do only if a callback has a method for them.
 NOT_CALLED = (
     "fit",
     "partial_fit",
@@ -96,11 +95,10 @@ def check_overrides(net):
     own = _overridden(net, NOT_CALLED)
     if own:
         raise InvalidInputError(
-            f"{type(net).__name__} overrides {', '.join(own)}, which nobody calls in "
-            "an ensemble: members train and predict in loops of their own. Honoured "
-            "are infer, get_loss and the initialize_... methods, and callbacks, which "
-            "hear of epochs, batches and gradients. Use those, and leave the others "
-            "as skorch has them."
+            f"{type(net).__name__} overrides {', '.join(own)}, which are not called in "
+            "an ensemble: members train and predict in other loops. Supported "
+            "are infer, get_loss and the initialize_... methods, and callbacks for "
+            "epochs, batches and gradients. Use those, and do not override the others."
         )
 
 
@@ -154,7 +152,7 @@ def callback_refusal(net):
         if isinstance(callback, LRScheduler):
             return "an LRScheduler sets the learning rate by itself"
     for prefix, event in (("on_batch_", "every batch"), ("on_grad_", "gradients")):
-        for callback in listeners(net, prefix):
+        for callback in callbacks_for(net, prefix):
             if not _hears_validation_only(callback):
                 return f"{type(callback).__name__} listens to {event}"
     return None
@@ -175,7 +173,7 @@ def meta_module(net):
     kwargs = net.get_params_for("module")
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     try:
-        with torch.device("meta"), seeded("cpu"):  # it may draw
+        with torch.device("meta"), random_stream("cpu"):  # it may draw
             return module(**kwargs)
     except Exception:  # whatever a user's factory raises: it will be built for real
         return None

@@ -22,7 +22,8 @@ from sklearn_sharpbalance.ensemble.params import NestedParamsMixin
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.persistence.model_file import load_model, save
 from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
-from sklearn_sharpbalance.training.progress import CallbackSupportMixin
+from sklearn_sharpbalance.training.loop import TrainingLoop
+from sklearn_sharpbalance.training.progress import CallbackSupportMixin, FitProgress
 
 __all__ = ["BaseDeepEnsemble", "load"]
 
@@ -174,7 +175,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         """Predict class probabilities by the first member, the first two, and so on.
 
         The last stage is ``predict_proba``. A rule on weights or a choice of a member
-        is applied anew to the members of each stage, as far as it needs no data for
+        is applied again to the members of each stage, as far as it needs no data for
         that; "greedy_soup", and "uniform_soup" of networks with BatchNorm, are refused.
 
         Parameters
@@ -216,6 +217,53 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         """Fitted nets that the next fit starts from."""
         is_warm = self.warm_start and hasattr(self, "estimators_")
         return self._member_nets() if is_warm else []
+
+    def _fit(self, setup, X, y, fitted):
+        """Run the training loop as set up, and keep its result.
+
+        Parameters
+        ----------
+        setup : FitSetup
+        X, y
+            What ``fit`` was given.
+        fitted : FittedState
+        """
+        loop = TrainingLoop(
+            setup.trainer,
+            setup.plan,
+            checkpoints=setup.checkpoints,
+            early_stopping=setup.early_stopping,
+        )
+        segments = loop.start()
+        progress = FitProgress(
+            self,
+            segments,
+            n_members=len(setup.seeds.members),
+            n_epochs=setup.trainer.training.n_epochs,
+            verbose=setup.params["verbose"],
+            X=X,
+            y=y,
+            keep=lambda estimator, state: estimator._keep(setup, state),
+        )
+        try:
+            loop.run(segments, progress)
+        except KeyboardInterrupt:
+            if loop.state.epoch > 0:
+                self._keep_result(setup, loop)
+                fitted.usable_epochs = loop.result.epoch
+            raise
+        finally:
+            setup.trainer.close()
+        self._keep_result(setup, loop)
+
+    def _keep_result(self, setup, loop):
+        """Set the fitted attributes from the result of a loop."""
+        self.__dict__.pop("validation_scores_", None)  # of an earlier fit
+        self._keep(setup, loop.result)
+        if loop.early_stopping is not None:
+            self.validation_scores_ = np.asarray(loop.early_stopping.scores)
+        # Not the end of the segment: callbacks may have stopped every member before.
+        self.n_iter_ = max(loop.state.epochs, default=loop.state.epoch)
 
     def score(self, X, y=None, sample_weight=None):
         """Accuracy on the given data.

@@ -1,27 +1,17 @@
 """Members trained together and driven apart: SED, A2D and DivDis."""
 
-from functools import partial
-
 from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.aggregation.soups import final_net
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
+from sklearn_sharpbalance.ensemble.fitted_state import FittedState
 from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain_params
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.joint.setup import prepare_joint
-from sklearn_sharpbalance.joint.trainer import JointTrainer, joint_segments
 from sklearn_sharpbalance.members.shared_trunk import with_trunk
-from sklearn_sharpbalance.members.state import own_draws
+from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
-from sklearn_sharpbalance.training.checkpoint import remaining
-from sklearn_sharpbalance.training.course import follow_course, start_course
-from sklearn_sharpbalance.training.plan import cut_length
-from sklearn_sharpbalance.training.progress import (
-    FitMonitor,
-    has_callbacks,
-    with_callbacks,
-)
-from sklearn_sharpbalance.training.setup import FittedState, first_members
+from sklearn_sharpbalance.training.progress import with_callbacks
 
 __all__ = ["DiversifiedEnsembleClassifier"]
 
@@ -48,7 +38,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     diversity_weight : float, default=0.1
         Weight of that loss, the paper's lambda; 0 trains a deep ensemble.
     pair_members : int or None, default=2
-        Members drawn anew in every step for the pair loss, so that its cost does not
+        Members drawn in every step for the pair loss, so that its cost does not
         grow with the ensemble. None takes all pairs; the objective is the same.
     shared_trunk : nn.Module, callable or None, default=None
         Frozen network, or a function that makes one, that turns samples into features
@@ -89,7 +79,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     on_checkpoint_error : {"raise", "warn"}, default="raise"
         Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None
-        skorch callbacks for each member that listen to epochs. Members stop together,
+        skorch callbacks for each member that act on epochs. Members stop together,
         once each has been asked to.
     random_state : int, RandomState instance or None, default=None
         The one source of randomness.
@@ -248,49 +238,36 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         """
         with FittedState(self) as fitted, own_torch_modes():
             self._validate_params()
-            params = plain_params() | self.get_params(deep=False)
-            nested = self._nested("estimator")
             aggregation = AGGREGATIONS.resolve(self.aggregation)
             aggregation.set_params(**self._nested("aggregation"))
-            given = (X, y, sample_weight, X_unlabeled)
-            job = prepare_joint(self, params, nested, aggregation, *given)
-            self._train(job, aggregation, fitted)
+            setup = prepare_joint(
+                self,
+                plain_params() | self.get_params(deep=False),
+                self._nested("estimator"),
+                aggregation,
+                X=X,
+                y=y,
+                sample_weight=sample_weight,
+                X_unlabeled=X_unlabeled,
+            )
+            self._fit(setup, X, y, fitted)
         return self
 
-    def _train(self, job, aggregation, fitted):
-        """Run all epochs, or those that are left, and keep the result."""
-        trainer, checkpoints = JointTrainer(job), job.checkpoints
-        given = (job.net, job.seeds, job.data, len(job.classes))
-        members = partial(first_members, *given, self._warm_nets())
-        state, finished = start_course(job.net, job.data, members, checkpoints)
-        n_members, n_epochs = len(job.seeds.members), job.settings.n_epochs
-        every = None if checkpoints is None else checkpoints.every
-        every = cut_length(n_epochs, every, whole_phases=has_callbacks(self))
-        segments = remaining(joint_segments(n_epochs, every), state.epoch)
-        segments = [] if finished else segments
-        monitor = FitMonitor(self, n_members, segments, n_epochs, self.verbose)
-
-        def keep(state):
-            self._keep(job, aggregation, state, trainer.choice)
-
-        course = (trainer, state, segments, monitor, keep, fitted)
-        follow_course(*course, checkpoints=checkpoints)
-
-    def _keep(self, job, aggregation, state, engine):
-        """Set what ``fit`` leaves behind."""
-        self.engine_, members = engine, state.members
-        self.classes_, self.input_format_ = job.classes, job.input_format
-        self.net_, self.trunk_ = job.net, job.trunk
+    def _keep(self, setup, state):
+        """Set the fitted attributes."""
+        trainer, members = setup.trainer, state.members
+        self.engine_ = setup.engine
+        self.classes_, self.input_format_ = setup.classes, setup.input_format
+        self.net_, self.trunk_ = trainer.net, trainer.trunk
         self.member_seeds_ = [member.seed for member in members]
-        self.heads_ = [final_net(job.net, member, job.data) for member in members]
+        self.heads_ = [final_net(self.net_, member, trainer.data) for member in members]
         self.estimators_ = self._whole_members()
-        self.aggregation_ = aggregation
-        with own_draws(job.seeds.split, job.net.device):
-            data = job.as_trained(self.heads_[0])
-            self.predictors_ = aggregation.prepare(self.heads_, data)
+        self.aggregation_ = setup.aggregation
+        with random_stream(self.net_.device, seed=setup.seeds.split):
+            data = trainer.as_trained(self.heads_[0])
+            self.predictors_ = self.aggregation_.prepare(self.heads_, data)
         self.history_ = [member.history for member in members]
-        self.train_indices_ = job.data.rows
-        self.n_iter_ = max(state.epochs, default=state.epoch)
+        self.train_indices_ = trainer.data.rows
 
     def _whole_members(self):
         if self.trunk_ is None:

@@ -1,60 +1,48 @@
 """The fit that SharpBalance and its baselines share: phases over skorch members."""
 
 from dataclasses import replace
-from functools import partial
-from operator import methodcaller
-
-import numpy as np
 
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.aggregation.soups import final_net
 from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine import choose_engine
+from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
+from sklearn_sharpbalance.ensemble.fitted_state import FittedState
 from sklearn_sharpbalance.members.member_params import member_settings
 from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
-from sklearn_sharpbalance.members.schedules import constant
-from sklearn_sharpbalance.members.state import own_draws, state_of
+from sklearn_sharpbalance.members.schedules import check_factors, constant
+from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.runtime.devices import resolve_devices
+from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
-from sklearn_sharpbalance.training.checkpoint import remaining
-from sklearn_sharpbalance.training.course import follow_course, start_course
 from sklearn_sharpbalance.training.early_stopping import (
     EarlyStopping,
     check_early_stopping,
 )
-from sklearn_sharpbalance.training.fitting import (
+from sklearn_sharpbalance.training.fixed_settings import check_unchanged, fixed_settings
+from sklearn_sharpbalance.training.net_building import (
     base_rate,
     build_net,
-    check_partial_fit,
-    draw_seeds,
-    make_settings,
     renewed_member,
     renewed_net,
-    training_data,
 )
-from sklearn_sharpbalance.training.fixed_settings import check_unchanged, fixed_settings
-from sklearn_sharpbalance.training.loop import EnsembleState, Trainer
-from sklearn_sharpbalance.training.plan import (
-    Segment,
-    cut_length,
-    plan_segments,
-    warmup_length,
-)
-from sklearn_sharpbalance.training.progress import (
-    FitMonitor,
-    has_callbacks,
-    with_callbacks,
-)
+from sklearn_sharpbalance.training.plan import cut_length, plan_segments, warmup_length
+from sklearn_sharpbalance.training.progress import has_callbacks, with_callbacks
 from sklearn_sharpbalance.training.setup import (
-    FitJob,
-    FittedState,
+    FitSetup,
+    check_partial_fit,
     check_same_classes,
     first_members,
     make_checkpoints,
+    make_training,
+    pruning_epoch,
+    training_data,
 )
+from sklearn_sharpbalance.training.state import EnsembleState, draw_seeds
+from sklearn_sharpbalance.training.trainer import PhasedTrainer
 
 __all__ = ["PhasedEnsemble"]
 
@@ -97,8 +85,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self : estimator instance
         """
         with FittedState(self) as fitted, own_torch_modes():
-            job = self._prepare(X, y, sample_weight, checkpoints=True)
-            self._train(job, X, y, fitted)
+            setup = self._prepare(X, y, sample_weight, checkpoints=True)
+            self._fit(setup, X, y, fitted)
         return self
 
     @with_callbacks
@@ -109,7 +97,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         samples, selects, and trains on them. Members keep weights, momentum and the
         statistics of the input from the first call. The learning rate does not
         anneal, since the number of calls is not known. Parameters may be set before
-        each call, ``callbacks`` begin anew in each; those that members were made by
+        each call, ``callbacks`` start again in each; those that members were made by
         may not: ``estimator``, ``n_estimators``, ``sam``, ``optimizer``,
         ``member_params``, ``standardize``, and arguments of the module, the criterion
         and the optimizer, its learning rate excepted. What follows a whole fit is
@@ -137,9 +125,12 @@ class PhasedEnsemble(BaseDeepEnsemble):
             self._validate_params()
             known = None if first else self.classes_
             check_partial_fit(self._full_params(), classes, known)
-            job = self._prepare(X, y, sample_weight, classes=classes, go_on=not first)
-            members = self._first_members(job) if first else self._go_on(job)
-            self._train_one_epoch(job, members)
+            setup = self._prepare(X, y, sample_weight, classes=classes, go_on=not first)
+            if first:
+                members = setup.trainer.first_members()
+            else:
+                members = self._members_to_go_on(setup.trainer.net)
+            self._train_one_epoch(setup, members)
         return self
 
     def _prepare(
@@ -164,7 +155,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         seeds, saved = draw_seeds(params["random_state"], n_members), None
         if checkpoints:
             saved = make_checkpoints(params, data, classes, seeds, warm)
-        seeds = seeds if saved is None else saved.seeds
+        if saved is not None:
+            seeds = saved.seeds
         share = params["validation_fraction"]
         data = hold_out(data, share, seeds.split, sample_weight)
         check_early_stopping(params["early_stopping"], data)
@@ -175,34 +167,79 @@ class PhasedEnsemble(BaseDeepEnsemble):
         aggregation = self._aggregation(params)
         aggregation.check(data)
         aggregation.check_settings(net)
-        settings = make_settings(params, net, fmt, n_members)
+        training = make_training(params, net, fmt, n_members)
         engine, choice = choose_engine(
             params["engine"],
             net,
             data,
-            settings,
-            n_jobs=params["n_jobs"],
+            training,
+            jobs=MemberJobs(params["n_jobs"], any_device=params["device"] == "auto"),
             devices=resolve_devices(params["device"]),
         )
-        trainer = Trainer(
+        n_warmup = warmup_length(params["warmup_epochs"], training.n_epochs)
+        early_stopping = EarlyStopping.of(params["early_stopping"], aggregation)
+
+        def make_members():
+            members = first_members(net, seeds, data, len(classes), warm)
+            if n_warmup < training.n_epochs:
+                trainer.try_scoring(members)
+            return members
+
+        trainer = PhasedTrainer(
             net,
             data,
-            settings,
+            training,
+            warmup=params["warmup"],
+            make_members=make_members,
             scorer=self._scorer(params),
             selector=self._selector(params),
             engine=engine,
             selection_seed=seeds.selection,
-            any_device=params["device"] == "auto",
+            prune_epoch=pruning_epoch(params, training.n_epochs),
             memory=params["memory"],
-            watched=has_callbacks(self),
+            has_callbacks=has_callbacks(self),
         )
-        return FitJob(params, trainer, aggregation, seeds, fmt, classes, choice, saved)
+        trainer.check()
+        check_factors(training, len(data))
+        return FitSetup(
+            params=params,
+            trainer=trainer,
+            plan=self._plan(params, trainer, n_warmup, early_stopping),
+            aggregation=aggregation,
+            seeds=seeds,
+            input_format=fmt,
+            classes=classes,
+            engine=choice,
+            checkpoints=saved,
+            early_stopping=early_stopping,
+        )
+
+    def _plan(self, params, trainer, n_warmup, early_stopping):
+        """Segments of the whole fit."""
+        cut_every = cut_length(
+            trainer.training.n_epochs,
+            params["checkpoint_every"],
+            whole_phases=params["memory"] is not None or has_callbacks(self),
+        )
+        return plan_segments(
+            trainer.training,
+            n_warmup=n_warmup,
+            reselect_every=params["reselect_every"],
+            cut_every=cut_every if early_stopping is None else 1,
+            prune_epoch=trainer.prune_epoch,
+        )
 
     def _net(self, params, fmt, data, classes, seeds):
         """The net that every member is a copy of, with what members have apart."""
-        nested = self._nested("estimator")
-        given = (data.X, len(classes), data.weight, seeds.split)
-        net = build_net(params, nested, fmt, *given)
+        net = build_net(
+            params,
+            self._nested("estimator"),
+            fmt,
+            data.X,
+            len(classes),
+            weight=data.weight,
+            seed=seeds.split,
+        )
         return self._with_own_settings(net, params, seeds.members)
 
     def _net_to_go_on(self, params, fmt):
@@ -237,110 +274,64 @@ class PhasedEnsemble(BaseDeepEnsemble):
         aggregation = AGGREGATIONS.resolve(params["aggregation"])
         return aggregation.set_params(**self._nested("aggregation"))
 
-    def _first_members(self, job):
-        trainer = job.trainer
-        given = (trainer.net, job.seeds, trainer.data, len(job.classes))
-        members = first_members(*given, self._warm_nets())
-        n_epochs = trainer.settings.n_epochs
-        if warmup_length(job.params["warmup_epochs"], n_epochs) < n_epochs:
-            trainer.try_scoring(members)
-        return members
-
     def _fitted_members(self):
         return [
             state_of(net, i, seed)
             for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
         ]
 
-    def _go_on(self, job):
-        """Members as they were left, at the learning rate that holds now."""
-        members, net = self._fitted_members(), job.trainer.net
+    def _members_to_go_on(self, net):
+        """Members as they were left, at the learning rate that applies now."""
+        members = self._fitted_members()
         if base_rate(net) == base_rate(self.net_):
             return members  # and at what a scheduler has made of it
         return [renewed_member(net, member) for member in members]
 
-    def _train(self, job, X, y, fitted):
-        """Run the whole plan, or what is left of it, and keep its result."""
-        trainer, checkpoints = job.trainer, job.checkpoints
-        stopping = EarlyStopping.of(job.params["early_stopping"], job.aggregation)
-        members = partial(self._first_members, job)
-        start = (trainer.net, trainer.data, members, checkpoints, stopping)
-        state, finished = start_course(*start)
-        segments = [] if finished else self._segments(job, stopping, state.epoch)
-        n_epochs, verbose = trainer.settings.n_epochs, job.params["verbose"]
-        monitor = FitMonitor(self, len(state.members), segments, n_epochs, verbose)
-
-        def keep(state):
-            self._keep_result(job, state, stopping)
-
-        def offer(state):
-            monitor.offer(X, y, methodcaller("_keep", job, state))
-
-        course = (trainer, state, segments, monitor, keep, fitted)
-        try:
-            follow_course(
-                *course, offer=offer, checkpoints=checkpoints, stopping=stopping
-            )
-        finally:
-            trainer.engine.release()
-
-    def _keep_result(self, job, state, stopping):
-        self._keep(job, (stopping and stopping.best) or state)
-        if stopping:
-            self.validation_scores_ = np.asarray(stopping.scores)
-        # Not the end of the stretch: callbacks may have ended every member before it.
-        self.n_iter_ = max(state.epochs, default=state.epoch)
-        self.n_passes_ = state.passes
-
-    def _segments(self, job, stopping, epoch):
-        """The plan from ``epoch`` on."""
-        params, n_epochs = job.params, job.trainer.settings.n_epochs
-        whole_phases = params["memory"] is not None or has_callbacks(self)
-        every = params["checkpoint_every"]
-        cut = cut_length(n_epochs, every, whole_phases=whole_phases)
-        segments = plan_segments(
-            n_epochs,
-            warmup_length(params["warmup_epochs"], n_epochs),
-            reselect_every=params["reselect_every"],
-            cut_every=1 if stopping else cut,
-            prune_epoch=job.trainer.settings.prune_epoch,
+    def _train_one_epoch(self, setup, members):
+        """Train one epoch on the samples of one ``partial_fit`` call."""
+        trainer, epoch = setup.trainer, getattr(self, "n_iter_", 0)
+        n_epochs = trainer.training.n_epochs
+        is_balanced = epoch >= warmup_length(setup.params["warmup_epochs"], n_epochs)
+        segment = replace(
+            trainer.training,
+            name="balanced" if is_balanced else "warmup",
+            start=epoch,
+            stop=epoch + 1,
+            lr_schedule=constant,
         )
-        return remaining(segments, epoch)
-
-    def _train_one_epoch(self, job, members):
-        """One epoch on the samples of one ``partial_fit`` call."""
-        trainer, epoch = job.trainer, getattr(self, "n_iter_", 0)
-        n_warmup = warmup_length(job.params["warmup_epochs"], trainer.settings.n_epochs)
-        balanced = epoch >= n_warmup
-        name = "balanced" if balanced else "warmup"
-        segment = Segment(name, epoch, epoch + 1, select=balanced)
-        trainer.settings = replace(trainer.settings, lr_schedule=constant)
-        passes = getattr(self, "n_passes_", 0.0)
-        state = EnsembleState(members, epoch=epoch, passes=passes)
-        state = trainer.run(state, segment)
-        trainer.engine.release()
-        self._keep(job, state)
+        state = EnsembleState(
+            members, epoch=epoch, passes=getattr(self, "n_passes_", 0.0)
+        )
+        if is_balanced:
+            state = trainer.select(state, segment)
+        state = trainer.train(state, segment)
+        trainer.close()
+        self.__dict__.pop("validation_scores_", None)  # of an earlier fit
+        self._keep(setup, state)
         self.n_iter_, self.n_passes_ = epoch + 1, state.passes
 
-    def _keep(self, job, state):
-        """Set what ``fit`` leaves behind."""
-        self.__dict__.pop("validation_scores_", None)  # of an earlier fit
-        trainer = job.trainer
-        self.classes_ = job.classes
-        self.input_format_ = job.input_format
+    def _keep_result(self, setup, loop):
+        super()._keep_result(setup, loop)
+        self.n_passes_ = loop.state.passes
+
+    def _keep(self, setup, state):
+        """Set the fitted attributes."""
+        trainer = setup.trainer
+        self.classes_ = setup.classes
+        self.input_format_ = setup.input_format
         self.net_ = trainer.net
         self.member_seeds_ = [member.seed for member in state.members]
         apart = own_settings(trainer.net)
         self.member_params_ = [dict(settings) for settings in apart] or [
             {} for _ in state.members
         ]
-        self.aggregation_ = job.aggregation
+        self.aggregation_ = setup.aggregation
         data = trainer.as_trained()
-        with own_draws(job.seeds.split, trainer.net.device):
+        with random_stream(trainer.net.device, seed=setup.seeds.split):
             self.estimators_ = [final_net(trainer.net, m, data) for m in state.members]
-            self.predictors_ = job.aggregation.prepare(self.estimators_, data)
+            self.predictors_ = setup.aggregation.prepare(self.estimators_, data)
         self.sam_masks_ = trainer.masks(state)
         self.sharpness_ = state.sharpness
         self.history_ = [member.history for member in state.members]
-        self.engine_ = job.engine
+        self.engine_ = setup.engine
         self.train_indices_ = trainer.data.rows

@@ -120,7 +120,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Start the next ``fit`` from the fitted weights.
     weight_averaging : {"uniform", "exponential"}, WeightAveraging or None, default=None
         Let members predict with an average of their weights over the later epochs;
-        BatchNorm statistics are recomputed for it. With ``prune`` it begins anew with
+        BatchNorm statistics are recomputed for it. With ``prune`` it starts again with
         the pruned weights.
     prune : float or None, default=None
         Share of each member's trained weights (matrices and filters) to set to zero

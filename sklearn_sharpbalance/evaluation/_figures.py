@@ -1,20 +1,15 @@
 """The figures of a report, as PNG files in memory."""
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_sharpbalance.evaluation._dots import (
-    Dot,
-    axes,
-    draw_dots,
-    height,
-    method_axis,
-    row_dots,
-)
+from sklearn_sharpbalance._validation import needing
+from sklearn_sharpbalance.evaluation.ranking import with_interval
 from sklearn_sharpbalance.plotting import (
     CorruptionDisplay,
     ReliabilityDisplay,
@@ -25,13 +20,19 @@ from sklearn_sharpbalance.plotting._base import (
     colour,
     legend_above,
     marker,
+    text_colour,
+    tidy,
     wrapped,
 )
 
 __all__ = ["Picture", "figures"]
 
 DPI = 170
-FEW = 10  # samples of a bin, below which its accuracy is mostly chance
+WIDTH = 5.4  # inches: text of 10 points is still readable on the width of a phone
+FEW = 10  # a bin with fewer samples is left out: its accuracy is mostly chance
+
+# Section, caption and matplotlib figure; None if the report lacks the numbers.
+Drawn = tuple[str, str, Any] | None
 
 
 class Picture(NamedTuple):
@@ -42,30 +43,37 @@ class Picture(NamedTuple):
     data: str  # base64 of a PNG file
 
 
+class Dot(NamedTuple):
+    """A value and its interval, on a horizontal line."""
+
+    at: float  # vertical position
+    value: float
+    low: float
+    high: float
+
+
 def figures(report: Any) -> list[Picture]:
-    """All figures that the report has numbers for."""
-    makers: list[Callable[[Any], Any]] = [
-        _ranking,
-        _accuracy,
-        _reliability,
-        _diversity,
-        _tradeoff,
-        _severities,
-        _kinds,
-        _foreign,
+    """Return all figures that the report has numbers for."""
+    drawn = [
+        draw_ranking(report),
+        draw_accuracy(report),
+        draw_reliability(report),
+        draw_diversity(report),
+        draw_tradeoff(report),
+        draw_severities(report),
+        draw_kinds(report),
+        draw_foreign(report),
     ]
-    pictures = []
-    for make in makers:
-        made = make(report)
-        if made is not None:
-            section, caption, figure = made
-            pictures.append(Picture(section, caption, _png(figure)))
-    return pictures
+    return [
+        Picture(section, caption, _png(figure))
+        for section, caption, figure in filter(None, drawn)
+    ]
 
 
 def _png(figure: Any) -> str:
+    """Return a figure as the base64 text of a PNG file."""
     buffer = BytesIO()
-    # Without the date and version, equal reports are equal files.
+    # Leave out the version of matplotlib, so that equal reports are equal files.
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
@@ -74,49 +82,55 @@ def _interval_text(report: Any) -> str:
     return f"{100 * report.confidence:g} % bootstrap intervals over samples"
 
 
-def _accuracy(report: Any) -> Any:
-    figure, ax = axes(height(report.methods))
-    members = list(row_dots(report, "accuracy", "members", "", 0.14))
-    ensembles = list(row_dots(report, "accuracy", "ensemble", "", -0.14))
-    handles = [draw_dots(ax, ensembles, colour(0, ax))]
+def draw_accuracy(report: Any) -> Drawn:
+    """Draw the accuracy of members and ensembles."""
+    figure, ax = _axes(_height(report.methods))
+    members = list(_row_dots(report, "accuracy", "members", shift=0.14))
+    ensembles = list(_row_dots(report, "accuracy", "ensemble", shift=-0.14))
+    handles = {}
     if members:
-        handles.insert(0, draw_dots(ax, members, colour(0, ax), filled=False))
-    method_axis(ax, report.methods)
+        dots = _draw_dots(ax, members, colour(0, ax), filled=False)
+        handles["mean of the members"] = dots
+    handles["ensemble"] = _draw_dots(ax, ensembles, colour(0, ax))
+    _name_lines(ax, report.methods)
     ax.set_xlabel("Accuracy")
-    legend_above(ax, handles, ["mean of the members", "ensemble"][-len(handles) :])
+    legend_above(ax, list(handles.values()), list(handles))
     caption = f"Accuracy of members and ensemble, with {_interval_text(report)}."
     return "accuracy", caption, figure
 
 
-def _reliability(report: Any) -> Any:
+def draw_reliability(report: Any) -> Drawn:
+    """Draw the reliability of the ensembles."""
     if not report.calibration:
         return None
-    figure, ax = axes(5.0)
+    figure, ax = _axes(5.0)
     for method, bins in report.calibration.items():
-        enough = bins.counts >= min(FEW, bins.counts.max())
+        has_enough = bins.counts >= min(FEW, bins.counts.max())
         ReliabilityDisplay(
-            bins.confidence,
-            bins.accuracy,
-            np.where(enough, bins.counts, 0),
-            bins.edges,
+            confidence=bins.confidence,
+            accuracy=bins.accuracy,
+            counts=np.where(has_enough, bins.counts, 0),
+            edges=bins.edges,
             ece=report.row(method, "ece")["mean"],
             name=method,
         ).plot(ax, kind="line")
     caption = (
-        "Reliability of the ensembles: a calibrated one lies on the diagonal, an "
+        "Reliability of the ensembles: a calibrated one is on the diagonal, an "
         f"over-confident one below it. Bins of fewer than {FEW} samples are left out."
     )
     return "accuracy", caption, figure
 
 
-def _diversity(report: Any) -> Any:
+def draw_diversity(report: Any) -> Drawn:
+    """Draw diversity and improvement of the ensembles."""
     if not any(report.has(method, "der") for method in report.methods):
         return None
-    figure, panels = axes(height(report.methods), 2)
+    figure, panels = _axes(_height(report.methods), n_columns=2)
     names = {"der": "Disagreement over error (DER)", "eir": "Improvement (EIR)"}
     for ax, (metric, name) in zip(panels, names.items()):
-        draw_dots(ax, list(row_dots(report, metric, "ensemble", "")), colour(2, ax))
-        method_axis(ax, report.methods)
+        dots = list(_row_dots(report, metric, "ensemble"))
+        _draw_dots(ax, dots, colour(2, ax))
+        _name_lines(ax, report.methods)
         ax.set_xlabel(wrapped(name, 18), fontsize=9)
     caption = (
         "Diversity of the members, and the share of their error that it removes, with "
@@ -125,7 +139,8 @@ def _diversity(report: Any) -> Any:
     return "diversity", caption, figure
 
 
-def _tradeoff(report: Any) -> Any:
+def draw_tradeoff(report: Any) -> Drawn:
+    """Draw sharpness against diversity."""
     names = [
         m
         for m in report.methods
@@ -133,7 +148,7 @@ def _tradeoff(report: Any) -> Any:
     ]
     if len(names) < 2:
         return None
-    figure, ax = axes(4.0)
+    figure, ax = _axes(4.0)
     TradeoffDisplay(
         [report.row(m, "sharpness", "members")["mean"] for m in names],
         [report.row(m, "der")["mean"] for m in names],
@@ -147,50 +162,59 @@ def _tradeoff(report: Any) -> Any:
     return "diversity", caption, figure
 
 
-def _severities(report: Any) -> Any:
+def draw_severities(report: Any) -> Drawn:
+    """Draw the accuracy by severity of the corruption."""
     if not report.corruption:
         return None
-    methods = list(report.corruption)
-    runs = [report.corruption[method] for method in methods]
-    figure, ax = axes(4.0)
+    accuracy, member_accuracy = [], []
+    for runs in report.corruption.values():
+        accuracy.append(np.mean([run.by_severity for run in runs], axis=0))
+        of_members = [run.member_by_severity for run in runs]
+        member_accuracy.append(np.mean(of_members, axis=0))
+    figure, ax = _axes(4.0)
     CorruptionDisplay(
-        [np.mean([run.by_severity for run in rs], axis=0) for rs in runs],
-        member_accuracy=[
-            np.mean([run.member_by_severity for run in rs], axis=0) for rs in runs
-        ],
-        severities=runs[0][0].severities,
-        names=methods,
+        accuracy,
+        member_accuracy=member_accuracy,
+        severities=_first_run(report).severities,
+        names=list(report.corruption),
     ).plot(ax)
     caption = "Accuracy by severity of the corruption, mean over its kinds."
     return "corruption", caption, figure
 
 
-def _kinds(report: Any) -> Any:
-    if (
-        not report.corruption
-        or len(next(iter(report.corruption.values()))[0].kinds) < 2
-    ):
+def _first_run(report: Any) -> Any:
+    """Return one run on corrupted samples; all have the same kinds and severities."""
+    return next(iter(report.corruption.values()))[0]
+
+
+def draw_kinds(report: Any) -> Drawn:
+    """Draw a matrix of the accuracy by kind of corruption and method."""
+    if not report.corruption or len(_first_run(report).kinds) < 2:
         return None
-    methods = list(report.corruption)
-    kinds = report.corruption[methods[0]][0].kinds
-    table = np.stack(
-        [
-            np.mean([run.by_kind for run in report.corruption[method]], axis=0)
-            for method in methods
-        ],
-        axis=1,
-    )  # (K, methods)
-    figure, ax = axes(1.4 + 0.33 * len(kinds))
-    image = ax.imshow(table, aspect="auto", cmap=SEQUENTIAL)
-    for i, j in np.ndindex(table.shape):
-        light = image.norm(table[i, j]) > 0.6
-        look = {"color": "black" if light else "white", "fontsize": 9}
-        ax.text(j, i, f"{100 * table[i, j]:.1f}", ha="center", va="center", **look)
+    methods, kinds = list(report.corruption), _first_run(report).kinds
+    columns = [
+        np.mean([run.by_kind for run in runs], axis=0)
+        for runs in report.corruption.values()
+    ]
+    accuracy = np.stack(columns, axis=1)  # (K, methods)
+    figure, ax = _axes(1.4 + 0.33 * len(kinds))
+    image = ax.imshow(accuracy, aspect="auto", cmap=SEQUENTIAL)
+    for (i, j), value in np.ndenumerate(accuracy):
+        ax.text(
+            j,
+            i,
+            f"{100 * value:.1f}",
+            ha="center",
+            va="center",
+            fontsize=9,
+            color=text_colour(image, value),
+        )
     ax.set_yticks(range(len(kinds)), labels=[kind.replace("_", " ") for kind in kinds])
-    turned = max(map(len, methods)) * len(methods) > 36
-    turn = {"rotation": 35, "ha": "left", "rotation_mode": "anchor"} if turned else {}
+    look: dict[str, Any] = {"fontsize": 9}
+    if max(map(len, methods)) * len(methods) > 36:
+        look |= {"rotation": 35, "ha": "left", "rotation_mode": "anchor"}
     names = [m if len(m) <= 30 else f"{m[:29]}…" for m in methods]
-    ax.set_xticks(range(len(methods)), labels=names, fontsize=9, **turn)
+    ax.set_xticks(range(len(methods)), labels=names, **look)
     ax.tick_params(top=True, bottom=False, labeltop=True, labelbottom=False)
     caption = (
         "Accuracy (%) of the ensembles by kind of corruption, mean over severities."
@@ -198,61 +222,123 @@ def _kinds(report: Any) -> Any:
     return "corruption", caption, figure
 
 
-def _foreign(report: Any) -> Any:
-    details = list(
-        dict.fromkeys(k.detail for k in report.keys_ if k.metric == "ood_auroc")
-    )
+def draw_foreign(report: Any) -> Drawn:
+    """Draw the AUROC of each out-of-distribution score."""
+    of_ood = [key for key in report.keys_ if key.metric == "ood_auroc"]
+    details = list(dict.fromkeys(key.detail for key in of_ood))
     if not details:
         return None
-    figure, ax = axes(height(details, least=0.16 * (1 + len(report.methods))))
+    figure, ax = _axes(_height(details, least=0.16 * (1 + len(report.methods))))
     n, handles = len(report.methods), []
     for k, method in enumerate(report.methods):
         shift = 0.7 * ((k + 0.5) / n - 0.5)
-        members = _score_dots(report, method, "members", details, shift)
-        draw_dots(ax, members, colour(k, ax), marker(k), filled=False)
-        ensemble = _score_dots(report, method, "ensemble", details, shift)
-        handles.append(draw_dots(ax, ensemble, colour(k, ax), marker(k)))
-    method_axis(ax, details)
+        look: dict[str, Any] = {"color": colour(k, ax), "shape": marker(k)}
+        members = _score_dots(report, method, "members", details, shift=shift)
+        # Intervals of the members would cover those of the ensemble.
+        members = [dot._replace(low=np.nan, high=np.nan) for dot in members]
+        _draw_dots(ax, members, filled=False, **look)
+        ensemble = _score_dots(report, method, "ensemble", details, shift=shift)
+        handles.append(_draw_dots(ax, ensemble, **look))
+    _name_lines(ax, details)
     ax.set_xlabel("AUROC")
     legend_above(ax, handles, report.methods)
     caption = (
-        "Telling foreign samples from known ones by each score: ensembles filled, with "
+        "Detection of foreign samples by each score: ensembles filled, with "
         f"{_interval_text(report)}; the mean of their members hollow."
     )
     return "ood", caption, figure
 
 
 def _score_dots(
-    report: Any, method: str, part: str, details: Sequence[str], shift: float
+    report: Any, method: str, part: str, details: Sequence[str], *, shift: float
 ) -> list[Dot]:
-    """AUROC of each score; intervals for the ensemble only, or lines would overlap."""
-    found = []
+    """Return the AUROC of each score that a method has."""
+    dots = []
     for i, detail in enumerate(details):
         if report.has(method, "ood_auroc", part, detail):
             row = report.row(method, "ood_auroc", part, detail)
-            hidden = np.nan if part == "members" else 0.0
-            low, high = row["low"] + hidden, row["high"] + hidden
-            found.append(Dot(i + shift, row["mean"], low, high))
-    return found
+            dots.append(Dot(i + shift, row["mean"], row["low"], row["high"]))
+    return dots
 
 
-def _ranking(report: Any) -> Any:
+def draw_ranking(report: Any) -> Drawn:
+    """Draw mean ranks and differences to the best method."""
     ranking = report.ranking
     if ranking is None or ranking.n_rows < 2:
         return None
     methods = ranking["method"].tolist()
-    figure, panels = axes(height(methods), 2)
+    figure, panels = _axes(_height(methods), n_columns=2)
     names = {"rank": "Mean rank", "difference": "Difference to the best"}
     for ax, (column, name) in zip(panels, names.items()):
-        ends = (ranking[column], ranking[f"{column}_low"], ranking[f"{column}_high"])
-        rows = [Dot(i, *row) for i, row in enumerate(zip(*ends))]
+        rows = [with_interval(ranking, column, i) for i in range(len(methods))]
+        dots = [
+            Dot(i, row["mean"], row["low"], row["high"]) for i, row in enumerate(rows)
+        ]
         if column == "difference":
             ax.axvline(0, color="0.6", lw=1)
-        draw_dots(ax, rows, colour(3, ax))
-        method_axis(ax, methods)
-        ax.set_xlabel(wrapped(name, 14), fontsize=9)  # a power of ten stands beside it
+        _draw_dots(ax, dots, colour(3, ax))
+        _name_lines(ax, methods)
+        ax.set_xlabel(wrapped(name, 14), fontsize=9)  # leave room for a power of ten
     caption = (
         f"Methods by {ranking.metric}: mean rank over runs, and paired difference to "
         f"the best, with {100 * report.confidence:g} % intervals over runs and samples."
     )
     return "ranking", caption, figure
+
+
+def _axes(height: float, n_columns: int = 1) -> tuple[Any, Any]:
+    """Return a new figure and its axes, without changing the state of pyplot."""
+    with needing("matplotlib", "A figure of a report"):
+        from matplotlib.figure import Figure
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.subplots(1, n_columns, sharey=n_columns > 1)
+
+
+def _height(names: Sequence[str], least: float = 0.42) -> float:
+    """Return the height in inches of a figure with a line of dots for each name."""
+    n_lines = max(_wrapped(name).count("\n") + 1 for name in names)  # of text
+    return 1.3 + len(names) * max(least, 0.08 + 0.17 * n_lines)
+
+
+def _draw_dots(
+    ax: Any, dots: Sequence[Dot], color: str, *, shape: str = "o", filled: bool = True
+) -> Any:
+    """Draw values with their intervals, and return the scatter of the values."""
+    for dot in dots:
+        if not np.isnan(dot.low):
+            ax.plot([dot.low, dot.high], [dot.at] * 2, color=color, lw=1.6, alpha=0.7)
+    return ax.scatter(
+        [dot.value for dot in dots],
+        [dot.at for dot in dots],
+        s=48,
+        marker=shape,
+        facecolors=color if filled else "white",
+        edgecolors=color,
+        linewidths=1.4,
+        zorder=3,
+    )
+
+
+def _row_dots(
+    report: Any, metric: str, part: str, *, shift: float = 0.0
+) -> Iterator[Dot]:
+    """Yield one number of each method that has it."""
+    for i, method in enumerate(report.methods):
+        if report.has(method, metric, part):
+            row = report.row(method, metric, part)
+            yield Dot(i + shift, row["mean"], row["low"], row["high"])
+
+
+def _name_lines(ax: Any, names: Sequence[str]) -> None:
+    """Write the names of the lines on the vertical axis, the first at the top."""
+    ax.set_yticks(range(len(names)), labels=[_wrapped(name) for name in names])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    tidy(ax, grid="x")
+
+
+def _wrapped(name: str) -> str:
+    """Return a name in short lines; words as long as a class name stay whole."""
+    if "$" in name:
+        return name
+    short = fill(name, 18, break_long_words=False)
+    return short if max(map(len, short.split("\n"))) <= 30 else fill(name, 30)

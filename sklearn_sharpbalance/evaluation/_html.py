@@ -1,4 +1,4 @@
-"""A report as one page of HTML that needs nothing else."""
+"""A report as one self-contained HTML page."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -8,8 +8,12 @@ import numpy as np
 
 from sklearn_sharpbalance.evaluation._figures import Picture, figures
 from sklearn_sharpbalance.evaluation._measures import METRICS, Key
-from sklearn_sharpbalance.evaluation._table import number
-from sklearn_sharpbalance.evaluation._text import decimals, spread_of
+from sklearn_sharpbalance.evaluation._table import (
+    decimals,
+    format_number,
+    format_spread,
+)
+from sklearn_sharpbalance.evaluation.ranking import with_interval
 
 __all__ = ["fragment", "page"]
 
@@ -31,7 +35,7 @@ SECTIONS: dict[str, tuple[str, list[tuple[str, ...]]]] = {
     "ood": ("Foreign samples", [("ood_auroc",)]),
     "cost": ("Cost", [("epochs", "gradient_passes")]),
 }
-# A notebook may be dark, and has colours of its own for tables.
+# Set all colours: a notebook may be dark, and styles its tables itself.
 STYLE = """
 .evaluation { font: 16px/1.5 system-ui, sans-serif; padding: .5rem 1rem; }
 .evaluation, .evaluation :is(h1, h2, th, td) { color: #1b1f24; }
@@ -64,7 +68,7 @@ PAGE_STYLE = "body { margin: 0 auto; max-width: 74rem; background: #fff; }"
 
 
 def page(report: Any, title: str) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -89,32 +93,34 @@ def page(report: Any, title: str) -> str:
 
 
 def fragment(report: Any) -> str:
-    """Tables without figures, for a notebook."""
+    """Return tables without figures, for a notebook."""
     parts = [f'<p class="quiet">{_summary(report)}</p>', *_sections(report, [])]
     return f'<div class="evaluation"><style>{STYLE}</style>{"".join(parts)}</div>'
 
 
 def _summary(report: Any) -> str:
-    n_runs = {len(runs) for runs in report.runs.values()}
-    runs = f"{min(n_runs)} to {max(n_runs)}" if len(n_runs) > 1 else f"{max(n_runs)}"
-    spread = (
-        "Beside a mean stands the standard deviation over runs."
-        if max(n_runs) > 1
-        else f"In brackets: {100 * report.confidence:g} % bootstrap interval over "
-        "samples."
-    )
+    """Return a sentence on the methods, and on what the tables show."""
+    n_runs = [len(runs) for runs in report.runs.values()]
+    low, high = min(n_runs), max(n_runs)
+    if high == 1:
+        runs = "1 run"
+        spread = (
+            f"In brackets: {100 * report.confidence:g} % bootstrap interval over "
+            "samples."
+        )
+    else:
+        runs = f"{high} runs" if low == high else f"{low} to {high} runs"
+        spread = "Below a mean: the standard deviation over runs."
+    n_methods = len(report.methods)
+    methods = "1 method" if n_methods == 1 else f"{n_methods} methods"
     return (
-        f"{_count(len(report.methods), 'method')}, {runs} "
-        f"run{'s' if n_runs != {1} else ''} of each, {report.n_samples} test samples. "
-        f"{spread} The best value of a column is shaded."
+        f"{methods}, {runs} of each, {report.n_samples} test samples. {spread} The "
+        "best value of a column is shaded."
     )
-
-
-def _count(n: int, thing: str) -> str:
-    return f"{n} {thing}{'' if n == 1 else 's'}"
 
 
 def _sections(report: Any, pictures: Sequence[Picture]) -> Iterable[str]:
+    """Yield the HTML of each section that the report has numbers for."""
     if report.ranking is not None:
         yield "<section>"
         yield f"<h2>Ranking by {escape(report.ranking.metric)}</h2>"
@@ -144,7 +150,7 @@ def _figures(pictures: Sequence[Picture]) -> str:
 
 
 def _table(report: Any, keys: Sequence[Key]) -> str:
-    """A row per method; members and ensemble of a number side by side."""
+    """Return a table: a row per method, members and ensemble side by side."""
     groups: dict[tuple[str, str], list[Key]] = {}
     for key in keys:
         groups.setdefault((key.metric, key.detail), []).append(key)
@@ -156,10 +162,17 @@ def _table(report: Any, keys: Sequence[Key]) -> str:
     rows = []
     firsts = {of_group[0] for of_group in groups.values()}
     best = {key: _best(report, key) for key in keys}
-    places = {key: _places(report, key) for key in keys}
+    digits = {key: _digits(report, key) for key in keys}
     for method in report.methods:
         cells = [
-            _cell(report, method, key, places[key], key in firsts, method in best[key])
+            _cell(
+                report,
+                method,
+                key,
+                digits=digits[key],
+                is_first=key in firsts,
+                is_best=method in best[key],
+            )
             for key in keys
         ]
         rows.append(_row(method, cells))
@@ -174,52 +187,59 @@ def _row(method: str, cells: Iterable[str]) -> str:
 
 
 def _heading(metric: str, detail: str) -> str:
-    found = METRICS[metric]
-    detail = detail[:1].upper() + detail[1:]
-    return found._replace(label=detail or found.label).arrow
+    """Return the heading of a column: the detail, or else the metric."""
+    name = detail[:1].upper() + detail[1:] if detail else METRICS[metric].label
+    return name + METRICS[metric].arrow
 
 
 def _cell(
-    report: Any, method: str, key: Key, places: int, first: bool, best: bool
+    report: Any, method: str, key: Key, *, digits: int, is_first: bool, is_best: bool
 ) -> str:
-    names = [name for name, on in (("first", first), ("best", best)) if on]
-    look = f' class="{" ".join(names)}"' if names else ""
+    classes = []
+    if is_first:
+        classes.append("first")
+    if is_best:
+        classes.append("best")
+    attribute = f' class="{" ".join(classes)}"' if classes else ""
     if not report.has(method, *key):
-        return f"<td{look}>–</td>"
+        return f"<td{attribute}>–</td>"
     row = report.row(method, *key)
-    spread = spread_of(row, places, "auto")
+    spread = format_spread(row, digits, "auto")
     small = f"<small>{escape(spread)}</small>" if spread else ""
-    return f"<td{look}>{number(row['mean'], places)}{small}</td>"
+    return f"<td{attribute}>{format_number(row['mean'], digits)}{small}</td>"
 
 
-def _places(report: Any, key: Key) -> int:
-    """Decimals of a column."""
+def _digits(report: Any, key: Key) -> int:
+    """Return the number of decimals of a column."""
     methods = [method for method in report.methods if report.has(method, *key)]
     return decimals([report.row(method, *key)["mean"] for method in methods], DIGITS)
 
 
 def _best(report: Any, key: Key) -> set[str]:
-    """Methods with the best value of a column, where one is better than another."""
+    """Return the methods with the best value of a column; none if all are equal."""
     better = METRICS[key.metric].better
     methods = [method for method in report.methods if report.has(method, *key)]
     if better == 0 or len(methods) < 2:
         return set()
-    values = np.array([report.row(method, *key)["mean"] for method in methods])
-    top = (better * values).max()
-    best = {m for m, value in zip(methods, better * values) if value == top}
+    scores = {m: better * report.row(m, *key)["mean"] for m in methods}
+    top = np.max(list(scores.values()))  # NaN, and so no best method, if one is NaN
+    best = {method for method, score in scores.items() if score == top}
     return best if len(best) < len(methods) else set()
 
 
 def _ranking_table(ranking: Any) -> str:
     heads = ["Mean", "Mean rank", "Difference to the best", "Best in"]
-    places = decimals(ranking["mean"], DIGITS)
+    digits = decimals(ranking["mean"], DIGITS)
     rows = []
     for i in range(ranking.n_rows):
-        rank = _with_limits(ranking, "rank", i, 2)
-        difference = _with_limits(ranking, "difference", i, places) if i else "–"
+        rank = _number_and_interval(with_interval(ranking, "rank", i), 2)
+        difference = "–"
+        if i > 0:
+            row = with_interval(ranking, "difference", i)
+            difference = _number_and_interval(row, digits)
         share = ranking["best_share"][i]
         best = "–" if np.isnan(share) else f"{100 * share:.0f} % of draws"
-        mean = number(ranking["mean"][i], places)
+        mean = format_number(ranking["mean"][i], digits)
         cells = [f"<td>{text}</td>" for text in (mean, rank, difference, best)]
         rows.append(_row(str(ranking["method"][i]), cells))
     head = '<th scope="col" class="method">Method</th>'
@@ -230,12 +250,10 @@ def _ranking_table(ranking: Any) -> str:
     )
 
 
-def _with_limits(ranking: Any, column: str, i: int, digits: int) -> str:
-    value = number(ranking[column][i], digits)
-    low, high = ranking[f"{column}_low"][i], ranking[f"{column}_high"][i]
-    if np.isnan(low):
-        return value
-    return f"{value}<small>[{number(low, digits)}, {number(high, digits)}]</small>"
+def _number_and_interval(row: dict[str, float], digits: int) -> str:
+    number = format_number(row["mean"], digits)
+    interval = format_spread(row, digits, "interval")
+    return f"{number}<small>{interval}</small>" if interval else number
 
 
 def _glossary(report: Any) -> Iterable[str]:
@@ -246,8 +264,8 @@ def _glossary(report: Any) -> Iterable[str]:
         text = escape(metric.meaning + better[metric.better])
         yield f"<dt>{escape(metric.label)}</dt><dd>{text}</dd>"
     yield (
-        "</dl><p>Members: the mean of their own values. Intervals draw the test "
-        "samples with replacement, the same for all methods; they say nothing about "
-        "other trainings, which the standard deviation over runs is about.</p>"
+        "</dl><p>Members: the mean of their own values. Intervals come from draws of "
+        "the test samples with replacement, the same for all methods. They do not "
+        "account for other trainings; the standard deviation over runs does.</p>"
         "</section>"
     )

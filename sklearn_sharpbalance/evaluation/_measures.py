@@ -1,6 +1,6 @@
 """The numbers of one run: each metric's value, and its values on bootstrap draws."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,32 +11,37 @@ from sklearn_sharpbalance.evaluation._resampling import (
     weighted_aurc,
     weighted_ece,
 )
+from sklearn_sharpbalance.metrics._checks import as_float
 from sklearn_sharpbalance.metrics._outputs import Outputs
 
 __all__ = [
     "METRICS",
+    "PARTS",
     "Key",
     "Measured",
     "Metric",
     "Run",
-    "claims",
+    "SampleNumbers",
+    "as_run",
     "measure_predictions",
-    "sample_nll",
+    "weighted_means",
 ]
+
+PARTS = ("members", "ensemble")
 
 
 class Metric(NamedTuple):
-    """How a metric is called, which way is better, and what it says."""
+    """Label, better direction and meaning of a metric."""
 
     label: str
     better: int  # 1 larger, -1 smaller, 0 neither
     meaning: str
-    is_biased: bool = False  # draws with replacement lie above the value
+    is_biased: bool = False  # its values on draws are too large on average
 
     @property
     def arrow(self) -> str:
-        """The label with the better direction."""
-        return self.label + {1: " ↑", -1: " ↓", 0: ""}[self.better]
+        """The better direction, to be written after a label."""
+        return {1: " ↑", -1: " ↓", 0: ""}[self.better]
 
 
 METRICS: dict[str, Metric] = {
@@ -54,7 +59,10 @@ METRICS: dict[str, Metric] = {
         is_biased=True,
     ),
     "aurc": Metric(
-        "AURC", -1, "Mean error as ever less confident predictions are accepted."
+        "AURC",
+        -1,
+        "Area under the risk-coverage curve: mean error of the most confident "
+        "predictions, over all shares of them.",
     ),
     "eir": Metric(
         "EIR", 1, "Share of the members' mean error that the ensemble removes."
@@ -86,9 +94,9 @@ METRICS: dict[str, Metric] = {
         is_biased=True,
     ),
     "ood_auroc": Metric(
-        "OOD AUROC", 1, "How well a score tells foreign samples from known ones."
+        "OOD AUROC", 1, "How well a score separates foreign samples from known ones."
     ),
-    "epochs": Metric("Epochs", 0, "Epochs that were run."),
+    "epochs": Metric("Epochs", 0, "Number of epochs that were run."),
     "gradient_passes": Metric(
         "Gradient passes",
         0,
@@ -104,9 +112,16 @@ class Key(NamedTuple):
     part: str = "ensemble"  # or "members": the mean over them
     detail: str = ""  # severity or out-of-distribution score
 
+    @property
+    def label(self) -> str:
+        """The metric's label with the detail and the better direction."""
+        metric = METRICS[self.metric]
+        name = f"{metric.label}, {self.detail}" if self.detail else metric.label
+        return name + metric.arrow
+
 
 class Measured(NamedTuple):
-    """A number, and what it is on each bootstrap draw."""
+    """A number, and its value on each bootstrap draw."""
 
     value: float
     draws: np.ndarray | None = None  # (n_draws,)
@@ -114,16 +129,70 @@ class Measured(NamedTuple):
 
 Run = dict[Key, Measured]
 
-_PROPER: dict[str, Callable[..., float]] = {
-    "nll": metrics.negative_log_likelihood,
-    "brier": metrics.brier_score,
-    "ece": metrics.expected_calibration_error,
-    "aurc": metrics.area_under_risk_coverage,
-}
+
+def as_run(values: Mapping[Key, np.ndarray]) -> Run:
+    """Convert what :meth:`Draws.apply` returns."""
+    return {
+        key: Measured(float(own[0]), own[1:] if len(own) > 1 else None)
+        for key, own in values.items()
+    }
+
+
+class SampleNumbers(NamedTuple):
+    """Numbers of each predictor on each sample: the members first, the ensemble last.
+
+    Accuracy, negative log-likelihood and calibration error are computed from them, for
+    clean and for corrupted samples.
+    """
+
+    right: np.ndarray  # (M + 1, N) bool
+    confidence: np.ndarray  # (M + 1, N), of the predicted class
+    nll: np.ndarray  # (M + 1, N)
+
+    @classmethod
+    def from_outputs(cls, outputs: Outputs, codes: np.ndarray) -> "SampleNumbers":
+        """Compute the numbers from predictions and class codes (N,)."""
+        probas = [as_float(p, "proba") for p in (*outputs.member_probas, outputs.proba)]
+        return cls(
+            right=np.stack([p.argmax(axis=1) == codes for p in probas]),
+            confidence=np.stack([p.max(axis=1).astype(np.float64) for p in probas]),
+            nll=np.stack([_sample_nll(p, codes) for p in probas]),
+        )
+
+    def averages(self) -> dict[Key, np.ndarray]:
+        """Return the numbers that are averaged over samples, (N,) each."""
+        return {
+            **_members_and_ensemble("accuracy", self.right),
+            **_members_and_ensemble("nll", self.nll),
+        }
+
+    def over_predictors(
+        self, metric: str, statistic: Callable, counts: np.ndarray
+    ) -> dict[Key, np.ndarray]:
+        """Return a statistic (B,) of confidence and correctness on drawn samples."""
+        pairs = zip(self.confidence, self.right)
+        values = [statistic(counts, confidence, right) for confidence, right in pairs]
+        return _members_and_ensemble(metric, np.stack(values))
+
+
+def _members_and_ensemble(metric: str, values: np.ndarray) -> dict[Key, np.ndarray]:
+    """Return the mean over members and the ensemble's row of values (M + 1, ...)."""
+    return {
+        Key(metric, "members"): values[:-1].mean(axis=0),
+        Key(metric): values[-1].astype(np.float64),
+    }
+
+
+def weighted_means(
+    counts: np.ndarray, averages: Mapping[Key, np.ndarray]
+) -> dict[Key, np.ndarray]:
+    """Return the means (B,) of numbers (N,) under counts (B, N)."""
+    table = np.stack(list(averages.values()), axis=1)  # (N, K)
+    return dict(zip(averages, (counts @ table / counts.shape[1]).T))
 
 
 def measure_predictions(outputs: Outputs, y: Any, draws: Draws, stream: int = 0) -> Run:
-    """Accuracy, calibration and diversity on clean samples.
+    """Measure accuracy, calibration and diversity on clean samples.
 
     Parameters
     ----------
@@ -131,127 +200,89 @@ def measure_predictions(outputs: Outputs, y: Any, draws: Draws, stream: int = 0)
     y : array-like of shape (N,)
     draws : Draws
     stream : int, default=0
-        Which set of samples it is.
+        Index of the set of samples.
     """
     codes = outputs.codes(y)
-    values = _values(outputs, codes)
-    sampled = _sampled(outputs, codes, draws, stream)
-    return {key: Measured(value, sampled.get(key)) for key, value in values.items()}
+    _check_and_warn(outputs, codes)
+    numbers = SampleNumbers.from_outputs(outputs, codes)
+    has_members = len(outputs.member_probas) > 1
+    averages = numbers.averages() | _sample_brier(outputs, codes)
+    if has_members:
+        averages |= _sample_diversity(outputs.member_probas)
+
+    def statistics(counts: np.ndarray) -> dict[Key, np.ndarray]:
+        found = weighted_means(counts, averages)
+        found |= numbers.over_predictors("ece", weighted_ece, counts)
+        found |= numbers.over_predictors("aurc", weighted_aurc, counts)
+        if has_members:
+            found |= _ratios(found)
+        return found
+
+    return as_run(draws.apply(statistics, len(codes), stream))
 
 
-def _values(outputs: Outputs, codes: np.ndarray) -> dict[Key, float]:
-    """Values on all samples, by the functions of ``metrics``."""
-    probas, proba = outputs.member_probas, outputs.proba
-    values = {
-        Key("accuracy", "members"): float((probas.argmax(-1) == codes).mean()),
-        Key("accuracy"): float((proba.argmax(-1) == codes).mean()),
+def _check_and_warn(outputs: Outputs, codes: np.ndarray) -> None:
+    """Raise on invalid probabilities and warn of undefined numbers, as metrics do."""
+    metrics.expected_calibration_error(codes, outputs.proba)
+    if len(outputs.member_probas) > 1:
+        metrics.disagreement_error_ratio(codes, outputs.member_probas)
+        metrics.ensemble_improvement_rate(
+            codes, outputs.member_probas, ensemble_proba=outputs.proba
+        )
+
+
+def _ratios(means: Mapping[Key, np.ndarray]) -> dict[Key, np.ndarray]:
+    """Return DER and EIR (B,), which divide by the members' mean error.
+
+    Where that error is zero, DER is 0, and EIR is 0 or, if the ensemble errs, -inf.
+    """
+    member_error = 1 - means[Key("accuracy", "members")]
+    gain = means[Key("accuracy")] - means[Key("accuracy", "members")]
+    is_zero = member_error < 1e-12  # up to rounding of the sums over samples
+    divisor = np.where(is_zero, 1.0, member_error)
+    undefined_eir = np.where(gain < -1e-12, -np.inf, 0.0)
+    return {
+        Key("der"): np.where(is_zero, 0.0, means[Key("disagreement")] / divisor),
+        Key("eir"): np.where(is_zero, undefined_eir, gain / divisor),
     }
-    for name, function in _PROPER.items():
-        of_members = [function(codes, member) for member in probas]
-        values[Key(name, "members")] = float(np.mean(of_members))
-        values[Key(name)] = function(codes, proba)
-    if len(probas) > 1:
-        values |= {
-            Key("eir"): metrics.ensemble_improvement_rate(
-                codes, probas, ensemble_proba=proba
-            ),
-            Key("der"): metrics.disagreement_error_ratio(codes, probas),
-            Key("disagreement"): metrics.disagreement(probas),
-            Key("variance"): metrics.variance_diversity(probas),
-            Key("kl"): metrics.kl_diversity(probas),
-        }
-    return values
 
 
-def _sampled(
-    outputs: Outputs, codes: np.ndarray, draws: Draws, stream: int
-) -> dict[Key, np.ndarray]:
-    """The same on bootstrap draws: {key: (n_draws,)}."""
-    if draws.n_draws == 0:
-        return {}
-    linear = _per_sample(outputs, codes)
-    table = np.stack(list(linear.values()), axis=1)  # (N, K)
-    pairs = [claims(p, codes) for p in (*outputs.member_probas, outputs.proba)]
-    parts: list[dict[Key, np.ndarray]] = []
-    for counts in draws.blocks(len(codes), stream):
-        part = dict(zip(linear, (counts @ table / len(codes)).T))
-        part |= _over_predictors("ece", weighted_ece, counts, pairs)
-        part |= _over_predictors("aurc", weighted_aurc, counts, pairs)
-        parts.append(part)
-    sampled = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    return _with_ratios(sampled)
-
-
-def claims(proba: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Confidence of the predicted class, (N,), and whether it is right."""
-    return proba.max(axis=1).astype(np.float64), proba.argmax(axis=1) == codes
-
-
-def _over_predictors(
-    name: str, statistic: Callable, counts: np.ndarray, claims: list
-) -> dict[Key, np.ndarray]:
-    """Mean over the members, and the ensemble, which comes last."""
-    *members, ensemble = (statistic(counts, *claim) for claim in claims)
-    return {Key(name, "members"): np.mean(members, axis=0), Key(name): ensemble}
-
-
-def _with_ratios(sampled: dict[Key, np.ndarray]) -> dict[Key, np.ndarray]:
-    """Add what is a function of means; zero where the members make no error."""
-    member_error = 1 - sampled[Key("accuracy", "members")]
-    # Sums of hundreds of ones and of shares of one may differ in the last digit.
-    member_error = np.where(member_error < 1e-12, 0.0, member_error)
-    if Key("disagreement") in sampled:
-        gain = sampled[Key("accuracy")] - sampled[Key("accuracy", "members")]
-        none = member_error == 0
-        safe = np.where(none, 1.0, member_error)
-        sampled[Key("der")] = np.where(none, 0.0, sampled[Key("disagreement")] / safe)
-        undefined = np.where(gain < -1e-12, -np.inf, 0.0)
-        sampled[Key("eir")] = np.where(none, undefined, gain / safe)
-    return sampled
-
-
-def _per_sample(outputs: Outputs, codes: np.ndarray) -> dict[Key, np.ndarray]:
-    """What averages over samples, (N,) each."""
-    probas, proba = outputs.member_probas, outputs.proba
-    values = {
-        Key("accuracy", "members"): (probas.argmax(-1) == codes).mean(axis=0),
-        Key("accuracy"): (proba.argmax(-1) == codes).astype(np.float64),
-    }
-    for name, function in {"nll": sample_nll, "brier": _sample_brier}.items():
-        of_members = [function(member, codes) for member in probas]
-        values[Key(name, "members")] = np.mean(of_members, axis=0)
-        values[Key(name)] = function(proba, codes)
-    if len(probas) > 1:
-        values |= {
-            Key("disagreement"): _sample_disagreement(probas),
-            Key("variance"): probas.var(axis=0, ddof=1, dtype=np.float64).sum(axis=-1),
-            Key("kl"): _sample_kl(probas),
-        }
-    return values
-
-
-def sample_nll(proba: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def _sample_nll(proba: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Return the negative log-probability of the true class, (N,)."""
     true = proba[np.arange(len(codes)), codes].astype(np.float64)
     return -np.log(np.clip(true, np.finfo(proba.dtype).eps, 1.0))
 
 
-def _sample_brier(proba: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    target = np.eye(proba.shape[1])[codes]
-    return np.square(proba - target).sum(axis=1) / (2 if proba.shape[1] == 2 else 1)
+def _sample_brier(outputs: Outputs, codes: np.ndarray) -> dict[Key, np.ndarray]:
+    """Return the squared distance from the truth, halved for two classes, (N,)."""
+    n_classes = outputs.proba.shape[1]
+    truth = np.eye(n_classes)[codes]  # (N, C)
+    probas = (*outputs.member_probas, outputs.proba)
+    squares = np.stack([np.square(p - truth).sum(axis=1) for p in probas])
+    return _members_and_ensemble("brier", squares / (2 if n_classes == 2 else 1))
+
+
+def _sample_diversity(probas: np.ndarray) -> dict[Key, np.ndarray]:
+    """Return disagreement, variance and KL divergence of the members, (N,) each."""
+    return {
+        Key("disagreement"): _sample_disagreement(probas),
+        Key("variance"): probas.var(axis=0, ddof=1, dtype=np.float64).sum(axis=-1),
+        Key("kl"): _sample_kl(probas),
+    }
 
 
 def _sample_disagreement(probas: np.ndarray) -> np.ndarray:
-    """Share of the pairs of members that differ, (N,)."""
+    """Return the share of the pairs of members that differ, (N,)."""
     M, _, C = probas.shape
     votes = np.eye(C)[probas.argmax(-1)].sum(axis=0)  # (N, C)
     return 1 - (votes * (votes - 1)).sum(axis=1) / (M * (M - 1))
 
 
 def _sample_kl(probas: np.ndarray, eps: float = 1e-12) -> np.ndarray:
-    """Mean divergence over ordered pairs of members, (N,)."""
+    """Return the mean divergence over ordered pairs of members, (N,)."""
     M = len(probas)
     p = probas.astype(np.float64)
     logs = np.log(np.maximum(p, eps))
-    own = np.einsum("mnc,mnc->n", p, logs)  # sum over i = j
+    same = np.einsum("mnc,mnc->n", p, logs)  # sum over pairs with i = j
     every = np.einsum("nc,nc->n", p.sum(axis=0), logs.sum(axis=0))  # sum over i, j
-    return (M * own - every) / (M * (M - 1))
+    return (M * same - every) / (M * (M - 1))

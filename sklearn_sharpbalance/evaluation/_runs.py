@@ -1,27 +1,25 @@
-"""Measuring several fitted classifiers on the same samples."""
+"""Measure several fitted classifiers on the same samples."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_sharpbalance.corruption import SEVERITIES
-from sklearn_sharpbalance.corruption._random import resolve_seed
-from sklearn_sharpbalance.evaluation._corrupted import (
-    measure_corruption,
-    predict_corrupted,
-)
+from sklearn_sharpbalance.evaluation._inputs import as_seed
 from sklearn_sharpbalance.evaluation._measures import (
     Key,
     Measured,
     Run,
+    as_run,
     measure_predictions,
+    weighted_means,
 )
-from sklearn_sharpbalance.evaluation._resampling import Draws
+from sklearn_sharpbalance.evaluation._resampling import Draws, check_n_bootstrap
 from sklearn_sharpbalance.evaluation.corruption import (
     CorruptionAccuracy,
-    accuracy_of,
+    accuracy_by_kind,
+    measure_corruption,
+    predict_corrupted,
 )
 from sklearn_sharpbalance.evaluation.ood import as_foreign_sets, measure_ood
 from sklearn_sharpbalance.evaluation.report import EvaluationReport
@@ -37,56 +35,74 @@ from sklearn_sharpbalance.metrics._tradeoff import (
     mean_sharpness,
 )
 
-__all__ = ["RunResult", "Study", "as_seed", "make_report", "measure_runs"]
+__all__ = ["RunResult", "Study", "check_study", "make_report", "measure_runs"]
 
 SHARPNESS_STREAM = 10_000
 
 
-@dataclass(frozen=True)
-class Study:
-    """What is measured, and how."""
+class Study(NamedTuple):
+    """What is measured, and how; :func:`check_study` makes one."""
 
-    corruptions: Any = None
-    severities: Sequence[int] = SEVERITIES
-    ood: Any = None
-    sharpness: bool | Mapping | Callable = False
-    confidence: float = 0.95
-    random_state: int = 0
-
-    def __post_init__(self):
-        if not 0 < self.confidence < 1:
-            raise InvalidInputError(
-                f"confidence must lie between 0 and 1, got {self.confidence!r}."
-            )
-        for name in ("corruptions", "severities"):  # every fold reads them
-            if isinstance(getattr(self, name), Iterator):
-                object.__setattr__(self, name, list(getattr(self, name)))
-        if isinstance(self.sharpness, np.bool_):
-            object.__setattr__(self, "sharpness", bool(self.sharpness))
-        if isinstance(self.sharpness, Mapping):
-            check_sharpness_options(self.sharpness)
-        elif not (isinstance(self.sharpness, bool) or callable(self.sharpness)):
-            raise InvalidInputError(
-                "sharpness must be True, False, a dictionary of options or a function, "
-                f"got {self.sharpness!r}."
-            )
+    corruptions: Any
+    severities: int | Sequence[int]
+    ood: Any
+    sharpness: bool | Mapping | Callable
+    draws: Draws
+    confidence: float
+    random_state: int
 
     @property
     def has_corruptions(self) -> bool:
         return self.corruptions is not None and self.corruptions is not False
 
 
+def check_study(
+    *,
+    corruptions: Any,
+    severities: int | Iterable[int],
+    ood: Any,
+    sharpness: Any,
+    n_bootstrap: Any,
+    confidence: float,
+    random_state: Any,
+) -> Study:
+    """Return the study that these parameters describe, or raise if one is invalid."""
+    if not 0 < confidence < 1:
+        raise InvalidInputError(
+            f"confidence must be between 0 and 1, got {confidence!r}."
+        )
+    if isinstance(sharpness, np.bool_):
+        sharpness = bool(sharpness)
+    if isinstance(sharpness, Mapping):
+        check_sharpness_options(sharpness)
+    elif not (isinstance(sharpness, bool) or callable(sharpness)):
+        raise InvalidInputError(
+            "sharpness must be True, False, a dictionary of options or a function, got "
+            f"{sharpness!r}."
+        )
+    seed = as_seed(random_state)
+    return Study(
+        corruptions=_as_reusable(corruptions),
+        severities=_as_reusable(severities),
+        ood=ood,
+        sharpness=sharpness,
+        draws=Draws(check_n_bootstrap(n_bootstrap), seed),
+        confidence=confidence,
+        random_state=seed,
+    )
+
+
+def _as_reusable(values: Any) -> Any:
+    """Return a list in place of an iterator: every fold reads the values."""
+    return list(values) if isinstance(values, Iterator) else values
+
+
 class RunResult(NamedTuple):
-    """One classifier on one set of samples."""
+    """Numbers of one classifier on one set of samples."""
 
     numbers: Run
     calibration: CalibrationBins
     corruption: CorruptionAccuracy | None
-
-
-def as_seed(random_state: Any) -> int:
-    """A seed that every generator takes, from anything that can be a random state."""
-    return resolve_seed(random_state) % 2**32
 
 
 def measure_runs(
@@ -94,7 +110,6 @@ def measure_runs(
     X: Any,
     y: Any,
     study: Study,
-    draws: Draws,
     *,
     X_train: Any = None,
     y_train: Any = None,
@@ -107,48 +122,51 @@ def measure_runs(
     estimators : sequence of fitted classifiers
     X, y : array-likes
     study : Study
-    draws : Draws
     X_train, y_train : array-likes, default=None
-        Where sharpness is measured; ``X`` and ``y`` if None.
+        Samples on which sharpness is measured; ``X`` and ``y`` if None.
     stream : int, default=0
-        Which set of samples it is, so that different sets are drawn independently.
+        Index of the set of samples, so that different sets are drawn independently.
     """
-    corrupted: Sequence[Any] = [None] * len(estimators)
-    if study.has_corruptions:
-        seed = study.random_state
-        corrupted = predict_corrupted(
-            estimators, X, y, study.corruptions, study.severities, seed
-        )
-    foreign = as_foreign_sets(study.ood, X)
     if (X_train is None) != (y_train is None):
         raise InvalidInputError(
             "Sharpness is measured on X_train with y_train: pass both, or neither to "
             "take X and y."
         )
-    X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
+    if X_train is None:
+        X_train, y_train = X, y
+    corrupted: Sequence[Any] = [None] * len(estimators)
+    if study.has_corruptions:
+        corrupted = predict_corrupted(
+            estimators,
+            X,
+            y,
+            corruptions=study.corruptions,
+            severities=study.severities,
+            random_state=study.random_state,
+        )
+    foreign = as_foreign_sets(study.ood, X)
     results = []
     for estimator, sets in zip(estimators, corrupted):
         outputs = outputs_of(estimator, X)
-        numbers = measure_predictions(outputs, y, draws, stream)
+        numbers = measure_predictions(outputs, y, study.draws, stream)
         if study.sharpness is not False:
-            numbers |= _measure_sharpness(
-                estimator, X_train, y_train, study, draws, stream
-            )
+            numbers |= _measure_sharpness(estimator, X_train, y_train, study, stream)
+        accuracy = None
         if sets is not None:
-            numbers |= measure_corruption(sets, draws, stream)
+            numbers |= measure_corruption(sets, study.draws, stream)
+            accuracy = accuracy_by_kind(sets)
         if foreign:
             outside = {name: outputs_of(estimator, s) for name, s in foreign.items()}
-            numbers |= measure_ood(outputs, outside, draws, stream)
+            numbers |= measure_ood(outputs, outside, study.draws, stream)
         if outputs.is_lone:
             numbers = _without_members(numbers)
         bins = calibration_curve_bins(outputs.codes(y), outputs.proba)
-        accuracy = None if sets is None else accuracy_of(sets)
         results.append(RunResult(numbers, bins, accuracy))
     return results
 
 
 def _without_members(numbers: Run) -> Run:
-    """Without what would only say twice what the classifier itself is."""
+    """Drop the members' numbers that only repeat those of a single classifier."""
     return {
         key: number
         for key, number in numbers.items()
@@ -157,9 +175,9 @@ def _without_members(numbers: Run) -> Run:
 
 
 def _measure_sharpness(
-    estimator: Any, X: Any, y: Any, study: Study, draws: Draws, stream: int
+    estimator: Any, X: Any, y: Any, study: Study, stream: int
 ) -> Run:
-    """Mean sharpness of the members; draws are over the batches it is measured on."""
+    """Measure the members' mean sharpness; draws are over its batches of samples."""
     key = Key("sharpness", "members")
     if callable(study.sharpness):
         value = mean_sharpness(
@@ -170,19 +188,25 @@ def _measure_sharpness(
     nets = getattr(model, "estimators_", [model])
     nets = nets.ravel() if isinstance(nets, np.ndarray) else nets
     if not all(hasattr(net, "module_") for net in nets):
-        return {}  # a forest has no weights to perturb
+        return {}  # the members have no weights to perturb, as in a forest
     options = dict(study.sharpness) if isinstance(study.sharpness, Mapping) else {}
     options = {"random_state": study.random_state} | options
     values = adaptive_sharpness(model, X, y, return_batches=True, **options)
     values = np.atleast_2d(values).mean(axis=0)  # (n_batches,)
-    sampled = draws.means(values[:, None], stream, SHARPNESS_STREAM)[:, 0]
-    return {key: Measured(float(values.mean()), sampled if len(sampled) else None)}
+    return as_run(
+        study.draws.apply(
+            lambda counts: weighted_means(counts, {key: values}),
+            len(values),
+            stream,
+            SHARPNESS_STREAM,
+        )
+    )
 
 
 def make_report(
     results: Mapping[str, Sequence[RunResult]], n_samples: int, study: Study
 ) -> EvaluationReport:
-    """The report of all runs of all methods."""
+    """Return the report of all runs of all methods."""
     corruption = {
         name: [run.corruption for run in runs if run.corruption is not None]
         for name, runs in results.items()
@@ -201,13 +225,15 @@ def make_report(
 
 
 def _pooled(bins: Sequence[CalibrationBins]) -> CalibrationBins:
-    """Bins of the predictions of all runs together."""
+    """Return the bins of the predictions of all runs together."""
     counts = np.stack([b.counts for b in bins])  # (R, n_bins)
+    confidence = np.stack([b.confidence for b in bins])
+    accuracy = np.stack([b.accuracy for b in bins])
     total = counts.sum(axis=0)
     divisor = np.maximum(total, 1)
     return CalibrationBins(
-        total,
-        (counts * np.stack([b.confidence for b in bins])).sum(axis=0) / divisor,
-        (counts * np.stack([b.accuracy for b in bins])).sum(axis=0) / divisor,
-        bins[0].edges,
+        counts=total,
+        confidence=(counts * confidence).sum(axis=0) / divisor,
+        accuracy=(counts * accuracy).sum(axis=0) / divisor,
+        edges=bins[0].edges,
     )

@@ -1,7 +1,7 @@
-"""Training several methods at the same cost, and telling which is better."""
+"""Train several methods at the same cost, and rank them."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from numbers import Integral
 from typing import Any
 
@@ -16,27 +16,28 @@ from sklearn.pipeline import Pipeline
 
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.data.training_data import n_rows
-from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
-from sklearn_sharpbalance.evaluation._methods import (
+from sklearn_sharpbalance.evaluation._inputs import (
     as_methods,
-    check_alike,
+    as_seeds,
     check_arrays,
+    check_same_features,
+    clone_with_seed,
+    take,
 )
-from sklearn_sharpbalance.evaluation._resampling import Draws
+from sklearn_sharpbalance.evaluation._measures import PARTS, Key, Measured, Run
 from sklearn_sharpbalance.evaluation._runs import (
     Study,
-    as_seed,
+    check_study,
     make_report,
     measure_runs,
 )
-from sklearn_sharpbalance.evaluation._training import as_seeds, seeded, take
 from sklearn_sharpbalance.evaluation.compute import (
     counts_passes,
     gradient_passes,
     match_passes,
 )
 from sklearn_sharpbalance.evaluation.ood import as_foreign_sets
-from sklearn_sharpbalance.evaluation.report import PARTS, better_direction
+from sklearn_sharpbalance.evaluation.report import better_direction
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.metrics._checks import undefined_once
 from sklearn_sharpbalance.metrics._corrupted import check_corruptions
@@ -71,49 +72,49 @@ def compare(
     Parameters
     ----------
     methods : list of estimators, or dict of str to estimator
-        Unfitted; they are cloned.
+        Unfitted estimators, which are cloned.
     X : array-like, DataFrame, dict of arrays or Dataset
         Samples.
     y : array-like of shape (N,)
         Labels.
     cv : int, float, splitter or iterable of (train, test), default=5
-        A number of stratified folds, the share of one stratified test set, or how
-        scikit-learn splits otherwise.
+        The number of stratified folds, the share of one stratified test set, or
+        another splitting strategy of scikit-learn.
     seeds : int or sequence of int, default=1
-        Trainings on each fold: their number, or the ``random_state`` of each.
+        Number of trainings on each fold, or the ``random_state`` of each.
     matched_compute : bool, default=True
         Change ``max_epochs`` so that every ensemble takes as many gradient passes as
         the reference does: SAM counts double, a balanced epoch 1 plus the share of its
-        SAM samples, each times the members (:func:`gradient_passes`). A count of
-        warm-up epochs keeps its share; learning-rate schedules follow by themselves.
-        Other classifiers stay as they are.
+        SAM samples, each times the members (:func:`gradient_passes`). A number of
+        warm-up epochs keeps its share of the training, and learning-rate schedules
+        adapt to the new length. Other classifiers stay as they are.
     reference : str or None, default=None
-        Name of the method whose cost counts; None is the first.
+        Name of the method whose cost the others get; None is the first.
     rank_by : str or tuple, default="accuracy"
         Metric of the ensembles to rank by, or arguments of
         :meth:`EvaluationReport.rank`, such as ``("nll", "members")``.
     fit_params : dict of str to dict, default=None
         More arguments of ``fit`` by method, such as ``{"A2D": {"X_unlabeled": X_u}}``.
-        Of a ``sample_weight`` each fold gets its part.
+        A ``sample_weight`` is split into folds like the samples.
     corruptions, severities, ood, sharpness, n_bootstrap, confidence
         What to measure, with meaning and default as in :func:`evaluate`. Sharpness is
         measured on the training samples.
     random_state : int, Generator, RandomState or None, default=0
-        Draws folds, seeds (where their number was given), and what :func:`evaluate`
-        draws.
+        Controls the folds, the seeds (if their number is given), and what
+        :func:`evaluate` draws.
     verbose : int, default=0
         1 prints a line for each training.
 
     Returns
     -------
     report : EvaluationReport
-        A run is one fold and seed; ``std`` is over runs. It has the numbers
-        "gradient_passes" and "epochs" of what was run, and a ``ranking``.
+        A run is one fold and seed; ``std`` is over runs. The report also has the
+        "gradient_passes" and "epochs" of each training, and a ``ranking``.
 
     Notes
     -----
     The passes of a method that selects samples are known exactly only after its fit;
-    the report holds what they came out at.
+    the report has these exact numbers.
 
     Examples
     --------
@@ -130,8 +131,14 @@ def compare(
     4.0
     """
     named = _one_of_each(methods)
-    study = Study(
-        corruptions, severities, ood, sharpness, confidence, as_seed(random_state)
+    study = check_study(
+        corruptions=corruptions,
+        severities=severities,
+        ood=ood,
+        sharpness=sharpness,
+        n_bootstrap=n_bootstrap,
+        confidence=confidence,
+        random_state=random_state,
     )
     if matched_compute:
         named = _match(named, reference)
@@ -142,21 +149,27 @@ def compare(
         check_corruptions(X, study.corruptions, study.severities)
     _check_foreign(as_foreign_sets(study.ood, X), X, named)
     seeds = as_seeds(seeds, study.random_state)
-    y, draws = np.asarray(y), Draws(n_bootstrap, study.random_state)
+    y = np.asarray(y)
     results: dict[str, list] = {name: [] for name in named}
     n_tested = 0
     for fold, (train, test) in enumerate(_splits(cv, X, y, study.random_state)):
-        samples = take(X, train), y[train]
-        of_fold = _of_fold(fit_params, train)
-        fitted = _train(named, *samples, seeds, of_fold, fold, verbose)
+        X_train, y_train = take(X, train), y[train]
+        fold_params = _fit_params_of_fold(fit_params, train)
+        fitted = []
+        for name, method in named.items():
+            for seed in seeds:
+                if verbose:
+                    print(f"fold {fold + 1}: {name}, random_state={seed}")
+                estimator = clone_with_seed(method, seed)
+                estimator.fit(X_train, y_train, **fold_params.get(name, {}))
+                fitted.append((name, estimator))
         measured = measure_runs(
             [estimator for _, estimator in fitted],
             take(X, test),
             y[test],
             study,
-            draws,
-            X_train=samples[0],
-            y_train=samples[1],
+            X_train=X_train,
+            y_train=y_train,
             stream=fold,
         )
         for (name, estimator), result in zip(fitted, measured):
@@ -166,23 +179,25 @@ def compare(
     report = make_report(results, n_tested, study)
     try:
         report.ranking = report.rank(*rank_by)
-    except InvalidInputError as error:  # the trainings are worth more than a ranking
+    except InvalidInputError as error:  # do not lose the trainings
         warnings.warn(f"No ranking: {error}", SharpBalanceWarning, stacklevel=3)
     return report
 
 
 def _check_rank_by(rank_by: Any, study: Study) -> tuple[str, ...]:
-    """Arguments of ``rank``; what nothing measures is refused before any training."""
+    """Return the arguments of ``rank``, or raise if the study does not measure them."""
     metric, *rest = [rank_by] if isinstance(rank_by, str) else list(rank_by)
     better_direction(metric)
-    missing = {
-        "corrupted": not study.has_corruptions and "corruptions",
-        "ood": study.ood is None and "ood",
-        "sharpness": study.sharpness is False and "sharpness",
-    }.get(metric.partition("_")[0])
-    if missing:
+    is_measured = {
+        "corruptions": study.has_corruptions,
+        "ood": study.ood is not None,
+        "sharpness": study.sharpness is not False,
+    }
+    prefixes = {"corrupted": "corruptions", "ood": "ood", "sharpness": "sharpness"}
+    needed = prefixes.get(metric.partition("_")[0])
+    if needed is not None and not is_measured[needed]:
         raise InvalidInputError(
-            f"rank_by is {metric!r}, which is not measured. Pass {missing}= too."
+            f"rank_by is {metric!r}, which is not measured. Pass {needed}= too."
         )
     if rest and rest[0] not in PARTS:
         raise InvalidInputError(
@@ -195,8 +210,8 @@ def _check_rank_by(rank_by: Any, study: Study) -> tuple[str, ...]:
         )
     if metric == "ood_auroc" and len(rest) < 2:
         raise InvalidInputError(
-            "rank_by is 'ood_auroc', of which there is one for each score. Pass "
-            "rank_by=('ood_auroc', 'ensemble', 'MSP') or that of another."
+            "rank_by is 'ood_auroc', but there is one for each score. Pass "
+            "rank_by=('ood_auroc', 'ensemble', 'MSP'), or another score."
         )
     if metric == "sharpness" and not rest:
         rest = ["members"]
@@ -206,38 +221,18 @@ def _check_rank_by(rank_by: Any, study: Study) -> tuple[str, ...]:
 def _check_foreign(
     foreign: Mapping[str, Any], X: Any, named: Mapping[str, Any]
 ) -> None:
-    """Refuse before any training what an ensemble would refuse after it.
+    """Raise, before any training, if an ensemble cannot predict foreign samples.
 
-    The steps of a pipeline may pick columns or resize pictures.
+    Pipelines are not checked: their steps may select columns or resize pictures.
     """
-    alone = [m for m in named.values() if not isinstance(m, Pipeline)]
-    if any(map(counts_passes, alone)):
+    outside_pipelines = [m for m in named.values() if not isinstance(m, Pipeline)]
+    if any(counts_passes(method) for method in outside_pipelines):
         for samples in foreign.values():
-            check_alike(X, samples)
+            check_same_features(X, samples)
 
 
-def _train(
-    named: Mapping[str, Any],
-    X: Any,
-    y: np.ndarray,
-    seeds: Sequence[int],
-    fit_params: Mapping[str, dict],
-    fold: int,
-    verbose: int,
-) -> list[tuple[str, Any]]:
-    """Every method with every seed, fitted."""
-    fitted = []
-    for name, method in named.items():
-        for seed in seeds:
-            if verbose:
-                print(f"fold {fold + 1}: {name}, random_state={seed}")
-            estimator = seeded(method, seed)
-            fitted.append((name, estimator.fit(X, y, **fit_params.get(name, {}))))
-    return fitted
-
-
-def _of_fold(fit_params: Mapping[str, dict], rows: np.ndarray) -> dict:
-    """Fit parameters with the weights of a fold's samples."""
+def _fit_params_of_fold(fit_params: Mapping[str, dict], rows: np.ndarray) -> dict:
+    """Return the arguments of ``fit`` with the weights of a fold's samples."""
     return {
         name: {
             key: take(value, rows) if _is_weight(key, value) else value
@@ -252,20 +247,21 @@ def _is_weight(key: str, value: Any) -> bool:
 
 
 def _one_of_each(methods: Any) -> dict[str, Any]:
-    """Unfitted methods by name."""
+    """Return the unfitted methods by name, one estimator each."""
     named = as_methods(methods)
     for name, estimators in named.items():
         if len(estimators) != 1:
             raise InvalidInputError(
                 f"compare trains one estimator per method, got {len(estimators)} for "
-                f"{name!r}. Ask for several trainings with seeds."
+                f"{name!r}. Pass seeds= for several trainings."
             )
     return {name: estimators[0] for name, estimators in named.items()}
 
 
 def _match(named: dict[str, Any], reference: str | None) -> dict[str, Any]:
-    """Clones whose ``max_epochs`` make them cost what the reference does."""
-    reference = next(iter(named)) if reference is None else reference
+    """Return clones whose ``max_epochs`` give them the cost of the reference."""
+    if reference is None:
+        reference = next(iter(named))
     if reference not in named:
         raise InvalidInputError(
             f"Unknown reference {reference!r}. Choose one of "
@@ -287,7 +283,8 @@ def _match(named: dict[str, Any], reference: str | None) -> dict[str, Any]:
 
 
 def _splits(cv: Any, X: Any, y: np.ndarray, random_state: int) -> Iterator:
-    rows = np.zeros(len(y))  # splitters look at the number of samples only
+    """Return the train and test rows of each fold."""
+    rows = np.zeros(len(y))  # splitters only use the number of samples
     if len(y) != n_rows(X):
         raise InvalidInputError(f"X has {n_rows(X)} samples, y has {len(y)}.")
     if isinstance(cv, Integral) and not isinstance(cv, bool):
@@ -298,6 +295,7 @@ def _splits(cv: Any, X: Any, y: np.ndarray, random_state: int) -> Iterator:
 
 
 def _check_fit_params(fit_params: Any, named: Mapping[str, Any]) -> dict[str, dict]:
+    """Return the arguments of ``fit`` by method, or raise if a name is unknown."""
     unknown = set(fit_params or {}) - set(named)
     if unknown:
         raise InvalidInputError(
@@ -308,7 +306,7 @@ def _check_fit_params(fit_params: Any, named: Mapping[str, Any]) -> dict[str, di
 
 
 def _cost(estimator: Any) -> Run:
-    """What a training took, where it is known."""
+    """Return epochs and gradient passes of a training, if they are known."""
     ensemble = last_step(estimator)
     if not counts_passes(ensemble):
         return {}

@@ -1,7 +1,7 @@
-"""What a training costs, and how long another one may take for the same cost."""
+"""Count gradient passes of a training, and match those of another one."""
 
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from skorch import NeuralNetClassifier
@@ -16,12 +16,12 @@ from sklearn_sharpbalance.training.plan import warmup_length
 
 __all__ = ["gradient_passes", "match_passes"]
 
-# Made-up samples on which a selection rule is tried out for its share.
+# Number of made-up samples on which the share of a selection rule is estimated.
 TRIAL_SAMPLES = 4000
 
 
 def gradient_passes(estimator):
-    r"""Passes over the training set that an ensemble takes, all members together.
+    r"""Count the passes over the training set of all members together.
 
     Parameters
     ----------
@@ -31,23 +31,24 @@ def gradient_passes(estimator):
     Returns
     -------
     float
-        In units of one forward and backward pass over all training samples by one
-        member. For a fitted ensemble it is what was run, epochs after the best one of
-        ``early_stopping`` included; before, what its parameters promise.
+        Number of forward and backward passes of one member over all training samples.
+        For a fitted ensemble it counts the epochs that were run, including those after
+        the best epoch of ``early_stopping``. For an unfitted one it is the number
+        expected from its parameters.
 
     Notes
     -----
-    An epoch of a member costs :math:`1 + s`, with :math:`s` the share of the samples
-    to which it applies SAM, since those are passed twice: 1 in an epoch of plain
-    descent, 2 of SAM (warm-up with ``warmup="sam"``, ``selection="all"``), in between
-    in the balanced phase. A fitted ensemble has counted its own sets. Before the fit
-    they are not known: the rule is tried on scores that members draw
-    independently. Real members find similar samples sharp, so that a union of their
-    sets, and with it the cost, comes out somewhat smaller.
+    An epoch of a member costs :math:`1 + s`, where :math:`s` is the share of the
+    samples that it applies SAM to, since those are passed twice: 1 in an epoch of
+    plain descent, 2 in an epoch of SAM (warm-up with ``warmup="sam"``,
+    ``selection="all"``), in between in the balanced phase. A fitted ensemble has
+    counted its own sets. Before the fit they are estimated, with scores drawn
+    independently for each member. Real members give similar samples a high score, so
+    that the union of their sets, and with it the cost, is somewhat smaller.
 
-    Jointly trained members cost 1; samples without labels ("a2d", "divdis") add the
-    share of the members that a step draws for them. Scoring the samples (about one
-    pass a selection) is not counted.
+    An epoch of a jointly trained member costs 1; samples without labels ("a2d",
+    "divdis") add the share of the members that a step draws for them. Scoring the
+    samples (about one pass per selection) is not counted.
 
     Examples
     --------
@@ -62,23 +63,24 @@ def gradient_passes(estimator):
     ensemble = _ensemble_of(estimator)
     if hasattr(ensemble, "history_"):
         return _passes_run(ensemble)
-    return _Cost(ensemble).passes(_max_epochs(ensemble))
+    return _Cost.of(ensemble).passes(_max_epochs(ensemble))
 
 
 def match_passes(estimator, passes):
-    """Parameters with which an ensemble takes about so many passes.
+    """Return parameters with which an ensemble takes about this many passes.
 
     Parameters
     ----------
     estimator : unfitted ensemble of this package, or a pipeline around one
     passes : float
-        As :func:`gradient_passes` counts.
+        Number of passes, as :func:`gradient_passes` counts them.
 
     Returns
     -------
     params : dict
-        ``max_epochs``, the number with the nearest cost, and ``warmup_epochs`` where
-        the estimator has a count of them: it keeps its share of the training.
+        ``max_epochs``, the number of epochs with the nearest cost. If the estimator
+        has a number of warm-up epochs, also ``warmup_epochs``, which keeps its share
+        of the training.
 
     Examples
     --------
@@ -89,46 +91,64 @@ def match_passes(estimator, passes):
     {'max_epochs': 25}
     """
     ensemble = _ensemble_of(estimator)
-    cost = _Cost(ensemble)
-    most = max(1, int(np.ceil(passes / cost.n_members)))  # an epoch costs at least 1
-    candidates = np.arange(1, most + 1)
-    costs = np.array([cost.passes(int(n)) for n in candidates])
-    n_epochs = int(candidates[np.abs(costs - passes).argmin()])
+    cost = _Cost.of(ensemble)
+    # An epoch of a member costs at least 1, so that no more epochs can be nearest.
+    most = max(1, int(np.ceil(passes / cost.n_members)))
+    n_epochs = min(range(1, most + 1), key=lambda n: abs(cost.passes(n) - passes))
     params = {"max_epochs": n_epochs}
-    if cost.warmup_count is not None:
+    if cost.is_warmup_count:
         params["warmup_epochs"] = cost.n_warmup(n_epochs)
     return params
 
 
-class _Cost:
+class _Cost(NamedTuple):
     """Cost of an unfitted ensemble as a function of its number of epochs."""
 
-    def __init__(self, ensemble: Any):
-        self.n_members = ensemble.n_estimators
-        self.warmup, self.warmup_count = 0.0, None
+    n_members: int
+    max_epochs: int
+    warmup_epochs: int | float  # a number of epochs, or their share
+    warmup_cost: float  # of an epoch of one member
+    later_cost: float
+
+    @classmethod
+    def of(cls, ensemble: Any) -> "_Cost":
         if isinstance(ensemble, DiversifiedEnsembleClassifier):
-            self.first = self.later = 1 + _unlabeled_share(ensemble)
-            return
-        params = ensemble._full_params()
-        self.warmup = params["warmup_epochs"]
-        self.first = 2.0 if params["warmup"] == "sam" else 1.0
-        self.later = 1 + _expected_share(ensemble, params)
-        if isinstance(self.warmup, Integral) and self.warmup > 0:
-            self.warmup_count, self.n_given = int(self.warmup), _max_epochs(ensemble)
+            warmup_epochs = 0.0
+            warmup_cost = later_cost = 1 + _unlabeled_share(ensemble)
+        else:
+            params = ensemble._full_params()
+            warmup_epochs = params["warmup_epochs"]
+            warmup_cost = 2.0 if params["warmup"] == "sam" else 1.0
+            later_cost = 1 + _expected_share(ensemble, params)
+        return cls(
+            n_members=ensemble.n_estimators,
+            max_epochs=_max_epochs(ensemble),
+            warmup_epochs=warmup_epochs,
+            warmup_cost=warmup_cost,
+            later_cost=later_cost,
+        )
+
+    @property
+    def is_warmup_count(self) -> bool:
+        """Whether the warm-up is a number of epochs, not their share."""
+        return isinstance(self.warmup_epochs, Integral) and self.warmup_epochs > 0
 
     def n_warmup(self, n_epochs: int) -> int:
-        if self.warmup_count is None:
-            return warmup_length(self.warmup, n_epochs)
-        return min(round(self.warmup_count * n_epochs / self.n_given), n_epochs)
+        """Return the warm-up epochs of a training; a number keeps its share."""
+        if not self.is_warmup_count:
+            return warmup_length(self.warmup_epochs, n_epochs)
+        n_warmup = round(int(self.warmup_epochs) * n_epochs / self.max_epochs)
+        return min(n_warmup, n_epochs)
 
     def passes(self, n_epochs: int) -> float:
-        n_warmup = self.n_warmup(int(n_epochs))
-        each = self.first * n_warmup + self.later * (n_epochs - n_warmup)
-        return float(self.n_members * each)
+        n_warmup = self.n_warmup(n_epochs)
+        n_later = n_epochs - n_warmup
+        of_member = self.warmup_cost * n_warmup + self.later_cost * n_later
+        return float(self.n_members * of_member)
 
 
 def _expected_share(ensemble: Any, params: dict[str, Any]) -> float:
-    """Share of SAM samples that a rule gives members with independent scores."""
+    """Return the share of SAM samples if members have independent scores."""
     n_members = params["n_estimators"]
     scores = np.random.default_rng(0).random((n_members, TRIAL_SAMPLES))
     masks = ensemble._selector(params).select(scores, random_state=0)
@@ -136,7 +156,7 @@ def _expected_share(ensemble: Any, params: dict[str, Any]) -> float:
 
 
 def _unlabeled_share(ensemble: Any) -> float:
-    """Share of the members that pass a batch of unlabelled samples in a step."""
+    """Return the share of the members that a step passes unlabelled samples to."""
     if not DIVERSITY_LOSSES[ensemble.loss].needs_unlabeled:
         return 0.0
     drawn = ensemble.pair_members or ensemble.n_estimators
@@ -144,22 +164,22 @@ def _unlabeled_share(ensemble: Any) -> float:
 
 
 def _passes_run(ensemble: Any) -> float:
-    """Passes that a fitted ensemble has counted, or those of its epochs."""
+    """Return the passes that a fitted ensemble has counted, or those of its epochs."""
     if hasattr(ensemble, "n_passes_"):
         return float(ensemble.n_passes_)
     if isinstance(ensemble, DiversifiedEnsembleClassifier):
-        each = 1 + _unlabeled_share(ensemble)
-        return float(each * ensemble.n_iter_ * len(ensemble.history_))
-    first = 2.0 if ensemble._full_params()["warmup"] == "sam" else 1.0
+        epoch_cost = 1 + _unlabeled_share(ensemble)
+        return float(epoch_cost * ensemble.n_iter_ * len(ensemble.history_))
+    warmup_cost = 2.0 if ensemble._full_params()["warmup"] == "sam" else 1.0
     total = 0.0
     for epochs, mask in zip(ensemble.history_, ensemble.sam_masks_):
         n_warmup = sum(record["phase"] == "warmup" for record in epochs)
-        total += first * n_warmup + (1 + mask.mean()) * (len(epochs) - n_warmup)
+        total += warmup_cost * n_warmup + (1 + mask.mean()) * (len(epochs) - n_warmup)
     return float(total)
 
 
 def _max_epochs(ensemble: Any) -> int:
-    """Epochs that a fit would run, by the same defaults."""
+    """Return the epochs that a fit would run, with the defaults of a fit."""
     if ensemble.max_epochs is not None:
         return ensemble.max_epochs
     nested = ensemble._nested("estimator")
@@ -171,12 +191,13 @@ def _max_epochs(ensemble: Any) -> int:
 
 
 def counts_passes(estimator: Any) -> bool:
-    """Whether the cost of an estimator is known."""
+    """Return whether the passes of an estimator can be counted."""
     kinds = PhasedEnsemble | DiversifiedEnsembleClassifier
     return isinstance(last_step(estimator), kinds)
 
 
 def _ensemble_of(estimator: Any) -> Any:
+    """Return the ensemble at the end of a pipeline, or raise if it is another class."""
     ensemble = last_step(estimator)
     if not counts_passes(ensemble):
         raise InvalidInputError(

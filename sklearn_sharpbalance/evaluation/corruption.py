@@ -1,21 +1,35 @@
-"""Accuracy on corrupted pictures and tables, by kind and severity."""
+"""Accuracy and calibration on corrupted pictures and tables."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sklearn_sharpbalance.corruption import SEVERITIES
-from sklearn_sharpbalance.evaluation._corrupted import CorruptedSet, predict_corrupted
+from sklearn_sharpbalance.evaluation._inputs import check_arrays
+from sklearn_sharpbalance.evaluation._measures import (
+    Key,
+    Run,
+    SampleNumbers,
+    as_run,
+    weighted_means,
+)
+from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_ece
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._corrupted import corrupted_sets, iter_outputs
 from sklearn_sharpbalance.plotting import CorruptionDisplay
 
 __all__ = ["CorruptionAccuracy", "corruption_accuracy"]
 
 
 class CorruptionAccuracy(Table):
-    """Accuracy by kind of corruption and severity, of the ensemble and its members.
+    """Accuracy of an ensemble and its members by kind of corruption and severity.
 
-    As a mapping: columns ``kind``, ``severity``, ``ensemble`` and ``members`` (the
-    mean over them), one row for each corrupted set.
+    A mapping with the columns ``kind``, ``severity``, ``ensemble`` and ``members`` (the
+    mean over them), and one row for each corrupted set.
 
     Parameters
     ----------
@@ -101,7 +115,7 @@ class CorruptionAccuracy(Table):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         name : str, default="Ensemble"
         **kwargs
             Passed to :meth:`~sklearn_sharpbalance.plotting.CorruptionDisplay.plot`.
@@ -128,13 +142,14 @@ def corruption_accuracy(
     severities=SEVERITIES,
     random_state=0,
 ):
-    """Accuracy of an ensemble and its members on corrupted samples.
+    """Measure the accuracy of an ensemble and its members on corrupted samples.
 
     Parameters
     ----------
     estimator : fitted classifier
-        An ensemble of this package; of any other classifier the ensemble and its only
-        member are the same. Pipelines and finished searches are looked into.
+        An ensemble of this package. Any other classifier counts as an ensemble with
+        itself as the only member. A pipeline or a finished search stands for the
+        classifier inside it.
     X : array-like
         Clean pictures, uint8 of shape (N, H, W[, C]) or (N, C, H, W), or a table
         (N, F). Not used if ``corruptions`` is a mapping.
@@ -143,16 +158,17 @@ def corruption_accuracy(
     corruptions : str, iterable of str or callable, mapping, True or None, default=None
         Kinds of corruption or groups of them; None, True or "all" is all fifteen for
         pictures, and all but "missing_nan" for tables. A mapping of (kind, severity)
-        to samples and labels is taken as it is, such as
-        :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`.
+        to samples and labels, such as
+        :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`, is used as it is.
     severities : int or sequence of int, default=(1, 2, 3, 4, 5)
     random_state : int, Generator, RandomState or None, default=0
-        Draws the corruptions.
+        Controls the random parts of the corruptions.
 
     Returns
     -------
     result : CorruptionAccuracy
-        ``mean`` is the cACC of the ensemble, ``by_severity`` and ``by_kind`` its parts.
+        ``mean`` is the cACC of the ensemble; ``by_severity`` and ``by_kind`` are the
+        means that it consists of.
 
     Examples
     --------
@@ -168,20 +184,126 @@ def corruption_accuracy(
     True
     """
     (sets,) = predict_corrupted(
-        [estimator], X, y, corruptions, severities, random_state
+        [estimator],
+        X,
+        y,
+        corruptions=corruptions,
+        severities=severities,
+        random_state=random_state,
     )
-    return accuracy_of(sets)
+    return accuracy_by_kind(sets)
 
 
-def accuracy_of(sets: list[CorruptedSet]) -> CorruptionAccuracy:
-    """Accuracy of each set."""
+class CorruptedSet(NamedTuple):
+    """Numbers of one classifier on one corrupted set."""
+
+    kind: str
+    severity: int
+    numbers: SampleNumbers
+    rows: np.ndarray | None  # (N,) of the clean samples, if they were drawn again
+
+    @property
+    def n_samples(self) -> int:
+        return self.numbers.right.shape[1]
+
+    def statistics(self, clean_counts: np.ndarray) -> dict[Key, np.ndarray]:
+        """Return accuracy, NLL and ECE, (B,) each, under counts of clean samples."""
+        counts = self._counts(clean_counts)
+        found = weighted_means(counts, self.numbers.averages())
+        found |= self.numbers.over_predictors("ece", weighted_ece, counts)
+        detail = f"severity {self.severity}"
+        return {
+            Key(f"corrupted_{key.metric}", key.part, detail): values
+            for key, values in found.items()
+        }
+
+    def _counts(self, clean_counts: np.ndarray) -> np.ndarray:
+        """Return counts (B, N) of the set: copies of a sample are drawn together."""
+        if self.rows is None:
+            return clean_counts
+        counts = clean_counts[:, self.rows]
+        total = counts.sum(axis=1, keepdims=True)
+        return counts * (counts.shape[1] / np.maximum(total, 1))
+
+
+def predict_corrupted(
+    estimators: Sequence[Any],
+    X: Any,
+    y: Any,
+    *,
+    corruptions: Any,
+    severities: Any,
+    random_state: Any,
+) -> list[list[CorruptedSet]]:
+    """Return the corrupted sets of each estimator; all of them share the samples."""
+    check_arrays(X, "Corrupting samples")
+    sets = corrupted_sets(X, y, corruptions, severities, random_state)
+    result: list[list[CorruptedSet]] = [[] for _ in estimators]
+    for data, outputs_and_codes in iter_outputs(estimators, sets):
+        for of_estimator, (outputs, codes) in zip(result, outputs_and_codes):
+            of_estimator.append(
+                CorruptedSet(
+                    kind=data.kind,
+                    severity=data.severity,
+                    numbers=SampleNumbers.from_outputs(outputs, codes),
+                    rows=data.rows,
+                )
+            )
+    if not result or not result[0]:
+        raise InvalidInputError(
+            f"There is nothing to measure: corruptions={corruptions!r} at severities "
+            f"{severities!r} make no corrupted set."
+        )
+    return result
+
+
+def accuracy_by_kind(sets: Sequence[CorruptedSet]) -> CorruptionAccuracy:
+    """Return the accuracy on each set, by kind and severity."""
     kinds = list(dict.fromkeys(one.kind for one in sets))
     severities = list(dict.fromkeys(one.severity for one in sets))
-    shape = (len(kinds), len(severities))
-    right = np.stack([one.right.mean(axis=1) for one in sets], axis=1)  # (M + 1, K * S)
-    return CorruptionAccuracy(
-        kinds,
-        severities,
-        right[-1].reshape(shape),
-        right[:-1].reshape(len(right) - 1, *shape),
-    )
+    accuracy = np.stack([one.numbers.right.mean(axis=1) for one in sets], axis=1)
+    accuracy = accuracy.reshape(-1, len(kinds), len(severities))  # (M + 1, K, S)
+    return CorruptionAccuracy(kinds, severities, accuracy[-1], accuracy[:-1])
+
+
+def measure_corruption(
+    sets: Sequence[CorruptedSet], draws: Draws, stream: int = 0
+) -> Run:
+    """Measure accuracy, NLL and ECE by severity and in all, with bootstrap draws."""
+    # Sets of one size are copies of the same samples and share their draws.
+    by_size: dict[int, list[CorruptedSet]] = {}
+    for one in sets:
+        by_size.setdefault(one.n_samples, []).append(one)
+    sums = [
+        draws.apply(partial(_sum_statistics, same_size), n_samples, stream)
+        for n_samples, same_size in by_size.items()
+    ]
+    totals = _add(sums)
+    n_sets = Counter(f"severity {one.severity}" for one in sets)
+    by_severity = {
+        key: total / n
+        for detail, n in n_sets.items()
+        for key, total in totals.items()
+        if key.detail == detail
+    }
+    overall: dict[Key, list[np.ndarray]] = {}
+    for key, mean in by_severity.items():
+        overall.setdefault(key._replace(detail=""), []).append(mean)
+    means = {key: np.mean(values, axis=0) for key, values in overall.items()}
+    return as_run(means | by_severity)
+
+
+def _sum_statistics(
+    sets: Sequence[CorruptedSet], counts: np.ndarray
+) -> dict[Key, np.ndarray]:
+    """Return the sums over sets of their statistics (B,)."""
+    return _add(one.statistics(counts) for one in sets)
+
+
+def _add(parts: Iterable[Mapping[Key, np.ndarray]]) -> dict[Key, np.ndarray]:
+    """Add the values of equal keys."""
+    total: dict[Key, np.ndarray] = {}
+    for part in parts:
+        for key, values in part.items():
+            total[key] = total[key] + values if key in total else values
+    return total

@@ -1,11 +1,9 @@
-"""Everything about fitted ensembles in one call."""
+"""Measure fitted ensembles in one call."""
 
 from sklearn_sharpbalance.corruption import SEVERITIES
-from sklearn_sharpbalance.evaluation._methods import as_methods
-from sklearn_sharpbalance.evaluation._resampling import Draws
+from sklearn_sharpbalance.evaluation._inputs import as_methods
 from sklearn_sharpbalance.evaluation._runs import (
-    Study,
-    as_seed,
+    check_study,
     make_report,
     measure_runs,
 )
@@ -30,41 +28,41 @@ def evaluate(
     confidence=0.95,
     random_state=0,
 ):
-    """Measure fitted ensembles: accurate, calibrated, diverse, flat and robust?
+    """Measure accuracy, calibration, diversity, flatness and robustness of ensembles.
 
     Parameters
     ----------
     estimators : fitted classifier, list of them, or dict
         Methods to measure. A dictionary maps the name of a method to a classifier, or
-        to a list of them that differ in their seed. Any classifier with
-        ``predict_proba`` will do as a baseline: it has no rows about members.
-        Pipelines and finished searches are looked into.
+        to a list of classifiers that differ in their seed. Any classifier with
+        ``predict_proba`` can be a baseline; it has no rows about members. A pipeline
+        or a finished search stands for the classifier inside it.
     X : array-like
-        Test samples, as the estimators take them.
+        Test samples, in the form that the estimators accept.
     y : array-like of shape (N,)
-        Their labels.
+        Labels of the test samples.
     corruptions : None, True, str, iterable or mapping, default=None
-        None measures no corruptions. True or "all" measures all kinds; else kinds,
-        groups of them, or a mapping such as ``CorruptionFiles``, as in
-        :func:`corruption_accuracy`. Accuracy, NLL and ECE on corrupted samples are
-        given in all and by severity.
+        Kinds of corruption, groups of them, or a mapping such as ``CorruptionFiles``,
+        as in :func:`corruption_accuracy`. True or "all" measures all kinds, None
+        measures none. The report has accuracy, NLL and ECE on corrupted samples by
+        severity and in all.
     severities : int or sequence of int, default=(1, 2, 3, 4, 5)
     ood : array-like or dict of str to array-like, default=None
-        Foreign samples, or several sets of them by name.
+        Out-of-distribution samples, or several sets of them by name.
     sharpness : bool, dict or callable, default=False
-        True measures the members' adaptive worst-case sharpness, which is slow; a
+        True measures the members' adaptive worst-case sharpness, which is slow. A
         dictionary holds options of
-        :func:`~sklearn_sharpbalance.metrics.adaptive_sharpness`; a function
+        :func:`~sklearn_sharpbalance.metrics.adaptive_sharpness`. A function
         ``sharpness(estimator, X, y) -> float`` replaces it.
     X_train, y_train : array-likes, default=None
-        Where sharpness is measured; ``X`` and ``y`` if None. The paper takes training
-        data.
+        Samples on which sharpness is measured; ``X`` and ``y`` if None. The paper uses
+        training data.
     n_bootstrap : int, default=1000
-        Bootstrap draws of the samples; 0 leaves the intervals out.
+        Number of bootstrap draws of the samples; 0 leaves out the intervals.
     confidence : float, default=0.95
-        Of the intervals.
+        Confidence level of the intervals.
     random_state : int, Generator, RandomState or None, default=0
-        Draws corruptions, batches for sharpness, and the bootstrap.
+        Controls corruptions, the batches for sharpness, and the bootstrap.
 
     Returns
     -------
@@ -75,8 +73,8 @@ def evaluate(
     Notes
     -----
     A bootstrap draw takes the same samples for all methods and seeds, so that methods
-    are compared in pairs. Mean and interval of a method with several seeds are those
-    of the mean over its seeds.
+    are compared in pairs. For a method with several seeds, mean and interval are those
+    of the mean over the seeds.
 
     Examples
     --------
@@ -91,16 +89,19 @@ def evaluate(
     True
     """
     methods = as_methods(estimators)
-    study = Study(
-        corruptions, severities, ood, sharpness, confidence, as_seed(random_state)
+    study = check_study(
+        corruptions=corruptions,
+        severities=severities,
+        ood=ood,
+        sharpness=sharpness,
+        n_bootstrap=n_bootstrap,
+        confidence=confidence,
+        random_state=random_state,
     )
-    draws = Draws(n_bootstrap, study.random_state)
-    every = [estimator for runs in methods.values() for estimator in runs]
-    results = iter(
-        measure_runs(every, X, y, study, draws, X_train=X_train, y_train=y_train)
-    )
-    return make_report(
-        {name: [next(results) for _ in runs] for name, runs in methods.items()},
-        len(y),
-        study,
-    )
+    names = [name for name, runs in methods.items() for _ in runs]
+    classifiers = [estimator for runs in methods.values() for estimator in runs]
+    measured = measure_runs(classifiers, X, y, study, X_train=X_train, y_train=y_train)
+    results: dict[str, list] = {name: [] for name in methods}
+    for name, result in zip(names, measured):
+        results[name].append(result)
+    return make_report(results, len(y), study)

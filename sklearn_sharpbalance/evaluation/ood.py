@@ -1,4 +1,4 @@
-"""Telling samples of another distribution from those that were learned."""
+"""Detect samples of another distribution than the training data's."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,9 +15,9 @@ from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
 __all__ = ["DEFAULT_SCORES", "OODEvaluation", "ood_evaluation"]
 
 DEFAULT_SCORES = ("msp", "entropy", "energy", "mutual_information", "pds")
-# Scores of the differences between members: one member has none.
+# Scores that compare members: a single member has none.
 OF_DIFFERENCES = frozenset({"mutual_information", "pds", "unique"})
-# Scores of a prediction: for the ensemble, of the one that it makes.
+# Scores of one prediction: those of an ensemble use its own prediction.
 OF_PREDICTION = frozenset({"msp", "entropy"})
 SCORE_NAMES = {
     "msp": "MSP",
@@ -31,10 +31,10 @@ SCORE_NAMES = {
 
 
 class OODEvaluation(Table):
-    """Area under the ROC curve of each score, of the ensemble and its members.
+    """Area under the ROC curve of each score, for an ensemble and its members.
 
-    As a mapping: columns ``score``, ``ensemble`` and ``members`` (the mean over them,
-    NaN for scores of the members' differences, which one member does not have).
+    A mapping with the columns ``score``, ``ensemble`` and ``members``: the mean over
+    the members, or NaN for a score that compares members.
 
     Parameters
     ----------
@@ -58,27 +58,27 @@ class OODEvaluation(Table):
 
     @property
     def member_auroc(self) -> dict[str, float]:
-        """Mean AUROC of a member by score, where it has one."""
+        """Mean AUROC of the members by score, without scores that compare members."""
         pairs = zip(self["score"].tolist(), self["members"].tolist())
         return {score: value for score, value in pairs if not np.isnan(value)}
 
 
 def ood_evaluation(estimator, X_in, X_out, scores=None):
-    """How well an ensemble tells foreign samples from known ones.
+    """Measure how well an ensemble detects out-of-distribution samples.
 
     Parameters
     ----------
     estimator : fitted classifier
-        An ensemble of this package, or any classifier; for the latter only the scores
-        of one prediction are there.
+        An ensemble of this package, or any classifier. Other classifiers only have
+        the scores of one prediction.
     X_in : array-like
         Samples of the training distribution, not used in training.
     X_out : array-like
-        Foreign samples, laid out alike.
+        Out-of-distribution samples, in the same layout.
     scores : iterable of str or None, default=None
-        Keys of :data:`~sklearn_sharpbalance.metrics.OOD_SCORES`. None takes "msp",
-        "entropy", "energy", "mutual_information" and "pds", less those that the
-        classifier does not have ("energy" needs logits, the last two several members).
+        Keys of :data:`~sklearn_sharpbalance.metrics.OOD_SCORES`. None takes those of
+        "msp", "entropy", "energy", "mutual_information" and "pds" that the classifier
+        has ("energy" needs logits, the last two need several members).
 
     Returns
     -------
@@ -86,9 +86,9 @@ def ood_evaluation(estimator, X_in, X_out, scores=None):
 
     Notes
     -----
-    For the ensemble, "msp" and "entropy" are those of what it predicts (for an average
-    of probabilities its "msp" is "bma"), "energy" that of the mean logits. A member's
-    value is that of the member alone, averaged over the members.
+    For the ensemble, "msp" and "entropy" are computed from its own prediction (if it
+    averages probabilities, "msp" equals "bma"), and "energy" from the mean logits. The
+    value for the members is the mean over the members' own values.
 
     Examples
     --------
@@ -104,21 +104,20 @@ def ood_evaluation(estimator, X_in, X_out, scores=None):
     """
     inside, outside = outputs_of(estimator, X_in), outputs_of(estimator, X_out)
     names = check_scores(scores, inside, type(estimator).__name__)
-    rows = []
+    ensemble, members = [], []
     for name in names:
-        known, foreign = _scores(name, inside), _scores(name, outside)
-        alone = zip(_member_scores(name, inside), _member_scores(name, outside))
-        members = [ood_auroc(*pair) for pair in alone]
-        mean = float(np.mean(members)) if members else np.nan
-        rows.append((name, ood_auroc(known, foreign), mean))
-    return OODEvaluation(*zip(*rows))
+        pairs = zip(_member_scores(name, inside), _member_scores(name, outside))
+        of_members = [ood_auroc(known, foreign) for known, foreign in pairs]
+        ensemble.append(ood_auroc(_scores(name, inside), _scores(name, outside)))
+        members.append(float(np.mean(of_members)) if of_members else np.nan)
+    return OODEvaluation(names, ensemble, members)
 
 
 def check_scores(
     scores: Iterable[str] | None, outputs: Outputs, name: str
 ) -> list[str]:
-    """Names of the scores that a classifier has; an error for those asked in vain."""
-    missing = _missing(outputs)
+    """Return the names of the scores, or raise if the classifier lacks one."""
+    missing = _missing_scores(outputs)
     if scores is None:
         return [score for score in DEFAULT_SCORES if score not in missing]
     names = [scores] if isinstance(scores, str) else list(scores)
@@ -131,11 +130,12 @@ def check_scores(
         if score in missing:
             raise InvalidInputError(f"{name} has no score {score!r}: {missing[score]}.")
     if not names:
-        raise InvalidInputError("scores is empty. Pass None for the usual ones.")
+        raise InvalidInputError("scores is empty. Pass None for the default scores.")
     return names
 
 
-def _missing(outputs: Outputs) -> dict[str, str]:
+def _missing_scores(outputs: Outputs) -> dict[str, str]:
+    """Return the scores that a classifier does not have, and why."""
     missing: dict[str, str] = {}
     if outputs.member_logits is None:
         why = "it needs logits, from a method member_decision_function"
@@ -147,7 +147,7 @@ def _missing(outputs: Outputs) -> dict[str, str]:
 
 
 def _scores(name: str, outputs: Outputs) -> np.ndarray:
-    """Score of each sample by the ensemble, (N,); larger = more foreign."""
+    """Return the ensemble's score of each sample, (N,); larger is more foreign."""
     if name in OF_PREDICTION:
         return OOD_SCORES[name](outputs.proba[None])
     if name in LOGIT_SCORES:
@@ -156,20 +156,20 @@ def _scores(name: str, outputs: Outputs) -> np.ndarray:
 
 
 def _member_scores(name: str, outputs: Outputs) -> list[np.ndarray]:
-    """Score of each sample by each member alone; none for a score of differences."""
+    """Return each member's own score (N,); nothing for a score that compares them."""
     if name in OF_DIFFERENCES:
         return []
-    given = outputs.member_logits if name in LOGIT_SCORES else outputs.member_probas
-    assert given is not None
-    return [OOD_SCORES[name](member[None]) for member in given]
+    values = outputs.member_logits if name in LOGIT_SCORES else outputs.member_probas
+    assert values is not None
+    return [OOD_SCORES[name](member[None]) for member in values]
 
 
 def measure_ood(
     inside: Outputs, outside: Mapping[str, Outputs], draws: Draws, stream: int = 0
 ) -> Run:
-    """AUROC of every score for every foreign set, with bootstrap draws.
+    """Measure the AUROC of every score for every foreign set, with bootstrap draws.
 
-    Both the known and the foreign samples are drawn.
+    A draw takes both known and foreign samples.
     """
     run: Run = {}
     for number, (set_name, out) in enumerate(outside.items()):
@@ -185,32 +185,38 @@ def measure_ood(
             for part, scores in pairs.items():
                 if scores:
                     key = Key("ood_auroc", part, detail)
-                    run[key] = _measured_auroc(scores, draws, stream, number)
+                    run[key] = _measure_auroc(
+                        scores, draws, stream=stream, number=number
+                    )
     return run
 
 
-def _measured_auroc(
-    pairs: list[tuple[np.ndarray, np.ndarray]], draws: Draws, stream: int, number: int
+def _measure_auroc(
+    pairs: list[tuple[np.ndarray, np.ndarray]],
+    draws: Draws,
+    *,
+    stream: int,
+    number: int,
 ) -> Measured:
-    """Mean over predictors of the AUROC."""
-    value = float(np.mean([ood_auroc(*pair) for pair in pairs]))
+    """Measure the mean AUROC over predictors, of pairs of known and foreign scores."""
+    value = float(np.mean([ood_auroc(known, foreign) for known, foreign in pairs]))
     if draws.n_draws == 0:
         return Measured(value)
-    n_in, n_out = map(len, pairs[0])
+    n_in, n_out = len(pairs[0][0]), len(pairs[0][1])
     parts = [
-        np.mean([weighted_auroc(known, foreign, *pair) for pair in pairs], axis=0)
-        for known, foreign in draws.paired_blocks(n_in, n_out, stream, number)
+        np.mean([weighted_auroc(*counts, *scores) for scores in pairs], axis=0)
+        for counts in draws.paired_blocks(n_in, n_out, stream=stream, number=number)
     ]
     return Measured(value, np.concatenate(parts))
 
 
 def as_foreign_sets(ood: Any, X: Any) -> dict[str, Any]:
-    """Names of foreign sets and their samples."""
+    """Return the foreign sets by name."""
     if ood is None:
         return {}
     if not isinstance(ood, Mapping):
         return {"foreign": ood}
-    # Samples may be dictionaries themselves: of the keys that X has.
+    # A mapping with the keys of X is one set of samples, as X is.
     if isinstance(X, Mapping) and set(X) == set(ood):
         return {"foreign": ood}
     sets = {str(name): samples for name, samples in ood.items()}

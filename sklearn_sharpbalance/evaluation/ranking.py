@@ -1,4 +1,4 @@
-"""Which method is best, and how sure that is."""
+"""Rank methods by a metric, with intervals."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,13 @@ import numpy as np
 from scipy.stats import rankdata
 
 from sklearn_sharpbalance.evaluation._resampling import interval
-from sklearn_sharpbalance.evaluation._table import Table, markdown_table, number
-from sklearn_sharpbalance.evaluation._text import decimals, format_cell
+from sklearn_sharpbalance.evaluation._table import (
+    Table,
+    decimals,
+    format_mean,
+    format_number,
+    markdown_table,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["MethodRanking", "rank_methods"]
@@ -16,18 +21,18 @@ __all__ = ["MethodRanking", "rank_methods"]
 class MethodRanking(Table):
     """Methods from best to worst.
 
-    As a mapping: columns ``method``, ``mean`` (of the metric), ``rank``, ``rank_low``,
-    ``rank_high``, ``difference`` (to the best method), ``difference_low``,
-    ``difference_high`` and ``best_share``, the share of the bootstrap draws in which
-    the method has the best mean.
+    A mapping with the columns ``method``, ``mean`` (of the metric), ``rank``,
+    ``rank_low``, ``rank_high``, ``difference`` (to the best method),
+    ``difference_low``, ``difference_high`` and ``best_share``, the share of the
+    bootstrap draws in which the method has the best mean.
 
     Parameters
     ----------
     columns : mapping of str to array-like
     metric : str
-        What was ranked by.
+        Name of the metric that the methods are ranked by.
     better : {1, -1}
-        Whether larger or smaller is better.
+        Whether larger (1) or smaller (-1) values are better.
 
     Attributes
     ----------
@@ -37,7 +42,8 @@ class MethodRanking(Table):
 
     def __init__(self, columns, *, metric="", better=1):
         super().__init__(columns)
-        self.metric, self.better = metric, better
+        self.metric = metric
+        self.better = better
 
     @property
     def best(self) -> str:
@@ -45,7 +51,7 @@ class MethodRanking(Table):
         return str(self["method"][0])
 
     def to_markdown(self, *, digits=3):
-        """The ranking in Markdown, with the intervals in brackets.
+        """Return the ranking in Markdown, with the intervals in brackets.
 
         Parameters
         ----------
@@ -60,22 +66,28 @@ class MethodRanking(Table):
         header = ["method", self.metric or "mean", "mean rank", "difference", "best in"]
         rows = []
         for i, method in enumerate(self["method"].tolist()):
-            share = number(100 * self["best_share"][i], 0)
+            rank = with_interval(self, "rank", i)
+            difference = with_interval(self, "difference", i)
+            share = self["best_share"][i]
             rows.append(
                 [
                     method,
-                    number(self["mean"][i], places),
-                    self._with_limits("rank", i, 2),
-                    self._with_limits("difference", i, places),
-                    share if share == "–" else f"{share} %",
+                    format_number(self["mean"][i], places),
+                    format_mean(rank, 2, "interval"),
+                    format_mean(difference, places, "interval"),
+                    "–" if np.isnan(share) else f"{100 * share:.0f} %",
                 ]
             )
         return markdown_table(header, rows, [False, True, True, True, True])
 
-    def _with_limits(self, name: str, i: int, places: int) -> str:
-        row = {"mean": self[name][i], "low": self[f"{name}_low"][i]}
-        row["high"] = self[f"{name}_high"][i]
-        return format_cell(row, places, "interval")
+
+def with_interval(ranking: MethodRanking, column: str, i: int) -> dict[str, float]:
+    """Return "rank" or "difference" of row ``i`` as "mean", with "low" and "high"."""
+    return {
+        "mean": ranking[column][i],
+        "low": ranking[f"{column}_low"][i],
+        "high": ranking[f"{column}_high"][i],
+    }
 
 
 def rank_methods(
@@ -95,19 +107,19 @@ def rank_methods(
     ----------
     methods : sequence of str of length K
     values : array-like of shape (K, R)
-        Value of each method in each run. Run r of all methods belongs together: the
-        same fold, seed or both.
+        Value of each method in each run. Run r is the same fold, seed or both for all
+        methods.
     draws : array-like of shape (K, R, B), default=None
-        The same values on B bootstrap draws of the samples, shared by the methods.
-        None takes the values as exact.
+        The same values on B bootstrap draws of the samples, which the methods share.
+        If None, the values count as exact.
     better : {1, -1}, default=1
         Whether larger or smaller values are better.
     n_draws : int, default=1000
-        Bootstrap draws of the runs, where ``draws`` does not fix their number.
+        Number of bootstrap draws of the runs, used if ``draws`` is None.
     confidence : float, default=0.95
-        Of the intervals.
+        Confidence level of the intervals.
     random_state : int, default=0
-        Draws the runs.
+        Seed of the draws of runs.
     metric : str, default=""
         Name of the values.
 
@@ -117,13 +129,13 @@ def rank_methods(
 
     Notes
     -----
-    The rank of a method is the mean over runs of its place in the run, 1 being best
-    and equals sharing their places. A bootstrap draw takes R runs with replacement,
-    the same for all methods, with the values that they have on that draw of the
-    samples. Differences are paired in the same way. Folds of a cross-validation differ
-    by their samples already, so that drawing both makes the intervals there rather too
-    wide than too narrow; on the other hand folds share training samples, which no
-    resampling sees.
+    The rank of a method is the mean over runs of its place in the run: 1 is best, and
+    equal values share their places. A bootstrap draw takes R runs with replacement,
+    the same for all methods, with their values on that draw of the samples.
+    Differences are paired in the same manner. The folds of a cross-validation already
+    differ in their samples, so that drawing both runs and samples makes intervals too
+    wide rather than too narrow. On the other hand folds share training samples, which
+    resampling cannot account for.
 
     References
     ----------
@@ -139,12 +151,12 @@ def rank_methods(
     ('b', array([1., 2.]), array([ 0.    , -0.1875]))
     """
     values = np.asarray(values, dtype=float)
-    fits = values.ndim == 2 and len(values) == len(methods) and values.size > 0
-    if not fits or np.isnan(values).any():
+    has_shape = values.ndim == 2 and len(values) == len(methods) and values.size > 0
+    with_nan = " with NaN" if np.isnan(values).any() else ""
+    if not has_shape or with_nan:
         raise InvalidInputError(
             f"Ranking {len(methods)} methods takes one value for each of them in each "
-            f"run, got an array of shape {values.shape}"
-            f"{' with NaN' if np.isnan(values).any() else ''}."
+            f"run, got an array of shape {values.shape}{with_nan}."
         )
     if better not in (1, -1):
         raise InvalidInputError(f"better must be 1 or -1, got {better!r}.")
@@ -171,11 +183,12 @@ def rank_methods(
 def _draw_runs(
     values: np.ndarray, draws: np.ndarray | None, n_draws: int, random_state: int
 ) -> np.ndarray:
-    """Values (K, R, B) of runs drawn with replacement, the same for all methods."""
+    """Return values (K, R, B) of runs drawn with replacement for all methods."""
     K, R = values.shape
     if draws is None:
-        # One exact run says nothing about others.
-        draws = np.broadcast_to(values[:, :, None], (K, R, n_draws if R > 1 else 0))
+        # A single exact run gives no interval.
+        n_draws = n_draws if R > 1 else 0
+        draws = np.broadcast_to(values[:, :, None], (K, R, n_draws))
     draws = np.asarray(draws, dtype=float)
     B = draws.shape[2]
     runs = np.random.default_rng([random_state, R]).integers(R, size=(R, B))
@@ -183,20 +196,23 @@ def _draw_runs(
 
 
 def _differences(means: np.ndarray, best: int) -> np.ndarray:
-    """Distance of each row to that of the best; equal infinities are not apart."""
-    apart, none = means != means[best], np.zeros_like(means)
-    return np.subtract(means, means[best], out=none, where=apart)
+    """Return each row minus the best row; equal infinities differ by zero."""
+    zeros = np.zeros_like(means)
+    return np.subtract(means, means[best], out=zeros, where=means != means[best])
 
 
 def _limits(name: str, draws: np.ndarray, confidence: float) -> dict[str, np.ndarray]:
-    """Columns with the ends of the interval of each row."""
+    """Return columns with the limits of each row's interval."""
     ends = np.array([interval(row, confidence) for row in draws])  # (K, 2)
     return {f"{name}_low": ends[:, 0], f"{name}_high": ends[:, 1]}
 
 
 def _best_share(scores: np.ndarray) -> np.ndarray:
-    """Share of draws in which each row is the largest; equals share the draw."""
+    """Return the share of draws in which each row is the largest.
+
+    Rows with equal values share the draw.
+    """
     if scores.shape[1] == 0:
         return np.full(len(scores), np.nan)
-    first = scores == scores.max(axis=0)  # (K, B)
-    return (first / first.sum(axis=0)).mean(axis=1)
+    is_best = scores == scores.max(axis=0)  # (K, B)
+    return (is_best / is_best.sum(axis=0)).mean(axis=1)

@@ -1,4 +1,4 @@
-"""The result of an evaluation: a tidy table, and ways to read it."""
+"""The result of an evaluation: a tidy table, Markdown, a page, a ranking."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,40 +6,43 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_sharpbalance.evaluation._measures import METRICS, Key, Run
+from sklearn_sharpbalance.evaluation._measures import METRICS, PARTS, Key, Run
 from sklearn_sharpbalance.evaluation._resampling import interval
-from sklearn_sharpbalance.evaluation._table import Table, markdown_table
-from sklearn_sharpbalance.evaluation._text import decimals, format_cell, label
+from sklearn_sharpbalance.evaluation._table import (
+    Table,
+    decimals,
+    format_mean,
+    markdown_table,
+)
 from sklearn_sharpbalance.evaluation.ranking import MethodRanking, rank_methods
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["EvaluationReport"]
 
-PARTS = ("members", "ensemble")
-
 
 class EvaluationReport(Table):
-    """What :func:`evaluate` and :func:`compare` found.
+    """The result of :func:`evaluate` and :func:`compare`.
 
-    As a mapping, a tidy table: columns ``method``, ``metric``, ``part`` ("members":
-    the mean over them, or "ensemble"), ``detail`` (severity or score, else empty),
-    ``mean`` and ``std`` over the runs of the method, ``low`` and ``high`` (bootstrap
-    interval of the mean, over samples) and ``n_runs``; one row for each number.
+    A mapping that is a tidy table, with one row for each number and the columns
+    ``method``, ``metric``, ``part`` ("members", the mean over them, or "ensemble"),
+    ``detail`` (severity or score, else empty), ``mean`` and ``std`` over the runs of
+    the method, ``low`` and ``high`` (bootstrap interval of the mean, over samples) and
+    ``n_runs``.
 
     Parameters
     ----------
     runs : mapping of str to sequence of dict
-        For each method its runs (seeds, folds), each the measured numbers by key.
+        For each method its runs (seeds, folds), each with the numbers by key.
     n_samples : int
-        Test samples, of all folds together.
+        Number of test samples, of all folds together.
     confidence : float, default=0.95
-        Of the intervals.
+        Confidence level of the intervals.
     calibration : mapping of str to CalibrationBins, default=None
-        Reliability of each method's ensemble, all runs together.
+        Reliability of each method's ensemble, over all runs together.
     corruption : mapping of str to list of CorruptionAccuracy, default=None
         Accuracy by kind and severity, for each run.
     random_state : int, default=0
-        Draws the runs in :meth:`rank`.
+        Seed of the draws of runs in :meth:`rank`.
 
     Attributes
     ----------
@@ -49,11 +52,12 @@ class EvaluationReport(Table):
 
     Notes
     -----
-    ``std`` is the spread between training runs, with ``R - 1``; it is NaN for one run.
-    The interval is about the choice of the test samples only; it is NaN without
-    bootstrap draws or for a number that is not a mean over samples. It holds the
-    percentiles of the draws. Drawing samples twice makes bins look worse calibrated
-    than they are, so that the draws of an ECE are moved to have its value as mean.
+    ``std`` is the standard deviation over training runs, with ``R - 1``; it is NaN for
+    one run. The interval accounts for the choice of the test samples only. Its limits
+    are percentiles of the draws; they are NaN without bootstrap draws, or for a number
+    that is not a mean over samples. Samples that are drawn several times make bins
+    look worse calibrated than they are. The draws of an ECE are therefore shifted so
+    that their mean is its value.
     """
 
     def __init__(
@@ -68,8 +72,10 @@ class EvaluationReport(Table):
     ):
         self.runs = {name: list(of_method) for name, of_method in runs.items()}
         self.methods = tuple(self.runs)
-        self.n_samples, self.confidence = n_samples, confidence
-        self.calibration, self.corruption = calibration or {}, corruption or {}
+        self.n_samples = n_samples
+        self.confidence = confidence
+        self.calibration = calibration or {}
+        self.corruption = corruption or {}
         self.random_state = random_state
         self.ranking: MethodRanking | None = None
         self.keys_ = [
@@ -90,6 +96,7 @@ class EvaluationReport(Table):
         }
 
     def _row(self, method: str, key: Key) -> dict[str, Any]:
+        """Return a row of the table."""
         values = self.run_values(method, *key)
         draws = self._draws(method, key)
         means = None if draws is None else draws.mean(axis=0)
@@ -107,7 +114,7 @@ class EvaluationReport(Table):
         }
 
     def run_values(self, method, metric, part="ensemble", detail=""):
-        """Value in each run of a method.
+        """Return the value in each run of a method.
 
         Parameters
         ----------
@@ -123,7 +130,7 @@ class EvaluationReport(Table):
         return np.array([run[key].value for run in self.runs[method]])
 
     def row(self, method, metric, part="ensemble", detail=""):
-        """One row of the table.
+        """Return one row of the table.
 
         Parameters
         ----------
@@ -139,19 +146,27 @@ class EvaluationReport(Table):
         return dict(self._index[method, self._check(method, Key(metric, part, detail))])
 
     def has(self, method, metric, part="ensemble", detail=""):
-        """Whether the report has that number; parameters are those of :meth:`row`."""
+        """Return whether the report has a number.
+
+        Parameters and their defaults are those of :meth:`row`.
+        """
         return (method, Key(metric, part, detail)) in self._index
 
     def _draws(self, method: str, key: Key) -> np.ndarray | None:
-        """Bootstrap draws (R, B) of a number, if every run has them."""
+        """Return the bootstrap draws (R, B) of a number, if every run has them."""
         draws = [run[key].draws for run in self.runs[method]]
-        return None if any(d is None for d in draws) else np.stack(draws)  # type: ignore[arg-type]
+        found = [values for values in draws if values is not None]
+        return np.stack(found) if len(found) == len(draws) else None
 
     def _is_in_every_run(self, method: str, key: Key) -> bool:
-        """A lone classifier among the runs has no numbers about members."""
+        """Return whether every run has a number.
+
+        A run of a single classifier has no numbers about members.
+        """
         return all(key in run for run in self.runs[method])
 
     def _check(self, method: str, key: Key) -> Key:
+        """Return the key, or raise if the report does not have that number."""
         if method not in self.runs:
             raise InvalidInputError(
                 f"Unknown method {method!r}. The report has "
@@ -159,10 +174,10 @@ class EvaluationReport(Table):
             )
         if not self._is_in_every_run(method, key):
             known = ", ".join(dict.fromkeys(repr(k.metric) for k in self.keys_))
+            for_detail = f" for {key.detail!r}" if key.detail else ""
             raise InvalidInputError(
                 f"The report has no {key.metric!r} of the {key.part} of {method!r}"
-                + (f" for {key.detail!r}" if key.detail else "")
-                + f". It has {known}."
+                f"{for_detail}. It has {known}."
             )
         return key
 
@@ -172,7 +187,7 @@ class EvaluationReport(Table):
         Parameters
         ----------
         metric : str, default="accuracy"
-            One with a better direction, such as "nll" or "corrupted_accuracy".
+            A metric with a better direction, such as "nll" or "corrupted_accuracy".
         part : {"ensemble", "members"}, default="ensemble"
         detail : str, default=""
 
@@ -180,7 +195,7 @@ class EvaluationReport(Table):
         -------
         ranking : MethodRanking
             Mean ranks and paired differences to the best method, with intervals; see
-            :func:`rank_methods`. Run i of each method is taken to belong together.
+            :func:`rank_methods`. Run i is the same fold and seed for all methods.
         """
         better = better_direction(metric)
         values = [self.run_values(m, metric, part, detail) for m in self.methods]
@@ -191,7 +206,7 @@ class EvaluationReport(Table):
             )
         key = Key(metric, part, detail)
         drawn = [self._draws(method, key) for method in self.methods]
-        draws = [values for values in drawn if values is not None]
+        draws = [own for own in drawn if own is not None]
         return rank_methods(
             self.methods,
             np.stack(values),
@@ -199,16 +214,17 @@ class EvaluationReport(Table):
             better=better,
             confidence=self.confidence,
             random_state=self.random_state,
-            metric=label(key),
+            metric=key.label,
         )
 
     def to_frame(self, *, wide=False):
-        """The report as a pandas DataFrame.
+        """Return the report as a pandas DataFrame.
 
         Parameters
         ----------
         wide : bool, default=False
-            Means only, a row for each number and a column for each method.
+            Return only the means, with a row for each number and a column for each
+            method.
 
         Returns
         -------
@@ -222,16 +238,16 @@ class EvaluationReport(Table):
         return table.loc[[tuple(key) for key in self.keys_], list(self.methods)]
 
     def to_markdown(self, *, digits=3, spread="auto"):
-        """The report as a table in Markdown: a row per number, a column per method.
+        """Return the report in Markdown: a row per number, a column per method.
 
         Parameters
         ----------
         digits : int, default=3
             Significant digits of the smallest mean in a row.
         spread : {"auto", "std", "interval", None}, default="auto"
-            What stands beside the means: the standard deviation over runs, the
-            bootstrap interval, or nothing. "auto" is "std" where there are several
-            runs, else "interval".
+            What to write beside the means: the standard deviation over runs, the
+            bootstrap interval, or nothing. "auto" is "std" if there are several runs,
+            else "interval".
 
         Returns
         -------
@@ -244,24 +260,27 @@ class EvaluationReport(Table):
         rows = []
         for key in self.keys_:
             found = [self._index.get((method, key)) for method in self.methods]
-            places = decimals([cell["mean"] for cell in found if cell], digits)
+            places = decimals([row["mean"] for row in found if row], digits)
             cells = [
-                "–" if c is None else format_cell(c, places, spread) for c in found
+                "–" if row is None else format_mean(row, places, spread)
+                for row in found
             ]
-            rows.append([label(key), key.part, *cells])
+            rows.append([key.label, key.part, *cells])
         header = ["metric", "of", *self.methods]
-        return markdown_table(header, rows, [False, False, *[True] * len(self.methods)])
+        is_numeric = [False, False] + [True] * len(self.methods)
+        return markdown_table(header, rows, is_numeric)
 
     def to_html(self, path=None, *, title="Evaluation report"):
-        """The report as one self-contained page with figures.
+        """Return the report as one self-contained HTML page with figures.
 
         The page needs no network, no script and no other file.
 
         Parameters
         ----------
         path : str or Path, default=None
-            Where to write it; None only returns it.
+            File to write the page to; None only returns it.
         title : str, default="Evaluation report"
+            Heading of the page.
 
         Returns
         -------
@@ -281,7 +300,7 @@ class EvaluationReport(Table):
 
 
 def better_direction(metric: Any) -> int:
-    """1 or -1 for a metric by which methods can be ranked."""
+    """Return 1 or -1, or raise if methods cannot be ranked by the metric."""
     better = METRICS[metric].better if metric in METRICS else 0
     if better == 0:
         names = ", ".join(repr(name) for name, m in METRICS.items() if m.better)
@@ -293,7 +312,7 @@ def better_direction(metric: Any) -> int:
 
 
 def _ordered_keys(runs: Mapping[str, Sequence[Run]]) -> list[Key]:
-    """All keys, by metric, then by detail, members before the ensemble."""
+    """Return all keys, by metric, then by detail, members before the ensemble."""
     found = list(dict.fromkeys(key for rs in runs.values() for key in rs[0]))
     details = list(dict.fromkeys(key.detail for key in found))
     metrics = list(METRICS)

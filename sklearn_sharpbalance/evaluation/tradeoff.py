@@ -1,4 +1,4 @@
-"""A parameter study: sharpness and diversity as rho, and another parameter, change."""
+"""A parameter study: sharpness and diversity as functions of rho and others."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
@@ -10,10 +10,15 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
 from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.data.training_data import n_rows
-from sklearn_sharpbalance.evaluation._runs import as_seed
+from sklearn_sharpbalance.evaluation._inputs import (
+    as_seed,
+    as_seeds,
+    clone_with_seed,
+    take,
+)
 from sklearn_sharpbalance.evaluation._table import Table
-from sklearn_sharpbalance.evaluation._training import as_seeds, seeded, take
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.metrics._tradeoff import (
@@ -33,12 +38,13 @@ MEASURES = ("sharpness", *DIVERSITIES, *GAINS)
 
 
 class TradeoffCurve(Table):
-    """What :func:`tradeoff_curve` found.
+    """The result of :func:`tradeoff_curve`.
 
-    As a mapping: columns ``rho``, the other parameters by name, ``seed``,
-    ``sharpness``, the diversities ``disagreement_error_ratio``, ``disagreement``,
-    ``variance_diversity`` and ``kl_diversity``, and ``improvement``,
-    ``member_accuracy`` and ``ensemble_accuracy``; one row for each training.
+    A mapping with one row for each training and the columns ``rho``, the other
+    parameters by name, ``seed``, ``sharpness``, the diversities
+    ``disagreement_error_ratio``, ``disagreement``, ``variance_diversity`` and
+    ``kl_diversity``, and ``improvement``, ``member_accuracy`` and
+    ``ensemble_accuracy``.
 
     Parameters
     ----------
@@ -61,25 +67,23 @@ class TradeoffCurve(Table):
         self.sharpness_name = sharpness_name
 
     def mean(self):
-        """The same table with the mean over seeds.
+        """Return the same table with the mean over seeds.
 
         Returns
         -------
         curve : TradeoffCurve
             One row for each setting, without the column ``seed``.
         """
-        values = zip(*(self[name].tolist() for name in self.parameters))
-        settings = [repr(setting) for setting in values]
-        first = [settings.index(setting) for setting in dict.fromkeys(settings)]
-        rows = [
-            [i for i, other in enumerate(settings) if other == settings[k]]
-            for k in first
-        ]
+        settings = zip(*(self[name].tolist() for name in self.parameters))
+        rows: dict[str, list[int]] = {}  # rows of each setting
+        for i, setting in enumerate(settings):
+            rows.setdefault(repr(setting), []).append(i)
+        first = [same[0] for same in rows.values()]
         columns = {name: self[name][first] for name in self.parameters}
-        columns |= {
-            name: np.array([self[name][same].mean() for same in rows])
-            for name in MEASURES
-        }
+        for name in MEASURES:
+            columns[name] = np.array(
+                [self[name][same].mean() for same in rows.values()]
+            )
         return TradeoffCurve(
             columns, parameters=self.parameters, sharpness_name=self.sharpness_name
         )
@@ -98,24 +102,24 @@ class TradeoffCurve(Table):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         diversity : str, default="disagreement_error_ratio"
             Column of the vertical axis.
         color : str or None, default="improvement"
             Column that colours the points.
         average : bool, default=True
-            One point for the mean over seeds; False draws each training.
+            Draw one point for the mean over seeds; False draws each training.
         **kwargs
             Passed to :meth:`~sklearn_sharpbalance.plotting.TradeoffDisplay.plot`.
 
         Returns
         -------
         display : TradeoffDisplay
-            Its ``fits_`` hold the slope of each group.
+            ``fits_`` has the slope of each group.
         """
-        _check_choice("diversity", diversity, DIVERSITIES)
+        check_choice("diversity", diversity, DIVERSITIES)
         if color is not None:
-            _check_choice("color", color, GAINS)
+            check_choice("color", color, GAINS)
         curve = self.mean() if average else self
         display = TradeoffDisplay(
             curve["sharpness"],
@@ -156,39 +160,40 @@ def tradeoff_curve(
     random_state=0,
     verbose=0,
 ):
-    """Train over rho, and measure flatness, diversity and accuracy each time.
+    """Train with several rho, and measure sharpness, diversity and accuracy.
 
     Parameters
     ----------
     estimator : SharpBalanceEnsembleClassifier, or another with ``rho``
-        Unfitted; it is cloned, and may be the last step of a pipeline.
+        Unfitted estimator, which is cloned; it may be the last step of a pipeline.
         ``selection="all"`` studies SAM ensembles, as the paper's figures 3 to 5 do.
     X, y : array-likes
         Training samples, on which sharpness is measured.
     rho : sequence of float
         Radii to train with.
     X_test, y_test : array-likes, default=None
-        Where diversity and accuracy are measured; the paper takes corrupted test
-        data. None holds out a stratified quarter of ``X``.
+        Samples on which diversity and accuracy are measured; the paper uses corrupted
+        test data. None holds out a stratified quarter of ``X``.
     other : dict of str to sequence, default=None
         Other parameters and their values, such as
         ``{"estimator__module__width": [1, 2]}``; all combinations are trained.
     seeds : int or sequence of int, default=1
-        Trainings of each setting: their number, or the ``random_state`` of each.
+        Number of trainings of each setting, or the ``random_state`` of each.
     sharpness : callable, dict or None, default=None
-        ``sharpness(estimator, X, y) -> float``; a dictionary holds options of
-        :func:`~sklearn_sharpbalance.metrics.adaptive_sharpness`, which None takes.
+        ``sharpness(estimator, X, y) -> float``. None is
+        :func:`~sklearn_sharpbalance.metrics.adaptive_sharpness`; a dictionary holds
+        options of it.
     sharpness_name : str, default=None
-        Label of that axis.
+        Label of the sharpness axis.
     random_state : int, Generator, RandomState or None, default=0
-        Draws seeds, the held-out part, and batches for sharpness.
+        Controls seeds, the held-out part, and the batches for sharpness.
     verbose : int, default=0
         1 prints a line for each training.
 
     Returns
     -------
     curve : TradeoffCurve
-        A table with ``to_frame()``, and a figure by ``display()``.
+        A table with ``to_frame()``; ``display()`` draws a figure.
 
     References
     ----------
@@ -223,27 +228,26 @@ def tradeoff_curve(
         raise InvalidInputError(
             f"X_test has {n_rows(X_test)} samples, y_test has {len(y_test)}."
         )
-    radius = _name_of_rho(estimator)
-    grid = _as_grid({"rho": rho, **_check_other(other, radius)})
+    rho_name = _name_of_rho(estimator)
+    grid = _as_grid({"rho": rho, **_check_other(other, rho_name)})
     measure, name = _sharpness_measure(sharpness, sharpness_name, seed)
     rows = []
     for setting, run_seed in _settings(grid, as_seeds(seeds, seed)):
         if verbose:
-            print(
-                ", ".join(f"{k}={v!r}" for k, v in setting.items()), f"seed={run_seed}"
-            )
-        params = {radius if k == "rho" else k: v for k, v in setting.items()}
-        fitted = seeded(clone(estimator).set_params(**params), run_seed).fit(X, y)
-        found = {"sharpness": mean_sharpness(fitted, X, y, measure, seed)}
-        rows.append(
-            setting | {"seed": run_seed} | found | _measure(fitted, X_test, y_test)
-        )
+            described = ", ".join(f"{name}={v!r}" for name, v in setting.items())
+            print(described, f"seed={run_seed}")
+        params = {rho_name if k == "rho" else k: v for k, v in setting.items()}
+        fitted = clone_with_seed(clone(estimator).set_params(**params), run_seed)
+        fitted.fit(X, y)
+        row = {**setting, "seed": run_seed}
+        row["sharpness"] = mean_sharpness(fitted, X, y, measure, seed)
+        rows.append(row | _measure(fitted, X_test, y_test))
     columns = {key: [row[key] for row in rows] for key in rows[0]}
     return TradeoffCurve(columns, parameters=list(grid), sharpness_name=name)
 
 
 def _name_of_rho(estimator: Any) -> str:
-    """The parameter; in a pipeline that of the last step."""
+    """Return the name of the parameter rho; in a pipeline that of the last step."""
     name, last = "rho", estimator
     while isinstance(last, Pipeline):
         step, last = last.steps[-1]
@@ -257,7 +261,7 @@ def _name_of_rho(estimator: Any) -> str:
 
 
 def _as_grid(values: Mapping[str, Any]) -> dict[str, list]:
-    """Values of each parameter as a list, which is not empty."""
+    """Return the values of each parameter as a list, or raise if it is empty."""
     for name, own in values.items():
         if isinstance(own, str) or not isinstance(own, Iterable):
             raise InvalidInputError(
@@ -274,7 +278,7 @@ def _as_grid(values: Mapping[str, Any]) -> dict[str, list]:
 def _settings(
     grid: Mapping[str, Sequence], seeds: Sequence[int]
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """Every combination of values with every seed; rho changes fastest."""
+    """Yield every combination of values with every seed; rho changes fastest."""
     names = list(grid)[::-1]
     for values in product(*(grid[name] for name in names)):
         setting = dict(zip(names, values))
@@ -283,20 +287,19 @@ def _settings(
 
 
 def _check_other(
-    other: Mapping[str, Sequence] | None, radius: str
+    other: Mapping[str, Sequence] | None, rho_name: str
 ) -> dict[str, Sequence]:
-    """Other parameters; those that would be set twice are refused."""
+    """Return the other parameters, or raise if one of them would be set twice."""
     for name in other or {}:
         is_seed = name.rpartition("__")[2] == "random_state"
-        if is_seed or name in ("rho", radius):
-            raise InvalidInputError(
-                f"other varies {name!r}. Pass {'seeds' if is_seed else 'rho'}= instead."
-            )
+        if is_seed or name in ("rho", rho_name):
+            instead = "seeds" if is_seed else "rho"
+            raise InvalidInputError(f"other varies {name!r}. Pass {instead}= instead.")
     return dict(other or {})
 
 
 def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any, str]:
-    """A function of (estimator, X, y), or None for the default, and its label."""
+    """Return a function of (estimator, X, y), or None for the default, and a label."""
     if isinstance(sharpness, Mapping):
         check_sharpness_options(sharpness)
         options = {"random_state": seed} | dict(sharpness)
@@ -314,19 +317,12 @@ def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any
 
 
 def _measure(estimator: Any, X: Any, y: Any) -> dict[str, float]:
-    """Diversity, improvement and accuracy of a fitted ensemble."""
+    """Return diversity, improvement and accuracy of a fitted ensemble."""
     outputs = outputs_of(estimator, X)
     codes, probas = outputs.codes(y), outputs.member_probas
-    spread = {name: diversity_of(name, codes, probas) for name in DIVERSITIES}
+    diversities = {name: diversity_of(name, codes, probas) for name in DIVERSITIES}
     gains = {name: gain_of(name, codes, probas, outputs.proba) for name in GAINS}
-    return spread | gains
-
-
-def _check_choice(what: str, value: str, choices: Mapping[str, Any]) -> None:
-    if value not in choices:
-        raise InvalidInputError(
-            f"Unknown {what} {value!r}. Choose one of {', '.join(map(repr, choices))}."
-        )
+    return diversities | gains
 
 
 def _short(value: Any) -> str:

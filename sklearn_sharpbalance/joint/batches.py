@@ -10,8 +10,8 @@ import torch
 from sklearn_sharpbalance.data.augment import EpochAugment
 from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
-from sklearn_sharpbalance.members.phase import Phase
-from sklearn_sharpbalance.members.state import epoch_rng, seeded
+from sklearn_sharpbalance.members.segment import Segment
+from sklearn_sharpbalance.runtime.rng import epoch_rng, epoch_seed, seed_generators
 
 __all__ = ["JointBatch", "JointFeed", "RandomStreams", "class_shares", "draw_members"]
 
@@ -111,7 +111,7 @@ class RandomStreams:
         """Seed one stream for each of the seeds, for one epoch."""
         self.states = []
         for seed in seeds:
-            seeded.reseed(seed, epoch, self.device)
+            seed_generators(epoch_seed(seed, epoch), self.device)
             self.states.append(self._get())
 
     def run(self, stream, function, *args):
@@ -149,7 +149,7 @@ class JointFeed:
     data : TrainingData
     unlabeled : ndarray, dict, Dataset or None
         Samples without labels.
-    phase : Phase
+    phase : Segment
     n_members : int
     n_drawn : int or None
         Members drawn in each step; None takes all.
@@ -166,7 +166,7 @@ class JointFeed:
         self,
         data: TrainingData,
         unlabeled,
-        phase: Phase,
+        phase: Segment,
         *,
         n_members,
         n_drawn,
@@ -181,13 +181,13 @@ class JointFeed:
         self.unlabeled = None
         if unlabeled is not None:
             self.unlabeled = DeviceData(unlabeled, device, loader_params)
-        self.nobody = np.zeros(len(data), dtype=bool)
+        self.no_mask = np.zeros(len(data), dtype=bool)
         self.prior = class_shares(data).to(device)
 
     def epoch(self, epoch, streams, stream) -> Iterator[JointBatch]:
         """Batches of one epoch; augmentation draws from the given stream."""
         source, sizes = self.source, self.phase.sizes
-        dealt = epoch_batches(self.nobody, sizes, epoch_rng(self.seed, epoch))
+        dealt = epoch_batches(self.no_mask, sizes, epoch_rng(self.seed, epoch))
         share = torch.as_tensor(dealt.share, device=self.device)
         drawn = draw_members(
             self.n_members, self.n_drawn, sizes.n_batches, self._rng(epoch, 1)

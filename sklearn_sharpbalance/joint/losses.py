@@ -209,7 +209,7 @@ def mutual_information_loss(proba_p, proba_q):
 
 
 def divdis_term(logits, prior):
-    r"""DivDis: predictions that tell nothing about each other, on unlabelled samples.
+    r"""DivDis: statistically independent predictions on unlabelled samples.
 
     Parameters
     ----------

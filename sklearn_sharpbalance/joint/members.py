@@ -20,10 +20,10 @@ from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.joint.batches import RandomStreams
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.outputs import as_logits
-from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.members.step import set_learning_rate
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
 from sklearn_sharpbalance.runtime.precision import autocast, tf32
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["JointObjective", "ModuleTeam", "Team", "joint_loss", "train_jointly"]
 
@@ -55,7 +55,7 @@ class Team(ABC):
     Parameters
     ----------
     sessions : list of MemberSession
-    phase : Phase
+    phase : Segment
     """
 
     def __init__(self, sessions, phase):
@@ -106,7 +106,7 @@ class ModuleTeam(Team):
     def __init__(self, sessions, phase):
         super().__init__(sessions, phase)
         # One for all, since they share one loss; off, it scales nothing. The first
-        # member carries it from one stretch of epochs to the next.
+        # member carries it from one segment to the next.
         self.scaler = sessions[0].scaler
 
     def labeled(self, x, y):
@@ -181,7 +181,7 @@ def train_jointly(team, feed, objective):
         They stop together, once every member has been asked to.
     """
     phase = team.phase
-    with seeded(team.device), tf32(phase.precision):
+    with random_stream(team.device), tf32(phase.precision):
         for epoch in range(phase.start, phase.stop):
             if all(session.stopped for session in team.sessions):
                 break

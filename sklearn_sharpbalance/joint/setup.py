@@ -1,97 +1,62 @@
 """What a joint fit settles before its first epoch."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import Dataset
 
-from sklearn_sharpbalance.aggregation.soups import has_batch_statistics
 from sklearn_sharpbalance.data.inputs import InputFormat, check_X
-from sklearn_sharpbalance.data.training_data import TrainingData, n_rows
+from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine.support import callback_refusal
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
+from sklearn_sharpbalance.joint.members import JointObjective
+from sklearn_sharpbalance.joint.stacked_team import choose_team
+from sklearn_sharpbalance.joint.trainer import JointTrainer
 from sklearn_sharpbalance.members.schedules import check_factors
-from sklearn_sharpbalance.members.shared_trunk import Trunk, as_trunk, with_features
-from sklearn_sharpbalance.members.state import own_draws
+from sklearn_sharpbalance.members.shared_trunk import as_trunk, with_features
 from sklearn_sharpbalance.persistence.fingerprint import describe_samples
 from sklearn_sharpbalance.runtime.devices import resolve_devices, resolve_precision
-from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
-from sklearn_sharpbalance.training.fitting import (
-    Seeds,
-    build_net,
-    draw_seeds,
-    make_settings,
+from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.training.net_building import build_net
+from sklearn_sharpbalance.training.plan import cut_length, plan_segments
+from sklearn_sharpbalance.training.progress import has_callbacks
+from sklearn_sharpbalance.training.setup import (
+    FitSetup,
+    check_same_classes,
+    first_members,
+    make_checkpoints,
+    make_training,
     training_data,
 )
-from sklearn_sharpbalance.training.plan import Settings
-from sklearn_sharpbalance.training.setup import check_same_classes, make_checkpoints
+from sklearn_sharpbalance.training.state import draw_seeds
 
-__all__ = ["JointJob", "prepare_joint"]
+__all__ = ["prepare_joint"]
 
 LEARNING_RATE = 0.003
 
 
-@dataclass(frozen=True)
-class JointJob:
-    """Everything that a joint fit has settled before its first epoch.
-
-    Attributes
-    ----------
-    params : dict
-        Parameters of the estimator.
-    net : NeuralNetClassifier
-        What every member, or its head, is a copy of.
-    data : TrainingData
-        What the members see: samples, or the trunk's features of them.
-    read : TrainingData
-        What batches are read from: the same, or samples yet to be augmented.
-    unlabeled : TrainingData or None
-        Like ``read``, without labels.
-    trunk : Trunk or None
-    settings : Settings
-    seeds : Seeds
-    input_format : InputFormat
-    classes : ndarray of shape (C,)
-    checkpoints : FitCheckpoints or None
-    """
-
-    params: dict[str, Any]
-    net: Any
-    data: TrainingData
-    read: TrainingData
-    unlabeled: TrainingData | None
-    trunk: Trunk | None
-    settings: Settings
-    seeds: Seeds
-    input_format: InputFormat
-    classes: np.ndarray
-    checkpoints: FitCheckpoints | None = None
-
-    def as_trained(self, net) -> TrainingData:
-        """The data as members normalised them, for what is made of their weights.
-
-        Behind a trunk the augmentation comes first: features of augmented samples
-        take the place of those of the samples, where nets like ``net`` need them.
-        """
-        transform = self.settings.transform
-        if self.trunk is None or transform is None:
-            return replace(self.data, transform=transform)
-        if not has_batch_statistics(net):
-            return self.data
-        X = self.trunk.features(self.read.X, self.read.item_shape, transform)
-        return replace(self.data, X=X)
-
-
 def prepare_joint(
-    estimator, params, nested, aggregation, X, y, sample_weight, X_unlabeled
-) -> JointJob:
-    """Validate everything and build what the fit needs, before any training."""
+    estimator, params, nested, aggregation, *, X, y, sample_weight, X_unlabeled
+) -> FitSetup:
+    """Validate everything and build what the fit needs, before any training.
+
+    Parameters
+    ----------
+    estimator : DiversifiedEnsembleClassifier
+        For scikit-learn's validation, and for fitted weights to start from.
+    params : dict
+        Its parameters, and those that it does not offer.
+    nested : dict
+        Its ``estimator__...`` parameters.
+    aggregation : Aggregation
+    X, y, sample_weight, X_unlabeled
+        What ``fit`` was given.
+    """
     data, fmt, classes = training_data(
         estimator, X, y, sample_weight, params["class_weight"]
     )
@@ -103,35 +68,71 @@ def prepare_joint(
     own = estimator.get_params(deep=False)  # those that an ensemble of this kind has
     others = "none" if unlabeled is None else describe_samples(_given(unlabeled.X))
     saved = make_checkpoints(own, data, classes, seeds, warm, X_unlabeled=others)
-    seeds = seeds if saved is None else saved.seeds
+    if saved is not None:
+        seeds = saved.seeds
     data = hold_out(data, params["validation_fraction"], seeds.split, sample_weight)
     aggregation.check(data)  # before all samples pass a trunk
     device = _one_device(params["device"])
     precision = resolve_precision(params["precision"], device, fmt)
     trunk = as_trunk(params["shared_trunk"], seeds.selection, device, precision)
-    made = trunk is not None and not isinstance(params["shared_trunk"], nn.Module)
-    if made and warm and estimator.trunk_ is not None:
+    is_made = trunk is not None and not isinstance(params["shared_trunk"], nn.Module)
+    if is_made and warm and estimator.trunk_ is not None:
         trunk.take_weights(estimator.trunk_)
     read, seen_format = data, fmt
     if trunk is not None:
-        with own_draws(seeds.split, device):
+        with random_stream(device, seed=seeds.split):
             data = with_features(data, trunk)
         shape = data.X.shape[1:]
         seen_format = InputFormat("array", shape, shape)
     params = params | recipe(params, nested)
-    given = (data.X, len(classes), data.weight, seeds.split)
-    net = build_net(params, nested, seen_format, *given)
-    settings = make_settings(params, net, fmt, params["n_estimators"])
-    if trunk is not None and settings.transform is None:
-        # Nothing changes from epoch to epoch: the trunk has done its work.
+    net = build_net(
+        params,
+        nested,
+        seen_format,
+        data.X,
+        len(classes),
+        weight=data.weight,
+        seed=seeds.split,
+    )
+    training = make_training(params, net, fmt, params["n_estimators"])
+    training = replace(training, name="joint", rho=(0.0,) * params["n_estimators"])
+    if trunk is not None and training.transform is None:
+        # Features do not change from epoch to epoch: members read them directly.
         read = data
         if unlabeled is not None:
-            with own_draws(seeds.split, device):
+            with random_stream(device, seed=seeds.split):
                 unlabeled = with_features(unlabeled, trunk)
     _check_callbacks(net)
-    check_factors(settings, len(data))
-    return JointJob(
-        params, net, data, read, unlabeled, trunk, settings, seeds, fmt, classes, saved
+    check_factors(training, len(data))
+    team, choice = choose_team(net, data, training)
+    trainer = JointTrainer(
+        net,
+        data,
+        training,
+        read=read,
+        unlabeled=unlabeled,
+        trunk=trunk,
+        seeds=seeds,
+        objective=JointObjective(params["loss"], params["diversity_weight"]),
+        pair_members=params["pair_members"],
+        team=team,
+        make_members=partial(first_members, net, seeds, data, len(classes), warm),
+    )
+    cut_every = cut_length(
+        training.n_epochs,
+        params["checkpoint_every"] if saved is not None else None,
+        whole_phases=has_callbacks(estimator),
+    )
+    return FitSetup(
+        params=params,
+        trainer=trainer,
+        plan=plan_segments(training, n_warmup=None, cut_every=cut_every),
+        aggregation=aggregation,
+        seeds=seeds,
+        input_format=fmt,
+        classes=classes,
+        engine=choice,
+        checkpoints=saved,
     )
 
 
@@ -174,7 +175,7 @@ def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
         )
     if isinstance(X_unlabeled, Dataset):
         X_unlabeled = _Labeled(X_unlabeled)
-    with own_draws():
+    with random_stream(seed=0):
         X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False, fitted=fmt)
     same = found.shape == fmt.shape and isinstance(X_unlabeled, dict) == isinstance(
         X, dict
@@ -186,9 +187,8 @@ def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
             f"X_unlabeled must be laid out like X: got {_layout(X_unlabeled, found)} "
             f"beside {_layout(X, fmt)}."
         )
-    labels = np.zeros(n_rows(X_unlabeled), dtype=np.int64)
     item_shape = found.shape if found.kind == "dataset" else None
-    return TrainingData(X_unlabeled, labels, item_shape=item_shape)
+    return TrainingData.unlabeled(X_unlabeled, item_shape)
 
 
 class _Labeled(Dataset):

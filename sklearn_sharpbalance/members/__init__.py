@@ -2,8 +2,8 @@
 
 from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.members.net import as_skorch_net, member_net
-from sklearn_sharpbalance.members.phase import Phase
 from sklearn_sharpbalance.members.scoring import score_member
+from sklearn_sharpbalance.members.segment import Segment
 from sklearn_sharpbalance.members.state import MemberState, initial_state, restore
 from sklearn_sharpbalance.members.step import balanced_step
 from sklearn_sharpbalance.members.train import train_member
@@ -11,7 +11,7 @@ from sklearn_sharpbalance.members.train import train_member
 __all__ = [
     "MemberModule",
     "MemberState",
-    "Phase",
+    "Segment",
     "as_skorch_net",
     "balanced_step",
     "initial_state",

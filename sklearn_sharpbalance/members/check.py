@@ -7,7 +7,8 @@ from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.autodiff import is_out_of_memory
 from sklearn_sharpbalance.data.training_data import DeviceData
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.state import own_draws, restore, seeded
+from sklearn_sharpbalance.members.state import restore
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["check_module"]
 
@@ -26,7 +27,7 @@ def check_module(net, state, data, n_classes):
     name = type(net.module_.module).__name__
     net.module_.eval()
     rows = np.arange(min(2, len(data)))
-    with torch.no_grad(), own_draws(state.seed, net.device):
+    with torch.no_grad(), random_stream(net.device, seed=state.seed):
         for x, _ in DeviceData(data, net.device).iterate(rows[None]):
             try:
                 output = net.infer(x)
@@ -89,7 +90,7 @@ def _check_training(net, x, name, n_classes):
     What else may go wrong there says nothing: batch statistics need more samples.
     """
     net._set_training(True)
-    with seeded(net.device):  # dropout draws
+    with random_stream(net.device):  # dropout draws
         try:
             output = net.infer(x)
         except Exception:

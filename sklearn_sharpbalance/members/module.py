@@ -118,7 +118,7 @@ def _all_of(module, dtype):
 
 
 def fresh_copy(prototype):
-    """Copy of a module with every layer initialised anew."""
+    """Copy a module and initialise every layer again."""
     module = copy.deepcopy(prototype)
     stale = set()
     for layer in module.modules():
@@ -127,7 +127,7 @@ def fresh_copy(prototype):
             stale.add(f"{type(layer).__name__} ({', '.join(kept)})")
     if stale:
         warnings.warn(
-            "Weights that no reset_parameters of their layer draws anew are those of "
+            "Weights that no reset_parameters of their layer initialises are those of "
             f"the given instance in every member: {', '.join(sorted(stale))}. Pass a "
             "class or a factory for members that start from different weights.",
             SharpBalanceWarning,
@@ -156,11 +156,11 @@ def _start_anew(layer):
 
 
 def _is_untouched(weight, version, value):
-    """Whether nobody wrote to a weight.
+    """Whether a weight was not written to.
 
-    Values alone do not tell: constants are written anew and stay the same. Nor does
+    Values alone do not show it: constants may be written again. Nor does
     the version, which a write through ``weight.data`` leaves as it was; a constant
-    that was written that way is taken for written, as nobody draws constants.
+    that is unchanged counts as written, since constants are not drawn.
     """
     if weight._version != version or not weight.equal(value):
         return False

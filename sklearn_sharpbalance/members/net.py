@@ -15,9 +15,9 @@ from torch import nn
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.members.own_settings import own_settings
-from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.networks import default_network
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = [
     "NET_DEFAULTS",
@@ -218,7 +218,7 @@ def ensemble_callbacks(params):
 def with_callbacks(net):
     """A copy of a net that has callbacks, and nothing else, to look at."""
     net = type(net)(**net.get_params(deep=False))
-    with seeded("cpu"):  # they may draw
+    with random_stream("cpu"):  # they may draw
         net.initialize_callbacks()
     return net
 

@@ -27,7 +27,7 @@ def prune_by_magnitude(state, share, names=None):
     share : float
         Share of the prunable weights to set to zero.
     names : iterable of str or None, default=None
-        Those that are weights. A state does not tell them from other tensors: None
+        Those that are weights. A state does not mark them among other tensors: None
         takes every matrix in it for one.
 
     Returns

@@ -89,13 +89,13 @@ def resolve(value) -> Callable[[float], float]:
         ) from None
 
 
-def check_factors(settings: Any, n_samples: int) -> None:
+def check_factors(training: Any, n_samples: int) -> None:
     """Raise if a schedule gives a step of the training a factor that is none.
 
     Parameters
     ----------
-    settings : Settings
-        With ``lr_schedule``, ``n_epochs`` and ``batch_size``.
+    training : Segment
+        Or anything with ``lr_schedule``, ``n_epochs`` and ``batch_size``.
     n_samples : int
 
     Examples
@@ -107,10 +107,10 @@ def check_factors(settings: Any, n_samples: int) -> None:
     ...
     sklearn_sharpbalance.exceptions.InvalidInputError: lr_schedule must return a...
     """
-    schedule = settings.lr_schedule
+    schedule = training.lr_schedule
     if schedule in LR_SCHEDULES.values():
         return
-    n_steps = settings.n_epochs * max(1, -(-n_samples // settings.batch_size))
+    n_steps = training.n_epochs * max(1, -(-n_samples // training.batch_size))
     steps = np.linspace(0, n_steps - 1, min(n_steps, CHECKED_STEPS)).astype(int)
     for progress in (steps / n_steps).tolist():
         try:

@@ -5,8 +5,9 @@ import torch
 
 from sklearn_sharpbalance.data.training_data import as_tensor, fits_on
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
-from sklearn_sharpbalance.members.state import restore, seeded
+from sklearn_sharpbalance.members.state import restore
 from sklearn_sharpbalance.runtime.precision import autocast, tf32
+from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream
 
 __all__ = ["score_member"]
 
@@ -48,8 +49,8 @@ def score_member(net, state, data, scorer, precision="float32"):
     precision = "float32" if scorer.needs_float32 else precision
     # Without a cache of cast weights: a scorer may move the weights between passes.
     casts = autocast(precision, net.device, cache=False)
-    with seeded(net.device), casts, tf32(precision):
-        seeded.reseed(state.seed, SCORING, net.device)
+    stream = random_stream(net.device, seed=epoch_seed(state.seed, SCORING))
+    with stream, casts, tf32(precision):
         try:
             scores = scorer(net, X, data.y)
         except (DivergenceError, InvalidInputError) as error:

@@ -17,9 +17,15 @@ from sklearn_sharpbalance.data.training_data import DeviceData, rows_at_once
 from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
 from sklearn_sharpbalance.members.averaging import updated_average
 from sklearn_sharpbalance.members.pruning import gradient_masks
-from sklearn_sharpbalance.members.state import capture, member_draws, restore, to_cpu
+from sklearn_sharpbalance.members.state import capture, restore, to_cpu
+from sklearn_sharpbalance.runtime.rng import (
+    AFTER_TRAINING,
+    BEFORE_TRAINING,
+    epoch_seed,
+    random_stream,
+)
 
-__all__ = ["MemberSession", "listeners"]
+__all__ = ["MemberSession", "callbacks_for"]
 
 VALID_BATCH = 1024
 RAISE = dis.opmap["RAISE_VARARGS"]
@@ -34,7 +40,7 @@ class MemberSession:
         Settings shared by all members; not changed.
     state : MemberState
     data : TrainingData
-    phase : Phase
+    phase : Segment
     on_epoch : callable or None
         Called with (member, record) after every epoch; True stops the member.
 
@@ -59,7 +65,7 @@ class MemberSession:
         if phase.compile:
             self.net.module_.compile(dynamic=False)
         rho = phase.rho[state.index]
-        # A phase may come in several stretches, and a callback may have set another.
+        # A phase may be cut into segments, and a callback may have set another radius.
         if state.optimizer is None or state.extra.get("rho") != rho:
             for group in self.net.optimizer_.param_groups:
                 # The name gives way where the base optimizer has a rho of its own.
@@ -74,10 +80,11 @@ class MemberSession:
             "dataset_valid": data.valid
             and self.net.get_dataset(data.valid.X, data.valid.y),
         }
-        with member_draws(self.net, state.seed):
+        seed = epoch_seed(state.seed, BEFORE_TRAINING)
+        with random_stream(self.net.device, seed=seed):
             self._resume_callbacks()
-        self.hears_batches = bool(listeners(self.net, "on_batch_"))
-        self.hears_gradients = bool(listeners(self.net, "on_grad_"))
+        self.has_batch_callbacks = bool(callbacks_for(self.net, "on_batch_"))
+        self.has_gradient_callbacks = bool(callbacks_for(self.net, "on_grad_"))
         self.sets_own_rate = _schedulers(self.net) != []
         self._started = 0.0
         self._has_warned = False
@@ -125,12 +132,12 @@ class MemberSession:
         self.mask_gradients()
 
     def begin_epoch(self):
-        """Open a record and tell the callbacks."""
+        """Open a record and call the callbacks."""
         self._started = time.perf_counter()
         self._notify("on_epoch_begin")
 
     def end_epoch(self, epoch, loss, lr):
-        """Complete the record, tell the callbacks, and ask whether to go on.
+        """Complete the record, call the callbacks, and ask whether to continue.
 
         Parameters
         ----------
@@ -154,7 +161,7 @@ class MemberSession:
             weights = self.net.module_.state_dict()
             self.average = updated_average(self.average, weights, averaging)
         self._tell_end()
-        self._hold_pruned()  # the next stretch takes its zeros for the pruned ones
+        self._hold_pruned()  # the next segment takes zeros for pruned weights
         if self.on_epoch is not None:
             self.stopped |= self.on_epoch(self.state.index, self.net.history[-1])
 
@@ -186,7 +193,7 @@ class MemberSession:
             self.stopped = True
 
     def _notify(self, event):
-        """Tell the callbacks, and the user if one sets what is set before each step."""
+        """Call the callbacks, and warn if one sets what is set before each step."""
         groups = self.net.optimizer_.param_groups
         before = [group["lr"] for group in groups]
         self.net.notify(event, **self._datasets)
@@ -205,7 +212,7 @@ class MemberSession:
         """Loss and accuracy on the held-out part, by the weights of its samples."""
         net, source, weight = self.net, self.valid, self.valid.weight
         batch = rows_at_once(self.data.valid, VALID_BATCH)
-        if weight is None or not weight.any():  # nothing to tell them apart by
+        if weight is None or not weight.any():  # all samples count the same
             weight = torch.ones(len(source.y), device=source.device)
         net._set_training(False)
         loss, right = 0.0, 0.0
@@ -217,7 +224,7 @@ class MemberSession:
                 # argmax names a class for a row of NaN, too.
                 hits = (output.argmax(1) == y) & output.amax(1).isfinite()
                 right += hits.mul(own).sum().item()
-                if self.hears_batches:
+                if self.has_batch_callbacks:
                     self._tell_valid_batch(x, y, output, losses.mean())
         total = weight.sum(dtype=torch.float64).item()
         return {"valid_loss": loss / total, "valid_acc": right / total}
@@ -241,7 +248,8 @@ class MemberSession:
         if over is None:
             over = self.stopped or self.phase.last
         if over:
-            with member_draws(self.net, self.state.seed, after=True):
+            seed = epoch_seed(self.state.seed, AFTER_TRAINING)
+            with random_stream(self.net.device, seed=seed):
                 self.net.notify("on_train_end", X=self.data.X, y=self.data.y)
             self._hold_pruned()
         kept = {
@@ -297,7 +305,7 @@ def _own_files(callback, member):
             writer.initialize()  # it may have handed the old name on
 
 
-def listeners(net, prefix):
+def callbacks_for(net, prefix):
     """Callbacks of a net that override a hook whose name starts with ``prefix``."""
     hooks = [name for name in dir(Callback) if name.startswith(prefix)]
 

@@ -13,20 +13,18 @@ from sklearn_sharpbalance.data.training_data import (
     DeviceData,
     TrainingData,
     map_arrays,
-    n_rows,
     rows_at_once,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.state import (
     loose_buffers,
-    own_draws,
     put_buffers,
-    seeded,
     unfitted,
     with_versions,
 )
 from sklearn_sharpbalance.runtime.precision import autocast
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["Trunk", "TrunkedModule", "as_trunk", "with_features", "with_trunk"]
 
@@ -66,8 +64,7 @@ class Trunk:
         transform : callable or None, default=None
             Augmentation of each batch before the trunk; draws from the global RNG.
         """
-        labels = np.zeros(n_rows(X), dtype=np.int64)
-        data = TrainingData(X, labels, item_shape=item_shape)
+        data = TrainingData.unlabeled(X, item_shape)
         batch = rows_at_once(data, FEATURE_BATCH)
         features = []
         for x, rows in DeviceData(data, self.device).in_order(batch):
@@ -176,7 +173,7 @@ def as_trunk(shared_trunk, seed, device, precision="float32"):
     if isinstance(shared_trunk, nn.Module):
         module = copy.deepcopy(shared_trunk)
     elif callable(shared_trunk):
-        with own_draws(seed, device):
+        with random_stream(device, seed=seed):
             module = shared_trunk()
     else:
         module = None
@@ -222,7 +219,7 @@ def with_trunk(head, trunk):
         Shared, not copied.
     """
     net = unfitted(head).set_params(module=TrunkedModule, module__trunk=trunk)
-    with seeded(net.device):
+    with random_stream(net.device):
         net.initialize()
     net.module_.head.load_state_dict(head.module_.state_dict())
     loose = loose_buffers(head).get("buffers", {})

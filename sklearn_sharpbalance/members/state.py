@@ -1,33 +1,24 @@
 """What a member is between two phases: plain values that travel between processes."""
 
-import random
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.base import clone
-from skorch import NeuralNetClassifier
 from torch.nn.parameter import is_lazy
 
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members.own_settings import own_net
-from sklearn_sharpbalance.runtime.process_state import holding_process_state
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = [
     "MemberState",
-    "epoch_rng",
     "initial_state",
     "loose_buffers",
-    "member_draws",
-    "own_draws",
     "put_buffers",
     "restore",
-    "seeded",
     "state_of",
     "with_versions",
 ]
@@ -65,115 +56,10 @@ class MemberState:
     stopped: bool = False
 
 
-def epoch_rng(seed, epoch):
-    """Generator of one epoch of one member.
-
-    It depends on nothing but these two numbers, so cutting a fit into phases or
-    resuming it changes nothing.
-    """
-    return np.random.default_rng([seed, epoch])
-
-
-class seeded:
-    """Run a block under seeds of its own and leave the global RNGs untouched.
-
-    Those are torch's, and numpy's and Python's, from which modules, transforms and
-    items of a Dataset may draw. Other threads wait with theirs: they would draw from
-    the same generators.
-    """
-
-    def __init__(self, device):
-        device = torch.device(device)
-        self._devices = [device] if device.type == "cuda" else []
-        self._stack = ExitStack()
-
-    def __enter__(self):
-        with ExitStack() as stack:
-            stack.enter_context(holding_process_state())
-            stack.enter_context(torch.random.fork_rng(devices=self._devices))
-            stack.enter_context(_legacy_generators())
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *error):
-        return self._stack.__exit__(*error)
-
-    @staticmethod
-    def reseed(seed, epoch, device="cpu"):
-        """Seed dropout and augmentation for one epoch of one member.
-
-        Only the CPU's generator and that of ``device`` are seeded: members on other
-        devices may be drawing from theirs.
-        """
-        seeded.start(int(epoch_rng(seed, epoch).integers(2**62)), device)
-
-    @staticmethod
-    def start(value, device="cpu"):
-        """Start the generators of the CPU and of ``device`` from a value.
-
-        ``torch.manual_seed`` would start those of all other devices, too.
-        """
-        torch.default_generator.manual_seed(int(value))
-        np.random.seed(int(value) % 2**32)  # noqa: NPY002
-        random.seed(int(value))
-        if torch.device(device).type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(int(value))
-
-
-@contextmanager
-def own_draws(seed: int = 0, device="cpu") -> Iterator[None]:
-    """Let networks, callbacks and items of a Dataset draw from generators seeded here.
-
-    Those of torch, numpy and Python are as they were after the block. Networks may
-    draw in evaluation mode too, as those with dropout that never rests do.
-
-    Parameters
-    ----------
-    seed : int, default=0
-    device : str or torch.device, default="cpu"
-        Where the block computes.
-
-    Examples
-    --------
-    >>> before = torch.get_rng_state()
-    >>> with own_draws(seed=5):
-    ...     first = torch.rand(1)
-    >>> with own_draws(seed=5):
-    ...     torch.equal(torch.rand(1), first)
-    True
-    >>> torch.equal(torch.get_rng_state(), before)
-    True
-    """
-    with seeded(device):
-        seeded.start(seed, device)
-        yield
-
-
-@contextmanager
-def member_draws(net: NeuralNetClassifier, seed: int, after=False) -> Iterator[None]:
-    """Run what one member does before its first epoch, or after the last one."""
-    with seeded(net.device):
-        # As in an epoch that it never trains: it draws something else than in others.
-        seeded.reseed(seed, 2**32 + after, net.device)
-        yield
-
-
-@contextmanager
-def _legacy_generators() -> Iterator[None]:
-    """Put the global generators of numpy and Python back after a block."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(of_numpy)  # noqa: NPY002
-        random.setstate(of_python)
-
-
 def initial_state(net, index, seed):
     """State of a member that has not trained: weights drawn from its seed."""
     net = own_net(net, index)
-    with own_draws(seed, net.device):
+    with random_stream(net.device, seed=seed):
         _initialize(net)
     module = to_cpu(net.module_.state_dict())
     return MemberState(index, seed, module, extra=loose_buffers(net))
@@ -198,7 +84,7 @@ def _initialize(net):
         raise InvalidInputError(
             "A member cannot be made of lazy layers, which find their size in their "
             "first batch: weights are drawn, kept and compared before that. Give the "
-            "module's layers their sizes; n_features or in_channels tell them."
+            "module's layers their sizes, by n_features or in_channels."
         )
     if not any(weight.requires_grad for weight in weights):
         raise InvalidInputError(
@@ -210,7 +96,7 @@ def _initialize(net):
 def restore(net, state):
     """An initialised copy of ``net`` for the given member, in its state."""
     net = own_net(net, state.index)
-    with own_draws(state.seed, net.device):
+    with random_stream(net.device, seed=state.seed):
         # Weights are drawn and overwritten. What else the module draws is as it was.
         net.initialize()
     net.module_.load_state_dict(with_versions(state.module, net.module_))

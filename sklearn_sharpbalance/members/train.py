@@ -10,11 +10,16 @@ from sklearn_sharpbalance.data.augment import EpochAugment
 from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import DeviceData, take_rows
 from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.members.state import epoch_rng, seeded
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.runtime.precision import AUTOCAST_DTYPES, autocast, tf32
+from sklearn_sharpbalance.runtime.rng import (
+    epoch_rng,
+    epoch_seed,
+    random_stream,
+    seed_generators,
+)
 
-__all__ = ["train_member"]
+__all__ = ["loader_params", "train_member"]
 
 
 def train_member(net, state, data, phase, mask, on_epoch=None):
@@ -26,7 +31,7 @@ def train_member(net, state, data, phase, mask, on_epoch=None):
         Settings shared by all members; not changed.
     state : MemberState
     data : TrainingData
-    phase : Phase
+    phase : Segment
     mask : ndarray of shape (N,), dtype bool
         True for the samples that get SAM.
     on_epoch : callable, default=None
@@ -40,8 +45,8 @@ def train_member(net, state, data, phase, mask, on_epoch=None):
     if state.stopped:
         return state
     session = MemberSession(net, state, data, phase, on_epoch)
-    source = DeviceData(data, session.net.device, _loader_params(session.net))
-    with seeded(session.net.device), tf32(phase.precision):
+    source = DeviceData(data, session.net.device, loader_params(session.net))
+    with random_stream(session.net.device), tf32(phase.precision):
         for epoch in range(phase.start, phase.stop):
             train_epoch(session, source, mask, epoch)
             if session.stopped:
@@ -53,7 +58,7 @@ def train_epoch(session, source, mask, epoch):
     """One epoch of one member, batch by batch."""
     net, seed = session.net, session.state.seed
     batches = epoch_batches(mask, session.phase.sizes, epoch_rng(seed, epoch))
-    seeded.reseed(seed, epoch, net.device)
+    seed_generators(epoch_seed(seed, epoch), net.device)
     session.begin_epoch()
     share = torch.as_tensor(batches.share, device=net.device)
     augment = EpochAugment(session.phase.transform, share.shape, net.device)
@@ -72,7 +77,7 @@ def train_batch(session, source, x, rows, share):
     net, phase = session.net, session.phase
     y = source.y[rows]
     weight = share if source.weight is None else share * source.weight[rows]
-    if session.hears_batches:
+    if session.has_batch_callbacks:
         places = _real_places(share)
         shown = take_rows(x, places), y[places]
         net.notify("on_batch_begin", batch=shown, training=True)
@@ -102,9 +107,9 @@ def train_batch(session, source, x, rows, share):
         module=net.module_,
         backward=session.backward,
         descend=session.descend,
-        before_update=tell_gradients if session.hears_gradients else None,
+        before_update=tell_gradients if session.has_gradient_callbacks else None,
     )
-    if session.hears_batches:
+    if session.has_batch_callbacks:
         y_pred = torch.cat([outputs[k] for k in sorted(outputs)])[places]
         if y_pred.dtype in AUTOCAST_DTYPES.values():
             y_pred = y_pred.float()  # numpy knows no bfloat16, nor skorch's scores
@@ -131,7 +136,7 @@ def _put_back(x, places, shown):
     return x.index_put((places,), shown)
 
 
-def _loader_params(net):
+def loader_params(net):
     """DataLoader settings of the net that say how items are fetched."""
     params = net.get_params_for("iterator_train")
     return {k: v for k, v in params.items() if k not in ("shuffle", "batch_size")}

@@ -1,7 +1,7 @@
 """Diversity, improvement, calibration, out-of-distribution scores and flatness.
 
-Pure functions on arrays, in scikit-learn's argument order. ``member_probas`` always
-has the shape (n_members, n_samples, n_classes).
+The argument order is that of scikit-learn. ``member_probas`` always has the shape
+(n_members, n_samples, n_classes).
 """
 
 from sklearn_sharpbalance.metrics.calibration import (

@@ -1,10 +1,11 @@
-"""Corrupted pictures and tables, and who still recognises them."""
+"""Corrupted images and tables, and the accuracy of ensembles on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from sklearn_sharpbalance._validation import check_seed
 from sklearn_sharpbalance.corruption import (
     SEVERITIES,
     TABULAR_CORRUPTIONS,
@@ -18,7 +19,6 @@ from sklearn_sharpbalance.corruption._checks import (
     check_severity,
     function_name,
 )
-from sklearn_sharpbalance.corruption._random import resolve_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
@@ -31,7 +31,7 @@ __all__ = [
     "mean_accuracies",
 ]
 
-# Most estimators refuse NaN, which this kind writes: it has to be asked for.
+# Without "missing_nan", because most estimators accept no NaN.
 TABLE_KINDS = tuple(name for name in TABULAR_CORRUPTIONS if name != "missing_nan")
 
 
@@ -42,7 +42,7 @@ class CorruptedData(NamedTuple):
     severity: int
     X: Any
     y: Any
-    rows: np.ndarray | None = None  # of the clean samples, where they were drawn anew
+    rows: np.ndarray | None = None  # rows of the clean samples, if resampled
 
 
 def corrupted_sets(
@@ -52,16 +52,16 @@ def corrupted_sets(
     severities: int | Iterable[int] = SEVERITIES,
     random_state: Any = 0,
 ) -> Iterator[CorruptedData]:
-    """Yield corrupted data, laid out as ``X``; every kind and severity once.
+    """Yield corrupted data in the layout of ``X``, for each kind and severity.
 
     Parameters
     ----------
     X : array-like
-        Pictures of uint8, (N, H, W[, C]) or (N, C, H, W), or a table (N, F).
+        Images of uint8, (N, H, W[, C]) or (N, C, H, W), or a table (N, F).
     y : array-like of shape (N,)
     corruptions : str, callable, iterable of those, mapping, True or None
-        Kinds or groups of them; None, True and "all" are all of them. A mapping of
-        (kind, severity) to (samples, labels), such as ``CorruptionFiles``, is read
+        Kinds or groups of kinds; None, True and "all" mean all kinds. A mapping of
+        (kind, severity) to (samples, labels), such as ``CorruptionFiles``, is used
         instead of corrupting ``X``.
     severities : int or iterable of int
     random_state : int, Generator, RandomState or None
@@ -82,7 +82,7 @@ def corrupted_sets(
 
 
 def _as_kinds(corruptions: Any) -> Any:
-    """A mapping, a list without repetitions, or None for all kinds."""
+    """Return a mapping, a list without repetitions, or None for all kinds."""
     if corruptions is None or isinstance(corruptions, Mapping):
         return corruptions
     if corruptions is True or (isinstance(corruptions, str) and corruptions == "all"):
@@ -100,7 +100,7 @@ def _as_kinds(corruptions: Any) -> Any:
 
 
 def check_corruptions(X: Any, corruptions: Any, severities: Any) -> None:
-    """Refuse kinds and severities that are not there, before anything is trained."""
+    """Raise for unknown kinds and severities, before anything is trained."""
     kinds = _as_kinds(corruptions)
     severities = [check_severity(severity) for severity in as_severities(severities)]
     if isinstance(kinds, Mapping):
@@ -115,7 +115,7 @@ def check_corruptions(X: Any, corruptions: Any, severities: Any) -> None:
 
 
 def kind_name(kind: Any) -> str:
-    """What a corruption is called: its own name, or that of the function."""
+    """Return the name of a corruption, which is a name or a function."""
     return kind if isinstance(kind, str) else function_name(kind)
 
 
@@ -123,14 +123,14 @@ def iter_outputs(
     ensembles: Iterable[Any],
     sets: Iterable[CorruptedData],
 ) -> Iterator[tuple[CorruptedData, Iterator[tuple[Outputs, np.ndarray]]]]:
-    """Yield each set with every ensemble's outputs and the codes of the labels.
+    """Yield each set with the outputs of every ensemble and the class codes.
 
     Parameters
     ----------
     ensembles : iterable of fitted classifiers
         Ensembles, pipelines that end in one, or others, which have one member.
     sets : iterable
-        What :func:`corrupted_sets` yields, worked on one at a time.
+        Result of :func:`corrupted_sets`, used one at a time.
     """
     ensembles = list(ensembles)
     for data in sets:
@@ -140,7 +140,7 @@ def iter_outputs(
 def _outputs_and_codes(
     ensembles: list[Any], X: Any, y: Any
 ) -> Iterator[tuple[Outputs, np.ndarray]]:
-    for estimator in ensembles:  # one at a time: with many classes they are large
+    for estimator in ensembles:  # one at a time, because outputs may be large
         outputs = outputs_of(estimator, X)
         yield outputs, outputs.codes(y)
 
@@ -153,7 +153,7 @@ def mean_accuracies(
     severities: tuple[int, ...],
     random_state: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracies (K, S) of ensembles and of a member, mean over the kinds."""
+    """Return accuracies (K, S) of ensembles and of a member, mean over the kinds."""
     shape = (len(ensembles), len(severities))
     of_ensemble, of_member = np.zeros(shape), np.zeros(shape)
     n_kinds = np.zeros(len(severities))
@@ -167,7 +167,7 @@ def mean_accuracies(
     if not n_kinds.all():
         raise InvalidInputError(
             f"There is nothing to measure: corruptions={corruptions!r} at severities "
-            f"{list(severities)} make no corrupted set."
+            f"{list(severities)} make no corrupted set. Choose at least one of each."
         )
     return of_ensemble / n_kinds, of_member / n_kinds
 
@@ -178,7 +178,7 @@ def _given_sets(sets: Mapping, severities: list[int]) -> Iterator[CorruptedData]
 
 
 def _check_keys(sets: Mapping, severities: list[int]) -> list[tuple[str, int]]:
-    """Keys of a mapping, by kind; all severities must be there for each."""
+    """Return the keys of a mapping by kind; raise if a severity is missing."""
     odd = [key for key in sets if not (isinstance(key, tuple) and len(key) == 2)]
     if odd:
         raise InvalidInputError(
@@ -191,8 +191,8 @@ def _check_keys(sets: Mapping, severities: list[int]) -> list[tuple[str, int]]:
     for kind, severity in keys:
         if (kind, severity) not in found:
             raise InvalidInputError(
-                f"corruptions has no set ({kind!r}, {severity}). Pass the severities "
-                "that it has for every kind."
+                f"corruptions has no set ({kind!r}, {severity}). Pass severities that "
+                "it has for every kind."
             )
     return keys
 
@@ -204,7 +204,7 @@ def _corrupted_tables(
     severities: list[int],
     random_state: Any,
 ) -> Iterator[CorruptedData]:
-    seed = resolve_seed(random_state)
+    seed = check_seed(random_state)
     for name in TABLE_KINDS if corruptions is None else corruptions:
         for severity in severities:
             table, labels = corrupt_table(X, y, name, severity, random_state=seed)
@@ -214,12 +214,17 @@ def _corrupted_tables(
 
 
 def _as_frame(table: np.ndarray, X: Any, rows: np.ndarray | None) -> Any:
-    """The table as ``X`` came: estimators look at the names of a DataFrame."""
-    if hasattr(X, "iloc"):
-        same = rows is None and len(table) == len(X)
-        index = X.index if same else None if rows is None else X.index[rows]
+    """Return the table as a DataFrame if ``X`` is one: estimators check its columns."""
+    if hasattr(X, "iloc"):  # pandas
+        index = None
+        if rows is not None:
+            index = X.index[rows]
+        elif len(table) == len(X):
+            index = X.index
         return type(X)(table, columns=X.columns, index=index)
-    return type(X)(table, schema=X.columns) if hasattr(X, "with_columns") else table
+    if hasattr(X, "with_columns"):  # polars
+        return type(X)(table, schema=X.columns)
+    return table
 
 
 def _channels_last(X: Any) -> tuple[np.ndarray, str]:
@@ -236,24 +241,22 @@ def accuracies(
     name: str,
     combine: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracies (S,) of an ensemble and of a member, from ([kinds,] S, M, N, C).
+    """Return accuracies (S,) of an ensemble and of a member.
 
-    ``combine`` makes the ensemble's probabilities (N, C) of its members' (M, N, C).
+    ``member_probas`` has shape ([kinds,] S, M, N, C). ``combine`` turns the members'
+    probabilities (M, N, C) into the ensemble's (N, C).
     """
     probas = np.asarray(member_probas)
     if probas.ndim not in (4, 5):
         raise InvalidInputError(
             f"The probabilities of {name!r} must have shape (n_severities, n_members, "
-            "n_samples, n_classes), or that with an axis of corruptions before it, got "
+            "n_samples, n_classes), or a further axis of corruptions in front, got "
             f"{probas.shape}."
         )
     codes = encode_labels(y_true, probas.shape[-1], probas.shape[-2], classes)
     sets = probas.reshape(-1, *probas.shape[-3:])  # (kinds * S, M, N, C)
     whole = np.stack([combine(members) for members in sets])  # (kinds * S, N, C)
-    by_set = (
-        (whole.argmax(-1) == codes).mean(-1),
-        (sets.argmax(-1) == codes).mean((-1, -2)),
-    )
-    n_severities = probas.shape[-4]
-    ensemble, member = (v.reshape(-1, n_severities).mean(0) for v in by_set)
-    return ensemble, member
+    ensemble = (whole.argmax(-1) == codes).mean(-1)  # (kinds * S,)
+    member = (sets.argmax(-1) == codes).mean((-1, -2))
+    by_severity = (-1, probas.shape[-4])  # (kinds, S)
+    return ensemble.reshape(by_severity).mean(0), member.reshape(by_severity).mean(0)

@@ -1,4 +1,4 @@
-"""What a fitted classifier and its members predict, with as few passes as can be."""
+"""Predictions of a fitted classifier and its members."""
 
 from typing import Any, NamedTuple
 
@@ -19,16 +19,16 @@ __all__ = [
 
 
 def last_step(estimator: Any) -> Any:
-    """The final estimator of pipelines, fitted or not."""
+    """Return the final estimator of a pipeline, fitted or not."""
     while isinstance(estimator, Pipeline):
         estimator = estimator[-1]
     return estimator
 
 
 def reach_last_step(estimator: Any, X: Any) -> tuple[Any, Any]:
-    """The fitted estimator at the end, and the samples as they reach it.
+    """Return the final estimator of a pipeline, and the samples transformed for it.
 
-    A finished search stands for the estimator that it refitted.
+    A fitted search is replaced by its best estimator.
     """
     while isinstance(estimator, Pipeline):
         if len(estimator) > 1:
@@ -42,26 +42,26 @@ def reach_last_step(estimator: Any, X: Any) -> tuple[Any, Any]:
 class Outputs(NamedTuple):
     """Predictions of one classifier on one set of samples."""
 
-    member_probas: np.ndarray  # (M, N, C); a lone classifier is its only member
+    member_probas: np.ndarray  # (M, N, C); M is 1 for a classifier without members
     proba: np.ndarray  # (N, C)
-    member_logits: np.ndarray | None  # (M, N, C), where the classifier has them
+    member_logits: np.ndarray | None  # (M, N, C), if the classifier has them
     classes: np.ndarray  # (C,)
-    is_lone: bool = False  # a classifier without members
+    is_lone: bool = False  # whether the classifier has no members
 
     def codes(self, y: Any) -> np.ndarray:
-        """Column of each label, (N,)."""
+        """Return the column of each label, (N,)."""
         n_samples, n_classes = self.proba.shape
         return encode_labels(y, n_classes, n_samples, self.classes, "X")
 
 
 def outputs_of(estimator: Any, X: Any) -> Outputs:
-    """Predictions of a fitted ensemble, classifier, pipeline or finished search."""
+    """Return predictions of a fitted ensemble, classifier, pipeline or search."""
     estimator, X = reach_last_step(estimator, X)
     if not hasattr(estimator, "predict_proba") or not hasattr(estimator, "classes_"):
         raise InvalidInputError(
             f"{type(estimator).__name__} cannot be evaluated: it needs predict_proba "
-            "and, from a fit, classes_. Fit it first, or wrap it in "
-            "CalibratedClassifierCV if it has no probabilities."
+            "and classes_. Fit it first, or wrap it in CalibratedClassifierCV if it "
+            "has no probabilities."
         )
     classes = np.asarray(estimator.classes_)
     if predicts_with_members(estimator):
@@ -79,9 +79,9 @@ def outputs_of(estimator: Any, X: Any) -> Outputs:
 
 
 def predicts_with_members(estimator: Any) -> bool:
-    """Whether the ensemble's prediction is a function of its members' logits.
+    """Return whether the ensemble's prediction is a function of its members' logits.
 
-    A soup's is not. Where it is, one pass of each member serves both.
+    Then one pass of each member is enough for both. It is not so for a soup.
     """
     if not hasattr(estimator, "_aggregate"):
         return False

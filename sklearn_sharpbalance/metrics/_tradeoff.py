@@ -1,4 +1,4 @@
-"""The numbers of the trade-off: sharpness, diversity and accuracy of ensembles."""
+"""Sharpness, diversity and accuracy of ensembles, for plots of the trade-off."""
 
 from collections.abc import Callable, Iterable
 from inspect import signature
@@ -27,7 +27,7 @@ __all__ = [
     "sharpness_label",
 ]
 
-# What they are called, and how they are measured.
+# Label of the axis, and metric.
 DIVERSITIES: dict[str, tuple[str, Callable]] = {
     "disagreement_error_ratio": (
         "Disagreement-error ratio (DER)",
@@ -46,7 +46,7 @@ GAINS = {
 
 
 def sharpness_label(sharpness: Callable | None) -> str:
-    """Name of a measure of sharpness."""
+    """Return the label of the axis for a measure of sharpness."""
     if sharpness is None:
         return "Adaptive worst-case sharpness"
     name = getattr(sharpness, "__name__", "<lambda>")
@@ -55,7 +55,7 @@ def sharpness_label(sharpness: Callable | None) -> str:
 
 
 def check_sharpness_options(options: Iterable[str]) -> None:
-    """Refuse what ``adaptive_sharpness`` does not take, before anything is trained."""
+    """Raise for options that ``adaptive_sharpness`` does not take, before training."""
     known = set(signature(adaptive_sharpness).parameters)
     known -= {"net", "X", "y", "return_batches"}
     unknown = sorted(set(options) - known)
@@ -69,7 +69,7 @@ def check_sharpness_options(options: Iterable[str]) -> None:
 def mean_sharpness(
     estimator: Any, X: Any, y: Any, sharpness: Callable | None, random_state: Any
 ) -> float:
-    """Mean over the members of a sharpness measure; None is adaptive sharpness."""
+    """Return the mean sharpness of the members; None means adaptive sharpness."""
     estimator, X = reach_last_step(estimator, X)
     if sharpness is None:
         return adaptive_sharpness(estimator, X, y, random_state=random_state)
@@ -79,7 +79,7 @@ def mean_sharpness(
 def diversity_of(
     name: str, y_true: Any, member_probas: Any, classes: Any = None
 ) -> float:
-    """A measure of :data:`DIVERSITIES` for one ensemble."""
+    """Return a measure of :data:`DIVERSITIES` for one ensemble."""
     measure = DIVERSITIES[name][1]
     if name in READ_LABELS:
         return measure(y_true, member_probas, labels=classes)
@@ -89,7 +89,7 @@ def diversity_of(
 def gain_of(
     name: str, y_true: Any, member_probas: Any, proba: Any, classes: Any = None
 ) -> float:
-    """A measure of :data:`GAINS` for one ensemble, from members and the whole."""
+    """Return a measure of :data:`GAINS` for one ensemble."""
     probas, proba = np.asarray(member_probas), np.asarray(proba)
     if name == "improvement":
         return ensemble_improvement_rate(

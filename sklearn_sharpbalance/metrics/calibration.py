@@ -1,12 +1,16 @@
-"""Whether a predictor is right as often as it claims to be."""
+"""Calibration: does a predictor's confidence match its accuracy?"""
 
 from collections.abc import Iterable
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 
+from sklearn_sharpbalance._validation import (
+    POSITIVE_INTEGER,
+    check_choice,
+    check_numbers,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
     check_proba,
@@ -19,18 +23,18 @@ __all__ = ["CalibrationBins", "calibration_curve_bins", "expected_calibration_er
 
 
 class CalibrationBins(NamedTuple):
-    """What a reliability diagram shows; empty bins have count 0 and values 0.0.
+    """Bins of a reliability diagram; empty bins have count 0 and values 0.0.
 
     Attributes
     ----------
     counts : ndarray of shape (n_bins,)
-        Samples in each bin.
+        Number of samples in each bin.
     confidence : ndarray of shape (n_bins,)
-        Their mean confidence.
+        Mean confidence of each bin.
     accuracy : ndarray of shape (n_bins,)
-        Share of them that is right.
+        Share of correct predictions in each bin.
     edges : ndarray of shape (n_bins + 1,)
-        Borders of the bins.
+        Edges of the bins.
     """
 
     counts: np.ndarray
@@ -40,26 +44,26 @@ class CalibrationBins(NamedTuple):
 
 
 def _edges(confidence, n_bins, strategy):
-    """Borders of the bins; a bin holds its right border, as in Guo et al."""
+    """Return the edges of the bins; a bin includes its right edge, as in Guo et al."""
     shares = np.linspace(0, 1, n_bins + 1)
     return shares if strategy == "uniform" else np.quantile(confidence, shares)
 
 
 def _bins(confidence, right, n_bins, strategy, weight=None):
-    """Counts, mean confidence and accuracy of the bins of one set of claims."""
+    """Return counts, mean confidence and accuracy of the bins."""
     edges = _edges(confidence, n_bins, strategy)
     index = np.searchsorted(edges[1:-1], confidence)  # (N,)
     counts = np.bincount(index, weight, n_bins)
     divisor = np.where(counts > 0, counts, 1)
     if weight is not None:
         confidence, right = confidence * weight, right * weight
-    claimed = np.bincount(index, confidence, n_bins) / divisor
-    reached = np.bincount(index, right, n_bins) / divisor
-    return CalibrationBins(counts, claimed, reached, edges)
+    mean_confidence = np.bincount(index, confidence, n_bins) / divisor
+    accuracy = np.bincount(index, right, n_bins) / divisor
+    return CalibrationBins(counts, mean_confidence, accuracy, edges)
 
 
 def _folded_normal_excess(gap, std):
-    """E|Z| - |gap| for Z ~ N(gap, std^2): how far noise alone lifts a plain |gap|."""
+    """Return ``E|Z| - |gap|`` for Z ~ N(gap, std^2), the bias of ``|gap|`` by noise."""
     safe = np.where(std > 0, std, 1.0)
     ratio = gap / safe
     mean = safe * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + gap * (
@@ -69,7 +73,7 @@ def _folded_normal_excess(gap, std):
 
 
 def _error_of_bins(bins, norm, debiased):
-    """Calibration error of one set of bins."""
+    """Return the calibration error of one set of bins."""
     weight = bins.counts / bins.counts.sum()
     gap = bins.accuracy - bins.confidence
     if norm == "max":
@@ -88,22 +92,15 @@ def _error_of_bins(bins, norm, debiased):
 
 
 def _check_options(n_bins, strategy, norm="l1", debiased=False):
-    if strategy not in ("uniform", "quantile"):
-        raise InvalidInputError(
-            f"Unknown strategy {strategy!r}. Choose one of 'uniform', 'quantile'."
-        )
-    if norm not in ("l1", "l2", "max"):
-        raise InvalidInputError(
-            f"Unknown norm {norm!r}. Choose one of 'l1', 'l2', 'max'."
-        )
+    check_numbers(POSITIVE_INTEGER, n_bins=n_bins)
+    check_choice("strategy", strategy, ("uniform", "quantile"))
+    check_choice("norm", norm, ("l1", "l2", "max"))
     if norm == "max" and debiased:
         raise InvalidInputError("norm='max' has no debiased form: use 'l1' or 'l2'.")
-    if not isinstance(n_bins, Integral) or n_bins < 1:
-        raise InvalidInputError(f"n_bins must be a positive integer, got {n_bins!r}.")
 
 
-def _top1_claims(y_true, proba, labels):
-    """Confidence of the predicted class, (N,), and whether it is right."""
+def _top1_confidence(y_true, proba, labels):
+    """Return the confidence of the predicted class, (N,), and if it is right, (N,)."""
     array = check_proba(proba)
     y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
     predicted = array.argmax(axis=1)  # (N,)
@@ -136,8 +133,8 @@ def calibration_curve_bins(
 
     Notes
     -----
-    A bin holds its right edge. Equal confidences are never split, so quantile bins
-    may differ in size or be empty.
+    A bin includes its right edge. Samples of equal confidence are in the same bin, so
+    quantile bins may differ in size or be empty.
 
     Examples
     --------
@@ -147,7 +144,7 @@ def calibration_curve_bins(
     (array([0, 2]), array([0. , 0.5]))
     """
     _check_options(n_bins, strategy)
-    confidence, right = _top1_claims(y_true, proba, labels)
+    confidence, right = _top1_confidence(y_true, proba, labels)
     return _bins(confidence, right, n_bins, strategy)
 
 
@@ -176,33 +173,32 @@ def expected_calibration_error(
     strategy : {"uniform", "quantile"}, default="uniform"
         Bins of equal width on [0, 1], or with equally many samples.
     classwise : bool, default=False
-        Bin every class's probability against "is it this class" and average over
-        classes, instead of binning the predicted class's probability.
+        Compare the probability of every class with its frequency and average over
+        classes, instead of using the predicted class only.
     debiased : bool, default=False
-        Subtract an estimate of what chance adds to each bin's gap through its finite
-        number of samples. The result is cut at 0.
+        Subtract an estimate of the bias that is due to the finite number of samples in
+        each bin. The result is clipped at 0.
     norm : {"l1", "l2", "max"}, default="l1"
         Mean gap, root mean squared gap, or the largest gap (MCE).
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
     sample_weight : array-like of shape (n_samples,), default=None
-        Weight of each sample, none of them negative. Bins are those of the samples
-        without weights.
+        Weight of each sample, not negative. The edges of the bins do not depend on the
+        weights.
 
     Returns
     -------
     float
-        In [0, 1], smaller is better. A class missing from ``y_true`` counts as one
-        that is never right (class-wise only). With fewer samples than bins most bins
-        hold one sample or none and the value says little: an
-        ``UndefinedMetricWarning`` says so.
+        In [0, 1], smaller is better. With ``classwise``, a class missing in ``y_true``
+        has the frequency 0. With fewer samples than bins the value has little meaning
+        and an ``UndefinedMetricWarning`` is given.
 
     Notes
     -----
     :math:`\sum_b \frac{n_b}{N} |\mathrm{acc}_b - \mathrm{conf}_b|`. With ``"l1"`` the
     bias of each bin is that of a folded normal with variance
     :math:`\mathrm{acc}_b(1-\mathrm{acc}_b)/n_b`; with ``"l2"`` the unbiased estimate
-    :math:`\mathrm{acc}_b(1-\mathrm{acc}_b)/(n_b-1)` is taken off the squared gap.
+    :math:`\mathrm{acc}_b(1-\mathrm{acc}_b)/(n_b-1)` is subtracted from the squared gap.
 
     References
     ----------
@@ -221,23 +217,23 @@ def expected_calibration_error(
     _check_options(n_bins, strategy, norm, debiased)
     if debiased and sample_weight is not None:
         raise InvalidInputError(
-            "debiased=True counts samples and takes no sample_weight. Leave out one."
+            "debiased=True does not support sample_weight. Pass only one of them."
         )
     if classwise:
         array = check_proba(proba)
         y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
-        claims: Iterable[tuple[np.ndarray, np.ndarray]] = (
+        pairs: Iterable[tuple[np.ndarray, np.ndarray]] = (
             (np.ascontiguousarray(column, dtype=np.float64), y == c)
             for c, column in enumerate(array.T)
         )
     else:
-        claims = [_top1_claims(y_true, proba, labels)]
+        pairs = [_top1_confidence(y_true, proba, labels)]
     n_samples = len(y_true)
     weight = check_weights(sample_weight, n_samples)
-    bins = [_bins(conf, right, n_bins, strategy, weight) for conf, right in claims]
+    bins = [_bins(conf, right, n_bins, strategy, weight) for conf, right in pairs]
     if n_samples < n_bins:
         warn_undefined(
             f"expected_calibration_error has {n_samples} samples for {n_bins} bins, "
-            "too few to tell calibration from chance; lower n_bins."
+            "too few for a meaningful value; lower n_bins."
         )
     return float(np.mean([_error_of_bins(b, norm, debiased) for b in bins]))

@@ -1,13 +1,13 @@
-"""How far apart the members' predicted distributions lie.
+"""Distances between the members' predicted distributions.
 
-All functions are symmetric in the members, or summarise both directions. With a single
-member there is no pair to compare: each returns what two identical members would give,
-and warns.
+All functions are symmetric in the members, or return both directions. With a single
+member there is no pair to compare: the result is that of two identical members, with a
+warning.
 """
 
 import numpy as np
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance._validation import BETWEEN_0_AND_1, check_numbers
 from sklearn_sharpbalance.metrics._checks import (
     check_member_outputs,
     check_member_probas,
@@ -16,24 +16,24 @@ from sklearn_sharpbalance.metrics._pairs import mean_over_pairs, warn_single
 
 __all__ = ["kl_diversity", "pairwise_kl", "variance_diversity"]
 
-# Samples worked on at a time: the float64 copies then stay in the cache.
+# Samples processed at a time, so that the float64 copies fit in the cache.
 CHUNK = 512
 
 
 def _chunks(outputs):
-    """Yield float64 copies (M, B * C) of a few samples, and room for a result.
+    """Yield float64 copies (M, B * C) of a few samples, and an array for a result.
 
-    Both are views of two buffers that are used again: for each chunk to ask the
-    system for fresh memory would cost as much as the arithmetic.
+    Both are views of two buffers that all chunks share: new memory for each chunk would
+    cost as much as the arithmetic.
     """
     M, N, C = outputs.shape
     values = np.empty((M, min(CHUNK, N) * C))
-    room = np.empty_like(values)
+    result = np.empty_like(values)
     for start in range(0, N, CHUNK):
         rows = outputs[:, start : start + CHUNK].reshape(M, -1)
         size = rows.shape[1]
         values[:, :size] = rows
-        yield values[:, :size], room[:, :size]
+        yield values[:, :size], result[:, :size]
 
 
 def variance_diversity(member_probas):
@@ -86,8 +86,8 @@ def pairwise_kl(member_probas, *, eps=1e-12):
     member_probas : array-like of shape (n_members, n_samples, n_classes)
         Probabilities of each member.
     eps : float, default=1e-12
-        Probabilities below it count as ``eps`` inside the logarithm, so that the
-        divergence from a member that rules a class out is large but finite.
+        Lower bound of the probabilities inside the logarithm, so that the divergence
+        from a member with a probability of zero is large but finite.
 
     Returns
     -------
@@ -102,15 +102,14 @@ def pairwise_kl(member_probas, *, eps=1e-12):
     array([[0.    , 0.1438],
            [0.1308, 0.    ]])
     """
-    if not 0 < eps < 1:
-        raise InvalidInputError(f"eps must lie between 0 and 1, got {eps!r}.")
+    check_numbers(BETWEEN_0_AND_1, eps=eps)
     probas = check_member_probas(member_probas)
     cross = np.zeros((len(probas), len(probas)))
     for p, logs in _chunks(probas):  # (M, B * C)
         np.log(np.maximum(p, eps, out=logs), out=logs)
         cross += p @ logs.T  # (M, M): sum of p_i log p_j
     kl = (np.diag(cross)[:, None] - cross) / probas.shape[1]
-    return np.maximum(kl, 0.0)  # rounding may leave -1e-17 for equal members
+    return np.maximum(kl, 0.0)  # rounding may give -1e-17 for equal members
 
 
 def kl_diversity(member_probas, *, eps=1e-12):
@@ -121,7 +120,7 @@ def kl_diversity(member_probas, *, eps=1e-12):
     member_probas : array-like of shape (n_members, n_samples, n_classes)
         Probabilities of each member.
     eps : float, default=1e-12
-        Probabilities below it count as ``eps`` inside the logarithm.
+        Lower bound of the probabilities inside the logarithm.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """How often the members of an ensemble predict different classes.
 
-All functions are symmetric in the members. With a single member there is no pair
-to compare: each returns what two identical members would give, and warns.
+All functions are symmetric in the members. With a single member there is no pair to
+compare: the result is that of two identical members, with a warning.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def _disagreement_of(predictions):
-    """Share of samples on which two members differ, (M, M), from (M, N) labels."""
+    """Return the share of samples on which members differ, (M, M), from (M, N)."""
     return np.stack([(predictions != row).mean(axis=1) for row in predictions])
 
 
@@ -68,7 +68,7 @@ def disagreement(member_probas):
     .. math:: \frac{2}{M(M-1)} \sum_{i<j} \frac1N \sum_n
         [\arg\max p_i(x_n) \ne \arg\max p_j(x_n)]
 
-    A tie within a member's probabilities goes to the first class.
+    If a member's highest probabilities are equal, it predicts the first such class.
 
     Examples
     --------
@@ -98,8 +98,8 @@ def disagreement_error_ratio(y_true, member_probas, *, labels=None):
     Returns
     -------
     float
-        Not negative; 1 means that the members disagree as often as one errs. Where
-        all members are right everywhere (0 / 0), and with one member, 0.0 and an
+        Not negative; 1 means that two members disagree as often as one is wrong. If
+        all members are always right (0 / 0), and with one member, 0.0 and an
         ``UndefinedMetricWarning``.
 
     Notes
@@ -148,7 +148,7 @@ def unique_predictions(member_probas, *, per_sample=False):
     Returns
     -------
     float or ndarray of shape (n_samples,)
-        From 1 (always so with one member) to the lesser of members and classes.
+        From 1 (always with one member) to ``min(n_members, n_classes)``.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Diversity of the members' mistakes: who is wrong together with whom."""
+"""Diversity of the members' errors: which members are wrong on the same samples."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ __all__ = ["double_fault", "q_statistic"]
 
 
 def _faults(y_true, member_probas, labels):
-    """Whether each member is wrong on each sample, (M, N), as 0.0 and 1.0."""
+    """Return 1.0 where a member is wrong on a sample, else 0.0; (M, N)."""
     probas = check_member_probas(member_probas)
     y = encode_labels(y_true, probas.shape[2], probas.shape[1], labels)
     return (top1(probas) != y).astype(np.float64)
@@ -35,7 +35,7 @@ def double_fault(y_true, member_probas, *, labels=None):
     Returns
     -------
     float
-        In [0, 1], smaller is more diverse. With one member its error, as for two
+        In [0, 1], smaller is more diverse. With one member its error rate, as for two
         identical members, and an ``UndefinedMetricWarning``.
 
     References
@@ -54,7 +54,7 @@ def double_fault(y_true, member_probas, *, labels=None):
     M, N = wrong.shape
     if M == 1:
         warn_undefined(
-            "double_fault compares pairs of members, but member_probas holds one "
+            "double_fault compares pairs of members, but member_probas has one "
             "member; returning its error."
         )
         return float(wrong.mean())
@@ -77,16 +77,16 @@ def q_statistic(y_true, member_probas, *, labels=None):
     Returns
     -------
     float
-        In [-1, 1]: 0 for independent mistakes, 1 for members right on the same
-        samples, -1 for members right on different ones. A pair without a value (both
-        products below are zero, as when a member is right everywhere) is left out of
-        the mean; if no pair has one, 1.0 as for identical members. Both cases, and a
-        single member, give an ``UndefinedMetricWarning``.
+        In [-1, 1]: 0 for independent errors, 1 for members that are right on the same
+        samples, -1 for members that are right on different ones. A pair whose value is
+        undefined (both products below are zero, for example if a member is always
+        right) is left out of the mean; if there is no other pair, 1.0 as for identical
+        members. Both cases, and a single member, give an ``UndefinedMetricWarning``.
 
     Notes
     -----
-    With :math:`N^{11}` samples both get right, :math:`N^{00}` both wrong, and
-    :math:`N^{10}, N^{01}` only one right,
+    With the numbers of samples on which both are right (:math:`N^{11}`), both are wrong
+    (:math:`N^{00}`) and only one is right (:math:`N^{10}, N^{01}`),
 
     .. math:: Q = \frac{N^{11} N^{00} - N^{01} N^{10}}{N^{11} N^{00} + N^{01} N^{10}}
 

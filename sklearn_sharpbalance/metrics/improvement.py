@@ -1,9 +1,14 @@
-"""What averaging the members gains over one of them."""
+"""Improvement of an ensemble over its members."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_sharpbalance._validation import (
+    BETWEEN_0_AND_1,
+    check_choice,
+    check_numbers,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
     check_member_probas,
@@ -28,17 +33,17 @@ def ensemble_improvement_rate(
     member_probas : array-like of shape (n_members, n_samples, n_classes)
         Probabilities of each member.
     ensemble_proba : array-like of shape (n_samples, n_classes), default=None
-        What the ensemble predicts, if it is not the mean of the members'
-        probabilities: pass ``estimator.predict_proba(X)`` of an ensemble that
-        averages logits.
+        Prediction of the ensemble, if it is not the mean of the members'
+        probabilities: pass ``estimator.predict_proba(X)`` of an ensemble that averages
+        logits.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
 
     Returns
     -------
     float
-        At most 1; 0 with one member. Where all members are right everywhere: 0.0 if
-        the ensemble is right too, else ``-inf``, with an ``UndefinedMetricWarning``.
+        At most 1; 0 with one member. If all members are always right, 0.0 if the
+        ensemble is too, else ``-inf``, with an ``UndefinedMetricWarning``.
 
     Notes
     -----
@@ -65,7 +70,7 @@ def ensemble_improvement_rate(
         combined = check_proba(ensemble_proba, "ensemble_proba")
         if combined.shape != (N, C):
             raise InvalidInputError(
-                f"ensemble_proba must have shape {(N, C)} as the members do, got "
+                f"ensemble_proba must have shape {(N, C)} like the members, got "
                 f"{combined.shape}."
             )
     member_error = (top1(probas) != y).mean()
@@ -81,7 +86,7 @@ def ensemble_improvement_rate(
 
 
 class LossDecomposition(NamedTuple):
-    """``ensemble_loss = member_loss - ambiguity``, each a mean over samples.
+    """Terms of ``ensemble_loss = member_loss - ambiguity``, means over samples.
 
     Attributes
     ----------
@@ -90,7 +95,7 @@ class LossDecomposition(NamedTuple):
     member_loss : float
         Mean loss of the members.
     ambiguity : float
-        What the ensemble gains: how much the members differ, in units of the loss.
+        Difference between the members, in units of the loss: the ensemble's gain.
     """
 
     ensemble_loss: float
@@ -99,7 +104,7 @@ class LossDecomposition(NamedTuple):
 
 
 def _nll_mean_logit(probas, y):
-    """Members and their normalised geometric mean; the gap is -log of its norm."""
+    """Terms of the normalised geometric mean; the gap is -log of its normalisation."""
     logs = np.log(probas)  # (M, N, C)
     mean_log = logs.mean(axis=0)  # (N, C)
     top = mean_log.max(axis=1)
@@ -109,14 +114,14 @@ def _nll_mean_logit(probas, y):
 
 
 def _nll_mean_proba(probas, y):
-    """Members and their arithmetic mean; the gap is Jensen's, at the true class."""
+    """Terms of the arithmetic mean; the gap is Jensen's, at the true class."""
     true = probas[:, np.arange(len(y)), y]  # (M, N)
     ensemble, member = -np.log(true.mean(axis=0)), -np.log(true).mean(axis=0)
     return ensemble, member, np.log(true.mean(axis=0) / true).mean(axis=0)
 
 
 def _squared_error(probas, y):
-    """Members and their mean against one-hot targets; the gap is their variance."""
+    """Terms of the squared error to one-hot targets; the gap is the variance."""
     mean = probas.mean(axis=0)  # (N, C)
     target = np.eye(probas.shape[2])[y]  # (N, C)
     ensemble = np.square(mean - target).sum(axis=1)
@@ -132,7 +137,7 @@ _DECOMPOSITIONS = {
 
 
 def loss_decomposition(y_true, member_probas, *, loss="nll", eps=1e-12, labels=None):
-    r"""Split the ensemble's loss into the members' loss less their ambiguity.
+    r"""Split the ensemble's loss into the members' loss minus their ambiguity.
 
     Parameters
     ----------
@@ -141,12 +146,11 @@ def loss_decomposition(y_true, member_probas, *, loss="nll", eps=1e-12, labels=N
     member_probas : array-like of shape (n_members, n_samples, n_classes)
         Probabilities of each member.
     loss : {"nll", "nll_mean_proba", "squared_error"}, default="nll"
-        Which loss, and with it which ensemble: the negative log-likelihood of the
-        mean logit, that of the mean probability, or the multi-class Brier score of
-        the mean probability.
+        Loss and ensemble: the negative log-likelihood of the mean logit, that of the
+        mean probability, or the multi-class Brier score of the mean probability.
     eps : float, default=1e-12
-        Smaller probabilities are raised to it, and each row divided by its sum,
-        before anything is computed: the logarithms are then finite.
+        Lower bound of the probabilities, so that the logarithms are finite. Rows are
+        normalised again before anything is computed.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
 
@@ -158,7 +162,7 @@ def loss_decomposition(y_true, member_probas, *, loss="nll", eps=1e-12, labels=N
 
     Notes
     -----
-    The identity holds for each sample, exactly:
+    The identity is exact for each sample:
 
     * ``"nll"``: with :math:`\bar q_c \propto \exp(\frac1M \sum_m \log p_c^m)` the
       ambiguity is :math:`-\log \sum_c \exp(\frac1M \sum_m \log p_c^m) =
@@ -181,15 +185,12 @@ def loss_decomposition(y_true, member_probas, *, loss="nll", eps=1e-12, labels=N
     >>> [round(value, 4) for value in parts]  # log 2 = 0.9163 - 0.2231
     [0.6931, 0.9163, 0.2231]
     """
-    if loss not in _DECOMPOSITIONS:
-        names = ", ".join(map(repr, _DECOMPOSITIONS))
-        raise InvalidInputError(f"Unknown loss {loss!r}. Choose one of {names}.")
-    if not 0 < eps < 1:
-        raise InvalidInputError(f"eps must lie between 0 and 1, got {eps!r}.")
+    check_choice("loss", loss, _DECOMPOSITIONS)
+    check_numbers(BETWEEN_0_AND_1, eps=eps)
     probas = check_member_probas(member_probas)
     y = encode_labels(y_true, probas.shape[2], probas.shape[1], labels)
     total = np.zeros(3)
-    for start in range(0, len(y), 1024):  # bounds the float64 copies
+    for start in range(0, len(y), 1024):  # limits the size of the float64 copies
         rows = slice(start, start + 1024)
         p = np.maximum(probas[:, rows].astype(np.float64), eps)  # (M, B, C)
         p /= p.sum(axis=2, keepdims=True)

@@ -1,4 +1,4 @@
-"""Proper scores of predicted probabilities, and what they are worth in members."""
+"""Proper scores of predicted probabilities, and the deep ensemble equivalent."""
 
 import numpy as np
 
@@ -26,13 +26,13 @@ def negative_log_likelihood(y_true, proba, *, labels=None, sample_weight=None):
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
     sample_weight : array-like of shape (n_samples,), default=None
-        Weight of each sample, none of them negative.
+        Weight of each sample, not negative.
 
     Returns
     -------
     float
         Smaller is better, finite: as in :func:`sklearn.metrics.log_loss`,
-        probabilities are raised to the machine epsilon of their dtype.
+        probabilities are clipped at the machine epsilon of their dtype.
 
     Examples
     --------
@@ -60,12 +60,12 @@ def brier_score(
     proba : array-like of shape (n_samples, n_classes) or (n_samples,)
         Probabilities; one axis means the second of two classes.
     scale_by_half : bool or "auto", default="auto"
-        Halve the sum over classes, so that it lies in [0, 1] instead of [0, 2].
+        Halve the sum over classes, so that it is in [0, 1] instead of [0, 2].
         ``"auto"`` halves it for two classes, as scikit-learn does.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
     sample_weight : array-like of shape (n_samples,), default=None
-        Weight of each sample, none of them negative.
+        Weight of each sample, not negative.
 
     Returns
     -------
@@ -94,8 +94,11 @@ def brier_score(
     norms = np.einsum("nc,nc->n", array, array, dtype=np.float64)  # (N,)
     weights = check_weights(sample_weight, len(y))
     value = float(np.average(norms - 2 * true + 1, weights=weights))
-    halve = array.shape[1] == 2 if scale_by_half == "auto" else bool(scale_by_half)
-    return max(value, 0.0) / (2 if halve else 1)
+    if scale_by_half == "auto":
+        scale_by_half = array.shape[1] == 2
+    if scale_by_half:
+        value /= 2
+    return max(value, 0.0)
 
 
 def deep_ensemble_equivalent(nll, reference_nlls):
@@ -104,8 +107,8 @@ def deep_ensemble_equivalent(nll, reference_nlls):
     Parameters
     ----------
     nll : float
-        Negative log-likelihood of the ensemble in question, preferably after a
-        temperature was fitted (:func:`nll_after_temperature`).
+        Negative log-likelihood of the ensemble, preferably at its best temperature
+        (:func:`nll_after_temperature`).
     reference_nlls : array-like of shape (n_sizes,)
         Negative log-likelihood of plain deep ensembles of 1, 2, ... members, on the
         same data.
@@ -119,8 +122,8 @@ def deep_ensemble_equivalent(nll, reference_nlls):
 
     Notes
     -----
-    The smallest :math:`l` at which the interpolated reference reaches ``nll``. Where
-    the reference rises by chance its lowest value so far is used.
+    The smallest :math:`l` at which the interpolated reference reaches ``nll``. If the
+    reference rises by chance, its lowest value so far is used.
 
     References
     ----------

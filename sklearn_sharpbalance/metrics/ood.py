@@ -1,8 +1,8 @@
-"""Scores that tell samples of another distribution from those of the training one.
+"""Scores that separate out-of-distribution samples from in-distribution samples.
 
 ``bma_score`` and ``msp_score`` keep the direction of their papers (larger = more in
-distribution). The functions in the table ``OOD_SCORES`` all point the same way:
-larger = more out of distribution, ready for :func:`ood_auroc`.
+distribution). In the table ``OOD_SCORES`` larger always means more out of distribution,
+as :func:`ood_auroc` expects.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.metrics import roc_auc_score
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance._validation import POSITIVE, Interval, Real, check_numbers
 from sklearn_sharpbalance.metrics._checks import (
     check_member_outputs,
     check_member_probas,
@@ -66,9 +66,9 @@ def msp_score(proba):
     Parameters
     ----------
     proba : array-like of shape (n_samples, n_classes), or with the members in front
-        Probabilities. For those of shape (n_members, n_samples, n_classes) it is the
-        mean of the members' own maxima, where :func:`bma_score` is the maximum of
-        their mean.
+        Probabilities. For shape (n_members, n_samples, n_classes) the score is the
+        mean of the members' maxima, whereas :func:`bma_score` is the maximum of their
+        mean.
 
     Returns
     -------
@@ -103,9 +103,9 @@ def predictive_diversity_score(member_probas):
     Returns
     -------
     ndarray of shape (n_samples,)
-        :math:`\frac1C \sum_c \max_m p_c^m(x)`, from :math:`1/C` (always so with one
-        member) to :math:`\min(M, C)/C`. On one-hot predictions it is the number of
-        unique predictions, over :math:`C`.
+        :math:`\frac1C \sum_c \max_m p_c^m(x)`, from :math:`1/C` (always with one
+        member) to :math:`\min(M, C)/C`. For one-hot predictions it is the number of
+        unique predictions divided by :math:`C`.
 
     References
     ----------
@@ -129,8 +129,8 @@ def energy_score(logits, *, temperature=1.0):
     ----------
     logits : array-like of shape (n_samples, n_classes), or with the members in front
         Unnormalised outputs; those of shape (n_members, n_samples, n_classes) are
-        averaged over the members first. Probabilities cannot be used: a softmax
-        takes away the scale that the energy measures.
+        averaged over the members first. Probabilities cannot be used, because a
+        softmax removes the scale that the energy measures.
     temperature : float, default=1.0
         ``T`` below.
 
@@ -149,8 +149,7 @@ def energy_score(logits, *, temperature=1.0):
     >>> energy_score([[0.0, 0.0], [2.0, 2.0]]).round(4)
     array([-0.6931, -2.6931])
     """
-    if not temperature > 0:
-        raise InvalidInputError(f"temperature must be positive, got {temperature!r}.")
+    check_numbers(POSITIVE, temperature=temperature)
     if np.ndim(logits) == 3:
         mean = check_member_outputs(logits, "logits").mean(axis=0, dtype=np.float64)
     else:
@@ -194,7 +193,7 @@ def _in_and_out(scores_in, scores_out):
 
 
 def ood_auroc(scores_in, scores_out):
-    """Area under the ROC curve of telling foreign samples from known ones.
+    """Area under the ROC curve of the detection of foreign samples.
 
     Parameters
     ----------
@@ -206,8 +205,8 @@ def ood_auroc(scores_in, scores_out):
     Returns
     -------
     float
-        1.0 if every foreign sample has the larger score, 0.5 for chance. Below 0.5 the
-        score points the other way: use ``OOD_SCORES`` or change its sign.
+        1.0 if every foreign sample has a larger score than all others, 0.5 for chance.
+        Below 0.5 the score has the wrong sign: use ``OOD_SCORES`` or change it.
 
     Examples
     --------
@@ -221,7 +220,7 @@ def ood_auroc(scores_in, scores_out):
 
 
 def ood_false_positive_rate(scores_in, scores_out, *, detected=0.95):
-    """Share of known samples raised as foreign when most foreign ones are found.
+    """Share of known samples classified as foreign at a given detection rate.
 
     Parameters
     ----------
@@ -230,7 +229,7 @@ def ood_false_positive_rate(scores_in, scores_out, *, detected=0.95):
     scores_out : array-like of shape (n_out,)
         Scores of the foreign samples.
     detected : float, default=0.95
-        Share of the foreign samples that must be found (FPR at 95 % TPR).
+        Share of the foreign samples that must be detected (FPR at 95 % TPR).
 
     Returns
     -------
@@ -240,11 +239,10 @@ def ood_false_positive_rate(scores_in, scores_out, *, detected=0.95):
     Examples
     --------
     >>> from sklearn_sharpbalance.metrics import ood_false_positive_rate
-    >>> ood_false_positive_rate([0.1, 0.4], [0.3, 0.8])  # threshold 0.3 finds both
+    >>> ood_false_positive_rate([0.1, 0.4], [0.3, 0.8])  # threshold 0.3
     0.5
     """
-    if not 0 < detected <= 1:
-        raise InvalidInputError(f"detected must lie in (0, 1], got {detected!r}.")
+    check_numbers(Interval(Real, 0, 1, closed="right"), detected=detected)
     known, foreign = _in_and_out(scores_in, scores_out)
     needed = max(int(np.ceil(detected * len(foreign) - 1e-9)), 1)
     threshold = np.sort(foreign)[len(foreign) - needed]

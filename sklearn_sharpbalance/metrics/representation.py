@@ -1,4 +1,4 @@
-"""Similarity of what two networks compute inside: centred kernel alignment."""
+"""Similarity of the features of two networks: centred kernel alignment."""
 
 import numpy as np
 
@@ -9,21 +9,21 @@ __all__ = ["linear_cka"]
 
 
 def _features(values, name):
-    """Features as a float64 (N, P) matrix."""
+    """Return the features as a float64 matrix (N, P)."""
     array = as_float(values, name).astype(np.float64, copy=False)
     if array.ndim < 2 or 0 in array.shape:
         raise InvalidInputError(
             f"{name} must have shape (n_samples, n_features), got {array.shape}."
         )
     if not np.isfinite(array).all():
-        raise InvalidInputError(f"{name} holds infinite values or NaN.")
+        raise InvalidInputError(f"{name} contains infinite values or NaN.")
     return array.reshape(len(array), -1)
 
 
 def _centred(features):
-    """Centred features whose largest entry is one, which changes no similarity.
+    """Return centred features, divided by the largest, which changes no similarity.
 
-    Rounding of the mean must not make features vary that do not.
+    A constant feature is set to exactly 0, so that it does not vary by rounding.
     """
     largest = np.abs(features).max()
     features = features / largest if largest > 0 else features
@@ -33,14 +33,14 @@ def _centred(features):
 
 
 def _biased_hsic(a, b):
-    """Squared Frobenius norm of ``a.T @ b``, by the cheaper of two products."""
+    """Return the squared Frobenius norm of ``a.T @ b``, by the cheaper product."""
     if len(a) < a.shape[1] * b.shape[1] / (a.shape[1] + b.shape[1]):
         return float(np.sum((a @ a.T) * (b @ b.T)))
     return float(np.square(a.T @ b).sum())
 
 
 def _unbiased_hsic(a, b):
-    """Song et al.'s estimator, times n (n - 3), from Gram matrices without diagonal."""
+    """Return Song et al.'s estimator times n (n - 3), by Gram matrices."""
     k, m = a @ a.T, b @ b.T  # (N, N)
     np.fill_diagonal(k, 0)
     np.fill_diagonal(m, 0)
@@ -49,7 +49,7 @@ def _unbiased_hsic(a, b):
     trace = np.sum(k * m)
     product = k_rows.sum() * m_rows.sum() / ((n - 1) * (n - 2))
     terms = np.array([trace, product, -2 * (k_rows @ m_rows) / (n - 2)])
-    # Samples that are equally far apart leave nothing but rounding errors.
+    # For samples of equal distances the sum is only rounding errors.
     rounding = 1e-12 * np.abs(terms).sum()
     return float(terms.sum()) if abs(terms.sum()) > rounding else 0.0
 
@@ -64,16 +64,16 @@ def linear_cka(features_a, features_b, *, debiased=False):
     features_b : array-like of shape (n_samples, ...)
         Features of the other network for the same samples.
     debiased : bool, default=False
-        Use the unbiased estimator of the kernels' dependence. The plain one nears 1
-        for any two networks when there are fewer samples than features.
+        Use the unbiased estimator of the kernels' dependence. The biased one is close
+        to 1 for any two networks if there are fewer samples than features.
 
     Returns
     -------
     float
-        In [0, 1]; 1 for features equal up to rotation, scale and shift. The debiased
-        one may be a little below 0. If one set of features is constant over the
-        samples or, debiased, has them equally far apart, 0.0 and an
-        ``UndefinedMetricWarning``.
+        In [0, 1]; 1 for features that are equal up to rotation, scale and shift. With
+        ``debiased`` it may be slightly below 0. If one set of features is constant over
+        the samples or, with ``debiased``, all samples have the same distance, 0.0 and
+        an ``UndefinedMetricWarning``.
 
     Notes
     -----
@@ -107,8 +107,9 @@ def linear_cka(features_a, features_b, *, debiased=False):
     scale = hsic(a, a) * hsic(b, b)
     if not a.any() or not b.any() or scale <= 0:
         warn_undefined(
-            "linear_cka is undefined for features that do not vary over the samples, "
-            "or, debiased, have them all equally far apart; returning 0.0."
+            "linear_cka is undefined for features that are constant over the samples "
+            "or, with debiased=True, if all samples have the same distance; returning "
+            "0.0."
         )
         return 0.0
     return hsic(a, b) / float(np.sqrt(scale))

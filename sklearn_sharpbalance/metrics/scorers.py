@@ -1,8 +1,8 @@
 """The metrics as scorers for ``scoring=`` in a search or a cross-validation.
 
-A scorer is called as ``scorer(estimator, X, y)`` and larger is always better: where a
-smaller metric is better its name starts with ``neg_``. scikit-learn's ``make_scorer``
-does not serve here: it knows neither the members nor which class a column stands for.
+A scorer is called as ``scorer(estimator, X, y)`` and larger is always better: the name
+starts with ``neg_`` if a smaller metric is better. ``make_scorer`` of scikit-learn is
+not enough: it passes neither the members' outputs nor the class of each column.
 """
 
 import inspect
@@ -12,6 +12,7 @@ from typing import Any
 
 from sklearn.utils.metadata_routing import MetadataRequest
 
+from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.metrics.calibration import expected_calibration_error
@@ -85,7 +86,7 @@ class EnsembleScorer:
     metric : callable
         A function of :mod:`sklearn_sharpbalance.metrics`.
     call : callable
-        ``call(metric, estimator, X, y, **options)`` hands the metric what it takes.
+        ``call(metric, estimator, X, y, **options)`` computes the metric.
     sign : {1, -1}
         -1 if smaller is better.
     **options
@@ -106,10 +107,10 @@ class EnsembleScorer:
         self._weight_request: bool | str | None = None
 
     def __call__(self, estimator, X, y=None, sample_weight=None):
-        """Score of a fitted estimator or pipeline; larger is better.
+        """Return the score of a fitted estimator or pipeline; larger is better.
 
-        Of ``sample_weight`` the likelihood, the Brier score and the calibration error
-        (unless debiased) know; other metrics refuse it.
+        The likelihood, the Brier score and the calibration error (unless debiased)
+        support ``sample_weight``; other metrics raise if it is passed.
         """
         options = self.options
         if sample_weight is not None:
@@ -120,12 +121,12 @@ class EnsembleScorer:
         return self.sign * float(value)
 
     def set_score_request(self, *, sample_weight: bool | str | None):
-        """A scorer that asks for ``sample_weight`` where scikit-learn routes metadata.
+        """Return a scorer that requests ``sample_weight`` by metadata routing.
 
         Parameters
         ----------
         sample_weight : bool, str or None
-            Whether it wants them, or the name under which they are passed.
+            Whether to request it, or the name under which it is passed.
 
         Returns
         -------
@@ -137,7 +138,7 @@ class EnsembleScorer:
         return asking
 
     def get_metadata_routing(self) -> MetadataRequest:
-        """What a search has to hand over."""
+        """Return the metadata that a search has to pass."""
         request = MetadataRequest(owner=self)
         if self._accept_sample_weight():
             alias = self._weight_request
@@ -145,14 +146,17 @@ class EnsembleScorer:
         return request
 
     def _accept_sample_weight(self) -> bool:
-        """Searches ask by this name, where they do not route metadata."""
-        known = "sample_weight" in inspect.signature(self.metric).parameters
-        return known and not self.options.get("debiased", False)  # it counts samples
+        """Return whether the metric supports sample weights.
+
+        scikit-learn calls this method by its name if metadata routing is disabled.
+        """
+        accepted = "sample_weight" in inspect.signature(self.metric).parameters
+        return accepted and not self.options.get("debiased", False)
 
     def _check_weighable(self):
         if not self._accept_sample_weight():
             raise InvalidInputError(
-                f"{self!r} does not weigh samples. Call it without sample_weight."
+                f"{self!r} does not support sample_weight. Call it without."
             )
 
     def __repr__(self):
@@ -161,6 +165,7 @@ class EnsembleScorer:
 
 
 def _scorers(call: Callable, sign: int, *metrics: Callable, **options: Any) -> dict:
+    """Return scorers of several metrics by name."""
     prefix = "neg_" if sign < 0 else ""
     return {
         prefix + metric.__name__: EnsembleScorer(metric, call, sign, **options)
@@ -168,8 +173,8 @@ def _scorers(call: Callable, sign: int, *metrics: Callable, **options: Any) -> d
     }
 
 
-#: Scorers by name. Those of flatness draw with ``random_state=0``, so that the
-#: candidates of a search are measured on the same batches.
+#: Scorers by name. Those of flatness use ``random_state=0``, so that all candidates of
+#: a search are measured on the same batches.
 SCORERS: dict[str, EnsembleScorer] = {
     **_scorers(
         _of_members,
@@ -190,7 +195,7 @@ SCORERS: dict[str, EnsembleScorer] = {
         expected_calibration_error,
         nll_after_temperature,
     ),
-    # Two negatives in a row would read badly.
+    # Shorter than "neg_negative_log_likelihood".
     "neg_nll": EnsembleScorer(negative_log_likelihood, _of_labels_and_proba, -1),
     **_scorers(
         _of_net,
@@ -210,7 +215,7 @@ SCORERS: dict[str, EnsembleScorer] = {
 
 
 def get_scorer(name, **options):
-    """Scorer of a metric, for ``scoring=`` in ``GridSearchCV`` and its like.
+    """Return the scorer of a metric, for ``scoring=`` in ``GridSearchCV`` and others.
 
     Parameters
     ----------
@@ -230,9 +235,7 @@ def get_scorer(name, **options):
     >>> get_scorer("disagreement")
     EnsembleScorer(disagreement, sign=1)
     """
-    if name not in SCORERS:
-        names = ", ".join(repr(key) for key in sorted(SCORERS))
-        raise InvalidInputError(f"Unknown scorer {name!r}. Choose one of {names}.")
+    check_choice("scorer", name, sorted(SCORERS))
     scorer = SCORERS[name]
     options = {**scorer.options, **options}
     return EnsembleScorer(scorer.metric, scorer.call, scorer.sign, **options)

@@ -1,8 +1,9 @@
-"""Temperature scaling: the one number that calibrates a predictor's confidence."""
+"""Temperature scaling, which calibrates a predictor by one number."""
 
 import numpy as np
 from sklearn.model_selection import KFold
 
+from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
     SUM_TOLERANCE,
@@ -23,10 +24,8 @@ AT_A_BOUND = (
 
 
 def _as_logits(values, kind):
-    """Logits with a row maximum of 0, (N, C), from logits or probabilities."""
-    if kind not in KINDS:
-        names = ", ".join(map(repr, KINDS))
-        raise InvalidInputError(f"Unknown kind {kind!r}. Choose one of {names}.")
+    """Return logits with a row maximum of 0, (N, C), from logits or probabilities."""
+    check_choice("kind", kind, KINDS)
     array = as_float(values, "proba_or_logits")
     if kind == "proba" or (kind == "auto" and _look_like_probabilities(array)):
         probas = check_proba(array, "proba_or_logits")
@@ -39,7 +38,7 @@ def _as_logits(values, kind):
 
 def _look_like_probabilities(array):
     if array.ndim != 2 or not array.size:
-        return array.ndim == 1  # the second of two classes, or refused later
+        return array.ndim == 1  # the second of two classes; others raise later
     sums = array.sum(axis=-1, dtype=np.float64)
     return bool(
         (array >= -SUM_TOLERANCE).all() and np.abs(sums - 1).max() <= SUM_TOLERANCE
@@ -47,13 +46,13 @@ def _look_like_probabilities(array):
 
 
 def _nll(logits, y):
-    """Mean negative log-likelihood of logits whose row maximum is 0."""
+    """Return the mean negative log-likelihood of logits with a row maximum of 0."""
     true = logits[np.arange(len(y)), y]
     return float((np.log(np.exp(logits).sum(axis=1)) - true).mean())
 
 
 def _derivatives(beta, logits, true, weight):
-    """Slope and curvature of the mean NLL of ``beta * logits`` in ``beta``."""
+    """Return slope and curvature in ``beta`` of the mean NLL of ``beta * logits``."""
     slope = curvature = 0.0
     for start in range(0, len(logits), 1024):
         part = slice(start, start + 1024)
@@ -68,10 +67,10 @@ def _derivatives(beta, logits, true, weight):
 
 
 def _fit(logits, y, bounds, weight=None):
-    """Temperature of least NLL, and the bound that it struck or None.
+    """Return the temperature of least NLL, and the bound that it is at or None.
 
-    The NLL is convex in ``beta = 1 / T``: where its slope does not change its sign
-    between the bounds, the NLL has no minimum there.
+    The NLL is convex in ``beta = 1 / T``: if its slope does not change its sign between
+    the bounds, there is no minimum between them.
     """
     true = logits[np.arange(len(y)), y]
     weight = np.ones(len(y)) if weight is None else weight
@@ -82,8 +81,8 @@ def _fit(logits, y, bounds, weight=None):
     low, high = 1 / bounds[1], 1 / bounds[0]
     start = min(max(1.0, low), high)
     if not logits.any():
-        return 1 / start, None  # whatever the temperature, all classes are alike
-    # Certain and right in all samples, the slope is so small that it rounds to zero.
+        return 1 / start, None  # all classes are equal at any temperature
+    # The slope rounds to zero if all samples are right with certainty.
     if derivatives(high)[0] <= 0:
         return bounds[0], bounds[0]
     if derivatives(low)[0] >= 0:
@@ -92,10 +91,10 @@ def _fit(logits, y, bounds, weight=None):
 
 
 def _root(beta, low, high, derivatives):
-    """Where a growing slope, negative at ``low`` and positive at ``high``, is zero.
+    """Return the root of an increasing slope between ``low`` and ``high``.
 
-    Newton's steps; where one leaves the bracket, or does not halve the step before,
-    the bracket is halved instead.
+    Newton's method. If a step leaves the bracket, or is longer than half of the step
+    before, the bracket is halved instead.
     """
     step = before = np.inf
     while True:
@@ -108,39 +107,39 @@ def _root(beta, low, high, derivatives):
             target = np.sqrt(low * high)
         before, step = step, target - beta
         beta = target
-        if not low < beta < high:  # the bracket holds no number any more
+        if not low < beta < high:  # there is no number left in the bracket
             return beta
 
 
 def check_bounds(bounds):
-    """Raise unless bounds are the lowest and the highest temperature."""
+    """Raise unless bounds are two increasing positive numbers."""
     try:
         low, high = bounds
-        growing = 0 < low < high
-    except (TypeError, ValueError):  # no two values, or no numbers
-        growing = False
-    if not growing:
+        increasing = 0 < low < high
+    except (TypeError, ValueError):  # not two values, or not numbers
+        increasing = False
+    if not increasing:
         raise InvalidInputError(
-            f"bounds must be two growing positive numbers, got {bounds!r}."
+            f"bounds must be two increasing positive numbers, got {bounds!r}."
         )
 
 
 def fit_temperature(
     y_true, proba_or_logits, *, kind="auto", bounds=(0.01, 100.0), labels=None
 ):
-    r"""Temperature that minimises the negative log-likelihood.
+    r"""Find the temperature that minimises the negative log-likelihood.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
         Class codes, the columns of the predictions; or any labels with ``labels``.
     proba_or_logits : array-like of shape (n_samples, n_classes)
-        Probabilities or logits: the temperature is the same, since the logarithm of a
-        softmax is its logits up to a constant. Zero probabilities are raised to the
+        Probabilities or logits. Both give the same temperature, since the logarithm of
+        a softmax is its logits up to a constant. Zero probabilities are replaced by the
         smallest normal number of their dtype.
     kind : {"auto", "proba", "logits"}, default="auto"
-        What they are; ``"auto"`` takes rows that are not negative and sum to one for
-        probabilities.
+        Kind of the predictions; ``"auto"`` assumes probabilities if rows are not
+        negative and sum to one.
     bounds : tuple of two floats, default=(0.01, 100.0)
         Lowest and highest temperature.
     labels : array-like of shape (n_classes,), default=None
@@ -150,13 +149,14 @@ def fit_temperature(
     -------
     float
         ``T``: predict with ``softmax(logits / T)``. Above 1 for an over-confident
-        predictor. If the likelihood keeps growing up to a bound (all samples right:
-        the lower; no better than chance: the upper), that bound and an
+        predictor. If the likelihood increases up to a bound (the lower if all samples
+        are right, the upper if they are no better than chance), that bound and an
         ``UndefinedMetricWarning``.
 
     Notes
     -----
-    The likelihood is concave in :math:`1/T`: Newton's method, kept between bounds.
+    The likelihood is concave in :math:`1/T`. It is maximised by Newton's method with
+    bounds.
 
     References
     ----------
@@ -165,24 +165,24 @@ def fit_temperature(
     Examples
     --------
     >>> from sklearn_sharpbalance.metrics import fit_temperature
-    >>> proba = [[0.9, 0.1]] * 4  # right three times of four: softmax should say 0.75
+    >>> proba = [[0.9, 0.1]] * 4  # three of four are right: it should be 0.75
     >>> round(fit_temperature([0, 0, 0, 1], proba), 6)  # log 9 / log 3
     2.0
     """
     check_bounds(bounds)
     logits = _as_logits(proba_or_logits, kind)
     y = encode_labels(y_true, logits.shape[1], len(logits), labels, "proba_or_logits")
-    temperature, struck = _fit(logits, y, bounds)
-    if struck is not None:
-        warn_undefined(AT_A_BOUND.format(struck))
+    temperature, bound = _fit(logits, y, bounds)
+    if bound is not None:
+        warn_undefined(AT_A_BOUND.format(bound))
     return float(temperature)
 
 
 def temperature_or_one(y, logits, bounds, weight=None):
-    """Temperature from a few held-out samples, which may set none at all.
+    """Return the temperature of a few held-out samples, which may determine none.
 
-    None is the best, however low or high, if all samples are right, or together no
-    better than chance. It is 1 then, or the bound next to it, and a warning.
+    No temperature is the best if all samples are right, or together no better than
+    chance. Then return 1, or the bound next to it, and warn.
 
     Parameters
     ----------
@@ -200,14 +200,14 @@ def temperature_or_one(y, logits, bounds, weight=None):
     shifted = _as_logits(logits, "logits")
     true = shifted[np.arange(len(y)), y]
     if (true < 0).any() and _derivatives(0.0, shifted, true, weight)[0] < 0:
-        temperature, struck = _fit(shifted, y, bounds, weight)
-        if struck is not None:
-            warn_undefined(AT_A_BOUND.format(struck))
+        temperature, bound = _fit(shifted, y, bounds, weight)
+        if bound is not None:
+            warn_undefined(AT_A_BOUND.format(bound))
         return float(temperature)
     temperature = float(np.clip(1.0, *bounds))
     warn_undefined(
         f"The {len(y)} held-out samples set no temperature, since all are right or no "
-        f"better than chance: it stays {temperature:g}. Hold out more, by a larger "
+        f"better than chance: using {temperature:g}. Hold out more samples by a larger "
         "validation_fraction."
     )
     return temperature
@@ -223,9 +223,9 @@ def nll_after_temperature(
     bounds=(0.01, 100.0),
     labels=None,
 ):
-    """Negative log-likelihood once the best temperature was applied.
+    """Negative log-likelihood at the best temperature.
 
-    Comparing ensembles without it mostly compares their temperatures.
+    Without it, a comparison of ensembles is mostly one of their temperatures.
 
     Parameters
     ----------
@@ -236,13 +236,13 @@ def nll_after_temperature(
     cv : int or None, default=2
         Number of folds: each is scored with the temperature fitted on the others
         (cross-fitting, unbiased). None fits and scores on the same samples, which is
-        slightly optimistic but draws no random numbers and works on any sample.
+        slightly optimistic but not random, and needs no minimum number of samples.
     random_state : int, RandomState instance or None, default=0
-        Shuffles the samples before they are cut into folds.
+        Seed of the shuffle before the samples are split into folds.
     kind : {"auto", "proba", "logits"}, default="auto"
-        What the predictions are.
+        Kind of the predictions.
     bounds : tuple of two floats, default=(0.01, 100.0)
-        Lowest and highest temperature. A temperature at a bound is used as it is.
+        Lowest and highest temperature. A temperature at a bound gives no warning.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
 

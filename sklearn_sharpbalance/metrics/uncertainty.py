@@ -1,4 +1,4 @@
-"""Per-sample uncertainty, and how well confidence ranks mistakes."""
+"""Uncertainty of each sample, and how well confidence ranks errors."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ __all__ = ["area_under_risk_coverage", "mutual_information", "predictive_entropy
 
 
 def _entropy(proba):
-    """Entropy of the last axis, in chunks that stay in the cache."""
+    """Return the entropy over the last axis, in chunks that fit in the cache."""
     flat = proba.reshape(-1, proba.shape[-1])
     tiny = np.finfo(np.float64).tiny
     result = np.empty(len(flat))
@@ -61,14 +61,14 @@ def mutual_information(member_probas):
     Returns
     -------
     ndarray of shape (n_samples,)
-        From 0 (the members agree; always so with one member) to
+        From 0 (the members agree; always with one member) to
         ``log(min(n_members, n_classes))``.
 
     Notes
     -----
     :math:`H(\bar p) - \frac1M \sum_m H(p^m)`: the part of the predictive entropy
-    that comes from the members' differences (epistemic), the rest being their own
-    (aleatoric).
+    that is due to differences between the members (epistemic). The rest is the mean
+    entropy of the members (aleatoric).
 
     References
     ----------
@@ -87,7 +87,7 @@ def mutual_information(member_probas):
 
 
 def _expected_cumulative_errors(confidence, wrong):
-    """Errors among the k most confident samples, (N,), averaged over orders of ties."""
+    """Return the errors in the k most confident samples, (N,), mean over ties."""
     order = np.argsort(-confidence, kind="stable")
     values, wrong = confidence[order], wrong[order]
     starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
@@ -108,24 +108,24 @@ def area_under_risk_coverage(
     proba : array-like of shape (n_samples, n_classes) or (n_samples,)
         Probabilities; one axis means the second of two classes.
     confidence : array-like of shape (n_samples,), default=None
-        What to rank the samples by, larger = more certain. None: the probability of
-        the predicted class.
+        Ranks the samples, larger = more certain. None uses the probability of the
+        predicted class.
     excess : bool, default=False
-        Subtract the area of the best possible ranking (E-AURC), which leaves only
-        what the ranking is to blame for.
+        Subtract the area of the best possible ranking (E-AURC), so that the result
+        depends on the quality of the ranking only.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
 
     Returns
     -------
     float
-        In [0, 1], smaller is better; 0.0 where all predictions are right.
+        In [0, 1], smaller is better; 0.0 if all predictions are right.
 
     Notes
     -----
     :math:`\frac1N \sum_{k=1}^N \mathrm{err}(\text{the } k \text{ most confident})`.
-    For equal confidences it is the mean over their orders, so the order of the
-    samples does not matter.
+    For equal confidences it is the mean over all orders, so the order of the samples
+    does not matter.
 
     References
     ----------

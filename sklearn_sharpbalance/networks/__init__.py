@@ -1,8 +1,8 @@
 """Networks: a perceptron for tables, convolutional nets and a transformer for pictures.
 
 All take explicit sizes, return logits of shape (N, n_classes), and can be copied and
-pickled. :func:`default_network` names the one that suits a shape, :func:`finetune` puts
-a new head on a pretrained one.
+pickled. :func:`default_network` chooses one by the shape of a sample, :func:`finetune`
+puts a new head on a pretrained one.
 """
 
 from sklearn_sharpbalance.networks.cnn import SmallCNN

@@ -2,9 +2,9 @@
 
 from torch import nn
 
+from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.networks._layers import (
     PlainSequential,
-    check_sizes,
     conv3x3,
     init_he,
 )
@@ -15,9 +15,9 @@ __all__ = ["SmallCNN"]
 class SmallCNN(PlainSequential):
     """Three convolutions and a linear head, for pictures of at least 8 x 8.
 
-    Convolutions of ``width``, ``2 width`` and ``4 width`` channels, each followed by
-    ``BatchNorm2d`` and ``ReLU``; the first two halve the picture; the mean over what
-    is left of it goes to the head. It returns logits.
+    The convolutions have ``width``, ``2 width`` and ``4 width`` channels, each followed
+    by ``BatchNorm2d`` and ``ReLU``. Pooling halves the picture after the first two; the
+    mean over the pixels is the input of the head. It returns logits.
 
     Parameters
     ----------
@@ -36,7 +36,9 @@ class SmallCNN(PlainSequential):
     """
 
     def __init__(self, in_channels, n_classes, width=32):
-        check_sizes(in_channels=in_channels, n_classes=n_classes, width=width)
+        check_numbers(
+            POSITIVE_INTEGER, in_channels=in_channels, n_classes=n_classes, width=width
+        )
         super().__init__(
             *_stage(in_channels, width),
             nn.MaxPool2d(2),

@@ -1,12 +1,12 @@
-"""The network that is used where none was asked for."""
+"""The default network for samples of a given shape."""
 
 import math
 from collections.abc import Sequence
 
 from torch import nn
 
+from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.networks._layers import check_sizes
 from sklearn_sharpbalance.networks.cnn import SmallCNN
 from sklearn_sharpbalance.networks.mlp import MLP
 
@@ -18,7 +18,7 @@ SMALLEST_PICTURE = 8
 def default_network(
     input_shape: Sequence[int], n_classes: int
 ) -> tuple[type[nn.Module], dict[str, int]]:
-    """Class and sizes of a network that suits samples of one shape.
+    """Return the class and the arguments of a network for samples of one shape.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def default_network(
     module : type
         :class:`MLP` or :class:`SmallCNN`.
     kwargs : dict
-        What to build it with.
+        Its arguments.
 
     Notes
     -----
@@ -44,10 +44,10 @@ def default_network(
     anything else                 ``MLP`` on the flattened sample
     ============================  =========================================
 
-    Pictures carry their channels first. A sequence ``(T, F)`` is flattened: the
-    perceptron then needs sequences of one length. For large pictures the
-    ``SmallCNN`` is a quick baseline; :class:`ResNet18` is more accurate and takes the
-    same ``in_channels`` and ``n_classes``.
+    Pictures have channels first. A sequence ``(T, F)`` is flattened, so all sequences
+    must have one length. For large pictures ``SmallCNN`` is a fast baseline;
+    :class:`ResNet18` is more accurate and takes the same ``in_channels`` and
+    ``n_classes``.
 
     Examples
     --------
@@ -59,10 +59,10 @@ def default_network(
     shape = tuple(int(size) for size in input_shape)
     if not shape or min(shape) < 1:
         raise InvalidInputError(
-            f"input_shape must hold the sizes of one sample's axes, each at least 1, "
-            f"got {shape}."
+            f"input_shape must contain the sizes of one sample's axes, each at least "
+            f"1, got {shape}."
         )
-    check_sizes(n_classes=n_classes)
+    check_numbers(POSITIVE_INTEGER, n_classes=n_classes)
     if len(shape) == 3 and min(shape[1:]) >= SMALLEST_PICTURE:
         return SmallCNN, {"in_channels": shape[0], "n_classes": n_classes}
     return MLP, {"n_features": math.prod(shape), "n_classes": n_classes}

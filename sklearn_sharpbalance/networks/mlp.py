@@ -1,15 +1,18 @@
-"""Multi-layer perceptron for tables and, flattened, for anything else."""
+"""Multi-layer perceptron for tables and other samples, which it flattens."""
 
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 from torch import nn
 
+from sklearn_sharpbalance._validation import (
+    FROM_0_BELOW_1,
+    POSITIVE_INTEGER,
+    check_numbers,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks._layers import (
     PlainSequential,
-    check_dropout,
-    check_sizes,
 )
 
 __all__ = ["MLP"]
@@ -29,9 +32,9 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 class MLP(PlainSequential):
     """Fully connected network that returns logits.
 
-    It is a plain :class:`torch.nn.Sequential`: ``Flatten``, then for each hidden
-    layer ``Linear``, ``BatchNorm1d`` (if asked for), the activation and ``Dropout``
-    (if asked for), and one last ``Linear``. Whoever reads its layers has all of it.
+    It is a :class:`torch.nn.Sequential` of ``Flatten``, then for each hidden layer
+    ``Linear``, ``BatchNorm1d`` if ``batch_norm``, the activation and ``Dropout`` if
+    ``dropout > 0``, and a last ``Linear``.
 
     Parameters
     ----------
@@ -45,9 +48,9 @@ class MLP(PlainSequential):
         One of "relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid",
         "identity".
     dropout : float, default=0.0
-        Share of hidden units that are switched off in training.
+        Probability of dropping a hidden unit in training.
     batch_norm : bool, default=False
-        Normalise before each activation.
+        Whether to normalise before each activation.
 
     Examples
     --------
@@ -94,10 +97,10 @@ def _check(
     activation: str,
     dropout: float,
 ) -> None:
-    check_sizes(n_features=n_features, n_classes=n_classes)
+    check_numbers(POSITIVE_INTEGER, n_features=n_features, n_classes=n_classes)
     for i, width in enumerate(hidden):
-        check_sizes(**{f"hidden[{i}]": width})
-    check_dropout(dropout)
+        check_numbers(POSITIVE_INTEGER, **{f"hidden[{i}]": width})
+    check_numbers(FROM_0_BELOW_1, dropout=dropout)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         names = ", ".join(repr(name) for name in ACTIVATIONS)
         raise InvalidInputError(

@@ -1,10 +1,10 @@
-"""Residual networks for small pictures: a 3x3 stem and no pooling after it."""
+"""Residual networks for small pictures, with a 3x3 stem that does not pool."""
 
 from torch import nn
 
+from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks._layers import (
-    check_sizes,
     conv1x1,
     conv3x3,
     init_he,
@@ -14,7 +14,7 @@ __all__ = ["ResNet", "ResNet18"]
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, ``relu(F(x) + shortcut(x))``."""
+    """Two 3x3 convolutions F and a shortcut, ``relu(F(x) + shortcut(x))``."""
 
     def __init__(self, n_in, n_out, stride=1):
         super().__init__()
@@ -65,34 +65,32 @@ class ResNet(nn.Module):
     """
 
     def __init__(self, blocks=(2, 2, 2, 2), in_channels=3, n_classes=10, width=64):
-        check_sizes(in_channels=in_channels, n_classes=n_classes, width=width)
+        check_numbers(
+            POSITIVE_INTEGER, in_channels=in_channels, n_classes=n_classes, width=width
+        )
         if not hasattr(blocks, "__len__") or len(blocks) == 0:
             raise InvalidInputError(
-                f"blocks must name at least one stage, got {blocks!r}. Pass the "
+                f"blocks must have at least one stage, got {blocks!r}. Pass the "
                 "number of blocks of each stage, such as (2, 2, 2, 2)."
             )
         for i, n_blocks in enumerate(blocks):
-            check_sizes(**{f"blocks[{i}]": n_blocks})
+            check_numbers(POSITIVE_INTEGER, **{f"blocks[{i}]": n_blocks})
         super().__init__()
         self.stem = nn.Sequential(
             conv3x3(in_channels, width), nn.BatchNorm2d(width), nn.ReLU()
         )
         widths = [width * 2**i for i in range(len(blocks))]
-        self.stages = nn.Sequential(
-            *(
-                _stage(n_in, n_out, n_blocks, stride=1 if i == 0 else 2)
-                for i, (n_in, n_out, n_blocks) in enumerate(
-                    zip([width, *widths], widths, blocks)
-                )
-            )
-        )
+        stages = [_stage(width, width, blocks[0], stride=1)]
+        for n_in, n_out, n_blocks in zip(widths, widths[1:], blocks[1:]):
+            stages.append(_stage(n_in, n_out, n_blocks, stride=2))
+        self.stages = nn.Sequential(*stages)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.head = nn.Linear(widths[-1], n_classes)
         init_he(self)
 
     def forward(self, x):
-        """Logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
+        """Return logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
         return self.head(self.flatten(self.pool(self.stages(self.stem(x)))))
 
 
@@ -122,4 +120,6 @@ class ResNet18(ResNet):
     """
 
     def __init__(self, in_channels=3, n_classes=10, width=64):
-        super().__init__((2, 2, 2, 2), in_channels, n_classes, width)
+        super().__init__(
+            (2, 2, 2, 2), in_channels=in_channels, n_classes=n_classes, width=width
+        )

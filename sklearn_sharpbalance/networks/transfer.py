@@ -1,4 +1,4 @@
-"""Pretrained networks: a new head on a torchvision model, weights from disk only."""
+"""Pretrained networks with a new head; weights are read from disk only."""
 
 import copy
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
-from sklearn_sharpbalance.networks._layers import check_sizes
 
 __all__ = ["finetune"]
 
@@ -18,45 +18,45 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
-    """A pretrained network whose head is new and has ``n_classes`` logits.
+    """Return a pretrained network with a new head of ``n_classes`` logits.
 
-    Nothing is ever fetched: the weights come from ``weights_path`` or from
-    torchvision's cache, if the file lies there already.
+    Nothing is downloaded: the weights are read from ``weights_path`` or from
+    torchvision's cache, if the file is there.
 
     Parameters
     ----------
     name_or_model : str or torch.nn.Module
         Name of a torchvision classification model ("resnet18", "vit_b_16", ...), or a
-        module, which is copied and left as it is.
+        module, which is copied and not changed.
     n_classes : int
         Number of logits.
     weights_path : str or path, default=None
         File with the state dict (``torch.save`` or safetensors). None: a named model
         takes its default weights from torchvision's cache, a module keeps its own.
     trainable : {"all", "head"} or int, default="all"
-        What is trained: everything, the new head, or the last so many layers that hold
-        weights (counted in the order in which the model registers them; 1 is the head).
-        Frozen BatchNorm layers stay in evaluation mode, so that their statistics stay
-        those of the pretraining.
+        What is trained: everything, the new head, or this number of last layers with
+        weights (in the order in which the model registers them; 1 is the head). Frozen
+        BatchNorm layers stay in evaluation mode and keep the statistics of the
+        pretraining.
 
     Returns
     -------
     model : torch.nn.Module
         On the CPU, in training mode. The head is the model's last linear layer or
-        convolution, drawn anew as torch draws a layer of its kind.
+        convolution, with torch's default initialisation.
 
     Raises
     ------
     ModelFileError
-        If the file is missing, damaged or does not fit the model. The message says
-        where the file is looked for.
+        If the file is missing, damaged or does not fit the model. The message names
+        the path.
 
     Notes
     -----
-    An ensemble takes a module instance for a pattern and draws all its weights anew
-    for each member, the pretrained ones too. To keep them, pass the ensemble a factory,
-    ``functools.partial(finetune, "resnet18")``: it gives each member the pretrained
-    body and a head of its own.
+    An ensemble reinitialises all weights of a module instance for each member, the
+    pretrained ones too. To keep them, pass the ensemble a factory,
+    ``functools.partial(finetune, "resnet18")``: each member gets the pretrained body
+    and its own head.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
     >>> [name for name, p in model.named_parameters() if p.requires_grad]
     ['5.weight', '5.bias']
     """
-    check_sizes(n_classes=n_classes)
+    check_numbers(POSITIVE_INTEGER, n_classes=n_classes)
     _check_trainable(trainable)
     if isinstance(name_or_model, nn.Module):
         model = copy.deepcopy(name_or_model)
@@ -106,16 +106,16 @@ def _torchvision_model(name: str, cached: bool) -> nn.Module:
     path = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
     if not path.is_file():
         raise ModelFileError(
-            f"The weights of {name!r} are not on this machine and are never fetched "
-            f"silently. Download {weights.url} to {path}, or pass weights_path."
+            f"The weights of {name!r} are not on this machine and are not downloaded "
+            f"automatically. Download {weights.url} to {path}, or pass weights_path."
         )
-    # The file is there, so torchvision reads it and opens no connection.
+    # The file exists, so torchvision reads it and downloads nothing.
     with _reading(path):
         return models.get_model(name, weights=weights)
 
 
 def _head_name(model: nn.Module) -> str:
-    """Name of the last linear layer or convolution."""
+    """Return the name of the last linear layer or convolution."""
     names = [
         name
         for name, layer in model.named_modules()
@@ -123,8 +123,8 @@ def _head_name(model: nn.Module) -> str:
     ]
     if not names:
         raise InvalidInputError(
-            f"{type(model).__name__} holds no Linear layer or convolution that could "
-            "be its head. Wrap it in a torch.nn.Sequential that ends in a Linear layer."
+            f"{type(model).__name__} has no Linear layer or convolution that could be "
+            "its head. Wrap it in a torch.nn.Sequential that ends in a Linear layer."
         )
     return names[-1]
 
@@ -136,8 +136,8 @@ def _new_head(old, n_classes: int) -> nn.Module:
         return nn.Linear(old.in_features, n_classes, bias=bias, **place)
     if n_classes % old.groups:
         raise InvalidInputError(
-            f"The head is a convolution of {old.groups} groups, which cannot share "
-            f"n_classes={n_classes} logits evenly. Replace it by one without groups."
+            f"The head is a convolution of {old.groups} groups, which do not divide "
+            f"n_classes={n_classes}. Replace it by one without groups."
         )
     names = ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
     kept = {name: getattr(old, name) for name in names}
@@ -146,18 +146,18 @@ def _new_head(old, n_classes: int) -> nn.Module:
 
 
 def _load_body(model: nn.Module, path: Path, head: str) -> None:
-    """Load everything but the head, which is replaced whatever its size was."""
-    ours = {f"{head}.weight", f"{head}.bias"}
+    """Load all weights except those of the head, which is replaced."""
+    of_head = {f"{head}.weight", f"{head}.bias"}
     state = _read_state(path)
-    for name in ours & state.keys():
-        del state[name]  # a new dictionary would lose the versions of the layers
+    for name in of_head & state.keys():
+        del state[name]  # in place: a new dictionary would lose the layers' versions
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)
     except (RuntimeError, ValueError) as error:  # other sizes, an unknown version
         raise ModelFileError(
             f"The weights in {path} do not fit {type(model).__name__}: {error}"
         ) from error
-    missing = sorted(set(missing) - ours)
+    missing = sorted(set(missing) - of_head)
     if missing or unexpected:
         raise ModelFileError(
             f"The weights in {path} do not fit {type(model).__name__}: missing "
@@ -178,7 +178,7 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
         raise ModelFileError(
-            f"{path} holds a {type(state).__name__}, not a state dict. Save "
+            f"{path} contains a {type(state).__name__}, not a state dict. Save "
             "model.state_dict()."
         )
     return state
@@ -186,19 +186,19 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file if it is damaged: readers raise whatever the bytes lead to."""
+    """Raise an error with the path if the block fails to read the file."""
     try:
         yield
     except Exception as error:
         raise ModelFileError(
             f"{path} cannot be read as weights ({type(error).__name__}): it is damaged "
-            "or of another kind. Get it again, or save model.state_dict() with "
+            "or has another format. Download it again, or save model.state_dict() with "
             "torch.save."
         ) from error
 
 
 def _drop_auxiliary_heads(model) -> None:
-    """Inception networks return extra logits while they train; skorch expects one."""
+    """Remove the auxiliary heads of Inception networks, which are for training only."""
     if getattr(model, "aux_logits", False):
         model.aux_logits = False
         for name in ("AuxLogits", "aux1", "aux2"):
@@ -207,7 +207,7 @@ def _drop_auxiliary_heads(model) -> None:
 
 
 class _EvaluationOnly(nn.Module):
-    """Stays in evaluation mode, whatever its parent is told."""
+    """Module that stays in evaluation mode if its parent is trained."""
 
     def train(self, mode=True):
         return super().train(False)
@@ -233,7 +233,7 @@ FROZEN: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def _freeze(model: nn.Module, head: str, n_last: int) -> None:
-    """Freeze all but the last ``n_last`` layers that hold weights themselves."""
+    """Freeze all but the last ``n_last`` layers with weights of their own."""
     last = model.get_submodule(head)
     layers = [
         layer

@@ -2,20 +2,22 @@
 
 from torch import nn
 
-from sklearn_sharpbalance.networks._layers import check_sizes, conv3x3, init_he
+from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
+from sklearn_sharpbalance.networks._layers import conv3x3, init_he
 
 __all__ = ["VGG19BN"]
 
-# (convolutions, multiple of the width) of the five groups, each closed by pooling.
+# (convolutions, multiple of the width) of the five groups; pooling follows each.
 GROUPS = ((2, 1), (2, 2), (4, 4), (4, 8), (4, 8))
 
 
 class VGG19BN(nn.Module):
     """VGG-19 with batch normalisation and one linear head; returns logits.
 
-    The CIFAR version: the mean over the last feature map (one pixel for pictures of
-    32 x 32) goes straight to the head. Pooling rounds sizes up, so smaller pictures
-    pass too. The convolutions have no bias, as a norm layer would take it out again.
+    This is the version for CIFAR: the input of the head is the mean over the last
+    feature map, which is one pixel for pictures of 32 x 32. Pooling rounds sizes up, so
+    that smaller pictures are accepted. The convolutions have no bias, since the norm
+    layer after them would remove it.
 
     Parameters
     ----------
@@ -39,7 +41,9 @@ class VGG19BN(nn.Module):
     """
 
     def __init__(self, in_channels=3, n_classes=10, width=64):
-        check_sizes(in_channels=in_channels, n_classes=n_classes, width=width)
+        check_numbers(
+            POSITIVE_INTEGER, in_channels=in_channels, n_classes=n_classes, width=width
+        )
         super().__init__()
         layers = []
         n_in = in_channels
@@ -56,5 +60,5 @@ class VGG19BN(nn.Module):
         init_he(self)
 
     def forward(self, x):
-        """Logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
+        """Return logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
         return self.head(self.flatten(self.pool(self.features(x))))

@@ -1,4 +1,4 @@
-"""Vision transformer made of plain modules."""
+"""Vision transformer."""
 
 import math
 
@@ -6,14 +6,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sklearn_sharpbalance._validation import (
+    FROM_0_BELOW_1,
+    POSITIVE_INTEGER,
+    check_numbers,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.networks._layers import check_dropout, check_sizes
 
 __all__ = ["ViTTiny", "VisionTransformer"]
 
 
 class Tokens(nn.Module):
-    """Picture -> class token and one token a patch, each with its position."""
+    """A class token and one token per patch, with their position embeddings."""
 
     def __init__(self, image_size, patch_size, in_channels, dim):
         super().__init__()
@@ -25,27 +29,27 @@ class Tokens(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self):
-        """Draw the tokens' positions anew, as torch's own layers can."""
+        """Initialise the class token and the position embeddings."""
         nn.init.zeros_(self.class_token)
         nn.init.trunc_normal_(self.position, std=0.02)
 
     def forward(self, x):
         """(N, in_channels, S, S) -> (N, T, dim)."""
         if tuple(x.shape[2:]) != (self.image_size, self.image_size):
-            # Some other sizes would pass, with pixels left out or patches misplaced.
+            # Some other sizes would give a result, but from wrong patches.
             raise InvalidInputError(
-                f"The network was built for pictures of {self.image_size} x "
+                f"The network takes pictures of {self.image_size} x "
                 f"{self.image_size} pixels (image_size), got {x.shape[2]} x "
-                f"{x.shape[3]}."
+                f"{x.shape[3]}. Resize them, or change image_size."
             )
         patches = self.patches(x).flatten(2).transpose(1, 2)  # (N, T - 1, dim)
-        # Not len(x): torch.export would take the size of a batch for a constant.
+        # Not len(x): torch.export would treat the batch size as a constant.
         first = self.class_token.expand(x.shape[0], -1, -1)  # (N, 1, dim)
         return torch.cat([first, patches], dim=1) + self.position
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with one linear layer for query, key and value."""
+    """Multi-head self-attention; one linear layer computes query, key and value."""
 
     def __init__(self, dim, heads, dropout):
         super().__init__()
@@ -65,7 +69,7 @@ class SelfAttention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a perceptron, each on normalised input and beside a shortcut."""
+    """Attention and a perceptron, each with a norm layer before it and a shortcut."""
 
     def __init__(self, dim, heads, mlp_ratio, dropout):
         super().__init__()
@@ -136,9 +140,17 @@ class VisionTransformer(nn.Module):
         mlp_ratio=4.0,
         dropout=0.0,
     ):
-        check_sizes(image_size=image_size, patch_size=patch_size, dim=dim, depth=depth)
-        check_sizes(heads=heads, in_channels=in_channels, n_classes=n_classes)
-        check_dropout(dropout)
+        check_numbers(
+            POSITIVE_INTEGER,
+            image_size=image_size,
+            patch_size=patch_size,
+            dim=dim,
+            depth=depth,
+        )
+        check_numbers(
+            POSITIVE_INTEGER, heads=heads, in_channels=in_channels, n_classes=n_classes
+        )
+        check_numbers(FROM_0_BELOW_1, dropout=dropout)
         _check_divides("patch_size", patch_size, "image_size", image_size)
         _check_divides("heads", heads, "dim", dim)
         _check_ratio(mlp_ratio, dim)
@@ -153,7 +165,7 @@ class VisionTransformer(nn.Module):
         self.apply(_init_linear)
 
     def forward(self, x):
-        """Logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
+        """Return logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
         tokens = self.norm(self.blocks(self.drop(self.tokens(x))))  # (N, T, dim)
         return self.head(tokens[:, 0])
 
@@ -166,7 +178,8 @@ class ViTTiny(VisionTransformer):
     image_size : int, default=32
         Height and width of a picture.
     patch_size : int, default=4
-        Height and width of a patch. 224 and 16 give the ViT-T/16 of ImageNet.
+        Height and width of a patch. ViT-T/16 for ImageNet has ``image_size=224`` and
+        ``patch_size=16``.
     in_channels : int, default=3
         Channels of a picture.
     n_classes : int, default=10
@@ -185,7 +198,11 @@ class ViTTiny(VisionTransformer):
         self, image_size=32, patch_size=4, in_channels=3, n_classes=10, dropout=0.0
     ):
         super().__init__(
-            image_size, patch_size, in_channels, n_classes, dropout=dropout
+            image_size=image_size,
+            patch_size=patch_size,
+            in_channels=in_channels,
+            n_classes=n_classes,
+            dropout=dropout,
         )
 
 

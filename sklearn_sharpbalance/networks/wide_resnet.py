@@ -1,11 +1,14 @@
-"""Wide residual networks, pre-activation."""
+"""Wide residual networks of pre-activation blocks."""
 
 from torch import nn
 
+from sklearn_sharpbalance._validation import (
+    FROM_0_BELOW_1,
+    POSITIVE_INTEGER,
+    check_numbers,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks._layers import (
-    check_dropout,
-    check_sizes,
     conv1x1,
     conv3x3,
     init_he,
@@ -15,10 +18,10 @@ __all__ = ["WideResNet"]
 
 
 class PreActivationBlock(nn.Module):
-    """Norm and ReLU before each of two 3x3 convolutions, beside a shortcut.
+    """Two 3x3 convolutions, each after norm and ReLU, and a shortcut.
 
-    Where the shapes differ, the shortcut is a 1x1 convolution of the activated
-    input; elsewhere it is the raw input.
+    The shortcut is the input, or a 1x1 convolution of the activated input if the
+    shapes differ.
     """
 
     def __init__(self, n_in, n_out, stride, dropout):
@@ -44,15 +47,15 @@ class PreActivationBlock(nn.Module):
 class WideResNet(nn.Module):
     """Wide residual network (WRN) for small pictures; returns logits.
 
-    Three groups of ``(depth - 4) / 6`` blocks with 16, 32 and 64 channels, each times
-    ``widen_factor``; the second and the third group halve the picture.
+    It has three groups of ``(depth - 4) / 6`` blocks with 16, 32 and 64 times
+    ``widen_factor`` channels; the second and the third group halve the picture.
 
     Parameters
     ----------
     depth : int, default=40
         Number of convolutions and linear layers; ``6 n + 4``.
     widen_factor : int, default=2
-        How many times wider than the thin residual network.
+        Factor of the number of channels.
     in_channels : int, default=3
         Channels of a picture.
     n_classes : int, default=10
@@ -73,20 +76,23 @@ class WideResNet(nn.Module):
     def __init__(
         self, depth=40, widen_factor=2, in_channels=3, n_classes=10, dropout=0.0
     ):
-        check_sizes(
-            widen_factor=widen_factor, in_channels=in_channels, n_classes=n_classes
+        check_numbers(
+            POSITIVE_INTEGER,
+            widen_factor=widen_factor,
+            in_channels=in_channels,
+            n_classes=n_classes,
         )
-        check_dropout(dropout)
+        check_numbers(FROM_0_BELOW_1, dropout=dropout)
         n_blocks = _blocks_per_group(depth)
         super().__init__()
         widths = [16, *(w * widen_factor for w in (16, 32, 64))]
         self.stem = conv3x3(in_channels, widths[0])
-        self.groups = nn.Sequential(
-            *(
-                _group(widths[i], widths[i + 1], n_blocks, min(i + 1, 2), dropout)
-                for i in range(3)
+        groups = []
+        for n_in, n_out, stride in zip(widths, widths[1:], (1, 2, 2)):
+            groups.append(
+                _group(n_in, n_out, n_blocks=n_blocks, stride=stride, dropout=dropout)
             )
-        )
+        self.groups = nn.Sequential(*groups)
         self.bn = nn.BatchNorm2d(widths[-1])
         self.relu = nn.ReLU()
         self.pool = nn.AdaptiveAvgPool2d(1)
@@ -96,13 +102,13 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x):
-        """Logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
+        """Return logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
         features = self.relu(self.bn(self.groups(self.stem(x))))
         return self.head(self.flatten(self.pool(features)))
 
 
 def _blocks_per_group(depth: int) -> int:
-    check_sizes(depth=depth)
+    check_numbers(POSITIVE_INTEGER, depth=depth)
     if depth < 10 or (depth - 4) % 6:
         raise InvalidInputError(
             "depth must be 6 n + 4 with n of at least 1 (10, 16, ..., 28, ..., 40), "

@@ -23,4 +23,4 @@ OPTIMIZERS: dict[str, type[SharpnessAwareOptimizer]] = {
     "gsam": GSAM,
     "friendly_sam": FriendlySAM,
 }
-"""The methods by name; add a class here and the common tests run over it."""
+"""The optimizers by name; the common tests run over all of them."""

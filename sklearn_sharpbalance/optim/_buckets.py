@@ -1,4 +1,4 @@
-"""What one perturbation moves: parameters of one group, device and dtype together."""
+"""Parameters of one group, device and dtype, which are perturbed together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,30 @@ from torch import Tensor
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim._tensors import widened
+from sklearn_sharpbalance.runtime.torch_internals import foreach_copy_
 
 __all__ = ["Bucket", "as_real", "gather", "restore"]
 
 
 @dataclass
 class Bucket:
-    """Parameters that one multi-tensor call can serve, and what is kept of them.
+    """Parameters that one multi-tensor call can process.
 
-    ``weights`` are the parameters as real tensors (views of the same memory) and
-    ``grads`` their gradients, of at least single precision. ``saved`` holds the
-    weights from before the perturbation, ``pending`` what the method will remember
-    once the perturbed pass has succeeded, ``norm`` what divided the direction.
+    Attributes
+    ----------
+    group : dict
+        The parameter group.
+    params : list of Tensor
+    weights : list of Tensor
+        The parameters as real tensors (views of the same memory).
+    grads : list of Tensor
+        Their gradients, in single precision at least.
+    saved : list of Tensor
+        The weights before the perturbation.
+    pending : list of Tensor
+        State that the method keeps if the perturbed pass succeeds.
+    norm : Tensor or None
+        The norm that the direction was divided by.
     """
 
     group: dict[str, Any]
@@ -38,11 +50,11 @@ class Bucket:
     def keep_weights(self) -> None:
         """Copy the weights, bit for bit (adding zero would turn -0.0 into 0.0)."""
         saved = [torch.empty_like(w) for w in self.weights]
-        torch._foreach_copy_(saved, self.weights)
-        self.saved = saved  # filled: an interrupt before leaves nothing to put back
+        foreach_copy_(saved, self.weights)
+        self.saved = saved  # set last: an interrupt must not leave an empty copy
 
     def own_grads(self) -> list[Tensor]:
-        """What lies in ``.grad`` now, as real tensors (views of the same memory)."""
+        """Return the current ``.grad``, as real tensors (views of the same memory)."""
         return [as_real(_dense(p)) for p in self.params]
 
 
@@ -56,14 +68,14 @@ def _dense(param: Tensor) -> Tensor:
     if grad.layout != torch.strided:
         raise InvalidInputError(
             "Sharpness-aware optimizers need dense gradients; a parameter of shape "
-            f"{tuple(param.shape)} has a gradient of layout {grad.layout}. Make the "
-            "layer give dense ones, e.g. nn.Embedding(..., sparse=False)."
+            f"{tuple(param.shape)} has a gradient of layout {grad.layout}. Use a layer "
+            "with dense gradients, e.g. nn.Embedding(..., sparse=False)."
         )
     return grad
 
 
 def gather(param_groups: Sequence[dict[str, Any]]) -> list[Bucket]:
-    """Buckets of all trainable parameters that have a gradient."""
+    """Return buckets of all trainable parameters that have a gradient."""
     buckets: dict[tuple[int, torch.device, torch.dtype], Bucket] = {}
     for index, group in enumerate(param_groups):
         for param in group["params"]:
@@ -79,8 +91,8 @@ def gather(param_groups: Sequence[dict[str, Any]]) -> list[Bucket]:
 
 
 def restore(buckets: Sequence[Bucket]) -> None:
-    """Put back the weights that :meth:`Bucket.keep_weights` kept."""
+    """Restore the weights that :meth:`Bucket.keep_weights` copied."""
     for bucket in buckets:
         if bucket.saved:
-            torch._foreach_copy_(bucket.weights, bucket.saved)
+            foreach_copy_(bucket.weights, bucket.saved)
             bucket.saved = []

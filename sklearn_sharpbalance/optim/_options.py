@@ -1,4 +1,4 @@
-"""Options of a parameter group: checks, and names beside the base optimizer's."""
+"""Options of a parameter group: their keys and their checks."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -18,10 +18,10 @@ __all__ = ["check_group", "group_keys", "make_base", "member_count"]
 def group_keys(
     names: Iterable[str], base_optimizer: Callable[..., Optimizer]
 ) -> dict[str, str]:
-    """Key in the parameter group of each option: its name, or ``sam_<name>``.
+    """Return the key of each option in a parameter group: its name or ``sam_<name>``.
 
     The base optimizer reads the same groups, so an option that it has too
-    (Adadelta's ``rho``, RMSprop's ``alpha``) must go by another key.
+    (Adadelta's ``rho``, RMSprop's ``alpha``) needs another key.
     """
     try:
         taken: Iterable[str] = inspect.signature(base_optimizer).parameters
@@ -36,7 +36,7 @@ def make_base(
     keys: Mapping[str, str],
     kwargs: Mapping[str, Any],
 ) -> Optimizer:
-    """The base optimizer over ``groups`` (the same dict objects, shared)."""
+    """Return the base optimizer over ``groups`` (the same dict objects)."""
     if not callable(base_optimizer) or isinstance(base_optimizer, Optimizer):
         raise InvalidInputError(
             "base_optimizer must be a torch.optim.Optimizer class; got an object of "
@@ -44,12 +44,12 @@ def make_base(
             "by name: SAM(params, torch.optim.SGD, lr=0.1)."
         )
     base = base_optimizer(groups, **kwargs)
-    # LBFGS, and another sharpness-aware optimizer, take passes of their own.
+    # LBFGS and other sharpness-aware optimizers run further passes in a step.
     if not isinstance(base, Optimizer) or (
         isinstance(base, torch.optim.LBFGS) or hasattr(base, "perturbed")
     ):
         raise InvalidInputError(
-            "base_optimizer must make a torch optimizer that steps from `.grad` alone; "
+            "base_optimizer must make a torch optimizer that only reads `.grad`; "
             f"got {type(base).__name__}. Use SGD, Adam, AdamW or the like."
         )
     clash = sorted(set(keys.values()) & set(base.defaults))
@@ -57,13 +57,13 @@ def make_base(
         raise InvalidInputError(
             f"{type(base).__name__} has an option {clash[0]!r} of its own, which the "
             "signature of base_optimizer does not show. Pass the class or a "
-            "functools.partial of it, so that the two are told apart."
+            "functools.partial of it, so that the two options get different names."
         )
     return base
 
 
 def member_count(groups: Iterable[Mapping[str, Any]]) -> int | None:
-    """Common size ``M`` of the leading axis in all stacked groups; None without any."""
+    """Return the size ``M`` of the leading axis in all stacked groups, None if none."""
     groups = list(groups)
     for group in groups:
         if not isinstance(group["stacked"], bool):
@@ -77,8 +77,8 @@ def member_count(groups: Iterable[Mapping[str, Any]]) -> int | None:
     if len(sizes) > 1 or None in sizes:
         shapes = ", ".join(sorted({str(tuple(p.shape)) for p in params}))
         raise InvalidInputError(
-            "Parameters of stacked groups need one leading member axis of a common "
-            f"size; got shapes {shapes}. Put the others into a group without stacked."
+            "Parameters of stacked groups need a leading member axis of a common size; "
+            f"got shapes {shapes}. Put the others into a group that is not stacked."
         )
     return sizes.pop()
 
@@ -89,9 +89,10 @@ def check_group(
     keys: Mapping[str, str],
     members: int | None,
 ) -> None:
-    """Check the options of a group and bring them into a form that can be saved.
+    """Check the options of a group and convert them so that they can be saved.
 
-    ``members`` is the size of all stacked groups: one without parameters has none.
+    ``members`` is the member count of all stacked groups, because a group without
+    parameters does not show it.
     """
     for name, rule in rules.items():
         per_member = members if name == "rho" and group["stacked"] else None
@@ -107,7 +108,7 @@ def check_group(
 def _checked(
     name: str, value: Any, rule: Interval, members: int | None
 ) -> float | Tensor:
-    """One number as float, a tensor or one value per member as tensor."""
+    """Return a number as float; a tensor, or one value per member, as tensor."""
     if isinstance(value, list | tuple | np.ndarray):
         value = torch.as_tensor(value, dtype=torch.get_default_dtype())
     entries = value.flatten().tolist() if isinstance(value, Tensor) else [value]
@@ -117,10 +118,12 @@ def _checked(
     if not isinstance(value, Tensor):
         return float(value)
     if value.ndim and tuple(value.shape) != (members,):
-        given = f"{name} has shape {tuple(value.shape)}"
+        problem = f"{name} has shape {tuple(value.shape)}"
+        if members is None:
+            raise InvalidInputError(
+                f"{problem}, but the group is not stacked. Pass one number."
+            )
         raise InvalidInputError(
-            f"{given}, but the group is not stacked. Pass one number."
-            if members is None
-            else f"{given} for {members} stacked members. Pass one value or {members}."
+            f"{problem} for {members} stacked members. Pass one value or {members}."
         )
     return value

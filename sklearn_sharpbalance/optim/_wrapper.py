@@ -1,4 +1,4 @@
-"""An optimizer over another one: shared groups and state, saved and loaded as one."""
+"""An optimizer that shares parameter groups and state with a base optimizer."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -21,14 +21,15 @@ __all__ = ["WrappingOptimizer"]
 
 
 class WrappingOptimizer(Optimizer):
-    """Owns a base optimizer that works on the same parameter groups and state.
+    """Base of optimizers that own a base optimizer.
 
-    Both lie with the base optimizer as soon as there is one. So nobody can part the
-    two: neither a state dict that the base optimizer loads by itself, nor
-    ``optimizer.state = defaultdict(dict)``, a usual way to start anew.
+    ``param_groups`` and ``state`` are stored on the base optimizer only, and are
+    properties here. So the two always agree, also after the base optimizer loads a
+    state dict by itself, or after ``optimizer.state = defaultdict(dict)``, a common
+    reset.
 
     torch's own ``__getstate__`` keeps only ``defaults``, ``state`` and
-    ``param_groups``; here the base optimizer and the method's own state come along.
+    ``param_groups``; here it also keeps the base optimizer and the method's own state.
     """
 
     _rules: ClassVar[dict[str, Interval]] = {}
@@ -42,7 +43,7 @@ class WrappingOptimizer(Optimizer):
         base_kwargs: Mapping[str, Any],
     ) -> None:
         self._keys = group_keys(options, base_optimizer)
-        # Apart from the base optimizer's: Adam takes any entry for a state of its own.
+        # Kept separately: Adam treats any entry of `state` as its own.
         self._own_state: dict[Tensor, dict[str, Tensor]] = {}
         super().__init__(params, {self._keys[k]: v for k, v in options.items()})
         self.base_optimizer = make_base(
@@ -72,10 +73,11 @@ class WrappingOptimizer(Optimizer):
 
     @property
     def _home(self) -> dict[str, Any]:
+        """Attributes of the object that stores groups and state."""
         return vars(vars(self).get("base_optimizer", self))
 
     def _join_base(self) -> None:
-        """Leave groups and state to the base optimizer, which keeps our options."""
+        """Store groups and state on the base optimizer only."""
         for name in ("param_groups", "state"):
             vars(self).pop(name, None)
         self.base_optimizer.register_load_state_dict_pre_hook(
@@ -88,9 +90,9 @@ class WrappingOptimizer(Optimizer):
     def add_param_group(self, param_group):
         """Add a ``param_group``, as in any torch optimizer."""
         if "base_optimizer" not in self.__dict__:
-            super().add_param_group(param_group)  # checked when all are there
+            super().add_param_group(param_group)  # __init__ checks all groups
             return
-        if isinstance(param_group, dict):  # torch refuses anything else
+        if isinstance(param_group, dict):  # torch raises for anything else
             for key in self._keys.values():
                 param_group.setdefault(key, self.defaults[key])
         self.base_optimizer.add_param_group(param_group)
@@ -106,7 +108,7 @@ class WrappingOptimizer(Optimizer):
             check_group(group, self._rules, self._keys, members)
 
     def state_dict(self):
-        """State of the base optimizer and of the method, per parameter."""
+        """Return the state of the base optimizer and of the method, per parameter."""
         state_dict = super().state_dict()
         state = dict(state_dict["state"])
         params = chain.from_iterable(group["params"] for group in self.param_groups)
@@ -116,7 +118,7 @@ class WrappingOptimizer(Optimizer):
         return {**state_dict, "state": state}
 
     def load_state_dict(self, state_dict):
-        """Load ``state_dict``; options that it lacks stay as they are."""
+        """Load ``state_dict``; options that are missing in it keep their values."""
         keys = self._keys.values()
         super().load_state_dict(_with_options(keys, self, state_dict))
 
@@ -125,7 +127,7 @@ class WrappingOptimizer(Optimizer):
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state):
-        if "base_optimizer" in state:  # unpickled or copied: everything came along
+        if "base_optimizer" in state:  # unpickled or copied, with the base optimizer
             super().__setstate__(state)
             self._join_base()
             return
@@ -137,7 +139,7 @@ class WrappingOptimizer(Optimizer):
 def _with_options(
     keys: Iterable[str], optimizer: Optimizer, state_dict: dict[str, Any]
 ) -> dict[str, Any]:
-    """The state dict, with the optimizer's own options where it has none."""
+    """Return the state dict, completed by the optimizer's own options."""
     groups = state_dict["param_groups"]
     if len(groups) == len(optimizer.param_groups):
         groups = [
@@ -148,7 +150,7 @@ def _with_options(
 
 
 def _split(state: dict, names: tuple[str, ...]) -> dict[Tensor, dict[str, Tensor]]:
-    """Take the entries called ``names`` out of each parameter's state."""
+    """Remove the entries ``names`` from each parameter's state and return them."""
     own: dict[Tensor, dict[str, Tensor]] = {}
     for param in [key for key in state if isinstance(key, Tensor)]:
         found = {name: state[param].pop(name) for name in names if name in state[param]}

@@ -3,9 +3,14 @@
 import torch
 from torch import Tensor
 
-from sklearn_sharpbalance._validation import Interval, Real
+from sklearn_sharpbalance._validation import NON_NEGATIVE
 from sklearn_sharpbalance.optim._tensors import widened
 from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+from sklearn_sharpbalance.runtime.torch_internals import (
+    foreach_abs,
+    foreach_add_,
+    foreach_mul,
+)
 
 __all__ = ["ASAM"]
 
@@ -13,11 +18,11 @@ __all__ = ["ASAM"]
 def adaptive_direction(
     weights: list[Tensor], grads: list[Tensor], eta: float
 ) -> tuple[list[Tensor], list[Tensor]]:
-    r""":math:`T^2 g` and :math:`T g` with :math:`T = \mathrm{diag}(|w| + \eta)`."""
-    size = list(torch._foreach_abs(widened(weights)))
-    torch._foreach_add_(size, eta)
-    once = list(torch._foreach_mul(grads, size))
-    return list(torch._foreach_mul(once, size)), once
+    r"""Return :math:`T^2 g` and :math:`T g`, :math:`T = \mathrm{diag}(|w| + \eta)`."""
+    sizes = foreach_abs(widened(weights))
+    foreach_add_(sizes, eta)
+    once = foreach_mul(grads, sizes)
+    return foreach_mul(once, sizes), once
 
 
 class ASAM(SharpnessAwareOptimizer):
@@ -31,9 +36,9 @@ class ASAM(SharpnessAwareOptimizer):
         Class of the optimizer that makes the update.
     rho : float, or list or Tensor of M floats, default=0.05
         Length of the perturbation, measured relative to the weights; one per member
-        in a stacked group. The paper takes ten times as much as for SAM.
+        in a stacked group. The paper uses ten times the value of SAM.
     eta : float, default=0.01
-        Added to the size of each weight, so that weights near 0 move too.
+        Added to the absolute value of each weight, so that weights near 0 move too.
     stacked : bool, default=False
         Whether each parameter has a leading axis of M members; see
         :class:`SharpnessAwareOptimizer`.
@@ -46,8 +51,8 @@ class ASAM(SharpnessAwareOptimizer):
 
     .. math:: \epsilon = \rho \, \frac{T^2 g}{\|T g\|_2 + 10^{-12}},
 
-    which scales along when the weights of a layer are scaled. :math:`T` is taken of all
-    parameters, biases too.
+    which scales with the weights of a layer. :math:`T` covers all parameters, also the
+    biases.
 
     References
     ----------
@@ -68,7 +73,7 @@ class ASAM(SharpnessAwareOptimizer):
 
     _rules = {
         **SharpnessAwareOptimizer._rules,
-        "eta": Interval(Real, 0, None, closed="left"),
+        "eta": NON_NEGATIVE,
     }
 
     def __init__(

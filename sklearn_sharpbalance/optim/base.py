@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sklearn_sharpbalance._validation import Interval, Real
+from sklearn_sharpbalance._validation import NON_NEGATIVE, Interval
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim._buckets import Bucket, gather, restore
 from sklearn_sharpbalance.optim._tensors import all_finite, joint_norm, scaled
 from sklearn_sharpbalance.optim._wrapper import WrappingOptimizer
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
+from sklearn_sharpbalance.runtime.torch_internals import foreach_add_
 
 __all__ = ["SharpnessAwareOptimizer"]
 
@@ -20,13 +21,12 @@ TINY = 1e-12
 
 
 class SharpnessAwareOptimizer(WrappingOptimizer):
-    r"""Base of the optimizers that descend along a gradient taken at moved weights.
+    r"""Base of the optimizers that use the gradient at perturbed weights.
 
-    A step takes the gradient :math:`g` at the weights :math:`w`, moves to
-    :math:`w + \epsilon(g)`, takes the gradient there, moves back exactly, and hands
-    that gradient to a base optimizer. A method says what :math:`\epsilon` is by
-    ``_direction`` and, if it wants to, how the two gradients combine by
-    ``_combine``.
+    A step computes the gradient :math:`g` at the weights :math:`w`, moves to
+    :math:`w + \epsilon(g)`, computes the gradient there, moves back exactly, and
+    passes that gradient to a base optimizer. A subclass defines :math:`\epsilon` in
+    ``_direction`` and may combine the two gradients in ``_combine``.
 
     Parameters
     ----------
@@ -44,27 +44,24 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     Attributes
     ----------
     base_optimizer : torch.optim.Optimizer
-        Shares ``param_groups`` and ``state`` with this optimizer: a scheduler that
-        acts on the one acts on the other, and ``state_dict`` is laid out like the
-        base optimizer's, so that either can load the other's.
+        Shares ``param_groups`` and ``state`` with this optimizer: a scheduler of one
+        is a scheduler of both, and both can load each other's ``state_dict``.
 
     Notes
     -----
     If the base optimizer has an option of the same name (``rho`` of Adadelta,
-    ``alpha`` of RMSprop and ASGD), the method's own goes by ``sam_rho`` or
+    ``alpha`` of RMSprop and ASGD), the method's own is called ``sam_rho`` or
     ``sam_alpha`` in the parameter groups, and the base optimizer's can be set by
     ``functools.partial(torch.optim.Adadelta, rho=0.9)``.
 
     With ``stacked=True`` each parameter of a group has a leading axis of ``M``
-    members. Norms are then taken per member, ``rho`` may have one value per member,
-    and the result is that of ``M`` optimizers side by side.
+    members. Norms are then computed per member, ``rho`` may have one value per member,
+    and the result is the same as with ``M`` separate optimizers.
 
-    A ``base_optimizer`` with ``maximize=True`` turns the perturbation round.
+    A ``base_optimizer`` with ``maximize=True`` reverses the perturbation.
     """
 
-    _rules: ClassVar[dict[str, Interval]] = {
-        "rho": Interval(Real, 0, None, closed="left")
-    }
+    _rules: ClassVar[dict[str, Interval]] = {"rho": NON_NEGATIVE}
     _keeps_gradients: ClassVar[bool] = False
 
     # The step -------------------------------------------------------------------
@@ -78,16 +75,16 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
             Clears the gradients, computes the loss, calls ``backward`` (once, or
             several times to accumulate) and returns the loss. It is called twice.
         scaler : torch.amp.GradScaler, default=None
-            Set it if the closure calls ``scaler.scale(loss).backward()``. Both
-            gradients are unscaled; if either is not finite, the whole update is left
-            out. Call ``scaler.update()`` afterwards, as always.
+            Required if the closure calls ``scaler.scale(loss).backward()``. Both
+            gradients are unscaled; if either is not finite, the update is skipped.
+            Call ``scaler.update()`` afterwards, as usual.
         freeze_norms : bool or nn.Module, default=True
             As in :meth:`perturbed`, for the second call.
 
         Returns
         -------
         loss
-            What the closure returned at the unperturbed weights.
+            The value that the closure returned at the unperturbed weights.
         """
         if closure is None:
             raise InvalidInputError(
@@ -107,9 +104,9 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         return loss
 
     def _step_scaled(self, evaluate: Callable, scaler: Any, freeze_norms: Any) -> None:
-        # A scaler keeps one record per optimizer and update; this optimizer stands for
-        # the first pass and the base optimizer for the second, and both records count
-        # when the scaler adapts its scale.
+        # A scaler keeps one record per optimizer and update: this optimizer has the
+        # record of the first pass, the base optimizer that of the second, and the
+        # scaler uses both to adapt its scale.
         scaler.unscale_(self)
         if not self._finite_gradients():
             return
@@ -124,23 +121,23 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     def perturbed(self, *, freeze_norms=True, set_to_none=True, grad_scale=None):
         """Move to the perturbed weights inside the ``with`` block.
 
-        Reads the gradients in ``.grad``, moves the weights in place, clears the
-        gradients; moves back on exit, bit for bit and also after an exception, and
-        then combines the gradients if the method demands it.
+        Reads the gradients in ``.grad``, moves the weights in place and clears the
+        gradients. On exit the weights are restored bit for bit, also after an
+        exception; then the method may combine the gradients.
 
         Parameters
         ----------
         freeze_norms : bool or nn.Module, default=True
-            Keeps running statistics of batch norms as they are: of every module that
-            is called (True), of this module (faster, and works with compiled functions
-            and CUDA graphs), or not at all (False). See
+            Do not update the running statistics of batch norms: of every module that
+            is called (True), or of this module (faster, and works with compiled
+            functions and CUDA graphs). False updates them. See
             :func:`frozen_batch_statistics`.
         set_to_none : bool, default=True
-            Whether gradients are cleared by None or, in place, by zeros.
+            Set the gradients to None, or to zero in place.
         grad_scale : float or Tensor of shape () or (M,), default=None
-            What the loss was multiplied with before ``backward``, if it differs from
-            step to step. Only :class:`FriendlySAM` needs it, since it averages
-            gradients over steps. Where it is 0 there was no gradient to average.
+            Factor of the loss in ``backward``, if it changes between steps. Only
+            :class:`FriendlySAM` needs it, since it averages gradients over steps. A
+            factor of 0 means that there is no gradient to average.
 
         Examples
         --------
@@ -168,8 +165,8 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         set_to_none: bool = True,
         grad_scale: float | Tensor | None = None,
     ) -> Iterator[list[Bucket]]:
-        # An autocast around the step would go on with casts of the weights from before
-        # they moved: it drops them only where it ends.
+        # An enclosing autocast caches casts of the weights until it ends, so its cache
+        # must be cleared whenever the weights move.
         buckets, norms = gather(self.param_groups), _norms(freeze_norms)
         try:
             self._ascend(buckets, grad_scale)
@@ -177,7 +174,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
             if not self._keeps_gradients:
                 for bucket in buckets:
                     bucket.grads = []
-            else:  # the next pass may write where they lie, as into buckets of DDP
+            else:  # the next pass may overwrite their memory, e.g. buckets of DDP
                 for bucket in buckets:
                     bucket.grads = [grad.clone() for grad in bucket.grads]
             self.zero_grad(set_to_none=set_to_none)
@@ -189,15 +186,15 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
             torch.clear_autocast_cache()
 
     def descend(self, *, scaler=None):
-        """Let the base optimizer step along ``.grad``, without any perturbation.
+        """Make a step of the base optimizer along ``.grad``, without a perturbation.
 
         Parameters
         ----------
         scaler : torch.amp.GradScaler, default=None
-            Steps through it if the gradients are scaled: they are unscaled, and the
-            update is left out if they are not finite.
+            Required if the gradients are scaled: it unscales them, and skips the
+            update if they are not finite.
         """
-        # Schedulers ask for this before they warn that no optimizer has stepped yet.
+        # Schedulers of torch warn that no optimizer has stepped unless this is set.
         self._opt_called = True
         if scaler is None:
             self.base_optimizer.step()
@@ -210,30 +207,33 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     def _direction(
         self, bucket: Bucket, grad_scale: float | Tensor | None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Where to move, and the vector whose norm divides it (joint over buckets)."""
+        """Return the direction, and the vector whose norm divides it.
+
+        The norm is over all buckets.
+        """
         raise NotImplementedError
 
     def _combine(self, buckets: list[Bucket]) -> None:
-        """Change ``.grad`` after the perturbed pass; the weights are back in place."""
+        """Change ``.grad`` after the perturbed pass, at the restored weights."""
 
-    # Pieces -----------------------------------------------------------------------
+    # Implementation ---------------------------------------------------------------
 
     @torch.no_grad()
     def _ascend(self, buckets: list[Bucket], grad_scale: float | Tensor | None) -> None:
         """Move the weights of all buckets by ``rho * direction / norm``."""
         directions = [self._direction(bucket, grad_scale) for bucket in buckets]
-        for kind in (False, True):
+        for stacked in (False, True):
             chosen = [
-                pair for pair in zip(buckets, directions) if pair[0].stacked is kind
+                pair for pair in zip(buckets, directions) if pair[0].stacked is stacked
             ]
             if not chosen:
                 continue
-            norm = joint_norm([divisor for _, (_, divisor) in chosen], kind)
+            norm = joint_norm([divisor for _, (_, divisor) in chosen], stacked)
             for bucket, (direction, _) in chosen:
                 bucket.norm = norm
                 bucket.keep_weights()
                 epsilon = scaled(direction, self._radius(bucket, norm) / (norm + TINY))
-                torch._foreach_add_(bucket.weights, epsilon)
+                foreach_add_(bucket.weights, epsilon)
 
     def _radius(self, bucket: Bucket, norm: Tensor) -> float | Tensor:
         rho = self._option(bucket.group, "rho")
@@ -250,7 +250,7 @@ def _norms(freeze: bool | nn.Module) -> AbstractContextManager[None]:
         return frozen_batch_statistics(freeze)
     if not isinstance(freeze, bool):
         raise InvalidInputError(
-            "freeze_norms must be True, False or the nn.Module whose norms stand "
-            f"still; got {freeze!r}."
+            "freeze_norms must be True, False or the nn.Module whose norms are frozen; "
+            f"got {freeze!r}."
         )
     return frozen_batch_statistics() if freeze else nullcontext()

@@ -1,4 +1,4 @@
-"""Normalisation layers whose running statistics stand still for a while."""
+"""Freeze the running statistics of normalisation layers for a while."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
+
+from sklearn_sharpbalance.runtime.torch_internals import INSTANCE_NORM, is_compiled
 
 __all__ = ["frozen_batch_statistics"]
 
@@ -19,27 +20,27 @@ UNTRACEABLE = "freeze_norms=True hooks into every call; pass freeze_norms=module
 
 @contextmanager
 def frozen_batch_statistics(module: nn.Module | None = None) -> Iterator[None]:
-    """Leave running statistics alone inside the ``with`` block.
+    """Do not update running statistics inside the ``with`` block.
 
     Layers in training mode still normalise with the statistics of the batch; their
-    ``running_mean``, ``running_var`` and ``num_batches_tracked`` do not move. Layers in
-    evaluation mode are not affected.
+    ``running_mean``, ``running_var`` and ``num_batches_tracked`` do not change. Layers
+    in evaluation mode are not affected.
 
     Parameters
     ----------
     module : nn.Module, default=None
-        The layers of this module are frozen at once: nothing is hooked, so it goes
-        together with ``torch.compile`` and with the capture of a CUDA graph. None
-        freezes the layers of any module that this thread calls inside the block, by
-        a global forward hook. It sees a compiled module, but no module that a
-        compiled *function* calls.
+        Freeze the layers of this module. That needs no hook, so it works with
+        ``torch.compile`` and with the capture of a CUDA graph. None freezes the layers
+        of any module that this thread calls inside the block, by a global forward
+        hook. The hook sees a compiled module, but no module that a compiled
+        *function* calls.
 
     Notes
     -----
-    A layer takes part if it has a true attribute ``track_running_stats``, as all
-    batch and instance norms of torch have; a layer of your own can follow that. The
-    power iteration of a spectral norm is not held back: it makes a step in every
-    pass in training mode.
+    A layer is frozen if it has a true attribute ``track_running_stats``, as all batch
+    and instance norms of torch have; a layer of your own can define it too. The power
+    iteration of a spectral norm is not frozen: it makes a step in every pass in
+    training mode.
 
     Examples
     --------
@@ -52,7 +53,9 @@ def frozen_batch_statistics(module: nn.Module | None = None) -> Iterator[None]:
     """
     with ExitStack() as undo:
         if module is None:
-            _CallHook(undo)
+            hook = _CallHook(undo)
+            undo.callback(hook.close)
+            hook.register()
         else:
             for layer in module.modules():
                 _freeze(layer, undo)
@@ -60,9 +63,9 @@ def frozen_batch_statistics(module: nn.Module | None = None) -> Iterator[None]:
 
 
 def _freeze(layer: nn.Module, undo: ExitStack) -> bool:
-    """Freeze a layer; False if it would have to be once it is in training mode."""
+    """Freeze a layer; return False if it must be visited again in training mode."""
     if isinstance(layer, torch.jit.ScriptModule):
-        # Its code is fixed: what it writes is taken back.
+        # Its code cannot be changed: restore its statistics afterwards.
         for name, buffer in layer.named_buffers(recurse=False):
             if name in STATISTICS:
                 undo.callback(buffer.copy_, buffer.clone())
@@ -72,8 +75,8 @@ def _freeze(layer: nn.Module, undo: ExitStack) -> bool:
     if not layer.training:
         return False
     frozen: dict[str, bool | None]
-    if isinstance(layer, _InstanceNorm):
-        # It updates its buffers whenever it has any, whatever track_running_stats says.
+    if isinstance(layer, INSTANCE_NORM):
+        # It updates its buffers if it has any, even if track_running_stats is False.
         frozen = {"running_mean": None, "running_var": None}
     else:
         frozen = {"track_running_stats": False}
@@ -88,49 +91,49 @@ class _CallHook:
 
     def __init__(self, undo: ExitStack) -> None:
         self.undo = undo
-        self.owner = threading.get_ident()  # members may train in threads side by side
+        self.owner = threading.get_ident()  # members may train in parallel threads
         self.seen: set[nn.Module] = set()
-        # Dynamo would trace what it does, and fails on the set of modules.
+        # Dynamo would trace the hook, and fails on the set of modules.
         self.function = _untraced(self)
-        self.handle = self.register()
-        undo.callback(self.close)
+        self.handle: RemovableHandle | None = None
 
-    def register(self) -> RemovableHandle:
-        return register_module_forward_pre_hook(self.function)
+    def register(self) -> None:
+        self.handle = register_module_forward_pre_hook(self.function)
+
+    def remove(self) -> None:
+        if self.handle is not None:
+            self.handle.remove()
 
     def close(self) -> None:
-        self.handle.remove()
-        self.seen.clear()  # it lies in a cycle, and would keep the modules alive
+        self.remove()
+        self.seen.clear()  # the hook is part of a cycle that keeps the modules alive
 
     def __call__(self, module: nn.Module, args: tuple) -> None:
         if threading.get_ident() != self.owner:
             return
-        is_compiled = _is_compiled(module)
-        # Layers of a compiled one are not heard of when they change to training mode.
-        if module not in self.seen or is_compiled:
-            # The whole tree at the first call: replicas of DataParallel run in threads
-            # of their own, and later calls cost one look into the set.
+        compiled = is_compiled(module)
+        # The layers of a compiled module do not call the hook when they change to
+        # training mode.
+        if module not in self.seen or compiled:
+            # All layers at the first call, because replicas of DataParallel run in
+            # their own threads; later calls cost one look into the set.
             for layer in module.modules():
                 if layer not in self.seen and _freeze(layer, self.undo):
                     self.seen.add(layer)
-        if is_compiled:
-            self.step_aside(module)
+        if compiled:
+            self.pause(module)
 
-    def step_aside(self, module: nn.Module) -> None:
-        """Leave while the module runs, so that its layers, all frozen, are compiled."""
+    def pause(self, module: nn.Module) -> None:
+        """Remove the hook while the module runs, so that its layers are compiled."""
 
-        def come_back(*call: Any) -> None:
-            back.remove()
-            self.handle = self.register()
+        def resume(*call: Any) -> None:
+            end.remove()
+            self.register()
 
-        self.handle.remove()
-        back = module.register_forward_hook(_untraced(come_back), always_call=True)
-        self.undo.callback(back.remove)
+        self.remove()
+        end = module.register_forward_hook(_untraced(resume), always_call=True)
+        self.undo.callback(end.remove)
 
 
 def _untraced(hook: Callable[..., None]) -> Callable[..., None]:
     return torch.compiler.disable(hook, reason=UNTRACEABLE)
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return "_orig_mod" in module._modules or module._compiled_call_impl is not None

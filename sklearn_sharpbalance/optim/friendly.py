@@ -3,10 +3,15 @@
 import torch
 from torch import Tensor
 
-from sklearn_sharpbalance._validation import Interval, Real
+from sklearn_sharpbalance._validation import FROM_0_BELOW_1, NON_NEGATIVE
 from sklearn_sharpbalance.optim._buckets import Bucket, as_real
 from sklearn_sharpbalance.optim._tensors import scaled
 from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+from sklearn_sharpbalance.runtime.torch_internals import (
+    foreach_add,
+    foreach_copy_,
+    foreach_sub,
+)
 
 __all__ = ["FriendlySAM"]
 
@@ -25,7 +30,7 @@ class FriendlySAM(SharpnessAwareOptimizer):
     rho : float, or list or Tensor of M floats, default=0.05
         Length of the perturbation; one per member in a stacked group.
     sigma : float, default=1.0
-        How much of the averaged gradient is taken away; 0 gives SAM.
+        Multiple of the averaged gradient that is subtracted; 0 gives SAM.
     lmbda : float, default=0.9
         Decay of the moving average, in [0, 1).
     stacked : bool, default=False
@@ -41,12 +46,12 @@ class FriendlySAM(SharpnessAwareOptimizer):
     .. math:: m_t = \lambda m_{t-1} + (1 - \lambda) g_t, \qquad d_t = g_t - \sigma m_t,
               \qquad \epsilon_t = \rho \, \frac{d_t}{\|d_t\|_2 + 10^{-12}},
 
-    from :math:`m_{-1} = 0`, so that the first step is SAM's. The paper's released code
-    takes :math:`m_{t-1}` in place of :math:`m_t`, which for :math:`\sigma = 1` is the
-    same direction, and starts the average at the first gradient.
+    from :math:`m_{-1} = 0`, so that the first step is that of SAM. The paper's released
+    code uses :math:`m_{t-1}` instead of :math:`m_t`, which is the same direction for
+    :math:`\sigma = 1`, and starts the average at the first gradient.
 
-    The average moves when the perturbed pass has succeeded. A gradient that is not
-    finite leaves it as it was.
+    The average is updated after the perturbed pass, unless that fails or the gradient
+    is not finite.
 
     References
     ----------
@@ -69,8 +74,8 @@ class FriendlySAM(SharpnessAwareOptimizer):
 
     _rules = {
         **SharpnessAwareOptimizer._rules,
-        "sigma": Interval(Real, 0, None, closed="left"),
-        "lmbda": Interval(Real, 0, 1, closed="left"),
+        "sigma": NON_NEGATIVE,
+        "lmbda": FROM_0_BELOW_1,
     }
     _own_state_names = (AVERAGE,)
 
@@ -100,10 +105,10 @@ class FriendlySAM(SharpnessAwareOptimizer):
             inverse, present = _inverse(grad_scale)
             grads, weight = scaled(grads, inverse), weight * present
         averages = self._averages(bucket)
-        change = scaled(list(torch._foreach_sub(grads, averages)), weight)
-        bucket.pending = list(torch._foreach_add(change, averages))
+        change = scaled(foreach_sub(grads, averages), weight)
+        bucket.pending = foreach_add(change, averages)
         sigma = self._option(bucket.group, "sigma")
-        noise = list(torch._foreach_sub(grads, scaled(bucket.pending, sigma)))
+        noise = foreach_sub(grads, scaled(bucket.pending, sigma))
         return noise, noise
 
     @torch.no_grad()
@@ -111,18 +116,19 @@ class FriendlySAM(SharpnessAwareOptimizer):
         for bucket in buckets:
             averages = self._averages(bucket)
             finite = torch.isfinite(bucket.norm).to(averages[0].device)  # () or (M,)
-            kept = [
-                torch.where(finite.view(-1, *[1] * (new.ndim - 1)), new, old)
-                if finite.ndim
-                else torch.where(finite, new, old)
-                for new, old in zip(bucket.pending, averages)
-            ]
-            torch._foreach_copy_(averages, kept)
+            kept = []
+            for new, old in zip(bucket.pending, averages):
+                if bucket.stacked:
+                    shape = (-1, *[1] * (new.ndim - 1))
+                    kept.append(torch.where(finite.view(shape), new, old))
+                else:
+                    kept.append(torch.where(finite, new, old))
+            foreach_copy_(averages, kept)
             bucket.pending = []
 
 
 def _inverse(scale: float | Tensor) -> tuple[float | Tensor, float | Tensor]:
-    """``1 / scale``, and 1.0 where there is a scale; both 0 where it is 0."""
+    """Return ``1 / scale`` and 1.0, or 0 for both where the scale is 0."""
     if not isinstance(scale, Tensor):
         return (1 / scale, 1.0) if scale > 0 else (0.0, 0.0)
     present = scale > 0

@@ -3,10 +3,15 @@
 import torch
 from torch import Tensor
 
-from sklearn_sharpbalance._validation import Interval, Real
+from sklearn_sharpbalance._validation import NON_NEGATIVE
 from sklearn_sharpbalance.optim._buckets import Bucket, gather
 from sklearn_sharpbalance.optim._tensors import joint_dot, scaled
 from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+from sklearn_sharpbalance.runtime.torch_internals import (
+    foreach_mul_,
+    foreach_sub,
+    foreach_sub_,
+)
 
 __all__ = ["GSAM"]
 
@@ -21,10 +26,10 @@ class GSAM(SharpnessAwareOptimizer):
     base_optimizer : type, default=torch.optim.SGD
         Class of the optimizer that makes the update.
     rho : float, or list or Tensor of M floats, default=0.05
-        Length of the perturbation; one per member in a stacked group. The paper lets it
-        follow the learning rate: set ``group["rho"]`` after each scheduler step.
+        Length of the perturbation; one per member in a stacked group. In the paper it
+        follows the learning rate: set ``group["rho"]`` after each scheduler step.
     alpha : float, default=0.4
-        Weight of the step against the gap; 0 gives SAM. The paper tunes it per
+        Weight of the term that reduces the gap; 0 gives SAM. The paper tunes it per
         network; 0.4 is the value in its authors' CIFAR-10 script.
     stacked : bool, default=False
         Whether each parameter has a leading axis of M members; see
@@ -40,8 +45,8 @@ class GSAM(SharpnessAwareOptimizer):
     .. math:: g_p - \alpha\, g_\perp, \qquad
               g_\perp = g - \frac{\langle g, g_p\rangle}{\|g_p\|^2}\, g_p .
 
-    The step along :math:`g_\perp` raises :math:`L(w)` while, to first order, it leaves
-    the perturbed loss as it is, so that the gap between them shrinks.
+    The step along :math:`g_\perp` raises :math:`L(w)` but, to first order, does not
+    change the perturbed loss, so that the gap between them shrinks.
 
     References
     ----------
@@ -63,7 +68,7 @@ class GSAM(SharpnessAwareOptimizer):
 
     _rules = {
         **SharpnessAwareOptimizer._rules,
-        "alpha": Interval(Real, 0, None, closed="left"),
+        "alpha": NON_NEGATIVE,
     }
     _keeps_gradients = True
 
@@ -86,19 +91,20 @@ class GSAM(SharpnessAwareOptimizer):
     @torch.no_grad()
     def _combine(self, buckets):
         pairs = self._both_passes(buckets)
-        for kind in (False, True):
-            chosen = [pair for pair in pairs if pair[0].stacked is kind]
+        for stacked in (False, True):
+            chosen = [pair for pair in pairs if pair[0].stacked is stacked]
             if chosen:
-                self._subtract_orthogonal(chosen, kind)
+                self._subtract_orthogonal(chosen, stacked)
 
     def _both_passes(self, buckets: list[Bucket]) -> list[tuple[Bucket, list[Tensor]]]:
-        """Parameters with a gradient in either pass, and the perturbed gradients.
+        """Return buckets with the clean gradients, and the perturbed gradients.
 
-        The gradient that a pass did not give is zero.
+        They have all parameters with a gradient in either pass; a gradient that is
+        missing in one pass is zero there.
         """
         params = (p for group in self.param_groups for p in group["params"])
         if all(p.grad is None for p in params):
-            return []  # nothing was differentiated: a look at the perturbed loss
+            return []  # there was no backward pass at the perturbed weights
         clean = {p: g for b in buckets for p, g in zip(b.params, b.grads)}
         for param in clean:
             if param.grad is None:
@@ -119,9 +125,9 @@ class GSAM(SharpnessAwareOptimizer):
         clean = [bucket.grads for bucket, _ in chosen]
         moved = [grads for _, grads in chosen]
         square = joint_dot(moved, moved, stacked)
-        # Divided as it is, g = g_p gives exactly 1 and the base optimizer's own step.
+        # For g = g_p the quotient is exactly 1, which gives the base optimizer's step.
         share = joint_dot(clean, moved, stacked) / torch.where(square > 0, square, 1)
         for bucket, g_p in chosen:
-            orthogonal = list(torch._foreach_sub(bucket.grads, scaled(g_p, share)))
-            torch._foreach_mul_(orthogonal, self._option(bucket.group, "alpha"))
-            torch._foreach_sub_(bucket.own_grads(), orthogonal)
+            orthogonal = foreach_sub(bucket.grads, scaled(g_p, share))
+            foreach_mul_(orthogonal, self._option(bucket.group, "alpha"))
+            foreach_sub_(bucket.own_grads(), orthogonal)

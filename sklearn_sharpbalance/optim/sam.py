@@ -18,8 +18,8 @@ class SAM(SharpnessAwareOptimizer):
         Class of the optimizer that makes the update.
     rho : float, or list or Tensor of M floats, default=0.05
         Length of the perturbation; one per member in a stacked group. 0 gives the
-        base optimizer, bit for bit if both calls of the closure compute the same: a
-        dropout, for instance, draws anew in each.
+        base optimizer, bit for bit if both calls of the closure compute the same
+        (dropout, for example, draws new numbers in each).
     stacked : bool, default=False
         Whether each parameter has a leading axis of M members; see
         :class:`SharpnessAwareOptimizer`.
@@ -33,7 +33,7 @@ class SAM(SharpnessAwareOptimizer):
     .. math:: \nabla L(w + \epsilon), \qquad
               \epsilon = \rho \, \frac{g}{\|g\|_2 + 10^{-12}},
 
-    the norm being joint over all parameters. A gradient of zero gives no perturbation.
+    where the norm is over all parameters. A gradient of zero gives no perturbation.
 
     References
     ----------

@@ -1,3 +1,3 @@
-"""Model files, exports, and what identifies a fit."""
+"""Model files, exports, and fingerprints of code, data and settings."""
 
 __all__: list[str] = []

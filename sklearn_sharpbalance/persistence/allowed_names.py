@@ -1,9 +1,9 @@
-"""What a model file may hold: objects by name, settings, and fitted values.
+"""Rules on the content of a model file: objects by name, settings, fitted values.
 
 A file may name classes of this package, torch's layers and optimizers, and skorch's
-net. Nothing else is ever imported or called on the word of a file: what a user wrote,
-the user passes again. ``save`` and ``load`` use the same rules for settings: process
-counts, folders and options of readers are never part of a file.
+net. Nothing else that a file names is imported or called: the user passes the user's
+own objects to ``load`` again. ``save`` and ``load`` use the same rules for settings:
+process counts, folders and options of readers are never part of a file.
 """
 
 import importlib
@@ -41,10 +41,10 @@ __all__ = [
     "special_value",
 ]
 
-# Parameters of an ensemble that a file never holds: processes and folders. A joblib
+# Parameters of an ensemble that a file never sets: processes and folders. A joblib
 # cache in `memory` is pickle, which runs code when it is read.
 OF_MACHINE = ("n_jobs", "memory", "checkpoint_dir")
-# Parameters of a skorch net that a file may hold. skorch makes any other keyword an
+# Parameters of a skorch net that a file may set. skorch makes any other keyword an
 # attribute of the net; torch_load_kwargs decide whether torch.load runs pickle, and
 # options of iterators start processes.
 _NET_PARAMS = {
@@ -84,8 +84,8 @@ PARTS = {
     "trunk_",
 }
 
-_ESTIMATOR_FOLDERS = ("sharpness", "selection", "ensemble.aggregation")
-# Folder to look in, and what a class found there must be.
+_ESTIMATOR_FOLDERS = ("sharpness", "selection", "aggregation.rules")
+# Modules to search, and the required base class of classes found there.
 _FOLDERS: dict[str, type] = {
     "torch.nn": nn.Module,
     "torch.optim": torch.optim.Optimizer,
@@ -97,13 +97,13 @@ _FOLDERS: dict[str, type] = {
 _FACTORIES = {
     f"sklearn_sharpbalance.networks.{name}": getattr(networks, name)
     for name in networks.__all__
-    if name not in ("default_network", "finetune")  # no networks by themselves
+    if name not in ("default_network", "finetune")  # these are not networks
 }
 _OWN = {"member_module": MemberModule}
 
 
 def named(name: str) -> Any:
-    """The class or network factory of a name; refuses all but those of the list.
+    """Return the class or network factory of a name; raise if it is not allowed.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def named(name: str) -> Any:
 
 
 def name_of(value: Any) -> str | None:
-    """Name by which :func:`named` finds a class again; None if it does not."""
+    """Return the name by which :func:`named` finds a class; None if there is none."""
     for name, known in {**_OWN, **_FACTORIES}.items():
         if known is value:
             return name
@@ -138,7 +138,7 @@ def name_of(value: Any) -> str | None:
 
 
 def special_value(value: Any) -> tuple[str, Any] | None:
-    """Tag and plain value for an object that a file may name."""
+    """Return tag and plain value for an object that a file may name, else None."""
     name = name_of(value)
     if name is not None:
         return "$class", name
@@ -157,7 +157,10 @@ def special_value(value: Any) -> tuple[str, Any] | None:
 
 
 def _is_made_by_files(cls):
-    """Whether a file may make an object: no net, and nothing that calls a function."""
+    """Return whether a file may make objects of a class.
+
+    Not of nets, nor of classes that call a function.
+    """
     if not issubclass(cls, BaseEstimator) or issubclass(cls, NeuralNetClassifier):
         return False
     return "func" not in inspect.signature(cls).parameters
@@ -201,7 +204,7 @@ SPECIAL_TAGS = {
 
 
 def is_left_out(name: str) -> bool:
-    """Whether a parameter of an ensemble is never part of a file.
+    """Return whether a parameter of an ensemble is never part of a file.
 
     Parameters
     ----------
@@ -222,7 +225,7 @@ def is_left_out(name: str) -> bool:
 
 
 def is_passed_again(name: str, value: Any) -> bool:
-    """Whether a file may only name a parameter, and the user passes it to ``load``.
+    """Return whether a file may only name a parameter that the user passes to load.
 
     These are options of callbacks, which may be folders to read from, and strings that
     name a file or a URL.
@@ -253,19 +256,19 @@ def _names_a_file(name, value):
 
 
 def shown(value: Any) -> str:
-    """Text of a value for a message, short and on one line."""
+    """Return a short text of a value for a message, on one line."""
     return " ".join(short_repr(value).split())
 
 
 def check_setting(name: str, entry: Mapping[str, Any]) -> None:
-    """Raise an error if a file sets a parameter that it may not set.
+    """Raise if a file sets a parameter that it may not set.
 
     Parameters
     ----------
     name : str
         Parameter of an ensemble, with its prefix.
     entry : dict
-        What the file has for it.
+        Entry of the file for it.
     """
     value = entry.get("value")
     if is_left_out(name) or is_passed_again(name, value):
@@ -327,12 +330,12 @@ _FITTED: dict[str, Callable[[Any, int], bool]] = {
 
 
 def check_fitted(fitted: dict[str, Any], n_members: int, *, typed=True) -> None:
-    """Raise an error if fitted attributes are not of the types that a fit gives them.
+    """Raise if fitted attributes are not of the types that a fit gives them.
 
     Parameters
     ----------
     fitted : dict
-        Values by name; an attribute that is not known here may have any value.
+        Values by name; attributes without a rule here may have any value.
     n_members : int
     typed : bool, default=True
         False for an object of a class that the user wrote.

@@ -1,10 +1,7 @@
-"""One file of tensors and plain values: safetensors with a JSON tree, no pickle.
+"""Read and write a tree of plain values, arrays and tensors as one safetensors file.
 
-The file is a valid safetensors file, so that any reader of that format can look
-inside. Its metadata comes first and starts with the kind of the file, the version of
-the format and a digest of everything else. Damage is found by the digest before
-anything is parsed. A file that was crafted to match its digest is held to its lengths,
-and to twice its size in memory: the writer lengthens a header whose content needs more.
+Tensors and arrays are the tensors of the file. Its metadata is the format, a digest of
+the content, and the tree of all other values as JSON. Nothing is pickled.
 """
 
 import hashlib
@@ -16,20 +13,19 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
 from sklearn_sharpbalance.exceptions import FileNotWrittenError, ModelFileError
-from sklearn_sharpbalance.persistence.encoding import Entry, check_table, decode, encode
-from sklearn_sharpbalance.persistence.unpacked import (
-    ROOM,
-    bytes_to_decode,
-    bytes_to_parse,
-)
+from sklearn_sharpbalance.persistence.encoding import byte_view, decode, encode
 
 __all__ = [
     "FORMAT_VERSION",
+    "MAX_HEADER",
     "atomic_file",
     "check_folder",
     "read_archive",
@@ -40,22 +36,18 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-CHUNK = 2**20
-DIGEST_BYTES = 32
-HEAD_BYTES = 256  # the digest and all before it
-OLD = 24 * 3600  # seconds after which no writer is still at work
+FORMAT = re.compile(r"sklearn-sharpbalance (\w+) (\d{1,9})")
+# Bytes of JSON in a file. Parsed and decoded, a byte can become 64 bytes of memory.
+MAX_HEADER = 2**25
+MAX_AGE = 24 * 3600  # seconds; the writer of an older temporary file has ended
 WRITER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{8}\.tmp$")
-LONGEST_HEADER = 100_000_000  # what the safetensors library accepts
-HEAD = re.compile(
-    rb'\{"__metadata__":\{"format":"sklearn-sharpbalance (\w+) (\d{1,9})","digest":"'
-)
 
 
-def write_archive(path, kind: str, tree: Any, special=None) -> bytes:
-    """Write a tree of plain values, arrays and tensors as one file, or not at all.
+def write_archive(path, kind: str, tree: Any, special=None) -> str:
+    """Write a tree of plain values, arrays and tensors as one file.
 
-    The file appears under its name when it is complete and on the disk, so that a
-    crash at any moment leaves the old file or the new one.
+    The file gets its name when it is complete and on the disk: after a crash there is
+    either the old file or the new one.
 
     Parameters
     ----------
@@ -63,82 +55,142 @@ def write_archive(path, kind: str, tree: Any, special=None) -> bytes:
     kind : str
         "model" or "checkpoint".
     tree : dict
-        What :func:`encode` takes.
+        A value that :func:`encode` accepts.
     special : callable, default=None
         For objects, as in :func:`encode`.
 
     Returns
     -------
-    digest : bytes
-        As in :func:`read_digest`.
+    digest : str
+        As from :func:`read_digest`.
     """
-    entries: dict[str, Entry] = {}
-    encoded = encode(tree, entries, special)
+    tensors: dict[str, Tensor] = {}
+    encoded = encode(tree, tensors, special)
     text = json.dumps(encoded, allow_nan=False, separators=(",", ":"))
-    first, rest = _header(kind, text, entries)
-    body = [entry.data for entry in entries.values()]
-    n_body = sum(map(len, body))
-    header = first[8:] + b"0" * (2 * DIGEST_BYTES) + rest
-    missing = _bytes_needed(header, encoded, entries, n_body) - ROOM
-    missing -= 2 * (8 + len(header) + n_body)
-    first, rest = _lengthened(first, rest, (missing + 1) // 2)
-    digest = _digest(chain([first, rest], body))
-    with _complete_file(path) as file:
-        file.writelines(chain([first, digest, rest], body))
+    file_format = f"sklearn-sharpbalance {kind} {FORMAT_VERSION}"
+    digest = _digest(file_format, text, sorted(tensors.items()))
+    metadata = {"format": file_format, "digest": digest, "tree": text}
+    with _temporary_file(path) as temporary:
+        try:
+            save_file(tensors, str(temporary), metadata=metadata)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+        size = _header_size(temporary)
+        if size > MAX_HEADER:
+            raise FileNotWrittenError(
+                f"Cannot write {path}: all values that are not arrays take {size} "
+                f"bytes of JSON, more than {MAX_HEADER}. Store long lists as arrays."
+            )
     return digest
 
 
-def read_digest(path) -> bytes | None:
-    """What tells the content of a file from any other; None if it names nothing."""
+def read_digest(path) -> str | None:
+    """Return the digest of a file's content; None if it is not a file of this package.
+
+    The content itself is not read.
+    """
+    try:
+        with _opened(path) as file:
+            return (file.metadata() or {}).get("digest")
+    except ModelFileError:
+        return None
+
+
+def _digest(file_format: str, text: str, tensors: Iterable[tuple[str, Tensor]]) -> str:
+    digest = hashlib.blake2b(digest_size=32)
+    digest.update(json.dumps([file_format, text]).encode())
+    for name, tensor in tensors:
+        row = [name, str(tensor.dtype), list(tensor.shape)]
+        digest.update(json.dumps(row).encode())
+        digest.update(byte_view(tensor).data)
+    return digest.hexdigest()
+
+
+def _header_size(path) -> int:
     with open(path, "rb") as file:
-        start = file.read(HEAD_BYTES)
-    head = HEAD.match(start, 8)
-    return head and start[head.end() : head.end() + 2 * DIGEST_BYTES]
+        return int.from_bytes(file.read(8), "little")
 
 
-def _header(kind, text, entries):
-    """Bytes before and after the digest: length and metadata, then the tensors."""
-    form = f'{{"__metadata__":{{"format":"sklearn-sharpbalance {kind} {FORMAT_VERSION}"'
-    head = (form + ',"digest":"').encode()
-    tail = f'","tree":{json.dumps(text)}}}'
-    start = 0
-    for name, entry in entries.items():
-        stop = start + len(entry.data)
-        offsets = {"dtype": entry.dtype, "shape": entry.shape}
-        offsets["data_offsets"] = [start, stop]
-        tail += f",{json.dumps(name)}:{json.dumps(offsets, separators=(',', ':'))}"
-        start = stop
-    rest = (tail + "}").encode()
-    n_bytes = len(head) + 2 * DIGEST_BYTES + len(rest)
-    rest += b" " * (-n_bytes % 8)  # tensors start at a multiple of eight
-    n_bytes += -n_bytes % 8
-    return n_bytes.to_bytes(8, "little") + head, rest
+def read_archive(path, kind: str, special=None) -> Any:
+    """Return the tree that :func:`write_archive` wrote.
+
+    Parameters
+    ----------
+    path : str or path-like
+    kind : str
+        Required kind of the file.
+    special : dict of str to callable, default=None
+        For objects, as in :func:`decode`.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is damaged, of another kind or of a newer format.
+    """
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
+        _check_format(path, kind, metadata.get("format", ""))
+        names = sorted(file.keys())
+        try:
+            content = ((name, file.get_tensor(name)) for name in names)
+            digest = _digest(metadata["format"], metadata["tree"], content)
+            if digest != metadata["digest"]:
+                raise ModelFileError(
+                    f"{path} is damaged: its content does not match its digest. Fetch "
+                    "or write it again."
+                )
+            # A copy, because the tensors of safetensors are part of the mapped file.
+            tensors = {name: file.get_tensor(name).clone() for name in names}
+            tree = decode(json.loads(metadata["tree"]), tensors, special)
+        except ModelFileError:
+            raise
+        except Exception as error:  # of any kind, if the file was crafted
+            reason = str(error) or type(error).__name__
+            raise ModelFileError(
+                f"{path} is not a {kind} that this package wrote: {reason}"
+            ) from error
+    return tree
 
 
-def _lengthened(first, rest, n_bytes):
-    """The header with so many spaces at its end."""
-    n_bytes = max(0, n_bytes + -n_bytes % 8)
-    length = int.from_bytes(first[:8], "little") + n_bytes
-    return length.to_bytes(8, "little") + first[8:], rest + b" " * n_bytes
+@contextmanager
+def _opened(path) -> Iterator[Any]:
+    """Open a safetensors file if its header is not too large to be parsed."""
+    size = _header_size(path)
+    if size > MAX_HEADER:
+        raise ModelFileError(
+            f"{path} is damaged or not a file of this package: its header would have "
+            f"{size} bytes, more than {MAX_HEADER}."
+        )
+    try:
+        opened = safe_open(str(path), framework="pt")
+    except SafetensorError as error:
+        raise ModelFileError(
+            f"{path} is damaged or not a file of this package: {error}."
+        ) from error
+    with opened as file:
+        yield file
 
 
-def _bytes_needed(header, tree, entries, n_body):
-    """Memory at the two peaks of reading: parsing the header, decoding the tree."""
-    parsing = bytes_to_parse(header)
-    shapes = {name: entry.shape for name, entry in entries.items()}
-    return max(parsing, parsing - len(header) + n_body + bytes_to_decode(tree, shapes))
-
-
-def _digest(chunks: Iterable) -> bytes:
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest().encode()
+def _check_format(path, kind, text):
+    found = FORMAT.fullmatch(text)
+    if found is None:
+        raise ModelFileError(
+            f"{path} is not a {kind} of this package: its metadata names no format of "
+            "this package."
+        )
+    if int(found[2]) > FORMAT_VERSION:
+        raise ModelFileError(
+            f"{path} has format {found[2]}, which is newer than {FORMAT_VERSION}, the "
+            "newest that this version reads. Update: pip install -U "
+            "sklearn-sharpbalance."
+        )
+    if found[1] != kind:
+        raise ModelFileError(f"{path} is a {found[1]}, not a {kind}.")
 
 
 @contextmanager
 def writing(path) -> Iterator[None]:
-    """Raise an error that names the path that the user gave if writing fails."""
+    """Raise an error that names the user's path if writing fails."""
     try:
         yield
     except FileNotWrittenError:
@@ -151,7 +203,7 @@ def writing(path) -> Iterator[None]:
 
 
 def check_folder(path) -> Path:
-    """The path; an error if it is a folder, or there is none to write the file to."""
+    """Return the path; raise if it is a folder or its folder does not exist."""
     path = Path(path)
     with writing(path):
         if path.is_dir():
@@ -167,25 +219,25 @@ def check_folder(path) -> Path:
 
 @contextmanager
 def atomic_file(path) -> Iterator[BinaryIO]:
-    """A file to write to that appears under its name when it is complete.
-
-    It is a neighbour until then, which is flushed to the disk and renamed, or deleted
-    if anything fails.
-    """
-    with writing(path), _complete_file(path) as file:
+    """Open a file that gets its name when it is complete, and is deleted on errors."""
+    with (
+        writing(path),
+        _temporary_file(path) as temporary,
+        open(temporary, "wb") as file,
+    ):
         yield file
 
 
 @contextmanager
-def _complete_file(path):
+def _temporary_file(path) -> Iterator[Path]:
+    """Yield a path beside the given one; flush the file there and rename it."""
     path = check_folder(path)
-    # Other threads, processes and machines may be writing to the same name.
+    # Other threads, processes and machines may write to the same path.
     writer = f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
     temporary = path.with_name(f".{path.name}.{writer}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
+        yield temporary
+        with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
@@ -196,31 +248,31 @@ def _complete_file(path):
 
 
 def remove_leftovers(folder, names: str) -> None:
-    """Delete what killed writers left behind, not what others are writing just now.
+    """Delete temporary files of writers that were killed, not those still in use.
 
     Parameters
     ----------
     folder : Path
     names : str
-        Pattern for the names that the files would have got.
+        Pattern of the names that the complete files would have.
     """
     for path in folder.glob(f".{names}.*.tmp"):
-        with suppress(FileNotFoundError):  # somebody else was faster
-            is_old = time.time() - path.stat().st_mtime > OLD
-            if is_old or _is_of_the_dead(path.name):
+        with suppress(FileNotFoundError):  # another process has deleted it
+            is_old = time.time() - path.stat().st_mtime > MAX_AGE
+            if is_old or _writer_has_ended(path.name):
                 path.unlink()
 
 
-def _is_of_the_dead(name):
-    """Whether the process that wrote a temporary file is known to have ended."""
+def _writer_has_ended(name):
+    """Return whether the process that wrote a temporary file is known to have ended."""
     found = WRITER.search(name)
     if found is None or found[1] != _host() or os.name == "nt":
-        return False  # Windows would end the process that is asked for
+        return False  # on Windows, os.kill would end the process
     try:
         os.kill(int(found[2]), 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it is there and belongs to another user
+    except OSError:  # it runs and belongs to another user
         return False
     return False
 
@@ -237,106 +289,3 @@ def _flush_folder(folder):
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def read_archive(path, kind: str, special=None) -> Any:
-    """The tree that :func:`write_archive` wrote.
-
-    Parameters
-    ----------
-    path : str or path-like
-    kind : str
-        What the file must be.
-    special : dict of str to callable, default=None
-        For objects, as in :func:`decode`.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is damaged, of another kind or of a newer format.
-    """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        header = _read_header(file, size, path, kind)
-        try:
-            return _read_tree(file, header.pop(), size, special)
-        except Exception as error:  # whatever a crafted tree makes of the reader
-            reason = str(error) or type(error).__name__
-            raise ModelFileError(
-                f"{path} is not a {kind} that this package wrote: {reason}"
-            ) from error
-
-
-def _read_header(file, size, path, kind) -> list[bytes]:
-    """The header, once the whole file has been found to be intact.
-
-    In a list, so that whoever takes it out is the only one to hold it.
-    """
-    start = file.read(8)
-    length = int.from_bytes(start, "little")
-    if len(start) < 8 or not 0 < length <= min(size - 8, LONGEST_HEADER):
-        raise ModelFileError(
-            f"{path} is damaged or no {kind} of this package: it has {size} bytes and "
-            f"speaks of a header of {length}."
-        )
-    header = file.read(length)
-    head = HEAD.match(header)
-    if head is None:
-        raise ModelFileError(
-            f"{path} is damaged or no {kind} of this package: it does not start as one."
-        )
-    found, version = head[1].decode(errors="replace"), int(head[2])
-    if version > FORMAT_VERSION:
-        raise ModelFileError(
-            f"{path} has format {version}, which is newer than {FORMAT_VERSION}, the "
-            "newest that this version reads. Update: pip install -U "
-            "sklearn-sharpbalance."
-        )
-    if found != kind:
-        raise ModelFileError(f"{path} is a {found}, not a {kind}.")
-    view, stop = memoryview(header), head.end() + 2 * DIGEST_BYTES
-    parts = [start, view[: head.end()], view[stop:]]
-    body = _chunks(file, size - 8 - length)
-    if _digest(chain(parts, body)) != header[head.end() : stop]:
-        raise ModelFileError(
-            f"{path} is damaged: its content does not match its digest. Fetch or write "
-            "it again."
-        )
-    return [header]
-
-
-def _chunks(file: BinaryIO, n_bytes: int) -> Iterator[bytes]:
-    while n_bytes > 0 and (chunk := file.read(min(CHUNK, n_bytes))):
-        n_bytes -= len(chunk)
-        yield chunk
-
-
-def _read_tree(file, header, size, special):
-    budget, start = 2 * size + ROOM, 8 + len(header)
-    header = header.rstrip(b" ")
-    if bytes_to_parse(header) > budget:
-        raise ValueError("it holds more structure than a file of its size may.")
-    left = budget - bytes_to_parse(header) + len(header) - (size - start)
-    header = header.decode("ascii")
-    table = json.loads(header)
-    del header
-    tree = json.loads(table.pop("__metadata__")["tree"])
-    check_table(table, size - start)
-    if (
-        bytes_to_decode(tree, {name: row["shape"] for name, row in table.items()})
-        > left
-    ):
-        raise ValueError("it asks for more memory than a file of its size may.")
-    entries = {
-        name: Entry(row["dtype"], row["shape"], _read(file, start, row["data_offsets"]))
-        for name, row in table.items()
-    }
-    return decode(tree, entries, special)
-
-
-def _read(file, start, offsets):
-    data = bytearray(offsets[1] - offsets[0])
-    file.seek(start + offsets[0])
-    if file.readinto(data) != len(data):
-        raise ValueError("it ends too early.")
-    return data

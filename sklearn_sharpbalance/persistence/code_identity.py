@@ -1,18 +1,18 @@
-"""Names of classes and functions that change with what the user writes in them.
+"""Names of classes and functions that change when a user edits their code.
 
-What is kept on disk must not be found again for code that was edited meanwhile.
-Installed code goes by its name; other code, that of a notebook above all, also by a
-digest of its instructions, of the values, functions and modules that it refers to, and
-of its base classes.
+Installed code is identified by its name. Other code, such as that of a notebook, is
+identified by its name and a digest of its instructions, its constants, its base classes
+and the global variables that it reads.
 """
 
+import dis
 import functools
 import hashlib
 import inspect
 import sys
 import sysconfig
 import types
-from collections.abc import Collection
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from sklearn_sharpbalance.persistence.instructions import (
-    attribute_names,
-    changed_names,
-    global_names,
-)
+from sklearn_sharpbalance.persistence.encoding import byte_view
 
-__all__ = ["MODULE_ATTRIBUTES", "closed_over", "code_name", "held_by", "is_installed"]
+__all__ = ["MODULE_ATTRIBUTES", "attributes_of", "closed_over", "code_name"]
 
 INSTALLED = tuple(
     str(Path(sysconfig.get_path(name)).resolve())
@@ -34,26 +30,35 @@ INSTALLED = tuple(
 )
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None), types.EllipsisType)
 CONTAINERS = (list, tuple, set, frozenset, dict, types.MappingProxyType)
-DEEPEST = 16  # containers and objects within each other
-# Weights, parts and hooks of a module, and whether it trains just now.
+MAX_DEPTH = 16  # of containers and objects inside each other
+# Weights, submodules and hooks of a module, and whether it is in training mode.
 MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
-# What Python or copying keeps on a class, and what only tells about it.
+# Attributes that Python or the copy module sets on a class, and documentation.
 BOOKKEEPING = {
-    *("__doc__", "__module__", "__dict__", "__weakref__", "__slotnames__"),
-    *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
-    *("__firstlineno__", "__static_attributes__", "__classcell__"),
+    "__annotate__",
+    "__annotate_func__",
+    "__annotations__",
+    "__annotations_cache__",
+    "__classcell__",
+    "__dict__",
+    "__doc__",
+    "__firstlineno__",
+    "__module__",
+    "__slotnames__",
+    "__static_attributes__",
+    "__weakref__",
 }
 
 
 def code_name(value: type | types.FunctionType) -> str:
-    """Name of a class or function, with a digest if it is not installed code.
+    """Return the name of a class or function, with a digest if it is not installed.
 
-    The digest covers what the code refers to by a global name: constants, lists,
-    dictionaries, arrays, tensors and objects of one's own by their values, functions
-    and classes by their code, modules by what the code takes from them. It leaves out
-    what the code itself changes (a counter, a list of losses), which would give the
-    same code another name after every training, and what is imported within a
-    function, which is not there before it runs.
+    The digest covers the global variables that the code reads: constants, containers,
+    arrays and tensors by value; functions and classes by their code; attributes of the
+    user's own modules if the code uses their names; objects of the user's own classes
+    by their attributes. Objects of installed classes count by their class only, and
+    modules that a function imports when it runs are not seen. A variable that the code
+    changes itself, such as a counter, changes the digest like any other edit.
 
     Examples
     --------
@@ -63,93 +68,115 @@ def code_name(value: type | types.FunctionType) -> str:
     >>> len(names)
     2
     """
-    name = _name(value)
-    if is_installed(value.__module__) and "<lambda>" not in value.__qualname__:
-        return name
+    if _has_fixed_code(value):
+        return _qualified_name(value)
     digest = hashlib.blake2b(digest_size=8)
-    _Description(digest).of(value)
-    return f"{name}[{digest.hexdigest()}]"
+    _CodeDigest(digest).add_code_of(value)
+    return f"{_qualified_name(value)}[{digest.hexdigest()}]"
 
 
 def closed_over(value: type | types.FunctionType) -> list[Any]:
-    """Values of variables around a function, which belong to what it does.
+    """Return the values of the enclosing variables that a function uses.
 
-    Classes are left out, for theirs may be the one that the function is part of.
+    Classes are left out, because the function may be a method of one of them.
     """
-    return [content for content in _contents(value) if not isinstance(content, type)]
+    return [content for content in _cells(value) if not isinstance(content, type)]
 
 
-def held_by(value: Any) -> dict[str, Any] | None:
-    """Attributes of an object, those in slots included; None if it can have none."""
+def attributes_of(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object, slots included; None if it can have none."""
     classes = [cls for cls in type(value).__mro__ if "__slots__" in vars(cls)]
-    held = {
+    slots = {
         name: member.__get__(value)
         for cls in reversed(classes)
         for name, member in vars(cls).items()
         if isinstance(member, types.MemberDescriptorType) and hasattr(value, name)
     }
     if not hasattr(value, "__dict__"):
-        return held if classes else None
-    return {**held, **vars(value)}
-
-
-def _contents(value):
-    for cell in getattr(value, "__closure__", None) or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
-
-
-def _name(value):
-    # A process that multiprocessing starts has imported the script by another name.
-    module = "__main__" if value.__module__ == "__mp_main__" else value.__module__
-    return f"{module}.{value.__qualname__}"
+        return slots if classes else None
+    return {**slots, **vars(value)}
 
 
 @cache
-def is_installed(module_name: str | None) -> bool:
-    """Whether a module came with Python, this package or another installed one."""
+def _is_installed(module_name: str | None) -> bool:
+    """Return whether a module belongs to Python, this package or another package."""
     top = (module_name or "").partition(".")[0]
     if top in ("__main__", "__mp_main__"):
-        # The user's, though in a worker of joblib its file is one of joblib's.
-        return False
+        return False  # in a joblib worker, the file of __main__ is one of joblib's
     if top in sys.builtin_module_names or top == __name__.partition(".")[0]:
         return True
     file = getattr(sys.modules.get(top), "__file__", None)
     return file is not None and str(Path(file).resolve()).startswith(INSTALLED)
 
 
-class _Description:
-    """Feeds a digest with all that a piece of code says."""
+def _has_fixed_code(value):
+    return _is_installed(value.__module__) and "<lambda>" not in value.__qualname__
+
+
+def _qualified_name(value):
+    # A process started by multiprocessing imports the script under another name.
+    module = "__main__" if value.__module__ == "__mp_main__" else value.__module__
+    return f"{module}.{value.__qualname__}"
+
+
+def _cells(value):
+    for cell in getattr(value, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # the variable is not assigned yet
+            continue
+
+
+def _nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object and those of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested_code(constant)
+
+
+def _global_names(code) -> set[str]:
+    """Return the names of the global variables that code reads.
+
+    ``co_names`` lists attributes as well. A worker process receives only the globals
+    that the code reads, and would compute another digest.
+    """
+    return {
+        instruction.argval
+        for part in _nested_code(code)
+        for instruction in dis.get_instructions(part)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+
+
+class _CodeDigest:
+    """Updates a digest with a class or function and everything that it refers to."""
 
     def __init__(self, digest):
         self.digest = digest
-        # Classes, functions and objects in the order in which they were met, each told
-        # once. Code waits in a list, not in recursion: it may lead far and to itself.
-        self.met: dict[int, tuple[int, Any]] = {}
-        self.waiting: list[type | types.FunctionType] = []
-        self.within: list[int] = []
+        # Classes, functions and objects in the order of their discovery; each is added
+        # once. Code is queued, because recursion could be too deep or endless.
+        self.found: dict[int, tuple[int, Any]] = {}
+        self.queue: list[type | types.FunctionType] = []
+        self.enclosing: list[int] = []
 
-    def of(self, value: type | types.FunctionType):
-        """The class or function and all that it leads to."""
+    def add_code_of(self, value: type | types.FunctionType) -> None:
+        """Add a class or function and all code that it leads to."""
         self.add(value)
-        for value in self.waiting:  # which grows meanwhile
-            self.write("then")
-            if isinstance(value, type):
-                self.add_class(value)
+        for item in self.queue:  # grows during the loop
+            self.write("next")
+            if isinstance(item, type):
+                self.add_class(item)
             else:
-                self.add_function(value)
+                self.add_function(item)
 
     def write(self, *parts):
         self.digest.update(f"{' '.join(map(str, parts))}\n".encode())
 
-    def add(self, value: Any):
-        """A class, a function, or what they hold."""
-        if isinstance(value, (staticmethod, classmethod)):
-            value = value.__func__
-        elif _is_wrapper(value):
-            value = inspect.unwrap(value)
+    def add(self, value: Any) -> None:
+        """Add a class, a function, or a value that they refer to."""
+        if not isinstance(value, (type, types.FunctionType)):
+            value = inspect.unwrap(value)  # staticmethod, classmethod, functools.cache
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, CONSTANTS):
@@ -157,28 +184,28 @@ class _Description:
         elif isinstance(value, (type, types.FunctionType)):
             self.add_named(value)
         elif isinstance(value, types.CodeType):
-            self.add_code(value, None)
+            self.add_instructions(value, doc=None)
         elif isinstance(value, (np.ndarray, torch.Tensor)):
             self.add_array(value)
-        elif id(value) in self.within or len(self.within) > DEEPEST:
+        elif id(value) in self.enclosing or len(self.enclosing) > MAX_DEPTH:
             self.write("...")
         elif isinstance(value, CONTAINERS) or self.is_new(value):
-            self.within.append(id(value))
+            self.enclosing.append(id(value))
             self.add_parts(value)
-            self.within.pop()
+            self.enclosing.pop()
 
-    def is_new(self, value):
-        """Whether a value is met for the first time; writes which one it is."""
-        is_new = id(value) not in self.met
-        number, _ = self.met.setdefault(id(value), (len(self.met), value))
+    def is_new(self, value) -> bool:
+        """Return whether a value is found for the first time; write its number."""
+        is_new = id(value) not in self.found
+        number, _ = self.found.setdefault(id(value), (len(self.found), value))
         self.write("number", number)
         return is_new
 
     def add_parts(self, value):
-        """A container or an object, by what is in it."""
+        """Add a container or an object by its parts."""
         parts = _parts(value)
-        self.write(_name(type(value)))
-        if parts is None:  # the kind must do, and the name of what has one
+        self.write(_qualified_name(type(value)))
+        if parts is None:
             return self.write(getattr(value, "__name__", ""))
         if not isinstance(value, CONTAINERS):
             self.add(type(value))
@@ -187,64 +214,57 @@ class _Description:
             self.add(part)
 
     def add_array(self, value):
-        if isinstance(value, torch.Tensor):
-            try:
-                self.write("tensor", value.dtype, tuple(value.shape))
-                flat = value.detach().cpu().contiguous().reshape(-1)
-                value = flat.view(torch.uint8).numpy()
-            except (RuntimeError, TypeError, ValueError):  # sparse, or without values
-                return
-        if value.dtype.kind == "O":
+        if isinstance(value, np.ndarray) and value.dtype.kind == "O":
             return self.add(value.tolist())
-        self.write("array", value.dtype, value.shape)
-        self.digest.update(np.ascontiguousarray(value).tobytes())
+        try:
+            self.write("array", value.dtype, tuple(value.shape))
+            self.digest.update(byte_view(value).data)
+        except (RuntimeError, TypeError, ValueError):  # sparse, or without values
+            self.write(type(value).__name__)
 
     def add_named(self, value):
-        if is_installed(value.__module__) and "<lambda>" not in value.__qualname__:
-            return self.write(_name(value))
+        if _has_fixed_code(value):
+            return self.write(_qualified_name(value))
         if isinstance(value, type):
-            self.write(_name(value))
+            self.write(_qualified_name(value))
         if self.is_new(value):
-            self.waiting.append(value)
+            self.queue.append(value)
 
     def add_class(self, value):
         for base in value.__bases__:
             self.add(base)
-        changed = _changed_by(value)
-        for name in sorted(vars(value)):
-            if name not in BOOKKEEPING and f".{name}" not in changed:
+        for name, attribute in sorted(vars(value).items()):
+            if name not in BOOKKEEPING:
                 self.write(name)
-                self.add(vars(value)[name])
+                self.add(attribute)
 
     def add_function(self, value):
         code = value.__code__
-        self.add_code(code, value.__doc__)
-        for part in (value.__defaults__, *sorted((value.__kwdefaults__ or {}).items())):
-            self.add(part)
-        for content in _contents(value):
-            self.add_reference(content, code)
-        for name in sorted(global_names(code) - changed_names(code)):
-            if name in value.__globals__:
-                self.write(name)
-                self.add_reference(value.__globals__[name], code)
+        self.add_instructions(code, value.__doc__)
+        self.add(value.__defaults__)
+        self.add(value.__kwdefaults__)
+        for content in _cells(value):
+            self.add_variable(content, code)
+        for name in sorted(_global_names(code) & value.__globals__.keys()):
+            self.write(name)
+            self.add_variable(value.__globals__[name], code)
 
-    def add_reference(self, value, code):
-        """What code refers to; of a module of one's own, what the code takes of it."""
+    def add_variable(self, value, code):
+        """Add a variable that code reads; of a module, the attributes that it names."""
         if not isinstance(value, types.ModuleType):
             return self.add(value)
         self.write("module", value.__name__)
-        if is_installed(value.__name__) or id(value) in self.within:
+        if _is_installed(value.__name__) or id(value) in self.enclosing:
             return
-        self.within.append(id(value))
-        changed = changed_names(code)
-        for name in sorted(attribute_names(code) & vars(value).keys()):
-            if f".{name}" not in changed:
-                self.write(name)
-                self.add_reference(vars(value)[name], code)
-        self.within.pop()
+        self.enclosing.append(id(value))
+        names = {name for part in _nested_code(code) for name in part.co_names}
+        for name in sorted(names & vars(value).keys()):
+            self.write(name)
+            self.add_variable(vars(value)[name], code)
+        self.enclosing.pop()
 
-    def add_code(self, code, doc):
-        """Instructions and constants; not where they stand in a file."""
+    def add_instructions(self, code, doc):
+        """Add instructions and constants, without line numbers and docstring."""
         self.digest.update(code.co_code)
         self.write(code.co_names)
         self.write(code.co_varnames)
@@ -253,17 +273,11 @@ class _Description:
                 self.add(constant)
 
 
-def _is_wrapper(value):
-    """Whether a library has wrapped a function in an object (``functools.cache``)."""
-    own = isinstance(value, (type, types.FunctionType, types.MethodType))
-    return not own and callable(value) and is_installed(type(value).__module__)
+def _parts(value) -> list[Any] | tuple[Any, ...] | None:
+    """Return the parts of a container or object in a fixed order.
 
-
-def _parts(value) -> Collection[Any] | None:
-    """What is in a container or object, in an order that is always the same.
-
-    None for objects of installed classes: files, loggers and generators of random
-    numbers change without a change of what the code says.
+    None for objects of installed classes: files, loggers and random generators change
+    although the code stays the same.
     """
     if isinstance(value, (list, tuple)):
         return value
@@ -282,16 +296,7 @@ def _parts(value) -> Collection[Any] | None:
     if isinstance(value, torch.nn.Module):
         own = {k: v for k, v in vars(value).items() if k not in MODULE_ATTRIBUTES}
         return own, value._parameters, value._buffers, value._modules
-    is_own = not is_installed(type(value).__module__)
-    held = held_by(value)
-    if held is None or not (is_own or isinstance(value, types.SimpleNamespace)):
+    attributes = attributes_of(value)
+    if attributes is None or _is_installed(type(value).__module__):
         return None
-    changed = _changed_by(type(value))
-    return sorted((k, v) for k, v in held.items() if f".{k}" not in changed)
-
-
-def _changed_by(cls) -> set[str]:
-    """Names that the methods of a class change."""
-    functions = (getattr(part, "__func__", part) for part in vars(cls).values())
-    codes = (f.__code__ for f in functions if isinstance(f, types.FunctionType))
-    return set().union(*map(changed_names, codes))
+    return sorted(attributes.items())

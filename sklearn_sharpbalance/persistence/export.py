@@ -1,4 +1,4 @@
-"""The whole ensemble as one computation: ONNX and torch.export."""
+"""Export the whole ensemble as one model: ONNX and torch.export."""
 
 import copy
 import json
@@ -47,7 +47,7 @@ def _majority(logits: Tensor, _) -> Tensor:
     return (1 - tie_break) * votes + tie_break * logits.mean(0).softmax(-1)
 
 
-# What each aggregation does to the logits (M, N, C) of the nets that predict.
+# Functions of the logits (M, N, C) of the predicting nets, by aggregation.
 RULES: dict[type, Callable] = {
     MeanLogitAggregation: _mean_logit,
     MeanProbaAggregation: _mean_proba,
@@ -60,12 +60,12 @@ RULES: dict[type, Callable] = {
 
 
 class AggregatedModule(nn.Module):
-    """Samples as the user passes them to probabilities (N, C).
+    """Map samples, in the format of the user, to probabilities (N, C).
 
     Parameters
     ----------
     modules : list of nn.Module
-        Of the nets that predict; they standardise by themselves.
+        Modules of the predicting nets, which include the standardisation.
     rule : Aggregation
     input_format : InputFormat
     gives_proba : bool, default=False
@@ -82,7 +82,7 @@ class AggregatedModule(nn.Module):
         self.moves_channel = is_picture and len(given) == 3 and given != seen
 
     def forward(self, X):
-        """Probabilities of a batch."""
+        """Return the probabilities of a batch."""
         if self.adds_channel:
             X = X[:, None]
         if self.moves_channel:
@@ -94,7 +94,7 @@ class AggregatedModule(nn.Module):
 
 
 def as_module(estimator) -> AggregatedModule:
-    """The fitted ensemble as one module on the CPU, in evaluation mode.
+    """Return the fitted ensemble as one module on the CPU, in evaluation mode.
 
     Parameters
     ----------
@@ -110,13 +110,17 @@ def as_module(estimator) -> AggregatedModule:
         nets = [with_trunk(net, estimator.trunk_) for net in nets]
     modules = [_with_plain_weights(net.module_) for net in nets]
     gives_proba = isinstance(nets[0].criterion_, nn.NLLLoss)
-    rule, fmt = estimator.aggregation_, estimator.input_format_
-    module = AggregatedModule(modules, rule, fmt, gives_proba)
+    module = AggregatedModule(
+        modules,
+        rule=estimator.aggregation_,
+        input_format=estimator.input_format_,
+        gives_proba=gives_proba,
+    )
     return module.eval().requires_grad_(False)
 
 
 def _with_plain_weights(module: nn.Module) -> nn.Module:
-    """A copy on the CPU that has its weights, not how parametrizations make them."""
+    """Return a copy on the CPU whose parametrizations are replaced by weights."""
     module = copy.deepcopy(module).cpu().eval()
     for layer in filter(parametrize.is_parametrized, list(module.modules())):
         names = list(layer.parametrizations)  # type: ignore[arg-type]
@@ -134,8 +138,8 @@ def _check_exportable(estimator):
     if type(rule) not in RULES:
         names = ", ".join(sorted(kind.__name__ for kind in RULES))
         raise InvalidInputError(
-            f"{type(rule).__name__} cannot be exported: it is not a computation on "
-            f"tensors that is known here. Use one of {names}, or export the modules of "
+            f"{type(rule).__name__} cannot be exported: there is no torch "
+            f"function for it. Use one of {names}, or export the modules of "
             "estimators_ one by one."
         )
     if estimator.input_format_.given_shape is None:
@@ -151,7 +155,7 @@ def _check_exportable(estimator):
 
 
 def _example(estimator, dtype):
-    """A small batch of the shape and type that the exported model takes."""
+    """Return a small batch of the shape and type that the exported model takes."""
     dtype = dtype or estimator.input_format_.dtype
     if dtype not in ("float32", "uint8"):
         raise InvalidInputError(f"dtype must be 'float32' or 'uint8', got {dtype!r}.")
@@ -164,7 +168,7 @@ def _program(estimator, dtype):
     batch = torch.export.Dim("batch", min=1)
     try:
         return torch.export.export(module, (X,), dynamic_shapes={"X": {0: batch}})
-    except Exception as error:  # of many kinds, by what the network does
+    except Exception as error:  # its type depends on the network
         name = type(estimator.estimators_[0].module_.module).__name__
         raise InvalidInputError(
             f"torch.export cannot follow {name}: {in_a_sentence(error)}. Let its "
@@ -229,11 +233,11 @@ def export_onnx(estimator, path, *, dtype=None) -> None:
         program,
         input_names=["X"],
         output_names=["probabilities"],
-        dynamic_shapes={"X": {0: "batch"}},  # or its name is made up
+        dynamic_shapes={"X": {0: "batch"}},  # without it torch invents a name
         dynamo=True,
         verbose=False,
     )
-    assert model is not None  # it is only where torch writes the file by itself
+    assert model is not None  # only if torch writes the file itself
     model.model.metadata_props["classes"] = _classes(estimator)
     weights = sum(p.numel() * p.element_size() for p in program.state_dict.values())
     if weights > LARGEST_ONNX:

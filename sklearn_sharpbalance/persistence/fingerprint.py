@@ -1,13 +1,12 @@
-"""Short descriptions of data and parameters, equal in every process for equal values.
+"""Describe data and parameters by short texts, the same in every process.
 
-A checkpoint keeps them to know its own fit again, and to say by name what differs.
+A checkpoint stores them to recognise its own fit and to name what differs in another.
 """
 
 import functools
 import hashlib
 import re
 import types
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,11 +18,11 @@ from torch.utils.hooks import RemovableHandle
 from sklearn_sharpbalance.data.training_data import n_rows
 from sklearn_sharpbalance.persistence.code_identity import (
     MODULE_ATTRIBUTES,
+    attributes_of,
     closed_over,
     code_name,
-    held_by,
-    is_installed,
 )
+from sklearn_sharpbalance.persistence.encoding import byte_view
 
 __all__ = [
     "condense",
@@ -33,26 +32,27 @@ __all__ = [
     "differences",
 ]
 
-DEEPEST = 12
+MAX_DEPTH = 12  # of containers and objects inside each other
 PLAIN = (bool, int, float, str, bytes, np.ndarray, np.generic, torch.Tensor)
-LONGEST = 4000  # characters of one value in a checkpoint
-SHOWN = 60  # characters of one value in a message
-CACHE = re.compile("cache|memo", re.IGNORECASE)
+MAX_STORED = 4000  # characters of one value in a checkpoint
+MAX_SHOWN = 60  # characters of one value in a message
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def describe(value: Any, within: tuple[int, ...] = ()) -> str:
-    """Text that is equal for equal values, whatever the process.
+    """Return a text that is equal for equal values in every process.
 
-    Classes and functions go by their names, and by their code if it is not installed;
-    arrays, tensors and modules by a digest; estimators, callbacks and
-    other objects by their class and what they hold.
+    Classes and functions are described by their names, and by their code if it is not
+    installed; arrays, tensors and modules by a digest; other objects by their class
+    and attributes. Of private attributes, whose names start with an underscore, only
+    numbers, strings, arrays, tables, Datasets and callables are included: others, such
+    as caches and open files, may change while the object is used.
 
     Parameters
     ----------
     value : object
     within : tuple of int, default=()
-        Identities of the containers and objects around it.
+        Identities of the containers and objects around the value.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def describe(value: Any, within: tuple[int, ...] = ()) -> str:
     >>> describe(torch.nn.ReLU)
     'torch.nn.modules.activation.ReLU'
     """
-    if len(within) > DEEPEST or id(value) in within:
+    if len(within) > MAX_DEPTH or id(value) in within:
         return "..."
     if isinstance(value, np.generic):
         value = value.item()  # np.float64(0.1) is the same setting as 0.1
@@ -70,9 +70,11 @@ def describe(value: Any, within: tuple[int, ...] = ()) -> str:
     if isinstance(value, np.ndarray):
         return _array(value)
     if isinstance(value, torch.Tensor):
-        return f"{value.dtype} {tuple(value.shape)} {_digest(_bytes(value))}"
-    if isinstance(value, type | torch.dtype | torch.device):
-        return code_name(value) if isinstance(value, type) else str(value)
+        return f"{value.dtype} {tuple(value.shape)} {_digest(byte_view(value).data)}"
+    if isinstance(value, type):
+        return code_name(value)
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value)
     within = (*within, id(value))
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         return _container(value, within)
@@ -91,7 +93,9 @@ def _container(value, within):
     items = [inner(item) for item in value]
     if isinstance(value, set | frozenset):
         return "{" + ", ".join(sorted(items)) + "}"
-    return ("[{}]" if isinstance(value, list) else "({})").format(", ".join(items))
+    if isinstance(value, list):
+        return f"[{', '.join(items)}]"
+    return f"({', '.join(items)})"
 
 
 def _function(value, within):
@@ -100,8 +104,10 @@ def _function(value, within):
         return f"partial({', '.join(describe(part, within) for part in parts)})"
     if isinstance(value, types.MethodType):
         return f"{describe(value.__self__, within)}.{value.__func__.__name__}"
-    around = [describe(content, within) for content in closed_over(value)]
-    return code_name(value) + (f"({', '.join(around)})" if around else "")
+    variables = [describe(content, within) for content in closed_over(value)]
+    if not variables:
+        return code_name(value)
+    return f"{code_name(value)}({', '.join(variables)})"
 
 
 def _object(value, within):
@@ -111,79 +117,48 @@ def _object(value, within):
     if hasattr(value, "to_numpy"):  # a table or column of pandas or polars
         names = list(map(str, getattr(value, "columns", ())))
         return f"{name}({names} {_array(value.to_numpy())})"
-    if hasattr(value, "__array_interface__"):  # a picture of Pillow
+    if hasattr(value, "__array_interface__"):  # an image of Pillow
         return f"{name}({_array(np.asarray(value))})"
-    if hasattr(value, "rvs") and hasattr(value, "dist"):  # of scipy, frozen
+    if hasattr(value, "rvs") and hasattr(value, "dist"):  # a distribution of scipy
         arguments = describe((value.args, value.kwds), within)
         return f"scipy.stats.{value.dist.name}{arguments}"
     if hasattr(value, "get_params"):
-        held = value.get_params(deep=False)
+        attributes = value.get_params(deep=False)
     else:
-        held = held_by(value)
-    if held is None:
+        attributes = attributes_of(value)
+    if attributes is None:
         return ADDRESS.sub("", repr(value))
-    return f"{name}({describe(_lasting(held), within)})"
+    return f"{name}({describe(_compared(attributes), within)})"
 
 
-def _lasting(held):
-    """What an object holds, without what it may keep for its own use meanwhile.
-
-    Public attributes are all told. Of private ones, those are left out that fill or
-    change while the object is used, so that one and the same object would be another
-    after a fit: None and empty containers, which something is put into later; what is
-    called a cache; dictionaries with other keys than strings, since a cache goes by
-    the number of an item; files, locks, random generators and other objects of
-    installed classes that neither are data nor can be called.
-    """
+def _compared(attributes):
+    """Return the attributes of an object that belong to its description."""
     return {
         name: value
-        for name, value in held.items()
+        for name, value in attributes.items()
         if not name.startswith("_")
-        or (not _is_empty(value) and not CACHE.search(name) and _is_setting(value))
+        or isinstance(value, (*PLAIN, Dataset))
+        or hasattr(value, "to_numpy")
+        or callable(value)
     }
-
-
-def _is_empty(value):
-    return value is None or (isinstance(value, Mapping | list | set) and not value)
-
-
-def _is_setting(value, depth=0):
-    """Whether a private value is of a kind that stays as it was set."""
-    if value is None or isinstance(value, PLAIN):
-        return True
-    if depth > DEEPEST:
-        return False
-    if isinstance(value, Mapping):
-        return all(
-            isinstance(key, str) and _is_setting(item, depth + 1)
-            for key, item in value.items()
-        )
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(_is_setting(item, depth + 1) for item in value)
-    if isinstance(value, weakref.ref):
-        return False
-    is_data = isinstance(value, Dataset) or any(
-        hasattr(value, name) for name in ("to_numpy", "__array_interface__")
-    )
-    is_own = not is_installed(type(value).__module__)
-    return is_data or is_own or callable(value) or hasattr(value, "get_params")
 
 
 def _module_digest(module, within):
     digest = hashlib.blake2b(ADDRESS.sub("", repr(module)).encode(), digest_size=8)
     for key, tensor in _tensors(module):
         digest.update(key.encode())
-        if isinstance(tensor, torch.Tensor) and not _is_lazy(tensor):
-            digest.update(_bytes(tensor))
+        is_lazy = torch.nn.parameter.is_lazy(tensor)
+        if isinstance(tensor, torch.Tensor) and not is_lazy:
+            digest.update(byte_view(tensor).data)
     for part in module.modules():
-        if not hasattr(part, "_orig_mod"):  # compiled: what it compiles comes by itself
+        if not hasattr(part, "_orig_mod"):  # a compiled module has its original as part
             around = within if part is module else (*within, id(part))
             digest.update(_module_settings(part, around).encode())
     return digest.hexdigest()
 
 
 def _tensors(module):
-    """Weights and buffers by name; those that are not saved as well."""
+    """Yield weights and buffers by name, with the buffers that no state dict has."""
     yield from module.state_dict().items()
     for prefix, part in module.named_modules():
         for name in sorted(getattr(part, "_non_persistent_buffers_set", ())):
@@ -191,8 +166,8 @@ def _tensors(module):
 
 
 def _module_settings(module, within):
-    """Code, attributes and hooks of one module, without its weights and parts."""
-    held = {
+    """Describe code, attributes and hooks of one module without its submodules."""
+    attributes = {
         name: value
         for name, value in vars(module).items()
         if name not in MODULE_ATTRIBUTES and not isinstance(value, RemovableHandle)
@@ -201,39 +176,25 @@ def _module_settings(module, within):
         list(getattr(module, name).values())
         for name in ("_forward_pre_hooks", "_forward_hooks")
     ]
-    texts = (describe(told, within) for told in (_lasting(held), hooks))
+    texts = [describe(_compared(attributes), within), describe(hooks, within)]
     return " ".join([code_name(type(module)), *texts])
-
-
-def _is_lazy(tensor):
-    return torch.nn.parameter.is_lazy(tensor)
-
-
-def _bytes(tensor):
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
 
 
 def _array(array):
     if array.dtype.kind == "O":
         return f"object {array.shape} {_digest(repr(array.tolist()).encode())}"
-    flat = np.ascontiguousarray(array).reshape(-1)
-    data = flat.view(np.uint8).data if flat.size else b""
-    return f"{array.dtype} {array.shape} {_digest(data)}"
+    return f"{array.dtype} {array.shape} {_digest(byte_view(array).data)}"
 
 
-def _digest(*parts):
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+def _digest(data):
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def data_fingerprint(data, classes) -> dict[str, str]:
-    """Descriptions of validated data.
+    """Describe validated data.
 
-    Items of a Dataset are not read, since they may come augmented: its class, its
-    length, its labels and what it holds stand for it.
+    Items of a Dataset are not read, because they may be augmented: it is described by
+    its class, length, labels and attributes.
 
     Parameters
     ----------
@@ -250,24 +211,25 @@ def data_fingerprint(data, classes) -> dict[str, str]:
 
 
 def describe_samples(X) -> str:
-    """Text for samples: their digest; of a Dataset, its class and what it holds."""
+    """Describe samples by a digest; a Dataset by its class, length and attributes."""
     if not isinstance(X, Dataset):
         return describe(X)
-    held = [describe(_lasting(held_by(X) or {}))]
     if isinstance(X, Subset):
-        held = [describe_samples(X.dataset), describe(np.asarray(X.indices))]
+        parts = [describe_samples(X.dataset), describe(np.asarray(X.indices))]
     elif isinstance(X, ConcatDataset):
-        held = [describe_samples(part) for part in X.datasets]
-    return condense(", ".join([f"{n_rows(X)} items of {code_name(type(X))}", *held]))
+        parts = [describe_samples(part) for part in X.datasets]
+    else:
+        parts = [describe(_compared(attributes_of(X) or {}))]
+    return condense(", ".join([f"{n_rows(X)} items of {code_name(type(X))}", *parts]))
 
 
 def condense(text: str) -> str:
-    """The text, or its beginning and a digest: a list of samples makes a long one."""
-    return text if len(text) <= LONGEST else _shortened(text)
+    """Return the text, or its beginning and a digest if it is long."""
+    return text if len(text) <= MAX_STORED else _shortened(text)
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs between two fingerprints, in words.
+    """Return a sentence for each difference between two fingerprints.
 
     Examples
     --------
@@ -284,8 +246,8 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def _short(descriptions, name):
     text = descriptions.get(name, "not given")
-    return text if len(text) <= SHOWN else _shortened(text)
+    return text if len(text) <= MAX_SHOWN else _shortened(text)
 
 
 def _shortened(text):
-    return f"{text[:SHOWN]}... ({_digest(text.encode())})"
+    return f"{text[:MAX_SHOWN]}... ({_digest(text.encode())})"

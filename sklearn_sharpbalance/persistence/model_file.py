@@ -57,9 +57,9 @@ def save(estimator, path, *, optimizer=True) -> None:
     estimator : BaseDeepEnsemble
         Fitted.
     path : str or path-like
-        The file appears when it is complete; an older one is replaced.
+        An existing file is replaced when the new one is complete.
     optimizer : bool, default=True
-        Whether to keep the momentum with which ``partial_fit`` goes on; without it
+        Whether to store the momentum with which ``partial_fit`` continues; without it
         the file has about half the size.
     """
     check_is_fitted(estimator)
@@ -71,23 +71,24 @@ def save(estimator, path, *, optimizer=True) -> None:
     except NotPlainError as error:
         raise InvalidInputError(
             f"{type(estimator).__name__} cannot be saved: {error}, which a file "
-            "without pickle cannot hold. Set it to numbers, strings or arrays, or use "
+            "without pickle cannot store. Set it to numbers, strings or arrays, or use "
             "joblib.dump."
         ) from error
 
 
 def load_model(path, params: dict[str, Any], base: type):
-    """Read an ensemble that :func:`save` wrote.
+    """Return an ensemble that :func:`save` wrote.
 
     Parameters
     ----------
     path : str or path-like
     params : dict
-        What the user passes for what the file could only name.
+        Values that the user passes for what the file could only name.
     base : type
-        Class of all ensembles.
+        Base class of all ensembles.
     """
-    tree = read_archive(path, "model", SPECIAL_TAGS)
+    with own_torch_modes():
+        tree = read_archive(path, "model", SPECIAL_TAGS)
     try:
         _check_types(tree)
         with own_torch_modes():
@@ -96,14 +97,14 @@ def load_model(path, params: dict[str, Any], base: type):
         return estimator
     except SharpBalanceError as error:
         raise type(error)(f"{path}: {error}") from error.__cause__
-    except Exception as error:  # whatever a crafted file makes of the constructors
+    except Exception as error:  # of any kind, if the file was crafted
         raise ModelFileError(
             f"{path} does not describe a model: {type(error).__name__}: {error}"
         ) from error
 
 
 def _check_types(tree):
-    """Raise an error unless a file has what a fit gives an ensemble."""
+    """Raise if a file lacks an attribute of fitted ensembles or has a wrong type."""
     n_members, fitted = len(tree["members"]), tree["fitted"]
     missing = sorted(REQUIRED - fitted.keys())
     if not n_members or missing:
@@ -140,7 +141,7 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
     of_members = _net(estimator.net_)
     _check_names(of_members, entries, params["estimator"])
     if "missing" in of_members["params"].get("module__member_params", {}):
-        fitted.pop("member_params_")  # made again from what the user passes
+        fitted.pop("member_params_")  # load makes them from the user's member_params
     return {
         "class": f"{type(estimator).__module__}.{type(estimator).__qualname__}",
         "versions": {"torch": str(torch.__version__), "numpy": np.__version__},
@@ -159,17 +160,17 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
 
 
 def _requests(estimator) -> dict[str, dict[str, bool | str]]:
-    """What methods ask for where scikit-learn routes metadata."""
+    """Return the metadata that methods request from scikit-learn's routing."""
     routing = estimator.get_metadata_routing()
-    asked = {name: getattr(routing, name).requests for name in ROUTED}
+    requests = {name: getattr(routing, name).requests for name in ROUTED}
     return {
         name: {key: value for key, value in of_method.items() if value is not None}
-        for name, of_method in asked.items()
+        for name, of_method in requests.items()
     }
 
 
 def _set_requests(estimator, requests):
-    """Let methods ask for metadata again, whether or not it is routed here."""
+    """Set the requests for metadata, whether or not routing is enabled."""
     with config_context(enable_metadata_routing=True):
         for name in ROUTED:
             if requests.get(name):
@@ -181,7 +182,7 @@ def _value_of(rule):
 
 
 def _check_names(net, entries, estimator):
-    """Raise if members are made of what nobody will be asked to pass again."""
+    """Raise if ``load`` could not ask for an object that the members were made of."""
     named = [entries]
     if isinstance(estimator, NeuralNetClassifier):
         named.append(_net(estimator)["params"])
@@ -191,19 +192,23 @@ def _check_names(net, entries, estimator):
         if label not in known and name not in ("callbacks", "module__member_params"):
             raise InvalidInputError(
                 f"The ensemble cannot be saved: its members have {name} ({label}), "
-                "which no parameter of the ensemble holds any more. Set the parameters "
+                "which is no parameter of the ensemble any more. Set the parameters "
                 "of the fit again, or use joblib.dump."
             )
 
 
 def _member(net, optimizer):
     state = state_of(net)
-    kept = {"module": state.module, "optimizer": state.optimizer if optimizer else None}
-    return kept | ({"extra": state.extra} if state.extra else {})
+    stored = {"module": state.module, "optimizer": None}
+    if optimizer:
+        stored["optimizer"] = state.optimizer
+    if state.extra:
+        stored["extra"] = state.extra
+    return stored
 
 
 def _predictor(net, nets):
-    """A member by its number; a net of its own (a soup) by what it holds."""
+    """Return the number of a member, or the weights of a net of its own (a soup)."""
     for i, member in enumerate(nets):
         if net is member:
             return i
@@ -211,7 +216,7 @@ def _predictor(net, nets):
 
 
 def _param(name, value):
-    """A value that is plain or can be named, a net by its own, else what it is."""
+    """Return the entry for a parameter: its value, its net, or only a label."""
     if isinstance(value, NeuralNetClassifier) and name_of(type(value)):
         return {"net": _net(value)}
     if is_passed_again(name, value):
@@ -224,8 +229,8 @@ def _param(name, value):
 
 
 def _net(net):
-    """Settings of a skorch net that are not skorch's own."""
-    own = {
+    """Return the class of a skorch net and the settings that are not defaults."""
+    defaults = {
         name: parameter.default
         for cls in (NeuralNet, NeuralNetClassifier)
         for name, parameter in inspect.signature(cls).parameters.items()
@@ -234,13 +239,13 @@ def _net(net):
     params = {}
     for name, value in net.get_params(deep=False).items():
         full_name = f"estimator__{name}"
-        if name.startswith("_") or value is own.get(name, own):
+        if name.startswith("_") or value is defaults.get(name, defaults):
             continue
         if not is_left_out(full_name):
             params[name] = _param(full_name, value)
         elif not is_named:  # the user passes the whole net again
             params[name] = {"missing": _label(value)}
-    params.pop("train_split", None)  # an ensemble holds out samples by itself
+    params.pop("train_split", None)  # the ensemble splits off validation samples
     cls = {"value": type(net)} if is_named else {"missing": _label(type(net))}
     return {"class": cls, "params": params}
 

@@ -1,4 +1,4 @@
-"""From the content of a model file back to a fitted ensemble."""
+"""Make a fitted ensemble from the content of a model file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +26,6 @@ from sklearn_sharpbalance.members.own_settings import (
     own_settings,
 )
 from sklearn_sharpbalance.members.shared_trunk import as_trunk
-from sklearn_sharpbalance.members.state import own_draws
 from sklearn_sharpbalance.persistence.allowed_names import (
     OF_MACHINE,
     check_setting,
@@ -34,14 +33,15 @@ from sklearn_sharpbalance.persistence.allowed_names import (
     shown,
 )
 from sklearn_sharpbalance.runtime.devices import resolve_devices
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["rebuild"]
 
-# What may be set for the machine that opens a file.
+# Parameters that depend on the machine that opens a file.
 SETTABLE = ("device", *OF_MACHINE, "verbose")
-# Where a net of one's own has what a member's net has wrapped.
+# Parameters of the user's net by those of a member's net that wrap them.
 OF_NET = {"module__module": "module", "optimizer__base_optimizer": "optimizer"}
-# What a class that a file names must be, by the parameter of a net that it is for.
+# Base classes required of the classes that a file names, by parameter of the net.
 KINDS: dict[str, tuple[type, str]] = {
     "criterion": (nn.modules.loss._Loss, "a loss"),
     "module": (nn.Module, "a network"),
@@ -55,29 +55,29 @@ SPARE_LAYERS = 128  # layers without weights that a network may have
 
 
 def rebuild(tree: dict[str, Any], passed: dict[str, Any], base: type):
-    """The estimator that a file describes.
+    """Return the estimator that a file describes.
 
     Parameters
     ----------
     tree : dict
         Content of the file.
     passed : dict
-        What the user passes for what the file could only name.
+        Values that the user passes for what the file could only name.
     base : type
-        Class of all ensembles.
+        Base class of all ensembles.
     """
     cls = _ensemble_class(tree["class"], base)
     objects = _Objects(passed)
     params = {name: objects.get(name, entry) for name, entry in tree["params"].items()}
-    # That of the fit: the parameter may have been set anew since.
+    # The rule of the fit: the parameter may have been changed since.
     entry = tree.get("rule", tree["params"]["aggregation"])
     rule = objects.get("aggregation", entry)
     objects.check(cls)
     params |= {name: passed[name] for name in SETTABLE if name in passed}
     estimator = cls(**params)
     estimator._validate_params()
-    whole = "value" in tree.get("rule", {})  # with what was nested then
-    nested = {} if whole else estimator._nested("aggregation")
+    has_own_params = "value" in tree.get("rule", {})
+    nested = {} if has_own_params else estimator._nested("aggregation")
     estimator.aggregation_ = _aggregation(rule, nested, tree["aggregation"])
     net = _net(tree, params, objects)
     if net.classes != list(range(len(tree["fitted"]["classes_"]))):
@@ -88,23 +88,23 @@ def rebuild(tree: dict[str, Any], passed: dict[str, Any], base: type):
 
 def _ensemble_class(name, base):
     kinds = [base]
-    for kind in kinds:  # grows while it is read: children of children
+    for kind in kinds:  # grows during the loop: subclasses of subclasses
         kinds += kind.__subclasses__()
     found = [kind for kind in kinds if f"{kind.__module__}.{kind.__qualname__}" == name]
     if not found:
         raise ModelFileError(
-            f"it holds a {name!r}, and no ensemble of that name is imported here."
+            f"it has a {name!r}, and no ensemble of that name is imported here."
         )
-    return found[-1]  # a notebook may have defined it more than once
+    return found[-1]  # the last one that a notebook has defined
 
 
 class _Objects:
-    """Values of a file's parameters; what it only names comes from the user.
+    """Values of parameters, from the file or, if it only names them, from the user.
 
     Parameters
     ----------
     passed : dict
-        By name of the parameter; "module" stands for the network wherever it is.
+        Values by name of the parameter; "module" stands for the user's network.
     """
 
     def __init__(self, passed):
@@ -113,7 +113,7 @@ class _Objects:
         self.known: dict[str, Any] = {}
 
     def get(self, name: str, entry: dict[str, Any]) -> Any:
-        """Value of one parameter."""
+        """Return the value of one parameter."""
         check_setting(name, entry)
         if "value" in entry:
             return entry["value"]
@@ -131,7 +131,7 @@ class _Objects:
         return self.known.get(label)
 
     def of_net(self, name: str, entry: dict[str, Any], estimator) -> Any:
-        """One setting of the members' net, once all parameters are there."""
+        """Return one setting of the members' net; call it after :meth:`get`."""
         if "value" in entry:
             check_setting(f"estimator__{name}", entry)
             return entry["value"]
@@ -141,19 +141,19 @@ class _Objects:
         return getattr(estimator, OF_NET.get(name, name))  # of a net passed as a whole
 
     def check(self, cls) -> None:
-        """Raise if something is missing, or was passed that has no place."""
+        """Raise if a value is missing, or if one was passed that the file has."""
         if self.needed:
             listed = ", ".join(f"{name} ({what})" for name, what in self.needed.items())
             call = ", ".join(f"{name}=..." for name in self.needed)
             raise InvalidInputError(
-                f"the file names what it cannot hold: {listed}. Pass it again: "
+                f"the file names what it cannot store: {listed}. Pass it again: "
                 f"load(path, {call})."
             )
         for name, value in self.passed.items():
             if name in SETTABLE or any(value is one for one in self.known.values()):
                 continue
             raise InvalidInputError(
-                f"{name} is a setting that the file holds itself. Leave it out and use "
+                f"{name} is a setting that the file has itself. Leave it out and use "
                 f"set_params on the loaded {cls.__name__}."
             )
 
@@ -163,7 +163,7 @@ def _make_net(cls, params):
         raise ModelFileError("it describes a net without a module.")
     for name, (kind, label) in KINDS.items():
         value = params.get(name)
-        # An object is the user's own, who has passed it again.
+        # An instance comes from the user, who has passed it again.
         found = value if isinstance(value, type) else type(value)
         if name_of(found) is not None and not issubclass(found, kind):
             raise ModelFileError(f"it takes {found.__name__} for {label}.")
@@ -171,9 +171,9 @@ def _make_net(cls, params):
 
 
 def _net(tree, params, objects):
-    """The net that every member is a copy of."""
+    """Return the net that every member is a copy of."""
     estimator, entries = params["estimator"], tree["net"]["params"]
-    # Callbacks are made below, from what the user passed.
+    # Callbacks are made below from those that the user passed.
     left_out = {"callbacks"}
     is_named = "missing" in entries.get("module__member_params", {})
     if is_named:
@@ -199,7 +199,7 @@ def _net(tree, params, objects):
 
 
 def _device(params):
-    """The device of the file where it exists, else the CPU."""
+    """Return the device that the file names if it exists here, else the CPU."""
     try:
         return resolve_devices(params["device"])[0]
     except InvalidInputError:
@@ -245,7 +245,7 @@ def _restore_weights(net, module, **more):
 
 
 def _set_nets(estimator, nets, trunk):
-    """Members; for an ensemble over a shared trunk these are heads."""
+    """Set the members of an ensemble; with a shared trunk, the nets are its heads."""
     if not hasattr(estimator, "_whole_members"):
         estimator.estimators_ = nets
         return
@@ -292,11 +292,11 @@ def _is_tuple(value, kind):
 
 
 def check_weights(net, state, seed=0) -> None:
-    """Raise if the weights are not those of the network, before it takes memory.
+    """Raise if the weights are not those of the network, before memory is allocated.
 
-    A crafted file can ask for a network of any size. It is built without memory
-    first, and for real only if the file has all its weights. What a network draws
-    while it is built, its width say, it draws from the member's seed.
+    A crafted file can ask for a network of any size. The network is built on the meta
+    device first, and with memory only if the file has all its weights. Random numbers
+    that a network draws while it is built come from the member's seed.
     """
     module = net.module__module
     if isinstance(module, nn.Module):
@@ -305,17 +305,17 @@ def check_weights(net, state, seed=0) -> None:
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     try:
         limit = _bounded(SPARE_LAYERS + 4 * len(state))
-        with own_draws(seed), limit, torch.device("meta"):
+        with random_stream(seed=seed), limit, torch.device("meta"):
             inner = module(**kwargs)
     except ModelFileError:
         raise
     except Exception:
         if name_of(module) is not None:
             raise
-        return  # the user's own may read numbers from tensors, which have none here
+        return  # a user's network may read values, which meta tensors do not have
     for key, value in inner.state_dict().items():
         if not isinstance(value, torch.Tensor):
-            continue  # what get_extra_state returns
+            continue  # the result of get_extra_state
         stored = state.get(f"module.{key}")
         lazy = nn.parameter.is_lazy(value)
         if stored is None or (not lazy and stored.shape != value.shape):
@@ -328,7 +328,7 @@ def check_weights(net, state, seed=0) -> None:
 
 @contextmanager
 def _bounded(limit: int) -> Iterator[None]:
-    """Let a block build modules of at most so many layers and parameters."""
+    """Raise if a block registers more than ``limit`` layers and parameters."""
     count = 0
 
     def hook(module, name, value):

@@ -1,7 +1,7 @@
-"""Displays: figures of ensembles, in the way of scikit-learn's.
+"""Displays: figures of ensembles, with the interface of scikit-learn's displays.
 
-Each takes arrays in ``__init__``, is made by ``from_estimator`` or ``from_predictions``
-and drawn by ``plot(ax=None)``. matplotlib is imported when the first figure is drawn.
+``__init__`` takes arrays, ``from_estimator`` and ``from_predictions`` compute them, and
+``plot(ax=None)`` draws the figure. matplotlib is imported when one is first drawn.
 """
 
 from sklearn_sharpbalance.plotting.agreement import MemberAgreementDisplay

@@ -1,4 +1,4 @@
-"""Points of several groups, a marker each, and the lines fitted to them."""
+"""Draw the points of several groups, and the lines fitted to them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from sklearn_sharpbalance.plotting._base import (
 )
 from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
 
-# Two points always lie on a line, which says nothing.
+# A line through two points always fits.
 MIN_POINTS = 3
 
 
 def drawable(x: np.ndarray, y: np.ndarray, log: bool) -> np.ndarray:
-    """Which points have a place on the axes."""
-    shown = np.isfinite(x) & np.isfinite(y)
-    return shown & (x > 0) & (y > 0) if log else shown
+    """Return which points can be drawn on the axes."""
+    is_finite = np.isfinite(x) & np.isfinite(y)
+    return is_finite & (x > 0) & (y > 0) if log else is_finite
 
 
 def draw_points(
@@ -30,29 +30,33 @@ def draw_points(
     x: np.ndarray,
     y: np.ndarray,
     groups: np.ndarray,
+    *,
     color: np.ndarray | None,
     cmap: Any,
     vmin: float | None,
     vmax: float | None,
 ) -> dict[str, Any]:
-    """A scatter per group; coloured by ``color`` on one scale, or by group."""
+    """Draw a scatter per group, coloured by ``color`` on one scale, or by group."""
     scatters = {}
-    scale = {} if color is None else _scale(color, cmap, vmin, vmax)
     for g, group in enumerate(dict.fromkeys(groups.tolist())):
         rows = groups == group
         look: dict[str, Any] = {"color": colour(g, ax)}
         if color is not None:
-            look = {"c": color[rows], "edgecolors": ink(ax), "linewidths": 0.6, **scale}
+            look = {"c": color[rows], "edgecolors": ink(ax), "linewidths": 0.6}
+            look |= _colour_scale(color, cmap, vmin, vmax)
         scatters[group] = ax.scatter(
             x[rows], y[rows], s=52, marker=marker(g), zorder=3, **look
         )
     return scatters
 
 
-def _scale(
+def _colour_scale(
     color: np.ndarray, cmap: Any, vmin: float | None, vmax: float | None
 ) -> dict[str, Any]:
-    """Colours from the least to the largest finite value; white for all others."""
+    """Return a scale from the smallest to the largest finite value; others are white.
+
+    ``vmin`` and ``vmax`` replace its ends.
+    """
     from matplotlib import colormaps
 
     finite = color[np.isfinite(color)]
@@ -66,15 +70,16 @@ def _scale(
 
 
 def draw_fits(
-    ax: Any, x: np.ndarray, y: np.ndarray, groups: np.ndarray, log: bool
+    ax: Any, x: np.ndarray, y: np.ndarray, groups: np.ndarray, *, log: bool
 ) -> tuple[dict[str, Any], dict[str, TradeoffFit | None]]:
-    """The least-squares line of each group that has enough points."""
+    """Draw the least-squares line of each group that has enough points."""
     lines, fits = {}, {}
     space = np.geomspace if log else np.linspace
     for g, group in enumerate(dict.fromkeys(groups.tolist())):
         rows = groups == group
-        enough = rows.sum() >= MIN_POINTS
-        fit = fit_tradeoff(x[rows], y[rows], log=log) if enough else None
+        fit = None
+        if rows.sum() >= MIN_POINTS:
+            fit = fit_tradeoff(x[rows], y[rows], log=log)
         fits[group] = fit
         if fit is not None:
             at = space(x[rows].min(), x[rows].max(), 50)
@@ -92,9 +97,9 @@ def draw_legend(
     is_filled: bool,
     notes: Sequence[Any] = (),
 ) -> None:
-    """Marker, line and slope of each group; without groups, the slope alone.
+    """Draw a legend with marker, line and slope of each group.
 
-    ``notes`` are handles of what else there is to say.
+    Without groups it has the slope only. ``notes`` are handles of further entries.
     """
     from matplotlib.lines import Line2D
 
@@ -120,26 +125,37 @@ def draw_legend(
 
 
 def _covers_points(ax: Any, legend: Any) -> bool:
-    """Whether a legend lies over a point, for want of a free corner."""
+    """Return whether a legend covers a point, because no corner is free."""
     ax.figure.figure.draw_without_rendering()
     box = legend.get_window_extent()
-    points = [ax.transData.transform(dots.get_offsets()) for dots in ax.collections]
-    return any(box.contains(*point) for dots in points for point in dots)
+    for scatter in ax.collections:
+        for x, y in ax.transData.transform(scatter.get_offsets()):
+            if box.contains(x, y):
+                return True
+    return False
 
 
 def notes_on_missing(
     ax: Any, left_out: Sequence[str], color: np.ndarray | None
 ) -> list[Any]:
-    """Handles that say what has no place on the axes or no colour on the scale."""
+    """Return handles that list points off the axes and values off the colour scale."""
     from matplotlib.lines import Line2D
 
     notes = []
     off = [] if color is None else color[~np.isfinite(color)]
     if len(off):
         values = ", ".join(dict.fromkeys(f"{value:g}" for value in off))
-        look: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": ink(ax)}
-        look |= {"linestyle": "none", "label": f"off the colour scale: {values}"}
-        notes.append(Line2D([], [], **look))
+        notes.append(
+            Line2D(
+                [],
+                [],
+                linestyle="none",
+                marker="o",
+                markerfacecolor="white",
+                markeredgecolor=ink(ax),
+                label=f"off the colour scale: {values}",
+            )
+        )
     if len(left_out):
         label = f"off the axes: {', '.join(left_out)}"
         notes.append(Line2D([], [], linestyle="none", label=label))

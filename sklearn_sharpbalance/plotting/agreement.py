@@ -61,7 +61,7 @@ class MemberAgreementDisplay(Display):
         member_names : sequence of str, default=None
             Name of each member; numbered if None.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -82,7 +82,7 @@ class MemberAgreementDisplay(Display):
         member_names : sequence of str, default=None
             Name of each member; numbered if None.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -99,12 +99,12 @@ class MemberAgreementDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         cmap : str or Colormap, default="cividis"
             Colours of the values.
         vmin, vmax : float, default=0.0, None
-            Limits of the colours; give them to compare ensembles. None is the largest
-            value.
+            Limits of the colours; pass them to compare ensembles. ``vmax=None`` is the
+            largest value.
         colorbar : bool, default=True
             Whether to draw the scale of the colours.
 
@@ -115,8 +115,8 @@ class MemberAgreementDisplay(Display):
         matrix = np.asarray(self.disagreement, dtype=float)
         check_square(matrix, "disagreement")
         names = check_member_names(self.member_names, len(matrix))
-        # Members that all agree have no largest value to scale by.
-        vmax = (matrix.max() or 1.0) if vmax is None else vmax
+        if vmax is None:
+            vmax = matrix.max() if matrix.max() > 0 else 1.0  # 0 if all members agree
         ax = self._start(ax, matrix_size(names), square=True)
         self.im_, self.colorbar_, self.text_ = draw_matrix(
             ax,

@@ -1,4 +1,4 @@
-"""Accuracy on corrupted pictures, method beside method."""
+"""Accuracy of several methods on corrupted samples."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class CorruptionDisplay(Display):
     member_accuracy : array-like of shape (n_methods, n_severities), default=None
         Mean accuracy of its members.
     severities : sequence, default=None
-        Names of the severities; 1, 2, ... if None. 0 may stand for clean pictures.
+        Names of the severities; 1, 2, ... if None. Clean pictures may be 0.
     names : sequence of str, default=None
         Names of the methods.
 
@@ -44,9 +44,9 @@ class CorruptionDisplay(Display):
     ----------
     ax_, figure_ : matplotlib Axes and Figure
     lines_ : list of matplotlib Line2D
-        With ``kind="lines"``: one per method, members dashed.
+        With ``kind="lines"``: one line per method, and a dashed one for its members.
     bars_ : list of matplotlib BarContainer
-        With bars: the ensembles; ``member_bars_`` the members' part of them.
+        With bars: the ensembles; ``member_bars_`` are the parts of the members.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class CorruptionDisplay(Display):
         ax=None,
         **kwargs,
     ):
-        """Corrupt pictures or a table and plot what fitted ensembles make of them.
+        """Corrupt pictures or a table, and plot the accuracy of fitted ensembles.
 
         Parameters
         ----------
@@ -92,12 +92,13 @@ class CorruptionDisplay(Display):
             of ``TABULAR_CORRUPTIONS``; None or "all" is all of them, without
             "missing_nan" for a table. A mapping of (kind, severity) to (samples,
             labels), such as :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`,
-            is read in place of corrupting ``X``.
+            is used as it is, and ``X`` is not corrupted.
         severities : int or sequence of int, default=(1, 2, 3, 4, 5)
-            A mapping must have all of them for each of its kinds.
+            A mapping must have all severities for each of its kinds.
         random_state : int, default=0
+            Controls the random parts of the corruptions.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -139,11 +140,11 @@ class CorruptionDisplay(Display):
             Class codes, the columns of the probabilities; or any with ``classes``.
         member_probas : dict of str to array-like
             For each method the probabilities of its members, of shape (n_severities,
-            n_members, n_samples, n_classes), or with an axis of kinds before it.
+            n_members, n_samples, n_classes), or with a first axis of kinds.
         severities : sequence, default=None
         classes : array-like of shape (n_classes,), default=None
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -153,7 +154,9 @@ class CorruptionDisplay(Display):
         """
         methods = named(member_probas, "Ensemble")
         if not methods:
-            raise InvalidInputError("member_probas holds no ensembles to draw.")
+            raise InvalidInputError(
+                "member_probas has no ensembles. Pass at least one."
+            )
         parts = [
             accuracies(y_true, probas, classes, name, combine_probas)
             for name, probas in methods.items()
@@ -171,18 +174,18 @@ class CorruptionDisplay(Display):
         return display.plot(ax, **kwargs)
 
     def plot(self, ax=None, *, kind="lines", members=True, legend=True):
-        """Draw accuracies.
+        """Draw the accuracies.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         kind : {"lines", "bars", "mean"}, default="lines"
             Lines over the severities; groups of bars, one group per severity; or one
             bar per method, the mean over the severities.
         members : bool, default=True
-            Show the members' accuracy, if known: as dashed lines, or as the hatched
-            lower part of a bar, above which is the gain of the ensemble.
+            Draw the members' accuracy, if known: as dashed lines, or as the hatched
+            lower part of a bar, below the gain of the ensemble.
         legend : bool, default=True
             Whether to draw a legend.
 
@@ -190,24 +193,32 @@ class CorruptionDisplay(Display):
         -------
         display : CorruptionDisplay
         """
-        accuracy, member = self._arrays(members)
+        accuracy, member = self._check_arrays(members)
         names = check_names(self.names, len(accuracy), "Ensemble")
-        given = range(1, accuracy.shape[1] + 1)
-        severities = list(given if self.severities is None else self.severities)
-        if len(severities) != len(given):
+        n_severities = accuracy.shape[1]
+        severities = self.severities
+        if severities is None:
+            severities = range(1, n_severities + 1)
+        if len(severities) != n_severities:
             raise InvalidInputError(
-                f"There are accuracies at {len(given)} severities, got names of "
+                f"There are accuracies at {n_severities} severities, got names of "
                 f"{len(severities)}."
             )
-        draw = {"lines": _lines, "bars": _grouped, "mean": _means}.get(kind)
-        if draw is None:
+        functions = {"lines": _draw_lines, "bars": _draw_groups, "mean": _draw_means}
+        if kind not in functions:
             raise InvalidInputError(
                 f"kind must be 'lines', 'bars' or 'mean', got {kind!r}."
             )
-        wide = {"bars": 7.0, "mean": max(5.0, 0.62 * len(names))}  # room for numbers
-        ax = self._start(ax, (wide.get(kind, 5.0), 3.8))
-        self.lines_, self.bars_, self.member_bars_ = draw(
-            ax, 100 * accuracy, None if member is None else 100 * member, names
+        width = 5.0
+        if kind == "bars":
+            width = 7.0
+        elif kind == "mean":
+            width = max(width, 0.62 * len(names))  # room for the numbers
+        ax = self._start(ax, (width, 3.8))
+        percent = 100 * accuracy
+        member_percent = None if member is None else 100 * member
+        self.lines_, self.bars_, self.member_bars_ = functions[kind](
+            ax, percent, member_percent, names
         )
         ax.set_ylabel("Accuracy (%)")
         if kind != "mean":
@@ -215,10 +226,11 @@ class CorruptionDisplay(Display):
             ax.set_xlabel("Severity of the corruption")
         tidy(ax, grid="y")
         if legend:
-            _legend(ax, kind, member is not None)
+            _draw_legend(ax, kind, member is not None)
         return self
 
-    def _arrays(self, members):
+    def _check_arrays(self, members):
+        """Return the accuracies as arrays, or raise if their shapes differ."""
         accuracy = np.asarray(self.accuracy, dtype=float)
         member = None
         if members and self.member_accuracy is not None:
@@ -232,19 +244,23 @@ class CorruptionDisplay(Display):
         return accuracy, member
 
 
-def _lines(ax, accuracy, member, names):
+def _draw_lines(ax, accuracy, member, names):
+    """Draw lines over the severities; return lines, bars and the members' bars."""
     lines = []
-    hollow = {"mfc": ax.get_facecolor()}
     for k, name in enumerate(names):
         look = {"color": colour(k, ax), "marker": marker(k), "markersize": 6}
         lines += ax.plot(accuracy[k], label=name, **look)
         if member is not None:
-            lines += ax.plot(member[k], ls="--", lw=1, alpha=0.8, **look | hollow)
+            look |= {"markerfacecolor": ax.get_facecolor(), "linestyle": "--"}
+            lines += ax.plot(member[k], linewidth=1, alpha=0.8, **look)
     return lines, [], []
 
 
-def _bar_pair(ax, at, width, accuracy, member, k, name):
-    """A bar for the ensemble; its lower, hatched part is what a member reaches."""
+def _draw_bars(ax, at, width, *, accuracy, member, k, name):
+    """Draw the bars of method ``k``; their lower, hatched parts are the members'.
+
+    Returns the bars of the ensemble, and those of the members or None.
+    """
     look = {"color": colour(k, ax), "edgecolor": ink(ax), "linewidth": 0.7}
     if member is None:
         return ax.bar(at, accuracy, width, label=name, **look), None
@@ -253,52 +269,67 @@ def _bar_pair(ax, at, width, accuracy, member, k, name):
     return gain, lower
 
 
-def _grouped(ax, accuracy, member, names):
+def _draw_groups(ax, accuracy, member, names):
+    """Draw a group of bars per severity; return lines, bars and the members' bars."""
     K, S = accuracy.shape
     width = 0.8 / K
-    pairs = [
-        _bar_pair(
+    bars, member_bars = [], []
+    for k, name in enumerate(names):
+        upper, lower = _draw_bars(
             ax,
             np.arange(S) + (k - (K - 1) / 2) * width,
             width,
-            accuracy[k],
-            None if member is None else member[k],
-            k,
-            name,
+            accuracy=accuracy[k],
+            member=None if member is None else member[k],
+            k=k,
+            name=name,
         )
-        for k, name in enumerate(names)
-    ]
-    _from_below_the_lowest(ax, accuracy, member)
-    return [], *_split(pairs)
+        bars.append(upper)
+        if lower is not None:
+            member_bars.append(lower)
+    _start_below_the_lowest(ax, accuracy, member)
+    return [], bars, member_bars
 
 
-def _means(ax, accuracy, member, names):
-    """One bar per method with its numbers, as the paper's figure 7."""
-    top = accuracy.mean(1)
-    base = None if member is None else member.mean(1)
-    pairs = []
+def _draw_means(ax, accuracy, member, names):
+    """Draw one bar per method with its numbers, as in the paper's figure 7."""
+    mean = accuracy.mean(1)
+    member_mean = None if member is None else member.mean(1)
+    bars, member_bars = [], []
     for k, name in enumerate(names):
-        low = None if base is None else base[k : k + 1]
-        pairs.append(_bar_pair(ax, [k], 0.6, top[k : k + 1], low, k, name))
-        gain = "" if base is None else f"\n(+{top[k] - base[k]:.2f})"
-        gain = gain.replace("+-", "-")
-        if np.isnan(top[k]):
+        upper, lower = _draw_bars(
+            ax,
+            [k],
+            0.6,
+            accuracy=mean[k : k + 1],
+            member=None if member_mean is None else member_mean[k : k + 1],
+            k=k,
+            name=name,
+        )
+        bars.append(upper)
+        if lower is not None:
+            member_bars.append(lower)
+        if np.isnan(mean[k]):
             continue
+        text, top = f"{mean[k]:.2f}", max(mean[k], 0.0)
+        if member_mean is not None:
+            text += f"\n({mean[k] - member_mean[k]:+.2f})"
+            top = max(mean[k], member_mean[k])
         ax.annotate(
-            f"{top[k]:.2f}{gain}",
-            (k, max(top[k], 0 if base is None else base[k])),
+            text,
+            (k, top),
             xytext=(0, 3),
             textcoords="offset points",
             ha="center",
             fontsize=9,
         )
-    _from_below_the_lowest(ax, top, base, headroom=0.25)
+    _start_below_the_lowest(ax, mean, member_mean, headroom=0.25)
     name_ticks(ax, names)
-    return [], *_split(pairs)
+    return [], bars, member_bars
 
 
-def _from_below_the_lowest(ax, accuracy, member, headroom=0.08):
-    """Start the axis where differences can be seen, and leave room for numbers."""
+def _start_below_the_lowest(ax, accuracy, member, headroom=0.08):
+    """Start the axis below the lowest value, and leave room for numbers at the top."""
     values = accuracy if member is None else np.stack([accuracy, member])
     values = values[np.isfinite(values)]
     if values.size:
@@ -307,11 +338,7 @@ def _from_below_the_lowest(ax, accuracy, member, headroom=0.08):
         ax.set_ylim(bottom, high + headroom * (high - bottom) or 1.0)
 
 
-def _split(pairs):
-    return [top for top, _ in pairs], [low for _, low in pairs if low is not None]
-
-
-def _legend(ax, kind, members):
+def _draw_legend(ax, kind, members):
     from matplotlib.colors import to_rgba
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

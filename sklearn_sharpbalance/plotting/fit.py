@@ -1,4 +1,4 @@
-"""Straight lines through the points of a trade-off."""
+"""Fit a straight line to the points of a trade-off."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class TradeoffFit(NamedTuple):
     log: bool
 
     def __call__(self, sharpness):
-        """Diversity on the line."""
+        """Return the diversity on the line."""
         x = np.asarray(sharpness, dtype=float)
         if self.log:
             return np.exp(self.intercept + self.slope * np.log(x))
@@ -33,14 +33,14 @@ class TradeoffFit(NamedTuple):
 
 
 def fit_tradeoff(sharpness, diversity, *, log=False):
-    """Least-squares line of diversity on sharpness.
+    """Fit the least-squares line of diversity on sharpness.
 
     Parameters
     ----------
     sharpness, diversity : array-like of shape (n_ensembles,)
-        One value of each for an ensemble.
+        One value of each per ensemble.
     log : bool, default=False
-        Fit the logarithms, as the axes of a log-log plot show them.
+        Fit the logarithms, for a straight line in a log-log plot.
 
     Returns
     -------

@@ -1,6 +1,7 @@
-"""Loss or accuracy of every member, epoch by epoch."""
+"""Loss or accuracy of every member by epoch."""
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 
@@ -33,15 +34,15 @@ LABELS = {
 
 
 class TrainingHistoryDisplay(Display):
-    """What was recorded while the members trained, against the epoch.
+    """Records of the members' training, against the epoch.
 
     Use :meth:`from_estimator` or :meth:`from_history` to make one.
 
     Parameters
     ----------
     history : list of dict of str to array-like
-        For each member, the values of each record. "epoch" gives the horizontal axis
-        (counted from 1 if it is missing), "phase" the names of the phases.
+        For each member, the values of each record. "epoch" is the horizontal axis
+        (counted from 1 if it is missing), "phase" has the names of the phases.
     member_names : sequence of str, default=None
         Name of each member; numbered if None.
 
@@ -49,9 +50,9 @@ class TrainingHistoryDisplay(Display):
     ----------
     ax_, figure_ : matplotlib Axes and Figure
     lines_ : list of list of matplotlib Line2D
-        One list per metric, in it one line per member.
+        One list per metric, with one line per member.
     phase_lines_ : list of matplotlib Line2D
-        Where a new phase begins.
+        Lines at which a new phase begins.
 
     Examples
     --------
@@ -74,11 +75,11 @@ class TrainingHistoryDisplay(Display):
         Parameters
         ----------
         estimator : fitted ensemble or skorch net
-            Also at the end of a pipeline, or found by a search.
+            It may be the last step of a pipeline, or the best estimator of a search.
         member_names : sequence of str, default=None
             Name of each member; numbered if None.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -100,12 +101,12 @@ class TrainingHistoryDisplay(Display):
         ----------
         history : list
             For each member a list of dictionaries (one per epoch, as skorch's
-            ``History``) or a dictionary of lists. The records of a single member may
-            stand alone.
+            ``History``) or a dictionary of lists. The records of a single member need
+            no outer list.
         member_names : sequence of str, default=None
             Name of each member; numbered if None.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -122,14 +123,14 @@ class TrainingHistoryDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         metric : str or sequence of str, default=None
-            Records to draw, the first with full lines, the next dashed. None:
+            Records to draw, the first with full lines, the next dashed. None is
             "train_loss" and, if it was recorded, "valid_loss".
         logy : bool, default=False
-            Logarithmic vertical axis.
+            Whether the vertical axis is logarithmic.
         phases : bool, default=True
-            Mark where a phase begins.
+            Whether to mark the beginning of each phase.
         legend : bool, default=True
             Whether to draw a legend.
 
@@ -137,7 +138,7 @@ class TrainingHistoryDisplay(Display):
         -------
         display : TrainingHistoryDisplay
         """
-        metrics = self._metrics(metric)
+        metrics = self._check_metrics(metric)
         names = check_member_names(self.member_names, len(self.history))
         ax = self._start(ax, (6.2, 3.8))
         self.lines_ = [
@@ -158,14 +159,15 @@ class TrainingHistoryDisplay(Display):
         labels = [LABELS.get(key, key.replace("_", " ")) for key in metrics]
         ax.set_xlabel("Epoch")
         ax.xaxis.get_major_locator().set_params(integer=True)
-        ax.set_ylabel(labels[0] if len(labels) == 1 else _common_label(labels))
+        ax.set_ylabel(_common_label(labels))
         tidy(ax, grid="y")
         self.phase_lines_ = self._mark_phases(ax) if phases else []
         if legend:
             self._draw_legend(ax, names, labels)
         return self
 
-    def _metrics(self, metric):
+    def _check_metrics(self, metric):
+        """Return the names of the records, or raise if one was not recorded."""
         if metric is None:
             metrics = ["train_loss"]
             if all("valid_loss" in columns for columns in self.history):
@@ -183,7 +185,7 @@ class TrainingHistoryDisplay(Display):
         return metrics
 
     def _mark_phases(self, ax):
-        """A vertical line and the phase's name wherever it changes in any member."""
+        """Draw a line and the name of the phase where the phase of a member changes."""
         starts: dict = {}
         for columns in self.history:
             if "phase" in columns:
@@ -209,6 +211,7 @@ class TrainingHistoryDisplay(Display):
         return lines
 
     def _draw_legend(self, ax, names, labels):
+        """Draw the legend of members and, if there are several, of metrics."""
         from matplotlib.lines import Line2D
 
         names = [wrapped(name, NAME_WIDTH) for name in names]
@@ -220,14 +223,17 @@ class TrainingHistoryDisplay(Display):
         entries = members if len(labels) == 1 else members + styles
         if len(entries) > 1:
             handles, texts = zip(*entries)
-            # Beside the axes: inside, it would cover some of so many lines.
+            # Beside the axes, since inside it would cover some lines.
             place = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
-            n_columns = -(-len(entries) // 16)  # as many rows as fit the figure
+            n_columns = ceil(len(entries) / 16)  # 16 rows fit the figure
             ax.legend(handles, texts, fontsize=9, ncols=n_columns, **place)
 
 
 def _look(i, n_epochs, ax):
-    """Colour of a member, and marks once colours come round or no line can be drawn."""
+    """Return colour and marker of a member's line.
+
+    Markers are needed when colours repeat, and for a single epoch.
+    """
     if i < len(PALETTE) and n_epochs > 1:
         return {"color": colour(i, ax)}
     marks = {"marker": marker(i), "markersize": 4, "markevery": max(1, n_epochs // 10)}
@@ -235,29 +241,33 @@ def _look(i, n_epochs, ax):
 
 
 def _epochs(columns):
+    """Return the numbers of the epochs."""
     n = len(next(iter(columns.values())))
     return np.asarray(columns.get("epoch", np.arange(1, n + 1)))
 
 
 def _common_label(labels):
-    """ "Loss" for "Training loss" and "Validation loss"."""
+    """Return one label for all, such as "Loss" for training and validation loss."""
+    if len(labels) == 1:
+        return labels[0]
     last = {label.rpartition(" ")[2] for label in labels}
     return last.pop().capitalize() if len(last) == 1 else ", ".join(labels)
 
 
 def _columns_per_member(history):
+    """Return the values of each record, for each member."""
     if isinstance(history, Mapping) or _is_one_member(history):
         history = [history]
     members = [_columns(member) for member in history]
     if not members or any(len(columns) == 0 for columns in members):
         raise InvalidInputError(
-            "history holds no epochs. Pass the records of at least one member."
+            "history has no epochs. Pass the records of at least one member."
         )
     return members
 
 
 def _is_one_member(history):
-    """Whether these are the epochs of one member, not the records of several."""
+    """Return whether a list has the epochs of one member, not several members."""
     first = next(iter(history), None)
     if not isinstance(first, Mapping):
         return False
@@ -265,7 +275,7 @@ def _is_one_member(history):
 
 
 def _columns(member):
-    """Values of each record: a dictionary of arrays, NaN where an epoch lacks one."""
+    """Return the values of each record as an array, with NaN for missing epochs."""
     if not isinstance(member, Mapping):
         epochs = list(member)
         keys = dict.fromkeys(k for epoch in epochs for k in epoch if k != "batches")

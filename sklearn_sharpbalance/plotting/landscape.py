@@ -1,4 +1,4 @@
-"""Slices through the loss landscape, around a member and between members."""
+"""Slices through the loss landscape, around one member or between members."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from sklearn_sharpbalance.plotting._base import (
     tidy,
     wrapped,
 )
-from sklearn_sharpbalance.plotting._slices import slice_landscape
+from sklearn_sharpbalance.plotting._landscape import slice_landscape
 
 __all__ = ["LossLandscapeDisplay"]
 
@@ -30,9 +30,9 @@ class LossLandscapeDisplay(Display):
     y : array-like of shape (n_y,), default=None
         Steps along the second direction, of a slice in two dimensions.
     positions : array-like of shape (n_members, 2), default=None
-        Where members lie in the slice.
+        Coordinates of members in the slice.
     position_names : sequence of str, default=None
-        Their names.
+        Names of these members.
     x_name, y_name : str, default="Step"
         Labels of the axes.
     name : str, default=None
@@ -50,11 +50,11 @@ class LossLandscapeDisplay(Display):
 
     Notes
     -----
-    A random direction is filter-normalised [1]_: each filter of it is as long as the
-    filter of the weights, so that a step of 1 moves a filter by its own length, and
-    slices of different networks compare. Two members span a line, a member at 0 and
-    the other at 1; the second direction is then random and at right angles. Three
-    members span a plane.
+    A random direction is filter-normalised [1]_: each of its filters has the norm of
+    the weights' filter. A step of 1 then moves a filter by its own norm, and slices of
+    different networks are comparable. Two members span a line, with one at 0 and the
+    other at 1; a second direction is then random and at right angles. Three members
+    span a plane.
 
     References
     ----------
@@ -111,7 +111,7 @@ class LossLandscapeDisplay(Display):
     ):
         """Measure and plot a slice through a fitted ensemble's loss landscape.
 
-        The weights are moved about and put back as they were, to the last bit.
+        The weights are changed for this, and restored exactly at the end.
 
         Parameters
         ----------
@@ -119,24 +119,24 @@ class LossLandscapeDisplay(Display):
         X : array-like of shape (n_samples, ...)
         y : array-like of shape (n_samples,)
         members : int or sequence of one to three int, default=0
-            One: random directions around it. Two: the line between them. Three: the
-            plane through them, with ``n_dims=2``.
+            One member: random directions around it. Two: the line between them.
+            Three: the plane through them, with ``n_dims=2``.
         n_dims : {1, 2}, default=1
-            A curve, or a surface.
+            Draw a curve (1) or a surface (2).
         span : float, default=1.0
-            How far to step from one member along a random direction, both ways.
+            Largest step from one member along a random direction, on both sides.
         n_points : int, default=None
             Points along each direction; 41 in one dimension and 21 in two if None.
         batch_norm : {"recompute", "keep"}, default="recompute"
-            Between members, where running statistics belong to other weights:
-            recompute them on ``X`` at every point, or keep those of the first member.
-            Around one member they are kept.
+            Between members the running statistics do not match the weights: recompute
+            them on ``X`` at every point, or keep those of the first member. Around one
+            member they are kept.
         random_state : int, Generator, RandomState or None, default=None
-            Draws the random directions.
+            Controls the random directions.
         name : str, default=None
             Name for the legend.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -172,12 +172,12 @@ class LossLandscapeDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure. Several curves fit on one.
+            Axes to draw on, which may have other curves; None makes a new figure.
         color : color, default=None
-            Of a curve; the next colour of the palette if None.
+            Colour of a curve; the next one of the palette if None.
         log : bool, default=None
-            Logarithmic loss. None: only of a surface that spans more than a factor
-            of 20.
+            Whether the loss is logarithmic. None is True for a surface that spans more
+            than a factor of 20.
         levels : int, default=12
             Number of contours of a surface.
         cmap : str or Colormap, default="cividis"
@@ -196,7 +196,7 @@ class LossLandscapeDisplay(Display):
                 f"loss must have shape {expected} to fit x and y, got {loss.shape}."
             )
         if self.y is not None:
-            loss = np.where(np.isfinite(loss), loss, np.nan)  # left white
+            loss = np.where(np.isfinite(loss), loss, np.nan)  # NaN stays white
             steps, log = surface_levels(loss, levels, log)
         ax = self._start(ax, (5.0, 3.8), square=self.y is not None)
         self.line_ = self.contours_ = self.colorbar_ = self.points_ = None
@@ -252,16 +252,16 @@ class LossLandscapeDisplay(Display):
 
 
 def surface_levels(loss, n, log):
-    """Levels of a surface, and whether they are even in logarithm."""
+    """Return the levels of a surface, and whether they are logarithmic."""
     if np.isnan(loss).all():
-        raise InvalidInputError("loss holds no finite value to draw.")
+        raise InvalidInputError("loss has no finite value to draw.")
     low, high = np.nanmin(loss), np.nanmax(loss)
     log = (low > 0 and high > 20 * low) if log is None else log
     return contour_levels(low, high, n, log), log
 
 
 def contour_levels(low, high, n, log):
-    """Increasing levels that cover the loss: round numbers, or even in logarithm."""
+    """Return levels that cover the loss: round numbers, or evenly spaced logarithms."""
     from matplotlib.ticker import MaxNLocator
 
     if not log:
@@ -270,5 +270,5 @@ def contour_levels(low, high, n, log):
         raise InvalidInputError(
             f"log=True needs a positive loss everywhere, got {low:.3g}."
         )
-    # A little beyond both ends, so that rounding leaves no point uncovered.
+    # Extend both ends a little, so that rounding leaves no point uncovered.
     return np.geomspace(low * (1 - 1e-6), high * (1 + 1e-6), n + 1)

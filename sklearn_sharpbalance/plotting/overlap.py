@@ -1,4 +1,4 @@
-"""Which samples the members treat as sharp: their overlap, and what they show."""
+"""Overlap of the members' sharpness-aware sets, and their sharpest pictures."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ __all__ = ["SubsetOverlapDisplay", "subset_overlap"]
 
 
 def subset_overlap(sam_masks, *, measure="jaccard"):
-    r"""How much the members' sharpness-aware sets have in common.
+    r"""Return the overlap of each pair of sharpness-aware sets.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def subset_overlap(sam_masks, *, measure="jaccard"):
     Returns
     -------
     ndarray of shape (n_members, n_members)
-        Where the divisor is empty: 1.0 if both sets are empty, else 0.0.
+        If the divisor is zero: 1.0 if both sets are empty, else 0.0.
 
     Examples
     --------
@@ -47,12 +47,15 @@ def subset_overlap(sam_masks, *, measure="jaccard"):
     _check_measure(measure)
     both = masks.astype(np.float64) @ masks.T.astype(np.float64)  # (M, M)
     sizes = np.diag(both)
-    whole = sizes[:, None] + sizes - both if measure == "jaccard" else sizes[:, None]
-    empty = np.logical_and.outer(sizes == 0, sizes == 0)
-    return np.where(empty, 1.0, both / np.maximum(whole, 1))
+    divisor = sizes[:, None]
+    if measure == "jaccard":
+        divisor = divisor + sizes - both
+    both_empty = np.logical_and.outer(sizes == 0, sizes == 0)
+    return np.where(both_empty, 1.0, both / np.maximum(divisor, 1))
 
 
 def _check_measure(measure):
+    """Raise if the measure is unknown."""
     if measure not in ("jaccard", "share"):
         raise InvalidInputError(
             f"measure must be 'jaccard' or 'share', got {measure!r}."
@@ -67,9 +70,9 @@ class SubsetOverlapDisplay(Display):
     Parameters
     ----------
     overlap : array-like of shape (n_members, n_members)
-        As :func:`subset_overlap` returns it.
+        Result of :func:`subset_overlap`.
     measure : {"jaccard", "share"}, default="jaccard"
-        What the overlap is, for the label.
+        Measure of the overlap, for the label.
     sharpness : array-like of shape (n_members, n_samples), default=None
         Scores of the samples, for :meth:`plot_hardest`.
     images : array-like of shape (n_samples, ...), default=None
@@ -84,7 +87,7 @@ class SubsetOverlapDisplay(Display):
     ax_, figure_ : matplotlib Axes and Figure
     im_, colorbar_, text_ : matplotlib artists of the matrix
     axes_ : ndarray of matplotlib Axes
-        Pictures of :meth:`plot_hardest`, a row per member.
+        Pictures of :meth:`plot_hardest`, one row per member.
 
     Examples
     --------
@@ -121,13 +124,13 @@ class SubsetOverlapDisplay(Display):
         Parameters
         ----------
         estimator : fitted ensemble with ``sam_masks_``
-            Also at the end of a pipeline, or found by a search.
+            It may be the last step of a pipeline, or the best estimator of a search.
         X : array-like of shape (n_samples, ...), default=None
             The training pictures, for :meth:`plot_hardest`.
         y : array-like of shape (n_samples,), default=None
-            Their classes.
+            Class of each picture.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`from_masks`.
 
@@ -169,7 +172,7 @@ class SubsetOverlapDisplay(Display):
         measure, sharpness, images, labels, member_names
             See the class.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -193,7 +196,7 @@ class SubsetOverlapDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         cmap : str or Colormap, default="cividis"
             Colours of the values.
         vmin, vmax : float, default=0.0, 1.0
@@ -225,14 +228,14 @@ class SubsetOverlapDisplay(Display):
         return self
 
     def plot_hardest(self, n_images=8, *, highest=True):
-        """Draw the pictures with the highest sharpness, a row per member.
+        """Draw the pictures with the highest sharpness, one row per member.
 
         Parameters
         ----------
         n_images : int, default=8
-            Pictures per member.
+            Number of pictures per member.
         highest : bool, default=True
-            The sharpest pictures, or else the flattest.
+            Draw the pictures with the highest sharpness; False draws the lowest.
 
         Returns
         -------
@@ -264,10 +267,11 @@ class SubsetOverlapDisplay(Display):
             figsize=(0.5 + columns, 0.3 + 1.25 * rows),
             layout="constrained",
         )
-        # What pandas holds would be read by its index, not by position.
+        # Convert pandas objects, which would be indexed by label, not by position.
         labels = None if self.labels is None else np.asarray(self.labels)
-        pandas = hasattr(self.images, "iloc")
-        images = self.images.to_numpy() if pandas else self.images
+        images = self.images
+        if hasattr(images, "iloc"):
+            images = images.to_numpy()
         for row, samples in enumerate(chosen):
             self.axes_[row, 0].set_ylabel(wrapped(names[row], 12), fontsize=10)
             for ax, sample in zip(self.axes_[row], samples):
@@ -286,7 +290,7 @@ def _draw_picture(ax, image, title):
 
 
 def as_picture(image):
-    """A picture as ``imshow`` takes it: (H, W), or (H, W, 3) with values in [0, 1]."""
+    """Return a picture as ``imshow`` needs it: (H, W), or (H, W, 3) in [0, 1]."""
     picture = np.asarray(image)
     if picture.ndim == 3 and picture.shape[0] in (1, 3) and picture.shape[2] > 4:
         picture = picture.transpose(1, 2, 0)
@@ -299,7 +303,7 @@ def as_picture(image):
         )
     if picture.dtype == np.uint8 or picture.ndim == 2:
         return picture
-    # Standardised pictures reach beyond [0, 1], where imshow would cut them off.
     low, high = picture.min(), picture.max()
-    inside = low >= 0 and high <= 1
-    return picture if inside else (picture - low) / max(high - low, 1e-12)
+    if low >= 0 and high <= 1:
+        return picture
+    return (picture - low) / max(high - low, 1e-12)  # imshow would clip it

@@ -1,4 +1,4 @@
-"""Reliability diagram: how often a predictor is right, against how sure it is."""
+"""Reliability diagram: accuracy against confidence."""
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -21,22 +21,22 @@ from sklearn_sharpbalance.plotting._base import (
 
 __all__ = ["ReliabilityDisplay"]
 
-MANY = 6  # predictors, below each other in a legend
+MAX_ROWS = 6  # of a legend
 
 
 class ReliabilityDisplay(Display):
-    """Accuracy against confidence of the predicted class, bin by bin.
+    """Accuracy against the confidence of the predicted class, in bins.
 
     Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
 
     Parameters
     ----------
     confidence, accuracy : array-like of shape (n_bins,)
-        Mean confidence and share of right predictions in each bin.
+        Mean confidence and share of correct predictions in each bin.
     counts : array-like of shape (n_bins,)
-        Samples in each bin; empty bins are left out.
+        Number of samples in each bin; empty bins are left out.
     edges : array-like of shape (n_bins + 1,)
-        Borders of the bins.
+        Edges of the bins.
     ece : float, default=None
         Expected calibration error, for the legend.
     name : str, default=None
@@ -46,7 +46,7 @@ class ReliabilityDisplay(Display):
     ----------
     ax_, figure_ : matplotlib Axes and Figure
     bars_, gaps_, shares_ : matplotlib BarContainer or None
-        Accuracy, distance to the confidence, and share of samples.
+        Accuracy, difference to the confidence, and share of samples.
     line_ : matplotlib Line2D or None
     diagonal_ : matplotlib Line2D or None
 
@@ -90,11 +90,11 @@ class ReliabilityDisplay(Display):
         y : array-like of shape (n_samples,)
         n_bins : int, default=15
         strategy : {"uniform", "quantile"}, default="uniform"
-            Bins of equal width, or with equally many samples.
+            Bins of equal width, or of equal numbers of samples.
         name : str, default=None
             The estimator's class name if None.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -141,7 +141,7 @@ class ReliabilityDisplay(Display):
         name : str, default=None
             Name for the legend.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -163,14 +163,14 @@ class ReliabilityDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         kind : {"bars", "line"}, default="bars"
-            Bars show the gap of each bin and the share of samples in it; lines of
-            several predictors fit on the same axes.
+            Bars show the gap of each bin and the share of samples in it. Lines allow
+            several predictors on the same axes.
         color : color, default=None
             The next colour of the palette if None.
         ref_line : bool, default=True
-            Draw the diagonal, on which a calibrated predictor lies.
+            Whether to draw the diagonal, which is perfect calibration.
         legend : bool, default=True
             Whether to draw a legend.
 
@@ -197,9 +197,10 @@ class ReliabilityDisplay(Display):
         ax.set(xlabel="Confidence", ylabel="Accuracy")
         tidy(ax)
         if legend:
-            # Above the axes: no corner is free of bars for every predictor.
-            if len(ax.get_legend_handles_labels()[0]) > MANY:
-                legend_above(ax, *ax.get_legend_handles_labels())
+            # Above the axes, since bars may cover every corner.
+            handles, labels = ax.get_legend_handles_labels()
+            if len(handles) > MAX_ROWS:
+                legend_above(ax, handles, labels)
             else:
                 place = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
                 ax.legend(**place, fontsize=9, frameon=False)

@@ -1,8 +1,12 @@
 """A metric against the number of members."""
 
+from itertools import combinations
+from math import ceil, comb
+
 import numpy as np
 from scipy.special import softmax
 
+from sklearn_sharpbalance._validation import check_generator
 from sklearn_sharpbalance.aggregation.combining import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import (
@@ -12,7 +16,6 @@ from sklearn_sharpbalance.metrics import (
     negative_log_likelihood,
 )
 from sklearn_sharpbalance.metrics._checks import (
-    as_generator,
     check_member_probas,
     encode_labels,
 )
@@ -24,7 +27,6 @@ from sklearn_sharpbalance.plotting._base import Display, colour, marker, tidy, w
 from sklearn_sharpbalance.plotting._ensembles import (
     check_ensemble,
     member_probas_of,
-    member_subsets,
 )
 
 __all__ = ["EnsembleSizeDisplay"]
@@ -47,7 +49,7 @@ METRICS = {
 
 
 class EnsembleSizeDisplay(Display):
-    """How a metric changes with the number of members.
+    """A metric against the number of members.
 
     Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
 
@@ -112,13 +114,13 @@ class EnsembleSizeDisplay(Display):
         metric, max_subsets, random_state
             See :meth:`from_predictions`.
         aggregation : str or Aggregation, default=None
-            How members are combined; the estimator's own, as it was fitted, if None.
-            The best member and soups of weights are refused then: what they predict
-            is not made of the predictions of a subset.
+            How members are combined; the estimator's own fitted rule if None. The best
+            member and soups of weights then raise an error: they do not combine
+            predictions of a subset.
         name : str, default=None
             Name for the legend.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -133,7 +135,7 @@ class EnsembleSizeDisplay(Display):
             _check_own_rule(estimator)
             logits = estimator.member_decision_function(X)
             probas = softmax(logits.astype(np.float64), axis=-1)
-            # On logits, not on log-probabilities: a function may tell them apart.
+            # Pass logits, not log-probabilities: a function may depend on the scale.
             return cls._from_subsets(
                 y,
                 probas,
@@ -180,13 +182,14 @@ class EnsembleSizeDisplay(Display):
             Label of each column.
         aggregation : str or Aggregation, default="mean_logit"
         max_subsets : int, default=100
-            All subsets of a size are used if there are no more, else so many drawn.
+            Largest number of subsets of each size. If there are more, this many are
+            drawn at random.
         random_state : int, Generator, RandomState or None, default=None
-            Draws the subsets.
+            Controls which subsets are drawn.
         name : str, default=None
             Name for the legend.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -223,11 +226,11 @@ class EnsembleSizeDisplay(Display):
         ax,
         **kwargs,
     ):
-        """Plot subsets of members; ``combine(rows)`` gives their probabilities."""
+        """Plot subsets of members; ``combine(rows)`` returns their probabilities."""
         M, N, C = probas.shape
         y = encode_labels(y_true, C, N, labels)
         metric_name, function = _resolve_metric(metric)
-        rng = as_generator(random_state)
+        rng = check_generator(random_state)
         scores = []
         for size in range(1, M + 1):
             subsets = map(list, member_subsets(M, size, max_subsets, rng))
@@ -237,18 +240,19 @@ class EnsembleSizeDisplay(Display):
         return cls(sizes, scores, metric_name=metric_name, name=name).plot(ax, **kwargs)
 
     def plot(self, ax=None, *, color=None, band=True, points=True):
-        """Draw the mean over the subsets, their range and each of them.
+        """Draw the mean over the subsets, their range, and every subset.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure. Several ensembles fit on one.
+            Axes to draw on, which may have other ensembles; None makes a new
+            figure.
         color : color, default=None
             The next colour of the palette if None.
         band : bool, default=True
-            Shade from the smallest to the largest value.
+            Whether to shade the range from the smallest to the largest value.
         points : bool, default=True
-            A dot for every subset.
+            Whether to draw a dot for every subset.
 
         Returns
         -------
@@ -258,14 +262,15 @@ class EnsembleSizeDisplay(Display):
         n_before = sum(line.get_gid() == "size" for line in ax.lines)
         color = colour(n_before, ax) if color is None else color
         sizes = np.asarray(self.sizes)
-        mean, low, high = (
-            np.array([f(values) for values in self.scores])
-            for f in (np.mean, np.min, np.max)
-        )
         self.band_ = self.points_ = None
         if band:
             self.band_ = ax.fill_between(
-                sizes, low, high, color=color, alpha=0.15, linewidth=0
+                sizes,
+                [np.min(values) for values in self.scores],
+                [np.max(values) for values in self.scores],
+                color=color,
+                alpha=0.15,
+                linewidth=0,
             )
         if points:
             at = np.repeat(sizes, [len(values) for values in self.scores])
@@ -274,7 +279,7 @@ class EnsembleSizeDisplay(Display):
             )
         (self.line_,) = ax.plot(
             sizes,
-            mean,
+            [np.mean(values) for values in self.scores],
             color=color,
             marker=marker(n_before),
             label=None if self.name is None else wrapped(self.name, 40),
@@ -282,7 +287,7 @@ class EnsembleSizeDisplay(Display):
         )
         ax.set(xlabel="Number of members", ylabel=self.metric_name)
         ticks = np.union1d(sizes, ax.get_xticks() if n_before else sizes)
-        ax.set_xticks(ticks[:: -(-len(ticks) // 15)])
+        ax.set_xticks(ticks[:: ceil(len(ticks) / 15)])  # at most 15
         tidy(ax, grid="y")
         if self.name is not None:
             ax.legend(fontsize=9)
@@ -290,17 +295,18 @@ class EnsembleSizeDisplay(Display):
 
 
 def _check_own_rule(estimator):
-    """Raise unless the ensemble predicts with the predictions of its members."""
+    """Raise if the ensemble's prediction is no function of its members'."""
     check_ensemble(estimator, "member_decision_function")
     if not predicts_with_members(estimator):
         raise InvalidInputError(
             f"{type(estimator).__name__} predicts by {estimator.aggregation_!r}, which "
-            "is not made of the predictions of a subset of its members. Pass how "
-            "subsets are to be combined, for example aggregation='mean_logit'."
+            "does not combine the predictions of a subset of its members. Pass a rule "
+            "that does, for example aggregation='mean_logit'."
         )
 
 
 def _resolve_metric(metric):
+    """Return the label of a metric, and its function of (y, proba, members)."""
     if callable(metric):
         label = getattr(metric, "__name__", type(metric).__name__).replace("_", " ")
         return label, lambda y, proba, members: metric(y, proba)
@@ -311,3 +317,15 @@ def _resolve_metric(metric):
             "metric(y_codes, proba)."
         )
     return METRICS[metric]
+
+
+def member_subsets(
+    n_members: int, size: int, max_subsets: int, rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    """Return all subsets of one size, or ``max_subsets`` of them drawn at random."""
+    if comb(n_members, size) <= max_subsets:
+        return list(combinations(range(n_members), size))
+    drawn: set[tuple[int, ...]] = set()
+    while len(drawn) < max_subsets:
+        drawn.add(tuple(sorted(rng.permutation(n_members)[:size].tolist())))
+    return sorted(drawn)

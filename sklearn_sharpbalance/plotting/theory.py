@@ -1,4 +1,6 @@
-"""Theorems 1 and 2 beside a simulation of the model that they are about."""
+"""Theorems 1 and 2, and a simulation of their model."""
+
+from typing import Any
 
 import numpy as np
 
@@ -14,29 +16,35 @@ from sklearn_sharpbalance.plotting._base import (
     wrapped,
 )
 from sklearn_sharpbalance.plotting._groups import drawable
-from sklearn_sharpbalance.plotting._theory import flat_grid, theory_curves
-from sklearn_sharpbalance.theory import simulate
+from sklearn_sharpbalance.theory import (
+    sam_diversity,
+    sam_sharpness_bounds,
+    simulate,
+    subset_diversity,
+    subset_sharpness_bound,
+)
+from sklearn_sharpbalance.theory._checks import check_grid
 
 __all__ = ["TheoryDisplay"]
 
 
 class TheoryDisplay(Display):
-    """Diversity against the bounds of sharpness, and against what was simulated.
+    """Diversity against bounds of the sharpness and against simulated sharpness.
 
     Use :meth:`from_theory` or :meth:`from_simulation` to make one.
 
     Parameters
     ----------
     diversity : array-like of shape (n_points,)
-        Diversity by the theorem, for each setting.
+        Diversity of each setting by the theorem.
     upper : array-like of shape (n_points,)
         Upper bound of the sharpness.
     lower : array-like of shape (n_points,), default=None
-        Lower bound; where it is negative it says nothing and is not drawn.
+        Lower bound; negative values carry no information and are not drawn.
     simulated_sharpness, simulated_diversity : array-like, default=None
-        What a simulation measured, of shape (n_points,).
+        Results of a simulation, of shape (n_points,).
     sharpness_error, diversity_error : array-like, default=None
-        Standard errors of it.
+        Standard errors of the results.
     labels : sequence of str, default=None
         Text beside each point of the upper bound.
     name : str, default=None
@@ -47,7 +55,7 @@ class TheoryDisplay(Display):
     ax_, figure_ : matplotlib Axes and Figure
     upper_line_, lower_line_ : matplotlib Line2D or None
     points_ : matplotlib ErrorbarContainer or None
-        The simulation.
+        Results of the simulation.
 
     References
     ----------
@@ -106,21 +114,22 @@ class TheoryDisplay(Display):
         ax=None,
         **kwargs,
     ):
-        """Plot Theorem 1, or Theorem 2 if the data are cut into parts.
+        """Plot Theorem 1, or Theorem 2 if the data are split into parts.
 
         Parameters
         ----------
         k, eta, rho : int or float, or array-likes of them
-            Steps, step size and perturbation of SAM; one point for each setting after
-            broadcasting, row by row.
+            Number of steps, step size and perturbation of SAM. They are broadcast, and
+            each setting is a point, row by row.
         radius : float, default=0.5
             Radius within which sharpness is measured.
         n, d : int, default=3000, 150
-            Training samples and features.
+            Numbers of training samples and features.
         n_subsets : int, default=1
-            Parts of the data; with more than one, Theorem 2.
+            Number of parts of the data; more than one is Theorem 2.
         sigma, theta_norm : float, default=1.0
-            Spread of the starting weights, and length of the teacher's weights.
+            Standard deviation of the initial weights, and norm of the teacher's
+            weights.
         variant : {"derived", "printed"}, default="derived"
             See :func:`~sklearn_sharpbalance.theory.phi`.
         labels : sequence of str, default=None
@@ -128,7 +137,7 @@ class TheoryDisplay(Display):
         name : str, default=None
             Name for the legend.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -136,8 +145,17 @@ class TheoryDisplay(Display):
         -------
         display : TheoryDisplay
         """
-        curves = theory_curves(
-            k, eta, rho, radius, n, d, n_subsets, sigma, theta_norm, variant
+        curves = _theory_curves(
+            k,
+            eta,
+            rho,
+            radius=radius,
+            n=n,
+            d=d,
+            n_subsets=n_subsets,
+            sigma=sigma,
+            theta_norm=theta_norm,
+            variant=variant,
         )
         return cls(**curves, labels=labels, name=name).plot(ax, **kwargs)
 
@@ -164,20 +182,20 @@ class TheoryDisplay(Display):
         ax=None,
         **kwargs,
     ):
-        """Simulate the model and plot it beside its theorem.
+        """Simulate the model, and plot the results with the theorem.
 
         Parameters
         ----------
         k, eta, rho, radius, n, d, n_subsets, sigma, theta_norm, variant, labels, name
             See :meth:`from_theory`.
         n_matrices, n_starts : int, default=50, 50
-            Data sets, and starting weights for each.
+            Number of data sets, and of initial weights for each.
         maximizer : {"exact", "ascent"}, default="exact"
             See :func:`~sklearn_sharpbalance.theory.simulate`.
         random_state : None, int or Generator, default=None
-            Draws data and starts.
+            Controls the data sets and initial weights.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -185,11 +203,20 @@ class TheoryDisplay(Display):
         -------
         display : TheoryDisplay
         """
-        curves = theory_curves(
-            k, eta, rho, radius, n, d, n_subsets, sigma, theta_norm, variant
+        curves = _theory_curves(
+            k,
+            eta,
+            rho,
+            radius=radius,
+            n=n,
+            d=d,
+            n_subsets=n_subsets,
+            sigma=sigma,
+            theta_norm=theta_norm,
+            variant=variant,
         )
         run = simulate(
-            *flat_grid(k, eta, rho),
+            *_settings(k, eta, rho),
             radius=radius,
             n=n,
             d=d,
@@ -215,16 +242,16 @@ class TheoryDisplay(Display):
     def plot(self, ax=None, *, color=None, bounds="both", legend=True):
         """Draw the bounds as lines and the simulation as points.
 
-        A setting beyond the range of floats is left out, which the legend says.
+        Settings beyond the range of floats are left out and listed in the legend.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure. Several methods fit on one.
+            Axes to draw on, which may have other methods; None makes a new figure.
         color : color, default=None
             The next colour of the palette if None.
         bounds : {"both", "upper"}, default="both"
-            Which bounds to draw, if the lower one is known.
+            Bounds to draw; the lower one only if it is known.
         legend : bool, default=True
             Whether to draw a legend.
 
@@ -255,11 +282,11 @@ class TheoryDisplay(Display):
         self.lower_line_ = self.points_ = None
         if bounds == "both" and self.lower is not None:
             lower = np.asarray(self.lower, dtype=float)
-            says = (lower > 0) & np.isfinite(lower)
-            if says.any():
+            shown = (lower > 0) & np.isfinite(lower)
+            if shown.any():
                 (self.lower_line_,) = ax.plot(
-                    lower[says],
-                    diversity[says],
+                    lower[shown],
+                    diversity[shown],
                     ls="--",
                     label=f"{prefix}lower bound",
                     **look,
@@ -268,8 +295,9 @@ class TheoryDisplay(Display):
             self._draw_simulation(ax, color, n_before, f"{prefix}simulated")
         shown = drawable(upper, diversity, log=False)
         if not shown.all():
-            off = ", ".join(label for label, is_in in zip(labels, shown) if not is_in)
-            ax.plot([], [], " ", label=f"{prefix}off the axes: {off}")
+            left_out = [label for label, is_in in zip(labels, shown) if not is_in]
+            text = f"{prefix}off the axes: {', '.join(left_out)}"
+            ax.plot([], [], " ", label=text)
         ax.set(xlabel="Sharpness", ylabel="Diversity")
         ax.margins(0.12)
         tidy(ax)
@@ -281,18 +309,11 @@ class TheoryDisplay(Display):
         return self
 
     def _draw_simulation(self, ax, color, n_before, label):
-        # Bars of infinite points would be differences of infinite numbers.
-        sharpness, diversity, xerr, yerr = (
-            None if v is None else np.where(np.isfinite(v), v, np.nan)
-            for v in (
-                *(self.simulated_sharpness, self.simulated_diversity),
-                *(self.sharpness_error, self.diversity_error),
-            )
-        )
         self.points_ = ax.errorbar(
-            *(sharpness, diversity),
-            xerr=xerr,
-            yerr=yerr,
+            _finite_or_nan(self.simulated_sharpness),
+            _finite_or_nan(self.simulated_diversity),
+            xerr=_finite_or_nan(self.sharpness_error),
+            yerr=_finite_or_nan(self.diversity_error),
             fmt=marker(n_before),
             ms=6,
             mec=ink(ax),
@@ -302,3 +323,58 @@ class TheoryDisplay(Display):
             color=color,
             label=label,
         )
+
+
+def _finite_or_nan(values):
+    """Replace infinite values by NaN, since matplotlib subtracts them for the bars."""
+    return None if values is None else np.where(np.isfinite(values), values, np.nan)
+
+
+def _settings(k: Any, eta: Any, rho: Any) -> list[np.ndarray]:
+    """Return steps, step sizes and perturbations of all settings, (n_points,) each."""
+    return [values.ravel() for values in check_grid(k, eta, rho)]
+
+
+def _theory_curves(
+    k: Any,
+    eta: Any,
+    rho: Any,
+    *,
+    radius: float,
+    n: int,
+    d: int,
+    n_subsets: int,
+    sigma: float,
+    theta_norm: float,
+    variant: str,
+) -> dict[str, Any]:
+    """Return diversity and bounds of sharpness of each setting, (n_points,) each."""
+    diversity, lower, upper = [], [], []
+    for n_steps, step_size, perturbation in zip(*_settings(k, eta, rho)):
+        model: dict[str, Any] = {
+            "k": int(n_steps),
+            "eta": float(step_size),
+            "rho": float(perturbation),
+            "n": n,
+            "d": d,
+            "variant": variant,
+        }
+        if n_subsets == 1:
+            diversity.append(sam_diversity(sigma=sigma, **model))
+            low, high = sam_sharpness_bounds(
+                radius=radius, theta_norm=theta_norm, **model
+            )
+        else:
+            model["n_subsets"] = n_subsets
+            diversity.append(
+                subset_diversity(sigma=sigma, theta_norm=theta_norm, **model)
+            )
+            low = np.nan
+            high = subset_sharpness_bound(radius=radius, theta_norm=theta_norm, **model)
+        lower.append(low)
+        upper.append(high)
+    return {
+        "diversity": np.array(diversity),
+        "lower": None if np.isnan(lower).all() else np.array(lower),
+        "upper": np.array(upper),
+    }

@@ -1,9 +1,20 @@
 """Sharpness against diversity: one point per ensemble."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
+from sklearn_sharpbalance.aggregation.combining import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._tradeoff import mean_sharpness, sharpness_label
+from sklearn_sharpbalance.metrics._tradeoff import (
+    DIVERSITIES,
+    GAINS,
+    diversity_of,
+    gain_of,
+    mean_sharpness,
+    sharpness_label,
+)
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
@@ -22,14 +33,13 @@ from sklearn_sharpbalance.plotting._groups import (
     drawable,
     notes_on_missing,
 )
-from sklearn_sharpbalance.plotting._tradeoff import colour_values, diversities
 from sklearn_sharpbalance.plotting.fit import fit_tradeoff
 
 __all__ = ["TradeoffDisplay"]
 
 
 class TradeoffDisplay(Display):
-    """The trade-off between the members' sharpness and their diversity.
+    """Trade-off between the sharpness and the diversity of members.
 
     Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
 
@@ -38,11 +48,11 @@ class TradeoffDisplay(Display):
     sharpness, diversity : array-like of shape (n_ensembles,)
         Mean sharpness of each ensemble's members, and their diversity.
     color : array-like of shape (n_ensembles,), default=None
-        What colours the points: improvement or accuracy.
+        Values that colour the points, such as improvement or accuracy.
     labels : sequence of str, default=None
         Text beside each point, such as its rho.
     groups : sequence of str, default=None
-        Group of each ensemble, such as its method; a marker and a line each.
+        Group of each ensemble, such as its method; each has a marker and a line.
     sharpness_name : str, default="Sharpness"
         Label of the horizontal axis.
     diversity_name : str, default="Diversity"
@@ -122,11 +132,11 @@ class TradeoffDisplay(Display):
             Each may be a pipeline or a search that ends in one. The names of a
             dictionary become the labels of the points.
         X, y : array-likes
-            Where diversity, improvement and accuracy are measured; the paper takes
-            corrupted test data.
+            Samples on which diversity, improvement and accuracy are measured; the
+            paper uses corrupted test data.
         X_train, y_train : array-likes, default=None
-            Where sharpness is measured; ``X`` and ``y`` if both are None. The paper
-            takes training data.
+            Samples on which sharpness is measured; ``X`` and ``y`` if both are None.
+            The paper uses training data.
         sharpness : callable, default=None
             ``sharpness(estimator, X, y) -> float``, such as the other measures of
             :mod:`sklearn_sharpbalance.metrics`; None is ``adaptive_sharpness``.
@@ -137,9 +147,9 @@ class TradeoffDisplay(Display):
         groups : sequence of str, default=None
             Group of each ensemble, such as its method.
         random_state : int, Generator, RandomState or None, default=None
-            Draws the batches on which ``adaptive_sharpness`` is measured.
+            Controls the batches on which ``adaptive_sharpness`` is measured.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -205,17 +215,17 @@ class TradeoffDisplay(Display):
         classes : array-like of shape (n_classes,), default=None
             Label of each column.
         ensemble_probas : sequence of array-likes of shape (N, C), default=None
-            What the ensembles predict; the softmax of the mean logit if None.
+            Predictions of the ensembles; the softmax of the mean logit if None.
         diversity : str or callable, default="disagreement_error_ratio"
             "disagreement_error_ratio", "disagreement", "variance_diversity",
             "kl_diversity", or a function ``diversity(member_probas) -> float``.
         color : str or None, default="improvement"
-            What colours the points: "improvement", "member_accuracy" or
+            Values that colour the points: "improvement", "member_accuracy" or
             "ensemble_accuracy".
         labels, groups, sharpness_name
             See the class.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
 
@@ -228,14 +238,20 @@ class TradeoffDisplay(Display):
                 f"There must be one sharpness per ensemble, got {len(sharpness)} for "
                 f"{len(member_probas)} ensembles."
             )
-        diversity_name, spread = diversities(diversity, y_true, member_probas, classes)
-        color_name, shades = colour_values(
-            color, y_true, member_probas, ensemble_probas, classes
+        diversity_name, diversity_values = _diversity_values(
+            diversity, y_true, member_probas, classes
+        )
+        color_name, color_values = _colour_values(
+            color,
+            y_true,
+            member_probas=member_probas,
+            ensemble_probas=ensemble_probas,
+            classes=classes,
         )
         display = cls(
             np.asarray(sharpness, dtype=float),
-            spread,
-            color=shades,
+            diversity_values,
+            color=color_values,
             labels=labels,
             groups=groups,
             sharpness_name=sharpness_name,
@@ -257,13 +273,14 @@ class TradeoffDisplay(Display):
     ):
         """Draw the points, their labels and the fitted lines.
 
-        An ensemble whose sharpness or diversity is not finite is left out, which the
-        legend says; one whose colour is not, such as an improvement of -inf, is white.
+        An ensemble whose sharpness or diversity is not finite is left out and listed
+        in the legend. One whose colour is not finite, such as an improvement of -inf,
+        is white.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None makes a new figure.
         fit : bool, default=True
             Draw the least-squares line of each group with at least three points.
         log : bool, default=False
@@ -273,29 +290,36 @@ class TradeoffDisplay(Display):
         cmap : str or Colormap, default="cividis"
             Colours of the values.
         vmin, vmax : float, default=None
-            Limits of the colours; give them to compare figures.
+            Limits of the colours; pass them to compare figures.
 
         Returns
         -------
         display : TradeoffDisplay
         """
-        x, y = (np.asarray(v, dtype=float) for v in (self.sharpness, self.diversity))
+        x = np.asarray(self.sharpness, dtype=float)
+        y = np.asarray(self.diversity, dtype=float)
         groups = np.asarray(["all"] * len(x) if self.groups is None else self.groups)
         color = None if self.color is None else np.asarray(self.color, dtype=float)
         labels = np.asarray(check_names(self.labels, len(x), "Ensemble"), dtype=object)
         _check_lengths(sharpness=x, diversity=y, groups=groups, color=color)
-        # A fit to logarithms refuses what is not positive.
         shown = drawable(x, y, log=log and not fit)
         if log and fit and shown.any():
+            # Raise before a figure is made if a value is not positive.
             fit_tradeoff(x[shown], y[shown], log=True)
         left_out = labels[~shown]
-        x, y, groups, labels = (v[shown] for v in (x, y, groups, labels))
-        color = None if color is None else color[shown]
+        x, y, groups, labels = x[shown], y[shown], groups[shown], labels[shown]
+        if color is not None:
+            color = color[shown]
         ax = self._start(ax, (5.4, 4.0))
-        self.scatters_ = draw_points(ax, x, y, groups, color, cmap, vmin, vmax)
+        self.scatters_ = draw_points(
+            ax, x, y, groups, color=color, cmap=cmap, vmin=vmin, vmax=vmax
+        )
         if log:
             plain_log_axes(ax)
-        self.lines_, self.fits_ = draw_fits(ax, x, y, groups, log) if fit else ({}, {})
+        self.lines_: dict[str, Any] = {}
+        self.fits_: dict[str, Any] = {}
+        if fit:
+            self.lines_, self.fits_ = draw_fits(ax, x, y, groups, log=log)
         ax.set(xlabel=self.sharpness_name, ylabel=self.diversity_name)
         tidy(ax)
         self.colorbar_ = None
@@ -318,8 +342,46 @@ class TradeoffDisplay(Display):
         return self
 
 
+def _diversity_values(
+    diversity: str | Callable, y_true: Any, member_probas: Sequence, classes: Any
+) -> tuple[str, np.ndarray]:
+    """Return the name of the measure, and its value for each ensemble."""
+    if callable(diversity):
+        name = getattr(diversity, "__name__", "diversity").replace("_", " ")
+        return name.capitalize(), np.array([diversity(p) for p in member_probas])
+    if diversity not in DIVERSITIES:
+        raise InvalidInputError(
+            f"Unknown diversity {diversity!r}. Choose one of "
+            f"{', '.join(map(repr, DIVERSITIES))}, or pass a function of member_probas."
+        )
+    values = [diversity_of(diversity, y_true, p, classes) for p in member_probas]
+    return DIVERSITIES[diversity][0], np.array(values)
+
+
+def _colour_values(
+    color: str | None,
+    y_true: Any,
+    member_probas: Sequence,
+    ensemble_probas: Sequence | None,
+    classes: Any,
+) -> tuple[str | None, np.ndarray | None]:
+    """Return the name of what colours the points, and its value for each ensemble."""
+    if color is None:
+        return None, None
+    if color not in GAINS:
+        raise InvalidInputError(
+            f"Unknown color {color!r}. Choose one of {', '.join(map(repr, GAINS))}, "
+            "or None."
+        )
+    if ensemble_probas is None:
+        ensemble_probas = [combine_probas(probas) for probas in member_probas]
+    pairs = zip(member_probas, ensemble_probas)
+    values = [gain_of(color, y_true, probas, p, classes) for probas, p in pairs]
+    return GAINS[color], np.array(values)
+
+
 def _check_lengths(*, sharpness, **others):
-    """Refuse arrays that are not about the same ensembles."""
+    """Raise if an array does not have one value for each ensemble."""
     for name, values in others.items():
         if values is not None and values.shape != sharpness.shape:
             raise InvalidInputError(

@@ -1,3 +1,3 @@
-"""Settings of the process and the machine that computations depend on."""
+"""Random streams, torch settings, devices and precision of computations."""
 
 __all__: list[str] = []

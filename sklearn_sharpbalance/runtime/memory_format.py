@@ -6,7 +6,7 @@ from torch.nn.parameter import is_lazy
 __all__ = ["contiguous_on_cpu", "contiguous_weights_on_cpu"]
 
 # oneDNN corrupts the heap, hangs or returns wrong weight gradients for a strided 1x1
-# convolution whose input or weight lies channels-last in memory and has fewer than 16
+# convolution whose input or weight is channels-last in memory and has fewer than 16
 # channels (uxlfoundation/oneDNN#6035; x86-64, torch 2.10 to 2.15):
 #     x = torch.randn(17, 8, 16, 16).contiguous(memory_format=torch.channels_last)
 #     w = torch.randn(16, 8, 1, 1, requires_grad=True)
@@ -39,7 +39,7 @@ def contiguous_on_cpu(x: torch.Tensor) -> torch.Tensor:
 
 
 def contiguous_weights_on_cpu(module: torch.nn.Module) -> None:
-    """Lay out weights and buffers on a CPU in C order."""
+    """Convert weights and buffers on a CPU to C order."""
     for tensor in (*module.parameters(), *module.buffers()):
         if not is_lazy(tensor):
             tensor.data = contiguous_on_cpu(tensor.data)

@@ -12,16 +12,16 @@ AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(precision, device, *, cache=True):
-    """Context in which a pass runs at the given precision.
+    """Return a context that runs forward passes at the given precision.
 
     Parameters
     ----------
     precision : str
-        "float32" and "tf32" cast nothing.
+        "bf16" and "fp16" cast; "float32" and "tf32" do not.
     device : str or torch.device
     cache : bool, default=True
-        Keep cast weights until the block ends; a CUDA graph must not, since it would
-        not refresh them.
+        Whether cast weights are kept until the block ends; pass False in a CUDA graph,
+        which would not update them.
     """
     dtype = AUTOCAST_DTYPES.get(precision)
     return torch.autocast(
@@ -34,20 +34,21 @@ def autocast(precision, device, *, cache=True):
 
 @contextmanager
 def tf32(precision):
-    """Let float32 products use TensorFloat-32 inside the block, or forbid it.
+    """Forbid TensorFloat-32 inside the block for "float32", else allow it.
 
-    torch allows it for convolutions by default; "float32" means float32 here.
+    torch allows it for convolutions by default.
     """
     if not torch.cuda.is_available():
         yield
         return
     allowed = precision != "float32"
     with holding_process_state():
-        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        matmul_before = torch.get_float32_matmul_precision()
+        cudnn_before = torch.backends.cudnn.allow_tf32
         torch.set_float32_matmul_precision("high" if allowed else "highest")
         torch.backends.cudnn.allow_tf32 = allowed
         try:
             yield
         finally:
-            torch.set_float32_matmul_precision(before[0])
-            torch.backends.cudnn.allow_tf32 = before[1]
+            torch.set_float32_matmul_precision(matmul_before)
+            torch.backends.cudnn.allow_tf32 = cudnn_before

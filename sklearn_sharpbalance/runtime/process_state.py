@@ -1,7 +1,7 @@
-"""What a process has only one of: torch's generators and its flags.
+"""A lock for the global state of a process: random generators and flags of torch.
 
-Fits in two threads would draw from each other's random numbers, and put back each
-other's state instead of the user's. So one thread at a time has it.
+Without it, fits in two threads would draw from each other's generators, and restore
+each other's state instead of the user's.
 """
 
 import threading
@@ -10,30 +10,30 @@ from contextlib import contextmanager
 
 __all__ = ["holding_process_state", "lending_process_state"]
 
-_HELD = threading.RLock()
+_LOCK = threading.RLock()
 _THREAD = threading.local()
 
 
 @contextmanager
 def holding_process_state() -> Iterator[None]:
-    """Have it for the time of a block; other threads wait.
+    """Lock the global state for a block; other threads wait.
 
     Examples
     --------
     >>> with holding_process_state(), holding_process_state():
-    ...     "once more in the same thread is no matter"
-    'once more in the same thread is no matter'
+    ...     "a thread may lock it more than once"
+    'a thread may lock it more than once'
     """
     if getattr(_THREAD, "is_lent", False):
         yield
         return
-    with _HELD:
+    with _LOCK:
         yield
 
 
 @contextmanager
 def lending_process_state() -> Iterator[None]:
-    """In a thread that works for one that holds it, and that waits for this one."""
+    """Use the global state in a worker thread, while the thread with the lock waits."""
     _THREAD.is_lent = True
     try:
         yield

@@ -1,8 +1,8 @@
-"""torch's global modes while the library is at work: those that it is written for.
+"""Run library code in torch's default modes, whatever the user has set.
 
-A script may have set others for code of its own: float64 or another device for new
-tensors, no gradients, casts to bfloat16. Members are float32 on the device of their
-net, and trained at the precision that was asked for.
+A script may have set other modes: float64 or another device for new tensors, no
+gradients, autocast. Members are float32 on the device of their net, and trained at the
+precision of the ensemble.
 """
 
 import threading
@@ -16,10 +16,10 @@ __all__ = ["own_torch_modes"]
 
 @contextmanager
 def own_torch_modes() -> Iterator[None]:
-    """Run a block with gradients, without casts, and with float32 tensors on the CPU.
+    """Run a block with gradients, without autocast, and with float32 on the CPU.
 
-    That is where new tensors are made if nothing else is said. The user's modes are
-    back after the block.
+    Dtype and device are those of new tensors, if none are given. The user's modes are
+    restored after the block.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def own_torch_modes() -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_FLOAT32)
-        if torch.get_default_device().type != "cpu":  # not for nothing: it costs time
+        if torch.get_default_device().type != "cpu":  # a device context is slow
             stack.enter_context(torch.device("cpu"))
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
@@ -41,9 +41,9 @@ def own_torch_modes() -> Iterator[None]:
 
 
 class _Float32:
-    """float32 by default, until the last thread has left.
+    """Context with float32 as default dtype, restored when the last thread exits.
 
-    The default is one for all threads, which may come and go in any order.
+    All threads share the default, and may enter and exit in any order.
     """
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class _Float32:
                 self._set(self._before)
 
     def _set(self, dtype: torch.dtype) -> None:
-        # Where the user has float32 nothing is set, now or at the end: another thread
-        # may choose something else in between, and keeps it.
+        # If the user has float32, set nothing: another thread may change the default
+        # in the meantime, and must keep its choice.
         if self._before is not torch.float32:
             torch.set_default_dtype(dtype)
 

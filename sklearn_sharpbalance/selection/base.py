@@ -1,4 +1,4 @@
-"""Which samples each member sharpens: the door, and functions as selectors."""
+"""Base class of subset selectors, and functions as selectors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -6,20 +6,19 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
-from sklearn_sharpbalance._validation import check_call
+from sklearn_sharpbalance._validation import check_call, check_random_state
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["FunctionSelector", "SubsetSelector", "check_masks", "own_random_state"]
+__all__ = ["FunctionSelector", "SubsetSelector", "check_masks"]
 
 
 class SubsetSelector(BaseEstimator, ABC):
-    """Base of all rules that choose the SAM set of each member.
+    """Base class of all rules that choose the SAM set of each member.
 
-    A rule is one method, :meth:`select`. Set ``needs_sharpness = False`` on a rule
-    that ignores the values of the scores, so that nobody computes them. A rule with
-    settings may look at them in :meth:`check`, which ``fit`` calls before any work.
+    A rule implements :meth:`select`. Set ``needs_sharpness = False`` on a rule that
+    ignores the values of the scores, so that they are not computed. A rule with
+    parameters may check them in :meth:`check`, which ``fit`` calls before training.
     """
 
     needs_sharpness: bool = True
@@ -34,7 +33,7 @@ class SubsetSelector(BaseEstimator, ABC):
             Score of each sample by each member; larger is sharper. A rule with
             ``needs_sharpness = False`` may only use the shape.
         random_state : int, RandomState instance or None, default=None
-            Source of randomness for the rules that draw.
+            Source of randomness for the rules that draw random sets.
 
         Returns
         -------
@@ -43,46 +42,39 @@ class SubsetSelector(BaseEstimator, ABC):
         """
 
     def check(self):
-        """Raise if the rule cannot be asked; what a fit asks before its warm-up."""
+        """Raise if the rule cannot be used; ``fit`` calls this before training."""
         source = f"{type(self).__name__}.select"
         asked = "select(sharpness, random_state=...)"
         check_call(self.select, source, asked, None, random_state=None)
 
 
-def own_random_state(random_state) -> np.random.RandomState:
-    """A generator to draw from; None makes a new one, and leaves NumPy's alone."""
-    if random_state is None:
-        return np.random.RandomState()
-    return check_random_state(random_state)
-
-
 def check_masks(masks, shape: tuple[int, int], source: str) -> np.ndarray:
-    """What a rule returned, as it must be; also of a rule that a user wrote.
+    """Return a copy of the masks that a rule returned; raise if they are invalid.
 
     Parameters
     ----------
     masks : array-like
     shape : tuple of int
-        Members and samples.
+        Numbers of members and samples.
     source : str
-        Whose masks they are, for the message.
+        Name of the rule in the error message.
     """
     try:
         masks = np.asarray(masks)
     except ValueError:  # rows of unequal lengths
         masks = np.asarray(masks, dtype=object)
     if masks.shape != shape or masks.dtype != bool:
-        # Zeros and ones would pass, and their complement is no mask.
+        # Zeros and ones are not accepted: their complement ``~masks`` is no mask.
         raise InvalidInputError(
             f"{source} must return a boolean array of the shape {shape} "
             f"(members, samples), got {masks.dtype} of shape {masks.shape}."
         )
-    # A copy: a rule may fill the same array again, and the masks are kept.
+    # Copy the masks, because a rule may write to the same array again.
     return np.array(masks, order="C")
 
 
 class FunctionSelector(SubsetSelector):
-    """A plain function as a selector.
+    """Selector that calls a function.
 
     Parameters
     ----------
@@ -101,13 +93,13 @@ class FunctionSelector(SubsetSelector):
         self.func = func
 
     def check(self):
-        """Raise if the function does not take what it will get."""
+        """Raise if the function does not take the arguments that it will get."""
         asked = "func(sharpness, random_state)"
         check_call(self.func, "A selection function", asked, None, None)
 
     def select(self, sharpness, *, random_state=None):
-        """Call the function and check what it returns."""
+        """Call the function and check its result."""
         self.check()
-        # A copy: the function may work in place, and the scores are kept.
-        masks = self.func(sharpness.copy(), own_random_state(random_state))
+        # Copy the scores, because the function may work in place.
+        masks = self.func(sharpness.copy(), check_random_state(random_state))
         return check_masks(masks, sharpness.shape, "A selection function")

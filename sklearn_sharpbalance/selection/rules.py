@@ -1,12 +1,16 @@
-"""The selection rules of the paper, of its released code, and the baselines."""
+"""The selection rules of the paper, of its released code, and baselines."""
 
 from abc import abstractmethod
-from numbers import Real
 
 import numpy as np
 
+from sklearn_sharpbalance._validation import (
+    FROM_0_TO_1,
+    check_numbers,
+    check_random_state,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.selection.base import SubsetSelector, own_random_state
+from sklearn_sharpbalance.selection.base import SubsetSelector
 
 __all__ = [
     "AllSelector",
@@ -24,7 +28,7 @@ __all__ = [
 def extreme_samples(sharpness, ratio, *, highest=True):
     """Mark each member's ``ratio * N`` highest (or lowest) scores.
 
-    Ties at the border go to the sample that comes first.
+    Of samples with equal scores, the first are marked.
 
     Parameters
     ----------
@@ -45,8 +49,8 @@ def extreme_samples(sharpness, ratio, *, highest=True):
     >>> extreme_samples(np.array([[3.0, 1.0, 2.0, 0.0]]), 0.5)
     array([[ True, False,  True, False]])
     """
-    check_ratio("ratio", ratio)
-    sharpness = np.asarray(sharpness, dtype=np.float64)  # -x is none for unsigned x
+    check_numbers(FROM_0_TO_1, ratio=ratio)
+    sharpness = np.asarray(sharpness, dtype=np.float64)  # unsigned -x would be wrong
     if sharpness.ndim != 2 or np.isnan(sharpness).any():
         raise InvalidInputError(
             "sharpness must be an array of shape (members, samples) without NaN, "
@@ -62,7 +66,7 @@ def extreme_samples(sharpness, ratio, *, highest=True):
 
 
 def union_of_others(masks):
-    """For each member, the union of the other members' sets.
+    """Return, for each member, the union of the other members' sets.
 
     Parameters
     ----------
@@ -72,7 +76,7 @@ def union_of_others(masks):
     Returns
     -------
     unions : ndarray of shape (M, N), dtype bool
-        Row i holds the samples that are in the set of any member but i.
+        Row i marks the samples that are in the set of any member except i.
 
     Examples
     --------
@@ -82,29 +86,19 @@ def union_of_others(masks):
            [ True,  True],
            [ True,  True]])
     """
-    count = masks.sum(axis=0)  # (N,) how many members hold each sample
+    count = masks.sum(axis=0)  # (N,) in how many sets each sample is
     return (count - masks) > 0  # (M, N)
 
 
-def check_ratio(name, value):
-    """Raise unless a share is a number in [0, 1]."""
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1:
-        raise InvalidInputError(
-            f"{name} must be a number from 0 to 1, the share of the samples that a "
-            f"member proposes; got {value!r}."
-        )
-
-
 class _RatioSelector(SubsetSelector):
-    """What rules with a ``flat_ratio`` share."""
+    """Base class of rules with a ``flat_ratio``."""
 
     def __init__(self, flat_ratio=0.4):
         self.flat_ratio = flat_ratio
 
     def check(self):
-        """Raise if ``flat_ratio`` is no share."""
-        check_ratio("flat_ratio", self.flat_ratio)
+        """Raise if ``flat_ratio`` is not in [0, 1]."""
+        check_numbers(FROM_0_TO_1, flat_ratio=self.flat_ratio)
         super().check()
 
 
@@ -120,7 +114,7 @@ class SharpBalanceSelector(_RatioSelector):
 
     Notes
     -----
-    A single member has no others and gets an empty set: it trains by plain SGD.
+    A single member gets an empty set, so it trains without SAM.
 
     References
     ----------
@@ -137,37 +131,41 @@ class SharpBalanceSelector(_RatioSelector):
     """  # noqa: E501
 
     def select(self, sharpness, *, random_state=None):
-        """Union of the other members' highest scores; nothing is drawn."""
+        """Return the union of the other members' highest scores; not random."""
         self.check()
         return union_of_others(extreme_samples(sharpness, self.flat_ratio))
 
 
 class _ReferenceSelector(_RatioSelector):
-    """What the two rules of the released code share: lowest scores, dealt leftover."""
+    """Base class of the two rules of the released code.
+
+    Both use the lowest scores, and deal the remaining samples out to the members in
+    turn.
+    """
 
     @staticmethod
     @abstractmethod
     def _takes(dealt_to, member):
-        """Whether ``member`` takes a leftover sample that was dealt to ``dealt_to``."""
+        """Return whether ``member`` gets a remaining sample dealt to ``dealt_to``."""
 
     def select(self, sharpness, *, random_state=None):
-        """Union of the other members' lowest scores and a part of the leftover."""
+        """Return the union of the others' lowest scores and some remaining samples."""
         self.check()
         lowest = extreme_samples(sharpness, self.flat_ratio, highest=False)
         masks = union_of_others(lowest)
         n_members = len(sharpness)
-        leftover = np.flatnonzero(~lowest.any(axis=0))
-        dealt_to = np.arange(len(leftover)) % n_members  # card by card, as released
+        remaining = np.flatnonzero(~lowest.any(axis=0))
+        dealt_to = np.arange(len(remaining)) % n_members
         for i in range(n_members):
-            masks[i, leftover[self._takes(dealt_to, i)]] = True
+            masks[i, remaining[self._takes(dealt_to, i)]] = True
         return masks
 
 
 class ReferenceUnionSelector(_ReferenceSelector):
-    """The released code's rule for CIFAR-100 and TinyImageNet.
+    """Rule of the released code for CIFAR-100 and TinyImageNet.
 
     Union of the other members' *lowest* scores, plus every M-th (offset i) of the
-    samples that are in nobody's lowest set.
+    samples that are in no member's lowest set.
 
     Parameters
     ----------
@@ -181,10 +179,10 @@ class ReferenceUnionSelector(_ReferenceSelector):
 
 
 class ReferenceBoostSelector(_ReferenceSelector):
-    """The released code's rule for CIFAR-10.
+    """Rule of the released code for CIFAR-10.
 
-    Union of the other members' *lowest* scores, plus all of the samples in nobody's
-    lowest set *except* every M-th with offset i.
+    Union of the other members' *lowest* scores, plus the samples in no member's lowest
+    set *except* every M-th with offset i.
 
     Parameters
     ----------
@@ -198,33 +196,33 @@ class ReferenceBoostSelector(_ReferenceSelector):
 
 
 class RandomSelector(_RatioSelector):
-    """A random set per member, of the size that ``sharpbalance`` would have.
+    """A random set for each member, of the size that ``sharpbalance`` gives.
 
     Parameters
     ----------
     flat_ratio : float, default=0.4
-        As in :class:`SharpBalanceSelector`, whose set sizes are copied.
+        As in :class:`SharpBalanceSelector`, which determines the set sizes.
     """
 
     def select(self, sharpness, *, random_state=None):
         """Shuffle each row of the ``sharpbalance`` masks."""
-        rng = own_random_state(random_state)
+        rng = check_random_state(random_state)
         masks = SharpBalanceSelector(self.flat_ratio).select(sharpness)
         return np.stack([rng.permutation(row) for row in masks])
 
 
 class SameSelector(_RatioSelector):
-    """One random set for all members, of the mean size under ``sharpbalance``.
+    """One random set for all members, of the mean size that ``sharpbalance`` gives.
 
     Parameters
     ----------
     flat_ratio : float, default=0.4
-        As in :class:`SharpBalanceSelector`, whose mean set size is copied.
+        As in :class:`SharpBalanceSelector`, which determines the set size.
     """
 
     def select(self, sharpness, *, random_state=None):
-        """Draw once, repeat for every member."""
-        rng = own_random_state(random_state)
+        """Draw one set and repeat it for every member."""
+        rng = check_random_state(random_state)
         sizes = SharpBalanceSelector(self.flat_ratio).select(sharpness).sum(axis=1)
         mask = np.arange(sharpness.shape[1]) < round(sizes.mean())
         return np.tile(rng.permutation(mask), (len(sharpness), 1))
@@ -236,7 +234,7 @@ class AllSelector(SubsetSelector):
     needs_sharpness = False
 
     def select(self, sharpness, *, random_state=None):
-        """All true."""
+        """Return masks that are True everywhere."""
         return np.ones(sharpness.shape, dtype=bool)
 
 
@@ -246,5 +244,5 @@ class NoneSelector(SubsetSelector):
     needs_sharpness = False
 
     def select(self, sharpness, *, random_state=None):
-        """All false."""
+        """Return masks that are False everywhere."""
         return np.zeros(sharpness.shape, dtype=bool)

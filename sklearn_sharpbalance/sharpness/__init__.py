@@ -1,4 +1,4 @@
-"""Sharpness of single samples: scorers by name, by object or by function."""
+"""Sharpness of single samples: scorers by name, object or function."""
 
 from sklearn_sharpbalance._validation import Registry
 from sklearn_sharpbalance.sharpness.base import FunctionScorer, SharpnessScorer

@@ -1,4 +1,4 @@
-"""How sharp the loss of one member is around each sample: the door."""
+"""Base class of sharpness scorers, and functions as scorers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,21 +15,21 @@ __all__ = ["FunctionScorer", "SharpnessScorer"]
 
 
 class SharpnessScorer(BaseEstimator, ABC):
-    """Base of all scorers.
+    """Base class of all scorers.
 
-    A scorer is one method, :meth:`score_samples`. Calling the scorer runs that method
-    and checks what it returns.
+    A scorer implements :meth:`score_samples`. Calling the scorer runs that method and
+    checks its result.
 
     Attributes
     ----------
     degree : float
         If the loss of a sample is multiplied by ``c``, its score is multiplied by
-        ``c ** degree``: 1 for a loss, 2 for a squared gradient. Sample weights enter
-        scores in this way.
+        ``c ** degree``: 1 for a loss, 2 for a squared gradient. Sample weights multiply
+        the scores accordingly.
     needs_float32 : bool
-        Whether an ensemble runs the scorer in float32 whatever its ``precision``. Set
-        it on a scorer that takes small differences between passes, which the rounding
-        of bf16, fp16 or tf32 would drown.
+        Whether an ensemble runs the scorer in float32 even if its ``precision`` is
+        lower. Set it on a scorer that computes small differences between passes, which
+        are below the rounding errors of bf16, fp16 or tf32.
     """
 
     degree: float = 1
@@ -42,13 +42,13 @@ class SharpnessScorer(BaseEstimator, ABC):
         Parameters
         ----------
         net : NeuralNetClassifier
-            An initialised skorch net. Its module is run in eval mode and given back
-            as it was.
+            An initialised skorch net. Run its module in eval mode, and leave it
+            unchanged.
         X : array, tensor, dict of those, or Dataset
             N samples, as the net takes them, not augmented. An ensemble passes
-            tensors on the net's device, or on the host where they would take more
-            than half of its free memory; ``net.infer`` moves what it is given. They
-            are what the members train on: a scorer that changes them needs a copy.
+            tensors on the net's device, or on the host if they need more than half of
+            the device's free memory; ``net.infer`` moves them. The members train on
+            the same tensors: a scorer that changes them must copy them first.
         y : array or tensor of shape (N,)
             Class codes.
 
@@ -59,15 +59,13 @@ class SharpnessScorer(BaseEstimator, ABC):
         """
 
     def check(self):
-        """Raise if the scorer cannot be asked; what a fit asks before its warm-up."""
-        source, asked = (
-            f"{type(self).__name__}.score_samples",
-            "score_samples(net, X, y)",
-        )
+        """Raise if the scorer cannot be used; ``fit`` calls this before training."""
+        source = f"{type(self).__name__}.score_samples"
+        asked = "score_samples(net, X, y)"
         check_call(self.score_samples, source, asked, None, None, None)
 
     def __call__(self, net, X, y):
-        """Score each sample, and check that the scores are finite and complete."""
+        """Score each sample and check that the scores are finite, one per sample."""
         scores = as_array(self.score_samples(net, X, y))
         n = len(X) if y is None else len(y)
         if scores.shape != (n,):
@@ -86,7 +84,7 @@ class SharpnessScorer(BaseEstimator, ABC):
 
 
 class FunctionScorer(SharpnessScorer):
-    """A plain function as a scorer.
+    """Scorer that calls a function.
 
     Parameters
     ----------
@@ -107,7 +105,7 @@ class FunctionScorer(SharpnessScorer):
         self.degree = degree
 
     def check(self):
-        """Raise if the function does not take what it will get."""
+        """Raise if the function does not take the arguments that it will get."""
         asked = "func(net, X, y)"
         check_call(self.func, "A sharpness function", asked, None, None, None)
 
@@ -117,9 +115,9 @@ class FunctionScorer(SharpnessScorer):
 
 
 def as_array(scores: Any) -> np.ndarray:
-    """Scores as a float64 array, wherever they are."""
+    """Return scores as a float64 array."""
     if isinstance(scores, torch.Tensor):
-        scores = scores.detach().cpu().double()  # numpy knows no bfloat16
+        scores = scores.detach().cpu().double()  # numpy has no bfloat16
     try:
         return np.asarray(scores, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:

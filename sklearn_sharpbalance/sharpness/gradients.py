@@ -1,11 +1,11 @@
-"""Sharpness as the squared gradient of a sample's loss in the weights."""
+"""Sharpness as the squared norm of the gradient of a sample's loss."""
 
 from functools import partial
 
 import torch
 from torch.nn.utils.parametrize import is_parametrized
 
-from sklearn_sharpbalance.autodiff.chunks import check_chunk_size
+from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_optional_numbers
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.autodiff.per_sample import (
     check_method,
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def fisher_trace(net, X, y, *, method="auto", chunk_size=None):
-    r"""Trace of each sample's empirical Fisher matrix.
+    r"""Return the trace of each sample's empirical Fisher matrix.
 
     Parameters
     ----------
@@ -72,16 +72,15 @@ def fisher_trace(net, X, y, *, method="auto", chunk_size=None):
 
 
 def last_layer_gradient(net, X, y, *, method="auto", chunk_size=None):
-    """Squared norm of each sample's gradient in the parameters of the last layer.
+    """Return the squared norm of each sample's gradient in the last layer.
 
     Parameters and return value are those of :func:`fisher_trace`.
 
     Notes
     -----
     The last layer is the last one to be called that has trainable parameters of its
-    own. Since no other parameter takes part, no gradient flows further back, and a
-    sample costs a forward pass. For a linear layer on features ``h`` the value is
-    ``||dloss/dlogits||^2 (||h||^2 + 1)``.
+    own. No gradient flows further back, so the cost is that of a forward pass. For a
+    linear layer on features ``h`` the value is ``||dloss/dlogits||^2 (||h||^2 + 1)``.
 
     Examples
     --------
@@ -105,17 +104,18 @@ def last_layer_gradient(net, X, y, *, method="auto", chunk_size=None):
 
 
 def _own_parameters(layer):
-    """Trainable parameters of a layer itself, not of those inside of it.
+    """Return the trainable parameters of a layer, without those of its children.
 
-    A reparametrised layer keeps what its tensors are made of in submodules.
+    A parametrized layer stores the parameters behind its weight in a child module.
     """
-    made_of = layer.parametrizations.parameters() if is_parametrized(layer) else ()
-    own = (*layer.parameters(recurse=False), *made_of)
+    own = list(layer.parameters(recurse=False))
+    if is_parametrized(layer):
+        own += layer.parametrizations.parameters()
     return [p for p in own if p.requires_grad]
 
 
 def _last_called(module, run):
-    """The submodule with trainable parameters of its own that finishes last."""
+    """Return the submodule with trainable parameters of its own that finishes last."""
     called = []
     handles = [
         m.register_forward_hook(lambda m, args, output: called.append(m))
@@ -130,14 +130,14 @@ def _last_called(module, run):
             handle.remove()
     if not called:
         raise InvalidInputError(
-            f"{type(module).__name__} calls no layer with trainable parameters, so it "
-            "has no last layer to score by. Unfreeze one, or use sharpness='loss'."
+            f"{type(module).__name__} calls no layer with trainable parameters, so "
+            "there is no last layer. Unfreeze one, or use sharpness='loss'."
         )
     return called[-1]
 
 
 class _GradientScorer(SharpnessScorer):
-    """What scorers by squared gradients share."""
+    """Base class of scorers by squared gradient norms."""
 
     degree = 2
 
@@ -146,11 +146,10 @@ class _GradientScorer(SharpnessScorer):
         self.chunk_size = chunk_size
 
     def check(self):
-        """Raise if a setting is none, before anything is trained."""
+        """Raise if a parameter is invalid; ``fit`` calls this before training."""
         super().check()
         check_method(self.method)
-        if self.chunk_size is not None:
-            check_chunk_size(self.chunk_size)
+        check_optional_numbers(POSITIVE_INTEGER, chunk_size=self.chunk_size)
 
 
 class FisherTraceScorer(_GradientScorer):
@@ -159,9 +158,9 @@ class FisherTraceScorer(_GradientScorer):
     Parameters
     ----------
     method : {"auto", "layer_rules", "vmap", "loop"}, default="auto"
-        How the gradient norms are computed; "auto" takes the fastest that is right.
+        How to compute the gradient norms; "auto" uses the fastest that is correct.
     chunk_size : int, default=None
-        Samples at a time; halved when memory runs out. None chooses.
+        Samples at a time; halved when memory runs out. None chooses a size.
 
     See Also
     --------
@@ -179,13 +178,13 @@ class FisherTraceScorer(_GradientScorer):
     """
 
     def score_samples(self, net, X, y):
-        """Squared gradient norm of each sample; see the base class."""
+        """Return the squared gradient norm of each sample; see the base class."""
         scores = fisher_trace(net, X, y, method=self.method, chunk_size=self.chunk_size)
         return as_array(scores)
 
 
 class LastLayerGradientScorer(_GradientScorer):
-    """Squared gradient norm in the last layer: the Fisher trace at a forward's cost.
+    """Squared gradient norm in the last layer, at the cost of a forward pass.
 
     Parameters
     ----------
@@ -204,7 +203,7 @@ class LastLayerGradientScorer(_GradientScorer):
     """
 
     def score_samples(self, net, X, y):
-        """Squared norm of each sample's last-layer gradient; see the base class."""
+        """Return each sample's squared gradient norm in the last layer."""
         scores = last_layer_gradient(
             net, X, y, method=self.method, chunk_size=self.chunk_size
         )

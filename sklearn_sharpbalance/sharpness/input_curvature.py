@@ -1,13 +1,17 @@
-"""Sharpness as the curvature of the loss around the sample itself."""
+"""Sharpness as the curvature of the loss in the input."""
 
-import math
 from functools import partial
 
-import numpy as np
 import torch
 
-from sklearn_sharpbalance._validation import Integral, Real
-from sklearn_sharpbalance.autodiff.chunks import check_chunk_size, in_chunks
+from sklearn_sharpbalance._validation import (
+    POSITIVE,
+    POSITIVE_INTEGER,
+    check_choice,
+    check_numbers,
+    check_random_state,
+)
+from sklearn_sharpbalance.autodiff.chunks import in_chunks
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
 from sklearn_sharpbalance.autodiff.state import evaluation_mode
@@ -30,14 +34,14 @@ def input_curvature(
     chunk_size=512,
     random_state=0,
 ):
-    r"""Curvature of each sample's loss in the input.
+    r"""Return the curvature of each sample's loss in the input.
 
     Parameters
     ----------
     net : NeuralNetClassifier
         Initialised skorch net.
     X : array, tensor, dict of those, or Dataset
-        Floating-point inputs, or uint8 pictures. Other entries of a dict, such as
+        Floating-point inputs, or uint8 images. Other entries of a dict, such as
         indices, stay fixed.
     y : array or tensor of shape (N,)
     step : float, default=1e-3
@@ -46,7 +50,7 @@ def input_curvature(
         Number of random directions.
     directions : {"rademacher", "sign_gradient"}, default="rademacher"
         Random signs, the same for all samples, or the normalised sign of the
-        sample's own gradient (one direction, nothing random).
+        sample's own gradient (one direction, not random).
     chunk_size : int, default=512
         Samples at a time; halved when memory runs out.
     random_state : int, RandomState instance or None, default=0
@@ -62,12 +66,11 @@ def input_curvature(
               \Big\| \frac{\nabla_x \ell(x_n + h v_d) - \nabla_x \ell(x_n)}{h}
               \Big\|_2^2 \approx \frac{1}{D} \sum_d \| H_n v_d \|_2^2 ,
 
-    whose mean over random signs is :math:`\operatorname{tr} H_n^2`. Sharing the
-    directions between samples leaves each score unbiased, and takes from the
-    comparison of two samples the noise of unequal draws. Pictures in uint8 count in
-    units of their range 255, as if they were floats in [0, 1]. In a network of ReLUs
-    the step decides how many kinks lie on the way, so scores of unequal steps are
-    not comparable.
+    whose mean over random signs is :math:`\operatorname{tr} H_n^2`. All samples share
+    the directions: each score is still unbiased, and the comparison of two samples has
+    less noise. Images in uint8 are divided by their range 255, as if they were floats
+    in [0, 1]. In a ReLU network the number of kinks within the step depends on its
+    length, so scores with different steps are not comparable.
 
     References
     ----------
@@ -88,35 +91,22 @@ def input_curvature(
     >>> bool(unsure > sure)
     True
     """
-    _check(step, n_directions, directions, random_state)
+    _check(step, n_directions, directions)
+    rng = check_random_state(random_state)
     rows = Rows(X, y, net.device)
     signs = None
     if directions == "rademacher":
-        signs = _draw_signs(rows[:1][0], n_directions, random_state)
+        signs = _draw_signs(rows[:1][0], n_directions, rng)
     curvature = partial(_curvature, net, step=step, signs=signs)
     with evaluation_mode(net.module_) as module:
-        module.requires_grad_(False)  # only the input's gradient is wanted
+        module.requires_grad_(False)  # only the gradient in the input is needed
         return in_chunks(lambda part: curvature(*rows[part]), len(rows), chunk_size)
 
 
-def _check(step, n_directions, directions, random_state):
-    if not isinstance(step, Real) or not 0 < float(step) < math.inf:
-        raise InvalidInputError(f"`step` must be a positive number. Got {step!r}.")
-    if not isinstance(n_directions, Integral) or n_directions < 1:
-        raise InvalidInputError(
-            f"`n_directions` must be an integer of at least 1. Got {n_directions!r}."
-        )
-    if directions not in DIRECTIONS:
-        raise InvalidInputError(
-            f"Unknown directions {directions!r}. Choose one of "
-            f"{', '.join(map(repr, DIRECTIONS))}."
-        )
-    is_seed = isinstance(random_state, Integral) and 0 <= int(random_state) < 2**32
-    if not is_seed and not isinstance(random_state, np.random.RandomState | None):
-        raise InvalidInputError(
-            "`random_state` must be an integer from 0 to 2**32 - 1, a "
-            f"numpy.random.RandomState or None. Got {random_state!r}."
-        )
+def _check(step, n_directions, directions):
+    check_numbers(POSITIVE, step=step)
+    check_numbers(POSITIVE_INTEGER, n_directions=n_directions)
+    check_choice("directions", directions, DIRECTIONS)
 
 
 def _curvature(net, x, y, *, step, signs):
@@ -133,7 +123,7 @@ def _curvature(net, x, y, *, step, signs):
 
 
 def _input_gradients(net, x, y, moves):
-    """Gradient of each sample's loss in each movable input, after moving it."""
+    """Return the gradient of each sample's loss in each input, after moving it."""
     moves, moved = iter(moves), []
 
     def move(t):
@@ -163,18 +153,16 @@ def _movable(x):
     if not found:
         raise InvalidInputError(
             "The curvature in the input needs floating-point inputs or uint8 "
-            "pictures. Use another scorer, such as sharpness='fisher_trace'."
+            "images. Use another scorer, such as sharpness='fisher_trace'."
         )
     return found
 
 
-def _draw_signs(x, n_directions, random_state):
-    """Random signs of the shape of one sample, for each direction and input."""
-    if not isinstance(random_state, np.random.RandomState):
-        random_state = np.random.RandomState(random_state)
+def _draw_signs(x, n_directions, rng):
+    """Draw random signs of the shape of one sample, for each direction and input."""
 
     def draw(t):
-        signs = random_state.randint(0, 2, size=t.shape[1:]) * 2.0 - 1.0
+        signs = rng.randint(0, 2, size=t.shape[1:]) * 2.0 - 1.0
         dtype = t.dtype if t.is_floating_point() else torch.float32
         return torch.as_tensor(signs, dtype=dtype, device=t.device)
 
@@ -182,7 +170,7 @@ def _draw_signs(x, n_directions, random_state):
 
 
 def _unit_signs(gradients):
-    """Sign of each sample's gradient, scaled to length one over all its inputs."""
+    """Return the signs of each sample's gradient, scaled to length one."""
     signs = [g.sign() for g in gradients]
     squared = sum(s.reshape(len(s), -1).square().sum(1) for s in signs)  # (B,)
     length = squared.clamp(min=1).sqrt()
@@ -197,14 +185,14 @@ class InputCurvatureScorer(SharpnessScorer):
     step : float, default=1e-3
         Length of the finite difference.
     n_directions : int, default=10
-        Number of random directions; each costs a forward and backward pass.
+        Number of random directions, at a forward and backward pass each.
     directions : {"rademacher", "sign_gradient"}, default="rademacher"
         Random signs, or the sign of the sample's own gradient.
     chunk_size : int, default=512
         Samples at a time; halved when memory runs out.
     random_state : int, RandomState instance or None, default=0
-        Seed of the directions. The default is fixed, so that the members of an
-        ensemble are compared along the same directions.
+        Seed of the directions. With the default, all members of an ensemble use the
+        same directions.
 
     See Also
     --------
@@ -234,11 +222,12 @@ class InputCurvatureScorer(SharpnessScorer):
         self.random_state = random_state
 
     def check(self):
-        """Raise if a setting is none, before anything is trained."""
+        """Raise if a parameter is invalid; ``fit`` calls this before training."""
         super().check()
-        check_chunk_size(self.chunk_size)
-        _check(self.step, self.n_directions, self.directions, self.random_state)
+        check_numbers(POSITIVE_INTEGER, chunk_size=self.chunk_size)
+        _check(self.step, self.n_directions, self.directions)
+        check_random_state(self.random_state)
 
     def score_samples(self, net, X, y):
-        """Input curvature of each sample; see the base class."""
+        """Return the input curvature of each sample; see the base class."""
         return as_array(input_curvature(net, X, y, **self.get_params()))

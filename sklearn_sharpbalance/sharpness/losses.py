@@ -1,24 +1,28 @@
-"""Sharpness by the value of a sample's loss, here and at perturbed weights."""
+"""Sharpness as a sample's loss, or as its rise at perturbed weights."""
 
-import math
 from contextlib import contextmanager
 
 import torch
 
-from sklearn_sharpbalance._validation import Real
-from sklearn_sharpbalance.autodiff.chunks import check_chunk_size, in_chunks, map_chunks
+from sklearn_sharpbalance._validation import (
+    NON_NEGATIVE,
+    POSITIVE_INTEGER,
+    check_numbers,
+)
+from sklearn_sharpbalance.autodiff.chunks import in_chunks, map_chunks
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.autodiff.rows import Rows
 from sklearn_sharpbalance.autodiff.state import evaluation_mode, trainable_parameters
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import SAM
+from sklearn_sharpbalance.runtime.torch_internals import foreach_add_
 from sklearn_sharpbalance.sharpness.base import SharpnessScorer, as_array
 
 __all__ = ["LossRiseScorer", "LossScorer", "loss_rise", "per_sample_loss"]
 
 
 def per_sample_loss(net, X, y, *, chunk_size=512):
-    """Loss of each sample in eval mode.
+    """Return the loss of each sample in eval mode.
 
     Parameters
     ----------
@@ -53,12 +57,12 @@ def per_sample_loss(net, X, y, *, chunk_size=512):
 
 
 def loss_rise(net, X, y, *, rho=0.05, chunk_size=512):
-    r"""Rise of each sample's loss when SAM perturbs the weights.
+    r"""Return the rise of each sample's loss when SAM perturbs the weights.
 
     Parameters
     ----------
     net : NeuralNetClassifier
-        Initialised skorch net; its weights come back bit for bit.
+        Initialised skorch net; its weights are restored bit for bit.
     X : array, tensor, dict of those, or Dataset
     y : array or tensor of shape (N,)
     rho : float, default=0.05
@@ -69,21 +73,21 @@ def loss_rise(net, X, y, *, rho=0.05, chunk_size=512):
     Returns
     -------
     tensor of shape (N,)
-        May be negative: what raises the mean loss lowers the loss of some samples.
+        May be negative: a rise of the mean loss can lower the loss of some samples.
 
     Notes
     -----
     :math:`\ell_n(w + \epsilon) - \ell_n(w)` with one perturbation
     :math:`\epsilon = \rho\, g / \|g\|` for all samples, where :math:`g` is the
     gradient of the mean loss over the *whole* set. A perturbation per mini-batch, as
-    in training, would make the score of a sample depend on its neighbours. All samples
-    count alike in :math:`g`: where an ensemble has sample weights, each multiplies the
-    score of its own sample and does not turn the perturbation.
+    in training, would make the score of a sample depend on its mini-batch. All samples
+    have the same weight in :math:`g`: the sample weights of an ensemble multiply the
+    scores and do not change the perturbation.
 
     Examples
     --------
-    At zero weights ``g`` points along ``(-1, 1) x``; a step of length ``rho`` opens
-    a gap of ``rho * sqrt(2)`` between the logits of ``x = 1``.
+    At zero weights ``g`` has the direction ``(-1, 1) x``, so after a step of length
+    ``rho`` the logits of ``x = 1`` differ by ``rho * sqrt(2)``.
 
     >>> from skorch import NeuralNetClassifier
     >>> net = NeuralNetClassifier(
@@ -93,7 +97,7 @@ def loss_rise(net, X, y, *, rho=0.05, chunk_size=512):
     >>> loss_rise(net, torch.ones(1, 1), torch.tensor([0]), rho=1 / 2**0.5)
     tensor([0.6201])
     """
-    _check_rho(rho)
+    check_numbers(NON_NEGATIVE, rho=rho)
     if not trainable_parameters(net.module_):
         raise InvalidInputError(
             f"{type(net.module_).__name__} has no trainable parameters, so there are "
@@ -105,15 +109,8 @@ def loss_rise(net, X, y, *, rho=0.05, chunk_size=512):
         return per_sample_loss(net, X, y, chunk_size=chunk_size) - before
 
 
-def _check_rho(rho):
-    if not isinstance(rho, Real) or not 0 <= float(rho) < math.inf:
-        raise InvalidInputError(
-            f"`rho` must be a finite number of at least 0. Got {rho!r}."
-        )
-
-
 def _mean_gradients(net, rows, chunk_size):
-    """Gradient of the mean loss over all samples, for each trainable parameter."""
+    """Return the gradient of the mean loss, by trainable parameter."""
     params = list(trainable_parameters(net.module_).values())
 
     def summed(part):
@@ -124,13 +121,13 @@ def _mean_gradients(net, rows, chunk_size):
     totals = [torch.zeros_like(p) for p in params]
     with evaluation_mode(net.module_):
         for part in map_chunks(summed, len(rows), chunk_size):
-            torch._foreach_add_(totals, part)
+            foreach_add_(totals, part)
     return {p: total / len(rows) for p, total in zip(params, totals)}
 
 
 @contextmanager
 def _moved_along(gradients, rho):
-    """Perturb the weights as SAM does; ``.grad`` is put back with the weights."""
+    """Perturb the weights as SAM does; restore weights and ``.grad`` on exit."""
     kept = {p: p.grad for p in gradients}
     try:
         for p, gradient in gradients.items():
@@ -143,7 +140,7 @@ def _moved_along(gradients, rho):
 
 
 class LossScorer(SharpnessScorer):
-    """Loss of each sample: no curvature at all, the plainest measure of hardness.
+    """Loss of each sample, which measures its difficulty without any curvature.
 
     Parameters
     ----------
@@ -166,12 +163,12 @@ class LossScorer(SharpnessScorer):
         self.chunk_size = chunk_size
 
     def check(self):
-        """Raise if a setting is none, before anything is trained."""
+        """Raise if a parameter is invalid; ``fit`` calls this before training."""
         super().check()
-        check_chunk_size(self.chunk_size)
+        check_numbers(POSITIVE_INTEGER, chunk_size=self.chunk_size)
 
     def score_samples(self, net, X, y):
-        """Loss of each sample; see the base class."""
+        """Return the loss of each sample; see the base class."""
         return as_array(per_sample_loss(net, X, y, chunk_size=self.chunk_size))
 
 
@@ -191,8 +188,8 @@ class LossRiseScorer(SharpnessScorer):
 
     Notes
     -----
-    Sample weights of an ensemble multiply the scores. The direction of the perturbation
-    is that of the mean loss without them.
+    Sample weights of an ensemble multiply the scores. They do not change the direction
+    of the perturbation.
 
     References
     ----------
@@ -212,11 +209,11 @@ class LossRiseScorer(SharpnessScorer):
         self.chunk_size = chunk_size
 
     def check(self):
-        """Raise if a setting is none, before anything is trained."""
+        """Raise if a parameter is invalid; ``fit`` calls this before training."""
         super().check()
-        check_chunk_size(self.chunk_size)
-        _check_rho(self.rho)
+        check_numbers(POSITIVE_INTEGER, chunk_size=self.chunk_size)
+        check_numbers(NON_NEGATIVE, rho=self.rho)
 
     def score_samples(self, net, X, y):
-        """Loss rise of each sample; see the base class."""
+        """Return the loss rise of each sample; see the base class."""
         return as_array(loss_rise(net, X, y, rho=self.rho, chunk_size=self.chunk_size))

@@ -1,4 +1,4 @@
-"""Sharpness and diversity in theory: Theorems 1 and 2 and their simulation."""
+"""Sharpness and diversity of linear models: Theorems 1 and 2, and a simulation."""
 
 from sklearn_sharpbalance.theory._moments import narayana, wishart_moment
 from sklearn_sharpbalance.theory._phi import phi

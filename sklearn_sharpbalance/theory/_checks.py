@@ -1,32 +1,10 @@
 """Arguments of the theory, checked by name before anything is computed."""
 
-import math
-from numbers import Integral, Real
-
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["check_counts", "check_divides", "check_grid", "check_scales"]
-
-
-def check_counts(least: int = 0, **counts) -> tuple[int, ...]:
-    """Whole numbers of at least ``least``, as Python's own, which never overflow."""
-    for name, value in counts.items():
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not whole or value < least:
-            raise InvalidInputError(
-                f"{name} must be an integer of at least {least}, got {value!r}."
-            )
-    return tuple(int(value) for value in counts.values())
-
-
-def check_scales(**scales) -> None:
-    """Raise unless all are finite numbers of at least zero."""
-    for name, value in scales.items():
-        number = isinstance(value, Real) and not isinstance(value, bool)
-        if not number or not value >= 0 or math.isinf(value):
-            raise InvalidInputError(f"{name} must be finite and >= 0, got {value!r}.")
+__all__ = ["check_divides", "check_grid"]
 
 
 def check_divides(n_subsets: int, n: int) -> None:

@@ -1,11 +1,17 @@
-"""The expectation that both theorems are made of."""
+"""The expectation that both theorems are written in."""
 
 import math
 from fractions import Fraction
 from numbers import Rational
 
-from sklearn_sharpbalance.theory._checks import check_counts, check_scales
-from sklearn_sharpbalance.theory._moments import check_variant, scaled_moments
+from sklearn_sharpbalance._validation import (
+    NON_NEGATIVE,
+    NON_NEGATIVE_INTEGER,
+    POSITIVE_INTEGER,
+    check_choice,
+    check_numbers,
+)
+from sklearn_sharpbalance.theory._moments import VARIANTS, scaled_moments
 
 __all__ = ["largest_eigenvalue", "phi", "scaled"]
 
@@ -30,16 +36,16 @@ def phi(
         Samples and features.
     variant : {"derived", "printed"}, default="derived"
         "derived" uses the exact moments of the Wishart matrix, "printed" the paper's
-        leading order; see :func:`wishart_moment`. On the paper's own grid for parts
-        (n = 300, d = 150, k up to 12) the printed one falls to a quarter of the true
-        value.
+        leading order; see :func:`wishart_moment`. On the paper's grid for subsets
+        (n = 300, d = 150, k up to 12) the printed value is as small as a quarter of the
+        true one.
 
     Returns
     -------
     float
-        Correctly rounded: the alternating sum is formed of integers, with the binary
-        fractions that ``eta`` and ``rho`` are, and divided once. Infinite where it is
-        beyond the range of floats, as are the theorems then. The cost grows with the
+        Correctly rounded: ``eta`` and ``rho`` are taken as exact fractions, and the
+        alternating sum is computed in integers and divided once. Infinite beyond the
+        range of floats; then the theorems are infinite, too. The cost grows with the
         cube of the powers: 0.01 s at i = 60, some seconds at 800.
 
     Notes
@@ -59,10 +65,11 @@ def phi(
     >>> phi(1, 0, eta=0.5, rho=0.0, n=20, d=10)  # 1 - eta n/d
     0.0
     """
-    i, j = check_counts(i=i, j=j)
-    n, d = check_counts(1, n=n, d=d)
-    check_scales(eta=eta, rho=rho)
-    check_variant(variant)
+    check_numbers(NON_NEGATIVE_INTEGER, i=i, j=j)
+    check_numbers(POSITIVE_INTEGER, n=n, d=d)
+    check_numbers(NON_NEGATIVE, eta=eta, rho=rho)
+    check_choice("variant", variant, VARIANTS)
+    i, j, n, d = int(i), int(j), int(n), int(d)
     scale, coefficients = _step_polynomial(i, eta, rho)
     moments = scaled_moments(2 * i + j, n, d, variant)[j:]
     total = 0  # times scale^i d^(2i + j + 1)
@@ -75,24 +82,29 @@ def phi(
 
 
 def _step_polynomial(i: int, eta: float, rho: float) -> tuple[int, list[int]]:
-    """Scale s and coefficients of s^i (1 - eta x - eta rho x^2)^i, all integers."""
-    a, b = (Fraction(v if isinstance(v, Rational) else float(v)) for v in (eta, rho))
+    """Return s and the coefficients of s^i (1 - eta x - eta rho x^2)^i, integers."""
+    a, b = _as_fraction(eta), _as_fraction(rho)
     scale = a.denominator * b.denominator
     s1, s2 = -a.numerator * b.denominator, -a.numerator * b.numerator
-    # The power p of a polynomial q solves q p' = i q' p: one coefficient after another.
-    powers = [0, scale**i]
+    # The power p = q^i satisfies q p' = i q' p, a recursion for its coefficients.
+    coefficients = [0, scale**i]
     for m in range(2 * i):
-        rise = (i - m) * s1 * powers[-1] + (2 * i - m + 1) * s2 * powers[-2]
-        powers.append(rise // (scale * (m + 1)))
-    return scale, powers[1:]
+        value = (i - m) * s1 * coefficients[-1]
+        value += (2 * i - m + 1) * s2 * coefficients[-2]
+        coefficients.append(value // (scale * (m + 1)))
+    return scale, coefficients[1:]
+
+
+def _as_fraction(value: float) -> Fraction:
+    return Fraction(value if isinstance(value, Rational) else float(value))
 
 
 def largest_eigenvalue(n: int, d: int, variant: str) -> float:
-    """Bound of the expected largest eigenvalue of A'A."""
+    """Return the bound of the expected largest eigenvalue of A'A."""
     slack = 0.0 if variant == "printed" else 1 / d
     return (math.sqrt(n / d) + 1) ** 2 + slack
 
 
 def scaled(factor: float, value: float) -> float:
-    """Their product, where nothing times an infinite value is nothing."""
+    """Return the product, where zero times infinity is zero."""
     return factor * value if factor else 0.0

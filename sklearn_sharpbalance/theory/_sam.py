@@ -3,8 +3,12 @@
 import math
 from typing import Any
 
+from sklearn_sharpbalance._validation import (
+    NON_NEGATIVE,
+    NON_NEGATIVE_INTEGER,
+    check_numbers,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.theory._checks import check_counts, check_scales
 from sklearn_sharpbalance.theory._phi import largest_eigenvalue, phi, scaled
 
 __all__ = ["sam_diversity", "sam_sharpness_bounds"]
@@ -20,7 +24,7 @@ def sam_diversity(
     sigma: float = 1.0,
     variant: str = "derived",
 ) -> float:
-    r"""Theorem 1, diversity: :math:`\phi(2k, 0)\,\sigma^2`.
+    r"""Return the diversity of Theorem 1, :math:`\phi(2k, 0)\,\sigma^2`.
 
     Parameters
     ----------
@@ -34,8 +38,8 @@ def sam_diversity(
     Returns
     -------
     float
-        Variance of the prediction over starts, mean over data and test points;
-        infinite beyond the range of floats.
+        Variance of the predictions over the starting weights, averaged over data and
+        test points; infinite beyond the range of floats.
 
     Examples
     --------
@@ -43,8 +47,9 @@ def sam_diversity(
     >>> sam_diversity(3, eta=0.0, rho=0.1, n=30, d=10, sigma=2.0)
     4.0
     """
-    (k,) = check_counts(k=k)
-    check_scales(sigma=sigma)
+    check_numbers(NON_NEGATIVE_INTEGER, k=k)
+    check_numbers(NON_NEGATIVE, sigma=sigma)
+    k = int(k)
     value = phi(2 * k, 0, eta=eta, rho=rho, n=n, d=d, variant=variant)
     return scaled(sigma**2, value)
 
@@ -60,7 +65,7 @@ def sam_sharpness_bounds(
     theta_norm: float = 1.0,
     variant: str = "derived",
 ) -> tuple[float, float]:
-    r"""Theorem 1, bounds of the sharpness :math:`\kappa_k`.
+    r"""Return the bounds of the sharpness :math:`\kappa_k` of Theorem 1.
 
     Parameters
     ----------
@@ -74,8 +79,8 @@ def sam_sharpness_bounds(
     Returns
     -------
     lower, upper : float
-        The lower bound may be negative, and then says nothing. Where moments are
-        beyond the range of floats it is -inf, and so may the upper one be inf.
+        A negative lower bound is trivial. If moments are beyond the range of floats,
+        the lower bound is -inf, and the upper bound may be inf.
 
     Notes
     -----
@@ -86,21 +91,22 @@ def sam_sharpness_bounds(
         \frac{\rho_0^2}{2} \Big(\sqrt{n/d} + 1\Big)^2
         + \rho_0 \sqrt{\phi(2k,2)}\,\|\theta^*\|
 
-    Where "derived" departs from the printed theorem:
+    "derived" differs from the printed theorem in:
 
     * The Jensen gap. With :math:`Z = \theta^{*\top} B^{2k} (A^\top A)^2 \theta^*` the
       paper has :math:`\mathrm{Var}\,Z = (\phi(4k,4) - \phi(2k,2)^2)\,\|\theta^*\|^2`
-      and drops :math:`\rho_0`. The variance is of fourth order in the weights, and
-      only bounded by that expression (Cauchy-Schwarz), which gives
+      and omits :math:`\rho_0`. The variance is of fourth order in the weights, and
+      this expression is only a bound (Cauchy-Schwarz), which gives
       :math:`G = \rho_0 \|\theta^*\| (\phi(4k,4) - \phi(2k,2)^2) / (2\phi(2k,2)^{3/2})`
-      in place of :math:`(\phi(4k,4) - \phi(2k,2)^2) / (2\phi(2k,2)^{3/2}\|\theta^*\|)`.
+      instead of :math:`(\phi(4k,4) - \phi(2k,2)^2) / (2\phi(2k,2)^{3/2}\|\theta^*\|)`.
     * The largest eigenvalue. :math:`E\,\sigma_{\max} \le \sqrt{n/d} + 1` bounds its
       square only with the variance added, which is at most 1/d.
-    * The smallest one is 0, not :math:`(\sqrt{n/d} - 1)^2`, if n < d.
+    * The smallest eigenvalue, which is 0, not :math:`(\sqrt{n/d} - 1)^2`, if n < d.
     * The moments, see :func:`phi`.
     """
-    (k,) = check_counts(k=k)
-    check_scales(radius=radius, theta_norm=theta_norm)
+    check_numbers(NON_NEGATIVE_INTEGER, k=k)
+    check_numbers(NON_NEGATIVE, radius=radius, theta_norm=theta_norm)
+    k = int(k)
     if variant == "printed" and theta_norm == 0:
         raise InvalidInputError(
             "theta_norm must be > 0 with variant='printed', which divides by it; got "
@@ -124,13 +130,13 @@ def sam_sharpness_bounds(
         smallest = max(math.sqrt(n / d) - 1, 0) ** 2
     half_square = radius**2 / 2
     upper = half_square * largest_eigenvalue(n, d, variant) + slope
-    # The gap outgrows the slope: an infinite one leaves nothing of the lower bound.
-    lower = half_square * smallest + slope - gap if gap < math.inf else -math.inf
-    return lower, upper
+    if math.isinf(gap):  # the gap grows faster than the slope
+        return -math.inf, upper
+    return half_square * smallest + slope - gap, upper
 
 
 def _excess(second: float, fourth: float) -> float:
-    """What Jensen's inequality may lose: (fourth - second^2) / (2 second^1.5)."""
+    """Return the gap of Jensen's inequality, (fourth - second^2) / (2 second^1.5)."""
     if math.isinf(fourth):
         return math.inf
     try:

@@ -4,27 +4,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.theory._checks import (
-    check_counts,
-    check_divides,
-    check_grid,
-    check_scales,
+from sklearn_sharpbalance._validation import (
+    NON_NEGATIVE,
+    POSITIVE_INTEGER,
+    check_numbers,
 )
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.theory._checks import check_divides, check_grid
 
 __all__ = ["SimulationResult", "simulate"]
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """What :func:`simulate` measured, one row per data matrix.
+    """Result of :func:`simulate`, one row per data matrix.
 
     Attributes
     ----------
     diversities : ndarray of shape (n_matrices, ...)
-        Variance of the predictions over the starts, mean over the test points.
+        Variance of the predictions over the starting weights, averaged over the test
+        points.
     sharpnesses : ndarray of shape (n_matrices, ...)
-        Largest rise of the training loss within the radius, at the mean weights.
+        Largest increase of the training loss within the radius of the mean weights.
     """
 
     diversities: np.ndarray
@@ -74,13 +75,13 @@ def simulate(
     maximizer="exact",
     random_state=None,
 ) -> SimulationResult:
-    r"""Train linear models with SAM on random data and measure them.
+    r"""Train linear models with SAM on random data; measure diversity and sharpness.
 
     Parameters
     ----------
     k : int or array-like of int
-        Steps of SAM; broadcast with ``eta`` and ``rho``, so that a grid is measured on
-        the same matrices.
+        Steps of SAM; broadcast with ``eta`` and ``rho``. All points of such a grid are
+        measured on the same matrices.
     eta, rho : float or array-like of float
         Step size and perturbation of SAM.
     radius : float, default=0.5
@@ -88,33 +89,35 @@ def simulate(
     n, d, n_test : int, default=3000, 150, 1000
         Training samples, features, test samples.
     n_subsets : int, default=1
-        Parts of the data; each start trains on one of them, drawn at random.
+        Number of subsets of the data; each model trains on one of them, drawn at
+        random.
     n_matrices, n_starts : int, default=50, 50
-        Data sets, and starting weights for each.
+        Number of data matrices, and of starting weights for each.
     sigma : float, default=1.0
         Standard deviation of the entries of the starting weights.
     theta_norm : float, default=1.0
         Length of the teacher's weights.
     maximizer : {"exact", "ascent"}, default="exact"
-        How the largest rise is found: by the secular equation of the trust-region
-        problem, to rounding error, or as in the paper by 50 steps of projected
-        gradient ascent with step 0.01 from zero. That finds at most as much, and much
-        less where the gradient is small and fifty steps do not reach the border.
+        How the largest increase is found: "exact" solves the secular equation of the
+        trust-region problem, to rounding error; "ascent" takes 50 steps of projected
+        gradient ascent of size 0.01 from zero, as in the paper. The result of "ascent"
+        is never larger, and much smaller if the gradient is small and 50 steps do not
+        reach the radius.
     random_state : None, int or Generator, default=None
         Seed.
 
     Returns
     -------
     SimulationResult
-        With arrays of shape (n_matrices, \*broadcast shape); infinite where the
-        weights outgrow floats.
+        With arrays of shape (n_matrices, \*broadcast shape); infinite if the weights
+        are beyond the range of floats.
 
     Notes
     -----
-    Nothing is iterated: :math:`\theta_k = \theta^* + B^k(\theta_0 - \theta^*)` is
+    There is no training loop: :math:`\theta_k = \theta^* + B^k(\theta_0 - \theta^*)` is
     evaluated in the eigenbasis of :math:`A^\top A`, where :math:`B` is diagonal. As in
-    the theorems, sharpness is measured at the expectation of :math:`\theta_k` over
-    starts (and parts), on all of A.
+    the theorems, sharpness is measured on all of A, at the expectation of
+    :math:`\theta_k` over starting weights and subsets.
 
     Examples
     --------
@@ -129,9 +132,9 @@ def simulate(
         raise InvalidInputError(
             f"Unknown maximizer {maximizer!r}. Choose 'exact' or 'ascent'."
         )
-    check_counts(1, n=n, d=d, n_test=n_test, n_subsets=n_subsets)
-    check_counts(1, n_matrices=n_matrices, n_starts=n_starts)
-    check_scales(radius=radius, sigma=sigma, theta_norm=theta_norm)
+    check_numbers(POSITIVE_INTEGER, n=n, d=d, n_test=n_test, n_subsets=n_subsets)
+    check_numbers(POSITIVE_INTEGER, n_matrices=n_matrices, n_starts=n_starts)
+    check_numbers(NON_NEGATIVE, radius=radius, sigma=sigma, theta_norm=theta_norm)
     check_divides(n_subsets, n)
     if n_matrices < 2 or n_starts < 2:
         raise InvalidInputError(
@@ -141,9 +144,9 @@ def simulate(
     k, eta, rho = check_grid(k, eta, rho)
     rng = np.random.default_rng(random_state)
     teacher = np.zeros(d)
-    teacher[0] = theta_norm  # the law of A has no preferred direction
-    find = _exact_maximum if maximizer == "exact" else _ascent_maximum
-    grid = (k.ravel(), eta.ravel(), rho.ravel())
+    teacher[0] = theta_norm  # any direction: the distribution of A is isotropic
+    find_maximum = _exact_maximum if maximizer == "exact" else _ascent_maximum
+    grid = list(zip(k.ravel(), eta.ravel(), rho.ravel()))
     shape = (n_matrices, *k.shape)
     diversities, sharpnesses = np.empty((2, n_matrices, k.size))
     for row in range(n_matrices):
@@ -151,46 +154,74 @@ def simulate(
         T = rng.standard_normal((n_test, d)) / np.sqrt(d)
         starts = rng.standard_normal((n_starts, d)) * sigma
         which = rng.integers(n_subsets, size=n_starts)
-        parts = A.reshape(n_subsets, -1, d)
         with np.errstate(over="ignore", invalid="ignore"):
-            diversities[row], sharpnesses[row] = _measure(
-                A, T, parts, which, starts, teacher, grid, radius, find
+            diversities[row], gradients, curvature = _train(
+                subsets=A.reshape(n_subsets, -1, d),
+                T=T,
+                starts=starts,
+                which=which,
+                teacher=teacher,
+                grid=grid,
             )
-    for values in (diversities, sharpnesses):  # differences of infinite terms too
+            sharpnesses[row] = find_maximum(curvature, gradients, radius)
+    for values in (diversities, sharpnesses):  # NaN if infinite terms are subtracted
         values[np.isnan(values)] = np.inf
     return SimulationResult(diversities.reshape(shape), sharpnesses.reshape(shape))
 
 
-def _measure(A, T, parts, which, starts, teacher, grid, radius, find):
-    """Diversity and sharpness on one data set, for each point of the grid (P,)."""
-    spectrum, basis = np.linalg.eigh(parts.swapaxes(1, 2) @ parts)  # (S, d), (S, d, d)
-    if len(parts) == 1:
+def _train(*, subsets, T, starts, which, teacher, grid):
+    """Train on one data matrix, for each point of the grid.
+
+    Parameters
+    ----------
+    subsets : ndarray of shape (S, n / S, d)
+        Training data A, divided into subsets.
+    T : ndarray of shape (n_test, d)
+        Test data.
+    starts : ndarray of shape (n_starts, d)
+        Starting weights.
+    which : ndarray of shape (n_starts,)
+        Subset that each model trains on.
+    teacher : ndarray of shape (d,)
+    grid : list of P tuples (k, eta, rho)
+
+    Returns
+    -------
+    diversities : ndarray of shape (P,)
+    gradients : ndarray of shape (P, d)
+        Gradients of the loss on A at the mean weights, in the eigenbasis of A'A.
+    curvature : ndarray of shape (d,)
+        Eigenvalues of A'A.
+    """
+    n_subsets, _, d = subsets.shape
+    spectrum, basis = np.linalg.eigh(subsets.swapaxes(1, 2) @ subsets)  # (S, d[, d])
+    if n_subsets == 1:
         curvature, axes = spectrum[0], basis[0]
     else:
+        A = subsets.reshape(-1, d)
         curvature, axes = np.linalg.eigh(A.T @ A)  # (d,), (d, d)
-    # Only T'T matters for the mean square of T x: a root of d rows in place of T.
+    # The mean square of T x depends on T'T only: replace T by a root of at most d rows.
     root = np.linalg.qr(T, mode="r")  # (min(n_test, d), d)
     outputs = root @ basis  # (S, rows, d)
-    wanted = teacher @ basis  # (S, d)
-    members = [np.flatnonzero(which == s) for s in range(len(parts))]
-    away = [(starts[rows] - teacher) @ basis[s] for s, rows in enumerate(members)]
+    rotated_teacher = teacher @ basis  # (S, d)
+    errors = [(starts[which == s] - teacher) @ basis[s] for s in range(n_subsets)]
     diversities, gradients = [], []
-    for k, eta, rho in zip(*grid):
+    for k, eta, rho in grid:
         shrink = (1 - eta * spectrum - eta * rho * spectrum**2) ** k  # (S, d)
         predictions = np.concatenate(
-            [(shrink[s] * away[s]) @ outputs[s].T for s in range(len(parts))]
-        )  # (starts, rows)
-        spread = predictions - predictions.mean(axis=0)
-        diversities.append(np.sum(spread**2) / (len(T) * (len(starts) - 1)))
-        mean_error = np.einsum("sij,sj->i", basis, shrink * wanted) / len(parts)
-        gradients.append(curvature * (mean_error @ axes))  # in the basis of A'A
-    return np.array(diversities), find(curvature, np.array(gradients), radius)
+            [(shrink[s] * errors[s]) @ outputs[s].T for s in range(n_subsets)]
+        )  # (n_starts, rows)
+        centered = predictions - predictions.mean(axis=0)
+        diversities.append(np.sum(centered**2) / (len(T) * (len(starts) - 1)))
+        mean_error = np.einsum("sij,sj->i", basis, shrink * rotated_teacher) / n_subsets
+        gradients.append(curvature * (mean_error @ axes))
+    return np.array(diversities), np.array(gradients), curvature
 
 
 def _exact_maximum(
     curvature: np.ndarray, gradients: np.ndarray, radius: float
 ) -> np.ndarray:
-    r"""Maxima of :math:`\frac12 e'De + g'e` over :math:`\|e\| \le` radius, (P,).
+    r"""Return the maxima of :math:`\frac12 e'De + g'e` over :math:`\|e\| \le r`, (P,).
 
     Strong duality holds for one quadratic constraint: the maximum is the minimum over
     :math:`\mu \ge \max D` of :math:`\frac12 (\mu r^2 + \sum_i g_i^2 / (\mu - D_i))`,
@@ -201,15 +232,16 @@ def _exact_maximum(
     top = curvature.max()
     gaps = top - curvature  # (d,)
     squares = gradients**2  # (P, d)
-    # The distance from mu to the largest curvature lies between these. The floor keeps
-    # a vanishing gradient, for which mu is that curvature itself, free of 0 / 0.
+    # Bounds of the distance from mu to the largest curvature. The floor avoids 0 / 0
+    # for a zero gradient, for which the distance is zero.
     floor = 1e-15 * (top + 1)
     low = np.maximum(np.sqrt(squares[:, gaps == 0].max(axis=1)) / radius, floor)
     high = np.maximum(np.sqrt(squares.sum(axis=1)) / radius, floor)
     for _ in range(100):
         middle = 0.5 * (low + high)
-        short = (squares / (middle[:, None] + gaps) ** 2).sum(axis=1) > radius**2
-        low, high = np.where(short, middle, low), np.where(short, high, middle)
+        too_low = (squares / (middle[:, None] + gaps) ** 2).sum(axis=1) > radius**2
+        low = np.where(too_low, middle, low)
+        high = np.where(too_low, high, middle)
     dual = (squares / (high[:, None] + gaps)).sum(axis=1)
     return 0.5 * ((top + high) * radius**2 + dual)
 
@@ -221,7 +253,7 @@ def _ascent_maximum(
     step: float = 0.01,
     n_steps: int = 50,
 ) -> np.ndarray:
-    """What projected gradient ascent from zero finds of the same maxima, (P,)."""
+    """Approximate the same maxima by projected gradient ascent from zero, (P,)."""
     points = np.zeros_like(gradients)
     for _ in range(n_steps):
         points = points + step * (curvature * points + gradients)

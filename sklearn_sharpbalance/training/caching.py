@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_memory
 from sklearn_sharpbalance._version import __version__
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.persistence.code_identity import closed_over, code_name
+from sklearn_sharpbalance.persistence.encoding import byte_view
 
 __all__ = ["cached", "stable_hash"]
 
@@ -75,9 +76,7 @@ class _TensorHasher(NumpyHasher):
     def save(self, obj):
         """Pickle what stands for the object."""
         if isinstance(obj, torch.Tensor):
-            flat = obj.detach().cpu().contiguous().reshape(-1)
-            values = flat.view(torch.uint8).numpy()
-            obj = ("tensor", str(obj.dtype), tuple(obj.shape), values)
+            obj = ("tensor", str(obj.dtype), tuple(obj.shape), byte_view(obj))
         elif isinstance(obj, type | types.FunctionType):
             obj = ("code", code_name(obj), closed_over(obj))
         super().save(obj)

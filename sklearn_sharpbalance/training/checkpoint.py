@@ -9,7 +9,7 @@ import hashlib
 import re
 import warnings
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from sklearn_sharpbalance.exceptions import (
     ModelFileError,
     SharpBalanceWarning,
 )
+from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.persistence.archive import (
     read_archive,
     read_digest,
@@ -30,11 +31,10 @@ from sklearn_sharpbalance.persistence.archive import (
 )
 from sklearn_sharpbalance.persistence.encoding import NotPlainError
 from sklearn_sharpbalance.persistence.fingerprint import condense, describe, differences
-from sklearn_sharpbalance.training.fitting import Seeds
-from sklearn_sharpbalance.training.plan import Segment
+from sklearn_sharpbalance.training.state import Seeds
 from sklearn_sharpbalance.training.state_tree import state_from_tree, state_tree
 
-__all__ = ["CheckpointFolder", "FitCheckpoints", "fit_fingerprint", "remaining"]
+__all__ = ["CheckpointFolder", "FitCheckpoints", "fit_fingerprint"]
 
 KEPT = 2  # the last one and, should the disk spoil it, the one before
 NAME = re.compile(r"epoch-(\d{6,})\.safetensors")
@@ -63,7 +63,7 @@ class CheckpointFolder:
 
     def __init__(self, folder, on_error="raise"):
         self.folder, self.on_error = Path(folder), on_error
-        self._last: bytes | None = None  # digest of what was read or written last
+        self._last: str | None = None  # digest of what was read or written last
 
     def files(self) -> list[Path]:
         """Checkpoints from the oldest to the newest."""
@@ -102,16 +102,16 @@ class CheckpointFolder:
         if damage is not None:
             self._fail(
                 f"No checkpoint in {self.folder} can be read. Delete the folder to "
-                "start anew.",
+                "start again.",
                 damage,
             )
         # All that was listed is gone only if another fit has written newer ones since.
         return self.latest() if files and damage is None else None
 
     def newest_of_others(self) -> Any:
-        """Content of the newest checkpoint if somebody else has written it since.
+        """Content of the newest checkpoint if another fit has written it since.
 
-        None if nobody has, and for a file that cannot be read: that one is nobody's.
+        None if none has, and for a file that cannot be read.
         """
         with suppress(ModelFileError, OSError):
             for path in self.files()[-1:]:
@@ -186,24 +186,9 @@ def _source_of_seeds(random_state):
     if isinstance(random_state, Integral):
         return describe(random_state)
     if random_state is None or random_state is np.random.mtrand._rand:
-        return "drawn"  # nobody can draw these again: the checkpoint has them
+        return "drawn"  # they cannot be drawn again: the checkpoint has them
     state = describe(random_state.get_state(legacy=False))
     return f"RandomState at {_digest(state)}"
-
-
-def remaining(segments: list[Segment], epoch: int) -> list[Segment]:
-    """What is left of a plan when ``epoch`` epochs are done.
-
-    Examples
-    --------
-    >>> plan = [Segment("warmup", 0, 4), Segment("balanced", 4, 8, select=True)]
-    >>> remaining(plan, 5)
-    [Segment(name='balanced', start=5, stop=8, select=False, prune=False)]
-    """
-    left = [segment for segment in segments if segment.stop > epoch]
-    if left and left[0].start < epoch:
-        left[0] = replace(left[0], start=epoch, select=False, prune=False)
-    return left
 
 
 @dataclass
@@ -218,37 +203,59 @@ class SavedFit:
 
 
 class FitCheckpoints:
-    """Checkpoints of a fit over phases.
+    """Checkpoints of one fit.
 
     Parameters
     ----------
-    folder : str or path-like
-        ``{fit}`` in it stands for a digest of data and parameters, so that the fits
-        of a search get a folder each.
+    folder : CheckpointFolder
     fingerprint : dict
         From :func:`fit_fingerprint`.
     seeds : Seeds
-        Drawn for this fit; those of a checkpoint take their place.
     every : int or None, default=None
         Epochs after which a checkpoint is due in any case.
-    on_error : {"raise", "warn"}, default="raise"
+    saved : dict or None, default=None
+        Content of the newest checkpoint.
     """
 
-    def __init__(self, folder, fingerprint, seeds, *, every=None, on_error="raise"):
-        short = describe(list(fingerprint.items()))
-        self.folder = CheckpointFolder(_fill_in(folder, short), on_error)
-        self.fingerprint, self.every = fingerprint, every
-        self._saved = self.folder.latest()
-        self.seeds = seeds
-        if self._saved is not None:
-            self._check(
-                self._saved,
+    def __init__(self, folder, fingerprint, seeds, *, every=None, saved=None):
+        self.folder, self.fingerprint, self.seeds = folder, fingerprint, seeds
+        self.every, self._saved = every, saved
+
+    @classmethod
+    def open(cls, folder, fingerprint, seeds, *, every=None, on_error="raise"):
+        """Read what an earlier fit left in a folder; raise if it was another fit.
+
+        Parameters
+        ----------
+        folder : str or path-like
+            ``{fit}`` in it stands for a digest of data and parameters, so that the
+            fits of a search get a folder each.
+        fingerprint : dict
+            From :func:`fit_fingerprint`.
+        seeds : Seeds
+            Drawn for this fit; those of a checkpoint replace them.
+        every : int or None, default=None
+            Epochs after which a checkpoint is due in any case.
+        on_error : {"raise", "warn"}, default="raise"
+        """
+        text = describe(list(fingerprint.items()))
+        name = str(folder).replace("{fit}", _digest(text))
+        opened = CheckpointFolder(name, on_error)
+        saved = opened.latest()
+        checkpoints = cls(opened, fingerprint, seeds, every=every, saved=saved)
+        if saved is not None:
+            checkpoints._check(
+                saved,
                 "The checkpoint in {} belongs to another fit",
-                ", or delete the folder to start anew",
+                ", or delete the folder to start again",
             )
-            seeds = self._saved["seeds"]
-            members = tuple(seeds["members"])
-            self.seeds = Seeds(members, seeds["selection"], seeds["split"])
+            own = saved["seeds"]
+            checkpoints.seeds = Seeds(
+                members=tuple(own["members"]),
+                selection=own["selection"],
+                split=own["split"],
+            )
+        return checkpoints
 
     def _check(self, saved, problem, remedy=""):
         found = differences(saved["fingerprint"], self.fingerprint)
@@ -280,7 +287,7 @@ class FitCheckpoints:
             saved["finished"],
         )
 
-    def due(self, segment: Segment, following: Segment | None) -> bool:
+    def is_due(self, segment: Segment, following: Segment | None) -> bool:
         """Whether to write after a segment: a phase ends, or it has been long."""
         if following is None or following.select or following.prune:
             return True
@@ -309,10 +316,6 @@ class FitCheckpoints:
             "finished": finished,
         }
         self.folder.write(state.epoch, tree, last=finished)
-
-
-def _fill_in(folder, text):
-    return str(folder).replace("{fit}", _digest(text))
 
 
 def _digest(text):

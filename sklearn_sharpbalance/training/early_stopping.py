@@ -13,7 +13,7 @@ from sklearn_sharpbalance.data.validation_split import (
     is_right,
     weighted_mean,
 )
-from sklearn_sharpbalance.members.state import own_draws
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["EarlyStopping", "check_early_stopping"]
 
@@ -54,6 +54,10 @@ class EarlyStopping:
         is_switch = isinstance(early_stopping, bool | np.bool_)
         return cls(aggregation, DEFAULT_PATIENCE if is_switch else early_stopping)
 
+    def resume(self, scores, best, best_score) -> None:
+        """Continue from what a checkpoint has kept."""
+        self.scores, self.best, self.best_score = scores, best, best_score
+
     def update(self, trainer, state) -> bool:
         """Score the ensemble; True when training should stop.
 
@@ -63,7 +67,7 @@ class EarlyStopping:
         data = trainer.as_trained()
         valid = data.valid
         rule = clone(self.aggregation)  # what it learns now is not the end
-        with own_draws(trainer.selection_seed, trainer.net.device):
+        with random_stream(trainer.net.device, seed=trainer.selection_seed):
             nets = [final_net(trainer.net, member, data) for member in state.members]
             logits = logits_on(rule.prepare(nets, data), valid)
         proba = rule(logits.astype(np.float64))
@@ -72,7 +76,7 @@ class EarlyStopping:
         likely = np.fmax(proba[np.arange(len(valid)), valid.y], 1e-30)
         score = (accuracy, weighted_mean(np.log(likely), valid))
         self.scores.append(accuracy)
-        n_dense = trainer.settings.prune_epoch or 0
+        n_dense = trainer.prune_epoch or 0
         if state.epoch <= n_dense:  # not what was asked for, however good
             return False
         if score > self.best_score:

@@ -38,7 +38,7 @@ def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
     raise InvalidInputError(
         "partial_fit goes on with the members of the calls before, which were made by "
         f"other settings: {'; '.join(differences(*texts))}. Set them back to go on, "
-        "or begin anew with fit, or with a fresh clone."
+        "or start again with fit, or with a fresh clone."
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings of a skorch net that members could not honour, told before any work."""
+"""Checks of a skorch net for settings that members cannot use."""
 
 from numbers import Integral
 from typing import Any
@@ -14,14 +14,14 @@ from sklearn_sharpbalance.members.net import (
     option_names,
     with_callbacks,
 )
-from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.optim import OPTIMIZERS
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["check_callbacks", "check_net_settings"]
 
 
 def check_net_settings(net, params) -> None:
-    """Refuse what the net says and nobody would hear.
+    """Raise if the net has settings that the ensemble would ignore.
 
     Parameters
     ----------
@@ -185,11 +185,11 @@ def _criterion(net, params):
 
 def _made_criterion(net):
     """The criterion as members will have it; None if it cannot be made."""
-    with seeded("cpu"):  # it may draw
+    with random_stream("cpu"):  # it may draw
         try:
             given = net.get_params_for("criterion")
             return net.initialized_instance(net.criterion, given)
-        except Exception:  # told where a member is made, with all that belongs to it
+        except Exception:  # raised again, with an explanation, where a member is made
             return None
 
 

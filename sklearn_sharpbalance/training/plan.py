@@ -1,57 +1,24 @@
-"""The plan of a fit: which epochs run under which rule, drawn up before it starts."""
+"""The plan of a fit: its segments, drawn up before it starts."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.averaging import WeightAveraging, epochs_of
+from sklearn_sharpbalance.members.averaging import epochs_of
+from sklearn_sharpbalance.members.segment import Segment
 
 __all__ = [
-    "Segment",
-    "Settings",
     "cut_length",
     "member_rho",
     "plan_segments",
+    "remaining",
     "warmup_length",
 ]
 
-SHORTEST_STRETCH = 5  # epochs: bringing members together costs some milliseconds
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Epochs ``start`` to ``stop``.
-
-    Before them ``prune`` sets small weights to zero, and ``select`` draws the SAM sets.
-    """
-
-    name: str
-    start: int
-    stop: int
-    select: bool = False
-    prune: bool = False
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What every phase of a fit has in common."""
-
-    n_epochs: int
-    batch_size: int
-    rho: tuple[float, ...]
-    warmup: str
-    lr_schedule: Callable[[float], float]
-    transform: Callable[[Any], Any] | None = None
-    precision: str = "float32"
-    compile: bool | None = None
-    prune: float | None = None
-    prune_epoch: int | None = None
-    averaging: WeightAveraging | None = None
+SHORTEST_SEGMENT = 5  # epochs: collecting the members costs some milliseconds
 
 
 def warmup_length(warmup_epochs, n_epochs):
@@ -73,16 +40,17 @@ def warmup_length(warmup_epochs, n_epochs):
 
 
 def cut_length(n_epochs, checkpoint_every, *, whole_phases):
-    """Epochs after which members come together; None lets phases run through.
+    """Epochs after which members are synchronised; None does not cut phases.
 
-    Ctrl-C loses what came after, by default a tenth of the training at most.
+    Ctrl-C loses the epochs after the last cut, by default a tenth of the training.
 
     Parameters
     ----------
     n_epochs : int
     checkpoint_every : int or None
     whole_phases : bool
-        Somebody counts on whole phases: a cache finds them, a callback sees them.
+        Whether phases must not be cut: for a cache that stores them, or a callback
+        that follows them.
 
     Examples
     --------
@@ -93,23 +61,26 @@ def cut_length(n_epochs, checkpoint_every, *, whole_phases):
     """
     if checkpoint_every is not None or whole_phases:
         return checkpoint_every
-    return max(SHORTEST_STRETCH, -(-n_epochs // 10))
+    return max(SHORTEST_SEGMENT, -(-n_epochs // 10))
 
 
 def plan_segments(
-    n_epochs, n_warmup, *, reselect_every=None, cut_every=None, prune_epoch=None
+    training, *, n_warmup=0, reselect_every=None, cut_every=None, prune_epoch=None
 ):
     """Cut a training into segments.
 
     Parameters
     ----------
-    n_epochs, n_warmup : int
-    reselect_every : int or None
-        Choose the SAM sets anew every so many balanced epochs.
-    cut_every : int or None
-        End a segment at least every so many epochs, so that something can look at
-        the members in between (early stopping, checkpoints). Members do not notice.
-    prune_epoch : int or None
+    training : Segment
+        The whole training; ``training.prune`` is the share to prune.
+    n_warmup : int or None, default=0
+        Epochs of the warm-up; None for a training without phases.
+    reselect_every : int or None, default=None
+        Select the samples for SAM again every so many balanced epochs.
+    cut_every : int or None, default=None
+        End a segment at least every so many epochs. Members train the same with cuts
+        as without.
+    prune_epoch : int or None, default=None
         Prune the members before this epoch.
 
     Returns
@@ -118,11 +89,16 @@ def plan_segments(
 
     Examples
     --------
-    >>> plan_segments(4, 2)
-    [Segment(name='warmup', start=0, stop=2, select=False, prune=False),
-     Segment(name='balanced', start=2, stop=4, select=True, prune=False)]
+    >>> training = Segment(
+    ...     name="balanced", start=0, stop=4, n_epochs=4, rho=(0.1,), lr_schedule=float
+    ... )
+    >>> for segment in plan_segments(training, n_warmup=2):
+    ...     print(segment.name, segment.start, segment.stop, segment.select)
+    warmup 0 2 False
+    balanced 2 4 True
     """
-    selects = {n_warmup}
+    n_epochs = training.n_epochs
+    selects = set() if n_warmup is None else {n_warmup}
     if reselect_every is not None:
         selects.update(range(n_warmup, n_epochs, reselect_every))
     cuts = {0, n_epochs, *selects}
@@ -132,15 +108,36 @@ def plan_segments(
         cuts.add(prune_epoch)
     edges = sorted(cut for cut in cuts if cut <= n_epochs)
     return [
-        Segment(
-            "balanced" if a >= n_warmup else "warmup",
-            a,
-            b,
+        replace(
+            training,
+            name="warmup" if n_warmup is not None and a < n_warmup else training.name,
+            start=a,
+            stop=b,
             select=a in selects,
-            prune=a == prune_epoch,
+            prune=training.prune if a == prune_epoch else None,
+            pruned=prune_epoch is not None and a >= prune_epoch,
         )
         for a, b in pairwise(edges)
     ]
+
+
+def remaining(segments: list[Segment], epoch: int) -> list[Segment]:
+    """Segments that are left of a plan when ``epoch`` epochs are done.
+
+    Examples
+    --------
+    >>> common = {"n_epochs": 8, "rho": (0.1,), "lr_schedule": float}
+    >>> plan = [
+    ...     Segment(name="warmup", start=0, stop=4, **common),
+    ...     Segment(name="balanced", start=4, stop=8, select=True, **common),
+    ... ]
+    >>> [(s.name, s.start, s.stop, s.select) for s in remaining(plan, 5)]
+    [('balanced', 5, 8, False)]
+    """
+    left = [segment for segment in segments if segment.stop > epoch]
+    if left and left[0].start < epoch:
+        left[0] = replace(left[0], start=epoch, select=False, prune=None)
+    return left
 
 
 def member_rho(rho, n_members):

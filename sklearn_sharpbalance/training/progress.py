@@ -20,7 +20,7 @@ from sklearn_sharpbalance._validation import needing
 
 __all__ = [
     "CallbackSupportMixin",
-    "FitMonitor",
+    "FitProgress",
     "has_callbacks",
     "with_callbacks",
 ]
@@ -31,44 +31,54 @@ def has_callbacks(estimator) -> bool:
     return bool(getattr(estimator, "_skl_callbacks", None))
 
 
-class FitMonitor:
-    """Follows a fit: phases, then members, then epochs.
+class FitProgress:
+    """Reports a fit: phases, then members, then epochs.
 
     Parameters
     ----------
     estimator : estimator instance
         Whose callbacks are called.
-    n_members : int
     segments : list of Segment
-        The plan, or what is left of it; nothing if a checkpoint holds the whole fit.
-    n_epochs : int
-        Length of the plan.
+        What is left of the plan; empty if a checkpoint holds the whole fit.
+    n_members, n_epochs : int
     verbose : int
         0 is silent, 1 shows a progress bar per member, 2 prints every epoch.
+    X, y
+        What ``fit`` was given, for callbacks.
+    keep : callable
+        ``keep(estimator, state)`` sets the fitted attributes of a copy of the
+        estimator; called only if a callback asks for a fitted estimator.
+
+    Attributes
+    ----------
+    stop : bool
+        Whether a callback has asked to end the fit.
     """
 
-    def __init__(self, estimator, n_members, segments, n_epochs, verbose):
-        self.estimator, self.n_members, self.verbose = estimator, n_members, verbose
-        self.n_epochs = n_epochs
-        # Of a deep ensemble, whose epochs are all alike, there is nothing to tell.
-        self.tells_phases = len({segment.name for segment in segments}) > 1
-        # Where a resumed fit goes on; None if there is nothing to show a bar of.
-        self._start = segments[0].start if segments else None
-        self._root = None
-        if hasattr(estimator, "_init_callback_context"):
-            self._root = estimator._init_callback_context(max_subtasks=len(segments))
-            self._root.call_on_fit_task_begin(estimator=estimator)
+    def __init__(
+        self, estimator, segments, *, n_members, n_epochs, verbose, X, y, keep
+    ):
+        self.estimator, self.segments = estimator, segments
+        self.n_members, self.n_epochs, self.verbose = n_members, n_epochs, verbose
+        self.X, self.y, self.keep = X, y, keep
+        self.stop = False
+        # A deep ensemble has one phase, whose name says nothing.
+        self.names_phases = len({segment.name for segment in segments}) > 1
+        self._root: Any = None
         self._bar: Any = None
         self._tasks: list[Any] = []
         self._members: dict[int, Any] = {}
         self._offer: dict[str, object] = {}
-        self.stop = False
 
     @contextmanager
     def fit(self):
-        """Show the bars while the block runs."""
+        """Call callbacks around the fit, and show the bars while it runs."""
+        if hasattr(self.estimator, "_init_callback_context"):
+            n_segments = len(self.segments)
+            self._root = self.estimator._init_callback_context(max_subtasks=n_segments)
+            self._root.call_on_fit_task_begin(estimator=self.estimator)
         with ExitStack() as stack:
-            if self.verbose == 1 and self._start is not None:
+            if self.verbose == 1 and self.segments:
                 self._start_bars(stack)
             yield self
             if self._bar is not None:
@@ -81,11 +91,14 @@ class FitMonitor:
             from rich.errors import LiveError
         try:
             self._bar = stack.enter_context(_progress())
-        except LiveError:  # before 14.1 a terminal has one display: somebody else's
+        except LiveError:  # before rich 14.1 only one display can be shown
             return
         self._tasks = [
             self._bar.add_task(
-                f"member {i}", total=self.n_epochs, completed=self._start, loss=""
+                f"member {i}",
+                total=self.n_epochs,
+                completed=self.segments[0].start,
+                loss="",
             )
             for i in range(self.n_members)
         ]
@@ -110,31 +123,26 @@ class FitMonitor:
             end = context.call_on_fit_task_end
             self.stop |= bool(end(estimator=self.estimator, **self._offer))
 
-    def offer(self, X, y, keep):
-        """Let callbacks judge the ensemble at the end of a segment.
-
-        Parameters
-        ----------
-        X, y
-            What ``fit`` was given.
-        keep : callable
-            Sets the fitted attributes on a copy of the estimator; called only if a
-            callback asks for a fitted estimator.
-        """
+    def offer(self, state):
+        """Let callbacks judge the ensemble at the end of a segment."""
 
         def attributes():
             twin = copy.copy(self.estimator)
-            keep(twin)
+            self.keep(twin, state)
             return {k: v for k, v in vars(twin).items() if k.endswith("_")}
 
-        self._offer = {"X": X, "y": y, "reconstruction_attributes": attributes}
+        self._offer = {
+            "X": self.X,
+            "y": self.y,
+            "reconstruction_attributes": attributes,
+        }
 
     def _epoch(self, context, segment, member, record):
         """One epoch of one member is over; True asks the member to stop."""
         if self.verbose > 1:
             print(_line(member, record))
         if self._bar is not None:
-            phase = f", {segment.name}" if self.tells_phases else ""
+            phase = f", {segment.name}" if self.names_phases else ""
             self._bar.update(
                 self._tasks[member],
                 completed=record["epoch"],

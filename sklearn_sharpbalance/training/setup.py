@@ -1,99 +1,197 @@
-"""What a fit settles before its first epoch, and what it must not lose."""
+"""What a fit decides and checks before its first epoch."""
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
 
 from sklearn_sharpbalance.aggregation.rules import Aggregation
-from sklearn_sharpbalance.data.inputs import InputFormat
+from sklearn_sharpbalance.data import TrainingData
+from sklearn_sharpbalance.data.augment import PictureTransform, resolve_transform
+from sklearn_sharpbalance.data.inputs import (
+    InputFormat,
+    check_layout,
+    check_X,
+    check_y,
+)
+from sklearn_sharpbalance.data.sample_weights import check_weights
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
-from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
-from sklearn_sharpbalance.members import MemberState, initial_state
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members import MemberState, Segment, initial_state
+from sklearn_sharpbalance.members.averaging import resolve_averaging
 from sklearn_sharpbalance.members.check import check_module
 from sklearn_sharpbalance.members.own_settings import own_settings
-from sklearn_sharpbalance.members.schedules import check_factors
+from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.persistence.fingerprint import data_fingerprint, describe
+from sklearn_sharpbalance.runtime.devices import resolve_precision
+from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints, fit_fingerprint
-from sklearn_sharpbalance.training.fitting import Seeds
+from sklearn_sharpbalance.training.early_stopping import EarlyStopping
 from sklearn_sharpbalance.training.loop import Trainer
+from sklearn_sharpbalance.training.plan import member_rho, warmup_length
+from sklearn_sharpbalance.training.state import Seeds
 
 __all__ = [
-    "FitJob",
-    "FittedState",
+    "FitSetup",
+    "check_partial_fit",
     "check_same_classes",
     "first_members",
     "make_checkpoints",
+    "make_training",
+    "pruning_epoch",
+    "training_data",
 ]
 
 
-@dataclass(frozen=True)
-class FitJob:
-    """Everything that a fit has settled before its first epoch.
+@dataclass(frozen=True, kw_only=True)
+class FitSetup:
+    """Everything that a fit has decided before its first epoch.
 
-    What can be asked of its parts before they are at work is asked here.
+    Attributes
+    ----------
+    params : dict
+        Parameters of the estimator.
+    trainer : Trainer
+    plan : list of Segment
+    aggregation : Aggregation
+    seeds : Seeds
+    input_format : InputFormat
+    classes : ndarray of shape (C,)
+    engine : EngineChoice
+    checkpoints : FitCheckpoints or None
+    early_stopping : EarlyStopping or None
     """
 
     params: dict[str, Any]
     trainer: Trainer
+    plan: list[Segment]
     aggregation: Aggregation
     seeds: Seeds
     input_format: InputFormat
     classes: np.ndarray
     engine: EngineChoice
     checkpoints: FitCheckpoints | None = None
-
-    def __post_init__(self):
-        self.trainer.scorer.check()
-        self.trainer.selector.check()
-        check_factors(self.trainer.settings, len(self.trainer.data))
+    early_stopping: EarlyStopping | None = None
 
 
-class FittedState:
-    """Around a fit: leaves what was fitted before untouched if the fit fails.
+def training_data(
+    estimator, X, y, sample_weight, class_weight, *, classes=None, reset=True
+):
+    """Validated data, the format of the input, and the classes."""
+    with random_stream(seed=0):
+        fitted = None if reset else estimator.input_format_
+        X, fmt = check_X(estimator, X, reset=reset, fitted=fitted)
+        if fitted is not None:
+            check_layout(estimator, fmt, fitted)
+        classes, codes = check_y(X, y, classes)
+    weight = check_weights(classes, codes, sample_weight, class_weight)
+    item_shape = fmt.shape if fmt.kind == "dataset" else None
+    return TrainingData(X, codes, weight, item_shape=item_shape), fmt, classes
 
-    Where nothing was fitted before, an interrupted fit may leave a part of itself.
+
+def check_partial_fit(params, classes=None, known=None):
+    """Refuse what single epochs cannot do, and a change of mind about the classes.
 
     Parameters
     ----------
-    estimator : BaseDeepEnsemble
-
-    Attributes
-    ----------
-    usable_epochs : int
-        Epochs of the usable state that an interrupted fit has given the estimator.
+    params : dict
+        Parameters of the ensemble.
+    classes : array-like of shape (C,) or None
+        Those that the call names.
+    known : ndarray of shape (C,) or None
+        Those of the calls before; None in the first call.
     """
+    _refuse(
+        params,
+        {"weight_averaging": None, "prune": None},
+        "which begins at a share of all epochs: how many calls will come is not known",
+    )
+    _refuse(
+        params,
+        {"early_stopping": False, "checkpoint_dir": None},
+        "which follows a whole fit: here it is the caller who ends the training, and "
+        "saves the ensemble in between",
+    )
+    if classes is None or known is None:
+        return
+    named = np.unique(classes)
+    if not np.array_equal(named, known):
+        raise InvalidInputError(
+            f"classes={named[:10].tolist()} is not the same as in the call before, "
+            f"where it was {known[:10].tolist()}. Leave `classes` out to go on with "
+            "those, or start again with fit."
+        )
 
-    def __init__(self, estimator):
-        self.estimator, self.usable_epochs = estimator, 0
-        self.before = self._attributes()
 
-    def _attributes(self):
-        return {k: v for k, v in vars(self.estimator).items() if k.endswith("_")}
+def _refuse(params, neutral, reason):
+    given = [name for name in neutral if params[name]]
+    if not given:
+        return
+    values = " and ".join(f"{name}={params[name]!r}" for name in given)
+    remedy = " and ".join(f"{name} to {neutral[name]}" for name in given)
+    raise InvalidInputError(
+        f"partial_fit does not go together with {values}, {reason}. Use fit, or set "
+        f"{remedy}."
+    )
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, kind, error, traceback):
-        if kind is None:
-            return
-        if self.usable_epochs and "estimators_" not in self.before:
-            warnings.warn(
-                "The fit was interrupted. The ensemble is usable as it was after epoch "
-                f"{self.usable_epochs}, the last that all members had finished "
-                "together, or the best of those with early stopping.",
-                SharpBalanceWarning,
-                stacklevel=4,
-            )
-            return
-        for name in self._attributes():
-            delattr(self.estimator, name)
-        vars(self.estimator).update(self.before)
+def make_training(params: dict[str, Any], net, fmt, n_members) -> Segment:
+    """The whole training as one segment, which the plan cuts.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the ensemble.
+    net : NeuralNetClassifier
+        From :func:`build_net`.
+    fmt : InputFormat
+    n_members : int
+    """
+    schedule = params["lr_schedule"]
+    if schedule is None:
+        # The default recipe anneals; a configured net keeps its own learning rate.
+        is_net = isinstance(params["estimator"], NeuralNetClassifier)
+        schedule = "constant" if is_net else "cosine"
+    if isinstance(schedule, LRScheduler):
+        schedule = "constant"  # the callback sets the rate
+    return Segment(
+        name="balanced",
+        start=0,
+        stop=net.max_epochs,
+        n_epochs=net.max_epochs,
+        batch_size=net.batch_size,
+        rho=member_rho(params["rho"], n_members),
+        lr_schedule=resolve_schedule(schedule),
+        transform=_transform(params["train_transform"], fmt),
+        precision=resolve_precision(params["precision"], net.device, fmt),
+        compile=net.module__compile,
+        prune=params["prune"],
+        averaging=resolve_averaging(params["weight_averaging"]),
+    )
+
+
+def pruning_epoch(params: dict[str, Any], n_epochs: int) -> int | None:
+    """Epoch before which members are pruned: after the warm-up, or half-way."""
+    if not params["prune"]:
+        return None
+    n_warmup = warmup_length(params["warmup_epochs"], n_epochs)
+    return n_warmup if 0 < n_warmup < n_epochs else n_epochs // 2
+
+
+def _transform(train_transform, fmt):
+    transform = resolve_transform(train_transform)
+    if isinstance(transform, PictureTransform) and len(fmt.shape or ()) != 3:
+        raise InvalidInputError(
+            f"train_transform={train_transform!r} is for pictures (C, H, W), but X is "
+            f"{fmt}."
+        )
+    return transform
 
 
 def check_same_classes(classes, fitted):
@@ -127,13 +225,13 @@ def make_checkpoints(
     warm_nets : list of NeuralNetClassifier
         Fitted nets that the fit starts from, if any.
     **more : str
-        What else tells this fit from others.
+        What else distinguishes this fit from others.
     """
     if params["checkpoint_dir"] is None:
         return None
     start = describe([_weights(net) for net in warm_nets]) if warm_nets else "fresh"
     known = fit_fingerprint(params, data_fingerprint(data, classes))
-    return FitCheckpoints(
+    return FitCheckpoints.open(
         params["checkpoint_dir"],
         {**known, **more, "first weights": start},
         seeds,

@@ -7,10 +7,10 @@ from skorch.callbacks import Callback
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members import MemberState, restore
-from sklearn_sharpbalance.members.state import member_draws
 from sklearn_sharpbalance.persistence.encoding import NotPlainError, encode
 from sklearn_sharpbalance.persistence.fingerprint import describe
-from sklearn_sharpbalance.training.loop import EnsembleState
+from sklearn_sharpbalance.runtime.rng import BEFORE_TRAINING, epoch_seed, random_stream
+from sklearn_sharpbalance.training.state import EnsembleState
 
 __all__ = ["member_from_tree", "member_tree", "state_from_tree", "state_tree"]
 
@@ -37,7 +37,7 @@ def state_from_tree(tree, net, data) -> EnsembleState:
     net : NeuralNetClassifier
         Settings of all members, for their callbacks.
     data : TrainingData
-        What callbacks are told at the start of a training.
+        What callbacks are given at the start of a training.
     """
     members = [member_from_tree(member, net, data) for member in tree["members"]]
     return EnsembleState(**{**tree, "members": members})
@@ -94,7 +94,7 @@ def _callbacks(net, member, data):
 
 def _revive(callback, name, tree, net, member, data):
     own = restore(net, member)
-    with member_draws(own, member.seed):
+    with random_stream(own.device, seed=epoch_seed(member.seed, BEFORE_TRAINING)):
         callback.on_train_begin(own, X=data.X, y=data.y)
     vars(callback).update(tree["plain"])
     lost = [
@@ -105,7 +105,7 @@ def _revive(callback, name, tree, net, member, data):
     if lost:
         warnings.warn(
             f"The callback {name!r} ({type(callback).__name__}) of member "
-            f"{member.index} starts anew where a checkpoint cannot hold what it kept: "
+            f"{member.index} starts again where a checkpoint cannot hold what it kept: "
             f"{', '.join(lost)}.",
             SharpBalanceWarning,
             stacklevel=2,

@@ -209,7 +209,7 @@ def test_items_of_a_dataset_pass_in_the_memory_of_arrays(kind, monkeypatch):
     expected, sizes = clf.predict_proba(X), []
     first = clf.trunk_.module if trunk else clf.estimators_[0].module_.module[1]
     first.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
-    monkeypatch.setattr(member_data, "PASS_BYTES", 16 * 5 * 4)
+    monkeypatch.setattr(member_data, "MAX_BATCH_BYTES", 16 * 5 * 4)
     for samples in (X, Items(X)):
         sizes.clear()
         np.testing.assert_allclose(clf.predict_proba(samples), expected, rtol=1e-6)

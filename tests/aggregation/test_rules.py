@@ -399,7 +399,8 @@ def test_judging_needs_held_out_samples(rule, kind):
     X, y = table(60)
     clf = kind(n_estimators=2, aggregation=rule, **FAST)
     with pytest.raises(
-        InvalidInputError, match=r"Training samples are not accepted.*validation_frac"
+        InvalidInputError,
+        match=r"Training samples cannot replace them.*validation_frac",
     ):
         clf.fit(X, y)
 
@@ -427,7 +428,8 @@ def test_bounds_of_a_temperature_are_checked_before_any_epoch(kind, bounds):
 
     params = {"validation_fraction": 0.3, "callbacks": [Listener()], **FAST}
     clf = kind(aggregation="temperature", aggregation__bounds=bounds, **params)
-    with pytest.raises(InvalidInputError, match="bounds must be two growing positive"):
+    message = "bounds must be two increasing positive"
+    with pytest.raises(InvalidInputError, match=message):
         clf.fit(*table(60))
     assert heard == []
 

@@ -1,4 +1,4 @@
-"""Chunks that shrink when memory runs out."""
+"""Chunks that are halved when memory runs out."""
 
 import weakref
 
@@ -26,7 +26,7 @@ OUT_OF_MEMORY = [
 
 
 class Device:
-    """A device that holds at most ``limit`` samples and notes what it was given."""
+    """A device with memory for ``limit`` samples, which records its chunks."""
 
     def __init__(self, limit, error=OUT_OF_MEMORY[0]):
         self.limit, self.error = limit, error
@@ -56,13 +56,13 @@ def test_chunks_are_halved_until_they_fit_and_stay_so(error):
     assert device.tried == [16, 8, 4] + [2] * 10
 
 
-def test_halving_starts_from_what_was_tried():
+def test_halving_starts_from_the_actual_chunk():
     device = Device(limit=2)
     in_chunks(device, 5, 1000)
     assert device.tried == [5, 2, 2, 1]
 
 
-def test_memory_that_is_too_small_for_one_sample():
+def test_memory_too_small_for_one_sample_raises():
     device = Device(limit=0)
     message = "even with `batch_size` lowered from 8 to 1.*smaller network"
     with pytest.raises(OutOfDeviceMemoryError, match=message):
@@ -77,8 +77,8 @@ def test_other_errors_are_not_retried():
     assert device.tried == [8]
 
 
-def test_memory_of_a_failed_attempt_is_free_in_the_next():
-    held = []  # weak references to what each attempt allocated
+def test_memory_of_a_failed_attempt_is_released():
+    held = []  # weak references to the tensors of each attempt
 
     def fn(rows):
         assert all(ref() is None for ref in held), "the failure keeps tensors alive"
@@ -100,8 +100,8 @@ def test_map_chunks_is_lazy():
 
 
 @pytest.mark.parametrize("chunk_size", [0, -1, 2.5, None])
-def test_bad_chunk_size(chunk_size):
-    with pytest.raises(InvalidInputError, match="`chunk_size` must be an integer"):
+def test_invalid_chunk_size_raises(chunk_size):
+    with pytest.raises(InvalidInputError, match="chunk_size must be an int"):
         in_chunks(Device(1), 3, chunk_size)
 
 
@@ -112,7 +112,7 @@ def test_out_of_memory_is_recognised():
 
 
 class Small(nn.Module):
-    """Runs out of memory in the forward or in the backward pass."""
+    """Raise an out-of-memory error in the forward or backward pass."""
 
     def __init__(self, module, limit, where):
         super().__init__()
@@ -134,7 +134,7 @@ class Small(nn.Module):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_gradient_norms_survive_a_full_device(where):
+def test_gradient_norms_with_halved_chunks_are_correct(where):
     module, X, y = build(BY_RULES["residual"])
     expected = per_sample_squared_norms(module, cross_entropy, X, y)
     small = Small(module, limit=2, where=where)
@@ -147,7 +147,7 @@ def test_gradient_norms_survive_a_full_device(where):
     assert all(p.requires_grad for p in small.parameters())
 
 
-def test_gradient_norms_on_a_device_that_is_too_small():
+def test_gradient_norms_on_a_too_small_device_raise():
     module, X, y = build(BY_OTHERS["lstm"])
     small = Small(module, limit=0, where="forward")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Products with the Hessian, against the Hessian itself."""
+"""Compare products with the Hessian with the dense Hessian."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_products_equal_the_full_hessian(name):
     torch.testing.assert_close(actual, expected @ vectors, rtol=1e-5, atol=1e-7)
 
 
-def test_function_equals_operator_and_chunks_do_not_matter():
+def test_function_equals_operator_for_any_chunk_size():
     args = problem("mlp")
     operator = HessianOperator(*args)
     vector = torch.randn(operator.shape[0], dtype=torch.float64)
@@ -72,7 +72,7 @@ def test_linear_loss_has_no_curvature():
     assert torch.equal(product, torch.zeros(4))
 
 
-def test_module_is_given_back_as_it_was():
+def test_module_is_not_changed():
     module, *rest = problem("mlp")
     gradients = [torch.ones_like(p) for p in module.parameters()]
     for p, g in zip(module.parameters(), gradients):
@@ -87,13 +87,13 @@ def test_module_is_given_back_as_it_was():
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
 
 
-def test_wrong_vector():
+def test_vector_of_a_wrong_shape_raises():
     args = problem("mlp")
     with pytest.raises(InvalidInputError, match=r"shape \(83,\). Got \(5,\)"):
         HessianOperator(*args) @ torch.ones(5)
 
 
-def test_no_trainable_parameters():
+def test_no_trainable_parameters_raises():
     module, *rest = problem("mlp")
     with pytest.raises(InvalidInputError, match="no trainable parameters"):
         HessianOperator(module.requires_grad_(False), *rest)

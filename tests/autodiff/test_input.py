@@ -1,4 +1,4 @@
-"""What single gradients and the Hessian are asked of: samples, losses, settings."""
+"""Samples, losses and settings of gradient norms and the Hessian."""
 
 import pytest
 import torch
@@ -50,46 +50,46 @@ def test_losses_of_a_hessian_must_be_one_per_sample(kind):
 
 
 @each_method
-def test_no_samples(method):
+def test_no_samples_raises(method):
     module, X, y = build(BY_RULES["mlp"])
     with pytest.raises(InvalidInputError, match="X is empty"):
         per_sample_squared_norms(module, cross_entropy, X[:0], y[:0], method=method)
 
 
-def test_no_samples_for_a_hessian():
+def test_no_samples_for_a_hessian_raises():
     module, X, y = build(BY_RULES["mlp"])
     with pytest.raises(InvalidInputError, match="X is empty"):
         hessian_vector_product(module, cross_entropy, X[:0], y[:0], torch.ones(83))
 
 
 @each_method
-def test_chunk_size_is_looked_at_before_the_module_runs(method):
+def test_chunk_size_is_checked_before_the_module_runs(method):
     module, X, y = build(BY_RULES["mlp"])
     calls = []
     module.register_forward_hook(lambda *args: calls.append(args))
-    with pytest.raises(InvalidInputError, match="`chunk_size` must be an integer"):
+    with pytest.raises(InvalidInputError, match="chunk_size must be an int"):
         per_sample_squared_norms(
             module, cross_entropy, X, y, method=method, chunk_size=0
         )
     assert not calls
 
 
-def test_an_error_of_ours_ends_the_search_for_a_method():
+def test_invalid_input_does_not_try_the_next_method():
     module, X, y = build(BY_RULES["mlp"])
     calls = []
 
-    def refused(outputs, y):
+    def invalid_loss(outputs, y):
         calls.append(len(y))
         raise InvalidInputError("of the losses")
 
     with pytest.raises(InvalidInputError, match="of the losses"):
-        per_sample_squared_norms(module, refused, X, y)
+        per_sample_squared_norms(module, invalid_loss, X, y)
     assert len(calls) == 1
 
 
 @each_method
 @pytest.mark.parametrize("name", ["softmax_regression", "dict"])
-def test_samples_that_require_a_gradient(name, method):
+def test_samples_may_require_a_gradient(name, method):
     module, X, y = build(BY_RULES[name])
     parts = list(X.values()) if isinstance(X, dict) else [X]
     expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
@@ -102,7 +102,7 @@ def test_samples_that_require_a_gradient(name, method):
 
 
 @pytest.mark.parametrize("method", ["auto", "vmap", "loop"])
-def test_losses_with_a_penalty_on_the_weights(method):
+def test_losses_may_include_a_penalty_on_the_weights(method):
     module, X, y = build(BY_RULES["mlp"])
 
     def penalised(outputs, y):
@@ -116,16 +116,16 @@ def test_losses_with_a_penalty_on_the_weights(method):
     torch.testing.assert_close(actual, expected)
 
 
-def test_vmap_refuses_a_parameter_that_it_cannot_swap():
+def test_vmap_raises_for_a_parameter_that_it_cannot_swap():
     module, X, y = build(BY_OTHERS["tied_by_list"])
     with pytest.raises(InvalidInputError, match="is not read from its module"):
         per_sample_squared_norms(module, cross_entropy, X, y, method="vmap")
 
 
 class Deviations(nn.Module):
-    """Counts how positions differ, and sees positions that hardly do.
+    """Differences between positions, which are almost equal in the test.
 
-    The gradient is almost zero, a sum of much larger terms.
+    The gradient is almost zero, but a sum of much larger terms.
     """
 
     def __init__(self):
@@ -139,7 +139,7 @@ class Deviations(nn.Module):
         return self.fc(x.square().sum(1) + x.sum(1))
 
 
-def test_roundings_make_no_squared_norm_negative():
+def test_rounding_gives_no_negative_squared_norm():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module, y = Deviations(), torch.randint(0, 3, (500,))

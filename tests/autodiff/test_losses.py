@@ -1,4 +1,4 @@
-"""One loss per sample through the net's own criterion."""
+"""One loss per sample by the net's own criterion."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_losses_with_more_axes_are_averaged():
     torch.testing.assert_close(actual, outputs.square().mean(1))
 
 
-def test_reduction_is_put_back_after_an_error():
+def test_reduction_is_restored_after_an_error():
     criterion = nn.CrossEntropyLoss(reduction="sum")
     with pytest.raises(KeyError), unreduced(criterion):
         raise KeyError
@@ -52,12 +52,12 @@ class Mean(nn.Module):
         return outputs.mean()
 
 
-def test_criterion_without_reduction():
+def test_criterion_without_reduction_raises():
     with pytest.raises(InvalidInputError, match="Mean has no attribute 'reduction'"):
         sample_losses(make_net(Mean), torch.ones(2, 3), torch.ones(2))
 
 
-def test_criterion_that_reduces_anyway():
+def test_criterion_that_always_reduces_raises():
     net = make_net(Mean)
     net.criterion_.reduction = "mean"
     with pytest.raises(InvalidInputError, match=r"shape \(\) for 2 samples"):

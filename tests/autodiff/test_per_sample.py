@@ -1,4 +1,4 @@
-"""Squared gradient norms of single samples, against a loop in float64."""
+"""Compare squared gradient norms of single samples with a loop in float64."""
 
 import threading
 import warnings
@@ -52,7 +52,7 @@ def test_vmap_and_loop_equal_the_reference(name, method):
 
 
 @pytest.mark.parametrize("name", BY_OTHERS)
-def test_layer_rules_say_why_they_do_not_serve(name):
+def test_layer_rules_raise_with_the_reason(name):
     module, X, y = build(BY_OTHERS[name])
     with pytest.raises(InvalidInputError, match=BY_OTHERS[name][2]) as error:
         per_sample_squared_norms(module, cross_entropy, X, y, method="layer_rules")
@@ -60,7 +60,7 @@ def test_layer_rules_say_why_they_do_not_serve(name):
 
 
 @pytest.mark.parametrize("name", BY_OTHERS)
-def test_vmap_serves_or_auto_goes_on_to_the_loop(name):
+def test_auto_uses_vmap_or_the_loop(name):
     module, X, y = build(BY_OTHERS[name])
     expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
     method = BY_OTHERS[name][3]
@@ -76,7 +76,7 @@ def test_tied_weights_differ_from_equal_weights():
     assert not torch.allclose(tied, equal, rtol=1e-2)
 
 
-def test_overwritten_input_is_not_used():
+def test_overwritten_input_raises():
     module, X, y = build((OverwritesInput, BY_RULES["mlp"][1]))
     with pytest.raises(InvalidInputError, match="input is modified in place"):
         per_sample_squared_norms(module, cross_entropy, X, y, method="layer_rules")
@@ -84,7 +84,7 @@ def test_overwritten_input_is_not_used():
         per_sample_squared_norms(module, cross_entropy, X, y)
 
 
-def test_softmax_regression_has_its_closed_form():
+def test_softmax_regression_equals_its_closed_form():
     module, X, y = build(BY_RULES["softmax_regression"])
     p = module(X).softmax(1)
     expected = (p - F.one_hot(y, 3)).square().sum(1) * (X.square().sum(1) + 1)
@@ -105,7 +105,7 @@ def test_result_does_not_depend_on_chunk_size(method):
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("n_positions", [1, 2, 3, 5])
-def test_positions_are_never_taken_for_samples(n_positions, chunk_size):
+def test_positions_are_not_confused_with_samples(n_positions, chunk_size):
     module, X, y = build(BY_OTHERS["sequence_first"])
     X = X[:, :n_positions]
     expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
@@ -128,7 +128,7 @@ def test_few_samples(n):
     "kind",
     ["numpy", "read_only", "dataset", "dataset_without_y", "subset", "list", "series"],
 )
-def test_kinds_of_data(kind):
+def test_types_of_data(kind):
     module, X, y = build(BY_RULES["mlp"])
     expected = reference.per_sample_squared_norms(module, cross_entropy, X, y)
     data, targets = X.numpy(), y.numpy()
@@ -141,7 +141,7 @@ def test_kinds_of_data(kind):
         data, targets = Subset(TensorDataset(X, y), range(len(y))), None
     if kind == "list":
         targets = y.tolist()
-    if kind == "series":  # as a split leaves it: not counted from zero
+    if kind == "series":  # with an index that does not start at zero, as after a split
         pandas = pytest.importorskip("pandas")
         targets = pandas.Series(targets, index=range(7, 7 + len(y)))
     actual = per_sample_squared_norms(
@@ -193,7 +193,7 @@ def test_bfloat16_autocast(name):
     assert_equal(actual, expected, rtol=0.1)
 
 
-def test_forward_is_used():
+def test_forward_replaces_the_call_of_the_module():
     module, X, y = build(BY_RULES["mlp"])
     expected = reference.per_sample_squared_norms(module, cross_entropy, 2 * X, y)
     for method in ("layer_rules", "vmap", "loop"):
@@ -209,7 +209,7 @@ def test_forward_is_used():
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_works_where_autograd_is_off(context):
+def test_works_without_autograd(context):
     module, X, y = build(BY_RULES["mlp"])
     expected = per_sample_squared_norms(module, cross_entropy, X, y)
     with context():
@@ -217,7 +217,7 @@ def test_works_where_autograd_is_off(context):
     assert_equal(actual, expected)
 
 
-def test_compiled_module_is_run_eagerly():
+def test_compiled_module_runs_eagerly():
     module, X, y = build(BY_RULES["mlp"])
     expected = per_sample_squared_norms(module, cross_entropy, X, y)
     compiled = torch.compile(module, backend="eager")
@@ -255,7 +255,7 @@ def _mixed_state(name):
 
 
 @pytest.mark.parametrize("name", ["residual", "frozen_stem", "tied", "lstm"])
-def test_module_is_given_back_as_it_was(name):
+def test_module_is_not_changed(name):
     module, X, y = _mixed_state(name)
     before, rng = _state(module), torch.get_rng_state()
     per_sample_squared_norms(module, cross_entropy, X, y)
@@ -264,7 +264,7 @@ def test_module_is_given_back_as_it_was(name):
 
 
 @pytest.mark.parametrize("method", ["auto", "layer_rules", "vmap", "loop"])
-def test_module_is_given_back_after_an_error(method):
+def test_module_is_not_changed_after_an_error(method):
     module, X, y = _mixed_state("residual")
     before = _state(module)
 
@@ -276,14 +276,14 @@ def test_module_is_given_back_after_an_error(method):
     _assert_same_state(before, _state(module))
 
 
-def test_user_errors_come_through():
+def test_errors_of_the_user_are_raised():
     module, X, y = build(BY_RULES["mlp"])
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         per_sample_squared_norms(module, cross_entropy, X[:, :3], y)
 
 
 class Complex(nn.Module):
-    """Complex weights at several positions, on inputs of unequal phases."""
+    """Complex weights at several positions, on inputs of different phases."""
 
     def __init__(self):
         super().__init__()
@@ -307,7 +307,7 @@ def test_complex_weights():
 
 
 class Activations(nn.Module):
-    """Few weights, of which one has no rule, and many activations."""
+    """Few weights, one of them without a rule, and many activations."""
 
     def __init__(self):
         super().__init__()
@@ -330,8 +330,8 @@ class Activations(nn.Module):
     ],
     ids=["pairs_of_positions", "activations"],
 )
-def test_chunks_take_what_they_may(module, X, monkeypatch):
-    """A sample takes more than 6000 numbers, few of them weights or layers' outputs."""
+def test_chunk_size_considers_the_activations(module, X, monkeypatch):
+    """A sample needs more than 6000 numbers, few of them weights or layer outputs."""
     sizes = []
 
     def recorded(fn, n, chunk_size):
@@ -345,8 +345,8 @@ def test_chunks_take_what_they_may(module, X, monkeypatch):
     assert 3 <= sizes[-1] <= 10
 
 
-def test_threads_that_overlap_leave_the_settings_of_the_process():
-    """The first to come is the first to go, and the last puts back what was."""
+def test_overlapping_threads_restore_the_settings_of_the_process():
+    """The first thread leaves first, and the last one restores the settings."""
     module, X, y = build(BY_OTHERS["attention"])
     modules = module, build(BY_OTHERS["attention"])[0]
     inside, go = ([threading.Event() for _ in modules] for _ in range(2))
@@ -378,7 +378,7 @@ def test_threads_that_overlap_leave_the_settings_of_the_process():
     assert settings() == before
 
 
-def test_operations_without_a_rule_for_vmap_are_no_matter_for_the_user():
+def test_operations_without_a_rule_for_vmap_do_not_warn():
     module, X, y = build(BY_OTHERS["temperature"])
 
     def margins(outputs, y):
@@ -391,7 +391,7 @@ def test_operations_without_a_rule_for_vmap_are_no_matter_for_the_user():
     assert_equal(actual, expected)
 
 
-def test_unknown_method():
+def test_unknown_method_raises():
     module, X, y = build(BY_RULES["mlp"])
     with pytest.raises(
         InvalidInputError, match=r"'fast'.*'auto', 'layer_rules', 'vmap'"
@@ -399,7 +399,7 @@ def test_unknown_method():
         per_sample_squared_norms(module, cross_entropy, X, y, method="fast")
 
 
-def test_batch_statistics_are_refused():
+def test_batch_statistics_raise():
     module = nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False))
     with pytest.raises(
         InvalidInputError, match=r"'0' \(BatchNorm1d\) keeps no running"
@@ -407,7 +407,7 @@ def test_batch_statistics_are_refused():
         per_sample_squared_norms(module, cross_entropy, torch.ones(3, 2), torch.ones(3))
 
 
-def test_targets_must_match():
+def test_targets_of_a_wrong_length_raise():
     module, X, y = build(BY_RULES["mlp"])
     with pytest.raises(InvalidInputError, match="`X` has 5 samples but `y` has 4"):
         per_sample_squared_norms(module, cross_entropy, X, y[:4])

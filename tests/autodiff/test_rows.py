@@ -1,4 +1,4 @@
-"""Slices of whatever holds the samples."""
+"""Slices of samples of any type."""
 
 import warnings
 
@@ -41,7 +41,7 @@ def test_slices_of_any_view(view, pack):
     np.testing.assert_array_equal(y, take(Y)[1:3])
 
 
-def test_columns_may_run_backwards_too():
+def test_columns_may_have_negative_strides():
     x, _ = Rows(X[:, ::-1], Y)[:2]
     np.testing.assert_array_equal(x, [[3, 2, 1, 0], [7, 6, 5, 4]])
 
@@ -52,7 +52,7 @@ def test_an_array_that_torch_can_share_is_not_copied():
 
 
 class Items(Dataset):
-    """Publishes nothing but its items."""
+    """A Dataset without attributes for labels."""
 
     def __init__(self, labels):
         self.items = labels
@@ -64,7 +64,7 @@ class Items(Dataset):
         return X[i], self.items[i]
 
 
-def test_labels_are_read_item_by_item_where_none_are_published():
+def test_labels_are_read_from_items_without_attributes():
     labels = [torch.tensor([2.0], requires_grad=True), np.int64(1), 0]
     np.testing.assert_array_equal(dataset_labels(Items(labels)), [2, 1, 0])
     with pytest.raises(InvalidInputError, match=r"Items has labels of shape \(2,\)"):
@@ -72,7 +72,7 @@ def test_labels_are_read_item_by_item_where_none_are_published():
 
 
 class Published(Items):
-    """As torchvision's: published as read, transformed in items."""
+    """As in torchvision: attributes have the labels before the transform."""
 
     def __init__(self, labels, change=None, target_transform=None):
         self.items = self.targets = labels
@@ -107,7 +107,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_labels_are_those_of_the_items(labels, change):
+def test_labels_equal_those_of_the_items(labels, change):
     dataset = Published(LABELS[labels], **CHANGES[change])
     np.testing.assert_array_equal(dataset_labels(dataset), Y == 2)
     np.testing.assert_array_equal(
@@ -117,7 +117,7 @@ def test_labels_are_those_of_the_items(labels, change):
     np.testing.assert_array_equal(dataset_labels(both), np.tile(Y == 2, 2))
 
 
-def test_a_transform_that_takes_no_plain_labels():
+def test_a_transform_that_fails_on_plain_labels():
     dataset = Published(torch.tensor(Y), target_transform=lambda t: t.eq(2).long())
     np.testing.assert_array_equal(dataset_labels(dataset), Y == 2)
 
@@ -135,13 +135,13 @@ def test_a_subset_may_change_labels_too():
     np.testing.assert_array_equal(dataset_labels(changed), Y[:3] == 2)
 
 
-def test_published_labels_spare_reading_all_items():
+def test_labels_in_attributes_avoid_reading_all_items():
     dataset = Published(np.arange(600) % 200)
     np.testing.assert_array_equal(dataset_labels(dataset), np.arange(600) % 200)
     assert dataset.n_read <= 32
 
 
-def test_items_without_labels():
+def test_items_without_labels_raise():
     class Bare(Items):
         def __getitem__(self, i):
             return X[i]
@@ -167,7 +167,7 @@ class Bare(Dataset):
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x,), lambda x: {"a": x}])
-def test_bare_inputs_of_a_dataset_take_the_labels_that_are_passed(wrap):
+def test_a_dataset_of_inputs_uses_the_labels_that_are_passed(wrap):
     x, y = Rows(Bare(wrap), np.array([7, 8]))[:2]  # two samples unpack like a pair
     x = x["a"] if isinstance(x, dict) else x
     assert x.tolist() == [[0, 1, 2, 3], [1, 2, 3, 4]]

@@ -1,4 +1,4 @@
-"""What a module is lent for comes to an end, and the module is what it was."""
+"""The state of a module is restored after its use."""
 
 import copy
 import io
@@ -26,7 +26,9 @@ def pruned(layer):
 def by_hook(reparametrise):
     def make(layer):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # there are newer ones
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # deprecated in favour of parametrizations
             return reparametrise(layer)
 
     return make
@@ -41,8 +43,8 @@ COMPUTED_WEIGHTS = {
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", COMPUTED_WEIGHTS)
-def test_a_weight_that_a_hook_computes_is_left_as_it_was(kind, method):
-    """It is no parameter but an attribute, which each forward pass sets anew."""
+def test_a_weight_that_a_hook_computes_is_restored(kind, method):
+    """It is an attribute that each forward pass replaces."""
     module, X, y = build(
         (lambda: with_head(COMPUTED_WEIGHTS[kind](nn.Linear(6, 6))), tabular)
     )
@@ -61,7 +63,7 @@ def test_a_weight_that_a_hook_computes_is_left_as_it_was(kind, method):
 
 
 class Remembers(nn.Module):
-    """Keeps what it saw, as an attribute, as a buffer, and how much it was."""
+    """Store the input as an attribute and as a buffer, and its length."""
 
     def __init__(self):
         super().__init__()
@@ -78,7 +80,7 @@ class Remembers(nn.Module):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_a_module_remembers_is_left_as_it_was(method):
+def test_tensors_that_a_module_stores_are_restored(method):
     module, X, y = build((Remembers, tabular))
     per_sample_squared_norms(module, cross_entropy, X[:3], y[:3], method=method)
     assert len(module.last) == len(module.features) == module.length == len(X)
@@ -91,7 +93,7 @@ def test_what_a_module_remembers_is_left_as_it_was(method):
     pickle.dumps(fresh)
 
 
-def test_what_a_module_remembers_is_left_after_an_error():
+def test_tensors_that_a_module_stores_are_restored_after_an_error():
     module, X, _ = build((Remembers, tabular))
     features = module.features
 
@@ -117,7 +119,7 @@ class Counts(nn.Module):
         return x
 
 
-def test_what_is_no_tensor_is_not_undone():
+def test_other_attributes_are_not_restored():
     module = Counts()
     with evaluation_mode(module):
         module(torch.ones(1))
@@ -126,7 +128,7 @@ def test_what_is_no_tensor_is_not_undone():
 
 @pytest.mark.parametrize("method", ["auto", "vmap"])
 @pytest.mark.parametrize("name", ["two_names", "tied"])
-def test_parameters_with_two_names_stay_in_their_places(name, method):
+def test_parameters_with_two_names_are_not_replaced(name, method):
     module, X, y = build(BY_OTHERS[name])
     before = dict(module.named_parameters(remove_duplicate=False))
     per_sample_squared_norms(module, cross_entropy, X, y, method=method)

@@ -1,4 +1,4 @@
-"""Small modules that the layer rules must recognise as not theirs."""
+"""Small modules to which the layer rules do not apply."""
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ class Tied(nn.Module):
 
 
 class TiedByUse(nn.Module):
-    """The embedding's weight serves as the last layer's, without a module for it."""
+    """The embedding's weight is used as that of the last layer, without a module."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +53,7 @@ class TwoNames(nn.Module):
 
 
 class TiedByList(nn.Module):
-    """A weight that serves twice, held by a list so that it is registered once."""
+    """A weight that is used twice; a list avoids a second registration."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ class ClassToken(nn.Module):
 
 
 class Temperature(nn.Module):
-    """A parameter without axes, as a learned temperature is."""
+    """A scalar parameter, such as a learned temperature."""
 
     def __init__(self):
         super().__init__()
@@ -111,7 +111,7 @@ class Transformer(nn.Module):
 
 
 class SequenceFirst(nn.Module):
-    """Positions before samples, and as many: the shapes look right and are not."""
+    """Positions before samples, and equally many, so that the shapes look right."""
 
     def __init__(self):
         super().__init__()
@@ -142,7 +142,7 @@ class LongShortTerm(nn.Module):
 
 
 class OverwritesInput(nn.Module):
-    """Changes the input of a layer after the layer has seen it."""
+    """Change the input of a layer after its call."""
 
     def __init__(self):
         super().__init__()
@@ -156,7 +156,7 @@ class OverwritesInput(nn.Module):
 
 
 def wrapped_around():
-    """A picture without borders, as it is often had from a finished network."""
+    """Return a network whose convolution was changed to circular padding."""
     conv = nn.Conv2d(4, 6, 3)
     conv._conv_forward = lambda x, weight, bias: F.conv2d(
         F.pad(x, [1, 1, 1, 1], mode="circular"), weight, bias
@@ -178,21 +178,21 @@ class Unused(nn.Module):
         return self.fc(x)
 
 
-# name: (module, inputs, why the layer rules do not serve, what does)
+# name: (module, inputs, why the layer rules do not apply, the method that does)
 BY_OTHERS = {
     "tied": (Tied, tabular, "two layers share a parameter", "vmap"),
-    "two_names": (TwoNames, tabular, "TwoNames holds 'scale'", "vmap"),
-    "wrapped_around": (wrapped_around, pictures, "Conv2d holds 'weight'", "vmap"),
+    "two_names": (TwoNames, tabular, "TwoNames has no layer rule for 'scale'", "vmap"),
+    "wrapped_around": (wrapped_around, pictures, "Conv2d has no layer rule", "vmap"),
     "tied_by_use": (TiedByUse, tokens, "used outside of its layer", "vmap"),
     "tied_by_list": (TiedByList, tokens, "used outside of its layer", "loop"),
-    "class_token": (ClassToken, sequences, "ClassToken holds 'token'", "vmap"),
-    "temperature": (Temperature, tabular, "Temperature holds 'scale'", "vmap"),
-    "attention": (Attention, sequences, "MultiheadAttention holds", "vmap"),
-    "transformer": (Transformer, sequences, "MultiheadAttention holds", "vmap"),
+    "class_token": (ClassToken, sequences, "ClassToken has no layer rule", "vmap"),
+    "temperature": (Temperature, tabular, "Temperature has no layer rule", "vmap"),
+    "attention": (Attention, sequences, "MultiheadAttention has no", "vmap"),
+    "transformer": (Transformer, sequences, "MultiheadAttention has no", "vmap"),
     "sequence_first": (SequenceFirst, sequences, "start with the batch axis", "vmap"),
     "time_distributed": (TimeDistributed, sequences, "batch axis", "vmap"),
-    "lstm": (LongShortTerm, sequences, "LSTM holds 'weight_ih_l0'", "loop"),
-    "subclass": (lambda: with_head(MyLinear(6, 6)), tabular, "MyLinear holds", "vmap"),
+    "lstm": (LongShortTerm, sequences, "LSTM has no layer rule", "loop"),
+    "subclass": (lambda: with_head(MyLinear(6, 6)), tabular, "MyLinear has no", "vmap"),
     "weight_norm": (
         lambda: with_head(parametrizations.weight_norm(nn.Linear(6, 6))),
         tabular,
@@ -202,7 +202,7 @@ BY_OTHERS = {
     "transposed": (
         lambda: with_head(nn.ConvTranspose2d(4, 3, 3)),
         pictures,
-        "ConvTranspose2d holds",
+        "ConvTranspose2d has no layer rule",
         "vmap",
     ),
     "scaled_embedding": (
@@ -218,7 +218,7 @@ BY_OTHERS = {
         "loop",
     ),
     "unused": (Unused, tabular, "is not called", "vmap"),
-    "overwrites_input": (  # autograd objects unless the weight is frozen
+    "overwrites_input": (  # autograd raises unless the weight is frozen
         lambda: frozen(["a.weight"], OverwritesInput()),
         tabular,
         "input is modified in place",

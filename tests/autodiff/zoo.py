@@ -1,4 +1,4 @@
-"""Small modules, each with a trap or a layer of its own."""
+"""Small modules, each with another layer or difficulty."""
 
 import torch
 import torch.nn.functional as F
@@ -34,11 +34,11 @@ def sequences():
 
 
 def tokens():
-    return torch.randint(0, 7, (N, 6))  # repeats are certain to occur
+    return torch.randint(0, 7, (N, 6))  # some tokens must repeat
 
 
 def with_head(*layers):
-    """The layers, then last ones that see every entry of their output."""
+    """Return the layers, followed by layers that use every entry of their output."""
     return nn.Sequential(*layers, nn.Tanh(), nn.Flatten(), nn.LazyLinear(CLASSES))
 
 
@@ -61,7 +61,7 @@ class Residual(nn.Module):
 
 
 class Twice(nn.Module):
-    """Every kind of layer, called twice: the gradients of the calls add up."""
+    """Every type of layer, called twice: the gradients of the calls add up."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ class Recurrent(nn.Module):
 
 
 class ByKeyword(nn.Module):
-    """Inputs by the names that the layers have for them, which are not all alike."""
+    """Inputs as keyword arguments, whose names differ between layers."""
 
     def __init__(self):
         super().__init__()
@@ -138,7 +138,7 @@ class PartlyDetached(nn.Module):
 
 
 class Named(nn.Module):
-    """Takes a dict of inputs, one of them integer."""
+    """Take a dict of inputs, one of them integer."""
 
     def __init__(self):
         super().__init__()
@@ -183,7 +183,7 @@ def conv(*args, **kwargs):
     return lambda: with_head(nn.Conv2d(4, 6, *args, **kwargs))
 
 
-# name: (module, inputs); all are right by the layer rules.
+# name: (module, inputs); the layer rules apply to all of them.
 BY_RULES = {
     "softmax_regression": (lambda: nn.Linear(6, CLASSES), tabular),
     "mlp": (lambda: with_head(nn.Linear(6, 8), nn.ReLU()), tabular),
@@ -274,13 +274,13 @@ BY_RULES = {
 
 
 def build(entry, seed=0):
-    """``(module, X, y)`` in float64, with running statistics that are not trivial."""
+    """Return ``(module, X, y)`` in float64, with random running statistics."""
     make, inputs = entry[:2]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         module, X = make().eval(), inputs()
         with torch.no_grad():
-            outputs = reference.call(module, X)  # gives lazy layers their shape
+            outputs = reference.call(module, X)  # initialises lazy layers
         for name, buffer in module.named_buffers():
             if "running_mean" in name:
                 buffer.normal_()

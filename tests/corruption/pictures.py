@@ -1,4 +1,4 @@
-"""Pictures for the tests: smooth blobs of colour with sharp edges, never two alike."""
+"""Different pictures for the tests: smooth blobs of colour with sharp edges."""
 
 import numpy as np
 from scipy import ndimage

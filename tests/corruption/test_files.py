@@ -14,7 +14,7 @@ from tests.corruption.pictures import make_pictures
 
 @pytest.fixture
 def npy_root(tmp_path):
-    """CIFAR-10-C in small: five severities of four pictures, two kinds."""
+    """A small CIFAR-10-C: two kinds, five severities of four pictures."""
     np.save(tmp_path / "labels.npy", np.tile(np.array([3, 8, 8, 0], np.uint8), 5))
     for seed, name in enumerate(("fog", "snow")):
         np.save(tmp_path / f"{name}.npy", make_pictures(20, seed=seed))
@@ -23,7 +23,7 @@ def npy_root(tmp_path):
 
 @pytest.fixture
 def tree_root(tmp_path):
-    """Tiny-ImageNet-C in small: kind / severity / class / picture."""
+    """A small Tiny-ImageNet-C: kind / severity / class / picture."""
     for kind in ("frost", "contrast"):
         for severity in range(1, 6):
             for wnid in ("n02", "n01"):
@@ -36,7 +36,7 @@ def tree_root(tmp_path):
     return tmp_path / "set"
 
 
-def test_npy_files_give_one_severity_memory_mapped(npy_root):
+def test_npy_files_are_memory_mapped_by_severity(npy_root):
     files = CorruptionFiles(npy_root)
     assert files.names == ("fog", "snow")
     images, labels = files["snow", 3]
@@ -46,7 +46,7 @@ def test_npy_files_give_one_severity_memory_mapped(npy_root):
     assert labels.dtype == np.int64
 
 
-def test_kinds_beside_the_benchmark_are_asked_for(npy_root):
+def test_extra_kinds_need_extra_true(npy_root):
     shutil.copy(npy_root / "fog.npy", npy_root / "saturate.npy")
     files = CorruptionFiles(npy_root)
     assert files.names == ("fog", "snow")
@@ -57,7 +57,7 @@ def test_kinds_beside_the_benchmark_are_asked_for(npy_root):
     np.testing.assert_array_equal(more["saturate", 2][0], files["fog", 2][0])
 
 
-def test_mapping_runs_over_kinds_and_severities(npy_root):
+def test_iteration_is_over_kinds_and_severities(npy_root):
     files = CorruptionFiles(npy_root)
     assert len(files) == 10
     assert list(files)[:2] == [("fog", 1), ("fog", 2)]
@@ -66,7 +66,7 @@ def test_mapping_runs_over_kinds_and_severities(npy_root):
     assert ("rain", 5) not in files
 
 
-def test_tree_is_decoded_with_labels_in_the_order_of_the_classes(tree_root):
+def test_a_tree_is_decoded_with_labels_by_sorted_classes(tree_root):
     files = CorruptionFiles(tree_root)
     assert files.names == ("contrast", "frost")
     assert files.class_names == ("n01", "n02")
@@ -76,7 +76,7 @@ def test_tree_is_decoded_with_labels_in_the_order_of_the_classes(tree_root):
     np.testing.assert_allclose(images[:, 8, 8, 0], [20, 21, 120, 121], atol=1)
 
 
-def test_tree_is_kept_in_the_cache_and_read_from_it(tree_root, tmp_path):
+def test_a_tree_is_cached_until_it_changes(tree_root, tmp_path):
     cache = tmp_path / "cache"
     files = CorruptionFiles(tree_root, cache_dir=cache)
     first, _ = files["frost", 4]
@@ -95,10 +95,10 @@ def test_tree_is_kept_in_the_cache_and_read_from_it(tree_root, tmp_path):
     Image.fromarray(np.full((16, 16), 9, np.uint8)).save(changed / "more.png")
     os.utime(changed / "more.png", ns=(0, 0))
     assert (files["frost", 4][0] == 9).any()
-    assert len(list(cache.iterdir())) == 1  # of the pictures as they are
+    assert len(list(cache.iterdir())) == 1  # the outdated file is deleted
 
 
-def test_two_trees_share_a_cache(tree_root, tmp_path):
+def test_two_trees_may_share_a_cache(tree_root, tmp_path):
     other = tmp_path / "other" / tree_root.name
     shutil.copytree(tree_root, other)
     for path in filter(Path.is_file, other.rglob("*")):
@@ -111,16 +111,16 @@ def test_two_trees_share_a_cache(tree_root, tmp_path):
     np.testing.assert_allclose(copied["frost", 2][0], 3, atol=1)
 
 
-def test_absent_folder_says_where_to_get_the_set(tmp_path):
+def test_a_missing_folder_raises_with_the_download(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"no folder .*zenodo\.org/records/2535967"
     ):
         CorruptionFiles(tmp_path / "CIFAR-10-C")
-    with pytest.raises(FileNotFoundError, match=r"holds neither labels\.npy"):
+    with pytest.raises(FileNotFoundError, match=r"contains neither labels\.npy"):
         CorruptionFiles(tmp_path)
 
 
-def test_bad_keys_are_named(npy_root):
+def test_bad_keys_raise(npy_root):
     files = CorruptionFiles(npy_root)
     with pytest.raises(KeyError, match=r"No corruption 'rain' .* Found fog, snow"):
         files["rain", 1]
@@ -128,28 +128,28 @@ def test_bad_keys_are_named(npy_root):
         files["fog", 0]
 
 
-def test_files_of_unequal_length_are_refused(npy_root):
+def test_files_of_unequal_length_raise(npy_root):
     np.save(npy_root / "fog.npy", make_pictures(15))
     with pytest.raises(
-        InvalidInputError, match=r"holds 15 pictures and labels\.npy 20"
+        InvalidInputError, match=r"contains 15 pictures and labels\.npy 20"
     ):
         CorruptionFiles(npy_root)["fog", 1]
 
 
-def test_pictures_of_unequal_size_are_refused(tmp_path):
+def test_pictures_of_unequal_size_raise(tmp_path):
     (tmp_path / "a").mkdir()
     for k, side in enumerate((8, 9)):
         picture = np.zeros((side, side, 3), np.uint8)
         Image.fromarray(picture).save(tmp_path / "a" / f"{k}.png")
     with pytest.raises(InvalidInputError, match=r"1\.png is 9 x 9 pixels, .* 8 x 8"):
         read_image_folder(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"holds no pictures"):
+    with pytest.raises(FileNotFoundError, match=r"contains no folders of pictures"):
         read_image_folder(tmp_path / "a")
     with pytest.raises(FileNotFoundError, match=r"There is no folder"):
         read_image_folder(tmp_path / "b")
 
 
-def test_hidden_files_and_folders_are_no_pictures(npy_root, tree_root):
+def test_hidden_files_and_folders_are_ignored(npy_root, tree_root):
     (npy_root / "._fog.npy").write_bytes(b"\0\5\x16\7")
     assert CorruptionFiles(npy_root).names == ("fog", "snow")
     first = tree_root / "contrast" / "1"
@@ -160,7 +160,7 @@ def test_hidden_files_and_folders_are_no_pictures(npy_root, tree_root):
     np.testing.assert_array_equal(files["contrast", 1][1], [0, 0, 1, 1])
 
 
-def test_damaged_files_are_named(npy_root, tree_root):
+def test_damaged_files_raise(npy_root, tree_root):
     content = (npy_root / "fog.npy").read_bytes()
     (npy_root / "fog.npy").write_bytes(content[:-1])
     with pytest.raises(InvalidInputError, match=r"fog\.npy cannot be read as an array"):
@@ -187,7 +187,7 @@ def test_pictures_of_16_bits_are_scaled(tmp_path):
 
 
 def test_pictures_of_32_bits_are_not_scaled(tmp_path):
-    """A TIFF file does not say its range: values as they are, as by torchvision."""
+    """As in torchvision: a TIFF file has no range to scale from."""
     values = np.arange(0, 320, 5, dtype=np.int32).reshape(8, 8)
     (tmp_path / "a").mkdir()
     Image.fromarray(values).save(tmp_path / "a" / "0.tiff")
@@ -199,12 +199,12 @@ def fill_with(value):
     return lambda out: out.fill(value)
 
 
-def test_an_array_is_kept_by_whoever_is_done_last(tmp_path):
+def test_the_last_writer_of_a_cache_file_wins(tmp_path):
     path = tmp_path / "kept.npy"
 
     def slow(out):
         out[:2] = 7
-        other = cached_array(path, (4, 3), fill_with(7))  # somebody else was faster
+        other = cached_array(path, (4, 3), fill_with(7))  # another writer is faster
         assert (other == 7).all()
         out[2:] = 7
 
@@ -213,7 +213,7 @@ def test_an_array_is_kept_by_whoever_is_done_last(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["kept.npy"]
 
 
-def test_work_cut_short_leaves_nothing(tmp_path):
+def test_an_interrupted_write_leaves_no_file(tmp_path):
     def fail(out):
         raise KeyboardInterrupt
 
@@ -223,7 +223,7 @@ def test_work_cut_short_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("n_bytes", [0, 60, 130])
-def test_a_damaged_array_is_made_anew(tmp_path, n_bytes):
+def test_a_damaged_cache_file_is_replaced(tmp_path, n_bytes):
     path = tmp_path / "kept.npy"
     cached_array(path, (4, 3), fill_with(1))
     path.write_bytes(path.read_bytes()[:n_bytes])
@@ -240,9 +240,9 @@ def test_a_damaged_array_is_made_anew(tmp_path, n_bytes):
         (np.full(20, "cat"), r"whole numbers, got <U3 of shape \(20,\)"),
     ],
 )
-def test_labels_are_whole_numbers(npy_root, labels, message):
+def test_labels_that_are_no_whole_numbers_raise(npy_root, labels, message):
     np.save(npy_root / "labels.npy", labels)
-    with pytest.raises(InvalidInputError, match=rf"labels\.npy must hold {message}"):
+    with pytest.raises(InvalidInputError, match=rf"labels\.npy must contain {message}"):
         CorruptionFiles(npy_root)
 
 
@@ -255,26 +255,26 @@ def test_labels_may_be_a_column_of_floats(npy_root):
 
 
 @pytest.mark.parametrize("name", ["labels", "fog"])
-def test_archives_named_like_arrays_are_refused(npy_root, name):
+def test_archives_named_npy_raise(npy_root, name):
     np.savez(npy_root / "more.npz", a=make_pictures(20))
     (npy_root / "more.npz").rename(npy_root / f"{name}.npy")
     with pytest.raises(InvalidInputError, match=rf"{name}\.npy cannot be read as an a"):
         CorruptionFiles(npy_root)["fog", 1]
 
 
-def test_a_number_is_no_set_of_pictures(npy_root):
+def test_a_file_with_a_single_number_raises(npy_root):
     np.save(npy_root / "fog.npy", np.uint8(3))
-    with pytest.raises(InvalidInputError, match=r"holds 1 pictures .* labels\.npy 20"):
+    with pytest.raises(InvalidInputError, match=r"contains 1 pictures .*\.npy 20"):
         CorruptionFiles(npy_root)["fog", 1]
 
 
 @pytest.mark.parametrize("severity", [np.array([1, 2]), [1], None])
-def test_severities_of_any_type_are_named(npy_root, severity):
+def test_bad_severities_of_any_type_raise(npy_root, severity):
     with pytest.raises(KeyError, match=r"severity 1 to 5, got"):
         CorruptionFiles(npy_root)["fog", severity]
 
 
-def test_a_class_that_one_folder_lacks_keeps_its_number(tree_root):
+def test_a_class_missing_in_one_folder_keeps_its_number(tree_root):
     shutil.rmtree(tree_root / "contrast" / "1" / "n01")
     files = CorruptionFiles(tree_root)
     assert files.class_names == ("n01", "n02")
@@ -282,7 +282,7 @@ def test_a_class_that_one_folder_lacks_keeps_its_number(tree_root):
     np.testing.assert_array_equal(files["frost", 1][1], [0, 0, 1, 1])
 
 
-def test_names_of_classes_may_be_an_array(tree_root):
+def test_class_names_may_be_an_array(tree_root):
     names = np.array(["n02", "n01"])
     images, labels, found = read_image_folder(
         tree_root / "frost" / "1", class_names=names
@@ -293,7 +293,7 @@ def test_names_of_classes_may_be_an_array(tree_root):
 
 
 @pytest.mark.parametrize("save", [np.save, np.savez])
-def test_what_is_no_array_of_bytes_is_made_anew(tmp_path, save):
+def test_a_cache_file_of_another_dtype_is_replaced(tmp_path, save):
     with (tmp_path / "kept.npy").open("wb") as file:
         save(file, np.ones((4, 3)))
     kept = cached_array(tmp_path / "kept.npy", (4, 3), fill_with(2))

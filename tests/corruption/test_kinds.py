@@ -33,12 +33,12 @@ def cifar(name, severity):
 
 
 def streams(name, severity, n):
-    """The streams that ``corrupt(..., random_state=0)`` draws from."""
+    """Return the streams that ``corrupt(..., random_state=0)`` uses."""
     return ImageRng(stream_seed(0, name, severity), np.arange(n))
 
 
 def assert_within_one(out, expected):
-    """Equal but for values that rounding error puts on the other side of an integer."""
+    """Assert equality, except for values that rounding moves across an integer."""
     expected = np.floor(np.clip(expected, 0, 255) + 1e-4)
     gap = np.abs(out.astype(float) - expected)
     assert gap.max() <= 1
@@ -46,11 +46,11 @@ def assert_within_one(out, expected):
 
 
 @each_severity
-def test_gaussian_noise_has_the_published_spread(severity):
+def test_gaussian_noise_has_the_published_deviation(severity):
     flat = np.full((100, 32, 32, 3), 128, dtype=np.uint8)
     noise = corrupt(flat, "gaussian_noise", severity, random_state=0) - 128.0
     sigma = 255 * cifar("gaussian_noise", severity)
-    assert noise.mean() == pytest.approx(-0.5, abs=0.2)  # truncation takes one half
+    assert noise.mean() == pytest.approx(-0.5, abs=0.2)  # truncation subtracts one half
     assert noise.std() == pytest.approx(np.sqrt(sigma**2 + 1 / 12), rel=0.02)
     correlation = np.corrcoef(noise[..., 0].ravel(), noise[..., 1].ravel())[0, 1]
     assert abs(correlation) < 0.02
@@ -68,7 +68,7 @@ def test_shot_noise_has_variance_proportional_to_light(severity):
 
 
 @each_severity
-def test_impulse_noise_hits_the_published_share(severity):
+def test_impulse_noise_changes_the_published_share(severity):
     flat = np.full((100, 32, 32, 3), 100, dtype=np.uint8)
     out = corrupt(flat, "impulse_noise", severity, random_state=0)
     share = cifar("impulse_noise", severity)
@@ -93,7 +93,7 @@ def test_defocus_blur_equals_scipy_with_the_disk(severity):
 def test_defocus_by_fft_equals_scipy():
     images = make_pictures(1, 112, 112)
     kernel = disk(*CONSTANTS["defocus_blur"]["imagenet"][2])
-    assert np.count_nonzero(kernel) > 64  # the branch through the FFT
+    assert np.count_nonzero(kernel) > 64  # the FFT is used
     expected = ndimage.correlate(
         images.astype(float), kernel[None, :, :, None], mode="mirror"
     )
@@ -121,7 +121,7 @@ def test_glass_blur_equals_the_naive_loop(severity):
 def test_glass_blur_with_a_wide_window_equals_the_naive_loop():
     sigma, reach, iterations = CONSTANTS["glass_blur"]["tiny"][4]
     assert reach > 1
-    for n in (2, 24):  # few pictures take another way than many
+    for n in (2, 24):  # few and many pictures use different code
         images = make_pictures(n, 49, 30)
         assert_within_one(
             corrupt(images, "glass_blur", 5, random_state=0),
@@ -181,7 +181,7 @@ def test_zoom_blur_equals_scipy_zoom(severity):
     assert_within_one(corrupt(images, "zoom_blur", severity), expected)
 
 
-def test_zoom_blur_of_large_pictures_needs_no_matrix_of_all_pixels(monkeypatch):
+def test_zoom_blur_of_large_pictures_uses_no_matrix(monkeypatch):
     images = make_pictures(2, 100, 120)
     by_matrix = corrupt(images, "zoom_blur", 3)
     held = _filters.zoom_blur_matrix.cache_info().currsize
@@ -198,7 +198,7 @@ def test_zoom_blur_of_large_pictures_needs_no_matrix_of_all_pixels(monkeypatch):
 def test_brightness_equals_colorsys(severity):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (2, 12, 12, 3), dtype=np.uint8)
-    images[0, 0, 0] = 0  # black: no hue to keep
+    images[0, 0, 0] = 0  # black has no hue
     lift = cifar("brightness", severity)
     expected = np.empty(images.shape)
     for where in np.ndindex(images.shape[:3]):
@@ -277,14 +277,14 @@ def test_bilinear_equals_map_coordinates_far_outside(mode):
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
-def test_elastic_drift_grows_as_the_shear_falls():
+def test_elastic_displacement_grows_as_the_shear_decreases():
     constants = np.array(CONSTANTS["elastic_transform"]["cifar"])
     assert (np.diff(constants[:, 2]) < 0).all()
     ramp = np.broadcast_to(np.arange(32, dtype=np.uint8) * 8, (40, 32, 32))
     bends = []
     for severity in SEVERITIES:
         out = corrupt(ramp, "elastic_transform", severity, random_state=0).astype(float)
-        # An affine map leaves a ramp straight: what bends it is the drift.
+        # An affine map keeps a ramp straight; only the displacement bends it.
         bends.append(np.abs(np.diff(out, n=2, axis=2)[:, 8:-8, 8:-8]).mean())
     assert (np.diff(bends) > 0).all(), bends
     assert bends[4] > 4 * bends[0]
@@ -317,7 +317,7 @@ def test_plasma_is_a_diamond_square_fractal_in_the_unit_range():
     assert fractals.shape == (50, 32, 32)
     np.testing.assert_allclose(fractals.min(axis=(1, 2)), 0)
     np.testing.assert_allclose(fractals.max(axis=(1, 2)), 1)
-    # Neighbours are alike, and a faster decay makes them more so.
+    # Neighbours are similar, more so with a faster decay.
     smooth = plasma(ImageRng(0, np.arange(50)), 20, 3.0)
     steps = [np.abs(np.diff(f, axis=1)).mean() for f in (fractals, smooth)]
     assert steps[1] < steps[0] < 0.1
@@ -363,7 +363,7 @@ def test_colour_pictures_without_colour_are_treated_as_grey():
         assert rms(tripled, np.repeat(alone, 3, axis=3)) < 0.2, name
 
 
-def test_motion_blur_of_large_pictures_is_that_of_each(monkeypatch):
+def test_motion_blur_in_chunks_equals_that_of_each_picture(monkeypatch):
     planes = make_pictures(5, 16, 20).transpose(0, 3, 1, 2).astype(np.float32)
     angles = np.array([-45.0, -10.0, 0.0, 30.0, -130.0])
     at_once = motion_blur_planar(planes, angles, 6, 2.0)

@@ -16,7 +16,7 @@ from sklearn_sharpbalance.corruption import ImageRng
 )
 def test_rows_depend_on_their_index_only(draw):
     whole, part = ImageRng(5, np.arange(10)), ImageRng(5, [7, 2])
-    for _ in range(2):  # the second draw is a new one
+    for _ in range(2):  # the second draw is different
         a, b = draw(whole), draw(part)
         np.testing.assert_array_equal(a[[7, 2]], b)
     assert len(np.unique(a.reshape(10, -1), axis=0)) > 5

@@ -1,4 +1,4 @@
-"""What every kind must do, run over the registry."""
+"""Common tests of all kinds of corruption."""
 
 from functools import partial
 
@@ -62,7 +62,7 @@ def test_every_size_of_picture_works(name, side):
 
 
 @each_kind
-def test_one_seed_gives_one_result_and_leaves_the_global_rng_alone(name):
+def test_a_seed_gives_one_result_without_the_global_generator(name):
     images = make_pictures(4)
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     first = corrupt(images, name, 2, random_state=7)
@@ -98,7 +98,7 @@ def test_distance_from_the_clean_picture_grows_with_severity(name, side):
     images = make_pictures(64 if side == 32 else 24, side, side)
     out = [corrupt(images, name, s, random_state=0) for s in SEVERITIES]
     distances = np.array([rms(images, one) for one in out])
-    # Snow 2 and 3, motion blur 3 and 4 are about as strong: allow for the draw.
+    # Snow 2 and 3, and motion blur 3 and 4, are about equally strong.
     assert (np.diff(distances) > -0.04 * distances[:-1]).all(), distances
     assert distances[4] > 1.3 * distances[0]
 
@@ -115,10 +115,10 @@ def test_iter_corruptions_runs_over_kinds_groups_and_severities():
             out, corrupt(images, name, severity, random_state=5)
         )
     assert sum(1 for _ in iter_corruptions(images)) == 75
-    assert list(iter_corruptions(images, [])) == []  # none is not all
+    assert list(iter_corruptions(images, [])) == []  # an empty list is not None
 
 
-def test_a_function_can_stand_for_a_name():
+def test_a_kind_may_be_a_function():
     def invert(images, severity, rng):
         assert len(rng) == len(images)
         return 255 - images
@@ -144,14 +144,14 @@ def test_generators_are_accepted_and_advance(random_state, other):
     assert not np.array_equal(first, again)
 
 
-def test_no_pictures_give_no_pictures():
+def test_an_empty_array_gives_an_empty_array():
     empty = np.empty((0, 32, 32, 3), dtype=np.uint8)
     assert corrupt(empty, "snow", 1).shape == (0, 32, 32, 3)
     assert corrupt(empty, "snow", 1, indices=[]).shape == (0, 32, 32, 3)
 
 
 @each_kind
-def test_a_function_of_no_pictures_gives_none(name):
+def test_every_function_accepts_an_empty_array(name):
     for side, severity in ((32, 5), (64, 5), (100, 5)):
         empty = np.empty((0, side, side, 3), dtype=np.uint8)
         out = CORRUPTIONS[name](empty, severity, ImageRng(0, []))
@@ -170,7 +170,7 @@ def test_a_function_of_no_pictures_gives_none(name):
         ({"severities": None}, r"severity must be an integer from 1 to 5, got None"),
     ],
 )
-def test_iter_corruptions_checks_before_it_corrupts(change, message):
+def test_iter_corruptions_raises_before_it_corrupts(change, message):
     made = []
     with pytest.raises(InvalidInputError, match=message):
         made.extend(iter_corruptions(make_pictures(1), **{"names": "fog", **change}))
@@ -198,7 +198,7 @@ def test_iter_corruptions_checks_before_it_corrupts(change, message):
         ),
         (
             {"images": np.zeros((2, 32, 32, 4), np.uint8)},
-            r"got \(2, 32, 32, 4\)\. Leave out .* images\[\.\.\., :3\]",
+            r"got \(2, 32, 32, 4\)\. Remove .* images\[\.\.\., :3\]",
         ),
         (
             {"images": np.zeros((2, 4, 32), np.uint8)},
@@ -206,11 +206,11 @@ def test_iter_corruptions_checks_before_it_corrupts(change, message):
         ),
         (
             {"images": np.zeros((2, 32, 32, 2), np.uint8)},
-            r"got \(2, 32, 32, 2\)\. Grey pictures have one channel, coloured three",
+            r"got \(2, 32, 32, 2\)\. Grey pictures have one channel, colour",
         ),
         (
             {"images": [np.zeros((s, s, 3), np.uint8) for s in (8, 9)]},
-            r"Pictures must be of one size .* Resize them",
+            r"Pictures must have one size .* Resize them",
         ),
         ({"indices": [0]}, r"indices must be 2 non-negative integers"),
         ({"indices": [0, -1]}, r"indices must be 2 non-negative integers"),
@@ -218,13 +218,13 @@ def test_iter_corruptions_checks_before_it_corrupts(change, message):
         ({"n_jobs": 0}, r"n_jobs must be None, a positive count or -1"),
     ],
 )
-def test_bad_input_is_named(change, message):
+def test_bad_input_raises(change, message):
     call = {"images": make_pictures(2), "name": "fog", "severity": 1, **change}
     with pytest.raises(InvalidInputError, match=message):
         corrupt(**call)
 
 
-def test_a_function_may_write_into_its_pictures():
+def test_a_function_may_change_its_input():
     def blacken(images, severity, rng):
         images[:, :8] = 0
         return images
@@ -249,7 +249,7 @@ def test_a_function_may_write_into_its_pictures():
         (lambda x: None, r"'faulty' must return uint8 .* returned a NoneType"),
     ],
 )
-def test_what_a_function_returns_is_checked(result, message):
+def test_a_bad_result_of_a_function_raises(result, message):
     def faulty(images, severity, rng):
         return result(images)
 
@@ -265,7 +265,7 @@ def test_memory_mapped_pictures_give_a_plain_array(tmp_path):
     np.testing.assert_array_equal(out, corrupt(make_pictures(2), "contrast", 1))
 
 
-def test_partial_functions_bear_the_name_of_their_function():
+def test_partial_functions_have_the_name_of_their_function():
     def darken(images, severity, rng, by=2):
         return images // by
 
@@ -293,7 +293,7 @@ def test_one_kind_and_one_severity_need_no_list():
     assert [s for _, s, _ in iter_corruptions(images, "fog", [3, 1, 3])] == [3, 1]
 
 
-def test_few_large_pictures_are_worked_on_at_once(monkeypatch):
+def test_large_pictures_are_corrupted_in_small_chunks(monkeypatch):
     sizes = []
 
     def count(images, severity, rng):

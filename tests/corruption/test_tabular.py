@@ -32,14 +32,14 @@ def test_shape_dtype_and_determinism(name, dtype, table):
     np.testing.assert_array_equal(X, before)
 
 
-def test_noise_has_the_stated_share_of_each_columns_deviation(table):
+def test_noise_is_the_stated_share_of_each_columns_deviation(table):
     X, y = table
     for severity, share in zip(SEVERITIES, (0.1, 0.2, 0.4, 0.6, 1.0)):
         noise = corrupt_table(X, y, "feature_noise", severity, random_state=0)[0] - X
         np.testing.assert_allclose(noise.std(axis=0), share * X.std(axis=0), rtol=0.05)
 
 
-def test_shift_moves_every_row_alike(table):
+def test_shift_is_the_same_for_every_row(table):
     X, y = table
     for severity, share in zip(SEVERITIES, (0.1, 0.25, 0.5, 0.75, 1.0)):
         moved = corrupt_table(X, y, "feature_shift", severity, random_state=0)[0] - X
@@ -61,7 +61,7 @@ def test_missing_values_are_the_column_mean_or_nan(table):
         np.testing.assert_array_equal(mean[hit], filled[hit])
 
 
-def test_label_shift_gives_one_class_its_share(table):
+def test_label_shift_gives_one_class_the_stated_share(table):
     X, y = table
     for severity, share in zip(SEVERITIES, (0.1, 0.2, 0.35, 0.5, 0.7)):
         new_X, new_y = corrupt_table(X, y, "label_shift", severity, random_state=0)
@@ -83,7 +83,7 @@ def test_statistics_come_from_the_reference(table):
     np.testing.assert_allclose(np.abs(moved - X[:1])[0], 3 * X.std(axis=0))
 
 
-def test_a_function_can_stand_for_a_name():
+def test_a_kind_may_be_a_function():
     def negate(X, y, severity, rng, reference):
         return -X, y
 
@@ -101,16 +101,19 @@ def test_a_function_can_stand_for_a_name():
         ({"X": [1.0, 2.0]}, r"X must be a numeric table .* shape \(2,\)"),
         ({"y": [0]}, r"y must have shape \(2,\), got \(1,\)"),
         ({"reference": [[1.0]]}, r"reference has 1 columns, X has 2"),
-        ({"name": "label_shift", "y": None}, r"label_shift draws rows .* pass y"),
+        (
+            {"name": "label_shift", "y": None},
+            r"label_shift needs .* Pass y",
+        ),
     ],
 )
-def test_bad_input_is_named(change, message):
+def test_bad_input_raises(change, message):
     call = {"X": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1], "name": "feature_noise"}
     with pytest.raises(InvalidInputError, match=message):
         corrupt_table(**{**call, "severity": 1, **change})
 
 
-def test_a_function_may_write_into_its_table_and_labels():
+def test_a_function_may_change_its_table_and_labels():
     def wipe(X, y, severity, rng, reference):
         X[:], y[:] = 0, 0
         return X, y
@@ -124,7 +127,7 @@ def test_a_function_may_write_into_its_table_and_labels():
 
 
 @pytest.mark.parametrize("has_reference", [False, True])
-def test_a_function_may_write_into_its_reference(has_reference):
+def test_a_function_may_change_its_reference(has_reference):
     def centre(X, y, severity, rng, reference):
         reference -= reference.mean(axis=0)
         return X, y
@@ -149,7 +152,7 @@ def test_statistics_of_long_float32_tables_are_exact():
 
 @pytest.mark.parametrize("name", TABULAR_CORRUPTIONS)
 def test_half_precision_does_not_overflow(name):
-    """Halves end at 65504, a little beyond the largest value here."""
+    """The largest float16 is 65504, close to the largest value here."""
     X = np.array([[-6e4, 6e4], [6e4, -6e4]] * 20, dtype=np.float16)
     y = np.arange(40) % 2
     got, _ = corrupt_table(X, y, name, 5, random_state=0)
@@ -159,7 +162,7 @@ def test_half_precision_does_not_overflow(name):
 
 
 @pytest.mark.parametrize("result", [None, np.ones((2, 3)), (np.ones((2, 3)),)])
-def test_a_function_returns_a_table_and_labels(result):
+def test_a_function_that_returns_no_pair_raises(result):
     def faulty(X, y, severity, rng, reference):
         return result
 
@@ -171,7 +174,7 @@ def test_a_function_returns_a_table_and_labels(result):
 
 @pytest.mark.parametrize("name", TABULAR_CORRUPTIONS)
 @pytest.mark.filterwarnings("error")
-def test_a_column_without_values_stays_so(name, table):
+def test_an_empty_column_stays_empty(name, table):
     X, y = table
     gone = X.copy()
     gone[:, 3] = np.nan

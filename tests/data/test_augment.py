@@ -1,4 +1,4 @@
-"""Augmentation against a loop over pictures; an epoch's draws against its batches."""
+"""Augmentation against a loop over pictures, and by batch against by epoch."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def pictures(n=12, channels=3, height=6, width=5, seed=0):
 
 
 def crop_flip(picture, top, left, mirror, padding):
-    """One picture (C, H, W), the plain way."""
+    """Augment one picture (C, H, W)."""
     _, height, width = picture.shape
     padded = np.pad(picture, ((0, 0), (padding, padding), (padding, padding)))
     cropped = padded[:, top : top + height, left : left + width]
@@ -38,11 +38,11 @@ def test_crop_flip_equals_a_loop(padding, dtype):
         np.testing.assert_array_equal(result, crop_flip(picture, *numbers, padding))
 
 
-def test_draws_take_every_place_and_both_sides():
+def test_all_offsets_and_both_sides_are_drawn():
     drawn = RandomCropFlip(padding=1).draw((500,), "cpu").numpy()
     for column, values in enumerate([range(3), range(3), range(2)]):
         np.testing.assert_array_equal(np.unique(drawn[:, column]), list(values))
-    # Pictures are drawn apart: the nine places are met about equally often.
+    # Each picture has its own draw: the nine places are about equally frequent.
     places = np.bincount(drawn[:, 0] * 3 + drawn[:, 1], minlength=9)
     assert places.min() > 25
 
@@ -51,14 +51,14 @@ def test_without_flip_nothing_is_mirrored():
     assert not RandomCropFlip(flip=False).draw((50,), "cpu")[:, 2].any()
 
 
-def test_the_batch_that_comes_in_is_left_alone():
+def test_the_input_batch_is_not_changed():
     x = pictures()
     before = x.clone()
     RandomCropFlip()(x)
     assert x.equal(before)
 
 
-def test_the_seed_decides():
+def test_the_result_depends_on_the_seed():
     x = pictures()
     results = []
     for seed in (0, 0, 1):
@@ -75,7 +75,7 @@ def shift(x):
 
 @pytest.mark.parametrize("transform", [None, RandomCropFlip(padding=2), shift])
 def test_batch_by_batch_equals_many_batches(transform):
-    """Engines may augment one batch at a time or a whole epoch: the same pictures."""
+    """Augmenting batch by batch or a whole epoch gives the same pictures."""
     x = pictures(n=24).unflatten(0, (4, 6))
     augment = EpochAugment(transform, (4, 6), torch.device("cpu"))
     one_by_one = torch.stack([augment.batch(t, x[t]) for t in range(4)])
@@ -90,7 +90,7 @@ def test_names_and_functions_resolve():
 
 
 @pytest.mark.parametrize("padding", [-1, 1.5, "4"])
-def test_padding_is_a_number_of_pixels(padding):
+def test_bad_padding_raises(padding):
     with pytest.raises(
         InvalidInputError, match="padding must be a whole number of pix"
     ):

@@ -1,6 +1,6 @@
-"""Samples pass networks in bounded memory, and no item is read for its size.
+"""Forward passes use batches of bounded memory, and read each item of a Dataset once.
 
-Rows of five floats: sixteen of them fill what may pass at once.
+A row is five floats; the tests lower the bound to sixteen rows.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ PASSES = []
 
 
 class Pairs(Dataset):
-    """Knows which items were read."""
+    """Records which items were read."""
 
     def __init__(self, n=N, labelled=True):
         rng = np.random.default_rng(0)
@@ -45,7 +45,7 @@ class Pairs(Dataset):
 
 
 class Noting(nn.Linear):
-    """Notes how many rows pass at once where nothing is trained."""
+    """Records the batch sizes of passes without gradients."""
 
     def __init__(self, n_features=5, n_classes=3):
         super().__init__(n_features, n_classes)
@@ -68,11 +68,11 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.filterwarnings("ignore:The 48 held-out samples set no temperature")
-def test_a_fit_passes_held_out_items_in_bounded_memory(case, monkeypatch):
+def test_held_out_items_are_predicted_in_bounded_batches(case, monkeypatch):
     kind, params = CASES[case]
     losses, largest = [], []
-    for most in (member_data.PASS_BYTES, 16 * 5 * 4):
-        monkeypatch.setattr(member_data, "PASS_BYTES", most)
+    for most in (member_data.MAX_BATCH_BYTES, 16 * 5 * 4):
+        monkeypatch.setattr(member_data, "MAX_BATCH_BYTES", most)
         PASSES.clear()
         clf = kind(Noting, **FEW, **params).fit(Pairs())
         losses.append([row["valid_loss"] for row in clf.history_[0]])
@@ -81,8 +81,8 @@ def test_a_fit_passes_held_out_items_in_bounded_memory(case, monkeypatch):
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-def test_a_prediction_reads_no_item_for_its_size():
-    """The first is read twice: how it is laid out is looked at before the work."""
+def test_prediction_reads_each_item_once():
+    """Except for the first, which is also read for the layout."""
     clf = DeepEnsembleClassifier(**FEW).fit(Pairs())
     for predict in (clf.predict_proba, clf.member_predict_proba, clf.predict):
         items = Pairs(48, labelled=False)
@@ -91,7 +91,7 @@ def test_a_prediction_reads_no_item_for_its_size():
 
 
 class Normed(nn.Sequential):
-    """Notes how many rows pass at once where statistics are gathered."""
+    """Records the batch sizes of passes that compute statistics."""
 
     def __init__(self, n_features=5, n_classes=3):
         super().__init__(nn.BatchNorm1d(n_features), nn.Linear(n_features, n_classes))
@@ -104,14 +104,12 @@ class Normed(nn.Sequential):
 
 @pytest.mark.parametrize("at_once", [16, 2, 1])
 @pytest.mark.parametrize("as_items", [False, True])
-def test_statistics_of_an_average_are_gathered_in_bounded_memory(
-    at_once, as_items, monkeypatch
-):
+def test_statistics_of_an_average_use_bounded_batches(at_once, as_items, monkeypatch):
     params = {**FEW, "validation_fraction": None, "standardize": False}
     clf = DeepEnsembleClassifier(Normed, **params, weight_averaging="uniform")
-    items = Pairs(49)  # with pairs one is left, and one alone has no variance
+    items = Pairs(49)  # an odd number: a batch of one has no variance
     given = (items,) if as_items else (items.X.numpy(), np.arange(49) % 3)
-    monkeypatch.setattr(member_data, "PASS_BYTES", at_once * 5 * 4)
+    monkeypatch.setattr(member_data, "MAX_BATCH_BYTES", at_once * 5 * 4)
     PASSES.clear()
     clf.fit(*given)
     assert 2 <= max(PASSES) <= max(at_once, 3)
@@ -120,7 +118,7 @@ def test_statistics_of_an_average_are_gathered_in_bounded_memory(
     torch.testing.assert_close(norm.running_var, items.X.var(0))
 
 
-def test_statistics_of_samples_of_ordinary_size_come_from_the_same_batches():
+def test_batches_of_small_samples_are_not_reduced():
     params = {**FEW, "max_epochs": 1, "validation_fraction": None}
     clf = DeepEnsembleClassifier(Normed, **params, weight_averaging="uniform")
     PASSES.clear()
@@ -128,6 +126,6 @@ def test_statistics_of_samples_of_ordinary_size_come_from_the_same_batches():
     assert sorted({*PASSES} - {1, 2}) == [341, 342]  # three parts, at most 512 each
 
 
-def test_items_whose_shape_nobody_knows_pass_as_small_ones():
+def test_items_of_unknown_shape_are_not_bounded():
     data = TrainingData(Pairs(), np.zeros(N, dtype=np.int64))
     assert member_data.rows_at_once(data, 512) == 512

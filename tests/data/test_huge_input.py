@@ -1,6 +1,6 @@
-"""Very many classes, very large pictures: memory stays in proportion.
+"""Memory stays in proportion for very many classes and very large pictures.
 
-Each fit runs in a process of its own, whose peak is what the fit took.
+Each fit runs in its own process, whose peak memory is measured.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ FEW = {"n_estimators": 1, "max_epochs": 1, "device": "cpu", "random_state": 0}
 
 
 class Coarse(torch.nn.Module):
-    """A small network whose first layer looks at patches of 16 x 16."""
+    """A small network whose first layer has patches of 16 x 16."""
 
     def __init__(self, in_channels, n_classes):
         super().__init__()
@@ -37,7 +37,7 @@ def huge_pictures():
 
 
 def test_huge_pictures(tmp_path):
-    """One picture is 64 MB of float32. Its passes hold it a few times, no more."""
+    """One picture is 64 MB in float32; a pass needs a few copies of it."""
     assert peak_of(huge_pictures, tmp_path) < 16 * 64 * MB
 
 

@@ -1,4 +1,4 @@
-"""Whatever holds the samples, the same samples give the same ensemble."""
+"""The same samples give the same ensemble in every container."""
 
 import random
 import warnings
@@ -22,7 +22,8 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.autodiff.rows import dataset_labels
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
-from sklearn_sharpbalance.training.fitting import build_net, training_data
+from sklearn_sharpbalance.training.net_building import build_net
+from sklearn_sharpbalance.training.setup import training_data
 
 N = 48
 SMALL = {
@@ -37,7 +38,7 @@ PICTURES = {**SMALL, "estimator__module__width": 4}
 
 
 def table():
-    """Values that float32 holds exactly."""
+    """Values that are exact in float32."""
     rng = np.random.default_rng(0)
     X = rng.integers(-8, 8, size=(N, 4)) / 4
     return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)
@@ -118,7 +119,7 @@ def test_tables_of_whole_numbers(dtype):
 
 
 @pytest.mark.parametrize("frame", [as_pandas, as_polars])
-def test_frames_leave_their_names(frame):
+def test_frames_set_feature_names(frame):
     X, y = table()
     clf = SharpBalance(**TABLE).fit(frame(X), y)
     assert clf.feature_names_in_.tolist() == list("abcd")
@@ -126,7 +127,7 @@ def test_frames_leave_their_names(frame):
         clf.predict(frame(X)[["b", "a", "c", "d"]])
 
 
-def test_no_input_is_written_to():
+def test_no_input_is_changed():
     X, y = table()
     kept = X.copy(), y.copy()
     SharpBalance(**TABLE).fit(X, y).predict(X)
@@ -161,42 +162,42 @@ def test_units_do_not_matter(unit):
     )
 
 
-def spread_of(X, weight=None):
-    """Mean and scale that a fit gives its members."""
+def statistics_of(X, weight=None):
+    """Return mean and scale of the members after a fit."""
     y = np.arange(len(X)) % 2
     clf = DeepEnsembleClassifier(**{**TABLE, "max_epochs": 1})
     module = clf.fit(X, y, sample_weight=weight).estimators_[0].module_
     return module.mean.numpy(), module.scale.numpy()
 
 
-def test_what_is_constant_is_scikit_learns():
+def test_constant_columns_are_those_of_standard_scaler():
     X, _ = table()
     X[:, 0] = 0.1
     X[:, 1] = 1e-12 * X[:, 1]
     X[:, 2] = -1e30
     scaler = StandardScaler().fit(X)
-    mean, scale = spread_of(X)
+    mean, scale = statistics_of(X)
     np.testing.assert_allclose(mean, scaler.mean_, rtol=1e-6)
     np.testing.assert_allclose(scale, scaler.scale_, rtol=1e-6)
     assert scale[0] == scale[2] == 1
 
 
-def test_a_spread_that_float32_loses_is_a_warning():
-    """With the columns, and in float64 only: float32 never had it."""
+def test_columns_that_float32_rounds_away_give_a_warning():
+    """The warning names the columns; float32 input gives none."""
     X, y = table()
     X[:, [1, 3]] += 1e8
     clf = SharpBalance(**TABLE)
-    with pytest.warns(SharpBalanceWarning, match=r"rounds 2 column.*lie: 1, 3\. Cent"):
+    with pytest.warns(SharpBalanceWarning, match=r"rounds 2 column.*mean: 1, 3\. Cent"):
         clf.fit(X, y)
     with pytest.warns(SharpBalanceWarning, match="'b', 'd'"):
         clf.fit(as_pandas(X), y)
-    with pytest.warns(SharpBalanceWarning, match=r"lie: 1, 3\."):
+    with pytest.warns(SharpBalanceWarning, match=r"mean: 1, 3\."):
         clf.fit(Pairs(X, y))
     remedy = make_pipeline(StandardScaler(), clone(clf))
     with warnings.catch_warnings():
         warnings.simplefilter("error", SharpBalanceWarning)
         clf.fit(X.astype(np.float32), y)
-        # Whole numbers that float32 holds, and rounding that the spread outweighs.
+        # Integers that are exact in float32, and rounding below the deviation.
         clf.fit(np.where(X > 0, 2.0**25, 2.0**25 + 4), y)
         clf.fit(table()[0] * 1e6 + 1e8, y)
         remedy.fit(X, y)
@@ -213,7 +214,7 @@ def test_statistics_are_weighted(layout):
     if layout == "pictures":
         X = np.tile(X[:, :1, None, None], (1, 3, 9, 8)) + np.arange(72).reshape(9, 8)
     weight = np.random.default_rng(0).integers(0, 4, N)
-    weight[0], X[0] = 0, 1e7  # a large number that counts for nothing
+    weight[0], X[0] = 0, 1e7  # a large number of weight zero
     repeated = np.repeat(X, weight, axis=0).astype(np.float64)
     options = {**(PICTURES if layout == "pictures" else TABLE), "max_epochs": 1}
     given = (tensors(X, y),) if layout == "dataset" else (X, y)
@@ -264,7 +265,7 @@ def test_two_classes_of_truth_values():
     assert clf.predict(X).dtype == bool
 
 
-def holders():
+def containers():
     pandas = pytest.importorskip("pandas")
     polars = pytest.importorskip("polars")
     return {
@@ -278,22 +279,22 @@ def holders():
     }
 
 
-@pytest.mark.parametrize("kind", holders())
-def test_whatever_holds_the_labels(kind):
+@pytest.mark.parametrize("kind", containers())
+def test_labels_in_all_containers(kind):
     X, y = table()
     want = SharpBalance(**TABLE).fit(X, y)
-    given = holders()[kind](y)
+    given = containers()[kind](y)
     clf = SharpBalance(**TABLE).fit(X, given)
     assert_same_model(clf, want)
     np.testing.assert_array_equal(clf.predict(X), want.predict(X))
 
 
-@pytest.mark.parametrize("holder", [list, torch.tensor, read_only])
-def test_whatever_holds_the_weights(holder):
+@pytest.mark.parametrize("container", [list, torch.tensor, read_only])
+def test_weights_in_all_containers(container):
     X, y = table()
     weight = np.arange(N) % 3 + 1.0
     want = SharpBalance(**TABLE).fit(X, y, sample_weight=weight)
-    clf = SharpBalance(**TABLE).fit(X, y, sample_weight=holder(weight))
+    clf = SharpBalance(**TABLE).fit(X, y, sample_weight=container(weight))
     assert_same_model(clf, want)
 
 
@@ -316,7 +317,7 @@ def test_pictures_in_any_layout(layout):
     clf = SharpBalance(**PICTURES).fit(given, y)
     assert_same_model(clf, want)
     np.testing.assert_array_equal(clf.predict_proba(given), want.predict_proba(X))
-    # The layout is that of the samples, not that of the fit.
+    # Prediction uses the layout of its own samples.
     np.testing.assert_array_equal(clf.predict_proba(X), want.predict_proba(given))
 
 
@@ -343,10 +344,10 @@ def test_grey_pictures_of_any_type_are_predicted(dtype):
     clf.partial_fit(X.astype(dtype), y)
 
 
-def test_bytes_are_predicted_by_an_ensemble_of_plain_arrays():
+def test_an_ensemble_fitted_on_float_arrays_predicts_uint8():
     X, y = pictures(channels=1)
     X = X[..., 0]
-    clf = SharpBalance(**TABLE).fit(X.astype(float), y)  # not known to be pictures
+    clf = SharpBalance(**TABLE).fit(X.astype(float), y)  # not recognised as pictures
     want = clf.predict_proba(X.astype(float))
     np.testing.assert_array_equal(clf.predict_proba(X), want)
 
@@ -360,7 +361,7 @@ def test_unlabelled_grey_pictures_may_be_of_another_type(dtype):
     assert clf.input_format_.shape == (1, 9, 8)
 
 
-def test_bytes_and_floats_of_the_same_pictures_agree():
+def test_uint8_and_float_pictures_give_the_same_result():
     X, y = pictures()
     bytes_ = SharpBalance(**PICTURES).fit(X, y)
     floats = SharpBalance(**PICTURES).fit(X / 255, y)
@@ -369,14 +370,14 @@ def test_bytes_and_floats_of_the_same_pictures_agree():
     )
 
 
-def test_channels_are_standardised_one_by_one():
+def test_each_channel_is_standardised():
     X, y = pictures()
     module = SharpBalance(**PICTURES).fit(X, y).estimators_[0].module_
     np.testing.assert_allclose(module.mean.flatten(), X.mean((0, 1, 2)), rtol=1e-5)
     np.testing.assert_allclose(module.scale.flatten(), X.std((0, 1, 2)), rtol=1e-5)
 
 
-def test_sequences_are_one_sample_each():
+def test_a_sequence_is_one_sample():
     X = np.random.default_rng(0).normal(size=(N, 6, 5))
     y = (X[:, 0, 0] > 0).astype(int)
     clf = SharpBalance(**TABLE).fit(X, y)
@@ -388,7 +389,7 @@ def test_sequences_are_one_sample_each():
 
 
 class Elsewhere(torch.Tensor):
-    """A tensor that, like one on a GPU, has to come to the CPU first."""
+    """A tensor that numpy cannot read before a copy to the CPU, as one on a GPU."""
 
     def __array__(self, *args, **kwargs):
         raise TypeError("can't convert cuda:0 device type tensor to numpy.")
@@ -410,7 +411,7 @@ PLACES = {
     "place",
     [pytest.param(p, marks=pytest.mark.gpu) if p == "cuda" else p for p in PLACES],
 )
-def test_labels_come_from_wherever_they_are(place):
+def test_labels_on_a_device_are_copied(place):
     X, y = table()
     want = SharpBalance(**TABLE).fit(X, y)
     move = PLACES[place]
@@ -426,7 +427,7 @@ def test_labels_come_from_wherever_they_are(place):
 
 
 class Pairs(Dataset):
-    """Publishes nothing but its items."""
+    """A Dataset without an attribute for its labels."""
 
     def __init__(self, X, y):
         self.X, self.y = X, y
@@ -449,7 +450,7 @@ def tensors(X, y):
 
 
 def subset(X, y):
-    """The right samples, picked out of a larger set in another order."""
+    """A Subset of a larger Dataset in another order."""
     order = np.random.default_rng(3).permutation(2 * N)
     everything = np.concatenate([X, X])[order], np.concatenate([y, y])[order]
     place = np.argsort(order)[:N]
@@ -471,7 +472,7 @@ DATASETS = {
 
 
 @pytest.mark.parametrize("kind", DATASETS)
-def test_a_dataset_is_its_samples(kind):
+def test_a_dataset_equals_an_array_of_its_samples(kind):
     X, y = table()
     X = X.astype(np.float32)
     options = {"engine": "skorch", "validation_fraction": 0.25, **TABLE}
@@ -527,7 +528,7 @@ def global_rng():
 @pytest.mark.parametrize(
     "kind", [SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
 )
-def test_a_dataset_leaves_the_global_rng_alone(kind):
+def test_a_dataset_does_not_change_the_global_generators(kind):
     X, y = table()
     dataset = tensors(X.astype(np.float32), y)
     clf = kind(**TABLE, validation_fraction=0.25)
@@ -540,7 +541,7 @@ def test_a_dataset_leaves_the_global_rng_alone(kind):
 
 
 class Draws(Pairs):
-    """Items that come with noise, by a generator of choice."""
+    """Items with noise from a given generator."""
 
     def __init__(self, X, y, draw):
         super().__init__(X, y)
@@ -589,7 +590,7 @@ def test_random_items_depend_on_random_state_only(case):
         )
 
 
-def test_random_items_of_a_joint_fit_leave_the_global_rng_alone():
+def test_random_items_of_a_joint_fit_keep_the_global_generators():
     X, y = table()
     dataset = Draws(X.astype(np.float32), y, noise)
     clf = DiversifiedEnsembleClassifier(nn.Linear(4, 3), **SMALL, loss="a2d")
@@ -600,7 +601,7 @@ def test_random_items_of_a_joint_fit_leave_the_global_rng_alone():
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.random])
-def test_statistics_of_random_items_leave_every_generator_alone(draw):
+def test_statistics_of_random_items_keep_all_generators(draw):
     X, y = table()
     dataset = Draws(X.astype(np.float32), y, draw)
     params = SharpBalance(nn.Linear(4, 3)).get_params(deep=False)
@@ -614,7 +615,7 @@ def test_statistics_of_random_items_leave_every_generator_alone(draw):
 
 
 def test_dropout_draws_the_same_with_a_dataset():
-    """The loader's own draws do not stand between those of the members."""
+    """The loader does not draw from the generator of the members."""
     X, y = table()
     X = X.astype(np.float32)
     net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
@@ -625,7 +626,7 @@ def test_dropout_draws_the_same_with_a_dataset():
     assert_same_model(*fits)
 
 
-def test_labels_can_be_given_beside_a_dataset():
+def test_labels_may_be_passed_in_addition_to_a_dataset():
     X, y = table()
     names = np.array(["ant", "bee", "cat"])[y]
     dataset = tensors(X.astype(np.float32), np.zeros(N, dtype=int))
@@ -656,8 +657,8 @@ def test_a_dataset_of_pictures_in_folders(tmp_path):
     )
 
 
-def test_settings_of_the_loader_reach_it(tmp_path):
-    """A worker that says so, as in any skorch net."""
+def test_loader_settings_are_used(tmp_path):
+    """A worker process reads the items, as in any skorch net."""
     X, y = table()
 
     def touch(worker):
@@ -702,7 +703,7 @@ DICTIONARIES = {
 
 
 @pytest.mark.parametrize("kind", DICTIONARIES)
-def test_a_dictionary_reaches_the_module_by_name(kind):
+def test_a_dictionary_is_passed_to_the_module_by_keyword(kind):
     X, y = two_inputs()
     options = {"validation_fraction": 0.25, **SMALL}
     want = SharpBalance(Two, **options).fit(X, y)
@@ -722,7 +723,7 @@ def test_a_dictionary_is_learned_from():
 
 
 class Pooled(nn.Module):
-    """Takes sequences of any length, of numbers of one width."""
+    """Takes sequences of any length with a fixed number of features."""
 
     def __init__(self, n_classes):
         super().__init__()
@@ -747,7 +748,7 @@ def test_a_dictionary_may_have_other_lengths_but_no_other_widths():
         clf.predict({"x": X[..., :2]})
 
 
-def test_names_of_an_earlier_fit_do_not_stay():
+def test_feature_names_of_an_earlier_fit_are_removed():
     X, y = table()
     frame = pd.DataFrame(X, columns=list("abcd"))
     data = TensorDataset(torch.tensor(X), torch.tensor(y))
@@ -760,7 +761,7 @@ def test_names_of_an_earlier_fit_do_not_stay():
 
 
 class WorksInPlace(nn.Module):
-    """Changes what it is given, which is its own."""
+    """Changes its input in place."""
 
     def __init__(self, in_place=True):
         super().__init__()
@@ -794,7 +795,7 @@ def test_modules_may_work_in_place_on_their_input(as_dict):
     np.testing.assert_allclose(*probabilities, rtol=1e-4)
 
 
-def test_metrics_of_a_plain_net_leave_samples_alone():
+def test_metrics_of_a_plain_net_do_not_change_samples():
     X, y = np.ones((6, 4), np.float32), np.arange(6) % 2
     net = NeuralNetClassifier(WorksInPlace, criterion=nn.CrossEntropyLoss).initialize()
     metrics.mean_fisher_trace(net, X, y)

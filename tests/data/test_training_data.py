@@ -23,7 +23,7 @@ ROWS = np.array([[3, 1, 1], [10, 0, 7]])
 
 
 class Pairs(Dataset):
-    """A Dataset that counts what is read of it."""
+    """A Dataset that records which items are read."""
 
     def __init__(self):
         self.read = []
@@ -37,7 +37,7 @@ class Pairs(Dataset):
 
 
 @pytest.mark.parametrize("kind", ["array", "dataset", "tensors"])
-def test_batches_hold_the_rows_that_were_asked_for(kind):
+def test_batches_contain_the_given_rows(kind):
     source = {
         "array": X,
         "dataset": Pairs(),
@@ -58,7 +58,7 @@ def test_a_dictionary_keeps_its_keys():
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 11, 100])
-def test_in_order_covers_everything_once(batch_size):
+def test_in_order_yields_every_sample_once(batch_size):
     data = DeviceData(TrainingData(X, Y), "cpu")
     parts = list(data.in_order(batch_size))
     assert max(len(x) for x, _ in parts) == min(batch_size, N)
@@ -66,13 +66,13 @@ def test_in_order_covers_everything_once(batch_size):
     np.testing.assert_array_equal(torch.cat([rows for _, rows in parts]), range(N))
 
 
-def test_a_dataset_is_read_item_by_item_and_no_more():
+def test_only_the_given_items_of_a_dataset_are_read():
     pairs = Pairs()
     list(DeviceData(TrainingData(pairs, Y), "cpu").iterate(ROWS))
     assert pairs.read == ROWS.flatten().tolist()
 
 
-def test_settings_of_the_loader_arrive():
+def test_loader_settings_are_used():
     def collate(items):
         return torch.stack([torch.tensor(x) * 2 for x, _ in items]), None
 
@@ -89,7 +89,7 @@ class Draws(Pairs):
 
 
 @pytest.mark.parametrize("n_workers", [0, 1])
-def test_a_loader_draws_nothing_from_the_global_rng(n_workers):
+def test_a_loader_does_not_draw_from_the_global_generator(n_workers):
     torch.manual_seed(3)
     before = torch.get_rng_state()
     data = DeviceData(TrainingData(Pairs(), Y), "cpu", {"num_workers": n_workers})
@@ -98,7 +98,7 @@ def test_a_loader_draws_nothing_from_the_global_rng(n_workers):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_workers_draw_anew_under_every_seed_and_alike_under_one():
+def test_draws_of_workers_depend_on_the_seed():
     data = DeviceData(TrainingData(Draws(), Y), "cpu", {"num_workers": 1})
 
     def draw(seed):
@@ -140,12 +140,12 @@ def test_read_only_arrays_pass_without_a_warning_or_a_copy(kind):
     want = frozen.copy()
     address = weakref.ref(frozen)
     del frozen
-    assert address() is not None  # the tensor keeps what it looks at
+    assert address() is not None  # the tensor keeps the memory alive
     np.testing.assert_array_equal(tensor.numpy(), want)
 
 
-def test_read_only_arrays_leave_the_filters_of_warnings_alone(monkeypatch):
-    """They belong to all threads: one that changes them disturbs the others."""
+def test_read_only_arrays_do_not_change_warning_filters(monkeypatch):
+    """All threads share the filters."""
     frozen = X.copy()
     frozen.flags.writeable = False
     with monkeypatch.context() as patch:
@@ -153,7 +153,7 @@ def test_read_only_arrays_leave_the_filters_of_warnings_alone(monkeypatch):
         assert as_tensor({"x": frozen}, "cpu")["x"].shape == X.shape
 
 
-def test_rows_of_whatever_it_is():
+def test_rows_of_arrays_tensors_and_dictionaries():
     rows = [2, 0]
     np.testing.assert_array_equal(take_rows(X, rows), X[rows])
     np.testing.assert_array_equal(take_rows({"a": X}, rows)["a"], X[rows])

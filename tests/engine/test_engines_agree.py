@@ -13,10 +13,14 @@ from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning, UnsupportedEngineError
-from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members import (
+    Segment,
+    as_skorch_net,
+    initial_state,
+    member_net,
+)
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import ASAM, GSAM, SAM, FriendlySAM
-from sklearn_sharpbalance.training.plan import Settings
 
 
 def table(n=90, seed=0):
@@ -45,8 +49,15 @@ def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **ph
     for p in range(n_phases):
         masks = rng.random((2, len(data))) < (0.4, 0.7)[p]
         sizes = part_sizes(masks, batch_size=32)
-        stretch = Phase(
-            "balanced", 2 * p, 2 * p + 2, 4, sizes, (0.05, 0.2), cosine, **phase
+        stretch = Segment(
+            name="balanced",
+            start=2 * p,
+            stop=2 * p + 2,
+            n_epochs=4,
+            sizes=sizes,
+            rho=(0.05, 0.2),
+            lr_schedule=cosine,
+            **phase,
         )
         states = engine.run_phase(net, states, data, stretch, masks)
     return states
@@ -250,7 +261,15 @@ def test_auto_says_why_it_did_not_take_a_faster_engine():
 
 
 def test_settings_serve_as_a_request():
-    settings = Settings(1, 1, (0.0,), "sgd", cosine)
+    settings = Segment(
+        n_epochs=1,
+        batch_size=1,
+        rho=(0.0,),
+        lr_schedule=cosine,
+        name="balanced",
+        start=0,
+        stop=1,
+    )
     assert SkorchEngine.refusal(None, None, settings) is None
 
 

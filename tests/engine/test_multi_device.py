@@ -11,8 +11,8 @@ from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance.engine.multi_device import SpreadEngine
-from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.runtime.precision import tf32
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 
 class Watched:
@@ -25,7 +25,7 @@ class Watched:
         self.seen = []
 
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
-        with seeded("cpu"), tf32(phase.precision):
+        with random_stream("cpu"), tf32(phase.precision):
             for _ in range(20):
                 self.together.wait()
                 self.seen.append(torch.backends.cudnn.allow_tf32)

@@ -13,7 +13,12 @@ from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
-from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members import (
+    Segment,
+    as_skorch_net,
+    initial_state,
+    member_net,
+)
 from sklearn_sharpbalance.members.pruning import pruned_member
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
@@ -40,8 +45,15 @@ def train(engine, net, states, edges, on_epoch=None, members=(0, 1), **settings)
     masks = MASKS[list(members)]
     for first, stop in pairwise(edges):
         sizes = part_sizes(MASKS, batch_size=16)
-        phase = Phase(
-            "balanced", first, stop, 6, sizes, (0.05, 0.2), cosine, **settings
+        phase = Segment(
+            name="balanced",
+            start=first,
+            stop=stop,
+            n_epochs=6,
+            sizes=sizes,
+            rho=(0.05, 0.2),
+            lr_schedule=cosine,
+            **settings,
         )
         states = engine.run_phase(net, states, DATA, phase, masks, on_epoch)
     return states

@@ -187,27 +187,27 @@ BAD = {
     "y_one_class": (
         lambda: fit(X, np.ones(30)),
         InvalidInputError,
-        "at least 2 classes, but y holds one class",
+        "at least 2 classes, but y contains one class",
     ),
     "y_none_inside": (
         lambda: fit(X, np.array(["a", None] * 15, dtype=object)),
         InvalidInputError,
-        "y holds labels of several types",
+        "y contains labels of several types",
     ),
     "y_mixed": (
         lambda: fit(X, np.array(["a", 1] * 15, dtype=object)),
         InvalidInputError,
-        "y holds labels of several types",
+        "y contains labels of several types",
     ),
     "y_bytes": (
         lambda: fit(X, np.array([b"a", b"b", b"c"])[Y]),
         InvalidInputError,
-        r"y holds labels of type bytes_, .* Use strings .* y\.astype\(str\)",
+        r"y contains labels of type bytes_, .* Use strings .* y\.astype\(str\)",
     ),
     "y_string_dtype": (
         lambda: fit(X, np.array(list("abc"), dtype=string_dtype())[Y]),
         InvalidInputError,
-        r"y holds labels of type str, .* Use strings .* y\.astype\(str\)",
+        r"y contains labels of type str, .* Use strings .* y\.astype\(str\)",
     ),
     # weights
     "weight_negative": (
@@ -665,9 +665,9 @@ def test_bad_input(case):
     assert len(str(caught.value)) < 2000  # a sentence, not a dump
 
 
-def test_there_are_as_many_as_the_readme_says():
-    readme = Path(__file__).parents[2] / "README.md"
-    said = re.search(r"over (\d+) bad inputs", readme.read_text())
+def test_there_are_as_many_as_the_documentation_says():
+    page = Path(__file__).parents[2] / "docs" / "reliability.md"
+    said = re.search(r"more than (\d+) kinds of bad input", page.read_text())
     assert len(BAD) > int(said[1])
 
 

@@ -78,7 +78,7 @@ def test_a_file_asks_for_the_object(how, tmp_path):
         few = {k: v for k, v in FEW.items() if "__" not in k}
         clf = DeepEnsembleClassifier(configured(), **few)
     clf.fit(X, Y).save(tmp_path / "model")
-    message = r"cannot hold: estimator__criterion \(object torch.*Pass it again"
+    message = r"cannot store: estimator__criterion \(object torch.*Pass it again"
     with pytest.raises(InvalidInputError, match=message):
         load(tmp_path / "model")
     again = load(tmp_path / "model", estimator__criterion=smooth())

@@ -147,7 +147,7 @@ def test_the_look_ahead_draws_nothing():
     curvature = InputCurvatureScorer(random_state=np.random.RandomState(0))
     clf = SharpBalance(sharpness=curvature, engine="skorch", **FEW)
     seen = clf.fit(X, y).sharpness_
-    trainer = "sklearn_sharpbalance.training.loop.Trainer.try_scoring"
+    trainer = "sklearn_sharpbalance.training.trainer.PhasedTrainer.try_scoring"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, lambda self, members: None)
         unseen = clf.fit(X, y).sharpness_
@@ -193,7 +193,7 @@ def never(self, *args, **kwargs):
 def test_methods_that_nobody_calls_are_refused(kind, name):
     assert callable(getattr(NeuralNetClassifier, name))
     net = net_that(**{name: never, "initialize": never})
-    match = f"Own overrides {name}, which nobody calls.*Honoured are infer, get_loss"
+    match = f"Own overrides {name}, which are not called.*Supported are infer, get_loss"
     with pytest.raises(InvalidInputError, match=match):
         kind(net, **FEW).fit(X, y)
 

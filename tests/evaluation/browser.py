@@ -1,4 +1,4 @@
-"""A headless Chromium that opens one page, by its debugging pipe and nothing else."""
+"""Open a page in a headless Chromium, controlled through its debugging pipe."""
 
 import base64
 import json
@@ -23,13 +23,13 @@ WIDTHS = "[document.documentElement.scrollWidth, window.innerWidth]"
 
 
 class Browser:
-    """Chromium with an empty profile; use it in a ``with`` block."""
+    """Chromium with an empty profile, as a context manager."""
 
     def __enter__(self):
         self.profile = tempfile.mkdtemp()
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        # The protocol is spoken on the file descriptors 3 (in) and 4 (out).
+        # Chromium reads commands from file descriptor 3 and answers on 4.
         script = f'exec "$0" "$@" 3<&{theirs_in} 4>&{theirs_out}'
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
         flags += ["--disable-background-networking", "--disable-component-update"]
@@ -59,6 +59,7 @@ class Browser:
         shutil.rmtree(self.profile, ignore_errors=True)
 
     def send(self, method, session=None, **params):
+        """Send a command, and return the result; keep events that come before it."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if session is not None:
@@ -73,19 +74,19 @@ class Browser:
             self.events.append(answer)
 
     def ask(self, method, **params):
-        """Send to the page."""
+        """Send a command to the page."""
         return self.send(method, session=self.session, **params)
 
     def _next(self):
         while b"\0" not in self.rest:
             chunk = self.read.read1(65536)
-            assert chunk, "Chromium went away"
+            assert chunk, "Chromium closed the pipe"
             self.rest += chunk
         message, _, self.rest = self.rest.partition(b"\0")
         return json.loads(message)
 
     def open(self, path, screen):
-        """Open a file on a screen, and wait until everything is there."""
+        """Open a file on a screen, and wait until it is loaded."""
         self.events.clear()
         self.ask("Emulation.setDeviceMetricsOverride", **screen)
         self.ask("Page.navigate", url=Path(path).resolve().as_uri())
@@ -95,11 +96,12 @@ class Browser:
             time.sleep(0.05)
 
     def evaluate(self, script):
+        """Return the value of a JavaScript expression."""
         answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
         return answer["result"]["value"]
 
     def requests(self):
-        """Addresses that were asked for, besides those inside of the page."""
+        """Return the requested addresses, without data inside the page."""
         urls = [
             event["params"]["request"]["url"]
             for event in self.events
@@ -108,7 +110,7 @@ class Browser:
         return [url for url in urls if not url.startswith("data:")]
 
     def complaints(self):
-        """Everything that went to the console."""
+        """Return all messages of the console."""
         kinds = (
             "Runtime.consoleAPICalled",
             "Runtime.exceptionThrown",
@@ -117,7 +119,7 @@ class Browser:
         return [event for event in self.events if event.get("method") in kinds]
 
     def screenshot(self, path):
-        """The whole page as a picture."""
+        """Write a picture of the whole page."""
         size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
         picture = self.ask(
             "Page.captureScreenshot",

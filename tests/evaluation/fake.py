@@ -1,17 +1,20 @@
-"""Ensembles whose predictions are written down: a sample is its own row number."""
+"""Ensembles with given predictions: a sample is the number of its row."""
 
 import numpy as np
 
 
 class Fake:
-    """Duck-typed ensemble; ``X[:, 0]`` says which of the known predictions to give.
+    """Duck-typed ensemble; ``X[:, 0]`` are the rows of the predictions to return.
 
     Parameters
     ----------
     member_probas : array of shape (M, N, C)
     proba : array of shape (N, C), default=None
-        The mean of the members' if None.
+        Predictions of the ensemble; the mean of the members' if None.
     logits : array of shape (M, N, C), default=None
+        Logits of the members.
+    classes : array of shape (C,), default=None
+        Labels of the classes; their numbers if None.
     """
 
     def __init__(self, member_probas, proba=None, logits=None, classes=None):
@@ -28,22 +31,24 @@ class Fake:
         return self.proba[rows(X)]
 
 
-class Lone:
+class Single:
     """A classifier without members."""
 
     def __init__(self, proba):
-        self.proba, self.classes_ = np.asarray(proba), np.arange(np.shape(proba)[1])
+        self.proba = np.asarray(proba)
+        self.classes_ = np.arange(self.proba.shape[1])
 
     def predict_proba(self, X):
         return self.proba[rows(X)]
 
 
 def rows(X):
+    """Return the row numbers of samples."""
     return np.asarray(X)[:, 0].astype(int)
 
 
 def made_up(seed, n_members=3, n_samples=60, n_classes=4, peak=0.4):
-    """Random probabilities, labels that they are right about now and then, samples."""
+    """Return random probabilities, labels that are often predicted, and samples."""
     rng = np.random.default_rng(seed)
     probas = rng.dirichlet(np.full(n_classes, peak), size=(n_members, n_samples))
     y = rng.integers(n_classes, size=n_samples)

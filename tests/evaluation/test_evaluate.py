@@ -1,4 +1,4 @@
-"""The numbers of a report, by hand and against naive loops."""
+"""The numbers of a report, compared with values by hand and by naive loops."""
 
 import re
 from itertools import permutations
@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance.evaluation import evaluate
 from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
-from tests.evaluation.fake import Fake, Lone, made_up
+from tests.evaluation.fake import Fake, Single, made_up
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -32,7 +32,7 @@ def iris():
     return clf.fit(X[::2], names[y[::2]]), X[1::2], names[y[1::2]]
 
 
-def test_a_tiny_report_by_hand():
+def test_small_report_equals_values_by_hand():
     report = evaluate({"tiny": Fake([A, B])}, X, Y, n_bootstrap=0)
     mean = [0.75, 0.55, 0.6, 0.8]  # of the true classes
     true = [[0.9, 0.8, 0.4, 0.7], [0.6, 0.3, 0.8, 0.9]]
@@ -68,7 +68,7 @@ def test_a_tiny_report_by_hand():
     assert set(report["method"]) == {"tiny"}
 
 
-def test_mean_and_spread_over_seeds_by_hand():
+def test_mean_and_standard_deviation_over_seeds():
     runs = [Fake([A, B]), Fake([A, A])]  # accuracies 1 and 0.75
     report = evaluate({"two": runs, "one": Fake([B, B])}, X, Y, n_bootstrap=50)
     row = report.row("two", "accuracy")
@@ -81,7 +81,7 @@ def test_mean_and_spread_over_seeds_by_hand():
         report.rank()
 
 
-def test_intervals_of_several_seeds_are_those_of_their_mean():
+def test_interval_of_several_seeds_is_that_of_their_mean():
     p, y, X = made_up(0)
     q = made_up(1)[0]
     report = evaluate({"m": [Fake(p), Fake(q)]}, X, y, n_bootstrap=200, random_state=7)
@@ -94,18 +94,18 @@ def test_intervals_of_several_seeds_are_those_of_their_mean():
     assert row["high"] == pytest.approx(values[194])
 
 
-def test_what_is_undefined_is_said_once_and_to_the_caller():
+def test_undefined_metrics_warn_the_caller_once():
     perfect = {f"perfect {i}": Fake([[[1.0, 0.0]] * 4] * 2) for i in range(3)}
-    with pytest.warns(UndefinedMetricWarning) as told:
+    with pytest.warns(UndefinedMetricWarning) as caught:
         evaluate(perfect, X, np.zeros(4, dtype=int), n_bootstrap=0)
-    messages = [str(warning.message) for warning in told]
+    messages = [str(warning.message) for warning in caught]
     assert len(messages) == len(set(messages)) >= 2
-    assert {warning.filename for warning in told} == {__file__}
+    assert {warning.filename for warning in caught} == {__file__}
     with pytest.warns(UndefinedMetricWarning, match="disagreement_error_ratio"):
         metrics.disagreement_error_ratio([0], [[[1.0, 0.0]]] * 2)
 
 
-def test_draws_are_shared_by_methods():
+def test_methods_share_draws():
     p, y, X = made_up(0)
     report = evaluate({"a": Fake(p), "b": Fake(p)}, X, y, n_bootstrap=100)
     for name in ("mean", "low", "high"):
@@ -113,7 +113,7 @@ def test_draws_are_shared_by_methods():
         np.testing.assert_array_equal(column[:, 0], column[:, 1])
 
 
-def test_same_random_state_same_report_and_no_global_random_numbers(iris):
+def test_report_depends_on_random_state_only(iris):
     clf, X, y = iris
     options = {
         "corruptions": ["feature_noise"],
@@ -130,7 +130,7 @@ def test_same_random_state_same_report_and_no_global_random_numbers(iris):
         assert not np.array_equal(one[name], other[name], equal_nan=True)
 
 
-def test_real_ensembles_equal_their_own_methods(iris):
+def test_report_equals_public_metrics(iris):
     clf, X, y = iris
     report = evaluate(clf, X, y, n_bootstrap=0, sharpness={"n_batches": 3})
     name = "DeepEnsembleClassifier"
@@ -146,7 +146,7 @@ def test_real_ensembles_equal_their_own_methods(iris):
     assert found == pytest.approx(flat)
 
 
-def test_sharpness_is_measured_on_training_samples_where_given(iris):
+def test_sharpness_is_measured_on_given_training_samples(iris):
     clf, X, y = iris
     options = {"sharpness": {"n_batches": 3}, "n_bootstrap": 40}
     report = evaluate(clf, X, y, X_train=X[:30], y_train=y[:30], **options)
@@ -156,12 +156,17 @@ def test_sharpness_is_measured_on_training_samples_where_given(iris):
     row = report.row("DeepEnsembleClassifier", "sharpness", "members")
     assert row["mean"] == pytest.approx(expected.mean())
     assert expected.min() <= row["low"] < row["mean"] < row["high"] <= expected.max()
-    given = evaluate(Fake([A, B]), np.arange(4.0)[:, None], Y, n_bootstrap=0,
-                     sharpness=lambda e, X, y: [1.0, 2.0])  # fmt: skip
-    assert given.row("Fake", "sharpness", "members")["mean"] == 1.5
+    by_function = evaluate(
+        Fake([A, B]),
+        np.arange(4.0)[:, None],
+        Y,
+        sharpness=lambda estimator, X, y: [1.0, 2.0],
+        n_bootstrap=0,
+    )
+    assert by_function.row("Fake", "sharpness", "members")["mean"] == 1.5
 
 
-def test_a_sharpness_function_gets_the_ensemble_of_a_pipeline(iris):
+def test_sharpness_function_receives_the_ensemble_of_a_pipeline(iris):
     _, X, y = iris
     alone = DeepEnsembleClassifier(max_epochs=2, random_state=0)
     piped = make_pipeline(StandardScaler(), alone).fit(X, y)
@@ -171,14 +176,14 @@ def test_a_sharpness_function_gets_the_ensemble_of_a_pipeline(iris):
     assert row["mean"] == pytest.approx(expected)
 
 
-def test_samples_for_sharpness_come_with_labels(iris):
+def test_training_samples_without_labels_raise(iris):
     _, X, y = iris
     clf = DeepEnsembleClassifier(max_epochs=1).fit(X, y)
     with pytest.raises(InvalidInputError, match="pass both, or neither"):
         evaluate(clf, X, y, sharpness=True, X_train=X)
 
 
-def test_runs_of_a_method_share_what_all_of_them_have(iris):
+def test_method_has_the_numbers_that_all_its_runs_have(iris):
     _, X, y = iris
     runs = [
         DeepEnsembleClassifier(max_epochs=2, random_state=0).fit(X, y),
@@ -189,13 +194,13 @@ def test_runs_of_a_method_share_what_all_of_them_have(iris):
     assert not report.has("both", "der")
 
 
-def test_a_lone_classifier_has_no_rows_about_members(iris):
+def test_single_classifier_has_no_rows_about_members(iris):
     clf, X, y = iris
-    lone = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
+    single = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
     report = evaluate(
-        {"ours": clf, "theirs": lone}, X, y, n_bootstrap=20, ood=-X, sharpness=True
+        {"ours": clf, "theirs": single}, X, y, n_bootstrap=20, ood=-X, sharpness=True
     )
-    assert report.row("theirs", "accuracy")["mean"] == lone.score(X, y)
+    assert report.row("theirs", "accuracy")["mean"] == single.score(X, y)
     parts = {(m, p) for m, p in zip(report["method"], report["part"])}
     assert parts == {("ours", "ensemble"), ("ours", "members"), ("theirs", "ensemble")}
     assert "<svg" in report.to_html() or "<img" in report.to_html()
@@ -207,24 +212,24 @@ def test_a_lone_classifier_has_no_rows_about_members(iris):
     assert "–" in report.to_markdown()
 
 
-def test_names_of_methods():
-    a, b, c = Fake([A, B]), Fake([B, A]), Lone(A)
+def test_methods_are_named_by_their_class():
+    a, b, c = Fake([A, B]), Fake([B, A]), Single(A)
     assert evaluate(a, X, Y, n_bootstrap=0).methods == ("Fake",)
     assert evaluate([a, b, c], X, Y, n_bootstrap=0).methods == (
         "Fake 1",
         "Fake 2",
-        "Lone",
+        "Single",
     )
     with pytest.raises(InvalidInputError, match="nothing to evaluate for 'a'"):
         evaluate({"a": []}, X, Y)
 
 
-def test_what_cannot_be_evaluated_is_refused():
+def test_invalid_evaluations_raise():
     with pytest.raises(InvalidInputError, match="LogisticRegression cannot be eval"):
         evaluate(LogisticRegression(), X, Y)
-    with pytest.raises(InvalidInputError, match="confidence must lie between 0 and 1"):
+    with pytest.raises(InvalidInputError, match="confidence must be between 0 and 1"):
         evaluate(Fake([A, B]), X, Y, confidence=95)
     with pytest.raises(InvalidInputError, match=re.escape("n_bootstrap must not be")):
         evaluate(Fake([A, B]), X, Y, n_bootstrap=-5)
     with pytest.raises(InvalidInputError, match="must differ as text, got 1, '1'"):
-        evaluate({1: Fake([A, B]), "1": Lone(A)}, X, Y)
+        evaluate({1: Fake([A, B]), "1": Single(A)}, X, Y)

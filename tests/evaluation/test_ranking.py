@@ -1,4 +1,4 @@
-"""Ranks and paired differences, by hand and by a loop."""
+"""Ranks and paired differences, compared with values by hand and by a loop."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_ranks_and_differences_by_hand():
     np.testing.assert_allclose(ranking["best_share"], [1.0, 0.0, 0.0])
 
 
-def test_ranking_as_text():
+def test_ranking_in_markdown():
     values, draws = [[0.25], [0.5]], [[[0.125, 0.25]], [[0.5, 0.75]]]
     ranking = rank_methods(["a", "b"], values, draws, metric="Accuracy ↑")
     assert str(ranking).splitlines() == [
@@ -35,7 +35,7 @@ def test_ranking_as_text():
     ]
 
 
-def test_smaller_may_be_better():
+def test_ranking_with_smaller_values_better():
     ranking = rank_methods(["a", "b"], [[0.3, 0.4], [0.1, 0.2]], better=-1)
     assert ranking["method"].tolist() == ["b", "a"]
     np.testing.assert_allclose(ranking["difference"], [0.0, 0.2])
@@ -64,7 +64,7 @@ def test_intervals_equal_a_loop_over_runs_and_samples():
     np.testing.assert_allclose(ranking["best_share"], shares)
 
 
-def test_equal_methods_share_everything():
+def test_equal_methods_share_ranks():
     probas, y, X = made_up(0)
     report = evaluate({"a": Fake(probas), "b": Fake(probas)}, X, y, n_bootstrap=50)
     ranking = report.rank("nll")
@@ -73,8 +73,8 @@ def test_equal_methods_share_everything():
     np.testing.assert_array_equal(ranking["best_share"], [0.5, 0.5])
 
 
-def test_paired_differences_are_surer_than_the_values_themselves():
-    """Methods that err on nearly the same samples differ by less than either varies."""
+def test_paired_differences_have_narrower_intervals():
+    """Methods that err on nearly the same samples differ by less than each varies."""
     probas, y, X = made_up(0, n_samples=200)
     other = probas.copy()
     other[:, :6] = np.roll(other[:, :6], 1, axis=-1)
@@ -84,13 +84,13 @@ def test_paired_differences_are_surer_than_the_values_themselves():
     assert width < 0.5 * (row["high"] - row["low"])
 
 
-def test_one_exact_run_has_no_uncertainty_to_show():
+def test_one_exact_run_has_no_interval():
     ranking = rank_methods(["a", "b"], [[0.1], [0.2]])
     assert np.isnan(ranking["rank_low"]).all()
     assert np.isnan(ranking["best_share"]).all()
 
 
-def test_what_cannot_be_ranked_is_refused():
+def test_invalid_rankings_raise():
     with pytest.raises(InvalidInputError, match=r"Ranking 2 methods.*shape \(1, 2\)"):
         rank_methods(["a", "b"], [[0.1, 0.2]])
     with pytest.raises(InvalidInputError, match="with NaN"):
@@ -109,8 +109,8 @@ def test_what_cannot_be_ranked_is_refused():
 
 
 @pytest.mark.filterwarnings("error")
-def test_equal_infinities_are_not_apart():
-    """Members that are all right under a soup that is not have an EIR of -inf."""
+def test_equal_infinities_differ_by_zero():
+    """The EIR is -inf if no member errs but the ensemble does, such as a soup."""
     draws = [[[-np.inf, 0.5]], [[-np.inf, 0.25]]]
     ranking = rank_methods(["a", "b"], [[-np.inf], [-np.inf]], draws)
     np.testing.assert_array_equal(ranking["difference"], 0)

@@ -1,4 +1,4 @@
-"""A report as a table, a DataFrame, Markdown and a page."""
+"""Reports as tables, DataFrames, Markdown and HTML pages."""
 
 import base64
 import builtins
@@ -15,38 +15,38 @@ from PIL import Image
 
 from sklearn_sharpbalance.evaluation import evaluate
 from sklearn_sharpbalance.evaluation._figures import (
-    _accuracy,
-    _diversity,
-    _foreign,
-    _kinds,
-    _ranking,
-    _reliability,
-    _severities,
+    draw_accuracy,
+    draw_diversity,
+    draw_foreign,
+    draw_kinds,
+    draw_ranking,
+    draw_reliability,
+    draw_severities,
 )
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.evaluation.browser import CHROMIUM, DESKTOP, IMAGES, PHONE, WIDTHS, Browser
-from tests.evaluation.fake import Fake, Lone, made_up
+from tests.evaluation.fake import Fake, Single, made_up
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 NAMES = ["plain", "a|b", "<i>lone</i> & co"]
-FIGURES = (
-    8  # ranking, accuracy, reliability, diversity, trade-off, two of corruption, OOD
-)
+# Ranking, accuracy, reliability, diversity, trade-off, two of corruption, OOD.
+N_FIGURES = 8
 
 
 @pytest.fixture(scope="module")
 def report():
-    """A report with everything in it, of methods with awkward names."""
+    """Return a report with every kind of number, of methods with awkward names."""
     p, y, X = made_up(0, n_samples=80)
     q = made_up(1, n_samples=80)[0]
     methods = {
         NAMES[0]: [Fake(p, logits=np.log(p)), Fake(q, logits=np.log(q))],
         NAMES[1]: [Fake(q, logits=np.log(q)), Fake(q, logits=np.log(q))],
-        NAMES[2]: [Lone(p[0]), Lone(q[0])],
+        NAMES[2]: [Single(p[0]), Single(q[0])],
     }
-    sets = {(k, s): (X[::-1] if k == "fog" else X, y) for k in ("fog", "snow") for s in (1, 2)}  # noqa: E501  # fmt: skip
+    sets = {("fog", s): (X[::-1], y) for s in (1, 2)}
+    sets |= {("snow", s): (X, y) for s in (1, 2)}
     report = evaluate(
         methods,
         X[:60],
@@ -67,7 +67,7 @@ def html(report):
 
 
 def parse_markdown(text):
-    """Header and rows of a Markdown table."""
+    """Return the header and rows of a Markdown table."""
     lines = text.splitlines()
     cut = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
     clean = [[c.strip().replace("\\|", "|") for c in row] for row in cut]
@@ -94,7 +94,7 @@ def test_markdown_parses_back_to_the_numbers(report):
     assert checked == report.n_rows
 
 
-def test_markdown_shows_the_spread_that_is_asked_for(report):
+def test_markdown_shows_the_chosen_spread(report):
     cell = parse_markdown(report.to_markdown(spread="interval", digits=9))[1][0][2]
     mean, low, high = map(float, re.findall(r"[\d.]+", cell))
     row = report.row("plain", "accuracy", "members")
@@ -113,7 +113,7 @@ def test_small_numbers_keep_their_digits():
     assert "-0.0" not in report.to_markdown()
 
 
-def test_columns_are_tidy_and_frames_hold_them(report):
+def test_frame_has_the_columns_of_the_report(report):
     assert list(report) == [
         "method",
         "metric",
@@ -137,14 +137,14 @@ def test_columns_are_tidy_and_frames_hold_them(report):
     assert wide.loc[at, "a|b"] == row["mean"]
 
 
-def test_entries_may_be_sequences():
+def test_entries_of_a_table_may_be_sequences():
     for values in ([(4,), (8,)], [(4,), (8, 4)]):
         table = Table({"hidden": values, "rho": [0.1, 0.2]})
         assert table["hidden"].tolist() == values
         assert table.to_frame()["hidden"].tolist() == values
 
 
-def test_without_pandas_the_error_says_what_to_do(report, monkeypatch):
+def test_to_frame_without_pandas_says_what_to_install(report, monkeypatch):
     real = builtins.__import__
 
     def without(name, *args, **kwargs):
@@ -153,11 +153,11 @@ def test_without_pandas_the_error_says_what_to_do(report, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"to_frame needs pandas.*to_markdown"):
+    with pytest.raises(ImportError, match="to_frame needs pandas: pip install pandas"):
         report.to_frame()
 
 
-def test_what_is_not_there_is_named(report):
+def test_missing_numbers_raise(report):
     with pytest.raises(InvalidInputError, match=r"Unknown method .x.\. The report has"):
         report.row("x", "accuracy")
     with pytest.raises(
@@ -168,7 +168,7 @@ def test_what_is_not_there_is_named(report):
         Table({"a": [1], "b": [1, 2]})
 
 
-def test_a_report_survives_pickling(report):
+def test_pickled_report_is_equal(report):
     again = pickle.loads(pickle.dumps(report))
     assert again.to_markdown() == report.to_markdown()
     np.testing.assert_array_equal(again.rank()["rank_low"], report.rank()["rank_low"])
@@ -178,7 +178,7 @@ def test_a_report_survives_pickling(report):
 
 
 class Page(HTMLParser):
-    """What a page holds, and that its elements are closed in order."""
+    """Elements and texts of a page; asserts that elements are closed in order."""
 
     VOID = {"meta", "img", "br"}
 
@@ -203,7 +203,7 @@ class Page(HTMLParser):
         return [attrs for name, attrs in self.found if name == tag]
 
 
-def test_page_needs_nothing_but_itself(html):
+def test_page_is_self_contained(html):
     page = Page(html)
     for tag in ("script", "link", "iframe", "object", "embed", "source", "base"):
         assert page.all(tag) == []
@@ -218,9 +218,9 @@ def test_page_needs_nothing_but_itself(html):
     assert "@import" not in bare
 
 
-def test_every_picture_has_data_and_a_description(html):
+def test_every_picture_is_a_png_with_alt_text(html):
     pictures = Page(html).all("img")
-    assert len(pictures) == FIGURES
+    assert len(pictures) == N_FIGURES
     for attrs in pictures:
         kind, _, data = attrs["src"].partition(",")
         assert kind == "data:image/png;base64"
@@ -231,21 +231,21 @@ def test_every_picture_has_data_and_a_description(html):
         assert len(attrs["alt"]) > 20
 
 
-def test_page_holds_every_number_and_escapes_names(report, html):
+def test_page_has_every_number_and_escapes_names(report, html):
     page = Page(html)
     words = " ".join(page.texts)
     assert page.all("i") == []
     for name in (*NAMES, "A < B"):
         assert name in words
     rows = [row for row in zip(report["method"], report["metric"]) if row[1] == "nll"]
-    assert len(rows) == 5  # one of the lone classifier
+    assert len(rows) == 5  # one for the single classifier
     parts = [(m, p) for m in NAMES for p in ("members", "ensemble")]
     for method, part in parts[:4] + parts[5:]:
         assert f"{report.row(method, 'nll', part)['mean']:.2f}" in words
     assert page.all("meta")[1]["name"] == "viewport"
 
 
-def test_best_values_are_marked(report, html):
+def test_best_values_are_shaded(report, html):
     head = html.index("Accuracy and calibration")
     body = html[head : html.index("</table>", head)].split("<tbody>")[1]
     rows = [re.findall(r"<td([^>]*)>", row) for row in body.split("</tr>")[:3]]
@@ -254,20 +254,20 @@ def test_best_values_are_marked(report, html):
     assert marked == [value == min(nll) for value in nll]
 
 
-def test_page_is_written_and_leaves_matplotlib_alone(report, html, tmp_path):
+def test_page_is_written_without_changing_pyplot(report, html, tmp_path):
     import matplotlib.pyplot as plt
 
     before, backend = plt.get_fignums(), mpl.get_backend()
     path = tmp_path / "report.html"
     text = report.to_html(path, title="A < B")
     assert path.read_text(encoding="utf-8") == text
-    assert text == html  # nothing in it depends on the time
+    assert text == html  # the page does not depend on the time
     assert (plt.get_fignums(), mpl.get_backend()) == (before, backend)
 
 
-def test_a_small_report_has_a_page_too():
+def test_page_of_a_small_report():
     probas, y, X = made_up(0)
-    page = Page(evaluate(Lone(probas[0]), X, y, n_bootstrap=0).to_html())
+    page = Page(evaluate(Single(probas[0]), X, y, n_bootstrap=0).to_html())
     assert len(page.all("img")) == 2  # accuracy and reliability
     fragment = evaluate(Fake(probas), X, y, n_bootstrap=0)._repr_html_()
     assert Page(fragment).all("img") == []
@@ -284,17 +284,17 @@ def test_page_in_a_real_browser(html, tmp_path):
             assert browser.complaints() == []
             assert browser.requests() == [path.as_uri()]
             images = browser.evaluate(IMAGES)
-            assert len(images) == FIGURES
+            assert len(images) == N_FIGURES
             for image in images:
                 assert image["loaded"]
                 assert image["shown"]
                 assert 300 < image["width"] <= screen["width"]
                 assert image["height"] > 100
             wide, window = browser.evaluate(WIDTHS)
-            assert wide <= window  # nothing sticks out of the screen
+            assert wide <= window  # the page is not wider than the screen
 
 
-def test_figures_of_long_names_stay_in_their_frames():
+def test_long_names_stay_inside_the_figures():
     p, y, X = made_up(0, n_samples=80)
     names = [
         f"SharpBalanceEnsembleClassifier(rho=0.05, flat_ratio=0.{i})" for i in "12"
@@ -302,17 +302,24 @@ def test_figures_of_long_names_stay_in_their_frames():
     sets = {(kind, 1): (X, y) for kind in ("fog", "snow")}
     found = evaluate(
         {name: Fake(p) for name in names},
-        *(X, y),
+        X,
+        y,
         corruptions=sets,
         severities=1,
         n_bootstrap=20,
     )
     found.ranking = found.rank("nll")
-    makers = (_ranking, _accuracy, _reliability, _diversity, _severities, _kinds)
-    for make in makers:
-        figure = make(found)[2]
+    for draw in (
+        draw_ranking,
+        draw_accuracy,
+        draw_reliability,
+        draw_diversity,
+        draw_severities,
+        draw_kinds,
+    ):
+        figure = draw(found)[2]
         figure.draw_without_rendering()
-        tight = figure.get_tightbbox()  # inches, of all that is drawn
+        tight = figure.get_tightbbox()  # of everything drawn, in inches
         assert tight.x0 > -0.02
         assert tight.x1 < figure.get_figwidth() + 0.02
         labels = [ax.xaxis.label.get_window_extent() for ax in figure.axes]
@@ -320,28 +327,31 @@ def test_figures_of_long_names_stay_in_their_frames():
 
 
 @pytest.mark.parametrize("n_methods", [1, 3])
-def test_names_of_several_lines_keep_apart(n_methods):
+def test_names_of_several_lines_do_not_overlap(n_methods):
     p, y, X = made_up(0, n_samples=80)
-    long = "An ensemble whose settings are all told, one after the other, number"
+    long = "An ensemble whose settings are all listed, one after another, number"
     found = evaluate(
         {f"{long} {i}": Fake(p) for i in range(n_methods)},
-        *(X, y),
+        X,
+        y,
         ood={"test pictures of another kind": X[:9], "noise": X[9:]},
         n_bootstrap=20,
     )
     found.ranking = found.rank("nll")
-    makers = (_accuracy, _diversity, _foreign, *[_ranking] * (n_methods > 1))
-    for make in makers:
-        figure = make(found)[2]
+    functions = [draw_accuracy, draw_diversity, draw_foreign]
+    if n_methods > 1:
+        functions.append(draw_ranking)
+    for draw in functions:
+        figure = draw(found)[2]
         figure.draw_without_rendering()
         names = figure.axes[0].get_yticklabels()  # from the top
         boxes = [name.get_window_extent() for name in names]
         assert all(above.y0 > below.y1 for above, below in pairwise(boxes))
 
 
-def test_numbers_that_no_method_has_in_every_run_are_in_no_table():
+def test_numbers_missing_from_a_run_are_left_out():
     p, y, X = made_up(0)
-    report = evaluate({"mixed": [Fake(p), Lone(p[0])]}, X, y, n_bootstrap=0)
+    report = evaluate({"mixed": [Fake(p), Single(p[0])]}, X, y, n_bootstrap=0)
     wide = report.to_frame(wide=True)
     assert wide["mixed"].notna().all()
     assert len(wide) == report.n_rows

@@ -1,4 +1,4 @@
-"""The bootstrap by counts, against metrics on copies of the drawn samples."""
+"""Bootstrap with counts, compared with metrics on copies of the drawn samples."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.evaluation._measures import Key, measure_predictions
 from sklearn_sharpbalance.evaluation._resampling import (
     Draws,
+    check_n_bootstrap,
     interval,
     weighted_aurc,
     weighted_auroc,
@@ -22,12 +23,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def drawn_rows(counts):
-    """Row numbers that a row of counts stands for."""
+    """Return the row numbers that a row of counts stands for."""
     return np.repeat(np.arange(len(counts)), counts.astype(int))
 
 
 def naive(y, probas, proba):
-    """Every number by the public metrics, members one by one."""
+    """Return every number by the public metrics, members one by one."""
     members = {
         name: np.mean([function(y, p) for p in probas])
         for name, function in PREDICTOR_METRICS.items()
@@ -74,20 +75,20 @@ def test_every_draw_equals_the_metrics_on_the_drawn_samples(n_classes, ties):
         assert run[key].value == pytest.approx(value, abs=1e-12), key
 
 
-def test_draws_without_an_error_give_what_the_metrics_give():
+def test_ratios_are_zero_on_draws_without_member_errors():
     probas, _, X = made_up(1, n_samples=12)
     y = probas[0].argmax(1)  # the first member is always right
     probas[:] = probas[0]
-    probas[1, 0] = np.roll(probas[0, 0], 1)  # the second is not, once
+    probas[1, 0] = np.roll(probas[0, 0], 1)  # the second errs once
     fake = Fake(probas)
     run = measure_predictions(outputs_of(fake, X), y, Draws(60, 0))
     counts = np.concatenate(list(Draws(60, 0).blocks(len(y), 0)))
-    right = counts[:, 0] == 0
-    assert right.any()
-    assert not right.all()
-    np.testing.assert_array_equal(run[Key("der")].draws[right], 0.0)
-    np.testing.assert_array_equal(run[Key("eir")].draws[right], 0.0)
-    assert (run[Key("der")].draws[~right] > 0).all()
+    no_error = counts[:, 0] == 0
+    assert no_error.any()
+    assert not no_error.all()
+    np.testing.assert_array_equal(run[Key("der")].draws[no_error], 0.0)
+    np.testing.assert_array_equal(run[Key("eir")].draws[no_error], 0.0)
+    assert (run[Key("der")].draws[~no_error] > 0).all()
 
 
 def test_interval_equals_a_loop_with_the_same_draws():
@@ -110,9 +111,10 @@ def test_intervals_cover_the_true_mean():
     covered = 0
     for i in range(300):
         hits = (rng.random(150) < 0.8).astype(float)
-        low, high = interval(Draws(300, i).means(hits[:, None])[:, 0], 0.95)
+        found = Draws(300, i).apply(lambda c, h=hits: {"mean": c @ h / len(h)}, 150)
+        low, high = interval(found["mean"][1:], 0.95)
         covered += low <= 0.8 <= high
-    # Three standard errors around 0.94: percentile intervals are a little short.
+    # Three standard errors around 0.94: percentile intervals are slightly too short.
     assert 0.90 <= covered / 300 <= 0.98
 
 
@@ -149,27 +151,35 @@ def test_weighted_auroc_equals_scikit_learns(seed, n_in, n_out):
         assert found[k] == pytest.approx(metrics.ood_auroc(*drawn))
 
 
-def test_blocks_do_not_depend_on_their_size(monkeypatch):
+def test_draws_do_not_depend_on_the_size_of_blocks(monkeypatch):
     whole = np.concatenate(list(Draws(50, 1).blocks(30, 2)))
     monkeypatch.setattr("sklearn_sharpbalance.evaluation._resampling.BLOCK", 70)
     small = Draws(50, 1)
     np.testing.assert_array_equal(np.concatenate(list(small.blocks(30, 2))), whole)
     assert (whole.sum(1) == 30).all()
     assert not np.array_equal(whole, np.concatenate(list(small.blocks(30, 3))))
-    known, foreign = zip(*small.paired_blocks(30, 11, 2, 0))
+    known, foreign = zip(*small.paired_blocks(30, 11, stream=2, number=0))
     np.testing.assert_array_equal(np.concatenate(known), whole)
     assert np.concatenate(foreign).shape == (50, 11)
     monkeypatch.undo()
-    (pair,) = Draws(50, 1).paired_blocks(30, 11, 2, 0)
+    (pair,) = Draws(50, 1).paired_blocks(30, 11, stream=2, number=0)
     np.testing.assert_array_equal(np.concatenate(foreign), pair[1])
 
 
-def test_draws_are_refused_below_zero_and_left_out_at_zero():
-    with pytest.raises(InvalidInputError, match="n_bootstrap must not be negative"):
-        Draws(-1, 0)
-    assert Draws(0, 0).means(np.ones((4, 2))).shape == (0, 2)
+def test_value_on_all_samples_comes_before_the_draws():
+    values = np.arange(4.0)
+    for n_draws in (0, 5):
+        draws = Draws(n_draws, 0)
+        found = draws.apply(lambda counts: {"mean": counts @ values / 4}, 4)["mean"]
+        assert found.shape == (1 + n_draws,)
+        assert found[0] == 1.5
     assert np.isnan(interval(None, 0.95)).all()
+
+
+def test_invalid_number_of_draws_raises():
+    with pytest.raises(InvalidInputError, match="n_bootstrap must not be negative"):
+        check_n_bootstrap(-1)
     for broken in (0.5, np.nan, np.inf):
         with pytest.raises(InvalidInputError, match="must be a whole number"):
-            Draws(broken, 0)
-    assert Draws(1e3, 0).n_draws == 1000
+            check_n_bootstrap(broken)
+    assert check_n_bootstrap(1e3) == 1000

@@ -302,7 +302,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots, trained):
     whole = make(tmp_path / "whole").fit(X, Y)
     damage(max(snapshots[4].iterdir()))
     trained.clear()
-    with pytest.warns(SharpBalanceWarning, match=r"passed over.*its digest"):
+    with pytest.warns(SharpBalanceWarning, match=r"passed over.*is damaged"):
         clf = make(snapshots[4]).fit(X, Y)
     assert trained == [3, 4, 5]  # from the one before
     assert_bitwise(weights(clf), weights(whole))

@@ -15,8 +15,8 @@ from sklearn_sharpbalance.joint.batches import draw_members
 from sklearn_sharpbalance.joint.losses import mutual_information_loss
 from sklearn_sharpbalance.members import initial_state, train
 from sklearn_sharpbalance.members.schedules import cosine
-from sklearn_sharpbalance.members.state import epoch_rng
-from sklearn_sharpbalance.training.fitting import draw_seeds
+from sklearn_sharpbalance.runtime.rng import epoch_rng
+from sklearn_sharpbalance.training.state import draw_seeds
 from tests.joint.diversified_cases import (
     LOSSES,
     Looped,

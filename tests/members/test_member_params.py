@@ -29,13 +29,17 @@ from sklearn_sharpbalance.exceptions import (
     ModelFileError,
     UnsupportedEngineError,
 )
-from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members import (
+    Segment,
+    as_skorch_net,
+    initial_state,
+    member_net,
+)
 from sklearn_sharpbalance.members.member_params import draw_settings
 from sklearn_sharpbalance.members.own_settings import give_settings, own_net
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
-from sklearn_sharpbalance.training.plan import Settings
 
 FAST = {
     "max_epochs": 4,
@@ -232,7 +236,15 @@ def test_graph_steps_give_every_member_its_own_settings():
     apart = [{"lr": 0.02, "optimizer__weight_decay": 0.1}, {"module__hidden": (5, 4)}]
     net = shared_net(apart)
     masks = np.random.default_rng(0).random((2, 60)) < 0.5
-    phase = Phase("balanced", 0, 3, 3, part_sizes(masks, 16), (0.05, 0.2), cosine)
+    phase = Segment(
+        name="balanced",
+        start=0,
+        stop=3,
+        n_epochs=3,
+        sizes=part_sizes(masks, 16),
+        rho=(0.05, 0.2),
+        lr_schedule=cosine,
+    )
     first = [initial_state(net, i, seed) for i, seed in enumerate((3, 4))]
     want, got = (
         engine.run_phase(net, first, data, phase, masks)
@@ -249,7 +261,15 @@ def test_graph_steps_give_every_member_its_own_settings():
 def test_the_graph_engine_looks_at_every_member():
     X, y = table()
     data = TrainingData(X, y.astype(np.int64))
-    settings = Settings(1, 16, (0.0, 0.0), "sgd", cosine)
+    settings = Segment(
+        n_epochs=1,
+        batch_size=16,
+        rho=(0.0, 0.0),
+        lr_schedule=cosine,
+        name="balanced",
+        start=0,
+        stop=1,
+    )
 
     def refusal(apart):
         return GraphEngine.refusal(shared_net(apart, device="cuda"), data, settings)

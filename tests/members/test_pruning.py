@@ -8,7 +8,7 @@ from torch import nn
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.members import (
-    Phase,
+    Segment,
     as_skorch_net,
     initial_state,
     member_net,
@@ -81,14 +81,14 @@ def train(net, state, start, stop, *, pruned, averaging=None):
     rng = np.random.default_rng(0)
     data = TrainingData(rng.normal(size=(32, 5)).astype("f4"), np.arange(32) % 3)
     mask = np.arange(32) % 2 == 0
-    phase = Phase(
-        "balanced",
-        start,
-        stop,
-        4,
-        part_sizes(mask[None], 16),
-        (0.1,),
-        constant,
+    phase = Segment(
+        name="balanced",
+        start=start,
+        stop=stop,
+        n_epochs=4,
+        sizes=part_sizes(mask[None], 16),
+        rho=(0.1,),
+        lr_schedule=constant,
         pruned=pruned,
         averaging=averaging,
     )

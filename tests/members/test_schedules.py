@@ -6,7 +6,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from sklearn_sharpbalance.data.batches import PartSizes
-from sklearn_sharpbalance.members import Phase
+from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.members.schedules import (
     LR_SCHEDULES,
     constant,
@@ -72,9 +72,25 @@ def test_names_and_functions_resolve():
 
 def test_a_phase_knows_its_place_in_the_whole_training():
     sizes = PartSizes(n_batches=4, sam=0, normal=8)
-    phase = Phase("balanced", 5, 10, 10, sizes, (0.0,), lambda progress: progress)
+    phase = Segment(
+        name="balanced",
+        start=5,
+        stop=10,
+        n_epochs=10,
+        sizes=sizes,
+        rho=(0.0,),
+        lr_schedule=lambda progress: progress,
+    )
     assert phase.lr_factor(5, 0) == pytest.approx(0.5)
     assert phase.lr_factor(7, 2) == pytest.approx(0.75)
     assert phase.last
-    warm_up = Phase("warmup", 0, 5, 10, sizes, (0.0,), constant)
+    warm_up = Segment(
+        name="warmup",
+        start=0,
+        stop=5,
+        n_epochs=10,
+        sizes=sizes,
+        rho=(0.0,),
+        lr_schedule=constant,
+    )
     assert not warm_up.last

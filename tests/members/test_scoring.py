@@ -97,7 +97,9 @@ def test_data_too_large_for_the_device_stay_on_the_host(member, monkeypatch, key
         return np.zeros(len(y))
 
     monkeypatch.setattr(scoring, "restore", lambda net, state: OnGpu())
-    monkeypatch.setattr(scoring, "seeded", MagicMock())  # there is no such device
+    monkeypatch.setattr(
+        scoring, "random_stream", MagicMock()
+    )  # there is no such device
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (data.X.nbytes, 0))
     score_member(net, state, TrainingData(X, data.y), FunctionScorer(scorer))
     assert given["X"].device.type == "cpu"

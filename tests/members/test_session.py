@@ -19,7 +19,7 @@ from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members import (
-    Phase,
+    Segment,
     as_skorch_net,
     initial_state,
     member_net,
@@ -57,7 +57,15 @@ def train(net, data, cuts=(0, N_EPOCHS), *, mask=None, schedule=cosine, on_epoch
     state = initial_state(net, 0, seed=3)
     sizes = part_sizes(mask[None], 16)
     for start, stop in pairwise(cuts):
-        phase = Phase("balanced", start, stop, cuts[-1], sizes, (0.1,), schedule)
+        phase = Segment(
+            name="balanced",
+            start=start,
+            stop=stop,
+            n_epochs=cuts[-1],
+            sizes=sizes,
+            rho=(0.1,),
+            lr_schedule=schedule,
+        )
         state = train_member(net, state, data, phase, mask, on_epoch)
         state = pickle.loads(pickle.dumps(state))  # as if it came from a worker
     return state
@@ -139,7 +147,15 @@ def test_a_phase_of_another_radius_begins_with_it():
     state, mask = initial_state(net, 0, seed=3), np.arange(48) % 3 == 0
     sizes = part_sizes(mask[None], 16)
     for start, rho in ((0, 0.4), (2, 0.4), (4, 0.2), (6, 0.4)):
-        phase = Phase("balanced", start, start + 2, 8, sizes, (rho,), cosine)
+        phase = Segment(
+            name="balanced",
+            start=start,
+            stop=start + 2,
+            n_epochs=8,
+            sizes=sizes,
+            rho=(rho,),
+            lr_schedule=cosine,
+        )
         state = train_member(net, state, data, phase, mask)
     radii = [record["rho"] for record in state.history]
     assert radii == [0.4, 0.2, 0.1, 0.05, 0.2, 0.1, 0.4, 0.2]
@@ -193,7 +209,15 @@ def test_a_scheduler_outlives_its_optimizer(kind):
     rates = [row["lr"] for row in train(net, table()).history]
     state = replace(train(net, table(), (0, 2)), optimizer=None)
     sizes = part_sizes(np.zeros((1, 48), dtype=bool), 16)
-    phase = Phase("balanced", 2, 4, 4, sizes, (0.0,), constant)
+    phase = Segment(
+        name="balanced",
+        start=2,
+        stop=4,
+        n_epochs=4,
+        sizes=sizes,
+        rho=(0.0,),
+        lr_schedule=constant,
+    )
     state = train_member(net, state, table(), phase, np.zeros(48, dtype=bool))
     assert [row["lr"] for row in state.history] == pytest.approx(rates)
 
@@ -202,7 +226,15 @@ def test_a_state_can_be_trained_from_twice():
     net = make_net([("schedule", LRScheduler(**SCHEDULERS["cyclic"]))])
     state = train(net, table(), (0, 2))
     sizes = part_sizes(np.zeros((1, 48), dtype=bool), 16)
-    phase = Phase("balanced", 2, 4, 4, sizes, (0.0,), constant)
+    phase = Segment(
+        name="balanced",
+        start=2,
+        stop=4,
+        n_epochs=4,
+        sizes=sizes,
+        rho=(0.0,),
+        lr_schedule=constant,
+    )
     nobody = np.zeros(48, dtype=bool)
     one, two = (train_member(net, state, table(), phase, nobody) for _ in range(2))
     assert all(value.equal(two.module[key]) for key, value in one.module.items())
@@ -213,7 +245,15 @@ def test_training_does_not_change_the_state_it_starts_from():
     state = initial_state(net, 0, seed=3)
     before = {key: value.clone() for key, value in state.module.items()}
     sizes = part_sizes(np.ones((1, len(data)), dtype=bool), 16)
-    phase = Phase("warmup", 0, 1, 1, sizes, (0.1,), constant)
+    phase = Segment(
+        name="warmup",
+        start=0,
+        stop=1,
+        n_epochs=1,
+        sizes=sizes,
+        rho=(0.1,),
+        lr_schedule=constant,
+    )
     train_member(net, state, data, phase, np.ones(len(data), dtype=bool))
     assert state.history == []
     assert all(value.equal(before[key]) for key, value in state.module.items())

@@ -9,7 +9,7 @@ from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.members import (
-    Phase,
+    Segment,
     as_skorch_net,
     initial_state,
     member_net,
@@ -33,7 +33,16 @@ def train(*callbacks, own=lambda x: x, precision="float32"):
     mask = np.arange(N) < N_SAM
     sizes = part_sizes(mask[None], BATCH)
     assert sizes.n_batches * (sizes.sam + sizes.normal) > N
-    phase = Phase("balanced", 0, 2, 2, sizes, (0.1,), constant, precision=precision)
+    phase = Segment(
+        name="balanced",
+        start=0,
+        stop=2,
+        n_epochs=2,
+        sizes=sizes,
+        rho=(0.1,),
+        lr_schedule=constant,
+        precision=precision,
+    )
     return train_member(net, initial_state(net, 0, seed=3), data, phase, mask)
 
 

@@ -1,4 +1,4 @@
-"""Random predictions that several tests share."""
+"""Random predictions for several tests."""
 
 import warnings
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from sklearn_sharpbalance.exceptions import UndefinedMetricWarning
 
 
 def random_members(M=3, N=40, C=4, *, seed=0, scale=2.0, dtype=np.float64):
-    """Labels (N,) and probabilities (M, N, C) that know something of the labels."""
+    """Return labels (N,) and probabilities (M, N, C) that correlate with them."""
     rng = np.random.default_rng(seed)
     y = rng.integers(C, size=N)
     logits = scale * rng.normal(size=(M, N, C))
@@ -21,7 +21,7 @@ def random_members(M=3, N=40, C=4, *, seed=0, scale=2.0, dtype=np.float64):
 
 @contextmanager
 def warns_once():
-    """Exactly one UndefinedMetricWarning, pointing at the caller's file."""
+    """Expect exactly one UndefinedMetricWarning at the caller's file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught

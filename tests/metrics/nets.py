@@ -1,4 +1,4 @@
-"""Small skorch nets in float64 that several tests of flatness share."""
+"""Small skorch nets in float64 for the tests of flatness."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ class SquaredError(nn.Module):
 
 
 class NoisyNet(nn.Module):
-    """Convolution, batch norm and dropout: all that train mode would disturb."""
+    """Convolution, batch norm and dropout, which differ in train mode."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class NoisyNet(nn.Module):
 
 
 def make_net(module, criterion=nn.CrossEntropyLoss, dtype=torch.float64, seed=0):
-    """Initialised net around a module, with weights drawn from ``seed``."""
+    """Return an initialised net with random weights."""
     generator = torch.Generator().manual_seed(seed)
     module = module.to(dtype)
     with torch.no_grad():
@@ -47,7 +47,7 @@ def make_net(module, criterion=nn.CrossEntropyLoss, dtype=torch.float64, seed=0)
 
 
 def mlp(sizes=(3, 5, 4), bias=True, **kwargs):
-    """ReLU net with these layer sizes."""
+    """Return a ReLU net with these layer sizes."""
     layers = []
     for n_in, n_out in zip(sizes[:-1], sizes[1:]):  # noqa: RUF007
         layers += [nn.Linear(n_in, n_out, bias=bias), nn.ReLU()]
@@ -55,18 +55,18 @@ def mlp(sizes=(3, 5, 4), bias=True, **kwargs):
 
 
 def samples(N=20, shape=(3,), C=4, seed=0):
-    """Inputs (N, ...) in float64 and class codes (N,)."""
+    """Return inputs (N, ...) in float64 and class codes (N,)."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(N, *shape)), rng.integers(C, size=N)
 
 
 def ensemble_of(nets, classes):
-    """All that flatness asks of an ensemble."""
+    """Return an object with the attributes that flatness metrics need."""
     return SimpleNamespace(estimators_=nets, classes_=np.asarray(classes))
 
 
 def mean_loss(net, X, y):
-    """Function of a flat weight vector, for autograd and brute force."""
+    """Return the mean loss as a function of a flat weight vector."""
     x, target = torch.as_tensor(X), torch.as_tensor(y)
     named = dict(net.module_.named_parameters())
     sizes = [p.numel() for p in named.values()]
@@ -82,6 +82,6 @@ def mean_loss(net, X, y):
 
 
 def dense_hessian(net, X, y):
-    """Hessian (d, d) of the mean loss by torch's own double loop."""
+    """Return the Hessian (d, d) of the mean loss by torch.autograd.functional."""
     loss, origin = mean_loss(net, X, y)
     return torch.autograd.functional.hessian(loss, origin).numpy()

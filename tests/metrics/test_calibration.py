@@ -1,4 +1,4 @@
-"""ECE against the loop of the paper, torchmetrics and scikit-learn."""
+"""Compare the ECE with a naive loop, torchmetrics and scikit-learn."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def one_predictor(N=300, C=4, **kwargs):
 
 
 def naive_gaps(confidence, right, edges):
-    """Share of samples and gap of each bin (a, b]."""
+    """Return the share of samples and the gap of each bin (a, b]."""
     for low, high in itertools.pairwise(edges):
         inside = (confidence > low) & (confidence <= high)
         if inside.any():
@@ -50,7 +50,7 @@ def test_ece_equals_torchmetrics(norm):
     pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
     try:
         from torchmetrics.functional.classification import multiclass_calibration_error
-    except Exception as error:  # a torchvision that does not match torch breaks it
+    except Exception as error:  # it fails if torchvision does not match torch
         pytest.skip(f"torchmetrics does not import: {error}")
     y, proba = one_predictor(500, 5)
     expected = multiclass_calibration_error(
@@ -70,9 +70,9 @@ def test_classwise_is_the_mean_over_classes():
 
 @pytest.mark.parametrize("strategy", ["uniform", "quantile"])
 def test_bins_equal_those_of_scikit_learn(strategy):
-    """For two classes, class-wise bins are scikit-learn's calibration curve."""
+    """Compare with scikit-learn's calibration curve for two classes."""
     rng = np.random.default_rng(0)
-    # Above one half the second class is the predicted one, so claims coincide.
+    # Above one half the second class is predicted, so both use its probability.
     positive = rng.uniform(0.5001, 1, size=400)
     y = (rng.random(400) < positive).astype(int)
     bins = calibration_curve_bins(
@@ -87,7 +87,7 @@ def test_bins_equal_those_of_scikit_learn(strategy):
     assert bins.edges.shape == (9,)
 
 
-def test_quantile_bins_hold_equally_many():
+def test_quantile_bins_have_equal_counts():
     y, proba = one_predictor(300)
     bins = calibration_curve_bins(y, proba, strategy="quantile")
     assert (bins.counts == 20).all()
@@ -108,7 +108,9 @@ def test_quantile_bins_hold_equally_many():
     debiased=st.booleans(),
     norm=st.sampled_from(["l1", "l2"]),
 )
-def test_range_and_order_of_samples(seed, strategy, classwise, debiased, norm):
+def test_value_is_in_range_and_independent_of_the_order(
+    seed, strategy, classwise, debiased, norm
+):
     y, proba = one_predictor(60, 3, seed=seed)
     proba = proba.round(1)  # many ties
     proba[:, 0] = 1 - proba[:, 1:].sum(1)
@@ -127,7 +129,7 @@ def test_range_and_order_of_samples(seed, strategy, classwise, debiased, norm):
 
 
 def calibrated(N, seed):
-    """Labels drawn from the probabilities themselves."""
+    """Return labels drawn from the probabilities."""
     rng = np.random.default_rng(seed)
     proba = rng.dirichlet(np.ones(4), size=N)
     y = (rng.random((N, 1)) > proba.cumsum(1)).sum(1).clip(max=3)
@@ -135,7 +137,7 @@ def calibrated(N, seed):
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_debiasing_helps_a_calibrated_predictor(norm):
+def test_debiasing_lowers_the_error_of_a_calibrated_predictor(norm):
     plain, debiased = np.mean(
         [
             [
@@ -150,7 +152,7 @@ def test_debiasing_helps_a_calibrated_predictor(norm):
 
 
 def test_debiased_l2_is_unbiased_before_the_root():
-    """Mean squared gap, averaged over draws, meets the true one where it is large."""
+    """The mean over draws equals the true squared gap if that is large."""
     rng = np.random.default_rng(0)
     proba = np.tile([[0.9, 0.1]], (50, 1))
     squares = [
@@ -164,7 +166,7 @@ def test_debiased_l2_is_unbiased_before_the_root():
     assert np.mean(squares) == pytest.approx(0.16, abs=3 * np.sqrt(0.0032 / 3000))
 
 
-def test_debiased_l1_takes_off_the_folded_normal_bias():
+def test_debiased_l1_subtracts_the_folded_normal_bias():
     rng = np.random.default_rng(0)
     y, proba = np.array([0] * 30 + [1] * 20), np.tile([[0.65, 0.35]], (50, 1))
     gap, std = 0.6 - 0.65, np.sqrt(0.6 * 0.4 / 50)
@@ -174,7 +176,7 @@ def test_debiased_l1_takes_off_the_folded_normal_bias():
     assert value == pytest.approx(expected, abs=2e-4)
 
 
-def test_certain_and_right_has_no_error():
+def test_certain_and_right_predictions_have_no_error():
     y = np.arange(30) % 3
     assert expected_calibration_error(y, np.eye(3)[y]) == 0
     assert expected_calibration_error(y, np.eye(3)[y], debiased=True) == 0
@@ -195,7 +197,7 @@ def test_a_sample_of_weight_two_counts_twice(norm, classwise):
     ) == pytest.approx(expected_calibration_error(y, proba, **options))
 
 
-def test_few_samples_are_told():
+def test_fewer_samples_than_bins_warn():
     y, proba = one_predictor(5)
     with warns_once() as caught:
         value = expected_calibration_error(y, proba)
@@ -208,19 +210,22 @@ def test_few_samples_are_told():
     [
         ({"strategy": "equal"}, "Unknown strategy 'equal'"),
         ({"norm": "l3"}, "Unknown norm 'l3'"),
-        ({"n_bins": 0}, "n_bins must be a positive integer, got 0"),
-        ({"n_bins": 2.5}, "n_bins must be a positive integer, got 2.5"),
-        ({"n_bins": 10.0}, "n_bins must be a positive integer, got 10.0"),
-        ({"n_bins": "auto"}, "n_bins must be a positive integer, got 'auto'"),
+        ({"n_bins": 0}, "n_bins must be an int in .* got 0"),
+        ({"n_bins": 2.5}, "n_bins must be an int in .* got 2.5"),
+        ({"n_bins": 10.0}, "n_bins must be an int in .* got 10.0"),
+        ({"n_bins": "auto"}, "n_bins must be an int in .* got 'auto'"),
         ({"norm": "max", "debiased": True}, "no debiased form"),
-        ({"debiased": True, "sample_weight": np.ones(300)}, "takes no sample_weight"),
+        (
+            {"debiased": True, "sample_weight": np.ones(300)},
+            "does not support sample_weight",
+        ),
         ({"sample_weight": np.ones(3)}, "3 entries for 300 samples"),
         ({"sample_weight": np.arange(300) - 1}, "must not be negative.*from -1 to 298"),
-        ({"sample_weight": np.zeros(300)}, "somewhere more than zero"),
-        ({"sample_weight": np.full(300, np.nan)}, "sample_weight holds infinite"),
+        ({"sample_weight": np.zeros(300)}, "at least one weight must be"),
+        ({"sample_weight": np.full(300, np.nan)}, "sample_weight contains infinite"),
     ],
 )
-def test_wrong_options_are_refused(options, message):
+def test_invalid_options_raise(options, message):
     y, proba = one_predictor()
     with pytest.raises(InvalidInputError, match=message):
         expected_calibration_error(y, proba, **options)

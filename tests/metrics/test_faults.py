@@ -1,4 +1,4 @@
-"""Double fault and Q statistic against counts by hand."""
+"""Compare double fault and Q statistic with manual counts."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from tests.metrics.helpers import random_members, warns_once
 
 
 def from_correctness(right):
-    """Binary members (M, N, 2), right on y = 0 where told to."""
+    """Return binary members (M, N, 2) that predict class 0 where ``right``."""
     right = np.asarray(right, dtype=float)
     return np.stack([0.2 + 0.6 * right, 0.8 - 0.6 * right], axis=-1)
 
@@ -42,7 +42,7 @@ def test_opposite_members_have_q_of_minus_one():
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), M=st.integers(2, 5))
-def test_q_equals_the_naive_one_whatever_the_order(seed, M):
+def test_q_equals_the_naive_one_in_any_order(seed, M):
     rng = np.random.default_rng(seed)
     right = rng.random((M, 60)) < 0.6
     y, probas = np.zeros(60, int), from_correctness(right)
@@ -53,8 +53,8 @@ def test_q_equals_the_naive_one_whatever_the_order(seed, M):
     assert metrics.q_statistic(y, shuffled) == pytest.approx(value, abs=1e-12)
 
 
-def test_pairs_without_a_value_are_left_out_and_told():
-    right = [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 1, 0]]  # the first never errs
+def test_undefined_pairs_are_left_out_with_a_warning():
+    right = [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 1, 0]]  # the first is always right
     with warns_once() as caught:
         value = metrics.q_statistic(np.zeros(4, int), from_correctness(right))
     assert value == 0.0  # (1 * 1 - 1 * 1) / 2 of the last two

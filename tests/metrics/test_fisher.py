@@ -1,4 +1,4 @@
-"""Fisher-Rao norm and Fisher trace against per-sample loops and Liang's identity."""
+"""Compare Fisher-Rao norm and Fisher trace with loops and Liang's identity."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_identity_of_relu_nets_without_bias(n_hidden):
     assert fisher_rao_norm(net, X, y) == pytest.approx(expected, rel=1e-9)
 
 
-def test_fisher_rao_does_not_see_the_scale_of_layers():
+def test_fisher_rao_is_invariant_to_the_scale_of_layers():
     X, y = samples(10)
     net, scaled = mlp((3, 6, 4)), mlp((3, 6, 4))
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_batches_average_to_the_value(metric):
     assert metric(net, X[5:10], y[5:10]) == pytest.approx(values[1], rel=1e-6)
 
 
-def test_a_subset_is_drawn_when_asked():
+def test_n_batches_uses_a_random_subset():
     net, (X, y) = mlp(), samples(40)
     kwargs = {"batch_size": 4, "n_batches": 2, "random_state": 0}
     some = fisher_rao_norm(net, X, y, **kwargs)

@@ -1,6 +1,8 @@
-"""What all measures of flatness promise: untouched nets, ensembles, any input."""
+"""Common tests of all flatness metrics: unchanged nets, ensembles, input types."""
 
+import inspect
 import random
+import re
 
 import numpy as np
 import pytest
@@ -53,7 +55,7 @@ def state_of(net):
 
 
 @every
-def test_autocast_around_a_measure_sees_every_move_of_the_weights(measure):
+def test_enclosing_autocast_uses_the_moved_weights(measure):
     net, (X, y) = picture_net(), samples(7, (2, 4, 4), 3)
     values = []
     for cached in (True, False):
@@ -62,11 +64,23 @@ def test_autocast_around_a_measure_sees_every_move_of_the_weights(measure):
     assert values[0] == values[1] != 0
 
 
+SHARED_PARAMETERS = ("net", "X", "y", "mask", "random_state", "per_member")
+
+
+@pytest.mark.parametrize("name", SHARED_PARAMETERS)
+def test_shared_parameters_have_the_same_documentation(name):
+    """The docstrings repeat them in full, so that each can be read alone."""
+    entry = re.compile(rf"^    {name} : .*\n(?:        .*\n)+", re.MULTILINE)
+    documented = [m for m in MEASURES if name in inspect.signature(m).parameters]
+    assert len(documented) > 1
+    assert len({entry.search(measure.__doc__)[0] for measure in documented}) == 1
+
+
 @every
-def test_nothing_is_changed(measure):
+def test_net_is_not_changed(measure):
     net, (X, y) = picture_net(), samples(7, (2, 4, 4), 3)
     net.module_.train()
-    net.module_.norm.eval()  # a mixture that train() or eval() would flatten
+    net.module_.norm.eval()  # neither train() nor eval() would restore this
     net.module_.conv.bias.requires_grad_(False)
     net.module_.head.weight.grad = torch.ones_like(net.module_.head.weight)
     before = state_of(net)
@@ -81,7 +95,7 @@ def test_nothing_is_changed(measure):
 
 
 @every
-def test_nothing_is_changed_by_a_failure(measure, monkeypatch):
+def test_net_is_not_changed_by_a_failure(measure, monkeypatch):
     net, (X, y) = mlp(), samples(7)
     before, calls = state_of(net), []
     infer = net.infer
@@ -106,7 +120,7 @@ def test_nothing_is_changed_by_a_failure(measure, monkeypatch):
 
 
 @every
-def test_arrays_may_run_backwards(measure):
+def test_arrays_may_have_negative_strides(measure):
     net, (X, y) = picture_net(), samples(7, (2, 4, 4), 3)
     assert call(measure, net, X[::-1], y[::-1]) == call(
         measure, net, X[::-1].copy(), y[::-1].copy()
@@ -115,7 +129,7 @@ def test_arrays_may_run_backwards(measure):
 
 @every
 def test_the_state_of_the_net_does_not_matter(measure):
-    """Training flag, gradients and the global generators have no say."""
+    """Training flag, gradients and global generators do not change the value."""
     net, (X, y) = picture_net(), samples(7, (2, 4, 4), 3)
     net.module_.eval()
     first = call(measure, net, X, y)
@@ -126,7 +140,7 @@ def test_the_state_of_the_net_does_not_matter(measure):
 
 
 @every
-def test_an_ensemble_is_the_mean_of_its_members(measure):
+def test_value_of_an_ensemble_is_the_mean_of_its_members(measure):
     nets, (X, y) = [mlp(seed=s) for s in range(3)], samples(12)
     classes = np.array(["ant", "bee", "cat", "dog"])
     ensemble = ensemble_of(nets, classes)
@@ -179,17 +193,17 @@ def test_arrays_tensors_datasets_and_dictionaries_agree(measure):
     dataset = TensorDataset(torch.as_tensor(X), torch.as_tensor(y))
     assert call(measure, net, dataset, None, **kwargs) == pytest.approx(expected)
     if measure is metrics.mean_input_curvature:
-        return  # draws its directions by input, so that two inputs differ from one
+        return  # the directions differ between one and two inputs
     split = {"left": X[:, :1], "right": X[:, 1:]}
     assert call(measure, pair, split, y, **kwargs) == pytest.approx(expected)
 
 
 @every
-def test_pictures_of_bytes(measure):
+def test_uint8_images_equal_floats(measure):
     net = picture_net()
     X = np.random.default_rng(0).integers(256, size=(6, 2, 4, 4), dtype=np.uint8)
     y = np.arange(6) % 3
-    if measure is not metrics.mean_input_curvature:  # counts bytes in units of 255
+    if measure is not metrics.mean_input_curvature:  # it divides uint8 by 255
         floats = call(measure, net, X.astype(np.float32), y)
         assert call(measure, net, X, y) == pytest.approx(floats, rel=1e-5)
     assert np.isfinite(call(measure, net, X, y))
@@ -203,7 +217,7 @@ def test_read_only_input_gives_no_warning(measure, recwarn):
     assert not [w for w in recwarn if "writ" in str(w.message)]
 
 
-def test_thin_means_equal_the_scorers():
+def test_means_of_scores_equal_the_scorers():
     net, (X, y) = mlp(), samples(9)
     X, y = torch.as_tensor(X), torch.as_tensor(y)
     assert metrics.mean_fisher_trace(net, X, y) == pytest.approx(
@@ -216,8 +230,8 @@ def test_thin_means_equal_the_scorers():
     )
 
 
-def test_layouts_that_only_the_ensemble_knows():
-    """An ensemble of the package turns pictures with channels last by itself."""
+def test_an_ensemble_converts_channels_last_images():
+    """The member alone needs channels first."""
     net, (X, y) = picture_net(), samples(6, (2, 4, 4), 3)
     ensemble = ensemble_of([net], range(3))
     ensemble.member_inputs = lambda X: np.moveaxis(X, -1, 1)
@@ -229,30 +243,30 @@ def test_layouts_that_only_the_ensemble_knows():
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [
-        (np.zeros((3, 3)), [0.5, 1, 2], "integer class codes from 0 on"),
+        (np.zeros((3, 3)), [0.5, 1, 2], "non-negative integer class codes"),
         (np.zeros((3, 3)), ["a", "b", "c"], "integer class codes.*pass the ensemble"),
-        (np.zeros((3, 3)), [-1, 0, 1], "integer class codes from 0 on"),
-        (np.zeros((3, 3)), [0, 1, 4], "class code 4, but the net has 4 outputs"),
+        (np.zeros((3, 3)), [-1, 0, 1], "non-negative integer class codes"),
+        (np.zeros((3, 3)), [0, 1, 4], "class code 4, but the net has only 4 outputs"),
         (np.zeros((3, 3)), [0, 1], "3 samples but `y` has 2"),
         (np.zeros((0, 3)), np.zeros(0, int), "X is empty"),
     ],
 )
-def test_wrong_samples_are_refused(X, y, message):
+def test_invalid_samples_raise(X, y, message):
     with pytest.raises(InvalidInputError, match=message):
         metrics.fisher_rao_norm(mlp(), X, np.asarray(y))
 
 
-def test_what_is_no_net_is_refused():
+def test_invalid_nets_raise():
     X, y = samples(5)
     with pytest.raises(InvalidInputError, match=r"initialised skorch net.*got Linear"):
         metrics.adaptive_sharpness(nn.Linear(3, 4), X, y)
     frozen = mlp()
     frozen.module_.requires_grad_(False)
-    with pytest.raises(InvalidInputError, match="no trainable parameters to perturb"):
+    with pytest.raises(InvalidInputError, match="has no trainable parameters"):
         metrics.adaptive_sharpness(frozen, X, y)
 
 
-def test_generators_are_taken_where_they_stand():
+def test_generators_continue_from_their_state():
     net, (X, y) = mlp(), samples(40)
     kwargs = {"n_batches": 2, "n_iter": 3}
     for make in (np.random.default_rng, np.random.RandomState):
@@ -283,14 +297,14 @@ def test_gpu_equals_cpu(measure):
         metrics.sam_sharpness,
         metrics.hessian_trace,
     )
-    if measure in random_directions:  # other generators, other directions
+    if measure in random_directions:  # other generators give other directions
         assert np.isfinite(gpu)
     else:
         assert gpu == pytest.approx(cpu, rel=2e-2)
 
 
 @pytest.mark.gpu
-def test_captured_graph_equals_the_plain_passes(monkeypatch):
+def test_captured_graph_equals_eager_passes(monkeypatch):
     from sklearn_sharpbalance.metrics.flatness import worst_case
     from sklearn_sharpbalance.metrics.flatness._objective import Objective
 
@@ -310,7 +324,7 @@ def test_captured_graph_equals_the_plain_passes(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_module_that_waits_for_the_device_is_run_plainly():
+def test_a_module_that_waits_for_the_device_runs_eagerly():
     class Waits(NoisyNet):
         def forward(self, x):
             return super().forward(x) * (1.0 if x.sum().item() > 1e9 else 2.0)

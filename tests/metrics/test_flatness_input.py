@@ -1,4 +1,4 @@
-"""Measures of flatness where the input, or what lies around the call, is unusual."""
+"""Flatness metrics with unusual input or in unusual contexts."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.metrics.test_flatness import call, every
 
 
 @every
-def test_an_inference_mode_around_the_call_does_not_matter(measure):
+def test_value_is_the_same_in_inference_mode(measure):
     net, (X, y) = mlp(), samples(12)
     kwargs = {"batch_size": 4, "n_batches": 2}
     expected = call(measure, net, X, y, **kwargs)
@@ -25,19 +25,19 @@ def test_an_inference_mode_around_the_call_does_not_matter(measure):
 
 
 @every
-def test_labels_that_are_missing_are_asked_for(measure):
+def test_missing_labels_raise(measure):
     X, _ = samples(5)
     for model in (mlp(), ensemble_of([mlp()], list("abcd"))):
-        with pytest.raises(InvalidInputError, match=r"y is None.*Pass them as y"):
+        with pytest.raises(InvalidInputError, match=r"y is None.*Pass the labels as y"):
             call(measure, model, X, None)
 
 
 @every
-def test_codes_of_a_dataset_must_have_an_output(measure):
-    """On a GPU such a code would end the whole process."""
+def test_class_codes_without_an_output_raise(measure):
+    """On a GPU such a code would end the process."""
     X, y = samples(5)
     dataset = TensorDataset(torch.as_tensor(X), torch.as_tensor(y + 4))
-    message = f"class code {y.max() + 4}, but the net has 4 outputs"
+    message = f"class code {y.max() + 4}, but the net has only 4 outputs"
     with pytest.raises(InvalidInputError, match=message):
         call(measure, mlp(), dataset, None)
 
@@ -45,10 +45,10 @@ def test_codes_of_a_dataset_must_have_an_output(measure):
 @pytest.mark.parametrize(
     "measure", [metrics.fisher_rao_norm, metrics.mean_fisher_trace]
 )
-def test_a_net_without_trainable_weights_has_no_fisher_matrix(measure):
+def test_a_net_without_trainable_weights_raises(measure):
     frozen = mlp()
     frozen.module_.requires_grad_(False)
-    with pytest.raises(InvalidInputError, match="no trainable parameters to perturb"):
+    with pytest.raises(InvalidInputError, match="has no trainable parameters"):
         measure(frozen, *samples(5))
 
 
@@ -72,11 +72,13 @@ def bagging(X, y, **kwargs):
     return BaggingClassifier(net, n_estimators=2, random_state=0, **kwargs).fit(X, y)
 
 
-def test_members_with_columns_of_their_own_are_refused():
+def test_members_with_their_own_columns_raise():
     X, y = samples(20)
     X = X.astype(np.float32)
     whole = bagging(X, y)
     alone = [metrics.fisher_rao_norm(net, X, y) for net in whole.estimators_]
     assert metrics.fisher_rao_norm(whole, X, y) == pytest.approx(np.mean(alone))
-    with pytest.raises(InvalidInputError, match="BaggingClassifier take columns of"):
+    with pytest.raises(
+        InvalidInputError, match="BaggingClassifier takes its own columns"
+    ):
         metrics.fisher_rao_norm(bagging(X, y, bootstrap_features=True), X, y)

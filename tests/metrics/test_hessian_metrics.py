@@ -1,4 +1,4 @@
-"""Trace and largest eigenvalue against the dense Hessian."""
+"""Compare trace and largest eigenvalue with the dense Hessian."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from tests.metrics.nets import (
 )
 
 
-def test_trace_lies_within_its_error():
+def test_trace_is_within_its_standard_error():
     net, (X, y) = mlp(), samples(20)
     H = dense_hessian(net, X, y)
     trace, error = hessian_trace(
@@ -38,7 +38,7 @@ def test_trace_lies_within_its_error():
 
 
 def test_trace_of_a_diagonal_hessian_is_exact():
-    """Random signs leave no error without off-diagonal entries."""
+    """Random signs have no error if there are no off-diagonal entries."""
     net = make_net(nn.Linear(3, 2, bias=False), SquaredError)
     X, y = np.eye(3), np.array([0, 1, 0])
     trace, error = hessian_trace(net, X, y, n_probes=2, return_std_error=True)
@@ -46,13 +46,13 @@ def test_trace_of_a_diagonal_hessian_is_exact():
     assert error == pytest.approx(0, abs=1e-12)
 
 
-def test_one_probe_says_that_its_error_is_unknown():
+def test_standard_error_of_one_probe_is_infinite():
     net, (X, y) = mlp(), samples(10)
     _, error = hessian_trace(net, X, y, n_probes=1, return_std_error=True)
     assert error == np.inf
 
 
-def test_error_of_an_ensemble_counts_shared_probes():
+def test_standard_error_of_an_ensemble_considers_shared_probes():
     X, y = samples(20)
     net = mlp()
     twins = ensemble_of([net, net], range(4))
@@ -87,7 +87,7 @@ def test_largest_means_in_value_not_in_magnitude():
     assert found == pytest.approx(-0.5, rel=1e-9)
 
 
-def test_spread_over_batches():
+def test_value_of_each_batch_equals_its_dense_hessian():
     net, (X, y) = mlp(), samples(15)
     kwargs = {"batch_size": 5, "tol": 1e-10, "random_state": 0}
     values = hessian_top_eigenvalue(net, X, y, return_batches=True, **kwargs)
@@ -104,7 +104,7 @@ def test_spread_over_batches():
     assert whole == pytest.approx(hessian_trace(net, X, y, random_state=0), rel=1e-9)
 
 
-def test_masked_weights_do_not_count():
+def test_masked_weights_are_excluded():
     net, (X, y) = mlp(), samples(12)
     with torch.no_grad():
         net.module_[0].weight[:, 1] = 0
@@ -120,7 +120,7 @@ def test_masked_weights_do_not_count():
 
 
 def difference_quotient_hessian(net, X, y, step=1e-6):
-    """Hessian (d, d) from gradients alone: no second derivative of torch has a say."""
+    """Return the Hessian (d, d) from finite differences of gradients."""
     loss, w = mean_loss(net, X, y)
     gradient = torch.func.grad(loss)
     moves = step * torch.eye(len(w), dtype=w.dtype)
@@ -139,8 +139,8 @@ def difference_quotient_hessian(net, X, y, step=1e-6):
     ],
 )
 @pytest.mark.parametrize("dim", [0, 1, None])
-def test_normed_weights_have_their_own_curvature(weight_norm, dim):
-    """torch's second derivative of the weight norm is not symmetric, and wrong."""
+def test_curvature_of_weight_norm_equals_finite_differences(weight_norm, dim):
+    """The second derivative of torch's own weight norm is wrong."""
     first = weight_norm(nn.Linear(3, 4), dim=dim)
     net, (X, y) = make_net(nn.Sequential(first, nn.Tanh(), nn.Linear(4, 4))), samples(9)
     H = difference_quotient_hessian(net, X, y)
@@ -152,7 +152,7 @@ def test_normed_weights_have_their_own_curvature(weight_norm, dim):
     assert trace == pytest.approx(np.trace(H), abs=4 * error)
 
 
-def test_a_diverged_net_is_told():
+def test_a_diverged_net_raises():
     net, (X, y) = mlp(), samples(12)
     with torch.no_grad():
         net.module_[0].weight[0, 0] = np.nan
@@ -161,7 +161,7 @@ def test_a_diverged_net_is_told():
             metric(net, X, y)
 
 
-def test_a_single_weight_is_enough():
+def test_a_single_weight():
     net = make_net(nn.Linear(1, 2, bias=False), SquaredError)
     mask = {"weight": [[1], [0]]}
     X, y = np.array([[3.0]]), np.array([0])
@@ -179,24 +179,26 @@ def test_a_loss_without_curvature_has_the_eigenvalue_zero():
     assert hessian_trace(net, X, np.zeros(12, int), **kwargs) == 0
 
 
-def test_what_cannot_be_done_is_told():
+def test_invalid_options_raise():
     net, (X, y) = mlp(), samples(12)
     nothing = {name: np.zeros(p.shape) for name, p in net.module_.named_parameters()}
-    with pytest.raises(InvalidInputError, match="mask leaves no weight"):
+    with pytest.raises(InvalidInputError, match="mask excludes all weights"):
         hessian_top_eigenvalue(net, X, y, mask=nothing)
-    with pytest.raises(InvalidInputError, match="n_probes must be a positive integer"):
+    with pytest.raises(InvalidInputError, match="n_probes must be an int in the range"):
         hessian_trace(net, X, y, n_probes=0)
     for tol in (-1, np.nan, np.inf, "a", None):
-        message = f"tol must be zero or a positive, finite number, got {tol!r}"
+        message = rf"tol must be a float in the range \[0.0, inf\), got {tol!r}"
         with pytest.raises(InvalidInputError, match=message):
             hessian_top_eigenvalue(net, X, y, tol=tol)
     for limit in (0, 1.5, "a"):
-        message = f"max_iter must be a positive integer or None, got {limit!r}"
+        message = (
+            rf"max_iter must be an int in the range \[1, inf\) or None, got {limit!r}"
+        )
         with pytest.raises(InvalidInputError, match=message):
             hessian_top_eigenvalue(net, X, y, max_iter=limit)
 
 
-def test_lanczos_without_convergence_is_told(monkeypatch):
+def test_lanczos_without_convergence_raises(monkeypatch):
     def gives_up(*args, **kwargs):
         raise ArpackNoConvergence("No convergence", np.array([]), np.zeros((0, 0)))
 

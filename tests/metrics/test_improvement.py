@@ -1,4 +1,4 @@
-"""EIR by hand, and the loss decompositions as identities."""
+"""EIR against manual values, and identities of the loss decompositions."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_eir_where_all_members_are_right():
     assert worse == -np.inf
 
 
-def test_eir_refuses_an_ensemble_of_another_shape():
+def test_eir_raises_for_an_ensemble_of_another_shape():
     y, probas = random_members()
     with pytest.raises(InvalidInputError, match=r"shape \(40, 4\).*got \(39, 4\)"):
         metrics.ensemble_improvement_rate(y, probas, ensemble_proba=probas[0, 1:])
@@ -77,7 +77,7 @@ def test_ambiguity_of_mean_logits_needs_no_labels():
 
 
 def test_mean_logit_ensemble_of_logits_with_any_offset():
-    """Members' logits are known up to a constant: the geometric mean is the same."""
+    """The geometric mean does not depend on a constant in the members' logits."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(3, 30, 4)) + rng.normal(size=(3, 30, 1)) * 5
     y = rng.integers(4, size=30)
@@ -125,16 +125,18 @@ def test_the_identity_is_exact(loss, M, N, C, seed, scale):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_certain_members_and_many_samples(loss):
-    """Zeros are raised before the logarithm; chunks of samples join."""
+    """Zeros are clipped before the logarithm; several chunks are averaged."""
     probas = np.tile([[[1.0, 0.0]], [[0.0, 1.0]]], (1, 2500, 1))
     parts = metrics.loss_decomposition(np.zeros(2500, int), probas, loss=loss)
     assert np.isfinite(parts).all()
     assert parts.ensemble_loss == pytest.approx(parts.member_loss - parts.ambiguity)
 
 
-def test_wrong_options_are_refused():
+def test_invalid_options_raise():
     y, probas = random_members()
     with pytest.raises(InvalidInputError, match=r"Unknown loss 'mse'.*'squared_error'"):
         metrics.loss_decomposition(y, probas, loss="mse")
-    with pytest.raises(InvalidInputError, match="eps must lie between 0 and 1"):
+    with pytest.raises(
+        InvalidInputError, match=r"eps must be a float in the range \(0.0, 1.0\)"
+    ):
         metrics.loss_decomposition(y, probas, eps=2)

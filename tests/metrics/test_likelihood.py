@@ -1,4 +1,4 @@
-"""NLL and Brier score against scikit-learn; deep ensemble equivalent by hand."""
+"""NLL and Brier score against scikit-learn; deep ensemble equivalent."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_nll_and_brier_equal_scikit_learn(C, dtype):
         )
 
 
-def test_weights_count_as_in_scikit_learn():
+def test_sample_weights_equal_scikit_learn():
     y, probas = random_members(1, 200, 5)
     weight = np.random.default_rng(0).random(200)
     options = {"labels": np.arange(5), "sample_weight": weight}
@@ -46,7 +46,7 @@ def test_weights_count_as_in_scikit_learn():
             score(y, probas[0], sample_weight=weight[:3])
 
 
-def test_a_missing_class_is_no_obstacle():
+def test_a_missing_class_is_accepted():
     y, probas = random_members(1, 50, 4)
     y = y % 3
     assert negative_log_likelihood(y, probas[0]) == pytest.approx(
@@ -55,7 +55,7 @@ def test_a_missing_class_is_no_obstacle():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_class_ruled_out_costs_as_in_scikit_learn(dtype):
+def test_a_zero_probability_equals_scikit_learn(dtype):
     proba = np.array([[1, 0], [0, 1]], dtype=dtype)
     assert negative_log_likelihood([1, 1], proba) == pytest.approx(
         -np.log(np.finfo(dtype).eps) / 2
@@ -83,7 +83,7 @@ def test_a_reference_that_rises_by_chance_is_flattened():
     assert deep_ensemble_equivalent(0.5, [1.0, 0.5, 0.6, 0.4]) == 2
 
 
-def test_equivalents_beyond_the_reference_are_told():
+def test_equivalents_beyond_the_reference_warn():
     with warns_once() as caught:
         assert deep_ensemble_equivalent(1.1, [1.0, 0.5]) == 1.0
     assert "above that of one plain member" in str(caught[0].message)
@@ -92,13 +92,13 @@ def test_equivalents_beyond_the_reference_are_told():
     assert "a lower bound" in str(caught[0].message)
 
 
-def test_equivalent_refuses_what_is_not_finite():
+def test_equivalent_raises_for_values_that_are_not_finite():
     with pytest.raises(InvalidInputError, match="nll must be a finite number"):
         deep_ensemble_equivalent(np.nan, [1.0])
-    with pytest.raises(InvalidInputError, match="reference_nlls holds infinite"):
+    with pytest.raises(InvalidInputError, match="reference_nlls contains infinite"):
         deep_ensemble_equivalent(1.0, [1.0, np.nan])
 
 
-def test_unknown_scale_of_the_brier_score_is_refused():
+def test_unknown_scale_of_the_brier_score_raises():
     with pytest.raises(InvalidInputError, match="True, False or 'auto', got 'no'"):
         brier_score([0], [[0.5, 0.5]], scale_by_half="no")

@@ -1,4 +1,4 @@
-"""Relative flatness against blocks of the dense Hessian and its closed form."""
+"""Compare relative flatness with the dense Hessian and its closed form."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from tests.metrics.nets import (
 
 
 def from_dense_hessian(net, X, y, weight, start):
-    """sum over s, s' of <w_s, w_s'> tr(H_ss'), the weight beginning at ``start``."""
+    """Return the sum of <w_s, w_s'> tr(H_ss'), with the weight at ``start``."""
     C, d = weight.shape
     H = dense_hessian(net, X, y)[start : start + C * d, start : start + C * d]
     blocks = H.reshape(C, d, C, d)
@@ -45,7 +45,7 @@ def test_equals_the_closed_form_of_the_cross_entropy():
 
 
 def test_probabilities_with_nll_give_the_same():
-    """skorch's default: a softmax in the module, the logarithm in the loss."""
+    """By default skorch expects a softmax in the module, and the loss takes the log."""
     logits, (X, y) = mlp((3, 5, 4)), samples(12)
     module = nn.Sequential(mlp((3, 5, 4)).module_, nn.Softmax(dim=1))
     net = make_net(module, nn.NLLLoss)
@@ -61,13 +61,15 @@ def test_another_layer_can_be_named():
     net, (X, y) = mlp((3, 4)), samples(12)
     deep = make_net(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)))
     named = relative_flatness(deep, X, y, layer="0")
-    # The layer's output is not the logits: there the general form is at work.
+    # The layer's output is not the logits, so this tests the general form.
     expected = from_dense_hessian(deep, X, y, deep.module_[0].weight, start=0)
     assert named == pytest.approx(expected, rel=1e-9)
     assert relative_flatness(net, X, y, layer="0") == relative_flatness(net, X, y)
-    with pytest.raises(InvalidInputError, match=r"layer 'head' is no nn.Linear.*'0'"):
+    with pytest.raises(
+        InvalidInputError, match=r"layer 'head' is not an nn.Linear.*'0'"
+    ):
         relative_flatness(deep, X, y, layer="head")
-    with pytest.raises(InvalidInputError, match=r"layer \['0'\] is no nn.Linear"):
+    with pytest.raises(InvalidInputError, match=r"layer \['0'\] is not an nn.Linear"):
         relative_flatness(deep, X, y, layer=["0"])
 
 
@@ -83,7 +85,7 @@ def test_a_layer_may_be_called_by_keyword():
     assert by_keyword == relative_flatness(make_net(plain), X, y)
 
 
-def test_does_not_see_the_scale_between_layers():
+def test_value_is_invariant_to_the_scale_between_layers():
     X, y = samples(10)
     net, scaled = mlp((3, 6, 4)), mlp((3, 6, 4))
     with torch.no_grad():
@@ -95,7 +97,7 @@ def test_does_not_see_the_scale_between_layers():
     )
 
 
-def test_pictures_and_batches():
+def test_images_in_batches():
     net, (X, y) = make_net(NoisyNet()), samples(13, (2, 4, 4), 3)
     net.module_.eval()
     values = relative_flatness(net, X, y, batch_size=5, return_batches=True)
@@ -119,12 +121,12 @@ class Linear(nn.Module):
         return losses if self.reduction == "none" else losses.mean()
 
 
-def test_a_loss_linear_in_the_logits_is_flat():
+def test_a_loss_linear_in_the_logits_gives_zero():
     net, (X, y) = mlp((3, 5, 4), criterion=Linear), samples(12)
     assert relative_flatness(net, X, y) == 0
 
 
-def test_modules_without_a_fitting_layer_are_refused():
+def test_modules_without_a_suitable_layer_raise():
     X, y = samples(4, (2, 5, 5), 3)
     no_linear = make_net(nn.Sequential(nn.Conv2d(2, 3, 5), nn.Flatten()))
     with pytest.raises(InvalidInputError, match=r"calls no nn.Linear"):

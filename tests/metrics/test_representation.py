@@ -1,4 +1,4 @@
-"""Linear CKA: formula, invariances, and the unbiased estimator by brute force."""
+"""Linear CKA: formula, invariances, and a naive unbiased estimator."""
 
 import itertools
 
@@ -17,7 +17,7 @@ def features(N, P, seed):
 
 
 def naive_hsic(a, b, N):
-    """Trace of the centred Gram matrices' product."""
+    """Return the trace of the product of the centred Gram matrices."""
     H = np.eye(N) - 1 / N
     return np.trace(a @ a.T @ H @ b @ b.T @ H)
 
@@ -44,7 +44,7 @@ def test_rotation_scale_and_shift_do_not_matter(debiased):
 
 
 def unbiased_hsic_over_quadruples(k, m):
-    """U-statistic: mean over ordered quadruples of different samples."""
+    """Return the U-statistic, a mean over quadruples of different samples."""
     values = [
         k[i, j] * (m[i, j] + m[q, r] - 2 * m[i, q])
         for i, j, q, r in itertools.permutations(range(len(k)), 4)
@@ -76,28 +76,28 @@ def test_more_axes_are_flattened():
 def test_constant_features_give_zero_and_a_warning(debiased):
     with warns_once() as caught:
         assert linear_cka(np.ones((6, 2)), features(6, 3, 0), debiased=debiased) == 0.0
-    assert "do not vary" in str(caught[0].message)
+    assert "are constant over" in str(caught[0].message)
 
 
 @pytest.mark.parametrize(("n", "debiased", "needed"), [(1, False, 2), (3, True, 4)])
-def test_too_few_samples_are_refused(n, debiased, needed):
+def test_too_few_samples_raise(n, debiased, needed):
     with pytest.raises(InvalidInputError, match=f"at least {needed} samples"):
         linear_cka(features(n, 2, 0), features(n, 2, 1), debiased=debiased)
 
 
-def test_bad_features_are_refused():
+def test_invalid_features_raise():
     with pytest.raises(InvalidInputError, match=r"features_a must have shape"):
         linear_cka(np.ones(3), np.ones((3, 1)))
-    with pytest.raises(InvalidInputError, match="features_b holds infinite"):
+    with pytest.raises(InvalidInputError, match="features_b contains infinite"):
         linear_cka(np.eye(3), np.full((3, 1), np.nan))
     with pytest.raises(InvalidInputError, match="the same in both, got 3 and 4"):
         linear_cka(np.eye(3), np.eye(4))
 
 
-def test_constant_features_that_rounding_makes_vary():
+def test_constant_features_with_rounding_errors_give_zero():
     with warns_once() as caught:
         assert linear_cka(np.full((7, 3), 0.1), np.full((7, 2), 0.7)) == 0.0
-    assert "do not vary" in str(caught[0].message)
+    assert "are constant over" in str(caught[0].message)
 
 
 @pytest.mark.parametrize("debiased", [False, True])
@@ -111,15 +111,15 @@ def test_features_of_any_size(scale, debiased):
 
 
 @pytest.mark.parametrize("n", [5, 8, 20])
-def test_debiased_similarity_of_samples_equally_far_apart_is_undefined(n):
-    """Both estimates are zero but for rounding, which made 0 or 1 of their ratio."""
+def test_debiased_similarity_of_samples_of_equal_distances_is_undefined(n):
+    """Both estimates are only rounding errors, so their ratio has no meaning."""
     with warns_once() as caught:
         assert linear_cka(np.eye(n), np.eye(n), debiased=True) == 0.0
-    assert "equally far apart" in str(caught[0].message)
+    assert "have the same distance" in str(caught[0].message)
 
 
-def test_features_that_are_no_numbers_are_told():
-    graph = torch.ones(4, 2, requires_grad=True)  # straight out of a network
+def test_features_that_are_not_numbers_raise():
+    graph = torch.ones(4, 2, requires_grad=True)  # the output of a network
     for features in (graph, [["a"], ["b"]]):
         with pytest.raises(InvalidInputError, match="features_b must be an array of"):
             linear_cka(np.eye(len(features)), features)

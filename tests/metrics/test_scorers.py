@@ -1,4 +1,4 @@
-"""Scorers: signs, names, labels, pipelines, searches, and the metrics behind them."""
+"""Scorers: signs, names, labels, pipelines, searches, and their metrics."""
 
 import pickle
 
@@ -61,14 +61,14 @@ class Ensemble(ClassifierMixin, BaseEstimator):
 
 
 class Weighted(Ensemble):
-    """Takes weights of samples, though its members do not heed them."""
+    """Take sample weights and ignore them."""
 
     def fit(self, X, y, sample_weight=None):
         return super().fit(X, y)
 
 
 def small_network(n_classes=3):
-    """Takes pictures with channels first: the ensemble must turn them."""
+    """Take images with channels first: the ensemble must convert them."""
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3))
 
 
@@ -85,7 +85,7 @@ def fitted(data):
     return Ensemble().fit(*data)
 
 
-def test_every_metric_that_makes_sense_has_a_scorer():
+def test_every_suitable_metric_has_a_scorer():
     expected = {
         "disagreement",
         "disagreement_error_ratio",
@@ -147,7 +147,7 @@ def test_two_classes(name, data):
 
 
 @pytest.mark.parametrize("name", PREDICTIONS)
-def test_through_pipelines_and_searches(name, data):
+def test_scores_of_pipelines_and_searches(name, data):
     X, y = data
     pipeline = make_pipeline(StandardScaler(), Ensemble()).fit(X, y)
     expected = SCORERS[name](pipeline[-1], pipeline[0].transform(X), y)
@@ -158,7 +158,7 @@ def test_through_pipelines_and_searches(name, data):
     assert SCORERS[name](search, X, y) == expected
 
 
-def test_in_a_search_and_in_cross_validation(data):
+def test_scoring_in_a_search_and_in_cross_validation(data):
     X, y = data
     search = GridSearchCV(
         Ensemble(),
@@ -166,7 +166,7 @@ def test_in_a_search_and_in_cross_validation(data):
         scoring=get_scorer("kl_diversity"),
         cv=2,
     ).fit(X, y)
-    assert search.best_params_ == {"C": 10.0}  # regularised members are alike
+    assert search.best_params_ == {"C": 10.0}  # regularised members are similar
     several = cross_validate(
         Ensemble(),
         X,
@@ -188,7 +188,7 @@ def test_flatness_of_an_ensemble(name):
     assert SCORERS[name](ensemble, X, classes[y]) == -expected
 
 
-def test_options_reach_the_metric(fitted, data):
+def test_options_are_passed_to_the_metric(fitted, data):
     X, y = data
     scorer = get_scorer("neg_expected_calibration_error", n_bins=3, strategy="quantile")
     expected = metrics.expected_calibration_error(
@@ -211,7 +211,7 @@ def test_scorers_can_be_pickled(name):
     assert repr(again) == repr(SCORERS[name])
 
 
-def test_estimators_without_members_are_told(data):
+def test_estimators_without_members_raise(data):
     X, y = data
     single = LogisticRegression().fit(X, y)
     assert SCORERS["neg_nll"](single, X, y) < 0
@@ -244,7 +244,7 @@ def test_ensembles_of_the_package(data, shape):
         assert np.isfinite(score), name
 
 
-def test_unknown_names_are_told():
+def test_unknown_names_raise():
     with pytest.raises(InvalidInputError, match=r"Unknown scorer 'ece'.*'neg_nll'"):
         get_scorer("ece")
 
@@ -271,12 +271,12 @@ def test_weights_are_routed_to_scorers_that_take_them(data):
     assert pickle.loads(pickle.dumps(ours))._weight_request is True
 
 
-def test_metrics_of_members_refuse_weights(data):
+def test_metrics_of_members_raise_for_weights(data):
     X, y = data
     scorer, fitted = get_scorer("disagreement"), Ensemble().fit(X, y)
-    with pytest.raises(InvalidInputError, match=r"disagreement.* does not weigh"):
+    with pytest.raises(InvalidInputError, match=r"disagreement.* does not support"):
         scorer.set_score_request(sample_weight=True)
-    with pytest.raises(InvalidInputError, match=r"disagreement.* does not weigh"):
+    with pytest.raises(InvalidInputError, match=r"disagreement.* does not support"):
         scorer(fitted, X, y, sample_weight=np.ones(len(y)))
     with sklearn.config_context(enable_metadata_routing=True):
         assert cross_validate(fitted, X, y, scoring=scorer)["test_score"].min() > 0
@@ -289,7 +289,7 @@ WITHOUT_WEIGHTS = {
 
 
 @pytest.mark.parametrize("scorer", WITHOUT_WEIGHTS.values(), ids=WITHOUT_WEIGHTS.keys())
-def test_a_weighted_search_scores_what_knows_no_weights_without_them(data, scorer):
+def test_a_weighted_search_scores_without_weights_if_unsupported(data, scorer):
     X, y = data
     weight = np.random.default_rng(0).random(len(y))
     grid = {"C": [0.1, 1.0]}
@@ -299,7 +299,7 @@ def test_a_weighted_search_scores_what_knows_no_weights_without_them(data, score
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
-def test_a_weighted_search_by_several_scorers_weighs_those_that_can(data):
+def test_a_weighted_search_passes_weights_to_scorers_that_support_them(data):
     X, y = data
     weight = np.random.default_rng(0).random(len(y))
     scoring = {

@@ -1,4 +1,4 @@
-"""Temperature against a grid, invariances, and what it does at its bounds."""
+"""Compare the temperature with a grid; test invariances and bounds."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from tests.metrics.helpers import random_members, warns_once
 
 
 def logits_and_labels(N=200, C=4, seed=0, sharpen=3.0):
-    """Logits that are ``sharpen`` times too large for their labels."""
+    """Return logits that are ``sharpen`` times too large for their labels."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(N, C)) * 1.5
     draws = rng.gumbel(size=(N, C))
@@ -47,7 +47,7 @@ def test_a_root_far_from_one_is_found(sharpen):
     assert found == pytest.approx(at_one * sharpen, rel=1e-6)
 
 
-def test_without_information_any_temperature_will_do():
+def test_equal_logits_give_a_temperature_of_one():
     assert fit_temperature([0, 1, 2], np.full((3, 3), 1 / 3)) == 1.0
 
 
@@ -70,7 +70,7 @@ def test_logits_probabilities_and_scale_agree(seed, factor):
     assert fit_temperature(y, logits + 100) == pytest.approx(temperature, rel=1e-6)
 
 
-def test_logits_that_look_like_probabilities_can_be_told_apart():
+def test_kind_distinguishes_logits_that_look_like_probabilities():
     y, probas = random_members(1, 200, 3)
     as_logits = fit_temperature(y, probas[0], kind="logits")
     best = minimize_scalar(
@@ -86,7 +86,7 @@ def test_logits_that_look_like_probabilities_can_be_told_apart():
 
 @pytest.mark.parametrize("gap", [0.1, 1, 2, 30, 1e6])
 def test_all_right_ends_at_the_lower_bound(gap):
-    """However far: with a large gap the slope is nothing but zeros."""
+    """With a large gap the slope is exactly zero."""
     y = np.arange(12) % 3
     with warns_once() as caught:
         assert fit_temperature(y, gap * np.eye(3)[y], kind="logits") == 0.01
@@ -94,13 +94,13 @@ def test_all_right_ends_at_the_lower_bound(gap):
 
 
 @pytest.mark.parametrize("gap", [1e-3, 0.1, 1, 5])
-def test_one_small_mistake_among_the_certain(gap):
-    """Newton's steps alone are far too small, or far too large."""
+def test_one_small_error_between_certain_predictions(gap):
+    """Newton's steps alone would be far too small or far too large."""
     y = np.arange(12) % 3
     logits = 30 * np.eye(3)[y]
     logits[0] = [0, gap, -1e6]
 
-    def slope(beta):  # of the summed loss, by hand
+    def slope(beta):  # of the summed loss
         right = 11 * -60 * np.exp(-30 * beta) / (1 + 2 * np.exp(-30 * beta))
         return gap / (1 + np.exp(-gap * beta)) + right
 
@@ -109,7 +109,7 @@ def test_one_small_mistake_among_the_certain(gap):
     assert found == pytest.approx(1 / root, rel=1e-8)
 
 
-def test_weights_of_held_out_samples_count_as_repetitions():
+def test_sample_weights_equal_repetitions():
     rng = np.random.default_rng(0)
     y, times = rng.integers(3, size=90), np.arange(90) % 4
     logits = 3 * rng.normal(size=(90, 3)) + 2 * np.eye(3)[y]
@@ -122,7 +122,7 @@ def test_weights_of_held_out_samples_count_as_repetitions():
     assert weighted != pytest.approx(unweighted, rel=1e-3)
 
 
-def test_where_no_temperature_is_best_it_stays_one():
+def test_temperature_is_one_if_none_is_the_best():
     y, logits = logits_and_labels()
     bounds = (0.01, 100.0)
     assert temperature_or_one(y, logits, bounds) == fit_temperature(y, logits)
@@ -132,7 +132,7 @@ def test_where_no_temperature_is_best_it_stays_one():
         assert "200 held-out samples set no temperature" in str(caught[0].message)
         with warns_once():
             assert temperature_or_one(labels, logits, (3.0, 4.0)) == 3.0
-    with pytest.raises(InvalidInputError, match="bounds must be two growing"):
+    with pytest.raises(InvalidInputError, match="bounds must be two increasing"):
         temperature_or_one(y, logits, (4.0, 3.0))
 
 
@@ -169,7 +169,7 @@ def test_scale_of_the_logits_does_not_matter_after_temperature():
     )
 
 
-def test_default_is_reproducible_and_leaves_the_global_generator():
+def test_default_is_reproducible_without_the_global_generator():
     y, logits = logits_and_labels()
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     assert nll_after_temperature(y, logits) == nll_after_temperature(y, logits)
@@ -195,7 +195,7 @@ def test_zero_probabilities_stay_finite():
         (lambda y, z: fit_temperature(y[:0], z[:0]), r"is empty: it has shape \(0,"),
     ],
 )
-def test_wrong_input_is_refused(call, message):
+def test_invalid_input_raises(call, message):
     y, logits = logits_and_labels(20)
     with pytest.raises(InvalidInputError, match=message):
         call(y, logits)

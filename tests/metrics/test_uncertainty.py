@@ -1,4 +1,4 @@
-"""Entropy, mutual information and AURC against loops and scipy."""
+"""Compare entropy, mutual information and AURC with loops and scipy."""
 
 import itertools
 
@@ -108,7 +108,7 @@ def test_all_right_and_all_wrong():
     assert area_under_risk_coverage(y, np.eye(3)[(y + 1) % 3]) == 1
 
 
-def test_confidence_of_other_samples_is_refused():
+def test_confidence_of_another_length_raises():
     y, probas = random_members(1)
     with pytest.raises(InvalidInputError, match="40 samples but confidence has 3"):
         area_under_risk_coverage(y, probas[0], confidence=[1, 2, 3])

@@ -1,4 +1,4 @@
-"""Auto-PGD against exact maxima, random search and the invariances it promises."""
+"""Compare Auto-PGD with exact maxima and random search; test its invariances."""
 
 import itertools
 
@@ -29,19 +29,19 @@ def quadratic_net(seed=0, bias=False):
 
 
 def quadratic_parts(net, X, y):
-    """Gradient (d,) and Hessian (d, d) of a loss that has no further terms."""
+    """Return gradient (d,) and Hessian (d, d) of a quadratic loss."""
     loss, origin = mean_loss(net, X, y)
     gradient = torch.func.grad(loss)(origin).numpy()
     return gradient, dense_hessian(net, X, y), origin.numpy()
 
 
 def maximum_in_l2_ball(g, H, rho):
-    """Largest ``g v + v H v / 2`` for ``|v| <= rho``, by the secular equation."""
+    """Return the largest ``g v + v H v / 2`` for ``|v| <= rho``."""
     values, vectors = np.linalg.eigh(H)
     c = vectors.T @ g
     top = values[-1]
 
-    def excess(shift):  # |(shift I - H)^-1 g| - rho falls with the shift
+    def excess(shift):  # |(shift I - H)^-1 g| - rho decreases with the shift
         return np.linalg.norm(c / (shift - values)) - rho
 
     shift = brentq(excess, top + 1e-9, top + np.linalg.norm(g) / rho + 1)
@@ -50,7 +50,7 @@ def maximum_in_l2_ball(g, H, rho):
 
 
 def maximum_in_linf_ball(g, H, rho):
-    """A convex function is largest at a corner: try all."""
+    """Return the maximum over all corners, where a convex function is largest."""
     corners = rho * np.array(list(itertools.product([-1, 1], repeat=len(g))))
     return max(g @ v + v @ H @ v / 2 for v in corners)
 
@@ -74,13 +74,13 @@ def test_reaches_and_never_exceeds_the_maximum_of_a_quadratic(
         assert found <= largest * (1 + 1e-9)
         if norm == "l2":
             assert found >= largest * 0.97
-        else:  # every corner may be a local maximum: at least that of one step
+        else:  # a corner may be a local maximum: compare with one step
             v = rho * np.sign(g)
             assert found >= (g @ v + v @ H @ v / 2) * (1 - 1e-9)
 
 
-def test_leaves_an_exact_minimum():
-    """Without a gradient the ascent starts at random and finds the sharpest way."""
+def test_ascent_leaves_an_exact_minimum():
+    """Without a gradient the ascent starts in a random direction."""
     net = quadratic_net()
     X, y = samples(5, C=2)
     target = np.eye(2)[y]
@@ -95,14 +95,14 @@ def test_leaves_an_exact_minimum():
     assert largest * 0.99 <= found <= largest * (1 + 1e-9)
 
 
-def test_a_flat_loss_has_no_sharpness():
+def test_a_constant_loss_has_zero_sharpness():
     net = make_net(nn.Linear(3, 2, bias=False), SquaredError)
     assert adaptive_sharpness(net, np.zeros((5, 3)), np.zeros(5, int)) == 0
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("norm", ["l2", "linf"])
-def test_never_below_twenty_random_perturbations(norm, adaptive):
+def test_value_is_at_least_that_of_twenty_random_perturbations(norm, adaptive):
     net, (X, y) = mlp((3, 8, 4)), samples(5)
     loss, w = mean_loss(net, X, y)
     scale = w.abs() if adaptive else torch.ones_like(w)
@@ -139,14 +139,14 @@ def test_rescaling_layers_changes_only_the_plain_sharpness(norm):
     norm=st.sampled_from(["l2", "linf"]),
     small=st.floats(0.01, 0.3),
 )
-def test_grows_with_the_radius_and_is_never_negative(seed, norm, small):
+def test_value_increases_with_the_radius_and_is_not_negative(seed, norm, small):
     net, (X, y) = mlp(seed=seed), samples(5, seed=seed)
     inner = adaptive_sharpness(net, X, y, rho=small, norm=norm)
     outer = adaptive_sharpness(net, X, y, rho=2 * small, norm=norm)
     assert 0 <= inner <= outer
 
 
-def test_value_of_each_batch_is_that_of_the_batch_alone():
+def test_value_of_a_batch_is_independent_of_the_others():
     net, (X, y) = mlp(), samples(20)
     values = adaptive_sharpness(
         net, X, y, batch_size=5, n_batches=None, return_batches=True
@@ -210,7 +210,7 @@ def test_pruned_weights_stay_zero(monkeypatch, adaptive, mask):
     assert (moved[:, 15:] != 0).any()
 
 
-def test_every_point_lies_in_the_ball(monkeypatch):
+def test_every_point_is_in_the_ball(monkeypatch):
     net, (X, y) = mlp(), samples(5)
     for norm, order in (("l2", 2), ("linf", np.inf)):
         written = spy_on_written_weights(monkeypatch)
@@ -221,7 +221,9 @@ def test_every_point_lies_in_the_ball(monkeypatch):
             for w in written
         ]
         assert max(lengths) == pytest.approx(0.3, rel=1e-6)
-        assert len(lengths) == 1 + 20 + 1  # the start, the steps, and back
+        assert (
+            len(lengths) == 1 + 20 + 1
+        )  # the start, the steps, and the restored weights
         monkeypatch.undo()
 
 
@@ -232,7 +234,7 @@ def test_checkpoints_follow_the_published_schedule():
 
 
 def test_step_is_halved_without_progress():
-    """On a narrow ridge, steps of 2 rho jump across the top for ever."""
+    """On a narrow ridge, steps of 2 rho never reach the top."""
     calls = []
 
     def ridge(w):
@@ -264,7 +266,7 @@ def test_frozen_parameters_are_not_moved():
     assert not net.module_[0].weight.requires_grad
 
 
-def test_a_diverged_net_is_told():
+def test_a_diverged_net_raises():
     net, (X, y) = mlp(), samples(5)
     with torch.no_grad():
         net.module_[0].weight.fill_(np.nan)
@@ -272,8 +274,8 @@ def test_a_diverged_net_is_told():
         adaptive_sharpness(net, X, y)
 
 
-def test_a_loss_that_is_no_number_on_the_way_is_not_forgotten():
-    def hill(w):  # its top, at 0.2, is found from both radii
+def test_a_loss_that_is_nan_during_the_ascent_gives_nan():
+    def hill(w):  # its top at 0.2 is found with both radii
         loss = torch.where(w < 0.4, -((w - 0.2) ** 2), torch.nan)
         return loss.sum(), -2 * (w - 0.2)
 
@@ -289,21 +291,24 @@ def test_a_loss_that_is_no_number_on_the_way_is_not_forgotten():
     [
         ({"norm": "l1"}, "Unknown norm 'l1'. Choose one of 'l2', 'linf'"),
         ({"norm": ["l2"]}, "Unknown norm .'l2'.. Choose one of"),
-        ({"rho": 0}, "rho must be a positive, finite number, got 0"),
-        ({"rho": np.inf}, "rho must be a positive, finite number, got inf"),
-        ({"rho": "0.5"}, "rho must be a positive, finite number, got '0.5'"),
-        ({"n_iter": 0}, "n_iter must be a positive integer, got 0"),
-        ({"batch_size": 0}, "batch_size must be a positive integer, got 0"),
-        ({"n_batches": -1}, "n_batches must be a positive integer or None, got -1"),
+        ({"rho": 0}, "rho must be a float in .* got 0"),
+        ({"rho": np.inf}, "rho must be a float in .* got inf"),
+        ({"rho": "0.5"}, "rho must be a float in .* got '0.5'"),
+        ({"n_iter": 0}, "n_iter must be an int in .* got 0"),
+        ({"batch_size": 0}, "batch_size must be an int in .* got 0"),
+        ({"n_batches": -1}, "n_batches must be an int in .* or None, got -1"),
         ({"mask": "zeros"}, "mask must be None, 'nonzero' or a dict"),
-        ({"mask": {"9.weight": 1}}, "mask names .'9.weight'., which are no trainable"),
-        ({"mask": {"a": 1, 9: 1}}, "mask names .9, 'a'., which are no trainable"),
+        (
+            {"mask": {"9.weight": 1}},
+            "mask has the keys .'9.weight'., but the trainable",
+        ),
+        ({"mask": {"a": 1, 9: 1}}, "mask has the keys .9, 'a'., but the trainable"),
         ({"mask": {"0.bias": "all"}}, r"mask\['0.bias'\] must be an array.*'all'"),
         ({"mask": {"0.bias": [1]}}, r"mask\['0.bias'\] has shape \(1,\).*\(5,\)"),
-        ({"random_state": "a"}, "random_state must be None, an integer"),
+        ({"random_state": "a"}, "random_state must be None, a non-negative"),
     ],
 )
-def test_wrong_options_are_refused(kwargs, message):
+def test_invalid_options_raise(kwargs, message):
     net, (X, y) = mlp(), samples(5)
     with pytest.raises(InvalidInputError, match=message):
         adaptive_sharpness(net, X, y, **kwargs)

@@ -1,4 +1,4 @@
-"""The network that suits a shape."""
+"""The default network for a shape."""
 
 import pytest
 import torch
@@ -26,6 +26,6 @@ def test_network_fits_the_shape(shape, expected):
 
 
 @pytest.mark.parametrize("shape", [(), (3, 0)])
-def test_empty_shapes_are_refused(shape):
-    with pytest.raises(InvalidInputError, match="input_shape must hold the sizes"):
+def test_empty_shapes_raise(shape):
+    with pytest.raises(InvalidInputError, match="input_shape must contain the sizes"):
         default_network(shape, 4)

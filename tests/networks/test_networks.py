@@ -1,4 +1,4 @@
-"""Every network: shapes, sizes, copies, gradients; and torchvision as the oracle."""
+"""Common tests of all networks, and comparisons with torchvision."""
 
 import copy
 import pickle
@@ -51,7 +51,7 @@ def n_weights(net):
 def test_logits_have_one_column_per_class(net):
     logits = net(batch(net))
     assert logits.shape == (6, 5)
-    # Logits, not probabilities: rows do not sum to one.
+    # Rows of logits do not sum to one.
     assert not torch.allclose(logits.sum(1), torch.ones(6), atol=1e-3)
 
 
@@ -71,7 +71,7 @@ def test_copies_and_pickles_give_the_same_logits(net):
         assert torch.equal(other(X), expected)
 
 
-def test_evaluation_has_no_randomness_and_no_coupling_of_samples(net):
+def test_evaluation_is_deterministic_and_independent_per_sample(net):
     net.eval()
     X = batch(net)
     together = net(X)
@@ -102,13 +102,13 @@ def test_no_layer_works_in_place(net):
         (lambda: ResNet((3, 4, 6, 3)), 21_282_122),
         (lambda: WideResNet(40, 2), 2_243_546),
         (lambda: WideResNet(28, 10), 36_479_194),
-        # 20,040,522 is the count with biases; 5504 of them stand before a norm layer.
+        # Without 5504 biases before norm layers; with them there are 20,040,522.
         (lambda: VGG19BN(), 20_040_522 - 5504),
         (lambda: ViTTiny(224, 16, n_classes=1000), 5_717_416),
         (lambda: MLP(64, 10), 65 * 128 + 129 * 128 + 129 * 10),
     ],
 )
-def test_number_of_weights_is_the_published_one(build, expected):
+def test_number_of_weights_equals_the_published_one(build, expected):
     with torch.device("meta"):
         assert n_weights(build()) == expected
 
@@ -132,7 +132,7 @@ def test_mlp_equals_a_loop_of_matrix_products():
     torch.testing.assert_close(net(X), h)
 
 
-def test_mlp_is_made_of_plain_layers():
+def test_mlp_consists_of_torch_layers():
     net = MLP(4, 3, hidden=(8,), dropout=0.5, batch_norm=True)
     kinds = [nn.Flatten, nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout, nn.Linear]
     assert isinstance(net, nn.Sequential)
@@ -157,7 +157,7 @@ def torchvision_resnet18(n_classes):
 
 
 def copy_in_order(source, target):
-    """Both networks register their layers in the same order."""
+    """Copy weights between networks that register layers in the same order."""
     ours = list(source.state_dict().values())
     names = list(target.state_dict())
     assert len(ours) == len(names)
@@ -241,7 +241,7 @@ def test_wide_resnet_block_shortcut_takes_the_activated_input():
     torch.testing.assert_close(block(x), expected)
 
 
-def test_convolutions_start_as_he_et_al_say():
+def test_convolutions_have_he_initialisation():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = ResNet18(width=32)
@@ -255,14 +255,23 @@ def test_convolutions_start_as_he_et_al_say():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: MLP(0, 3), "n_features must be an integer of at least 1, got 0"),
-        (lambda: MLP(4, 2.5), "n_classes must be an integer of at least 1, got 2.5"),
-        (lambda: MLP(4, 3, hidden=(8, -1)), r"hidden\[1\] must be an integer"),
+        (
+            lambda: MLP(0, 3),
+            r"n_features must be an int in the range \[1, inf\), got 0",
+        ),
+        (
+            lambda: MLP(4, 2.5),
+            r"n_classes must be an int in the range \[1, inf\), got 2.5",
+        ),
+        (lambda: MLP(4, 3, hidden=(8, -1)), r"hidden\[1\] must be an int in the range"),
         (lambda: MLP(4, 3, activation="relo"), "Unknown activation 'relo'. Choose one"),
-        (lambda: MLP(4, 3, dropout=1.0), "dropout must be at least 0 and less than 1"),
-        (lambda: SmallCNN(True, 3), "in_channels must be an integer"),
-        (lambda: ResNet((2, 0)), r"blocks\[1\] must be an integer"),
-        (lambda: ResNet(()), r"blocks must name at least one stage, got \(\)"),
+        (
+            lambda: MLP(4, 3, dropout=1.0),
+            r"dropout must be a float in the range \[0.0, 1.0\)",
+        ),
+        (lambda: SmallCNN(True, 3), "in_channels must be an int in the range"),
+        (lambda: ResNet((2, 0)), r"blocks\[1\] must be an int in the range"),
+        (lambda: ResNet(()), r"blocks must have at least one stage, got \(\)"),
         (lambda: WideResNet(39), r"depth must be 6 n \+ 4 .* got 39"),
         (lambda: ViTTiny(30, 4), "patch_size must divide image_size, got patch_size=4"),
         (lambda: VisionTransformer(dim=10), "heads must divide dim, got heads=3"),
@@ -275,15 +284,15 @@ def test_convolutions_start_as_he_et_al_say():
         (lambda: MLP(4, 3, hidden=None), "hidden must be a width or .* got None"),
         (lambda: MLP(4, 3, hidden=8.0), "hidden must be a width or .* got 8.0"),
         (lambda: MLP(4, 3, activation=["relu"]), r"Unknown activation \['relu'\]"),
-        (lambda: MLP(4, 3, dropout=None), "dropout must be at least 0 .* got None"),
+        (lambda: MLP(4, 3, dropout=None), "dropout must be a float in .* got None"),
         (
             lambda: WideResNet(10, dropout="0.1"),
-            "dropout must be at least 0 .* got '0.1'",
+            "dropout must be a float in .* got '0.1'",
         ),
-        (lambda: ResNet(3), "blocks must name at least one stage, got 3"),
+        (lambda: ResNet(3), "blocks must have at least one stage, got 3"),
     ],
 )
-def test_wrong_sizes_are_refused(build, message):
+def test_wrong_sizes_raise(build, message):
     with pytest.raises(InvalidInputError, match=message):
         build()
 
@@ -297,7 +306,7 @@ def test_a_network_is_exported_for_batches_of_any_size(net):
 
 
 @pytest.mark.parametrize("size", [(17, 17), (8, 32), (12, 12)])
-def test_a_transformer_takes_pictures_of_its_size_only(size):
+def test_a_transformer_raises_for_pictures_of_another_size(size):
     net = SMALL["vit"]()
     with pytest.raises(
         InvalidInputError, match=rf"of 16 x 16 .* got {size[0]} x {size[1]}"

@@ -1,4 +1,4 @@
-"""The methods again, naively: float64, one tensor after the other, no shortcuts."""
+"""Naive implementations of the methods in float64, one tensor after the other."""
 
 import math
 
@@ -21,7 +21,7 @@ BASES = {
 
 
 def problem(seed=0, steps=5, dtype=torch.float64):
-    """Start weights of a network 3-4-2, and one random batch for each step."""
+    """Return start weights of a network 3-4-2, and one random batch for each step."""
     rng = torch.Generator().manual_seed(seed)
     shapes = [(4, 3), (4,), (2, 4), (2,)]
     start = [torch.randn(s, generator=rng, dtype=torch.float64) for s in shapes]
@@ -56,7 +56,7 @@ def dot(left, right):
 
 
 class NaiveSAM:
-    """One sharpness-aware optimizer; :meth:`direction` is what the base is given."""
+    """One sharpness-aware optimizer; the base optimizer uses :meth:`direction`."""
 
     def __init__(self, method, rho, **options):
         self.method, self.rho, self.options = method, rho, options
@@ -114,7 +114,7 @@ class NaiveBase:
 
 
 def naive_run(method, base, start, batches, rho=0.1):
-    """Weights after one step on each batch."""
+    """Return the weights after one step on each batch."""
     sam = NaiveSAM(method, rho, **OPTIONS[method])
     update = NaiveBase(base, **BASES[base][1]).update
     w = start
@@ -124,7 +124,7 @@ def naive_run(method, base, start, batches, rho=0.1):
 
 
 def make(method, base, start, rho=0.1, **more):
-    """The library's optimizer over fresh parameters that start at ``start``."""
+    """Return new parameters with values ``start``, and the library's optimizer."""
     params = [torch.nn.Parameter(w.clone()) for w in start]
     cls, kwargs = BASES[base]
     options = {**OPTIONS[method], **kwargs, **more}
@@ -132,7 +132,7 @@ def make(method, base, start, rho=0.1, **more):
 
 
 def train(params, optimizer, batches, loss=loss_of):
-    """One ``step(closure)`` on each batch."""
+    """Make one ``step(closure)`` on each batch."""
     for batch in batches:
 
         def closure(batch=batch):
@@ -145,7 +145,7 @@ def train(params, optimizer, batches, loss=loss_of):
 
 
 def same(left, right):
-    """Whether two lists of tensors agree bit for bit, signs of zeros included."""
+    """Return whether lists of tensors are equal bit for bit, with signs of zeros."""
     return len(left) == len(right) and all(
         torch.equal(a, b) and torch.equal(torch.signbit(a), torch.signbit(b))
         for a, b in zip(left, right)

@@ -1,4 +1,4 @@
-"""Mixed precision: autocast, and gradient scaling with steps that must be left out."""
+"""Mixed precision: autocast, and gradient scaling with skipped steps."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.optim.reference import METHODS, loss_of, make, problem, same, train
 
 
 def closure_of(params, optimizer, scaler, batch, factors=None):
-    """A closure whose loss is multiplied with a factor that differs by the pass."""
+    """Return a closure that multiplies the loss of each pass by its factor."""
     factors = [1.0, 1.0] if factors is None else factors
 
     def closure():
@@ -46,7 +46,7 @@ def test_scaled_steps_equal_unscaled_ones(method, base, enabled):
 @pytest.mark.parametrize("factors", [(float("inf"), 1.0), (1.0, float("nan"))])
 @pytest.mark.parametrize("base", ["sgd", "adam"])
 @pytest.mark.parametrize("method", METHODS)
-def test_step_with_a_non_finite_pass_is_left_out(method, base, factors):
+def test_step_with_a_non_finite_pass_is_skipped(method, base, factors):
     start, batches = problem(dtype=torch.float32)
     params, optimizer = make(method, base, start)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -62,7 +62,7 @@ def test_step_with_a_non_finite_pass_is_left_out(method, base, factors):
     assert torch.equal(loss, loss_of(params, batches[2]))
     assert same(snapshot(params, optimizer), before)
     assert scaler.get_scale() == 2.0**9
-    # and training goes on as if that batch had not been
+    # training continues as without that batch
     for batch in batches[3:]:
         optimizer.step(closure_of(params, optimizer, scaler, batch), scaler=scaler)
         scaler.update()
@@ -72,7 +72,7 @@ def test_step_with_a_non_finite_pass_is_left_out(method, base, factors):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_parameters_without_entries_are_finite(method):
+def test_empty_parameters_count_as_finite(method):
     start, batches = problem(dtype=torch.float32)
     (params, optimizer), (plain, reference) = (make(method, "sgd", start) for _ in "ab")
     empty = torch.nn.Parameter(torch.zeros(0, 3))
@@ -93,7 +93,7 @@ def test_parameters_without_entries_are_finite(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_scaler_in_the_mixed_step(method):
+def test_scaled_mixed_step_equals_the_unscaled_one(method):
     start, batches = problem(dtype=torch.float32)
     plain, reference = make(method, "sgd", start)
     params, optimizer = make(method, "sgd", start)
@@ -128,7 +128,7 @@ def test_scaler_in_the_mixed_step(method):
     assert scaler.get_scale() == 2.0**14
 
 
-def test_scaler_step_points_to_the_way_that_works():
+def test_scaler_step_raises_with_the_correct_call():
     params, optimizer = make("sam", "sgd", problem()[0])
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(loss_of(params, problem()[1][0])).backward()
@@ -137,7 +137,7 @@ def test_scaler_step_points_to_the_way_that_works():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bfloat16_autocast_trains(method):
+def test_bfloat16_autocast_lowers_the_loss(method):
     rng = torch.Generator().manual_seed(0)
     X = torch.randn(64, 5, generator=rng)
     y = (X[:, 0] > 0).long()
@@ -164,7 +164,7 @@ def test_bfloat16_autocast_trains(method):
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_autocast_around_many_steps_sees_every_move_of_the_weights(method, mixed):
+def test_enclosing_autocast_uses_the_moved_weights(method, mixed):
     rng = torch.Generator().manual_seed(0)
     X = torch.randn(8, 5, generator=rng)
     y = torch.randint(2, (8,), generator=rng)

@@ -1,4 +1,4 @@
-"""Running statistics stand still in the perturbed pass; batch statistics are used."""
+"""The perturbed pass uses batch statistics and leaves running statistics unchanged."""
 
 import threading
 
@@ -40,9 +40,9 @@ def loss_of(net):
     return net(X).square().mean()
 
 
-def step(net, optimizer, way):
+def step(net, optimizer, mode):
     optimizer.zero_grad()
-    if way == "closure":
+    if mode == "closure":
 
         def closure():
             optimizer.zero_grad()
@@ -53,20 +53,20 @@ def step(net, optimizer, way):
         optimizer.step(closure)
         return
     loss_of(net).backward()
-    with optimizer.perturbed(freeze_norms=True if way == "hook" else net):
+    with optimizer.perturbed(freeze_norms=True if mode == "hook" else net):
         loss_of(net).backward()
     optimizer.descend()
 
 
-@pytest.mark.parametrize("way", ["closure", "hook", "module"])
+@pytest.mark.parametrize("mode", ["closure", "hook", "module"])
 @pytest.mark.parametrize("kind", ["batch", "cumulative", "instance"])
-def test_running_statistics_move_once_a_step(kind, way):
+def test_running_statistics_are_updated_once_per_step(kind, mode):
     net, once = Net(NORMS[kind]()), Net(NORMS[kind]())
     optimizer = SAM(net.parameters(), rho=0.5, lr=0.1)
-    step(net, optimizer, way)
+    step(net, optimizer, mode)
     loss_of(once)
     assert same(buffers(net), buffers(once))
-    step(net, optimizer, way)  # the layers track again
+    step(net, optimizer, mode)  # the layers update them again
     assert not same(buffers(net), buffers(once))
     assert net.norm.track_running_stats
 
@@ -117,14 +117,14 @@ def test_layers_in_evaluation_mode_are_not_affected(kind):
             assert torch.equal(net(X), expected)
 
 
-def test_infinite_activations_do_not_reach_the_running_statistics():
+def test_infinite_activations_do_not_change_the_running_statistics():
     net = Net(NORMS["instance"]())
     with frozen_batch_statistics():
         net(X * float("inf"))
     assert all(torch.isfinite(b).all() for b in net.buffers())
 
 
-def test_other_threads_keep_tracking():
+def test_other_threads_still_update_their_statistics():
     mine, theirs = Net(NORMS["batch"]()), Net(NORMS["batch"]())
     with frozen_batch_statistics():
         thread = threading.Thread(target=theirs, args=(X,))
@@ -148,7 +148,7 @@ def test_layer_called_without_its_parent_is_frozen():
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
 @pytest.mark.parametrize("kind", ["batch", "instance"])
 @pytest.mark.parametrize("is_compiled", [False, True])
-def test_closure_that_labels_in_evaluation_mode_first(kind, is_compiled):
+def test_closure_that_first_predicts_in_evaluation_mode(kind, is_compiled):
     torch._dynamo.reset()
     net, clean = Net(NORMS[kind]()), Net(NORMS[kind]())
     called = torch.compile(net, backend="eager") if is_compiled else net
@@ -171,15 +171,15 @@ def test_closure_that_labels_in_evaluation_mode_first(kind, is_compiled):
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize("way", ["closure", "hook", "module"])
+@pytest.mark.parametrize("mode", ["closure", "hook", "module"])
 @pytest.mark.parametrize("kind", ["batch", "instance"])
 @pytest.mark.parametrize("traced", [False, True])
-def test_scripted_modules_are_frozen(traced, kind, way):
+def test_scripted_modules_are_frozen(traced, kind, mode):
     eager, net = Net(NORMS[kind]()), Net(NORMS[kind]())
     net = torch.jit.trace(net, X) if traced else torch.jit.script(net)
-    net.load_state_dict(eager.state_dict())  # a trace has passed batches
+    net.load_state_dict(eager.state_dict())  # tracing updates the statistics
     for module in (eager, net):
-        step(module, SAM(module.parameters(), rho=0.5, lr=0.1), way)
+        step(module, SAM(module.parameters(), rho=0.5, lr=0.1), mode)
     for mine, theirs in zip(
         net.state_dict().values(), eager.state_dict().values(), strict=True
     ):
@@ -187,17 +187,17 @@ def test_scripted_modules_are_frozen(traced, kind, way):
 
 
 COMPILED = {
-    "torch.compile(net)": lambda net, **how: torch.compile(net, **how),
-    "net.compile()": lambda net, **how: net.compile(**how) or net,
+    "torch.compile(net)": lambda net, **options: torch.compile(net, **options),
+    "net.compile()": lambda net, **options: net.compile(**options) or net,
 }
 
 
-@pytest.mark.filterwarnings("ignore:Using `torch.compile")  # of torch, at any hook
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")  # torch warns for any hook
 @pytest.mark.parametrize("fullgraph", [False, True])
 @pytest.mark.parametrize("explicit", [False, True])
-@pytest.mark.parametrize("way", COMPILED)
-def test_compiled_module_with_its_layers_frozen(way, explicit, fullgraph):
-    # Dynamo alone: the code generator has no say in what is traced.
+@pytest.mark.parametrize("how", COMPILED)
+def test_compiled_module_equals_the_eager_one(how, explicit, fullgraph):
+    # Dynamo only: the code generator does not change what is traced.
     torch._dynamo.reset()
     graphs = []
 
@@ -206,7 +206,7 @@ def test_compiled_module_with_its_layers_frozen(way, explicit, fullgraph):
         return graph.forward
 
     net, eager = Net(NORMS["batch"]()), Net(NORMS["batch"]())
-    compiled = COMPILED[way](net, backend=backend, fullgraph=fullgraph)
+    compiled = COMPILED[how](net, backend=backend, fullgraph=fullgraph)
     optimizer = SAM(net.parameters(), rho=0.5, lr=0.1, momentum=0.9)
     reference = SAM(eager.parameters(), rho=0.5, lr=0.1, momentum=0.9)
     for _ in range(3):
@@ -217,7 +217,7 @@ def test_compiled_module_with_its_layers_frozen(way, explicit, fullgraph):
         optimizer.descend()
         step(eager, reference, "hook")
     assert net.norm.num_batches_tracked == 3
-    assert len(graphs) == 2  # of the layers that track and of the frozen ones
+    assert len(graphs) == 2  # one with updates and one with frozen layers
     assert not compiled._forward_hooks
     assert not torch.nn.modules.module._global_forward_pre_hooks
     for mine, theirs in zip(
@@ -227,16 +227,16 @@ def test_compiled_module_with_its_layers_frozen(way, explicit, fullgraph):
 
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
-@pytest.mark.parametrize("way", COMPILED)
-def test_compiled_module_that_fails_leaves_no_hook(way):
+@pytest.mark.parametrize("how", COMPILED)
+def test_compiled_module_that_fails_leaves_no_hook(how):
     torch._dynamo.reset()
     net = Net(NORMS["batch"]())
-    compiled = COMPILED[way](net, backend="eager")
+    compiled = COMPILED[how](net, backend="eager")
     with frozen_batch_statistics():
         with pytest.raises(RuntimeError, match="channels"):
             compiled(X[:, :2])
         other = Net(NORMS["batch"]())
-        other(X)  # hooked again after the failure
+        other(X)  # the hook is active again after the failure
     assert other.norm.num_batches_tracked == 0
     assert net.norm.track_running_stats
     assert not compiled._forward_hooks

@@ -1,4 +1,4 @@
-"""On a CUDA device: same numbers, no waiting for the device, capture in a graph."""
+"""CUDA: the same numbers, no synchronisation, and capture in a graph."""
 
 import contextlib
 
@@ -103,7 +103,7 @@ def test_mixed_step_in_a_cuda_graph_equals_the_eager_one(method, base, set_to_no
     batches = [torch.randn(16, 3, 8, 8, generator=rng).cuda() for _ in range(4)]
     static = batches[0].clone()
     cls, kwargs = {
-        # of the SGD variants only the fused one reads its rate on the device
+        # only the fused variant of SGD reads its learning rate on the device
         "sgd": (torch.optim.SGD, {"momentum": 0.9, "fused": True}),
         "adam": (torch.optim.Adam, {"capturable": True}),
     }[base]

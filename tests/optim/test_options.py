@@ -1,4 +1,4 @@
-"""Wrong arguments are refused in words that say what to do."""
+"""Invalid arguments raise errors that say what to do."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import ASAM, OPTIMIZERS, SAM
 
-HALF_LINE = r"must be a float in the range \[0.0, inf\); got"
+NON_NEGATIVE = r"must be a float in the range \[0.0, inf\); got"
 
 
 def parameter():
@@ -15,28 +15,28 @@ def parameter():
 
 @pytest.mark.parametrize("method", OPTIMIZERS)
 @pytest.mark.parametrize("rho", [-0.1, float("nan"), float("inf"), "0.1", None])
-def test_rho(method, rho):
-    with pytest.raises(InvalidInputError, match=f"rho {HALF_LINE} {rho!r}"):
+def test_invalid_rho_raises(method, rho):
+    with pytest.raises(InvalidInputError, match=f"rho {NON_NEGATIVE} {rho!r}"):
         OPTIMIZERS[method]([parameter()], rho=rho, lr=0.1)
 
 
 @pytest.mark.parametrize("rho", [torch.tensor(-0.5), torch.tensor([0.5, -0.5])])
-def test_rho_as_tensor(rho):
-    with pytest.raises(InvalidInputError, match=f"rho {HALF_LINE} -0.5"):
+def test_invalid_rho_as_tensor_raises(rho):
+    with pytest.raises(InvalidInputError, match=f"rho {NON_NEGATIVE} -0.5"):
         SAM([parameter()], rho=rho, lr=0.1, stacked=True)
 
 
 @pytest.mark.parametrize(
     ("method", "name", "value", "message"),
     [
-        ("asam", "eta", -1.0, f"eta {HALF_LINE} -1.0"),
-        ("gsam", "alpha", -1.0, f"alpha {HALF_LINE} -1.0"),
-        ("friendly_sam", "sigma", -1.0, f"sigma {HALF_LINE} -1.0"),
+        ("asam", "eta", -1.0, f"eta {NON_NEGATIVE} -1.0"),
+        ("gsam", "alpha", -1.0, f"alpha {NON_NEGATIVE} -1.0"),
+        ("friendly_sam", "sigma", -1.0, f"sigma {NON_NEGATIVE} -1.0"),
         ("friendly_sam", "lmbda", 1.0, r"lmbda must be a float in the range \[0.0, 1"),
         ("sam", "stacked", 1, "stacked must be a bool; got 1"),
     ],
 )
-def test_options_of_the_methods(method, name, value, message):
+def test_invalid_options_raise(method, name, value, message):
     with pytest.raises(InvalidInputError, match=message):
         OPTIMIZERS[method]([parameter()], lr=0.1, **{name: value})
     with pytest.raises(InvalidInputError, match=message):
@@ -52,26 +52,26 @@ def test_base_optimizer_must_be_a_class():
         SAM([p], 0.1)
 
 
-def test_base_optimizer_must_step_from_gradients_alone():
-    with pytest.raises(InvalidInputError, match=r"alone; got LBFGS\. Use SGD"):
+def test_base_optimizer_with_its_own_passes_raises():
+    with pytest.raises(InvalidInputError, match=r"`; got LBFGS\. Use SGD"):
         SAM([parameter()], torch.optim.LBFGS)
-    with pytest.raises(InvalidInputError, match=r"alone; got ASAM\. Use SGD"):
+    with pytest.raises(InvalidInputError, match=r"`; got ASAM\. Use SGD"):
         SAM([parameter()], ASAM, lr=0.1)
-    with pytest.raises(InvalidInputError, match="alone; got list"):
+    with pytest.raises(InvalidInputError, match="`; got list"):
         SAM([parameter()], lambda groups, **kwargs: [])
 
 
-def test_hidden_clash_of_option_names():
+def test_option_name_that_the_signature_does_not_show_raises():
     with pytest.raises(InvalidInputError, match="Adadelta has an option 'rho' of its"):
         SAM([parameter()], lambda groups, **kwargs: torch.optim.Adadelta(groups))
 
 
-def test_arguments_that_the_base_optimizer_does_not_know():
+def test_unknown_arguments_of_the_base_optimizer_raise():
     with pytest.raises(TypeError, match="unexpected keyword argument 'rhoo'"):
         SAM([parameter()], rhoo=0.1)
 
 
-def test_empty_parameters_as_in_torch():
+def test_empty_parameters_raise_as_in_torch():
     with pytest.raises(ValueError, match="empty parameter list"):
         SAM([], lr=0.1)
 

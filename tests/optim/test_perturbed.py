@@ -1,4 +1,4 @@
-"""``perturbed()`` and ``descend()``, as the mixed training step uses them."""
+"""``perturbed()`` and ``descend()``, as in the mixed training step."""
 
 import gc
 
@@ -23,7 +23,7 @@ from tests.optim.reference import (
 
 
 def parts(batch, size):
-    """The first ``size`` samples (the sharpness-aware ones) and the others."""
+    """Return the first ``size`` samples (for SAM) and the others."""
     X, y = batch
     return (X[:size], y[:size]), (X[size:], y[size:])
 
@@ -61,7 +61,7 @@ def test_mixed_step_equals_naive_loops(method, set_to_none):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_mixed_step_on_nothing_is_the_base_step_and_on_all_is_step(method):
+def test_mixed_step_with_no_samples_is_the_base_step_and_with_all_is_step(method):
     start, batches = problem()
     plain = [torch.nn.Parameter(w.clone()) for w in start]
     base = BASES["sgd"][0](plain, **BASES["sgd"][1])
@@ -83,8 +83,8 @@ def test_mixed_step_on_nothing_is_the_base_step_and_on_all_is_step(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_weights_come_back_bitwise(method):
-    # Of 0.1 + eps - eps nothing is sure; -0.0 and subnormal numbers are the hard ones.
+def test_weights_are_restored_bitwise(method):
+    # Rounding changes 0.1 + eps - eps; -0.0 and subnormal numbers are the hard cases.
     w = torch.nn.Parameter(torch.tensor([0.1, -0.0, 1e-40, 1e8, -3.7]))
     before = w.detach().clone()
     optimizer = OPTIMIZERS[method]([w], rho=0.7, lr=0.1)
@@ -99,7 +99,7 @@ def test_weights_come_back_bitwise(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_weights_come_back_after_an_exception(method):
+def test_weights_are_restored_after_an_exception(method):
     start, batches = problem(steps=2)
     params, optimizer = make(method, "sgd", start)
     train(params, optimizer, batches[:1])
@@ -115,7 +115,7 @@ def test_weights_come_back_after_an_exception(method):
             assert torch.equal(value, saved[index][name])
 
 
-def test_weights_come_back_if_the_ascent_itself_fails(monkeypatch):
+def test_weights_are_restored_if_the_ascent_fails(monkeypatch):
     a = torch.nn.Parameter(torch.tensor([1.0]))
     b = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     optimizer = SAM([a, b], rho=0.5, lr=0.1)
@@ -133,7 +133,7 @@ def test_weights_come_back_if_the_ascent_itself_fails(monkeypatch):
     assert a.item() == b.item() == 1
 
 
-def test_gradients_are_zeroed_in_place_on_demand():
+def test_set_to_none_false_zeroes_gradients_in_place():
     w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     optimizer = SAM([w], lr=0.1)
     w.square().sum().backward()
@@ -194,7 +194,7 @@ def test_friendly_average_ignores_a_batch_without_sharp_samples(scale):
     assert optimizer.state_dict()["state"][0]["gradient_average"].tolist() == average
 
 
-def test_friendly_average_survives_a_gradient_that_is_not_finite():
+def test_friendly_average_ignores_a_gradient_that_is_not_finite():
     w = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     optimizer = FriendlySAM([w], rho=0.1, lr=0.1)
     for bad in (float("inf"), float("nan")):
@@ -206,8 +206,8 @@ def test_friendly_average_survives_a_gradient_that_is_not_finite():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nothing_of_the_weights_size_is_kept_between_steps(method):
-    shape = (11, 13)  # of no other tensor in the process
+def test_no_copy_of_the_weights_is_kept_between_steps(method):
+    shape = (11, 13)  # no other tensor in the process has this shape
     w = torch.nn.Parameter(torch.ones(shape))
     optimizer = OPTIMIZERS[method]([w], lr=0.1, momentum=0.9)
     train([w], optimizer, [1.0, 2.0], lambda p, t: torch.sin(t * p[0]).sum())
@@ -215,11 +215,11 @@ def test_nothing_of_the_weights_size_is_kept_between_steps(method):
     gc.collect()
     kinds = (torch.Tensor, torch.nn.Parameter)
     live = [t for t in gc.get_objects() if type(t) in kinds and t.shape == shape]
-    # the weights, the momentum and, of Friendly-SAM, the average
+    # the weights, the momentum and, for Friendly-SAM, the average
     assert len(live) == (3 if method == "friendly_sam" else 2)
 
 
-def test_sparse_gradients_are_refused():
+def test_sparse_gradients_raise():
     table = torch.nn.Embedding(5, 2, sparse=True)
     optimizer = SAM(table.parameters(), lr=0.1)
     table(torch.tensor([1, 2])).sum().backward()
@@ -228,7 +228,7 @@ def test_sparse_gradients_are_refused():
         pass
 
 
-def test_step_without_closure_says_what_to_do():
+def test_step_without_closure_raises_with_advice():
     optimizer = SAM([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     message = r"SAM.step\(\) needs a closure.*scaler=scaler.*`perturbed\(\)` and"
     with pytest.raises(InvalidInputError, match=message):
@@ -247,7 +247,7 @@ def test_contexts_nest():
     assert w.tolist() == [3, 4]
 
 
-def test_interrupt_while_weights_are_kept_leaves_them_as_they_were(monkeypatch):
+def test_interrupt_during_the_copy_does_not_change_the_weights(monkeypatch):
     start, batches = problem(steps=1)
     params, optimizer = make("sam", "sgd", start)
     loss_of(params, batches[0]).backward()
@@ -256,7 +256,7 @@ def test_interrupt_while_weights_are_kept_leaves_them_as_they_were(monkeypatch):
     def interrupted(targets, sources):
         monkeypatch.setattr(torch, "_foreach_copy_", copy)
         for target in targets:
-            target.fill_(torch.nan)  # as memory may be that nobody has written to
+            target.fill_(torch.nan)  # like uninitialised memory
         raise KeyboardInterrupt
 
     monkeypatch.setattr(torch, "_foreach_copy_", interrupted)
@@ -267,11 +267,11 @@ def test_interrupt_while_weights_are_kept_leaves_them_as_they_were(monkeypatch):
 
 
 @pytest.mark.parametrize("freeze_norms", [None, 1, "all", [torch.nn.Identity()]])
-def test_freeze_norms_of_another_kind_is_refused_before_anything_moves(freeze_norms):
+def test_invalid_freeze_norms_raises_before_the_weights_move(freeze_norms):
     w = torch.nn.Parameter(torch.ones(2))
     optimizer = SAM([w], lr=0.1)
     w.sum().backward()
-    refused = pytest.raises(ValueError, match="freeze_norms must be True, False or")
-    with refused, optimizer.perturbed(freeze_norms=freeze_norms):
+    raises = pytest.raises(ValueError, match="freeze_norms must be True, False or")
+    with raises, optimizer.perturbed(freeze_norms=freeze_norms):
         pass
     assert w.grad.tolist() == [1.0, 1.0]

@@ -1,4 +1,4 @@
-"""torch's learning-rate schedulers act on the base optimizer and give no warning."""
+"""Learning-rate schedulers of torch change the base optimizer and do not warn."""
 
 import warnings
 
@@ -90,7 +90,7 @@ def test_scheduled_run_with_zero_rho_is_the_plain_one(name, step):
     assert same(params, plain)
 
 
-def test_betas_of_adam_are_cycled_too():
+def test_one_cycle_changes_the_betas_of_adam():
     def one_cycle(optimizer):
         return lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=6)
 
@@ -102,6 +102,6 @@ def test_betas_of_adam_are_cycled_too():
     assert len({betas for _, _, betas in trace}) > 1
 
 
-def test_no_scheduler_of_torch_is_missing_here():
+def test_all_schedulers_of_torch_are_tested():
     known = {name for name in lr_scheduler.__all__ if name != "LRScheduler"}
     assert known <= set(SCHEDULERS)

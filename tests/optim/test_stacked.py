@@ -1,4 +1,4 @@
-"""Members stacked along a leading axis against one optimizer per member."""
+"""Compare members stacked along a leading axis with one optimizer per member."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ RHOS = [0.05, 0.0, 0.4]
 
 
 def stacked_loss(weights, batches):
-    """Sum of the members' losses: each member's gradient is its own."""
+    """Return the sum of the members' losses, so that their gradients are separate."""
     return sum(loss_of([w[i] for w in weights], b) for i, b in enumerate(batches))
 
 
@@ -30,7 +30,7 @@ def test_stacked_members_equal_separate_optimizers(method, base, dtype):
     params, optimizer = make(method, base, start, rho=RHOS, stacked=True)
     train(params, optimizer, zip(*(b for _, b in problems)), stacked_loss)
     tol = 1e-6 if dtype is torch.float32 else 1e-8
-    # Adam divides by the root of tiny squares and so magnifies the last bit.
+    # Adam divides by the root of tiny squares, which amplifies rounding errors.
     tol *= 10 if base != "sgd" else 1
     for i in range(M):
         for mine, theirs in zip(params, separate[i]):
@@ -38,7 +38,7 @@ def test_stacked_members_equal_separate_optimizers(method, base, dtype):
 
 
 @pytest.mark.parametrize("rho", [0.2, torch.tensor(0.2), torch.full((M,), 0.2)])
-def test_forms_of_rho(rho):
+def test_rho_may_be_a_number_list_or_tensor(rho):
     w = torch.nn.Parameter(torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]]))
     optimizer = SAM([w], rho=rho, stacked=True, lr=0.1)
     w.square().sum().backward()
@@ -47,7 +47,7 @@ def test_forms_of_rho(rho):
     assert moved.tolist() == pytest.approx([0.2, 0.0, 0.2], rel=1e-5)
 
 
-def test_norm_is_joint_over_stacked_groups_and_apart_from_the_others():
+def test_norm_is_over_stacked_groups_and_separate_from_the_others():
     a = torch.nn.Parameter(torch.zeros(2, 1))
     b = torch.nn.Parameter(torch.zeros(2))
     c = torch.nn.Parameter(torch.zeros(1))
@@ -85,7 +85,7 @@ def test_friendly_scale_per_member():
         assert not mine[1].any()
 
 
-def test_per_member_rho_survives_the_state_dict():
+def test_state_dict_keeps_rho_per_member():
     params = [torch.nn.Parameter(torch.zeros(2, 3))]
     saved = SAM(params, rho=[0.1, 0.2], stacked=True, lr=0.1).state_dict()
     other = SAM(params, rho=0.5, stacked=True, lr=0.1)
@@ -102,13 +102,13 @@ def test_per_member_rho_survives_the_state_dict():
         ([(2, 3)], [0.1, -0.2], r"rho must be a float in the range \[0.0, inf\)"),
     ],
 )
-def test_wrong_stacks_are_refused(shapes, rho, message):
+def test_invalid_stacks_raise(shapes, rho, message):
     params = [torch.nn.Parameter(torch.zeros(s)) for s in shapes]
     with pytest.raises(InvalidInputError, match=message):
         SAM(params, rho=rho, stacked=True, lr=0.1)
 
 
-def test_list_of_rho_needs_a_stack():
+def test_list_of_rho_without_a_stacked_group_raises():
     w = torch.nn.Parameter(torch.zeros(2, 3))
     with pytest.raises(InvalidInputError, match=r"shape \(2,\), but the group is not"):
         SAM([w], rho=[0.1, 0.2], lr=0.1)

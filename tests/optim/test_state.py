@@ -1,4 +1,4 @@
-"""Saved, loaded, copied and pickled optimizers go on exactly as the first would."""
+"""Saved, loaded, copied and pickled optimizers continue exactly like the original."""
 
 import collections
 import copy
@@ -55,7 +55,7 @@ ROUTES = [
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("method", METHODS)
-def test_round_trip_goes_on_bitwise(method, base, route):
+def test_round_trip_continues_bitwise(method, base, route):
     start, batches = problem(steps=6, dtype=torch.float32)
     whole, reference = make(method, base, start)
     train(whole, reference, batches)
@@ -67,7 +67,7 @@ def test_round_trip_goes_on_bitwise(method, base, route):
     assert other.base_optimizer is not optimizer.base_optimizer
     train(others, other, batches[3:])
     assert same(others, whole)
-    assert same(params, frozen)  # the first optimizer is another one
+    assert same(params, frozen)  # the first optimizer is independent
     assert other.param_groups[0] is other.base_optimizer.param_groups[0]
     assert other.state is other.base_optimizer.state
 
@@ -88,7 +88,7 @@ def test_loading_replaces_everything():
 
 
 def test_state_between_perturbation_and_descent_is_complete():
-    # Adam must not take the average for a state of its own.
+    # Adam must not use the average as its own state.
     start, batches = problem(steps=4)
     whole, reference = make("friendly_sam", "adam", start)
     train(whole, reference, batches)
@@ -137,7 +137,7 @@ def test_states_of_plain_and_sharpness_aware_optimizers_are_exchangeable(method)
     assert same(mixed, params)
 
 
-def test_learning_rate_acts_on_the_base_optimizer_after_loading():
+def test_learning_rate_changes_the_base_optimizer_after_loading():
     start, batches = problem(steps=2)
     params, optimizer = make("sam", "sgd", start)
     optimizer.load_state_dict(optimizer.state_dict())
@@ -147,7 +147,7 @@ def test_learning_rate_acts_on_the_base_optimizer_after_loading():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_added_group_is_trained_like_one_given_at_once(method):
+def test_added_group_is_trained_like_an_initial_one(method):
     start, batches = problem()
 
     def run(add_later):
@@ -167,7 +167,7 @@ def test_added_group_is_trained_like_one_given_at_once(method):
     assert not same(later, start)
 
 
-def test_refused_group_is_not_added():
+def test_invalid_group_is_not_added():
     optimizer = SAM([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     with pytest.raises(ValueError, match="rho must be"):
         optimizer.add_param_group(
@@ -201,7 +201,7 @@ def test_load_state_dict_hooks_and_group_mismatch_work_as_in_torch():
         SAM(groups, lr=0.1).load_state_dict(optimizer.state_dict())
 
 
-def test_rejected_state_dict_leaves_everything_as_it_was():
+def test_invalid_state_dict_changes_nothing():
     start, batches = problem(steps=4)
     params, optimizer = make("friendly_sam", "adam", start)
     train(params, optimizer, batches[:2])
@@ -216,13 +216,13 @@ def test_rejected_state_dict_leaves_everything_as_it_was():
     assert same(params, whole)
 
 
-def test_a_group_that_is_no_dict_is_refused_as_in_torch():
+def test_a_group_that_is_not_a_dict_raises_as_in_torch():
     optimizer = SAM([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     with pytest.raises(TypeError, match="param_group must be a dict"):
         optimizer.add_param_group([torch.nn.Parameter(torch.ones(1))])
 
 
-# The base optimizer in hand ----------------------------------------------------------
+# The base optimizer on its own
 
 
 @pytest.mark.parametrize("is_copy", [False, True])
@@ -244,7 +244,7 @@ def test_base_optimizer_that_loads_by_itself_stays_the_base(method, is_copy):
     (group,) = optimizer.param_groups
     assert (group["rho"], group["lr"]) == (0.3, 0.5)
     for one in (optimizer, other):
-        one.param_groups[0]["lr"] = 0.01  # as a scheduler does
+        one.param_groups[0]["lr"] = 0.01  # like a scheduler
     train(params, optimizer, batches)
     train(others, other, batches)
     assert same(params, others)

@@ -1,4 +1,4 @@
-"""The update itself: against the naive loops, closed forms and identities."""
+"""Compare the update with naive loops, closed forms and identities."""
 
 from functools import partial
 
@@ -37,7 +37,7 @@ def test_step_equals_naive_loops(method, base):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_single_precision_is_near_the_naive_loops(method):
+def test_single_precision_is_close_to_the_naive_loops(method):
     start, batches = problem(dtype=torch.float32)
     params, optimizer = make(method, "sgd", start)
     train(params, optimizer, batches)
@@ -75,7 +75,7 @@ def test_zero_rho_equals_any_base_optimizer_bitwise(method, base):
     assert not same(params, start)
 
 
-def test_quadratic_has_the_closed_form():
+def test_step_on_a_quadratic_equals_the_closed_form():
     # L = w'Aw/2, so that the gradient at w + eps is A(w + rho Aw/||Aw||).
     A = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
     w = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
@@ -104,7 +104,7 @@ def test_identities_between_methods():
 
 
 def test_asam_perturbation_follows_a_rescaling_of_the_weights():
-    # L depends on a * b only; (2a, b/2) is the same function, and so is its move.
+    # L depends on a * b only: (2a, b/2) has the same loss, also after the perturbation.
     moved = []
     for scale in (1.0, 2.0):
         a = torch.nn.Parameter(torch.tensor(3.0 * scale))
@@ -171,7 +171,7 @@ def test_half_precision_weights_move_by_rho(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_parameters_without_gradient_and_frozen_ones_stay(method):
+def test_parameters_without_gradient_and_frozen_ones_do_not_move(method):
     used = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     unused = torch.nn.Parameter(torch.ones(2))
     frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
@@ -188,7 +188,7 @@ def test_parameters_without_gradient_and_frozen_ones_stay(method):
     assert unused.tolist() == frozen.tolist() == [1, 1]
 
 
-def test_no_gradient_at_all_is_no_error():
+def test_perturbation_without_any_gradient_does_not_raise():
     w = torch.nn.Parameter(torch.ones(2))
     optimizer = GSAM([w], lr=0.1)
     with optimizer.perturbed():
@@ -198,7 +198,7 @@ def test_no_gradient_at_all_is_no_error():
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_gsam_takes_the_gradient_that_one_pass_does_not_give_for_zero(set_to_none):
+def test_gsam_treats_a_missing_gradient_of_a_pass_as_zero(set_to_none):
     params = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
     optimizer = GSAM(params, rho=0.0, alpha=0.5, lr=0.1)
     g, g_p = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([1.0, 1.0, 0.0])
@@ -209,7 +209,7 @@ def test_gsam_takes_the_gradient_that_one_pass_does_not_give_for_zero(set_to_non
     assert [p.grad.item() for p in params] == expected.tolist()
 
 
-def test_gsam_leaves_no_gradient_behind_a_mere_look_at_the_perturbed_loss():
+def test_gsam_sets_no_gradient_without_a_perturbed_backward_pass():
     w = torch.nn.Parameter(torch.ones(1))
     optimizer = GSAM([w], rho=0.5, lr=0.1)
     w.sum().backward()
@@ -218,7 +218,7 @@ def test_gsam_leaves_no_gradient_behind_a_mere_look_at_the_perturbed_loss():
     assert w.grad is None
 
 
-def test_rho_of_each_group_with_one_joint_norm():
+def test_each_group_has_its_rho_and_the_norm_is_joint():
     a = torch.nn.Parameter(torch.tensor([0.0]))
     b = torch.nn.Parameter(torch.tensor([0.0], dtype=torch.float64))
     c = torch.nn.Parameter(torch.tensor([0.0]))
@@ -231,7 +231,7 @@ def test_rho_of_each_group_with_one_joint_norm():
         assert c.item() == 0
 
 
-def test_maximizing_perturbs_downhill():
+def test_maximize_reverses_the_perturbation():
     w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     optimizer = SAM([w], rho=1.0, lr=0.1, maximize=True)
     w.square().sum().backward()
@@ -240,7 +240,7 @@ def test_maximizing_perturbs_downhill():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_complex_parameters_are_pairs_of_real_ones(method):
+def test_complex_parameters_equal_pairs_of_real_ones(method):
     start = torch.tensor([[1.0, 2.0], [-0.5, 3.0]], dtype=torch.float64)
     z = torch.nn.Parameter(torch.view_as_complex(start.clone()))
     w = torch.nn.Parameter(start.clone())
@@ -263,7 +263,9 @@ def test_complex_parameters_are_pairs_of_real_ones(method):
         ("gsam", torch.optim.ASGD, "alpha", 0.75),
     ],
 )
-def test_option_names_that_the_base_optimizer_has_too(method, base, name, usual):
+def test_options_that_the_base_optimizer_has_too_get_a_prefix(
+    method, base, name, usual
+):
     w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     optimizer = OPTIMIZERS[method]([w], base, lr=0.1, **{name: 0.5})
     group = optimizer.param_groups[0]
@@ -276,8 +278,8 @@ def test_option_names_that_the_base_optimizer_has_too(method, base, name, usual)
             assert w.tolist() == pytest.approx([3.3, 4.4])
 
 
-def test_gsam_keeps_a_gradient_whose_memory_the_next_pass_writes_to():
-    # As under DistributedDataParallel(gradient_as_bucket_view=True).
+def test_gsam_copies_a_gradient_that_the_next_pass_overwrites():
+    # As with DistributedDataParallel(gradient_as_bucket_view=True).
     w, memory = torch.nn.Parameter(torch.zeros(2)), torch.zeros(2)
     optimizer = OPTIMIZERS["gsam"]([w], rho=0.0, alpha=0.5, lr=1.0)
 

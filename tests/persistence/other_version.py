@@ -1,7 +1,7 @@
-"""Models on one side of a border between two versions of torch.
+"""Write models with one version of torch and read them with another.
 
 Run as ``python -m tests.persistence.other_version write FOLDER`` by one interpreter and
-with ``read`` by the other; what was predicted lies beside what predicts.
+with ``read`` by the other. Predictions are stored beside the models.
 """
 
 import pickle
@@ -51,7 +51,7 @@ def cases(folder=None):
 
 
 def write(folder):
-    """Fit everything and leave it in the folder in every form."""
+    """Fit all ensembles and write them to the folder in every format."""
     for name, (clf, X) in cases(folder).items():
         clf.fit(X, LABELS[: len(X)])
         clf.save(folder / f"{name}.safetensors")
@@ -62,7 +62,7 @@ def write(folder):
 
 
 def read(folder):
-    """Open everything, and check that it predicts and trains on."""
+    """Open all files and check that the models predict and continue to train."""
     assert (folder / "version").read_text() != torch.__version__
     for name, (fresh, X) in cases(folder).items():
         want, y = np.load(folder / f"{name}.npy"), LABELS[: len(X)]

@@ -1,9 +1,10 @@
-"""Kept work is not found again for code that was edited meanwhile."""
+"""Edited code, data and settings get another name or description."""
 
 import copy
 import functools
 import importlib
 import sys
+import types
 
 import numpy as np
 import pandas as pd
@@ -49,25 +50,25 @@ SAME = dict(line="", slope=1, bend="torch.relu", text="", width=4, sign="+1")
 
 
 def cell(**changes):
-    """What a cell of a notebook defines."""
+    """Return the names that a cell of a notebook defines."""
     names = {"__name__": "__main__", "nn": nn, "torch": torch, "np": np}
     exec(CELL.format(**SAME | changes), names)
     return names
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"line": "\n\n# moved"}, {"text": "told otherwise"}]
+    "change", [{}, {"line": "\n\n# moved"}, {"text": "another docstring"}]
 )
-def test_code_that_says_the_same_has_the_same_name(change):
+def test_comments_and_docstrings_do_not_change_the_name(change):
     assert code_name(cell()["Module"]) == code_name(cell(**change)["Module"])
 
 
 @pytest.mark.parametrize("change", [{"slope": 2}, {"bend": "torch.sin"}, {"width": 5}])
-def test_code_that_says_something_else_has_another(change):
+def test_edited_code_changes_the_name(change):
     assert code_name(cell()["Module"]) != code_name(cell(**change)["Module"])
 
 
-def test_what_a_base_class_says_matters():
+def test_an_edited_base_class_changes_the_name():
     names = set()
     for change in ({}, {"slope": 3}):
         scope = cell(**change)
@@ -76,7 +77,7 @@ def test_what_a_base_class_says_matters():
     assert len(names) == 2
 
 
-def test_variables_around_a_function_matter_to_kept_work(tmp_path):
+def test_memory_distinguishes_enclosing_variables(tmp_path):
     def scores_by(sign):
         return lambda net, X, y: sign * np.arange(float(len(y)))
 
@@ -92,7 +93,7 @@ def test_variables_around_a_function_matter_to_kept_work(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"bend": "torch.sin"}, {"sign": "-1"}])
-def test_memory_trains_edited_code(change, tmp_path):
+def test_memory_trains_edited_code_again(change, tmp_path):
     def fit(scope, **settings):
         return SharpBalanceEnsembleClassifier(
             scope["Module"],
@@ -117,12 +118,12 @@ def test_a_checkpoint_refuses_edited_code(tmp_path):
         ).fit(X, y)
 
     fit(cell())
-    fit(cell(text="told otherwise"))
+    fit(cell(text="another docstring"))
     with pytest.raises(CheckpointMismatchError, match=r"estimator was __main__.Module"):
         fit(cell(bend="torch.sin"))
 
 
-def test_a_dataset_goes_by_what_it_holds():
+def test_a_dataset_is_described_by_its_content():
     def dataset(shift=0.0):
         return TensorDataset(torch.from_numpy(X) + shift, torch.from_numpy(y))
 
@@ -138,11 +139,11 @@ def test_a_dataset_goes_by_what_it_holds():
 
 
 class Held(Dataset):
-    """The usual Dataset of one's own."""
+    """A user's own Dataset."""
 
     def __init__(self, x, transform=None):
         self.x, self.transform = x, transform
-        self._opened = {}  # fills up as it is read
+        self._opened = {}  # filled by reading
 
     def __len__(self):
         return len(self.x)
@@ -160,7 +161,7 @@ class Times:
         return x * self._factor
 
 
-def test_a_dataset_of_ones_own_goes_by_what_it_holds():
+def test_a_users_dataset_is_described_by_its_attributes():
     read = Held(X, Times(1))
     read[3]
     assert describe_samples(read) == describe_samples(Held(X, Times(1)))
@@ -185,7 +186,7 @@ def test_a_checkpoint_refuses_a_dataset_with_other_samples(tmp_path):
 
 
 @pytest.mark.parametrize("use", ["[f(b) for b in x]", "(lambda b: f(b))(x)"])
-def test_functions_that_inner_code_refers_to_matter(use):
+def test_functions_used_by_inner_code_change_the_name(use):
     names = set()
     for sign in "+-":
         scope = {"__name__": "__main__"}
@@ -196,7 +197,7 @@ def test_functions_that_inner_code_refers_to_matter(use):
 
 REFERS = """
 CONFIG = {config}
-first = "no global of the code below: {other}"
+first = "not a global that the code below reads: {other}"
 class Reader(nn.Module):
     def forward(self, x):
         return self.first(x) * CONFIG["slope"]
@@ -224,12 +225,12 @@ VALUES = {
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_values_that_code_refers_to_matter(kind):
+def test_global_values_change_the_name(kind):
     names = [code_name(reader(VALUES[kind].format(i))) for i in (0, 0, 1)]
     assert names[0] == names[1] != names[2]
 
 
-def test_objects_of_ones_own_that_code_refers_to_matter():
+def test_attributes_of_global_objects_change_the_name():
     names = []
     for factor in (1, 1, 2):
         scope = {"__name__": "__main__", "times": Times(factor)}
@@ -238,26 +239,36 @@ def test_objects_of_ones_own_that_code_refers_to_matter():
     assert names[0] == names[1] != names[2]
 
 
+def test_global_objects_of_installed_classes_count_by_their_class():
+    scope = {"__name__": "__main__", "state": types.SimpleNamespace(calls=0)}
+    exec("def f(x): return state", scope)
+    before = code_name(scope["f"])
+    scope["state"].calls += 1
+    assert code_name(scope["f"]) == before
+    scope["state"] = np.random.default_rng(0)
+    assert code_name(scope["f"]) != before
+
+
 def names_of(classes):
     return [code_name(cls) for cls in classes]
 
 
-def test_a_worker_knows_code_by_the_same_name():
-    """Its ``__main__`` is joblib's, and it gets the globals of the code only."""
+def test_names_are_the_same_in_a_worker():
+    """Its ``__main__`` is joblib's, and it receives only globals that code reads."""
     classes = [reader('{"a", "b", "slope"}'), cell()["Module"]]
-    classes += [reader(VALUES["array"].format(10**6)), reader("[abs]", other="told")]
+    classes += [reader(VALUES["array"].format(10**6)), reader("[abs]", other="text")]
     with ProcessPoolExecutor(max_workers=1) as worker:
         found = worker.submit(names_of, classes).result()
     assert found == [code_name(cls) for cls in classes]
     assert all(name.endswith("]") for name in found)
 
 
-def test_the_script_has_one_name_in_every_process():
+def test_a_script_has_the_same_name_in_every_process():
     assert code_name(reader("{}", name="__mp_main__")) == code_name(reader("{}"))
 
 
 @pytest.mark.parametrize("use", ["helpers_a.squash(x)", "helpers_b.inner.squash(x)"])
-def test_what_code_takes_from_modules_of_ones_own_matters(use, tmp_path, monkeypatch):
+def test_code_in_the_users_modules_changes_the_name(use, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "helpers_b.py").write_text("import helpers_a as inner")
@@ -274,7 +285,7 @@ def test_what_code_takes_from_modules_of_ones_own_matters(use, tmp_path, monkeyp
     assert names[0] == names[1] != names[2]
 
 
-def test_a_decorator_matters():
+def test_a_decorator_changes_the_name():
     source = """
 import functools
 def times(factor):
@@ -296,45 +307,27 @@ def f(x):
     assert len(names) == 3
 
 
-RECORDS = """
-losses, best = [], 0
-log = {}
+COUNTER = """
 class Module(nn.Module):
-    made = 0
-    seen = []
-    by_name = {}
-    width = 3
-    def __init__(self, width=4):
-        super().__init__()
-        Module.made += 1
-        type(self).made += 1
-        self.width = width
+    calls = 0
     def forward(self, x):
-        global best
-        best = 1
-        losses.append(x)
-        log["n"] = 1
-        self.seen.append(x)
-        self.by_name[x] = 2
-        self.by_name[x] += 1
+        Module.calls += 1
         return x
 """
 
 
-def test_what_code_changes_itself_gives_it_no_other_name():
+def test_a_variable_that_code_changes_counts_as_an_edit():
     scope = {"__name__": "__main__", "nn": nn}
-    exec(RECORDS, scope)
+    exec(COUNTER, scope)
     before = code_name(scope["Module"])
     module = scope["Module"]()
-    module.forward(1)
-    copy.deepcopy(module)  # leaves names of slots at the class
-    assert (module.made, module.seen, scope["losses"]) == (2, [1], [1])
+    copy.deepcopy(module)  # sets names of slots on the class
     assert code_name(scope["Module"]) == before
-    scope["Module"].width = 5  # a method sets it, but of its own object
+    module.forward(1)
     assert code_name(scope["Module"]) != before
 
 
-def test_code_that_leads_to_itself_and_far():
+def test_code_may_refer_to_itself_and_to_much_code():
     scope = {"__name__": "__main__"}
     lines = [f"def f{i}(x): return f{i + 1}(x)" for i in range(2000)]
     exec("\n".join([*lines, "table = {'f': f0}", "def f2000(x): return table"]), scope)
@@ -388,7 +381,7 @@ def referring(factor):
         referring,
     ],
 )
-def test_modules_go_by_code_attributes_and_hooks(make):
+def test_modules_are_described_by_code_attributes_and_hooks(make):
     texts = [describe(make(factor)) for factor in (1, 1, 3)]
     assert texts[0] == texts[1] != texts[2]
 
@@ -414,40 +407,57 @@ class SlottedToo(Slotted):
     "value",
     [
         lambda x: x,
-        lambda x: [(torch.tensor(x), 1), None],
-        lambda x: {"a": {"b": x}},
+        lambda x: torch.tensor([x]),
         Times,
         lambda x: TensorDataset(torch.full((2, 1), x)),
         lambda x: nn.Dropout(x / 10),
-        lambda x: [functools.partial(max, x)],
+        lambda x: functools.partial(max, x),
         lambda x: pd.Series([x]),
     ],
 )
-def test_private_settings_matter(kind, value):
+def test_private_values_arrays_datasets_and_callables_are_described(kind, value):
     texts = [describe(kind(value(x))) for x in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_what_changes_with_use_does_not_matter(tmp_path):
-    class Reading:
+def test_other_private_attributes_are_not_described(tmp_path):
+    class Reader:
         def __init__(self):
             self._file, self._cache, self._by_number = None, [None, None], {}
             self._rng = np.random.default_rng(0)
 
-    used, fresh = Reading(), Reading()
+    used, fresh = Reader(), Reader()
     with open(tmp_path / "file", "w") as used._file:
         used._cache[0], used._by_number[3] = 1, 2
         used._rng.normal()
         assert describe(used) == describe(fresh)
 
 
-def test_pictures_in_a_list_matter():
-    image = pytest.importorskip("PIL.Image")
-    pictures = [image.fromarray(np.full((2, 2), i, np.uint8)) for i in (1, 1, 2)]
-    texts = [describe(Private([picture])) for picture in pictures]
+class Public:
+    def __init__(self, value):
+        self.value = value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x: [(torch.tensor(x), 1), None],
+        lambda x: {"a": {"b": x}},
+        lambda x: [functools.partial(max, x)],
+    ],
+)
+def test_public_containers_are_described(value):
+    texts = [describe(Public(value(x))) for x in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_many_samples_in_a_list_make_a_short_text():
+def test_images_in_a_list_are_described():
+    image = pytest.importorskip("PIL.Image")
+    images = [image.fromarray(np.full((2, 2), i, np.uint8)) for i in (1, 1, 2)]
+    texts = [describe(Public([each])) for each in images]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_the_description_of_many_samples_is_short():
     data = Held([*map(tuple, rng.normal(size=(500, 3)))])
     assert len(describe_samples(data)) < 200

@@ -19,7 +19,7 @@ FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 32, "random_state": 0}
 
 
 class Conv(torch.nn.Module):
-    """A small picture network with batch statistics."""
+    """A small network for images with batch normalisation."""
 
     def __init__(self, in_channels, n_classes):
         super().__init__()
@@ -32,7 +32,7 @@ class Conv(torch.nn.Module):
 
 
 class Parametrized(torch.nn.Module):
-    """Weights that are made from others, by what ONNX has no word for."""
+    """A parametrized weight, by an operation that ONNX does not have."""
 
     def __init__(self, n_features, n_classes):
         super().__init__()
@@ -115,7 +115,7 @@ def test_every_aggregation_that_is_exported_has_a_case():
 
 
 @pytest.mark.parametrize("case", TORCH_CASES)
-def test_one_module(case):
+def test_the_module_gives_the_same_probabilities(case):
     clf, X = TORCH_CASES[case]()
     with torch.no_grad():
         got = as_module(clf)(torch.from_numpy(X))
@@ -123,7 +123,7 @@ def test_one_module(case):
 
 
 @pytest.mark.parametrize("case", ["mean_logit", "channels_last"])
-def test_torch_program(case, tmp_path):
+def test_the_torch_program_gives_the_same_probabilities(case, tmp_path):
     clf, X = TORCH_CASES[case]()
     clf.export_torch(tmp_path / "model.pt2")
     extra = {"classes.json": ""}
@@ -136,7 +136,7 @@ def test_torch_program(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", ONNX_CASES)
-def test_onnx_model(case, tmp_path):
+def test_the_onnx_model_gives_the_same_probabilities(case, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     clf, X = ONNX_CASES[case]()
@@ -160,7 +160,7 @@ def test_a_uint8_ensemble_can_be_exported_for_floats(tmp_path):
     np.testing.assert_allclose(got, clf.predict_proba(X), atol=1e-5)
 
 
-def test_the_ensemble_stays_as_it_was():
+def test_an_export_does_not_change_the_ensemble():
     clf, _ = table()
     module = as_module(clf)
     for parameter in module.parameters():
@@ -215,13 +215,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_exported_says_why(case, tmp_path):
+def test_ensembles_that_cannot_be_exported_raise(case, tmp_path):
     fitted, message = REFUSED[case]
     with pytest.raises(InvalidInputError, match=message):
         fitted().export_torch(tmp_path / "model")
 
 
-def test_parametrizations_are_left_to_the_ensemble():
+def test_an_export_does_not_remove_parametrizations():
     clf, X = parametrized()
     before = clf.predict_proba(X)
     plain = as_module(clf)
@@ -232,7 +232,7 @@ def test_parametrizations_are_left_to_the_ensemble():
     np.testing.assert_array_equal(clf.predict_proba(X), before)
 
 
-def test_a_network_that_cannot_be_followed_is_named(tmp_path):
+def test_the_error_names_a_network_that_cannot_be_exported(tmp_path):
     X, y = small_data()
     clf = DeepEnsembleClassifier(CountsByLen, **FEW).fit(X, y)
     match = r"cannot follow CountsByLen: (.|\n)*by x.shape\[0\], not len\(x\)"
@@ -240,13 +240,13 @@ def test_a_network_that_cannot_be_followed_is_named(tmp_path):
         clf.export_torch(tmp_path / "model.pt2")
 
 
-def test_an_unknown_dtype(tmp_path):
+def test_an_unknown_dtype_is_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="dtype must be 'float32' or 'uint8'"):
         table()[0].export_onnx(tmp_path / "model", dtype="int64")
 
 
 @pytest.mark.parametrize("name", ["save", "export_torch", "export_onnx"])
-def test_a_folder_that_is_not_there(name, tmp_path, monkeypatch):
+def test_a_missing_folder_is_refused(name, tmp_path, monkeypatch):
     if name == "export_onnx":
         pytest.importorskip("onnxscript")
     monkeypatch.setattr(torch.export, "export", None)  # nothing is done before
@@ -258,7 +258,7 @@ def test_a_folder_that_is_not_there(name, tmp_path, monkeypatch):
     assert str(error.value) == text
 
 
-def test_not_fitted(tmp_path):
+def test_an_unfitted_ensemble_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is not fitted yet"):
         SharpBalance().export_torch(tmp_path / "model")
 
@@ -266,7 +266,7 @@ def test_not_fitted(tmp_path):
 @pytest.mark.parametrize("name", ["export_torch", "export_onnx"])
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_an_export_that_fails_leaves_the_old_file(name, failing, tmp_path, monkeypatch):
-    """No half file, and the new one only once it is on the disk."""
+    """No incomplete file, and the new one only when it is on the disk."""
     if name == "export_onnx":
         pytest.importorskip("onnxscript")
     clf, _ = table()

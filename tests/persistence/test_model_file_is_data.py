@@ -1,4 +1,4 @@
-"""A model file stays data: what it may set, of which types, and where it is written."""
+"""A model file is data: what it may set, of which types, and errors of writing."""
 
 import inspect
 import json
@@ -15,13 +15,18 @@ import torch
 from skorch import NeuralNet, NeuralNetClassifier
 from skorch.callbacks import EarlyStopping
 
-from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    load,
+)
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.aggregation.rules import MeanLogitAggregation
 from sklearn_sharpbalance.evaluation import evaluate
 from sklearn_sharpbalance.exceptions import (
     FileNotWrittenError,
     InvalidInputError,
+    MissingPackageError,
     ModelFileError,
     SharpBalanceError,
 )
@@ -34,9 +39,7 @@ from sklearn_sharpbalance.persistence.allowed_names import (
     special_value,
 )
 from sklearn_sharpbalance.persistence.archive import write_archive
-from sklearn_sharpbalance.persistence.model_file import load
 from sklearn_sharpbalance.plotting import ReliabilityDisplay
-from sklearn_sharpbalance.training.progress import MissingPackageError
 from tests.persistence.test_model_file import TRUNK, crafted, sign
 from tests.training.killing import small_data
 
@@ -232,7 +235,7 @@ def test_a_file_cannot_make_objects_that_call_functions(case):
 
 
 @pytest.mark.parametrize("name", ["callbacks", "shared_trunk", "lr_schedule"])
-def test_a_net_is_the_estimator_only(name, model, tmp_path):
+def test_only_the_estimator_may_be_a_net(name, model, tmp_path):
     described = {"class": {"value": NeuralNetClassifier}, "params": {}}
     change = {name: {"net": described}}
     path = crafted(model, tmp_path, lambda tree: tree["params"].update(change))
@@ -268,7 +271,7 @@ def all_parameters():
                 yield f"estimator__{name}"
 
 
-def test_every_parameter_is_known_to_travel_or_to_stay():
+def test_every_parameter_is_known_to_be_stored_or_left_out():
     """A new parameter of an ensemble or of skorch's net needs a decision here."""
     stays = {name for name in all_parameters() if is_left_out(name)}
     of_net = {"dataset", "iterator_train", "iterator_valid", "torch_load_kwargs"}
@@ -295,7 +298,7 @@ def test_every_parameter_is_known_to_travel_or_to_stay():
         ("estimator__callbacks__print_log", None),
     ],
 )
-def test_usual_settings_travel(name, value):
+def test_usual_settings_are_stored(name, value):
     assert not is_left_out(name)
     assert not is_passed_again(name, value)
 
@@ -315,7 +318,7 @@ def test_save_leaves_out_what_load_refuses(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
-def test_a_net_keeps_its_processes_to_itself(tmp_path):
+def test_processes_of_a_net_are_not_stored(tmp_path):
     X, y = small_data()
     given = net(iterator_train__num_workers=0, torch_load_kwargs={}, lr=0.03)
     clf = DeepEnsembleClassifier(given, **FEW).fit(X, y)
@@ -337,7 +340,7 @@ def test_parameters_of_a_users_net_come_from_the_net_that_is_passed(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
-def test_the_path_of_weights_is_passed_again(tmp_path):
+def test_a_path_of_weights_must_be_passed_again(tmp_path):
     X, y = small_data()
     options = {"estimator__module__weights_path": "old.pt", **FEW}
     options["estimator__module__norm"] = "batch"
@@ -362,7 +365,7 @@ def test_the_path_of_weights_is_passed_again(tmp_path):
     ],
     ids=["given", "drawn"],
 )
-def test_paths_of_members_are_passed_again(member_params, tmp_path):
+def test_paths_of_members_must_be_passed_again(member_params, tmp_path):
     X, y = small_data()
     clf = DeepEnsembleClassifier(Pretrained, member_params=member_params, **FEW)
     clf.fit(X, y).save(tmp_path / "model")
@@ -374,7 +377,7 @@ def test_paths_of_members_are_passed_again(member_params, tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
-def test_options_of_callbacks_are_passed_again(tmp_path):
+def test_options_of_callbacks_must_be_passed_again(tmp_path):
     X, y = small_data()
     callbacks = [("early", EarlyStopping(monitor="train_loss"))]
     given = net(callbacks=callbacks, callbacks__early__patience=7)
@@ -390,7 +393,7 @@ def test_options_of_callbacks_are_passed_again(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
-def test_a_trunk_that_was_set_since_the_fit(tmp_path):
+def test_save_refuses_a_trunk_set_after_the_fit(tmp_path):
     X, y = small_data()
     clf = DiversifiedEnsembleClassifier(**NARROW).fit(X, y)
     clf.set_params(shared_trunk=TRUNK)
@@ -429,10 +432,10 @@ def test_a_poisoned_cache_beside_a_file_is_never_read(model, tmp_path):
     path = crafted(model, tmp_path, set_param("memory", str(cache)))
     with pytest.raises(ModelFileError, match="it sets memory to"):
         load(path)
-    # The file without that setting: the cache beside it means nothing to a fit.
+    # Without that setting, a fit does not read the cache beside the file.
     load(model[1]).fit(X, y).predict(X)
     assert not marker.exists()
-    # Who names the folder on purpose runs what lies there.
+    # A user who passes the folder runs the code that is stored there.
     with warnings.catch_warnings(), suppress(Exception):
         warnings.simplefilter("ignore")  # joblib computes again what it cannot read
         load(model[1], memory=str(cache)).fit(X, y)
@@ -542,7 +545,7 @@ def fuzz(name, path, choose):
 
 
 def of_fit(place):
-    """Whether a place is one of those that a fit has left, without long arrays."""
+    """Return whether a place belongs to fitted values, without long arrays."""
     names = ("input_format", "aggregation", "rule", "predictors", "fitted", "trunk")
     return place[0] in names
 
@@ -576,7 +579,7 @@ WRONG_TYPES = {
 
 
 @pytest.mark.parametrize("name", WRONG_TYPES)
-def test_types_of_what_an_aggregation_has_learned(name, model, tmp_path):
+def test_fitted_attributes_of_an_aggregation_have_checked_types(name, model, tmp_path):
     for value in WRONG_TYPES[name]:
         change = {name: value}
         path = crafted(model, tmp_path, lambda t, c=change: t["aggregation"].update(c))
@@ -601,7 +604,7 @@ WRONG_FITTED = {
 
 
 @pytest.mark.parametrize("name", WRONG_FITTED)
-def test_types_of_what_an_ensemble_has_fitted(name, model, tmp_path):
+def test_fitted_attributes_of_an_ensemble_have_checked_types(name, model, tmp_path):
     for value in WRONG_FITTED[name]:
         change = {name: value}
         path = crafted(model, tmp_path, lambda t, c=change: t["fitted"].update(c))
@@ -609,7 +612,7 @@ def test_types_of_what_an_ensemble_has_fitted(name, model, tmp_path):
             load(path)
 
 
-def test_an_aggregation_of_ones_own_learns_what_it_likes(tmp_path):
+def test_attributes_of_a_users_aggregation_have_any_type(tmp_path):
     X, y = small_data()
     clf = SharpBalance(aggregation=Named(), validation_fraction=0.3, **NARROW)
     clf.fit(X, y).save(tmp_path / "model")
@@ -624,7 +627,7 @@ def test_an_aggregation_of_ones_own_learns_what_it_likes(tmp_path):
         load(path, aggregation=Named())
 
 
-def test_types_in_a_file_that_names_no_rule(model, tmp_path):
+def test_types_are_checked_if_the_file_names_no_rule(model, tmp_path):
     def change(tree):
         del tree["rule"]
         tree["params"]["aggregation"] = {"value": "temperature"}
@@ -635,7 +638,7 @@ def test_types_in_a_file_that_names_no_rule(model, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(naming.PARTS))
-def test_parts_are_no_fitted_values(name, model, tmp_path):
+def test_parts_are_refused_as_fitted_values(name, model, tmp_path):
     path = crafted(model, tmp_path, lambda tree: tree["fitted"].update({name: []}))
     with pytest.raises(ModelFileError, match=f"it sets '{name}', which no fit does"):
         load(path)
@@ -653,7 +656,7 @@ WRONG_FORMATS = {
 
 
 @pytest.mark.parametrize("name", WRONG_FORMATS)
-def test_types_of_the_input_format(name, model, tmp_path):
+def test_the_input_format_has_checked_types(name, model, tmp_path):
     for value in WRONG_FORMATS[name]:
         change = {name: value}
         path = crafted(model, tmp_path, lambda t, c=change: t["input_format"].update(c))
@@ -675,13 +678,13 @@ LESS = {
 
 
 @pytest.mark.parametrize("case", LESS)
-def test_parts_that_do_not_belong_together(case, model, tmp_path):
+def test_inconsistent_parts_are_refused(case, model, tmp_path):
     with pytest.raises(ModelFileError):
         load(crafted(model, tmp_path, LESS[case]))
 
 
-def test_classes_that_members_do_not_have(model, tmp_path):
-    """No single value tells: labels and codes agree, the weights are for others."""
+def test_other_numbers_of_classes_are_refused_by_predict(model, tmp_path):
+    """Labels and codes agree, but the weights are for more classes."""
 
     def change(tree):
         tree["fitted"]["classes_"] = np.arange(2)
@@ -692,7 +695,7 @@ def test_classes_that_members_do_not_have(model, tmp_path):
         clf.predict(small_data()[0])
 
 
-def test_attributes_of_ones_own_are_kept(tmp_path):
+def test_load_restores_attributes_of_the_user(tmp_path):
     clf = SharpBalance(**NARROW).fit(*small_data())
     clf.note_ = {"by": "me"}
     clf.save(tmp_path / "model")
@@ -709,7 +712,7 @@ def refuse(number):
     return fail
 
 
-def test_a_path_below_a_file(model, tmp_path):
+def test_save_refuses_a_path_below_a_file(model, tmp_path):
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "model"
     text = f"Cannot write {path}: {path.parent} is not a folder. Name another one."
@@ -723,7 +726,9 @@ def test_a_path_below_a_file(model, tmp_path):
 @pytest.mark.parametrize(
     ("number", "text"), [(13, "Permission denied"), (28, "No space left on device")]
 )
-def test_a_folder_that_cannot_be_written_to(number, text, model, tmp_path, monkeypatch):
+def test_save_names_the_path_if_writing_fails(
+    number, text, model, tmp_path, monkeypatch
+):
     path = tmp_path / "model"
     monkeypatch.setattr(archive.os, "fsync", refuse(number))
     with pytest.raises(FileNotWrittenError) as error:
@@ -734,15 +739,15 @@ def test_a_folder_that_cannot_be_written_to(number, text, model, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_looked_into(model, tmp_path, monkeypatch):
+def test_save_names_the_path_if_the_folder_cannot_be_read(model, tmp_path, monkeypatch):
     path = tmp_path / "model"
     monkeypatch.setattr(Path, "is_dir", refuse(13))
     with pytest.raises(FileNotWrittenError, match=f"Cannot write {path}: Permission"):
         model[0].save(path)
 
 
-def test_a_file_of_another_writer_says_its_own_error(tmp_path, monkeypatch):
-    """Checkpoints have a message of their own around that of the system."""
+def test_write_archive_raises_the_error_of_the_system(tmp_path, monkeypatch):
+    """Checkpoints add a message of their own."""
     monkeypatch.setattr(archive.os, "fsync", refuse(28))
     with pytest.raises(OSError, match="No space left") as error:
         write_archive(tmp_path / "x", "checkpoint", {}, special_value)
@@ -774,7 +779,7 @@ def assert_asks_for(package, call):
 
 
 @pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
-def test_progress_bars_without_rich(kind, without):
+def test_progress_bars_ask_for_rich(kind, without):
     X, y = small_data()
     without("rich")
     clf = kind(verbose=1, **NARROW)
@@ -783,14 +788,14 @@ def test_progress_bars_without_rich(kind, without):
     clf.set_params(verbose=2).fit(X, y)
 
 
-def test_a_display_without_matplotlib(model, without):
+def test_a_display_asks_for_matplotlib(model, without):
     X, y = small_data()
     without("matplotlib")
     clf = model[0]
     assert_asks_for("matplotlib", lambda: ReliabilityDisplay.from_estimator(clf, X, y))
 
 
-def test_a_report_without_matplotlib(model, without):
+def test_a_report_asks_for_matplotlib(model, without):
     X, y = small_data()
     report = evaluate(model[0], X, y)
     without("matplotlib")

@@ -1,4 +1,4 @@
-"""Files and pickles travel between two installed versions of torch."""
+"""Files and pickles of one version of torch open in another."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def run(python, what, folder):
     reason="SHARPBALANCE_OTHER_PYTHON names no interpreter with another torch",
 )
 @pytest.mark.parametrize("direction", ["from_here", "to_here"])
-def test_between_two_versions_of_torch(direction, tmp_path):
+def test_models_open_in_another_version_of_torch(direction, tmp_path):
     writer, reader = (sys.executable, OTHER)[:: 1 if direction == "from_here" else -1]
     run(writer, "write", tmp_path)
     assert " read by " in run(reader, "read", tmp_path)

@@ -1,4 +1,4 @@
-"""A small fitted ensemble, of the public face that the displays read."""
+"""A small fitted ensemble with the attributes that the displays read."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ N_CLASSES = 4
 
 
 class Ensemble(ClassifierMixin, BaseEstimator):
-    """Independent nets with the attributes of a fitted SharpBalance ensemble."""
+    """Independent nets, with the attributes of a SharpBalance ensemble."""
 
     def __init__(self, n_estimators=3, module=MLP):
         self.n_estimators = n_estimators
@@ -53,7 +53,7 @@ class Ensemble(ClassifierMixin, BaseEstimator):
 
     def member_predict_proba(self, X):
         check_is_fitted(self)
-        # Not through skorch, whose loader draws from torch's global generator.
+        # Not with skorch, whose loader draws from torch's global generator.
         with torch.inference_mode():
             logits = [n.module_.eval()(torch.as_tensor(X)) for n in self.estimators_]
         return _softmax(torch.stack(logits).double().numpy())

@@ -1,4 +1,4 @@
-"""Predictions of a made-up ensemble, and the rule that combines them."""
+"""Predictions of a made-up ensemble, and the rule to combine them."""
 
 import numpy as np
 
@@ -8,6 +8,6 @@ Y = rng.integers(4, size=60)
 
 
 def geometric_mean(probas):
-    """Softmax of the mean logit, class by class."""
+    """Return the softmax of the mean logit."""
     product = np.exp(sum(np.log(p) for p in probas) / len(probas))
     return product / product.sum(1, keepdims=True)

@@ -1,6 +1,6 @@
-"""Three figures against pictures of them, without text: fonts differ, shapes do not.
+"""Compare three figures with stored pictures, without text, since fonts differ.
 
-To draw the pictures anew, run ``python -m tests.plotting.test_baseline``.
+Run ``python -m tests.plotting.test_baseline`` to draw the pictures again.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from sklearn_sharpbalance.plotting import (
 )
 
 FOLDER = Path(__file__).parent / "baseline"
-TOLERANCE = 4.0  # of 255, root mean square; one bar lower by 0.01 makes 7
+TOLERANCE = 4.0  # root mean square, of 255; one bar lower by 0.01 gives 7
 
 
 def tradeoff(ax, slope=0.4):
@@ -51,7 +51,7 @@ FIGURES = {
 
 
 def drawn(draw, *args):
-    """The figure as (H, W, 3), halved in size so that smoothing does not count."""
+    """Return the figure as (H, W, 3), at half its size to reduce smoothing effects."""
     figure = plt.figure(figsize=(4, 3), dpi=80)
     ax = figure.add_axes((0.05, 0.05, 0.9, 0.9))
     draw(ax, *args)
@@ -72,11 +72,11 @@ def distance(a, b):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figure_looks_as_it_did(name):
+def test_figure_equals_its_baseline(name):
     draw, other = FIGURES[name]
     expected = np.asarray(Image.open(FOLDER / f"{name}.png"), dtype=float)
     assert distance(drawn(draw), expected) < TOLERANCE
-    # The tolerance tells a figure from one of slightly other numbers.
+    # A figure of slightly different numbers exceeds the tolerance.
     assert distance(drawn(draw, other), expected) > TOLERANCE
 
 

@@ -1,4 +1,4 @@
-"""What every display keeps: the constructors, the axes, the labels, the RNG."""
+"""Common tests of all displays: constructors, axes, labels and global state."""
 
 import ast
 import copy
@@ -31,12 +31,12 @@ from tests.plotting.conftest import Ensemble
 
 
 def spread(estimator, X, y):
-    """A cheap measure in place of the sharpness."""
+    """Return a cheap replacement of the sharpness."""
     return estimator.member_predict_proba(X).std()
 
 
 class Pictures(Ensemble):
-    """A fitted ensemble of tables that reads uint8 pictures."""
+    """A fitted ensemble of tables that accepts uint8 pictures."""
 
     def __init__(self, ensemble):
         self.ensemble = ensemble
@@ -51,7 +51,7 @@ def probas(ensemble, digits):
     return ensemble.member_predict_proba(digits.X)
 
 
-# One entry for each way to make a display: (class, function of ensemble, data, ax).
+# Constructors of displays, as functions of ensemble, data and axes.
 BUILDERS = {
     "tradeoff_init": lambda e, d, ax: TradeoffDisplay(
         [1.0, 2.0, 3.0], [0.2, 0.4, 0.5], labels=["a", "b", "c"]
@@ -165,7 +165,8 @@ MATRICES = (SubsetOverlapDisplay, MemberAgreementDisplay)
 
 
 @contextmanager
-def nothing_global_changes():
+def unchanged_global_state():
+    """Assert that neither rcParams nor a global generator changes."""
     rc, torch_state = dict(mpl.rcParams), torch.get_rng_state()
     name, keys, position, *_ = np.random.get_state()  # noqa: NPY002
     yield
@@ -183,7 +184,7 @@ def build(request, ensemble, digits):
 
 @pytest.fixture(scope="module", params=BUILDERS)
 def shown(request, ensemble, digits):
-    """A display on a figure of its own, drawn once for all that is read off it."""
+    """Return a display on its own figure, drawn once for several tests."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         display = BUILDERS[request.param](ensemble, digits, None)
@@ -194,7 +195,7 @@ def shown(request, ensemble, digits):
 def test_every_constructor_of_every_display_is_tested(ensemble, digits, monkeypatch):
     displays = [getattr(plotting, n) for n in plotting.__all__ if n.endswith("Display")]
     assert len(displays) == 9
-    ways = {
+    constructors = {
         (display, name)
         for display in displays
         for name in ["__init__", *dir(display)]
@@ -202,33 +203,33 @@ def test_every_constructor_of_every_display_is_tested(ensemble, digits, monkeypa
     }
     called = set()
 
-    def note(display, name):
+    def record_calls(display, name):
         original = inspect.getattr_static(display, name)
         function = getattr(original, "__func__", original)
 
-        def noted(*args, **kwargs):
+        def recorded(*args, **kwargs):
             called.add((display, name))
             return function(*args, **kwargs)
 
         is_class_method = isinstance(original, classmethod)
         monkeypatch.setattr(
-            display, name, classmethod(noted) if is_class_method else noted
+            display, name, classmethod(recorded) if is_class_method else recorded
         )
 
-    for display, name in ways:
-        note(display, name)
+    for display, name in constructors:
+        record_calls(display, name)
     for build in BUILDERS.values():
         before = set(called)
         build(ensemble, digits, None)
         plt.close("all")
         made = {name for _, name in called - before}
-        # What another constructor calls on its way does not count as tested itself.
+        # A call of __init__ by another constructor does not count as a test of it.
         if made - {"__init__"}:
             called -= {(d, n) for d, n in called - before if n == "__init__"}
-    assert called == ways
+    assert called == constructors
 
 
-def test_new_figure_without_axes(shown):
+def test_plot_without_axes_makes_a_new_figure(shown):
     assert shown.figure_ is shown.ax_.figure
     assert shown.ax_ in shown.figure_.axes
     before = plt.get_fignums()
@@ -238,9 +239,9 @@ def test_new_figure_without_axes(shown):
     assert plt.get_fignums() == [*before, again.figure_.number]
 
 
-def test_given_axes_are_drawn_on(build):
+def test_plot_draws_on_given_axes_only(build):
     figure, axes = plt.subplots(1, 2)
-    with nothing_global_changes():
+    with unchanged_global_state():
         display = build(axes[1])
     assert display.ax_ is axes[1]
     assert display.figure_ is figure
@@ -266,7 +267,7 @@ def overlaps(a, b):
     return width > 1 and height > 1
 
 
-def test_texts_do_not_cover_each_other(shown):
+def test_texts_do_not_overlap(shown):
     display = shown
     ax = display.ax_
     texts = [t for t in ax.texts if t.get_text()]
@@ -300,13 +301,13 @@ def test_texts_do_not_cover_each_other(shown):
         (CorruptionDisplay, True),
     ],
 )
-def test_unfitted_ensembles_are_refused(display, needs_y, digits):
+def test_unfitted_ensembles_raise(display, needs_y, digits):
     args = (digits.X, digits.y) if needs_y else (digits.X,)
     with pytest.raises(NotFittedError, match="Ensemble instance is not fitted yet"):
         display.from_estimator(Ensemble(), *args)
 
 
-def test_other_estimators_are_refused(digits):
+def test_estimators_without_the_attribute_raise(digits):
     from sklearn.ensemble import RandomForestClassifier
 
     forest = RandomForestClassifier(2).fit(digits.X, digits.y)
@@ -316,11 +317,11 @@ def test_other_estimators_are_refused(digits):
         SubsetOverlapDisplay.from_estimator(forest)
     with pytest.raises(InvalidInputError, match="has no 'history_'"):
         TrainingHistoryDisplay.from_estimator(forest)
-    # scikit-learn's own classifiers have reliability diagrams all the same.
+    # A reliability diagram works with any classifier.
     ReliabilityDisplay.from_estimator(forest, digits.X, digits.y)
 
 
-def test_matplotlib_is_imported_only_where_a_figure_is_drawn():
+def test_no_module_imports_matplotlib_at_its_top():
     for path in Path(plotting.__file__).parent.glob("*.py"):
         for node in ast.parse(path.read_text()).body:
             names = [a.name for a in getattr(node, "names", [])]

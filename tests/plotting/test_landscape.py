@@ -1,4 +1,4 @@
-"""Slices through the loss landscape, against losses measured by hand."""
+"""Slices through the loss landscape, compared with losses of copied modules."""
 
 import copy
 
@@ -31,7 +31,7 @@ def codes(ensemble, y):
 
 
 def loss_of(module, X, y):
-    """Cross-entropy in evaluation mode, in float64 and in one piece."""
+    """Return the cross-entropy in evaluation mode, in float64 and in one batch."""
     module = copy.deepcopy(module).double().eval()
     with torch.no_grad():
         return F.cross_entropy(module(torch.as_tensor(X).double()), y).item()
@@ -51,7 +51,7 @@ def assert_same_state(net, before):
 
 @pytest.mark.parametrize("members", [(0,), (0, 1), (2, 0, 1)])
 @pytest.mark.parametrize("n_dims", [1, 2])
-def test_weights_come_back_bit_by_bit(normed, digits, members, n_dims):
+def test_weights_are_restored_exactly(normed, digits, members, n_dims):
     if len(members) > 1 + n_dims:
         members = members[:2]
     before = [state(net) for net in normed.estimators_]
@@ -62,22 +62,22 @@ def test_weights_come_back_bit_by_bit(normed, digits, members, n_dims):
         assert_same_state(net, was)
 
 
-def test_weights_come_back_after_an_error(ensemble, digits):
+def test_weights_are_restored_after_an_error(ensemble, digits):
     net = ensemble.estimators_[0]
     before = state(net)
 
-    def stumble():
+    def change_and_fail():
         with landscape.restored(net.module_), torch.no_grad():
             next(net.module_.parameters()).add_(1)
             net.module_.train()
-            raise RuntimeError("half way")
+            raise RuntimeError("after a change")
 
-    with pytest.raises(RuntimeError, match="half way"):
-        stumble()
+    with pytest.raises(RuntimeError, match="after a change"):
+        change_and_fail()
     assert_same_state(net, before)
 
 
-def test_middle_of_a_slice_is_the_member_itself(ensemble, digits):
+def test_loss_at_zero_is_that_of_the_member(ensemble, digits):
     display = LossLandscapeDisplay.from_estimator(
         ensemble, digits.X, digits.y, members=1, n_points=5, random_state=0
     )
@@ -88,13 +88,15 @@ def test_middle_of_a_slice_is_the_member_itself(ensemble, digits):
     assert display.loss[2] == pytest.approx(expected, rel=1e-5)
 
 
-def test_slice_equals_losses_of_moved_copies(ensemble, digits):
+def test_slice_equals_losses_of_changed_copies(ensemble, digits):
     rng = np.random.default_rng(3)
     net, y = ensemble.estimators_[0], codes(ensemble, digits.y)
     origin = landscape.weights_of(net.module_)
     directions = [landscape.filter_normalized_direction(origin, rng) for _ in range(2)]
     grid = rng.normal(size=(4, 2))
-    losses = landscape.loss_surface(net, digits.X, y.numpy(), origin, directions, grid)
+    losses = landscape.loss_surface(
+        net, digits.X, y.numpy(), origin=origin, directions=directions, grid=grid
+    )
     for (a, b), loss in zip(grid, losses):
         copied = copy.deepcopy(net.module_)
         with torch.no_grad():
@@ -103,7 +105,7 @@ def test_slice_equals_losses_of_moved_copies(ensemble, digits):
         assert loss == pytest.approx(loss_of(copied, digits.X, y), rel=1e-4)
 
 
-def test_autocast_around_a_slice_sees_every_move_of_the_weights(ensemble, digits):
+def test_autocast_around_a_slice_uses_the_weights_of_every_point(ensemble, digits):
     net, y = ensemble.estimators_[0], codes(ensemble, digits.y).numpy()
     origin = landscape.weights_of(net.module_)
     grid = np.array([[-1.0], [0.0], [1.0]])
@@ -111,14 +113,16 @@ def test_autocast_around_a_slice_sees_every_move_of_the_weights(ensemble, digits
     for cached in (True, False):
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
             surfaces.append(
-                landscape.loss_surface(net, digits.X, y, origin, [origin], grid)
+                landscape.loss_surface(
+                    net, digits.X, y, origin=origin, directions=[origin], grid=grid
+                )
             )
     np.testing.assert_array_equal(*surfaces)
     assert len(np.unique(surfaces[0])) == 3
 
 
 @pytest.mark.parametrize("members", [(0, 2), (1, 2, 0)])
-def test_members_lie_where_their_own_loss_is(ensemble, digits, members):
+def test_loss_at_a_members_position_is_its_own_loss(ensemble, digits, members):
     display = LossLandscapeDisplay.from_estimator(
         ensemble,
         digits.X,
@@ -138,7 +142,7 @@ def test_members_lie_where_their_own_loss_is(ensemble, digits, members):
         assert np.asarray(display.loss)[at] == pytest.approx(expected, rel=1e-4)
 
 
-def test_distances_between_members_are_kept(ensemble, digits):
+def test_positions_keep_the_distances_between_members(ensemble, digits):
     display = LossLandscapeDisplay.from_estimator(
         ensemble, digits.X, digits.y, members=(0, 1, 2), n_dims=2, n_points=3
     )
@@ -166,7 +170,7 @@ def test_directions_are_filter_normalized():
             assert direction[row].norm() == pytest.approx(weight[row].norm().item())
 
 
-def test_random_state_decides_the_direction(ensemble, digits):
+def test_random_state_determines_the_direction(ensemble, digits):
     def curve(seed):
         return LossLandscapeDisplay.from_estimator(
             ensemble, digits.X, digits.y, n_points=3, random_state=seed
@@ -176,7 +180,7 @@ def test_random_state_decides_the_direction(ensemble, digits):
     assert not np.array_equal(curve(1), curve(2))
 
 
-def test_batch_statistics_are_those_of_the_weights_in_between(normed, digits):
+def test_batch_statistics_are_kept_or_recomputed(normed, digits):
     y = codes(normed, digits.y)
     kwargs = {"members": (0, 1), "n_points": 5}
     kept, fresh = (
@@ -191,14 +195,14 @@ def test_batch_statistics_are_those_of_the_weights_in_between(normed, digits):
         ours.copy_(first)
     assert kept.loss[end] == pytest.approx(loss_of(second, digits.X, y), rel=1e-4)
     with torch.no_grad():
-        hidden = second[:2](torch.as_tensor(digits.X))  # what the norm layer reads
+        hidden = second[:2](torch.as_tensor(digits.X))  # input of the norm layer
     second[2].running_mean.copy_(hidden.mean(0))
     second[2].running_var.copy_(hidden.var(0))
     assert fresh.loss[end] == pytest.approx(loss_of(second, digits.X, y), rel=1e-4)
     assert fresh.loss[end] != pytest.approx(kept.loss[end], rel=1e-2)
 
 
-def test_single_net(ensemble, digits):
+def test_slice_of_a_single_net_equals_that_of_the_member(ensemble, digits):
     net = ensemble.estimators_[0]
     y = codes(ensemble, digits.y).numpy()
     alone = LossLandscapeDisplay.from_estimator(
@@ -211,7 +215,7 @@ def test_single_net(ensemble, digits):
 
 
 @pytest.mark.parametrize("log", [True, None])
-def test_surfaces_of_wide_range_have_logarithmic_colours(log):
+def test_surfaces_of_a_wide_range_have_logarithmic_colours(log):
     display = LossLandscapeDisplay([[0.1, 1.0], [2.0, 50.0]], [0, 1], [0, 1])
     contours = display.plot(log=log).contours_
     assert type(contours.norm).__name__ == "LogNorm"
@@ -220,7 +224,7 @@ def test_surfaces_of_wide_range_have_logarithmic_colours(log):
 
 
 @pytest.mark.parametrize("off", [np.inf, np.nan])
-def test_what_is_not_finite_of_a_surface_is_left_out(off):
+def test_infinite_losses_of_a_surface_are_left_out(off):
     steps = np.linspace(-1, 1, 5)
     loss = 1 + np.add.outer(steps**2, steps**2)
     loss[0, 0], loss[4, 4] = 3 + off, off
@@ -229,7 +233,7 @@ def test_what_is_not_finite_of_a_surface_is_left_out(off):
     assert 2.25 <= levels[-1] < 4
 
 
-def test_members_of_a_slice_are_numbered_as_estimators_are(ensemble, digits):
+def test_members_are_numbered_as_in_estimators_(ensemble, digits):
     display = LossLandscapeDisplay.from_estimator(
         ensemble, digits.X, digits.y, members=[0, 2, 1], n_dims=2, n_points=3
     )
@@ -253,12 +257,12 @@ def test_constant_surface_can_be_drawn():
         ({"batch_norm": "reset"}, "batch_norm must be 'recompute' or 'keep'"),
     ],
 )
-def test_wrong_slices_are_refused(ensemble, digits, kwargs, message):
+def test_invalid_slices_raise(ensemble, digits, kwargs, message):
     with pytest.raises(InvalidInputError, match=message):
         LossLandscapeDisplay.from_estimator(ensemble, digits.X, digits.y, **kwargs)
 
 
-def test_wrong_arrays_are_refused():
+def test_invalid_arrays_raise_before_a_figure_is_made():
     with pytest.raises(InvalidInputError, match=r"shape \(2,\) to fit x and y, got"):
         LossLandscapeDisplay([1.0, 2.0, 3.0], [0, 1]).plot()
     with pytest.raises(InvalidInputError, match="log=True needs a positive loss"):

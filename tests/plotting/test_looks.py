@@ -1,4 +1,4 @@
-"""What is drawn can be read: on a dark ground, with long names, over decades."""
+"""Figures are readable on a dark background, with long names and on log axes."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ from sklearn_sharpbalance.plotting import (
 )
 from sklearn_sharpbalance.plotting._base import PALETTE, colour
 
-LONG = "A very long name of a method that nobody should choose, with rho = 0.05"
+LONG = "A very long name of a method, longer than names should be, with rho = 0.05"
 LINKED = "Another_very_long_name_without_any_spaces_that_goes_on_and_on_and_on"
 
 
@@ -29,27 +29,29 @@ def dark():
 
 
 def lightness(color):
+    """Return the perceived lightness, from 0 to 1."""
     return np.dot(to_rgb(color), (0.299, 0.587, 0.114))
 
 
 @pytest.mark.usefixtures("dark")
-def test_every_colour_is_seen_on_a_dark_ground():
+def test_every_colour_is_visible_on_a_dark_background():
     _, ax = plt.subplots()
     assert min(lightness(colour(i, ax)) for i in range(len(PALETTE))) > 0.2
 
 
 @pytest.mark.usefixtures("dark")
-def test_edges_of_points_are_seen_on_a_dark_ground():
+def test_edges_of_points_are_light_on_a_dark_background():
     display = TradeoffDisplay([1, 2], [1, 2], color=[0.0, 1.0]).plot()
     (edge,) = display.scatters_["all"].get_edgecolors()
     assert lightness(edge[:3]) > 0.5
 
 
 @pytest.mark.usefixtures("dark")
-def test_names_on_white_are_black_on_a_dark_ground_too():
+def test_names_in_white_boxes_are_black_on_a_dark_background():
     display = LossLandscapeDisplay(
         np.arange(9.0).reshape(3, 3),
-        *([0, 1, 2], [0, 1, 2]),
+        [0, 1, 2],
+        [0, 1, 2],
         positions=[[0, 0], [1, 1]],
         position_names=["Member 0", "Member 1"],
     ).plot()
@@ -61,7 +63,7 @@ def test_names_on_white_are_black_on_a_dark_ground_too():
 
 
 @pytest.mark.usefixtures("dark")
-def test_members_are_hollow_and_lines_of_the_grid_faint_on_a_dark_ground():
+def test_members_are_hollow_and_the_grid_is_faint_on_a_dark_background():
     accuracy = [[0.9, 0.8]]
     display = CorruptionDisplay(accuracy, member_accuracy=accuracy).plot()
     assert lightness(display.lines_[1].get_markerfacecolor()[:3]) == 0
@@ -70,7 +72,7 @@ def test_members_are_hollow_and_lines_of_the_grid_faint_on_a_dark_ground():
 
 
 def inside(figure, artist):
-    """Whether an artist lies within its figure."""
+    """Return whether an artist is inside its figure."""
     figure.draw_without_rendering()
     box, frame = artist.get_window_extent(), figure.bbox
     return frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
@@ -105,7 +107,7 @@ def test_matrices_leave_room_for_long_names(kind):
     assert sides[0] > 0.6 * sides[1]
 
 
-def test_names_of_rows_of_pictures_are_as_long_as_the_pictures():
+def test_names_of_rows_of_pictures_do_not_overlap():
     display = SubsetOverlapDisplay(
         np.eye(2),
         sharpness=np.arange(8.0).reshape(2, 4),
@@ -117,12 +119,17 @@ def test_names_of_rows_of_pictures_are_as_long_as_the_pictures():
     assert lower.y1 < upper.y0
 
 
-def test_the_legend_covers_no_ensemble():
+def test_legend_covers_no_point():
     x, y = [0.1, 0.2, 0.3, 0.1, 0.25, 0.4], [0.5, 0.6, 0.7, 0.55, 0.6, 0.9]
     groups = [LONG] * 3 + [LINKED] * 3
-    color = [0.1, 0.2, 0.3, 0.4, 0.5, -np.inf]  # told in the legend
-    told = {"labels": ["0.1", "0.2", "0.3"] * 2, "color_name": "Improvement"}
-    display = TradeoffDisplay(x, y, groups=groups, color=color, **told).plot()
+    display = TradeoffDisplay(
+        x,
+        y,
+        groups=groups,
+        color=[0.1, 0.2, 0.3, 0.4, 0.5, -np.inf],  # -inf is listed in the legend
+        labels=["0.1", "0.2", "0.3"] * 2,
+        color_name="Improvement",
+    ).plot()
     display.figure_.draw_without_rendering()
     box = display.ax_.get_legend().get_window_extent()
     points = display.ax_.transData.transform(np.column_stack([x, y]))
@@ -130,26 +137,26 @@ def test_the_legend_covers_no_ensemble():
 
 
 @pytest.mark.parametrize("high", [0.004, 0.02, 0.1, 0.5, 3.0, 100.0])
-def test_numbers_of_logarithmic_axes_keep_apart(high):
+def test_numbers_of_logarithmic_axes_do_not_overlap(high):
     x = np.geomspace(0.001, high, 3)
-    check_numbers_keep_apart(TradeoffDisplay(x, x).plot(log=True))
+    check_numbers_do_not_overlap(TradeoffDisplay(x, x).plot(log=True))
 
 
-def test_numbers_around_a_single_value_keep_apart():
-    told = {"color": [0.5], "color_name": "Improvement"}
-    check_numbers_keep_apart(TradeoffDisplay([0.3], [0.5], **told).plot(log=True))
+def test_numbers_around_a_single_value_do_not_overlap():
+    display = TradeoffDisplay([0.3], [0.5], color=[0.5], color_name="Improvement")
+    check_numbers_do_not_overlap(display.plot(log=True))
 
 
 @pytest.mark.parametrize("width", [5.4, 3.6])
-def test_numbers_of_nearly_equal_sharpness_keep_apart(width):
+def test_numbers_of_nearly_equal_sharpness_do_not_overlap(width):
     _, ax = plt.subplots(figsize=(width, 4), layout="constrained")
     x, y = [0.04389, 0.04416], [0.4, 0.6]
-    told = {"color": y, "color_name": "Improvement"}
-    check_numbers_keep_apart(TradeoffDisplay(x, y, **told).plot(ax))
+    display = TradeoffDisplay(x, y, color=y, color_name="Improvement")
+    check_numbers_do_not_overlap(display.plot(ax))
 
 
-def check_numbers_keep_apart(display):
-    """Those along the horizontal axis."""
+def check_numbers_do_not_overlap(display):
+    """Assert that the numbers along the horizontal axis do not overlap."""
     display.figure_.draw_without_rendering()
     axis, (low, top) = display.ax_.xaxis, display.ax_.get_xlim()
     shown = [

@@ -1,4 +1,4 @@
-"""Displays of an ensemble at the end of a pipeline, or found by a search."""
+"""Displays of an ensemble in a pipeline or a search."""
 
 from types import SimpleNamespace
 
@@ -30,21 +30,22 @@ KINDS, SEVERITIES = ["feature_noise", "label_shift"], (1, 5)
 
 
 class Aggregating(Ensemble):
-    """An ensemble whose rule is not the default."""
+    """An ensemble whose aggregation is not the default."""
 
     aggregation = "majority"
 
 
 @pytest.fixture(scope="module")
 def fitted(digits):
-    """A pipeline, and what its last step sees."""
+    """Return a pipeline, its last step, and the samples that reach it."""
     pipe = make_pipeline(StandardScaler(), Aggregating(n_estimators=2))
     pipe.fit(digits.X, digits.y)
     X = pipe[0].transform(digits.X)
     return SimpleNamespace(pipe=pipe, inner=pipe[-1], X=X)
 
 
-def by_hand(pipe, digits):
+def accuracy_by_severity(pipe, digits):
+    """Return the mean accuracy over kinds at each severity."""
     return [
         np.mean(
             [
@@ -57,18 +58,19 @@ def by_hand(pipe, digits):
     ]
 
 
-def test_accuracies_on_corrupted_samples(fitted, digits):
+def test_accuracy_on_corrupted_samples_equals_a_loop(fitted, digits):
     options = {"corruptions": KINDS, "severities": SEVERITIES, "random_state": 0}
     display = CorruptionDisplay.from_estimator(
         fitted.pipe, digits.X, digits.y, **options
     )
-    np.testing.assert_allclose(display.accuracy[0], by_hand(fitted.pipe, digits))
+    expected = accuracy_by_severity(fitted.pipe, digits)
+    np.testing.assert_allclose(display.accuracy[0], expected)
     report = corruption_accuracy(fitted.pipe, digits.X, digits.y, **options)
     np.testing.assert_allclose(display.accuracy[0], report.by_severity)
     np.testing.assert_allclose(display.member_accuracy[0], report.member_by_severity)
 
 
-def test_no_corruption_is_refused(fitted, digits):
+def test_no_corruption_raises(fitted, digits):
     with pytest.raises(InvalidInputError, match=r"measure: corruptions=\[\]"):
         CorruptionDisplay.from_estimator(
             fitted.pipe, digits.X, digits.y, corruptions=[]
@@ -100,7 +102,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("kind", SHOWN)
-def test_a_pipeline_shows_what_its_last_step_does(kind, fitted, digits):
+def test_display_of_a_pipeline_equals_that_of_its_last_step(kind, fitted, digits):
     got = SHOWN[kind](fitted.pipe, digits.X, digits.y)
     want = SHOWN[kind](fitted.inner, fitted.X, digits.y)
     np.testing.assert_array_equal(got, want)
@@ -111,7 +113,7 @@ def search(estimator):
     return GridSearchCV(estimator, {"n_estimators": [2]}, cv=split, error_score="raise")
 
 
-def test_a_search_shows_what_it_found(digits):
+def test_display_of_a_search_equals_that_of_its_best_estimator(digits):
     found = search(Ensemble()).fit(digits.X, digits.y)
     got = SHOWN["agreement"](found, digits.X, digits.y)
     want = SHOWN["agreement"](found.best_estimator_, digits.X, digits.y)
@@ -119,7 +121,7 @@ def test_a_search_shows_what_it_found(digits):
 
 
 @pytest.mark.parametrize("wrap", [lambda e: make_pipeline(StandardScaler(), e), search])
-def test_what_was_recorded_in_training_is_found(wrap, digits):
+def test_history_and_masks_are_found_inside(wrap, digits):
     options = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
     found = wrap(SharpBalance(**options)).fit(digits.X, digits.y)
     inner = last_step(getattr(found, "best_estimator_", found))

@@ -1,4 +1,4 @@
-"""Theorems beside their simulation."""
+"""Displays of the theorems and of simulations."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,7 +13,7 @@ SIZES = {"n": 60, "d": 20}
 RHO = [0.05, 0.1, 0.2]
 
 
-def test_curves_of_theorem_1():
+def test_curves_equal_theorem_1():
     display = TheoryDisplay.from_theory(3, 0.1, RHO, radius=0.3, **SIZES)
     for i, rho in enumerate(RHO):
         model = {"eta": 0.1, "rho": rho, **SIZES}
@@ -25,7 +25,7 @@ def test_curves_of_theorem_1():
     np.testing.assert_array_equal(display.upper_line_.get_ydata(), display.diversity)
 
 
-def test_curves_of_theorem_2_vary_with_the_steps():
+def test_curves_equal_theorem_2():
     steps = [1, 2, 4]
     display = TheoryDisplay.from_theory(steps, 0.1, 0.1, n_subsets=4, **SIZES)
     for i, k in enumerate(steps):
@@ -37,7 +37,7 @@ def test_curves_of_theorem_2_vary_with_the_steps():
     assert display.lower_line_ is None
 
 
-def test_simulated_points_are_those_of_the_simulation():
+def test_points_equal_the_simulation():
     kwargs = {"n_matrices": 4, "n_starts": 5, "random_state": 0, **SIZES}
     display = TheoryDisplay.from_simulation(2, 0.1, RHO, **kwargs)
     run = theory.simulate(2, 0.1, RHO, **kwargs)
@@ -45,7 +45,7 @@ def test_simulated_points_are_those_of_the_simulation():
     np.testing.assert_allclose(line.get_xdata(), run.sharpness)
     np.testing.assert_allclose(line.get_ydata(), run.diversity)
     assert len(bars) == 2
-    spread = bars[0].get_segments()[1][:, 0]  # from one end of the bar to the other
+    spread = bars[0].get_segments()[1][:, 0]  # both ends of the bar
     np.testing.assert_allclose(np.diff(spread), 2 * run.sharpness_error[1])
 
 
@@ -60,7 +60,7 @@ def test_negative_lower_bounds_are_left_out():
         display.plot(bounds="lower")
 
 
-def test_methods_share_axes():
+def test_methods_on_one_axes_have_different_colours():
     first = TheoryDisplay.from_theory(2, 0.1, RHO, name="SAM", **SIZES)
     second = TheoryDisplay.from_theory(
         2, 0.1, RHO, n_subsets=3, name="SharpBalance", ax=first.ax_, **SIZES
@@ -71,7 +71,7 @@ def test_methods_share_axes():
     assert texts[-1] == "SharpBalance, upper bound"
 
 
-def test_grids_of_two_dimensions_are_read_row_by_row():
+def test_grids_of_two_dimensions_are_flattened_by_rows():
     k, rho = [[1], [2]], [0.1, 0.2]
     options = {"n_matrices": 4, "n_starts": 5, "random_state": 0, **SIZES}
     display = TheoryDisplay.from_simulation(k, 0.1, rho, **options)
@@ -91,13 +91,13 @@ def test_grids_of_two_dimensions_are_read_row_by_row():
         ((2, 0.1, []), "at least one setting"),
     ],
 )
-@pytest.mark.parametrize("way", ["from_theory", "from_simulation"])
-def test_wrong_grids_are_named(way, grid, message):
+@pytest.mark.parametrize("constructor", ["from_theory", "from_simulation"])
+def test_invalid_grids_raise(constructor, grid, message):
     with pytest.raises(InvalidInputError, match=message):
-        getattr(TheoryDisplay, way)(*grid, **SIZES)
+        getattr(TheoryDisplay, constructor)(*grid, **SIZES)
 
 
-def test_settings_beyond_the_range_of_floats_are_left_out_and_named():
+def test_infinite_settings_are_left_out_and_listed():
     display = TheoryDisplay.from_theory(
         6, [0.01, 1e60, 0.02], 0.1, labels=["a", "b", "c"], **SIZES
     )
@@ -110,7 +110,7 @@ def test_settings_beyond_the_range_of_floats_are_left_out_and_named():
 
 
 @pytest.mark.filterwarnings("error")
-def test_simulations_that_diverge_leave_the_others_on_the_axes():
+def test_diverging_simulations_do_not_change_the_axes():
     display = TheoryDisplay.from_simulation(
         [1, 400], 1.0, 1.0, n_matrices=3, n_starts=3, random_state=0, **SIZES
     )
@@ -120,7 +120,7 @@ def test_simulations_that_diverge_leave_the_others_on_the_axes():
     assert display.simulated_sharpness[1] == np.inf
 
 
-def test_wrong_arrays_are_refused_before_a_figure_is_made():
+def test_invalid_arrays_raise_before_a_figure_is_made():
     with pytest.raises(InvalidInputError, match="one name for each of 2 settings"):
         TheoryDisplay([1, 2], [1, 2], labels=["a"]).plot()
     with pytest.raises(InvalidInputError, match=r"upper must have the shape \(2,\)"):

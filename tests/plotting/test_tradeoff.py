@@ -1,4 +1,4 @@
-"""Sharpness against diversity: points, colours, lines and labels."""
+"""Display of sharpness against diversity: points, colours, lines and labels."""
 
 import warnings
 from itertools import combinations
@@ -11,10 +11,7 @@ from sklearn.metrics import accuracy_score
 
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.plotting import (
-    TradeoffDisplay,
-    fit_tradeoff,
-)
+from sklearn_sharpbalance.plotting import TradeoffDisplay, fit_tradeoff
 from tests.plotting.made_up import PROBAS, Y, geometric_mean
 
 rng = np.random.default_rng(1)
@@ -34,7 +31,7 @@ def test_fitted_line_equals_scipys(log):
     np.testing.assert_allclose(fit(at), line)
 
 
-def test_line_of_one_sharpness_is_undefined():
+def test_line_through_one_sharpness_is_none():
     assert fit_tradeoff([1.0, 1.0], [0.1, 0.2]) is None
     with pytest.raises(InvalidInputError, match="log=True needs positive sharpness"):
         fit_tradeoff([0.0, 1.0], [0.1, 0.2], log=True)
@@ -50,7 +47,7 @@ def test_line_of_one_sharpness_is_undefined():
         (np.std, PROBAS.std()),
     ],
 )
-def test_tradeoff_shows_the_measure_asked_for(diversity, expected):
+def test_vertical_axis_is_the_chosen_diversity(diversity, expected):
     display = TradeoffDisplay.from_predictions(
         Y, [PROBAS], [0.7], diversity=diversity, color=None
     )
@@ -58,7 +55,7 @@ def test_tradeoff_shows_the_measure_asked_for(diversity, expected):
     np.testing.assert_allclose(point, [0.7, expected])
 
 
-def test_tradeoff_colours():
+def test_colours_are_the_chosen_values():
     ensembles = [PROBAS, PROBAS[:2]]
     combined = [geometric_mean(p) for p in ensembles]
     member = [np.mean([accuracy_score(Y, p.argmax(1)) for p in e]) for e in ensembles]
@@ -78,7 +75,7 @@ def test_tradeoff_colours():
     assert fixed.scatters_["all"].get_clim() == (-1.0, 1.0)
 
 
-def test_tradeoff_groups_share_a_scale_and_have_lines_of_their_own():
+def test_groups_share_a_colour_scale_and_have_their_own_lines():
     x = np.arange(6.0)
     display = TradeoffDisplay(
         x, np.r_[x[:3], 3 * x[3:]], color=x, groups=["a"] * 3 + ["b"] * 3
@@ -90,11 +87,11 @@ def test_tradeoff_groups_share_a_scale_and_have_lines_of_their_own():
     assert texts == [r"a ($\beta$ = 1)", r"b ($\beta$ = 3)"]
 
 
-def test_tradeoff_measures_sharpness_on_training_data(ensemble, digits):
-    seen = []
+def test_sharpness_is_measured_on_training_data(ensemble, digits):
+    calls = []
 
     def sharpness(estimator, X, y):
-        seen.append((estimator, len(X), y[0]))
+        calls.append((estimator, len(X), y[0]))
         return 2.0
 
     display = TradeoffDisplay.from_estimator(
@@ -105,12 +102,12 @@ def test_tradeoff_measures_sharpness_on_training_data(ensemble, digits):
         y_train=digits.y[:7],
         sharpness=sharpness,
     )
-    assert seen == [(ensemble, 7, digits.y[0])]
+    assert calls == [(ensemble, 7, digits.y[0])]
     assert display.sharpness.tolist() == [2.0]
     assert display.labels is None
 
 
-def test_tradeoff_takes_adaptive_sharpness_by_itself(ensemble, digits):
+def test_default_sharpness_is_adaptive_sharpness(ensemble, digits):
     display = TradeoffDisplay.from_estimator(
         {"rho 0.1": ensemble}, digits.X[:20], digits.y[:20], random_state=0
     )
@@ -121,7 +118,7 @@ def test_tradeoff_takes_adaptive_sharpness_by_itself(ensemble, digits):
     assert [t.get_text() for t in display.texts_] == ["rho 0.1"]
 
 
-def test_labels_of_crowded_points_keep_apart():
+def test_labels_of_close_points_do_not_overlap():
     x = np.linspace(0, 1, 9)
     display = TradeoffDisplay(x, x, labels=[f"$\\rho$ = {v:.2f}" for v in x]).plot()
     display.figure_.canvas.draw()
@@ -135,7 +132,7 @@ def legend_texts(display):
 
 
 @pytest.mark.parametrize("seed", [12, 28])
-def test_labels_at_the_edge_leave_the_numbers_of_the_axes_alone(seed):
+def test_labels_stay_inside_the_axes(seed):
     draw = np.random.default_rng(seed)
     x = draw.random(10)
     y = 0.3 * x + 0.1 * draw.random(10)
@@ -161,7 +158,7 @@ def test_long_labels_are_wrapped_but_formulas_are_not():
 
 
 @pytest.mark.parametrize("off", [-np.inf, np.inf, np.nan])
-def test_a_colour_that_is_not_finite_is_white_and_spoils_no_other(off):
+def test_points_without_a_finite_colour_are_white(off):
     display = TradeoffDisplay([1, 2, 3], [0.1, 0.2, 0.4], color=[0.1, off, 0.2])
     display.labels = ["a", "b", "c"]
     scatter = display.plot().scatters_["all"]
@@ -175,7 +172,7 @@ def test_a_colour_that_is_not_finite_is_white_and_spoils_no_other(off):
     assert len(display.texts_) == 3
 
 
-def test_points_without_a_place_are_left_out_and_named():
+def test_points_that_are_not_finite_are_left_out_and_listed():
     x, y = np.array([1, np.nan, 3, 4, 5.0]), np.array([0.1, 0.2, np.inf, 0.3, 0.6])
     display = TradeoffDisplay(x, y, color=[9, 0.5, 8, 1, 2], labels=list("abcde"))
     display.plot()
@@ -190,7 +187,7 @@ def test_points_without_a_place_are_left_out_and_named():
     assert legend_texts(zero) == ["off the axes: Ensemble 1"]
 
 
-def test_the_axis_is_named_after_the_measure(ensemble, digits):
+def test_axis_has_the_name_of_the_sharpness(ensemble, digits):
     def hessian_trace(estimator, X, y):
         return 2.0
 
@@ -206,7 +203,7 @@ def test_the_axis_is_named_after_the_measure(ensemble, digits):
 
 
 @pytest.mark.parametrize(("given", "missing"), [("X", "y"), ("y", "X")])
-def test_training_samples_and_labels_belong_together(ensemble, digits, given, missing):
+def test_training_samples_without_labels_raise(ensemble, digits, given, missing):
     message = f"^{given}_train was passed without {missing}_train"
     half = {f"{given}_train": getattr(digits, given)}
     with pytest.raises(InvalidInputError, match=message):
@@ -221,15 +218,15 @@ def test_training_samples_and_labels_belong_together(ensemble, digits, given, mi
         ({"groups": ["a"]}, "groups must hold 3 values"),
     ],
 )
-def test_arrays_of_other_lengths_are_refused(arrays, message):
+def test_arrays_of_different_lengths_raise(arrays, message):
     arrays = {"sharpness": [1, 2, 3], "diversity": [0.1, 0.2, 0.3]} | arrays
     with pytest.raises(InvalidInputError, match=message):
         TradeoffDisplay(**arrays).plot()
     assert not plt.get_fignums()
 
 
-def test_logarithms_are_refused_before_a_figure_is_made():
-    """Also where no line is fitted: two points have no group of three."""
+def test_log_of_nonpositive_values_raises_before_a_figure_is_made():
+    """Also with two points, to which no line is fitted."""
     for x, y in (([1, 2, -3], [1, 2, 3]), ([1, 0], [1, 2])):
         with pytest.raises(InvalidInputError, match="log=True needs positive"):
             TradeoffDisplay(x, y).plot(log=True)
@@ -239,7 +236,7 @@ def test_logarithms_are_refused_before_a_figure_is_made():
 def test_long_names_of_groups_leave_room_for_the_axes():
     names = ["SharpBalanceEnsembleClassifier(selection='reference_union')_" * 2] * 3
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of a layout that was given up
+        warnings.simplefilter("error")  # matplotlib warns if the layout fails
         display = TradeoffDisplay([1, 2, 3], [1, 2, 2], groups=names).plot()
         display.figure_.canvas.draw()
     assert display.ax_.get_legend().get_window_extent().width < 0.9 * (

@@ -1,4 +1,4 @@
-"""No network reaches a faulty kernel of oneDNN, whatever layout its input has."""
+"""No network uses a faulty kernel of oneDNN, for any layout of its input."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
 @pytest.mark.parametrize(
     "instructions",
     [
-        "",  # all that the processor has
+        "",  # all instructions of the processor
         pytest.param(
             "AVX2", marks=pytest.mark.skipif(not ON_X86, reason="needs x86-64")
         ),
@@ -28,11 +28,11 @@ ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
 )
 def test_all_networks_train_at_odd_sizes_and_layouts(instructions):
     environment = os.environ | {
-        "LD_PRELOAD": "libc_malloc_debug.so.0",  # glibc checks its heap with it only
+        "LD_PRELOAD": "libc_malloc_debug.so.0",  # needed for glibc to check its heap
         "MALLOC_CHECK_": "3",
         "MALLOC_PERTURB_": "165",
         "OMP_NUM_THREADS": "2",  # some faults need two threads
-        "OMP_WAIT_POLICY": "passive",  # other tests run beside
+        "OMP_WAIT_POLICY": "passive",  # other tests run at the same time
     }
     if instructions:
         environment["ONEDNN_MAX_CPU_ISA"] = instructions
@@ -41,7 +41,7 @@ def test_all_networks_train_at_odd_sizes_and_layouts(instructions):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,  # the fault may show as a process that hangs
+        timeout=600,  # the process may hang
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -58,8 +58,8 @@ def test_tensors_on_a_cpu_get_the_strides_of_c_order(shape):
     assert contiguous_on_cpu(x).equal(x)
 
 
-def test_members_lay_out_weights_in_c_order_on_a_cpu(tmp_path):
-    """When they are made, moved, and read from a pickle."""
+def test_weights_of_members_on_a_cpu_are_in_c_order(tmp_path):
+    """After they are built, moved and unpickled."""
     prototype = ResNet18(width=4).to(memory_format=torch.channels_last)
     module = MemberModule(prototype)
     assert strides(module) == strides(ResNet18(width=4))

@@ -1,4 +1,4 @@
-"""Several threads of one process: what each does is what it would do alone."""
+"""Fits and predictions in threads equal those made one after the other."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +17,7 @@ X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
 
 
 def module():
-    """Draws random numbers, and behaves otherwise while it trains."""
+    """A module with dropout and batch norm."""
     return nn.Sequential(
         nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 3)
     )
@@ -33,7 +33,7 @@ def in_threads(function, arguments):
         return list(pool.map(function, arguments))
 
 
-def test_fits_in_threads_are_those_made_alone():
+def test_fits_in_threads_equal_serial_fits():
     alone = [fit(seed).predict_proba(X) for seed in range(4)]
     before = torch.get_rng_state()
     together = in_threads(lambda seed: fit(seed).predict_proba(X), range(4))
@@ -41,7 +41,7 @@ def test_fits_in_threads_are_those_made_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_predictions_in_threads_are_those_made_alone():
+def test_predictions_in_threads_equal_serial_predictions():
     clf = fit(0)
     alone = fit(0).predict_proba(X)
     buffers = [buffer.clone() for buffer in clf.estimators_[0].module_.buffers()]
@@ -52,7 +52,7 @@ def test_predictions_in_threads_are_those_made_alone():
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_a_search_in_threads_is_the_serial_one(n_jobs):
+def test_a_search_in_threads_equals_the_serial_one(n_jobs):
     clf = SharpBalanceEnsembleClassifier(
         module, n_estimators=2, max_epochs=3, random_state=0, n_jobs=n_jobs
     )

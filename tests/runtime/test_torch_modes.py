@@ -1,4 +1,4 @@
-"""Whatever modes the user has set in torch: fits and predictions are the same."""
+"""Fits and predictions do not depend on the torch modes of the user."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -65,7 +65,7 @@ def modes():
 
 
 class Net(nn.Module):
-    """Makes tensors by the defaults, when it is built and when it runs."""
+    """Creates tensors with default dtype and device, in __init__ and forward."""
 
     def __init__(self):
         super().__init__()
@@ -92,7 +92,7 @@ def plain():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_a_fit_does_not_follow_the_users_modes(plain, mode, case, tmp_path):
+def test_a_fit_does_not_depend_on_the_users_modes(plain, mode, case, tmp_path):
     kind, params = CASES[case]
     with MODES[mode]():
         before = modes()
@@ -112,7 +112,7 @@ def test_a_fit_does_not_follow_the_users_modes(plain, mode, case, tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_step_does_not_follow_the_users_modes(mode):
+def test_a_step_does_not_depend_on_the_users_modes(mode):
     def steps(around):
         clf = SharpBalanceEnsembleClassifier(**SMALL)
         for _ in range(3):
@@ -123,7 +123,7 @@ def test_a_step_does_not_follow_the_users_modes(mode):
     np.testing.assert_array_equal(steps(MODES[mode]), steps(nullcontext))
 
 
-def test_modes_are_back_after_an_error_and_between_stages():
+def test_modes_are_restored_after_an_error_and_between_stages():
     clf = SharpBalanceEnsembleClassifier(**SMALL)
     with torch.no_grad(), default_dtype(torch.float64):
         before = modes()
@@ -146,8 +146,8 @@ def test_jobs_in_threads_have_the_same_modes():
         assert torch.get_default_dtype() == torch.float64
 
 
-def test_the_last_one_to_leave_puts_the_default_back():
-    """Threads leave in any order, and none of them knows of the others."""
+def test_the_last_thread_restores_the_default():
+    """Threads may exit in any order."""
     both_in, first_out = threading.Barrier(2), threading.Event()
 
     def first():
@@ -167,7 +167,7 @@ def test_the_last_one_to_leave_puts_the_default_back():
         assert torch.get_default_dtype() == torch.float64
 
 
-def test_what_another_thread_sets_meanwhile_stays():
+def test_a_default_set_by_another_thread_stays():
     with default_dtype(torch.float32):
         with own_torch_modes():
             torch.set_default_dtype(torch.float64)

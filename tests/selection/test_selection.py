@@ -1,4 +1,4 @@
-"""Selection rules against hand-made cases and set definitions written out."""
+"""Compare the selection rules with small cases and their definitions by sets."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def as_sets(masks):
 
 
 @pytest.mark.parametrize("name", list(SUBSET_SELECTORS))
-def test_every_rule_keeps_the_protocol(name, sharpness):
+def test_every_rule_follows_the_protocol(name, sharpness):
     selector = clone(SUBSET_SELECTORS.resolve(name))
     before = sharpness.copy()
     masks = selector.select(sharpness, random_state=7)
@@ -48,12 +48,12 @@ def test_sharpbalance_is_the_union_of_the_others_highest(sharpness):
     assert as_sets(masks) == expected
 
 
-def test_a_single_member_has_no_others():
+def test_a_single_member_gets_an_empty_set():
     assert not SharpBalanceSelector(0.5).select(np.ones((1, 10))).any()
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
-def test_flat_ratio_at_its_ends(ratio, sharpness):
+def test_flat_ratio_of_zero_and_one(ratio, sharpness):
     masks = SharpBalanceSelector(ratio).select(sharpness)
     assert masks.all() if ratio else not masks.any()
 
@@ -62,12 +62,12 @@ def test_flat_ratio_at_its_ends(ratio, sharpness):
 def test_reference_rules_against_their_definition(name, sharpness):
     masks = SUBSET_SELECTORS.resolve(name).set_params(flat_ratio=0.2).select(sharpness)
     low = [lowest_k(row, 20) for row in sharpness]
-    leftover = [n for n in range(100) if not any(n in s for s in low)]
+    remaining = [n for n in range(100) if not any(n in s for s in low)]
     for i, got in enumerate(as_sets(masks)):
         union = set.union(*(low[j] for j in range(3) if j != i))
-        every_third = set(leftover[i::3])
+        every_third = set(remaining[i::3])
         extra = (
-            every_third if name == "reference_union" else set(leftover) - every_third
+            every_third if name == "reference_union" else set(remaining) - every_third
         )
         assert got == union | extra
 
@@ -82,7 +82,7 @@ def test_random_has_the_sizes_of_sharpbalance_and_same_has_one_set(sharpness):
     assert same[0].sum() == round(sizes.mean())
 
 
-def test_a_function_is_checked():
+def test_the_result_of_a_function_is_checked():
     rule = SUBSET_SELECTORS.resolve(lambda s, random_state: s > 0.5)
     assert isinstance(rule, FunctionSelector)
     assert rule.select(np.array([[0.0, 1.0]])).tolist() == [[False, True]]
@@ -100,7 +100,7 @@ def test_scores_of_any_type_are_ranked(dtype):
 
 
 @pytest.mark.parametrize("name", RATIO_RULES)
-def test_scores_that_cannot_be_ranked_are_refused(name):
+def test_scores_that_cannot_be_ranked_raise(name):
     rule = SUBSET_SELECTORS.resolve(name)
     with pytest.raises(InvalidInputError, match=r"shape \(2, 2\) with 1 NaN"):
         rule.select(np.array([[np.nan, 1.0], [1.0, 2.0]]))
@@ -121,7 +121,7 @@ def test_a_function_may_work_in_place(sharpness):
     np.testing.assert_array_equal(masks, before > before.mean())
 
 
-def test_a_function_may_fill_its_array_again(sharpness):
+def test_a_function_may_return_the_same_array_twice(sharpness):
     masks = np.empty(sharpness.shape, dtype=bool)
 
     def above(sharpness, random_state):
@@ -134,7 +134,7 @@ def test_a_function_may_fill_its_array_again(sharpness):
 
 
 @pytest.mark.parametrize("name", ["random", "same", "function"])
-def test_draws_without_a_seed_leave_the_global_generator_alone(name, sharpness):
+def test_draws_without_a_seed_do_not_use_the_global_generator(name, sharpness):
     def draws(sharpness, random_state):
         return random_state.random_sample(sharpness.shape) < 0.5
 
@@ -147,13 +147,13 @@ def test_draws_without_a_seed_leave_the_global_generator_alone(name, sharpness):
     assert (first != second).any()
 
 
-def test_rows_of_unequal_lengths_are_no_masks():
+def test_masks_of_unequal_row_lengths_raise():
     rule = FunctionSelector(lambda s, random_state: [[True], [True, False]])
     with pytest.raises(InvalidInputError, match=r"boolean array of the shape \(2, 3\)"):
         rule.select(np.ones((2, 3)))
 
 
-def test_an_unknown_name_lists_the_known_ones():
+def test_an_unknown_name_raises_with_the_known_names():
     message = r"Unknown selection 'sharpest'.*'same'"
     with pytest.raises(InvalidInputError, match=message):
         SUBSET_SELECTORS.resolve("sharpest")
@@ -161,14 +161,14 @@ def test_an_unknown_name_lists_the_known_ones():
 
 @pytest.mark.parametrize("name", RATIO_RULES)
 @pytest.mark.parametrize("ratio", [2, -1.0, 1.0001, np.nan, "0.4", None, True])
-def test_a_ratio_outside_of_zero_to_one_is_refused(name, ratio, sharpness):
+def test_a_ratio_outside_of_zero_to_one_raises(name, ratio, sharpness):
     rule = SUBSET_SELECTORS.resolve(name).set_params(flat_ratio=ratio)
-    message = rf"flat_ratio must be a number from 0 to 1.*got {ratio!r}"
+    message = rf"flat_ratio must be a float in the range \[0.0, 1.0\], got {ratio!r}"
     with pytest.raises(InvalidInputError, match=message):
         rule.check()
     with pytest.raises(InvalidInputError, match=message):
         rule.select(sharpness)
-    with pytest.raises(InvalidInputError, match=r"^ratio must be a number from 0 to 1"):
+    with pytest.raises(InvalidInputError, match=r"^ratio must be a float in the"):
         extreme_samples(sharpness, ratio)
 
 
@@ -186,7 +186,7 @@ def test_every_rule_passes_its_own_check(name):
         lambda: None,
     ],
 )
-def test_a_function_of_other_arguments_is_refused(function):
+def test_a_function_with_other_arguments_raises(function):
     rule = SUBSET_SELECTORS.resolve(function)
     message = r"called as func\(sharpness, random_state\), but takes \("
     with pytest.raises(InvalidInputError, match=message):
@@ -201,14 +201,14 @@ def test_a_function_of_other_arguments_is_refused(function):
         lambda sharpness, rng: sharpness > 0,
         lambda *args: args[0] > 0,
         lambda sharpness, rng, margin=0: sharpness > margin,
-        np.greater,  # arguments of some functions cannot be asked for
+        np.greater,  # has no signature to inspect
     ],
 )
-def test_a_function_of_these_arguments_passes(function):
+def test_a_function_with_these_arguments_is_accepted(function):
     SUBSET_SELECTORS.resolve(function).check()
 
 
-def test_a_rule_that_takes_no_random_state_is_refused():
+def test_a_rule_without_random_state_raises():
     class Mine(SubsetSelector):
         def select(self, sharpness):
             return sharpness > 0

@@ -1,4 +1,4 @@
-"""Initialised skorch nets for scorers, with weights that do not depend on the day."""
+"""Initialised skorch nets with fixed weights, for the tests of scorers."""
 
 import torch
 from skorch import NeuralNetClassifier
@@ -6,7 +6,7 @@ from torch import nn
 
 
 class Pictures(nn.Module):
-    """Takes uint8 or float pictures, as a member's module does."""
+    """Take uint8 or float images, like the module of a member."""
 
     def __init__(self):
         super().__init__()
@@ -31,7 +31,7 @@ class Table(nn.Module):
 
 
 class Scaled(Table):
-    """Multiplied at last with a parameter that has no axes."""
+    """Multiply the output by a scalar parameter."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What every scorer of the registry must do; a new one is tested by being listed."""
+"""Common tests, which run over every scorer of the registry."""
 
 import random
 
@@ -63,7 +63,7 @@ def test_scores_of_a_sample_do_not_depend_on_the_order(name):
 
 
 class Items(Dataset):
-    """A Dataset that can only give one item at a time."""
+    """A Dataset that returns one item at a time."""
 
     def __init__(self, X, y):
         self.X, self.y = X.numpy(), y.numpy()
@@ -77,7 +77,7 @@ class Items(Dataset):
 
 @pytest.mark.parametrize("kind", ["table", "pictures"])
 @each_scorer
-def test_kinds_of_data_give_equal_scores(name, kind):
+def test_all_types_of_data_give_equal_scores(name, kind):
     net, X, y = problem(kind)
     scorer = SHARPNESS_SCORERS[name]()
     expected = scorer(net, X, y)
@@ -92,10 +92,10 @@ def test_kinds_of_data_give_equal_scores(name, kind):
 
 @each_kind
 @each_scorer
-def test_net_is_given_back_as_it_was(name, kind):
+def test_net_is_not_changed(name, kind):
     net, X, y = problem(kind)
     module = net.module_
-    next(module.children()).eval()  # a state that eval() and train() both lose
+    next(module.children()).eval()  # neither eval() nor train() would restore this
     frozen = next(module.parameters()).requires_grad_(False)
     gradients = [torch.ones_like(p) for p in module.parameters()]
     for p, g in zip(module.parameters(), gradients):
@@ -120,7 +120,7 @@ def test_net_is_given_back_as_it_was(name, kind):
 
 
 @each_scorer
-def test_global_random_state_is_untouched(name):
+def test_global_random_state_is_not_used(name):
     net, X, y = problem()
     legacy = check_random_state(None)  # NumPy's global one
     before = torch.get_rng_state(), legacy.get_state()[1].copy(), random.getstate()
@@ -132,7 +132,7 @@ def test_global_random_state_is_untouched(name):
 
 @each_scorer
 def test_scores_scale_with_the_loss_by_their_degree(name):
-    """Every loss times c is the same as all class weights being c."""
+    """Class weights of c multiply every loss by c."""
     net, X, y = problem()
     scorer = SHARPNESS_SCORERS[name]()
     plain = scorer(net, X, y)
@@ -165,11 +165,11 @@ def test_estimator_conventions(name):
 
 
 @each_scorer
-def test_bad_chunk_size(name):
+def test_invalid_chunk_size_raises(name):
     scorer = SHARPNESS_SCORERS[name]().set_params(chunk_size=0)
-    with pytest.raises(InvalidInputError, match="`chunk_size` must be an integer"):
+    with pytest.raises(InvalidInputError, match="chunk_size must be an int"):
         scorer(*problem())
-    with pytest.raises(InvalidInputError, match="`chunk_size` must be an integer"):
+    with pytest.raises(InvalidInputError, match="chunk_size must be an int"):
         scorer.check()
     SHARPNESS_SCORERS[name]().check()
 
@@ -186,7 +186,7 @@ def test_cuda_equals_cpu(name, kind):
     np.testing.assert_allclose(actual, expected, rtol=2e-2, atol=1e-4)
 
 
-def test_unknown_name_lists_the_names():
+def test_unknown_name_raises_with_the_known_names():
     with pytest.raises(InvalidInputError) as error:
         SHARPNESS_SCORERS.resolve("fischer")
     assert str(error.value) == (
@@ -208,7 +208,7 @@ def test_objects_are_cloned_and_functions_wrapped():
     assert clone(FunctionScorer(len, degree=2)).degree == 2
 
 
-def test_wrong_shape_is_reported():
+def test_scores_of_a_wrong_shape_raise():
     scorer = FunctionScorer(lambda net, X, y: X)
     with pytest.raises(InvalidInputError, match=r"shape \(2,\)\. Got shape \(2, 3\)"):
         scorer(None, np.ones((2, 3)), np.ones(2))
@@ -224,7 +224,7 @@ def test_wrong_shape_is_reported():
     ],
     ids=["words", "ragged", "gradients", "dict"],
 )
-def test_what_is_no_number_per_sample_is_reported(scores):
+def test_scores_that_are_not_numbers_raise(scores):
     scorer = FunctionScorer(lambda net, X, y: scores)
     with pytest.raises(
         InvalidInputError, match=r"one number per sample.*Got a (list|dict): "
@@ -233,12 +233,12 @@ def test_what_is_no_number_per_sample_is_reported(scores):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int32])
-def test_tensors_of_any_type_are_scores(dtype):
+def test_scores_may_be_tensors_of_any_dtype(dtype):
     scorer = FunctionScorer(lambda net, X, y: torch.tensor([1, 2], dtype=dtype))
     assert scorer(None, np.ones((2, 3)), np.ones(2)).tolist() == [1, 2]
 
 
-def test_values_that_are_not_finite_are_reported():
+def test_scores_that_are_not_finite_raise():
     scorer = FunctionScorer(lambda net, X, y: [0, np.nan, np.inf])
     with pytest.raises(
         DivergenceError,
@@ -248,7 +248,7 @@ def test_values_that_are_not_finite_are_reported():
 
 
 @pytest.mark.parametrize("name", ["fisher_trace", "loss"])
-def test_diverged_network_is_reported(name):
+def test_diverged_network_raises(name):
     net, X, y = problem()
     net.module_.fc.weight.data.fill_(torch.nan)
     with pytest.raises(DivergenceError, match="11 scores that are not finite"):

@@ -1,4 +1,4 @@
-"""Which weights of a net scorers take for those that can move."""
+"""Which weights of a net the scorers treat as trainable."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def cross_entropy(outputs, y):
     return F.cross_entropy(outputs, y, reduction="none")
 
 
-def test_loss_rise_with_nothing_to_move():
+def test_loss_rise_without_trainable_weights_raises():
     net, (X, y) = make_net(), make_data()
     net.module_.requires_grad_(False)
     calls = []
@@ -34,14 +34,14 @@ def test_loss_rise_with_nothing_to_move():
 
 
 class Penalised(NeuralNetClassifier):
-    """Weight decay as a part of the loss, as skorch's own examples have it."""
+    """Net with weight decay in the loss, as in skorch's own examples."""
 
     def get_loss(self, y_pred, y_true, *args, **kwargs):
         loss = super().get_loss(y_pred, y_true, *args, **kwargs)
         return loss + 0.3 * sum(p.square().sum() for p in self.module_.parameters())
 
 
-def test_gradients_of_a_penalty_in_the_loss_are_counted():
+def test_fisher_trace_includes_a_penalty_in_the_loss():
     plain, (X, y) = make_net(), make_data()
     net = Penalised(plain.module_, criterion=nn.CrossEntropyLoss).initialize()
     gradients = reference.per_sample_gradients(net.module_, cross_entropy, X, y)
@@ -62,7 +62,7 @@ class Scale(nn.Module):
 
 
 @pytest.mark.parametrize("tensors", [["weight"], ["bias"], ["weight", "bias"]])
-def test_last_layer_counts_what_all_its_tensors_are_made_of(tensors):
+def test_last_layer_includes_the_parameters_behind_all_its_tensors(tensors):
     net, (X, y) = make_net(), make_data()
     for name in tensors:
         parametrize.register_parametrization(net.module_.fc, name, Scale())
@@ -76,7 +76,7 @@ def test_last_layer_counts_what_all_its_tensors_are_made_of(tensors):
 
 
 @pytest.mark.parametrize("name", SHARPNESS_SCORERS)
-def test_pruned_weights_are_left_as_they_were(name):
+def test_pruned_weights_are_not_changed(name):
     net, (X, y) = make_net(), make_data()
     prune.l1_unstructured(net.module_.fc, "weight", 0.3)
     weight = net.module_.fc.weight

@@ -1,3 +1,5 @@
+"""The simulation against naive loops, and its sharpness against maximisers."""
+
 import numpy as np
 import pytest
 from scipy import optimize
@@ -7,12 +9,12 @@ from sklearn_sharpbalance.theory import simulate
 from sklearn_sharpbalance.theory._simulate import (
     _ascent_maximum,
     _exact_maximum,
-    _measure,
+    _train,
 )
 
 
 def naive_sam(A, theta, teacher, k, eta, rho):
-    """SAM as the paper iterates it: the perturbation is rho times the gradient."""
+    """Iterate SAM as in the paper: the perturbation is rho times the gradient."""
     for _ in range(k):
         gradient = A.T @ A @ (theta - teacher)
         theta = theta - eta * A.T @ A @ (theta + rho * gradient - teacher)
@@ -20,16 +22,22 @@ def naive_sam(A, theta, teacher, k, eta, rho):
 
 
 @pytest.mark.parametrize("n_parts", [1, 3])
-def test_measurement_equals_the_naive_loop(n_parts):
+def test_results_equal_those_of_a_naive_loop(n_parts):
     rng = np.random.default_rng(0)
     n, d, k, eta, rho, radius = 24, 6, 3, 0.1, 0.2, 0.7
     A, T = rng.standard_normal((n, d)), rng.standard_normal((9, d))
     starts, teacher = rng.standard_normal((5, d)), rng.standard_normal(d)
     which = rng.integers(n_parts, size=5)
     parts = A.reshape(n_parts, -1, d)
-    [diversity], [sharpness] = _measure(
-        A, T, parts, which, starts, teacher, ([k], [eta], [rho]), radius, _exact_maximum
+    [diversity], gradients, curvature = _train(
+        subsets=parts,
+        T=T,
+        starts=starts,
+        which=which,
+        teacher=teacher,
+        grid=[(k, eta, rho)],
     )
+    [sharpness] = _exact_maximum(curvature, gradients, radius)
     ends = [
         naive_sam(parts[s], start, teacher, k, eta, rho)
         for s, start in zip(which, starts)
@@ -53,7 +61,7 @@ def test_measurement_equals_the_naive_loop(n_parts):
     assert sharpness == pytest.approx(-found, rel=1e-6)
 
 
-def test_exact_maximum_is_never_beaten_and_reached():
+def test_exact_maximum_is_an_upper_bound_that_is_reached():
     rng = np.random.default_rng(1)
     for _ in range(10):
         curvature = rng.permutation(np.linspace(0, 5, 8))
@@ -72,7 +80,7 @@ def test_maximum_in_degenerate_cases():
     curvature = np.array([1.0, 3.0, 2.0])
     assert _exact_maximum(curvature, np.zeros((1, 3)), 2.0) == pytest.approx(6.0)
     assert _exact_maximum(curvature, np.ones((1, 3)), 0.0) == 0.0
-    # No pull along the steepest axis: half of the radius is spent there all the same.
+    # The maximum has a part along the steepest axis, although its gradient is zero.
     hard = _exact_maximum(curvature, np.array([[0.1, 0.0, 0.0]]), 1.0)
     along = np.linspace(-1, 1, 200_001)
     best = np.max(0.5 * along**2 + 1.5 * (1 - along**2) + 0.1 * along)
@@ -85,7 +93,7 @@ def test_ascent_finds_at_most_the_exact_maximum():
     ascent = simulate([1, 4], 0.05, 0.1, maximizer="ascent", **common)
     assert (ascent.sharpnesses <= exact.sharpnesses * (1 + 1e-12)).all()
     assert ascent.sharpness[0] == pytest.approx(exact.sharpness[0], rel=0.02)
-    assert ascent.sharpness[1] < 0.9 * exact.sharpness[1]  # stopped short
+    assert ascent.sharpness[1] < 0.9 * exact.sharpness[1]  # 50 steps are too few
     np.testing.assert_array_equal(ascent.diversities, exact.diversities)
 
 
@@ -100,7 +108,7 @@ def test_grid_is_measured_on_the_same_matrices():
     np.testing.assert_allclose(alone.diversity_error, expected)
 
 
-def test_global_rng_is_left_alone():
+def test_global_generator_is_not_used():
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     simulate(1, 0.1, 0.1, n=10, d=5, n_matrices=2, n_starts=2)
     np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
@@ -112,14 +120,23 @@ def test_global_rng_is_left_alone():
         ({"maximizer": "newton"}, r"Unknown maximizer 'newton'"),
         ({"n_subsets": 7}, r"divide n=3000, got 7"),
         ({"n_starts": 1}, r"at least 2 for variances, got 50 and 1"),
-        ({"n_starts": 2.5}, r"^n_starts must be an integer of at least 1, got 2\.5"),
-        ({"n_matrices": -3}, r"^n_matrices must be an integer .* got -3"),
-        ({"d": 0}, r"^d must be an integer of at least 1, got 0"),
-        ({"n_subsets": 0}, r"^n_subsets must be an integer of at least 1, got 0"),
-        ({"n_test": 0}, r"^n_test must be an integer of at least 1, got 0"),
-        ({"radius": np.nan}, r"^radius must be finite and >= 0, got nan"),
-        ({"sigma": -1.0}, r"^sigma must be finite and >= 0, got -1\.0"),
-        ({"theta_norm": np.inf}, r"^theta_norm must be finite and >= 0, got inf"),
+        (
+            {"n_starts": 2.5},
+            r"^n_starts must be an int in the range \[1, inf\), got 2\.5",
+        ),
+        ({"n_matrices": -3}, r"^n_matrices must be an int in .* got -3"),
+        ({"d": 0}, r"^d must be an int in the range \[1, inf\), got 0"),
+        ({"n_subsets": 0}, r"^n_subsets must be an int in the range \[1, inf\), got 0"),
+        ({"n_test": 0}, r"^n_test must be an int in the range \[1, inf\), got 0"),
+        (
+            {"radius": np.nan},
+            r"^radius must be a float in the range \[0\.0, inf\), got nan",
+        ),
+        (
+            {"sigma": -1.0},
+            r"^sigma must be a float in the range \[0\.0, inf\), got -1\.0",
+        ),
+        ({"theta_norm": np.inf}, r"^theta_norm must be a float in .*, got inf"),
         ({"k": 1.5}, r"^k must be integers and >= 0, got 1\.5"),
         ({"k": [1, -1]}, r"^k must be integers and >= 0, got \[1, -1\]"),
         ({"eta": -1}, r"^eta must be finite and >= 0, got -1"),
@@ -129,7 +146,7 @@ def test_global_rng_is_left_alone():
         ({"k": [1, 2], "rho": [0.1] * 3}, r"one shape, got k \(2,\).*rho \(3,\)"),
     ],
 )
-def test_bad_arguments_are_named(change, message):
+def test_bad_arguments_raise(change, message):
     with pytest.raises(InvalidInputError, match=message):
         simulate(**{"k": 1, "eta": 0.1, "rho": 0.1, **change})
 

@@ -9,7 +9,7 @@ from skorch.callbacks import Callback, EarlyStopping
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.training.loop import Trainer
+from sklearn_sharpbalance.training.trainer import PhasedTrainer
 
 N, EPOCHS = 60, 4
 SMALL = {
@@ -234,7 +234,7 @@ def test_bars_of_a_resumed_fit_begin_where_it_goes_on(monkeypatch, tmp_path):
         checkpoint_dir=tmp_path, warmup_epochs=3, verbose=1, engine="stacked", **SMALL
     )
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_select", interrupt)
+        patch.setattr(PhasedTrainer, "select", interrupt)
         with pytest.raises(KeyboardInterrupt):
             clf.fit(*table())
     clf.fit(*table())

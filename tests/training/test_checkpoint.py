@@ -9,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,10 +27,10 @@ from sklearn_sharpbalance.exceptions import (
     SharpBalanceError,
     SharpBalanceWarning,
 )
-from sklearn_sharpbalance.persistence.archive import OLD, atomic_file
+from sklearn_sharpbalance.persistence.archive import MAX_AGE, atomic_file
 from sklearn_sharpbalance.training import checkpoint
 from sklearn_sharpbalance.training.checkpoint import NAME, CheckpointFolder
-from sklearn_sharpbalance.training.loop import Trainer
+from sklearn_sharpbalance.training.trainer import PhasedTrainer
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
 
 FEW = {"max_epochs": 6, "warmup_epochs": 2, "reselect_every": 2}
@@ -171,7 +172,7 @@ def test_a_finished_fit_is_read_back(kind, tmp_path, monkeypatch):
     X, y = small_data()
     params = {"checkpoint_dir": tmp_path, "max_epochs": 4, "random_state": 0}
     first = kind(**params).fit(X, y)
-    monkeypatch.setattr("sklearn_sharpbalance.training.loop._train_phase", None)
+    monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_members", None)
     again = kind(**params).fit(X, y)
     assert_bitwise(weights(again), weights(first))
     assert again.history_ == first.history_
@@ -228,7 +229,7 @@ def test_a_generator_goes_by_where_it_stands(tmp_path, monkeypatch):
     used.normal()
     with pytest.raises(CheckpointMismatchError, match="random_state was RandomState"):
         fit(used)
-    monkeypatch.setattr("sklearn_sharpbalance.training.loop._train_phase", None)
+    monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_members", None)
     assert_bitwise(weights(fit(np.random.RandomState(1))), weights(first))
 
 
@@ -247,7 +248,7 @@ def test_the_fits_of_a_search_get_a_folder_each(tmp_path, monkeypatch):
     clf = make(tmp_path / "{fit}", max_epochs=2, warmup_epochs=1)
     search = GridSearchCV(clf, grid, cv=2).fit(X, y)
     assert len(list(tmp_path.iterdir())) == 5  # two radii, two folds, one refit
-    monkeypatch.setattr("sklearn_sharpbalance.training.loop._train_phase", None)
+    monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_members", None)
     again = GridSearchCV(clf, grid, cv=2).fit(X, y)
     scores = "split0_test_score"
     np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])
@@ -312,7 +313,7 @@ def test_only_what_the_dead_have_left_is_removed(tmp_path):
         assert mine.exists()
         assert (tmp_path / others).exists()
         file.write(b"still here")
-    os.utime(tmp_path / others, 2 * (time.time() - OLD - 60,))
+    os.utime(tmp_path / others, 2 * (time.time() - MAX_AGE - 60,))
     CheckpointFolder(tmp_path).write(4, {}, last=True)
     assert [p.name for p in tmp_path.iterdir()] == ["epoch-000004.safetensors"]
 
@@ -358,7 +359,7 @@ def damage(path):
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots):
     whole = make(tmp_path / "whole").fit(*small_data())
     damage(max(snapshots[4].iterdir()))
-    with pytest.warns(SharpBalanceWarning, match=r"passed over.*its digest"):
+    with pytest.warns(SharpBalanceWarning, match=r"passed over.*is damaged"):
         clf = make(snapshots[4]).fit(*small_data())
     assert_bitwise(weights(clf), weights(whole))
 
@@ -369,7 +370,7 @@ def test_nothing_but_damaged_checkpoints(tmp_path, snapshots):
         damage(path)
     with (
         pytest.warns(SharpBalanceWarning, match="passed over"),
-        pytest.raises(CheckpointError, match="Delete the folder to start anew"),
+        pytest.raises(CheckpointError, match="Delete the folder to start again"),
     ):
         make(snapshots[4]).fit(*small_data())
     with pytest.warns(SharpBalanceWarning, match="The fit goes on"):
@@ -397,23 +398,24 @@ def test_mutated_checkpoints_never_crash(tmp_path):
 class Interrupting(torch.nn.Module):
     """Presses Ctrl-C in the middle of an epoch."""
 
-    plan = {"press_at": None, "calls": 0}  # no part of the code
+    # Not part of the code's identity: an object of a class of Python's own.
+    plan = SimpleNamespace(press_at=None, calls=0)
 
     def __init__(self, n_features, n_classes):
         super().__init__()
         self.last = torch.nn.Linear(n_features, n_classes)
 
     def forward(self, x):
-        self.plan["calls"] += self.training
-        if self.training and self.plan["calls"] == self.plan["press_at"]:
+        self.plan.calls += self.training
+        if self.training and self.plan.calls == self.plan.press_at:
             signal.raise_signal(signal.SIGINT)
         return self.last(x)
 
 
 def press_ctrl_c(monkeypatch, at):
     """In this call of the module, counted from now on; None never does."""
-    monkeypatch.setitem(Interrupting.plan, "press_at", at)
-    monkeypatch.setitem(Interrupting.plan, "calls", 0)
+    monkeypatch.setattr(Interrupting.plan, "press_at", at)
+    monkeypatch.setattr(Interrupting.plan, "calls", 0)
 
 
 class Raising(Callback):
@@ -516,7 +518,7 @@ def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
     )
     press_ctrl_c(monkeypatch, at=None)
     whole = clone(clf).fit(X, y)
-    press_ctrl_c(monkeypatch, at=Interrupting.plan["calls"] * 13 // 14)
+    press_ctrl_c(monkeypatch, at=Interrupting.plan.calls * 13 // 14)
     with (
         pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 10"),
         pytest.raises(KeyboardInterrupt),
@@ -529,14 +531,14 @@ def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
 
 
 def test_an_interrupted_fit_names_the_best_epoch_where_that_is_kept(monkeypatch):
-    run = Trainer.run
+    run = PhasedTrainer.train
 
     def interrupted(trainer, state, segment, on_epoch=None):
         if segment.start == 9:
             raise KeyboardInterrupt
         return run(trainer, state, segment, on_epoch)
 
-    monkeypatch.setattr(Trainer, "run", interrupted)
+    monkeypatch.setattr(PhasedTrainer, "train", interrupted)
     best = {"early_stopping": 9, "validation_fraction": 0.3}
     clf = make(None, max_epochs=12, lr=2.0, checkpoint_every=None, **best)
     with (

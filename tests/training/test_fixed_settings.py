@@ -161,7 +161,7 @@ def test_what_members_were_made_by_must_not_change(case):
     before, n_iter = clf.predict_proba(X), clf.n_iter_
     with pytest.raises(InvalidInputError, match=message) as caught:
         clf.set_params(**change).partial_fit(X, Y)
-    assert "begin anew with fit, or with a fresh clone" in str(caught.value)
+    assert "start again with fit, or with a fresh clone" in str(caught.value)
     np.testing.assert_array_equal(clf.predict_proba(X), before)
     assert clf.n_iter_ == n_iter
     if not any(name.startswith("estimator__") for name in change):

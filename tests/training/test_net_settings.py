@@ -289,7 +289,7 @@ def test_modules_that_cannot_be_members(module, message):
 
 @pytest.mark.parametrize("device", ["meta", "xla"])
 def test_devices_that_do_not_compute(device):
-    with pytest.raises(InvalidInputError, match=f"device='{device}' cannot compute"):
+    with pytest.raises(InvalidInputError, match=f"device='{device}' cannot be used"):
         SharpBalance(device=device).fit(X, y)
 
 

@@ -8,8 +8,7 @@ import pytest
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError
 from sklearn_sharpbalance.training import checkpoint
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder, FitCheckpoints
-from sklearn_sharpbalance.training.fitting import Seeds
-from sklearn_sharpbalance.training.loop import EnsembleState
+from sklearn_sharpbalance.training.state import EnsembleState, Seeds
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
 
 FEW = {"max_epochs": 4, "warmup_epochs": 2, "reselect_every": 2}
@@ -66,8 +65,8 @@ def test_the_same_fit_twice_at_once_disturbs_nobody(tmp_path, at_once):
 
 def test_the_file_of_another_fit_is_known_by_any_name(tmp_path):
     """Also where it has taken the place of one's own, or an older one is removed."""
-    first = FitCheckpoints(tmp_path, {"rho": "0.05"}, SEEDS)
-    second = FitCheckpoints(tmp_path, {"rho": "0.2"}, SEEDS)
+    first = FitCheckpoints.open(tmp_path, {"rho": "0.05"}, SEEDS)
+    second = FitCheckpoints.open(tmp_path, {"rho": "0.2"}, SEEDS)
     first.write(EnsembleState([]))
     tree = CheckpointFolder(tmp_path).latest() | {"fingerprint": second.fingerprint}
     for epoch in (0, 3):
@@ -79,8 +78,8 @@ def test_the_file_of_another_fit_is_known_by_any_name(tmp_path):
 
 
 def test_ones_own_checkpoints_are_not_read_again(tmp_path, monkeypatch):
-    FitCheckpoints(tmp_path, {"rho": "0.05"}, SEEDS).write(EnsembleState([]))
-    resumed = FitCheckpoints(tmp_path, {"rho": "0.05"}, SEEDS)
+    FitCheckpoints.open(tmp_path, {"rho": "0.05"}, SEEDS).write(EnsembleState([]))
+    resumed = FitCheckpoints.open(tmp_path, {"rho": "0.05"}, SEEDS)
     monkeypatch.setattr(checkpoint, "read_archive", None)
     for epoch in range(1, 4):
         resumed.write(EnsembleState([], epoch=epoch))

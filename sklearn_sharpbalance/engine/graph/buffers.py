@@ -13,7 +13,7 @@ from sklearn_sharpbalance.data.augment import EpochAugment, PictureTransform
 from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import to_device
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
-from sklearn_sharpbalance.members.state import epoch_rng, seeded
+from sklearn_sharpbalance.runtime.rng import epoch_rng, epoch_seed, seed_generators
 
 __all__ = ["EpochFeed"]
 
@@ -29,7 +29,7 @@ class EpochFeed:
     ----------
     sessions : list of MemberSession
     source : DeviceData
-    phase : Phase
+    phase : Segment
     masks : list of ndarray of shape (N,), dtype bool
         Of the sessions.
 
@@ -132,7 +132,7 @@ class EpochFeed:
         """Rows, shares and augmentation of one member's epoch."""
         seed, device = self.sessions[i].state.seed, self.source.device
         batches = epoch_batches(self.masks[i], self.phase.sizes, epoch_rng(seed, epoch))
-        seeded.reseed(seed, epoch, device)
+        seed_generators(epoch_seed(seed, epoch), device)
         augment = EpochAugment(self.phase.transform, batches.indices.shape, device)
         rows = torch.from_numpy(batches.indices)
         share = to_device(torch.from_numpy(batches.share), device)

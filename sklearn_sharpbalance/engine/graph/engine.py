@@ -35,17 +35,19 @@ class GraphEngine(Engine):
     name = "graph"
 
     def __init__(self):
-        self._runs = {}  # by device: what the next stretch of a phase goes on with
+        super().__init__()
+        self._runs = {}  # by device, for the next segment of the same phase
 
     def __getstate__(self):
-        return {"_runs": {}}  # a graph belongs to its process, and to no result
+        # A graph belongs to its process, and to no result.
+        return self.__dict__ | {"_runs": {}}
 
     @classmethod
-    def refusal(cls, net, data, settings):
+    def refusal(cls, net, data, training):
         """Why this engine cannot train these members; None if it can."""
         if torch.device(net.device).type != "cuda":
             return f"the device is {net.device}, not cuda"
-        if settings.precision == "fp16":
+        if training.precision == "fp16":
             return "fp16 decides on the host whether to skip a step"
         reasons = (module_refusal(own, data) for own in own_nets(net))
         return next((reason for reason in reasons if reason is not None), None)
@@ -53,8 +55,8 @@ class GraphEngine(Engine):
     def run_phase(self, net, states, data, phase, masks, on_epoch=None):
         """Train all members side by side.
 
-        A phase may come in stretches, cut for checkpoints or early stopping. The
-        graph of one serves the next, if that goes on with the states it returned.
+        A phase may be cut into segments, for checkpoints or early stopping. The graph
+        of one segment is used for the next if that starts from the returned states.
         """
         run = self._runs.pop(str(net.device), None)
         if run is not None and not run.leads_to(states, data, phase, masks):
@@ -69,7 +71,7 @@ class GraphEngine(Engine):
         return results
 
     def release(self):
-        """Free the graphs that were kept for a next stretch."""
+        """Free the graphs that were kept for the next segment."""
         for run in self._runs.values():
             run.close()
         self._runs = {}

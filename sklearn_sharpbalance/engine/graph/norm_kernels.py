@@ -88,7 +88,7 @@ def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=N
     each group's."""
     shape = _Shape(x, n_first)
     grad_weight, grad_bias = torch.empty((2, 2, shape.n_channels), device=x.device)
-    # Without a residual the input tells where the output is positive.
+    # Without a residual the sign of the input is that of the output.
     mask = (2 if add else 1) if relu else 0
     grad_x = torch.empty_like(x)
     grad_residual = torch.empty_like(x) if add and relu else grad

@@ -1,6 +1,4 @@
-"""Members that train together through the stretches of one phase."""
-
-from dataclasses import replace
+"""Members that train together through the segments of one phase."""
 
 import numpy as np
 import torch
@@ -10,8 +8,8 @@ from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
 from sklearn_sharpbalance.engine.graph.buffers import EpochFeed
 from sklearn_sharpbalance.engine.graph.step import GraphedStep
 from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.members.state import seeded
 from sklearn_sharpbalance.runtime.precision import tf32
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["GraphRun"]
 
@@ -27,8 +25,8 @@ class GraphRun:
     net : NeuralNetClassifier
     states : list of MemberState
     data : TrainingData
-    phase : Phase
-        The first stretch.
+    phase : Segment
+        The first segment.
     masks : ndarray of shape (M, N), dtype bool
     """
 
@@ -48,25 +46,23 @@ class GraphRun:
         self.compiled = False
 
     def leads_to(self, states, data, phase, masks):
-        """Whether a stretch goes on where this run came to rest."""
-        cut = {"start": 0, "stop": 0}
+        """Whether a segment continues where this run stopped."""
         return (
             states is self.results
             and data is self.data
-            and phase.start == self.phase.stop
-            and replace(phase, **cut) == replace(self.phase, **cut)
+            and phase.continues(self.phase)
             and np.array_equal(masks, self.masks)
         )
 
     def train(self, phase, on_epoch):
-        """Run one stretch; returns the members after it."""
+        """Train one segment; returns the members after it."""
         self.phase = phase
         self.results = list(self.results)  # the caller has the one before
         for session in self.sessions.values():
             session.phase, session.on_epoch = phase, on_epoch
         device = self.source.device
         current = torch.cuda.device(device if device.type == "cuda" else -1)
-        with current, seeded(device), tf32(phase.precision):
+        with current, random_stream(device), tf32(phase.precision):
             while self.sessions and self.epoch < phase.stop:
                 self._run_until_stop()
                 self._let_go()
@@ -81,7 +77,7 @@ class GraphRun:
         self.step = self.feed = None
 
     def _run_until_stop(self):
-        """Train until the stretch ends or a member stops."""
+        """Train until the segment ends or a member stops."""
         sessions = list(self.sessions.values())
         step, feed = self._awake(sessions)
         for epoch in range(self.epoch, self.phase.stop):
@@ -103,7 +99,7 @@ class GraphRun:
         step.rest()
 
     def _awake(self, sessions):
-        """The step and its feed, made for the first stretch, woken for the others."""
+        """The step and its feed: made for the first segment, resumed for the others."""
         if self.step is not None and self.feed is not None:
             self.feed.phase = self.phase
             self.step.wake()
@@ -114,7 +110,7 @@ class GraphRun:
         return self.step, self.feed
 
     def _let_go(self):
-        """Members that stopped leave the graph: the others are captured anew."""
+        """Remove members that stopped; the others are captured again."""
         stopped = [i for i, session in self.sessions.items() if session.stopped]
         for i in stopped:
             self.results[i] = self.sessions.pop(i).finish()
@@ -125,7 +121,7 @@ class GraphRun:
         """Whether what compiled modules would save is more than compiling takes.
 
         Judged by the epoch before, which the graph without compiled modules ran; the
-        first also captures and is not asked. Where a phase comes in stretches, its end
+        first also captures and is not used. If a phase is cut into segments, its end
         is not known, and that of the training stands for it.
         """
         phase, on_gpu = self.phase, self.source.device.type == "cuda"

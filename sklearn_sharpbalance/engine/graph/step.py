@@ -28,7 +28,7 @@ class GraphedStep:
     sessions : list of MemberSession
     feed : EpochFeed
         Must be filled before :meth:`run`.
-    phase : Phase
+    phase : Segment
     """
 
     def __init__(self, sessions, feed, phase):
@@ -241,7 +241,7 @@ class _MemberStep:
 
     def _both_parts_of(self, x):
         split = self.split.module
-        assert split is not None  # or nobody asks
+        assert split is not None  # only called with a split
         return split(self.module.own_input(x))
 
     @contextmanager

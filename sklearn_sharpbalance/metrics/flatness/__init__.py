@@ -1,7 +1,7 @@
-"""Flatness of a fitted net or ensemble around its weights, on samples of one's own.
+"""Flatness of a fitted net or ensemble on given samples.
 
 Every function takes an initialised skorch net, or a fitted ensemble whose members are
-measured one by one, and leaves it as it was. Larger is sharper throughout.
+measured separately, and does not change it. Larger always means sharper.
 """
 
 from sklearn_sharpbalance.metrics.flatness.average_case import (

@@ -1,8 +1,6 @@
-"""From what the user passed to nets, samples on their device, and a mean."""
+"""Measure the nets of an ensemble on batches of samples, and average the values."""
 
 from collections.abc import Callable
-from math import inf
-from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +8,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
+from sklearn_sharpbalance._validation import (
+    POSITIVE_INTEGER,
+    check_generator,
+    check_numbers,
+    check_optional_numbers,
+)
 from sklearn_sharpbalance.autodiff.chunks import in_chunks
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.autodiff.rows import (
@@ -21,19 +25,19 @@ from sklearn_sharpbalance.autodiff.rows import (
 )
 from sklearn_sharpbalance.autodiff.state import device_of, evaluation_mode
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
-from sklearn_sharpbalance.metrics._checks import as_generator, encode_labels
+from sklearn_sharpbalance.metrics._checks import encode_labels
 
 __all__ = [
     "Batches",
-    "check_count",
+    "average_values",
     "check_finite",
-    "check_positive",
+    "measure_batches",
     "measure_members",
 ]
 
 
 class Batches:
-    """Samples of one net, cut into batches on its device.
+    """Samples for one net, in batches on its device.
 
     Parameters
     ----------
@@ -44,33 +48,41 @@ class Batches:
     size : int
         Samples per batch; the last batch may be smaller.
     seed : int
-        For whatever the measurement draws.
+        Seed of all random numbers of the measurement.
     """
 
     def __init__(self, net: Any, rows: Rows, size: int, seed: int):
-        self.net, self.rows, self.seed = net, rows, seed
-        self.slices = [slice(i, i + size) for i in range(0, len(rows), size)]
+        self.net = net
+        self.rows = rows
+        self.seed = seed
+        n = len(rows)
+        self.slices = [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
     @property
     def device(self) -> torch.device:
         return self.rows.device
 
+    @property
+    def sizes(self) -> list[int]:
+        """Number of samples in each batch."""
+        return [batch.stop - batch.start for batch in self.slices]
+
     def losses(self, x: Any, y: Tensor) -> Tensor:
-        """Loss of each sample, (B,)."""
+        """Return the loss of each sample, (B,)."""
         return sample_losses(self.net, self.net.infer(x), y)
 
     def normal_like(self, tensor: Tensor, draw: int = 0) -> Tensor:
-        """Standard normal numbers of the tensor's shape; the same for the same draw."""
+        """Return standard normal numbers of the tensor's shape, fixed by ``draw``."""
         generator = torch.Generator(tensor.device).manual_seed(self.seed + draw)
         return torch.empty_like(tensor).normal_(generator=generator)
 
     def per_sample(self, fn: Callable[[Any, Tensor], Tensor]) -> Tensor:
-        """``fn(x, y)``, one value a sample, over all samples in bounded chunks."""
+        """Return ``fn(x, y)``, one value per sample, computed in chunks; (N,)."""
         chunk = 128 if self.device.type == "cpu" else 1024
         return in_chunks(lambda rows: fn(*self.rows[rows]), len(self.rows), chunk)
 
     def means(self, values: Tensor) -> np.ndarray:
-        """Mean over each batch, (n_batches,), of one value a sample."""
+        """Return the mean of the samples' values over each batch, (n_batches,)."""
         array = values.detach().double().cpu().numpy()  # (N,)
         return np.array([array[batch].mean() for batch in self.slices])
 
@@ -80,13 +92,14 @@ class _Samples(NamedTuple):
     y: np.ndarray  # (N,) codes
 
 
-def nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
-    """The nets of a net or of an ensemble, and samples as their modules take them."""
+def _nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
+    """Return the nets of a model, and the samples as their modules take them."""
     if hasattr(model, "estimators_") and hasattr(model, "classes_"):
         nets = list(model.estimators_)
         _refuse_own_columns(model)
-        # Our ensembles take layouts that their modules do not: channels last, tables.
-        X = getattr(model, "member_inputs", lambda X: X)(X)
+        if hasattr(model, "member_inputs"):
+            # Ensembles of this package convert X: channels last, tables.
+            X = model.member_inputs(X)
         labels = model.classes_
     else:
         nets, labels = [model], None
@@ -101,38 +114,38 @@ def nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
 
 
 def _refuse_own_columns(model):
-    """Bagging may give each member some columns, and repeat or reorder them."""
+    """Raise if each member takes its own columns of X, as in scikit-learn's bagging."""
     columns = getattr(model, "estimators_features_", ())
     if any(list(own) != list(range(model.n_features_in_)) for own in columns):
         raise InvalidInputError(
-            f"The members of {type(model).__name__} take columns of their own "
-            "(`estimators_features_`), not X as it is. Measure each of `estimators_` "
-            "on its columns."
+            f"Each member of {type(model).__name__} takes its own columns of X "
+            "(`estimators_features_`). Measure each of `estimators_` on its columns."
         )
 
 
 def _codes(X, y, labels):
+    """Return the class codes of the samples, (N,)."""
     if y is None and isinstance(X, Dataset):
         y = dataset_labels(X)
     if y is None:
         raise InvalidInputError(
-            "y is None, but the loss needs a label for each sample. Pass them as y; "
-            "only a torch Dataset can have its own."
+            "y is None, but the loss needs a label for each sample. Pass the labels as "
+            "y; only a torch Dataset can contain them."
         )
     y = to_array(y)
     if labels is not None:
         return encode_labels(y, len(labels), len(y), labels, "X")
     if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and y.min() < 0):
         raise InvalidInputError(
-            "y must hold integer class codes from 0 on, one per sample, got dtype "
-            f"{y.dtype} and shape {y.shape}. For other labels pass the ensemble, which "
-            "knows its classes."
+            "y must contain non-negative integer class codes, one per sample, got "
+            f"dtype {y.dtype} and shape {y.shape}. For other labels pass the ensemble, "
+            "which has `classes_`."
         )
     return y.astype(np.int64)
 
 
 def _choose(samples, batch_size, n_batches, rng, full_only):
-    """The samples that are measured on: all, or random ones for ``n_batches``."""
+    """Return all samples, or random ones for ``n_batches``."""
     n = len(Rows(*samples))
     wanted = n if n_batches is None else min(n, int(batch_size) * int(n_batches))
     if full_only and wanted > batch_size:
@@ -153,7 +166,7 @@ def _take(part, chosen):
 
 
 def _on_device(net, samples):
-    """Samples of one net on its device, with codes that it has outputs for."""
+    """Return the samples on the device of one net; check their class codes."""
     device = device_of(net.module_)
     if isinstance(samples.X, Dataset):
         rows = Rows(samples.X, samples.y, device)
@@ -164,19 +177,20 @@ def _on_device(net, samples):
 
 
 def _moved(net, samples, device):
-    """Arrays moved once, floats in the weights' precision."""
+    """Return arrays moved to the device, floats in the precision of the weights."""
     floats = [p.dtype for p in net.module_.parameters() if p.is_floating_point()]
 
     def move(part):
         tensor = to_tensor(part)
-        cast = tensor.is_floating_point() and floats
-        return tensor.to(device, floats[0] if cast else tensor.dtype)
+        if tensor.is_floating_point() and floats:
+            return tensor.to(device, floats[0])
+        return tensor.to(device)
 
     return Rows(map_tensors(move, samples.X), move(samples.y), device)
 
 
 def _check_codes(net, rows, y):
-    """Refuse codes without an output: on a GPU they would end the whole process."""
+    """Raise for codes without an output: on a GPU they would end the process."""
     with evaluation_mode(net.module_), torch.no_grad():
         output = net.infer(rows[:1][0])
     if (
@@ -185,31 +199,13 @@ def _check_codes(net, rows, y):
         and 1 < output.shape[1] <= y.max()
     ):
         raise InvalidInputError(
-            f"y holds the class code {y.max()}, but the net has {output.shape[1]} "
-            "outputs."
+            f"y contains the class code {y.max()}, but the net has only "
+            f"{output.shape[1]} outputs. Pass the codes that it was trained with."
         )
 
 
-def check_count(name, value, optional=False):
-    if optional and value is None:
-        return
-    if not isinstance(value, Integral) or value < 1:
-        also = " or None" if optional else ""
-        raise InvalidInputError(
-            f"{name} must be a positive integer{also}, got {value!r}."
-        )
-
-
-def check_positive(name, value, or_zero=False):
-    """Raise unless a setting is a positive, finite number, or zero if that counts."""
-    number = isinstance(value, Real) and value < inf
-    if not number or not (value >= 0 if or_zero else value > 0):
-        kind = "zero or a positive" if or_zero else "a positive"
-        raise InvalidInputError(f"{name} must be {kind}, finite number, got {value!r}.")
-
-
-def check_finite(values):
-    """Raise if a measurement met a loss, or a derivative of it, that is no number."""
+def check_finite(values: np.ndarray) -> None:
+    """Raise if a loss, or a derivative of it, is infinite or not a number."""
     if not np.isfinite(values).all():
         raise DivergenceError(
             "The loss of a member on X is infinite or not a number, at its weights or "
@@ -217,39 +213,89 @@ def check_finite(values):
         )
 
 
-def measure_members(
+def measure_batches(
+    measure: Callable[..., np.ndarray],
     model: Any,
     X: Any,
     y: Any,
-    measure: Callable[[Batches], np.ndarray],
     *,
     batch_size: int,
     n_batches: int | None,
     random_state: Any,
-    per_member: bool,
-    return_batches: bool,
     full_only: bool = False,
-) -> float | np.ndarray:
-    """Mean of ``measure`` over batches and members, or what is asked for instead.
+    **options: Any,
+) -> tuple[np.ndarray, list[int]]:
+    """Measure each member on the same batches and with the same seed.
 
-    ``measure`` gives one number per batch; all members get the same batches and the
-    same seed, so that their values can be compared.
+    Parameters
+    ----------
+    measure : callable
+        ``measure(batches, **options)`` returns an array whose last axis is the batch.
+    model : NeuralNetClassifier or ensemble
+    X, y
+        The samples and their labels.
+    batch_size, n_batches, random_state
+        As in the public functions.
+    full_only : bool, default=False
+        Leave out an incomplete batch, unless it is the only one.
+    **options
+        Passed to ``measure``.
+
+    Returns
+    -------
+    values : ndarray of shape (n_members, ..., n_batches)
+        Finite.
+    sizes : list of int
+        Number of samples in each batch.
     """
-    check_count("batch_size", batch_size)
-    check_count("n_batches", n_batches, optional=True)
-    rng = as_generator(random_state)
-    nets, samples = nets_and_samples(model, X, y)
+    check_numbers(POSITIVE_INTEGER, batch_size=batch_size)
+    check_optional_numbers(POSITIVE_INTEGER, n_batches=n_batches)
+    rng = check_generator(random_state)
+    nets, samples = _nets_and_samples(model, X, y)
     samples = _choose(samples, batch_size, n_batches, rng, full_only)
     seed = int(rng.integers(2**62))
-    # Tensors that are made in an inference mode around the call bear no derivatives.
+    # Tensors made in an enclosing inference mode would have no derivatives.
     with torch.inference_mode(False):
-        batches = [Batches(n, _on_device(n, samples), batch_size, seed) for n in nets]
-        values = np.stack([measure(each) for each in batches])  # (M, n_batches)
+        members = [Batches(n, _on_device(n, samples), batch_size, seed) for n in nets]
+        values = np.stack([measure(batches, **options) for batches in members])
     check_finite(values)
+    return values, members[0].sizes
+
+
+def average_values(
+    values: np.ndarray,
+    sizes: list[int] | None,
+    *,
+    per_member: bool,
+    return_batches: bool,
+) -> float | np.ndarray:
+    """Average values (n_members, n_batches) over the axes that are not returned.
+
+    ``sizes`` are the weights of the batches; None weights them equally.
+    """
     if not return_batches:
-        sizes = [len(range(len(samples.y))[s]) for s in batches[0].slices]
-        values = np.average(values, axis=1, weights=sizes)  # (M,)
-    if per_member:
-        return values
-    mean = values.mean(axis=0)
-    return mean if return_batches else float(mean)
+        values = np.average(values, axis=1, weights=sizes)  # (n_members,)
+    if not per_member:
+        values = values.mean(axis=0)
+    return values if per_member or return_batches else float(values)
+
+
+def measure_members(
+    measure: Callable[..., np.ndarray],
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    per_member: bool,
+    return_batches: bool,
+    **settings: Any,
+) -> float | np.ndarray:
+    """Measure each member on each batch, and average over members and batches.
+
+    ``measure(batches, **options)`` returns a value for each batch. ``settings`` are the
+    other keyword arguments of :func:`measure_batches`.
+    """
+    values, sizes = measure_batches(measure, model, X, y, **settings)
+    return average_values(
+        values, sizes, per_member=per_member, return_batches=return_batches
+    )

@@ -1,4 +1,4 @@
-"""Loss of a batch and its gradient in one pass; on a GPU replayed as one graph."""
+"""Loss of a batch and its gradient, on a GPU by the replay of a CUDA graph."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,17 +16,17 @@ __all__ = ["Objective"]
 class Objective:
     """Mean loss of the loaded batch and its gradient, as functions of the weights.
 
-    A network of many small layers spends its time on launching kernels. On a GPU the
-    pass is therefore captured once and replayed, as long as batches keep their shape;
-    a module that cannot be captured is run as usual.
+    A network of many small layers spends most of its time on kernel launches. On a GPU
+    the pass is therefore captured once and replayed while batches have the same shape;
+    a module that cannot be captured runs as usual.
 
     Parameters
     ----------
     losses : callable
-        ``losses(x, y)`` gives the loss of each sample, (B,).
+        ``losses(x, y)`` returns the loss of each sample, (B,).
     weights : Weights
     capture : bool, default=True
-        Whether to try.
+        Whether to try a capture on a GPU.
     """
 
     def __init__(
@@ -35,14 +35,15 @@ class Objective:
         weights: Weights,
         capture: bool = True,
     ):
-        self.losses, self.weights = losses, weights
+        self.losses = losses
+        self.weights = weights
         self.capture = capture and weights.origin.is_cuda
         self.batch: Any = None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: tuple[Tensor, Tensor] | None = None
 
     def load(self, x: Any, y: Tensor) -> None:
-        """Take the batch that the next calls are about."""
+        """Set the batch for the next calls."""
         new = (x, y)
         if self.graph is not None and _shapes(new) == _shapes(self.batch):
             _copy(self.batch, new)
@@ -53,7 +54,7 @@ class Objective:
             self._try_capture()
 
     def __call__(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss (scalar) and gradient (d,), valid until the next call."""
+        """Return loss (scalar) and gradient (d,), valid until the next call."""
         self.weights.write(vector)
         if self.graph is None or self.result is None:
             return self._run()
@@ -69,16 +70,16 @@ class Objective:
         device = self.weights.origin.device
         index = torch.cuda.current_device() if device.index is None else device.index
         generator = torch.cuda.default_generators[index]
-        spare = generator.clone_state()
+        state = generator.clone_state()
         try:
-            # Weights that an autocast has cast before would be missing in the graph.
+            # The graph would not contain casts that an autocast has cached before.
             graph, result = capture_graph(
                 self._run, device, before_each=torch.clear_autocast_cache
             )
-        except RuntimeError:  # a module that waits for the device, or allocates oddly
+        except RuntimeError:  # a module that waits for the device, for example
             self.capture = False
-            # torch leaves the device's generator as if the capture still went on.
-            generator.graphsafe_set_state(spare)
+            # torch leaves the device's generator in the state of a running capture.
+            generator.graphsafe_set_state(state)
             return
         self.graph, self.result = graph, result
 

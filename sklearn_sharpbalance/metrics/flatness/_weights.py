@@ -1,4 +1,4 @@
-"""The trainable weights of a module as one vector, lent and given back unchanged."""
+"""The trainable weights of a module as one vector, restored after use."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,17 +9,18 @@ from torch import Tensor, nn
 
 from sklearn_sharpbalance.autodiff.state import trainable_parameters
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.runtime.torch_internals import foreach_copy_
 
 __all__ = ["Weights", "trainable_or_refuse"]
 
 
 def trainable_or_refuse(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Trainable parameters by name; a module without any is refused."""
+    """Return the trainable parameters by name; raise if there are none."""
     named = trainable_parameters(module)
     if not named:
         raise InvalidInputError(
-            f"{type(module).__name__} has no trainable parameters to perturb: all "
-            "have requires_grad=False."
+            f"{type(module).__name__} has no trainable parameters: all have "
+            "requires_grad=False. Unfreeze some."
         )
     return named
 
@@ -27,14 +28,14 @@ def trainable_or_refuse(module: nn.Module) -> dict[str, nn.Parameter]:
 class Weights:
     """Trainable parameters as one flat vector.
 
-    Used as a context manager it restores every bit of them on exit.
+    As a context manager it restores them bit for bit on exit.
 
     Parameters
     ----------
     module : Module
     mask : None, "nonzero" or dict of str to array, default=None
         Which weights may move: all, those that are not exactly zero (a pruned
-        network), or by parameter name, where names left out are free.
+        network), or by parameter name, where parameters without a mask may move.
 
     Attributes
     ----------
@@ -51,6 +52,7 @@ class Weights:
         self.free = self._free(list(named), mask)
 
     def _free(self, names, mask):
+        """Return the mask as a vector (d,)."""
         if mask is None:
             return torch.ones_like(self.origin)
         if isinstance(mask, str) and mask == "nonzero":
@@ -63,8 +65,8 @@ class Weights:
         unknown = set(mask) - set(names)
         if unknown:
             raise InvalidInputError(
-                f"mask names {sorted(unknown, key=str)}, which are no trainable "
-                f"parameters of the module: {names}."
+                f"mask has the keys {sorted(unknown, key=str)}, but the trainable "
+                f"parameters of the module are {names}."
             )
         parts = [
             _one_mask(name, p, mask.get(name)) for name, p in zip(names, self.params)
@@ -72,7 +74,7 @@ class Weights:
         return self.flatten(parts)
 
     def flatten(self, tensors: Iterable[Tensor | None]) -> Tensor:
-        """One vector (d,) from a tensor per parameter; None stands for zeros."""
+        """Return one vector (d,) from a tensor per parameter; None means zeros."""
         parts = [
             torch.zeros_like(p) if t is None else t
             for t, p in zip(tensors, self.params)
@@ -80,15 +82,15 @@ class Weights:
         return torch.cat([t.to_dense().reshape(-1) for t in parts])
 
     def split(self, vector: Tensor) -> list[Tensor]:
-        """A tensor per parameter from a vector (d,)."""
+        """Return a tensor per parameter from a vector (d,)."""
         pieces = vector.split(self.sizes)
         return [v.view_as(p).to(p.dtype) for v, p in zip(pieces, self.params)]
 
     def write(self, vector: Tensor) -> None:
-        """Give the module these weights."""
+        """Copy a vector (d,) into the parameters of the module."""
         with torch.no_grad():
-            torch._foreach_copy_(self.params, self.split(vector))
-        # An autocast around the measurement would go on with casts of the old ones.
+            foreach_copy_(self.params, self.split(vector))
+        # An enclosing autocast would keep using its casts of the old weights.
         torch.clear_autocast_cache()
 
     def __enter__(self) -> "Weights":

@@ -1,32 +1,27 @@
 """Average-case sharpness: the mean rise of the loss along random directions."""
 
-from functools import partial
-
 import torch
 
+from sklearn_sharpbalance._validation import POSITIVE, POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.autodiff.state import evaluation_mode
-from sklearn_sharpbalance.metrics.flatness._members import (
-    check_count,
-    check_positive,
-    measure_members,
-)
+from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 
 __all__ = ["average_case_sharpness", "sam_sharpness"]
 
 
 def _gaussian(noise, weights, rho, adaptive):
-    """``eps ~ N(0, rho^2 diag(w^2))``, or without ``w`` if not adaptive."""
+    """Return ``eps ~ N(0, rho^2 diag(w^2))``, or without ``w`` if not adaptive."""
     return rho * noise * (weights.origin.abs() if adaptive else 1.0)
 
 
 def _on_sphere(noise, weights, rho, adaptive):
-    """A direction of length ``rho``, measured relative to ``|w|`` if adaptive."""
+    """Return a step of length ``rho``, measured relative to ``|w|`` if adaptive."""
     return _gaussian(noise / noise.norm().clamp_min(1e-30), weights, rho, adaptive)
 
 
 def _mean_rises(batches, *, perturbation, rho, adaptive, n_draws, mask):
-    """Mean over draws of the loss rise of each batch, (n_batches,)."""
+    """Return the loss rise of each batch, mean over draws, (n_batches,)."""
     module = batches.net.module_
     with evaluation_mode(module), torch.no_grad(), Weights(module, mask) as weights:
         before = batches.per_sample(batches.losses).double()  # (N,)
@@ -37,11 +32,6 @@ def _mean_rises(batches, *, perturbation, rho, adaptive, n_draws, mask):
             weights.write(weights.origin + eps)
             rise += batches.per_sample(batches.losses).double() - before
         return batches.means(rise / n_draws)
-
-
-def _check(rho, n_draws):
-    check_count("n_draws", n_draws)
-    check_positive("rho", rho)
 
 
 def average_case_sharpness(
@@ -59,41 +49,44 @@ def average_case_sharpness(
     per_member=False,
     return_batches=False,
 ):
-    r"""Mean rise of the loss when every weight is moved at random.
+    r"""Mean rise of the loss when all weights get random noise.
 
     Parameters
     ----------
     net : NeuralNetClassifier or ensemble
         An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured one by one. It is not changed.
+        ``classes_``), whose members are measured separately. It is not changed.
     X : array, tensor, dict of those, or Dataset
         Samples as the net takes them.
     y : array-like of shape (n_samples,)
         Class codes, or labels for an ensemble.
     rho : float, default=0.1
-        Standard deviation, relative to each weight's size. It works on every weight
-        at once: the 0.5 that is usual for the worst case, where it bounds all of
-        them together, would leave little of a network.
+        Standard deviation of the noise of each weight, relative to its absolute value.
+        In the worst case, where ``rho`` bounds the norm over all weights, 0.5 is
+        common; here it would destroy most networks.
     adaptive : bool, default=True
         Scale the noise by ``|w|``. Weights that are zero then stay zero.
     n_draws : int, default=20
-        Random perturbations, the same for all batches and members.
+        Number of random perturbations, the same for all batches and members.
     batch_size : int, default=5
-        Samples per batch; it only matters for ``return_batches``.
+        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
     n_batches : int or None, default=100
-        Number of disjoint random batches, less if there are not enough samples. None
-        takes all samples.
+        Number of disjoint random batches, fewer if there are not enough samples.
+        None uses all samples.
     mask : None, "nonzero" or dict of str to array, default=None
-        Weights that may move: all, those not exactly zero, or by parameter name.
+        Weights to include: all, those that are not exactly zero (a pruned net), or by
+        parameter name.
     random_state : int, Generator, RandomState or None, default=None
-        Draws batches and perturbations.
-    per_member, return_batches : bool, default=False
-        Return a value for each member, for each batch, or for both.
+        Seed of the batches and of all other random numbers.
+    per_member : bool, default=False
+        Return a value for each member instead of their mean.
+    return_batches : bool, default=False
+        Return a value for each batch instead of their mean.
 
     Returns
     -------
     float or ndarray
-        May be below zero where the loss curves down.
+        Negative if the loss has a negative curvature.
 
     Notes
     -----
@@ -116,25 +109,23 @@ def average_case_sharpness(
     >>> average_case_sharpness(net, X, y, random_state=0, return_batches=True).shape
     (1,)
     """
-    _check(rho, n_draws)
-    measure = partial(
-        _mean_rises,
-        perturbation=_gaussian,
-        rho=rho,
-        adaptive=adaptive,
-        n_draws=n_draws,
-        mask=mask,
-    )
+    check_numbers(POSITIVE, rho=rho)
+    check_numbers(POSITIVE_INTEGER, n_draws=n_draws)
     return measure_members(
+        _mean_rises,
         net,
         X,
         y,
-        measure,
         batch_size=batch_size,
         n_batches=n_batches,
         random_state=random_state,
         per_member=per_member,
         return_batches=return_batches,
+        perturbation=_gaussian,
+        rho=rho,
+        adaptive=adaptive,
+        n_draws=n_draws,
+        mask=mask,
     )
 
 
@@ -153,13 +144,13 @@ def sam_sharpness(
     per_member=False,
     return_batches=False,
 ):
-    r"""Mean rise of the loss at points a fixed distance away.
+    r"""Mean rise of the loss at random points of a fixed distance.
 
     Parameters
     ----------
     net : NeuralNetClassifier or ensemble
         An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured one by one. It is not changed.
+        ``classes_``), whose members are measured separately. It is not changed.
     X : array, tensor, dict of those, or Dataset
         Samples as the net takes them.
     y : array-like of shape (n_samples,)
@@ -167,25 +158,28 @@ def sam_sharpness(
     rho : float, default=0.005
         Length of the perturbation.
     adaptive : bool, default=False
-        Measure the length relative to each weight's size.
+        Measure the length relative to the absolute value of each weight.
     n_draws : int, default=100
-        Random directions, the same for all batches and members.
+        Number of random directions, the same for all batches and members.
     batch_size : int, default=128
-        Samples per batch; it only matters for ``return_batches``.
+        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
     n_batches : int or None, default=None
-        Number of disjoint random batches; None takes all samples.
+        Number of disjoint random batches, fewer if there are not enough samples.
+        None uses all samples.
     mask : None, "nonzero" or dict of str to array, default=None
-        Weights that may move: all, those not exactly zero (a pruned net), or by
+        Weights to include: all, those that are not exactly zero (a pruned net), or by
         parameter name.
     random_state : int, Generator, RandomState or None, default=None
-        Draws batches and directions.
-    per_member, return_batches : bool, default=False
-        Return a value for each member, for each batch, or for both.
+        Seed of the batches and of all other random numbers.
+    per_member : bool, default=False
+        Return a value for each member instead of their mean.
+    return_batches : bool, default=False
+        Return a value for each batch instead of their mean.
 
     Returns
     -------
     float or ndarray
-        May be below zero where the loss curves down.
+        Negative if the loss has a negative curvature.
 
     Notes
     -----
@@ -207,23 +201,21 @@ def sam_sharpness(
     >>> bool(abs(sam_sharpness(net, X, y, random_state=0)) < 0.005)
     True
     """
-    _check(rho, n_draws)
-    measure = partial(
-        _mean_rises,
-        perturbation=_on_sphere,
-        rho=rho,
-        adaptive=adaptive,
-        n_draws=n_draws,
-        mask=mask,
-    )
+    check_numbers(POSITIVE, rho=rho)
+    check_numbers(POSITIVE_INTEGER, n_draws=n_draws)
     return measure_members(
+        _mean_rises,
         net,
         X,
         y,
-        measure,
         batch_size=batch_size,
         n_batches=n_batches,
         random_state=random_state,
         per_member=per_member,
         return_batches=return_batches,
+        perturbation=_on_sphere,
+        rho=rho,
+        adaptive=adaptive,
+        n_draws=n_draws,
+        mask=mask,
     )

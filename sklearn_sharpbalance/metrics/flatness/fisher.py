@@ -1,4 +1,4 @@
-"""Flatness by the Fisher matrix of the weights: its norm of the weights, its trace."""
+"""Flatness by the Fisher matrix: the Fisher-Rao norm of the weights, and the trace."""
 
 import torch
 
@@ -11,10 +11,10 @@ __all__ = ["fisher_rao_norm", "mean_fisher_trace"]
 
 
 def _radial_derivatives(batches, params, x, y):
-    """``<grad_w loss_n, w>`` of each sample, (B,), by two backward passes.
+    """Return ``<grad_w loss_n, w>`` of each sample, (B,), by two backward passes.
 
-    The gradient of a weighted sum of losses is linear in the weights of the sum;
-    differentiating its product with ``w`` in them leaves each sample's own product.
+    The gradient of ``sum_n s_n loss_n`` is linear in the shares ``s``. The derivative
+    of its product with ``w`` in ``s_n`` is the product of sample n.
     """
     losses = batches.losses(x, y)  # (B,)
     share = torch.ones_like(losses).requires_grad_(True)
@@ -26,6 +26,7 @@ def _radial_derivatives(batches, params, x, y):
 
 
 def _squared_radial(batches):
+    """Return the mean squared product of each batch, (n_batches,)."""
     with evaluation_mode(batches.net.module_) as module, MATH_ATTENTION:
         params = list(trainable_or_refuse(module).values())
 
@@ -36,6 +37,7 @@ def _squared_radial(batches):
 
 
 def _traces(batches):
+    """Return the mean Fisher trace of each batch, (n_batches,)."""
     trainable_or_refuse(batches.net.module_)
     rows = batches.rows
     return batches.means(fisher_trace(batches.net, rows.X, rows.y))
@@ -52,25 +54,28 @@ def fisher_rao_norm(
     per_member=False,
     return_batches=False,
 ):
-    r"""Fisher-Rao norm of the weights, squared: a flatness that scaling cannot fake.
+    r"""Squared Fisher-Rao norm of the weights, a flatness that is scale-invariant.
 
     Parameters
     ----------
     net : NeuralNetClassifier or ensemble
         An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured one by one. It is not changed.
+        ``classes_``), whose members are measured separately. It is not changed.
     X : array, tensor, dict of those, or Dataset
         Samples as the net takes them.
     y : array-like of shape (n_samples,)
         Class codes, or labels for an ensemble.
     batch_size : int, default=128
-        Samples per batch; it only matters for ``return_batches``.
+        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
     n_batches : int or None, default=None
-        Number of disjoint random batches; None takes all samples.
+        Number of disjoint random batches, fewer if there are not enough samples.
+        None uses all samples.
     random_state : int, Generator, RandomState or None, default=None
-        Draws the batches.
-    per_member, return_batches : bool, default=False
-        Return a value for each member, for each batch, or for both.
+        Seed of the batches and of all other random numbers.
+    per_member : bool, default=False
+        Return a value for each member instead of their mean.
+    return_batches : bool, default=False
+        Return a value for each batch instead of their mean.
 
     Returns
     -------
@@ -103,10 +108,10 @@ def fisher_rao_norm(
     1.23
     """
     return measure_members(
+        _squared_radial,
         net,
         X,
         y,
-        _squared_radial,
         batch_size=batch_size,
         n_batches=n_batches,
         random_state=random_state,
@@ -132,19 +137,22 @@ def mean_fisher_trace(
     ----------
     net : NeuralNetClassifier or ensemble
         An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured one by one. It is not changed.
+        ``classes_``), whose members are measured separately. It is not changed.
     X : array, tensor, dict of those, or Dataset
         Samples as the net takes them.
     y : array-like of shape (n_samples,)
         Class codes, or labels for an ensemble.
     batch_size : int, default=128
-        Samples per batch; it only matters for ``return_batches``.
+        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
     n_batches : int or None, default=None
-        Number of disjoint random batches; None takes all samples.
+        Number of disjoint random batches, fewer if there are not enough samples.
+        None uses all samples.
     random_state : int, Generator, RandomState or None, default=None
-        Draws the batches.
-    per_member, return_batches : bool, default=False
-        Return a value for each member, for each batch, or for both.
+        Seed of the batches and of all other random numbers.
+    per_member : bool, default=False
+        Return a value for each member instead of their mean.
+    return_batches : bool, default=False
+        Return a value for each batch instead of their mean.
 
     Returns
     -------
@@ -169,10 +177,10 @@ def mean_fisher_trace(
     3.0
     """
     return measure_members(
+        _traces,
         net,
         X,
         y,
-        _traces,
         batch_size=batch_size,
         n_batches=n_batches,
         random_state=random_state,

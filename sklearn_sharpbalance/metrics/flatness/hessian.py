@@ -1,7 +1,6 @@
 """Trace and largest eigenvalue of the Hessian in the weights, without forming it."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +11,19 @@ from scipy.sparse.linalg import (
     eigsh,
 )
 
+from sklearn_sharpbalance._validation import (
+    NON_NEGATIVE,
+    POSITIVE_INTEGER,
+    check_numbers,
+    check_optional_numbers,
+)
 from sklearn_sharpbalance.autodiff.hessian import HessianOperator
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.metrics.flatness._members import (
-    check_count,
+    average_values,
     check_finite,
-    check_positive,
-    measure_members,
+    measure_batches,
 )
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 
@@ -37,8 +41,8 @@ def _operator(batches, X, y, chunk_size):
     )
 
 
-def _probe_table(batches, *, n_probes, mask):
-    """``v_k^T H_b v_k`` for each probe and batch, (n_probes, n_batches)."""
+def _probe(batches, *, n_probes, mask):
+    """Return ``v_k^T H_b v_k`` for each probe and batch, (n_probes, n_batches)."""
     weights = Weights(batches.net.module_, mask)
     table = torch.zeros(n_probes, len(batches.slices), dtype=torch.float64)
     table = table.to(batches.device)
@@ -51,16 +55,8 @@ def _probe_table(batches, *, n_probes, mask):
     return table.cpu().numpy()
 
 
-def _traces(batches, *, n_probes, mask, estimates):
-    """Trace of each batch's Hessian; what each probe says of their mean goes aside."""
-    table = _probe_table(batches, n_probes=n_probes, mask=mask)
-    sizes = [len(range(len(batches.rows))[s]) for s in batches.slices]
-    estimates.append(np.average(table, axis=1, weights=sizes))  # (n_probes,)
-    return table.mean(axis=0)
-
-
 def _standard_error(estimates):
-    """Of the mean over the last axis; infinite for a single probe."""
+    """Return the standard error of the mean over the last axis, inf for one probe."""
     n_probes = estimates.shape[-1]
     if n_probes == 1:
         return np.full(estimates.shape[:-1], np.inf)
@@ -87,27 +83,30 @@ def hessian_trace(
     ----------
     net : NeuralNetClassifier or ensemble
         An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured one by one. It is not changed.
+        ``classes_``), whose members are measured separately. It is not changed.
     X : array, tensor, dict of those, or Dataset
         Samples as the net takes them.
     y : array-like of shape (n_samples,)
         Class codes, or labels for an ensemble.
     n_probes : int, default=20
-        Random sign vectors, the same for all batches and members.
+        Number of random sign vectors, the same for all batches and members.
     batch_size : int, default=128
-        Samples differentiated at a time.
+        Samples per batch, and samples that are differentiated at the same time.
     n_batches : int or None, default=None
-        Number of disjoint random batches; None takes all samples.
+        Number of disjoint random batches, fewer if there are not enough samples.
+        None uses all samples.
     mask : None, "nonzero" or dict of str to array, default=None
-        Weights that count: all, those not exactly zero (a pruned net), or by
+        Weights to include: all, those that are not exactly zero (a pruned net), or by
         parameter name.
     random_state : int, Generator, RandomState or None, default=None
-        Draws batches and probes.
-    per_member, return_batches : bool, default=False
-        Return a value for each member, for each batch's Hessian, or for both.
+        Seed of the batches and of all other random numbers.
+    per_member : bool, default=False
+        Return a value for each member instead of their mean.
+    return_batches : bool, default=False
+        Return a value for each batch instead of their mean.
     return_std_error : bool, default=False
-        Also return the standard error that the probes leave (not that of the choice
-        of samples, which the spread over batches shows); ``inf`` for one probe.
+        Also return the standard error due to the probes; ``inf`` for one probe. It
+        does not include the choice of samples, which the spread over batches shows.
 
     Returns
     -------
@@ -140,45 +139,52 @@ def hessian_trace(
     >>> bool(abs(trace - 0.5) < 4 * error)  # 2 p (1 - p)
     True
     """
-    check_count("n_probes", n_probes)
-    estimates: list[Any] = []
-    value = measure_members(
+    check_numbers(POSITIVE_INTEGER, n_probes=n_probes)
+    values, sizes = measure_batches(  # (M, n_probes, n_batches)
+        _probe,
         net,
         X,
         y,
-        partial(_traces, n_probes=n_probes, mask=mask, estimates=estimates),
         batch_size=batch_size,
         n_batches=n_batches,
         random_state=random_state,
+        n_probes=n_probes,
+        mask=mask,
+    )
+    trace = average_values(
+        values.mean(axis=1),
+        sizes,
         per_member=per_member,
         return_batches=return_batches,
     )
     if not return_std_error:
-        return value
-    per_probe = np.stack(estimates)  # (M, n_probes), the same probes for each member
+        return trace
+    estimates = np.average(values, axis=2, weights=sizes)  # (M, n_probes)
     if per_member:
-        return value, _standard_error(per_probe)
-    return value, float(_standard_error(per_probe.mean(axis=0)))
+        return trace, _standard_error(estimates)
+    # The members share their probes, so their errors are not independent.
+    return trace, float(_standard_error(estimates.mean(axis=0)))
 
 
 def _restricted(operator, free):
-    """The operator in the coordinates that may move, on NumPy vectors."""
+    """Return the operator on NumPy vectors of the weights in the mask."""
     index = np.flatnonzero(free.cpu().numpy())
     if len(index) == 0:
-        raise InvalidInputError("mask leaves no weight that may move.")
+        raise InvalidInputError("mask excludes all weights. Include at least one.")
     whole = operator.to_scipy()
 
     def product(vector):
         full = np.zeros(whole.shape[0], whole.dtype)
         full[index] = vector.reshape(-1)
         result = whole.matvec(full)[index]
-        check_finite(result)  # Lanczos would fail, and not say why
+        check_finite(result)  # Lanczos would fail without a reason
         return result
 
     return LinearOperator((len(index),) * 2, matvec=product, dtype=whole.dtype)
 
 
 def _largest_eigenvalue(operator, start, tol, max_iter):
+    """Return the largest eigenvalue of an operator, by Lanczos from ``start``."""
     if operator.shape[0] == 1:  # Lanczos needs two dimensions
         return float(operator.matvec(np.ones(1, operator.dtype))[0])
     try:
@@ -199,13 +205,14 @@ def _largest_eigenvalue(operator, start, tol, max_iter):
     except ArpackError:
         if operator.matvec(start.astype(operator.dtype)).any():
             raise
-        return 0.0  # Lanczos does not start where all samples are right and certain
+        return 0.0  # Lanczos cannot start: all samples are right with certainty
     return float(values[0])
 
 
-def _top_eigenvalues(batches, *, tol, max_iter, mask, chunk_size, return_batches):
+def _top_eigenvalues(batches, *, tol, max_iter, mask, chunk_size, separately):
+    """Return the largest eigenvalue of each batch's Hessian, or of the mean Hessian."""
     weights = Weights(batches.net.module_, mask)
-    if return_batches:
+    if separately:
         groups = [batches.rows[batch] for batch in batches.slices]
     else:
         groups = [(batches.rows.X, batches.rows.y)]
@@ -214,7 +221,7 @@ def _top_eigenvalues(batches, *, tol, max_iter, mask, chunk_size, return_batches
         operator = _restricted(_operator(batches, X, y, chunk_size), weights.free)
         start = np.random.default_rng(batches.seed).normal(size=operator.shape[0])
         values.append(_largest_eigenvalue(operator, start, tol, max_iter))
-    return np.array(values if return_batches else values * len(batches.slices))
+    return np.array(values)  # (n_batches,) or (1,)
 
 
 def hessian_top_eigenvalue(
@@ -237,7 +244,7 @@ def hessian_top_eigenvalue(
     ----------
     net : NeuralNetClassifier or ensemble
         An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured one by one. It is not changed.
+        ``classes_``), whose members are measured separately. It is not changed.
     X : array, tensor, dict of those, or Dataset
         Samples as the net takes them.
     y : array-like of shape (n_samples,)
@@ -245,33 +252,33 @@ def hessian_top_eigenvalue(
     tol : float, default=1e-3
         Relative accuracy; 0 for machine precision.
     max_iter : int, default=None
-        Limit of Lanczos restarts; None for ten times the number of weights.
+        Maximum number of Lanczos restarts; None for ten times the number of weights.
     batch_size : int, default=128
-        Samples differentiated at a time.
+        Samples per batch, and samples that are differentiated at the same time.
     n_batches : int or None, default=None
-        Number of disjoint random batches; None takes all samples.
+        Number of disjoint random batches, fewer if there are not enough samples.
+        None uses all samples.
     mask : None, "nonzero" or dict of str to array, default=None
-        Weights that count: all, those not exactly zero (a pruned net), or by
+        Weights to include: all, those that are not exactly zero (a pruned net), or by
         parameter name.
     random_state : int, Generator, RandomState or None, default=None
-        Draws the batches and the start of the iteration.
+        Seed of the batches and of all other random numbers.
     per_member : bool, default=False
         Return a value for each member instead of their mean.
     return_batches : bool, default=False
-        Return the eigenvalue of each batch's own Hessian. Their mean is at least the
-        eigenvalue of the mean Hessian, which is returned otherwise.
+        Return a value for each batch instead of the value of all batches together.
+        The mean over batches is at least the largest eigenvalue of the mean Hessian.
 
     Returns
     -------
     float or ndarray
-        The largest in value, not in magnitude: negative only where the loss curves
-        down in all directions.
+        The largest in value, not in magnitude: negative only if the curvature of the
+        loss is negative in all directions.
 
     Notes
     -----
-    Hessian-vector products, in eval mode, under
-    :func:`scipy.sparse.linalg.eigsh`. It keeps twenty vectors as long as the weights
-    in memory.
+    :func:`scipy.sparse.linalg.eigsh` with Hessian-vector products in eval mode. It
+    stores twenty vectors of the size of the weights.
 
     Examples
     --------
@@ -286,23 +293,22 @@ def hessian_top_eigenvalue(
     >>> round(hessian_top_eigenvalue(net, X, y, random_state=0), 4)  # p (1 - p) 2
     0.5
     """
-    check_positive("tol", tol, or_zero=True)
-    check_count("max_iter", max_iter, optional=True)
-    return measure_members(
+    check_numbers(NON_NEGATIVE, tol=tol)
+    check_optional_numbers(POSITIVE_INTEGER, max_iter=max_iter)
+    values, _ = measure_batches(  # (M, n_batches) or (M, 1)
+        _top_eigenvalues,
         net,
         X,
         y,
-        partial(
-            _top_eigenvalues,
-            tol=tol,
-            max_iter=max_iter,
-            mask=mask,
-            chunk_size=batch_size,
-            return_batches=return_batches,
-        ),
         batch_size=batch_size,
         n_batches=n_batches,
         random_state=random_state,
-        per_member=per_member,
-        return_batches=return_batches,
+        tol=tol,
+        max_iter=max_iter,
+        mask=mask,
+        chunk_size=batch_size,
+        separately=return_batches,
+    )
+    return average_values(
+        values, None, per_member=per_member, return_batches=return_batches
     )

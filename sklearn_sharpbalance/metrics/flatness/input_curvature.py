@@ -1,6 +1,4 @@
-"""Flatness in the input: the mean curvature of the loss around the samples."""
-
-from functools import partial
+"""Flatness in the input: the mean curvature of the loss."""
 
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.sharpness.input_curvature import input_curvature
@@ -9,6 +7,7 @@ __all__ = ["mean_input_curvature"]
 
 
 def _curvatures(batches, **options):
+    """Return the mean input curvature of each batch, (n_batches,)."""
     rows = batches.rows
     seed = batches.seed % 2**32
     values = input_curvature(batches.net, rows.X, rows.y, random_state=seed, **options)
@@ -35,7 +34,7 @@ def mean_input_curvature(
     ----------
     net : NeuralNetClassifier or ensemble
         An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured one by one. It is not changed.
+        ``classes_``), whose members are measured separately. It is not changed.
     X : array, tensor, dict of those, or Dataset
         Samples as the net takes them.
     y : array-like of shape (n_samples,)
@@ -43,17 +42,20 @@ def mean_input_curvature(
     step : float, default=1e-3
         Length of the finite difference.
     n_directions : int, default=10
-        Random directions, the same for all samples and members.
+        Number of random directions, the same for all samples and members.
     directions : {"rademacher", "sign_gradient"}, default="rademacher"
         Random signs, or the sign of the sample's own gradient.
     batch_size : int, default=128
-        Samples per batch; it only matters for ``return_batches``.
+        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
     n_batches : int or None, default=None
-        Number of disjoint random batches; None takes all samples.
+        Number of disjoint random batches, fewer if there are not enough samples.
+        None uses all samples.
     random_state : int, Generator, RandomState or None, default=None
-        Draws batches and directions.
-    per_member, return_batches : bool, default=False
-        Return a value for each member, for each batch, or for both.
+        Seed of the batches and of all other random numbers.
+    per_member : bool, default=False
+        Return a value for each member instead of their mean.
+    return_batches : bool, default=False
+        Return a value for each batch instead of their mean.
 
     Returns
     -------
@@ -62,8 +64,8 @@ def mean_input_curvature(
 
     Notes
     -----
-    The mean over samples of what
-    :func:`sklearn_sharpbalance.sharpness.input_curvature` gives for each.
+    The mean over samples of
+    :func:`sklearn_sharpbalance.sharpness.input_curvature`.
 
     References
     ----------
@@ -80,17 +82,17 @@ def mean_input_curvature(
     >>> mean_input_curvature(net, X, y, random_state=0) >= 0
     True
     """
-    measure = partial(
-        _curvatures, step=step, n_directions=n_directions, directions=directions
-    )
     return measure_members(
+        _curvatures,
         net,
         X,
         y,
-        measure,
         batch_size=batch_size,
         n_batches=n_batches,
         random_state=random_state,
         per_member=per_member,
         return_batches=return_batches,
+        step=step,
+        n_directions=n_directions,
+        directions=directions,
     )

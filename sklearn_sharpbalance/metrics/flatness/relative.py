@@ -13,12 +13,12 @@ __all__ = ["relative_flatness"]
 
 
 def _find_layer(batches, module, name):
-    """The linear layer of that name, or the one that is called last."""
+    """Return the linear layer of that name, or the one that is called last."""
     if name is not None:
         linear = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear)}
         if not isinstance(name, str) or name not in linear:
             raise InvalidInputError(
-                f"layer {name!r} is no nn.Linear of the module. Choose one of "
+                f"layer {name!r} is not an nn.Linear of the module. Choose one of "
                 f"{list(linear)}."
             )
         return linear[name]
@@ -36,18 +36,18 @@ def _find_layer(batches, module, name):
             handle.remove()
     if not called:
         raise InvalidInputError(
-            f"{type(module).__name__} calls no nn.Linear layer: relative flatness is "
-            "defined on one."
+            f"{type(module).__name__} calls no nn.Linear layer, but relative flatness "
+            "is defined for such a layer. Use another metric, such as hessian_trace."
         )
     return called[-1]
 
 
 def _features_and_logits(batches, layer, x, y):
-    """Input and output of the layer, and losses as a function of that output."""
+    """Return input and output of the layer, and losses as a function of that output."""
     seen = []
 
     def cut(layer, args, kwargs, output):
-        # Only the path from the layer's output to the loss is differentiated.
+        # Differentiate only from the layer's output to the loss.
         leaf = output.detach().requires_grad_(True)
         features = args[0] if args else kwargs["input"]
         seen.append((features.detach(), leaf))
@@ -63,17 +63,17 @@ def _features_and_logits(batches, layer, x, y):
         raise InvalidInputError(
             "Relative flatness needs a layer that is called once with one feature "
             f"vector per sample; this one got {len(seen)} calls, the last with shape "
-            f"{tuple(features.shape)}. Name another with `layer`."
+            f"{tuple(features.shape)}. Choose another with `layer`."
         )
     return features, logits, losses
 
 
 def _sample_flatness(batches, layer, x, y):
-    r"""``|phi|^2 tr(W W^T H)`` of each sample, with H the Hessian in the logits."""
+    """Return ``|phi|^2 tr(W W^T H)`` of each sample, H the Hessian in the logits."""
     features, logits, losses = _features_and_logits(batches, layer, x, y)
     slope = torch.autograd.grad(losses.sum(), logits, create_graph=True)[0]  # (B, C)
     total = torch.zeros_like(losses).detach()
-    if slope.requires_grad:  # a loss that is linear in the logits has no curvature
+    if slope.requires_grad:  # else the loss is linear in the logits
         gram = (layer.weight @ layer.weight.T).detach()  # (C, C): <w_s, w_s'>
         for s, row in enumerate(gram):
             column = torch.autograd.grad(
@@ -84,6 +84,7 @@ def _sample_flatness(batches, layer, x, y):
 
 
 def _flatness(batches, *, layer):
+    """Return the mean relative flatness of each batch, (n_batches,)."""
     with evaluation_mode(batches.net.module_) as module:
         found = _find_layer(batches, module, layer)
         return batches.means(
@@ -103,13 +104,13 @@ def relative_flatness(
     per_member=False,
     return_batches=False,
 ):
-    r"""Relative flatness of a net's last layer; despite its name, larger = sharper.
+    r"""Relative flatness of a net's last layer; despite its name, larger is sharper.
 
     Parameters
     ----------
     net : NeuralNetClassifier or ensemble
         An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured one by one. It is not changed.
+        ``classes_``), whose members are measured separately. It is not changed.
     X : array, tensor, dict of those, or Dataset
         Samples as the net takes them.
     y : array-like of shape (n_samples,)
@@ -118,13 +119,16 @@ def relative_flatness(
         Name of an ``nn.Linear`` in ``net.module_.named_modules()``. None: the one
         that is called last.
     batch_size : int, default=128
-        Samples per batch; it only matters for ``return_batches``.
+        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
     n_batches : int or None, default=None
-        Number of disjoint random batches; None takes all samples.
+        Number of disjoint random batches, fewer if there are not enough samples.
+        None uses all samples.
     random_state : int, Generator, RandomState or None, default=None
-        Draws the batches.
-    per_member, return_batches : bool, default=False
-        Return a value for each member, for each batch, or for both.
+        Seed of the batches and of all other random numbers.
+    per_member : bool, default=False
+        Return a value for each member instead of their mean.
+    return_batches : bool, default=False
+        Return a value for each batch instead of their mean.
 
     Returns
     -------
@@ -134,14 +138,14 @@ def relative_flatness(
 
     Notes
     -----
-    With rows :math:`w_s` of the layer's weight (its bias is left out) and blocks
+    With rows :math:`w_s` of the layer's weight (without the bias) and blocks
     :math:`H_{s,s'}` of the loss's Hessian in them,
 
     .. math:: \sum_{s,s'} \langle w_s, w_{s'} \rangle\, \mathrm{tr}\, H_{s,s'}
         = \mathbb E\bigl[\|\phi\|^2\, \mathrm{tr}(W W^\top \nabla_z^2 \ell)\bigr]
 
     for features :math:`\phi` and logits :math:`z = W\phi + b`. The right side needs
-    no Hessian in the weights, and costs a forward pass. For the cross-entropy it is
+    no Hessian in the weights and costs a forward pass. For the cross-entropy it is
     :math:`\mathbb E[\|\phi\|^2 (\sum_s p_s \|w_s\|^2 - \|\sum_s p_s w_s\|^2)]`.
 
     References
@@ -158,17 +162,18 @@ def relative_flatness(
     >>> with torch.no_grad():
     ...     _ = net.module_.weight.copy_(torch.tensor([[1.0], [1.0]]))
     >>> X, y = np.ones((1, 1), dtype=np.float32), np.array([0])
-    >>> relative_flatness(net, X, y)  # equal rows: no way to change the prediction
+    >>> relative_flatness(net, X, y)  # equal rows: the prediction is constant
     0.0
     """
     return measure_members(
+        _flatness,
         net,
         X,
         y,
-        partial(_flatness, layer=layer),
         batch_size=batch_size,
         n_batches=n_batches,
         random_state=random_state,
         per_member=per_member,
         return_batches=return_batches,
+        layer=layer,
     )

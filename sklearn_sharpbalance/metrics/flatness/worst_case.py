@@ -1,20 +1,20 @@
-"""Worst-case sharpness: how far the loss can rise within a ball around the weights."""
+"""Worst-case sharpness: the largest rise of the loss in a ball around the weights."""
 
 from collections.abc import Callable
-from functools import partial
 from math import ceil
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sklearn_sharpbalance.autodiff.state import evaluation_mode
-from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics.flatness._members import (
-    check_count,
-    check_positive,
-    measure_members,
+from sklearn_sharpbalance._validation import (
+    POSITIVE,
+    POSITIVE_INTEGER,
+    check_choice,
+    check_numbers,
 )
+from sklearn_sharpbalance.autodiff.state import evaluation_mode
+from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.metrics.flatness._objective import Objective
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 
@@ -52,7 +52,7 @@ BALLS = {
 
 
 def checkpoints(n_iter: int) -> list[int]:
-    """Steps after which progress is judged: long stretches first, then shorter ones.
+    """Return the steps after which progress is checked, at decreasing distances.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def checkpoints(n_iter: int) -> list[int]:
     shares = [0.0, 0.22]
     while shares[-1] < 1:
         shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
-    # Rounded first: 0.7 + 0.06 is a little more than 0.76.
+    # Round first, because 0.7 + 0.06 > 0.76 in floating point.
     steps = {ceil(round(share * n_iter, 9)) for share in shares[1:]}
     return sorted(step for step in steps if step <= n_iter)
 
@@ -77,32 +77,32 @@ def ascend(
     n_iter: int,
     fallback: Tensor,
 ) -> Tensor:
-    """Largest rise of ``objective`` found in a ball around ``origin``, by Auto-PGD.
+    """Return the largest rise of ``objective`` that Auto-PGD finds around ``origin``.
 
-    Works on ``v`` with weights ``origin + scale * v`` and ``norm(v) <= rho``. Every
-    decision stays a tensor, so a GPU never waits for the host.
+    It searches ``v`` with weights ``origin + scale * v`` and ``norm(v) <= rho``. All
+    decisions are tensors, so that a GPU never waits for the host.
 
     Parameters
     ----------
     objective : callable
-        Gives loss and gradient (d,) at weights (d,).
+        Returns loss and gradient (d,) at weights (d,).
     origin, scale : tensors of shape (d,)
     rho : float
     norm : {"l2", "linf"}
     n_iter : int
     fallback : tensor of shape (d,)
-        Direction to leave a point without gradient, such as an exact minimum.
+        Direction of the step at a point with zero gradient, such as a minimum.
 
     Returns
     -------
     tensor, scalar
         Not negative.
     """
-    ball, judged = BALLS[norm], checkpoints(n_iter)
+    ball, checked = BALLS[norm], checkpoints(n_iter)
 
     def evaluate(v):
         loss, gradient = objective(origin + scale * v)
-        # A loss that overflowed must not spread NaN into the position.
+        # An overflow of the loss must not make the position NaN.
         return loss.clone(), torch.nan_to_num(gradient * scale, 0.0, 0.0, 0.0)
 
     v = before = best_v = torch.zeros_like(origin)
@@ -110,7 +110,8 @@ def ascend(
     loss = best = best_at_check = first
     best_gradient = gradient
     step = torch.full_like(first, 2 * rho)
-    increases, halved, last_check = torch.zeros_like(first), torch.zeros_like(first), 0
+    increases = halved = torch.zeros_like(first)
+    last_check = 0
     for k in range(1, n_iter + 1):
         target = ball.project(v + step * ball.steepest(gradient, fallback), rho)
         if k > 1:
@@ -120,17 +121,16 @@ def ascend(
         loss, gradient = evaluate(v)
         increases = increases + (loss > old_loss)
         better = loss > best
-        # Unlike torch.where it keeps a NaN: the loss then has no maximum to be told.
+        # Unlike torch.where this keeps a NaN, and the caller raises for it.
         best = torch.maximum(best, loss)
         best_v = torch.where(better, v, best_v)
         best_gradient = torch.where(better, gradient, best_gradient)
-        if k in judged:
+        if k in checked:
             stuck = increases < INCREASING_SHARE * (k - last_check)
             stuck = stuck | ((halved == 0) & (best <= best_at_check))
             step = torch.where(stuck, step / 2, step)
-            v = torch.where(
-                stuck, best_v, v
-            )  # on from the best point, without momentum
+            # Continue from the best point, without momentum.
+            v = torch.where(stuck, best_v, v)
             before = torch.where(stuck, v, before)
             gradient = torch.where(stuck, best_gradient, gradient)
             loss = torch.where(stuck, best, loss)
@@ -140,7 +140,7 @@ def ascend(
 
 
 def _largest_rises(batches, *, rho, norm, adaptive, n_iter, mask):
-    """Rise found for each batch, (n_batches,)."""
+    """Return the largest rise found for each batch, (n_batches,)."""
     with (
         evaluation_mode(batches.net.module_) as module,
         Weights(module, mask) as weights,
@@ -148,20 +148,19 @@ def _largest_rises(batches, *, rho, norm, adaptive, n_iter, mask):
         scale = weights.free * (weights.origin.abs() if adaptive else 1.0)
         fallback = batches.normal_like(scale) * (scale > 0)
         objective = Objective(batches.losses, weights)
-        search = partial(
-            ascend,
-            objective,
-            weights.origin,
-            scale,
-            rho=rho,
-            norm=norm,
-            n_iter=n_iter,
-            fallback=fallback,
-        )
         rises = []
         for batch in batches.slices:
             objective.load(*batches.rows[batch])
-            rises.append(search())
+            rise = ascend(
+                objective,
+                weights.origin,
+                scale,
+                rho=rho,
+                norm=norm,
+                n_iter=n_iter,
+                fallback=fallback,
+            )
+            rises.append(rise)
         return torch.stack(rises).double().cpu().numpy()
 
 
@@ -181,13 +180,13 @@ def adaptive_sharpness(
     per_member=False,
     return_batches=False,
 ):
-    r"""Worst-case sharpness of a net, scale-free unless told otherwise.
+    r"""Worst-case sharpness of a net, by default relative to the size of its weights.
 
     Parameters
     ----------
     net : NeuralNetClassifier or ensemble
         An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured one by one. It is not changed.
+        ``classes_``), whose members are measured separately. It is not changed.
     X : array, tensor, dict of those, or Dataset
         Samples as the net takes them.
     y : array-like of shape (n_samples,)
@@ -197,19 +196,21 @@ def adaptive_sharpness(
     norm : {"l2", "linf"}, default="l2"
         Norm of the ball.
     adaptive : bool, default=True
-        Measure a perturbation relative to each weight's size, ``eps / |w|``. Weights
-        that are zero then stay zero, so a pruned net keeps its pattern.
+        Measure a perturbation relative to each weight's absolute value, ``eps / |w|``.
+        Weights that are zero then stay zero, so a pruned net keeps its pattern.
     n_iter : int, default=20
-        Steps of the ascent.
+        Number of steps of the ascent.
     batch_size : int, default=5
-        Samples that one ascent is about.
+        Samples per batch. The search is separate for each batch.
     n_batches : int or None, default=100
-        Number of disjoint random batches, less if there are not enough samples (an
-        incomplete batch is left out, unless it is the only one). None takes all.
+        Number of disjoint random batches, fewer if there are not enough samples.
+        None uses all samples. An incomplete batch is left out, unless it is the only
+        one.
     mask : None, "nonzero" or dict of str to array, default=None
-        Weights that may move: all, those not exactly zero, or by parameter name.
+        Weights to include: all, those that are not exactly zero (a pruned net), or by
+        parameter name.
     random_state : int, Generator, RandomState or None, default=None
-        Draws the batches.
+        Seed of the batches and of all other random numbers.
     per_member : bool, default=False
         Return a value for each member instead of their mean.
     return_batches : bool, default=False
@@ -218,8 +219,8 @@ def adaptive_sharpness(
     Returns
     -------
     float or ndarray
-        Not negative. An array of shape (n_members,), (n_batches,) or (n_members,
-        n_batches) if members, batches or both are asked for.
+        Not negative. The shape is (n_members,) with ``per_member``, (n_batches,) with
+        ``return_batches`` and (n_members, n_batches) with both.
 
     Notes
     -----
@@ -227,9 +228,9 @@ def adaptive_sharpness(
         L_b(w + \epsilon) - L_b(w)
 
     in eval mode, by projected gradient ascent from ``w`` with momentum 0.75 and first
-    step :math:`2\rho`, which is halved, and the ascent taken up again from its best
-    point, at checkpoints without progress (Auto-PGD). The result is the best point
-    visited: a lower bound of the maximum.
+    step :math:`2\rho` (Auto-PGD). At checkpoints without progress the step is halved
+    and the ascent continues from its best point. The result is the best value found, a
+    lower bound of the maximum.
 
     References
     ----------
@@ -250,22 +251,23 @@ def adaptive_sharpness(
     >>> bool(adaptive_sharpness(net, X, y, random_state=0) > 0)
     True
     """
-    if not isinstance(norm, str) or norm not in BALLS:
-        raise InvalidInputError(f"Unknown norm {norm!r}. Choose one of 'l2', 'linf'.")
-    check_positive("rho", rho)
-    check_count("n_iter", n_iter)
-    measure = partial(
-        _largest_rises, rho=rho, norm=norm, adaptive=adaptive, n_iter=n_iter, mask=mask
-    )
+    check_choice("norm", norm, BALLS)
+    check_numbers(POSITIVE, rho=rho)
+    check_numbers(POSITIVE_INTEGER, n_iter=n_iter)
     return measure_members(
+        _largest_rises,
         net,
         X,
         y,
-        measure,
         batch_size=batch_size,
         n_batches=n_batches,
         random_state=random_state,
         per_member=per_member,
         return_batches=return_batches,
         full_only=True,
+        rho=rho,
+        norm=norm,
+        adaptive=adaptive,
+        n_iter=n_iter,
+        mask=mask,
     )

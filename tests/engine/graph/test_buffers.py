@@ -11,11 +11,16 @@ from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.engine.graph import buffers as feed_module
 from sklearn_sharpbalance.engine.graph.buffers import EpochFeed
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
-from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members import (
+    Segment,
+    as_skorch_net,
+    initial_state,
+    member_net,
+)
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.members.state import epoch_rng
 from sklearn_sharpbalance.optim import SAM
+from sklearn_sharpbalance.runtime.rng import epoch_rng
 
 N_EPOCHS = 3
 
@@ -29,8 +34,15 @@ def make_feed(device, transform=None):
     net = member_net(net, 3, sam=SAM, device=device)
     masks = rng.random((2, 50)) < 0.4
     sizes = part_sizes(masks, batch_size=8)
-    phase = Phase(
-        "balanced", 0, N_EPOCHS, N_EPOCHS, sizes, (0.1, 0.1), cosine, transform
+    phase = Segment(
+        name="balanced",
+        start=0,
+        stop=N_EPOCHS,
+        n_epochs=N_EPOCHS,
+        sizes=sizes,
+        rho=(0.1, 0.1),
+        lr_schedule=cosine,
+        transform=transform,
     )
     sessions = [
         MemberSession(net, initial_state(net, i, seed), data, phase)

@@ -16,7 +16,12 @@ from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
 from sklearn_sharpbalance.engine.graph.step import _MemberStep
 from sklearn_sharpbalance.engine.support import ELEMENTWISE
-from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members import (
+    Segment,
+    as_skorch_net,
+    initial_state,
+    member_net,
+)
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
 
@@ -42,8 +47,15 @@ class Task:
         states = states or self.start()
         for start, stop in pairwise(edges):
             sizes = part_sizes(masks, batch_size=16)
-            phase = Phase(
-                "balanced", start, stop, 6, sizes, (0.05, 0.2), cosine, **self.settings
+            phase = Segment(
+                name="balanced",
+                start=start,
+                stop=stop,
+                n_epochs=6,
+                sizes=sizes,
+                rho=(0.05, 0.2),
+                lr_schedule=cosine,
+                **self.settings,
             )
             states = engine.run_phase(
                 self.net, states, self.data, phase, masks, on_epoch

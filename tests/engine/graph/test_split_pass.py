@@ -16,7 +16,12 @@ from sklearn_sharpbalance.engine.graph import split_pass
 from sklearn_sharpbalance.engine.graph.fused_norms import fuse_norms
 from sklearn_sharpbalance.engine.graph.split_pass import SplitPass
 from sklearn_sharpbalance.engine.graph.step import GraphedStep, _MemberStep
-from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members import (
+    Segment,
+    as_skorch_net,
+    initial_state,
+    member_net,
+)
 from sklearn_sharpbalance.members.pruning import pruned_member
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
@@ -240,7 +245,16 @@ def task(precision="float32", pruned=False, kind=ResNet18):
     masks = rng.random((2, 48)) < 0.5
     sizes = part_sizes(masks, batch_size=48)  # one step: later ones amplify rounding
     settings = {"precision": precision, "pruned": pruned}
-    phase = Phase("balanced", 0, 1, 4, sizes, (0.05, 0.2), cosine, **settings)
+    phase = Segment(
+        name="balanced",
+        start=0,
+        stop=1,
+        n_epochs=4,
+        sizes=sizes,
+        rho=(0.05, 0.2),
+        lr_schedule=cosine,
+        **settings,
+    )
     states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
     if pruned:
         states = [pruned_member(state, 0.5, net) for state in states]

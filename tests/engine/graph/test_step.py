@@ -9,7 +9,12 @@ from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
 from sklearn_sharpbalance.engine.graph.step import _count_on_device
-from sklearn_sharpbalance.members import Phase, as_skorch_net, initial_state, member_net
+from sklearn_sharpbalance.members import (
+    Segment,
+    as_skorch_net,
+    initial_state,
+    member_net,
+)
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
 
@@ -60,14 +65,14 @@ def train(
     states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
     sizes = part_sizes(MASKS, batch_size)
     for p in range(n_phases):
-        phase = Phase(
-            f"phase {p}",
-            n_epochs * p,
-            n_epochs * (p + 1),
-            n_epochs * n_phases,
-            sizes,
-            (0.05, 0.2),
-            cosine,
+        phase = Segment(
+            name=f"phase {p}",
+            start=n_epochs * p,
+            stop=n_epochs * (p + 1),
+            n_epochs=n_epochs * n_phases,
+            sizes=sizes,
+            rho=(0.05, 0.2),
+            lr_schedule=cosine,
             precision=precision,
         )
         states = engine.run_phase(net, states, DATA, phase, MASKS)

@@ -1,22 +1,22 @@
-r"""Ways to the squared norm of each sample's gradient in the weight of a convolution.
+r"""Algorithms for the squared norm of each sample's gradient in a convolution's weight.
 
 A convolution is a linear map of *patches*, the windows of the input that its outputs
-see. Writing them down takes as many copies of the input as the kernel has entries, and
-on a GPU longer than all the rest. So there are other ways:
+read. Storing them takes as many copies of the input as the kernel has entries, which on
+a GPU is the slowest step. The algorithms avoid it where they can:
 
 ``patches``
-    Writes the patches and goes on as for a linear layer.
+    Stores the patches and continues as for a linear layer.
 ``shifted``
     With stride 1, the part of the patches that belongs to one kernel entry :math:`k`
-    is the picture itself, shifted. One product of views for each entry gives
+    is the shifted image. One product of views for each entry gives
     :math:`\sum_k \|\sum_t g_t x_{t + k}^\top\|_F^2`.
 ``pixels``
     The Gram matrix of the patches follows from that of the pixels by sums along
     diagonals, :math:`\langle p_t, p_{t'} \rangle = \sum_k \langle x_{t + k}, x_{t' + k}
     \rangle`, one spatial axis after the other.
 ``kernel``
-    On a GPU, each sample's gradient is formed tile by tile in registers and squared
-    there; nothing but norms is written.
+    On a GPU, computes each sample's gradient tile by tile in registers, squares it
+    there, and writes only the norms.
 """
 
 import math
@@ -37,19 +37,19 @@ from sklearn_sharpbalance.autodiff.reductions import (
 )
 
 __all__ = [
-    "WAYS",
+    "ALGORITHMS",
+    "Algorithm",
     "Axis",
-    "Way",
-    "cheapest_way",
+    "cheapest_algorithm",
     "convolution_patches",
-    "possible_ways",
+    "possible_algorithms",
 ]
 
 
 class Axis(NamedTuple):
     """A spatial axis: output ``t`` reads the inputs ``stride * t + offset``.
 
-    What lies outside of ``range(n_in)`` is zero.
+    Inputs outside of ``range(n_in)`` are zero.
     """
 
     n_in: int
@@ -58,7 +58,7 @@ class Axis(NamedTuple):
     offsets: range
 
     def covered(self, offset: int) -> tuple[int, int]:
-        """Start and stop of the outputs that find an input at ``offset``.
+        """Return start and stop of the outputs that read an input at ``offset``.
 
         Examples
         --------
@@ -70,11 +70,19 @@ class Axis(NamedTuple):
         return start, max(start, stop)
 
 
-class Way(NamedTuple):
-    """A way to the norms; ``x`` is (B, C, in..), ``g`` is (B, Q, out..).
+class Algorithm(NamedTuple):
+    """An algorithm and its cost.
 
-    The other two say what it takes for one sample with C and Q channels: products of
-    numbers and numbers moved, and the numbers that are written at the same time.
+    Attributes
+    ----------
+    squared_norms : callable
+        ``squared_norms(axes, x, g)`` for x (B, C, in..) and g (B, Q, out..).
+    work : callable
+        ``work(axes, c, q)`` returns the numbers of multiplications and of memory
+        accesses for one sample with C and Q channels.
+    workspace : callable
+        ``workspace(axes, c, q)`` returns how many numbers are stored at the same time
+        for one sample.
     """
 
     squared_norms: Callable[[Sequence[Axis], Tensor, Tensor], Tensor]
@@ -82,11 +90,11 @@ class Way(NamedTuple):
     workspace: Callable[[Sequence[Axis], int, int], int]
 
 
-@lru_cache(maxsize=1024)  # asked for each layer of each chunk
-def cheapest_way(
+@lru_cache(maxsize=1024)  # called for each layer of each chunk
+def cheapest_algorithm(
     axes: tuple[Axis, ...], c: int, q: int, device_type: str, dtype: torch.dtype
 ) -> str:
-    """Name of the way with the least work.
+    """Return the name of the algorithm with the least work.
 
     Parameters
     ----------
@@ -101,54 +109,54 @@ def cheapest_way(
     Returns
     -------
     str
-        A key of ``WAYS``.
+        A key of ``ALGORITHMS``.
 
     Examples
     --------
     >>> small, large = (Axis(n, n, 1, range(-1, 2)) for n in (4, 32))
-    >>> cheapest_way((small, small), 64, 64, "cuda", torch.float32)
+    >>> cheapest_algorithm((small, small), 64, 64, "cuda", torch.float32)
     'pixels'
-    >>> cheapest_way((large, large), 64, 64, "cpu", torch.float32)
+    >>> cheapest_algorithm((large, large), 64, 64, "cpu", torch.float32)
     'patches'
-    >>> cheapest_way((large, large), 3, 64, "cuda", torch.float32)
+    >>> cheapest_algorithm((large, large), 3, 64, "cuda", torch.float32)
     'patches'
     """
-    # On a GPU memory is far slower than arithmetic. On a CPU many small products cost
-    # more than the copies that they save.
-    on_cpu = device_type == "cpu"
-    price = 4 if on_cpu else 128
+    names = possible_algorithms(axes, device_type, dtype)
+    access_cost = 128  # in multiplications: on a GPU, memory is far slower
+    if device_type == "cpu":
+        access_cost = 4
+        # Many small products cost more on a CPU than the copies that they avoid.
+        names = [name for name in names if name != "shifted"]
 
     def cost(name):
-        products, moves = WAYS[name].work(axes, c, q)
-        return products + price * moves
+        products, accesses = ALGORITHMS[name].work(axes, c, q)
+        return products + access_cost * accesses
 
-    names = possible_ways(axes, device_type, dtype)
-    return min((n for n in names if not (on_cpu and n == "shifted")), key=cost)
+    return min(names, key=cost)
 
 
-def possible_ways(
+def possible_algorithms(
     axes: Sequence[Axis], device_type: str, dtype: torch.dtype
 ) -> list[str]:
-    """Names of the ways that serve a convolution with these axes on a device.
+    """Return the names of the algorithms for these axes, device and dtype.
 
     Examples
     --------
     >>> strided = Axis(n_in=8, n_out=4, stride=2, offsets=range(3))
-    >>> possible_ways([strided], "cpu", torch.float32)
+    >>> possible_algorithms([strided], "cpu", torch.float32)
     ['patches', 'pixels']
     """
-    strided = any(axis.stride > 1 for axis in axes)
-    impossible = set()
-    if strided or len(axes) > 2:
-        impossible.add("shifted")
-    known = len(axes) == 2 and dtype != torch.float64
-    if not known or not kernels_run_on(torch.device(device_type)):
-        impossible.add("kernel")
-    return [name for name in WAYS if name not in impossible]
+    names = list(ALGORITHMS)
+    if len(axes) > 2 or any(axis.stride > 1 for axis in axes):
+        names.remove("shifted")
+    kernel_applies = len(axes) == 2 and dtype != torch.float64
+    if not kernel_applies or not kernels_run_on(torch.device(device_type)):
+        names.remove("kernel")
+    return names
 
 
 def _sizes(axes):
-    """Numbers of inputs, of outputs and of kernel entries."""
+    """Return the numbers of inputs, of outputs and of kernel entries."""
     return (
         math.prod(axis.n_in for axis in axes),
         math.prod(axis.n_out for axis in axes),
@@ -164,11 +172,11 @@ def _by_patches(axes, x, g):
 
 
 def convolution_patches(axes: Sequence[Axis], x: Tensor) -> Tensor:
-    """The window of ``x`` that each output sees; (B, C k.., T).
+    """Return the window of ``x`` that each output reads; (B, C k.., T).
 
-    Windows are strided views, copied once: ``F.unfold`` costs a kernel per sample on
-    a GPU and several times as much on a CPU. The entries of a window are in an order
-    that depends on the strides of ``x``.
+    Windows are strided views, copied once: ``F.unfold`` launches a kernel per sample on
+    a GPU and is several times slower on a CPU. The order of the entries of a window
+    depends on the strides of ``x``.
     """
     sides = []
     for axis in reversed(axes):
@@ -178,7 +186,7 @@ def convolution_patches(axes: Sequence[Axis], x: Tensor) -> Tensor:
     for i, axis in enumerate(axes):
         span = axis.offsets[-1] - axis.offsets[0] + 1
         x = x.unfold(2 + i, span, axis.stride)[..., :: axis.offsets.step]
-    # Now (B, C, out.., kernel..). The copy is fast if it keeps the innermost axis.
+    # Now (B, C, out.., kernel..). The copy is fast if the innermost axis stays last.
     dims, (_, positions, _) = len(axes), _sizes(axes)
     out, kernel = range(2, 2 + dims), range(2 + dims, 2 + 2 * dims)
     if x.stride(1) == 1:
@@ -206,14 +214,15 @@ def _patches_workspace(axes, c, q):
 
 
 def _by_shifts(axes, x, g):
-    """Rows of ``x`` and ``g`` get one length: a shift of the flat picture is a view.
+    """Pad the rows of ``x`` and ``g`` to one length, so that a shift is a view.
 
-    What a shift moves over the end of a row meets gradients that are set to zero.
+    Pixels that a shift moves beyond the end of a row are multiplied by gradients that
+    are set to zero.
     """
     rows, columns = [Axis(1, 1, 1, range(1)), *axes][-2:]  # a signal is one row
     pitch = max(columns.n_in, columns.n_out)
-    x, g = (_flat(z, pitch) for z in (x, g))
-    norms = [x.new_zeros(len(x), dtype=wide(x.dtype))]  # of the kernel's entries
+    x, g = _flat(x, pitch), _flat(g, pitch)
+    norms = [x.new_zeros(len(x), dtype=wide(x.dtype))]  # one for each kernel entry
     for right in columns.offsets:
         left, end = columns.covered(right)
         if left == end:
@@ -230,13 +239,14 @@ def _by_shifts(axes, x, g):
 
 
 def _flat(z, pitch):
-    """Pixels before channels, so that shifts keep the alignment; (B, T, C)."""
+    """Return pixels before channels, so that shifts stay aligned; (B, T, C)."""
     if z.shape[-1] < pitch:
         z = F.pad(z, [0, pitch - z.shape[-1]])
     return z.flatten(2).mT.contiguous()
 
 
 def _only_columns(g, pitch, start, stop):
+    """Return a copy with zeros outside of the columns from start to stop."""
     g = g.clone()
     columns = g.unflatten(1, (-1, pitch))
     columns[:, :, :start] = 0
@@ -268,7 +278,7 @@ def _by_pixels(axes, x, g):
 
 
 def _diagonal_sums(gram, axis, i, j):
-    """Take axes ``i`` and ``j`` of a Gram matrix from inputs to windows."""
+    """Turn axes ``i`` and ``j`` of a Gram matrix from inputs into windows."""
 
     def part(tensor, start, count, step):
         index = [slice(None)] * tensor.ndim
@@ -288,11 +298,12 @@ def _diagonal_sums(gram, axis, i, j):
 
 def _pixels_work(axes, c, q):
     s, t, _ = _sizes(axes)
-    moves, sizes = s * c + t * q + 2 * (s * s + t * t), [axis.n_in for axis in axes]
+    accesses = s * c + t * q + 2 * (s * s + t * t)
+    sizes = [axis.n_in for axis in axes]
     for i in reversed(range(len(axes))):
         sizes[i] = axes[i].n_out
-        moves += 4 * len(axes[i].offsets) * math.prod(sizes) ** 2
-    return s * s * c + t * t * q, moves
+        accesses += 4 * len(axes[i].offsets) * math.prod(sizes) ** 2
+    return s * s * c + t * t * q, accesses
 
 
 def _pixels_workspace(axes, c, q):
@@ -304,7 +315,7 @@ def _pixels_workspace(axes, c, q):
 
 
 def _by_kernel(axes, x, g):
-    # Not before a GPU asks for it: Triton may be missing.
+    # Imported here, because Triton may be missing on machines without a GPU.
     from sklearn_sharpbalance.autodiff.convolution_kernel import kernel_squared_norms
 
     return kernel_squared_norms(axes, x, g)
@@ -313,7 +324,7 @@ def _by_kernel(axes, x, g):
 def _kernel_work(axes, c, q):
     _, t, k = _sizes(axes)
     c, q = max(c, 16), max(q, 16)  # the smallest tile
-    # Tiles of up to 128 channels read the others' side once each, from a near cache.
+    # Each tile of up to 128 channels reads the other factor once, mostly from a cache.
     reads = t * k * (c * -(-q // 128) + q * -(-c // 128))
     return t * k * c * q, reads // 4 + k
 
@@ -323,9 +334,9 @@ def _kernel_workspace(axes, c, q):
     return k * -(-c // 128) * -(-q // 128)
 
 
-WAYS = {
-    "patches": Way(_by_patches, _patches_work, _patches_workspace),
-    "shifted": Way(_by_shifts, _shifts_work, _shifts_workspace),
-    "pixels": Way(_by_pixels, _pixels_work, _pixels_workspace),
-    "kernel": Way(_by_kernel, _kernel_work, _kernel_workspace),
+ALGORITHMS = {
+    "patches": Algorithm(_by_patches, _patches_work, _patches_workspace),
+    "shifted": Algorithm(_by_shifts, _shifts_work, _shifts_workspace),
+    "pixels": Algorithm(_by_pixels, _pixels_work, _pixels_workspace),
+    "kernel": Algorithm(_by_kernel, _kernel_work, _kernel_workspace),
 }

@@ -1,0 +1,62 @@
+"""Print how many files a default ``fit`` passes, and its longest chain of calls.
+
+    python examples/benchmarks/trace_fit.py
+
+The chain is the one from ``fit`` to the training step, in frames of this package.
+"""
+
+import sys
+from pathlib import Path
+
+from sklearn.datasets import load_iris
+
+import sklearn_sharpbalance
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
+
+PACKAGE = Path(sklearn_sharpbalance.__file__).parent
+STEP = "balanced_step"
+
+
+def place(frame):
+    """File and function of a frame of this package, else None."""
+    path = Path(frame.f_code.co_filename)
+    if PACKAGE not in path.parents:
+        return None
+    return f"{path.relative_to(PACKAGE)}:{frame.f_code.co_qualname}"
+
+
+def trace(fit):
+    """Places that a call passes, and the chain of places to the training step."""
+    places, chain = set(), []
+
+    def profile(frame, event, _):
+        found = place(frame) if event == "call" else None
+        if found is None:
+            return
+        places.add(found)
+        if frame.f_code.co_name == STEP and not chain:
+            while frame is not None:
+                chain.append(place(frame))
+                frame = frame.f_back
+
+    sys.setprofile(profile)
+    try:
+        fit()
+    finally:
+        sys.setprofile(None)
+    return places, [found for found in reversed(chain) if found is not None]
+
+
+def main():
+    X, y = load_iris(return_X_y=True)
+    clf = SharpBalanceEnsembleClassifier(max_epochs=4, random_state=0)
+    places, chain = trace(lambda: clf.fit(X, y))
+    files = {found.split(":")[0] for found in places}
+    print(f"{len(chain)} frames from fit to the training step:")
+    for found in chain:
+        print(f"  {found}")
+    print(f"{len(files)} files, {len(places)} functions")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""A segment: epochs that members train through without interruption."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sklearn_sharpbalance.data.batches import PartSizes, part_sizes
+from sklearn_sharpbalance.members.averaging import WeightAveraging
+
+__all__ = ["Segment"]
+
+NO_SIZES = PartSizes(n_batches=0, sam=0, normal=0)  # before masks are known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Everything that members need to know to train from one epoch to another.
+
+    A fit is planned as a list of segments: a phase (warm-up, balanced) is cut where
+    samples are selected, a checkpoint is due or a callback looks at the members.
+
+    Attributes
+    ----------
+    name : {"warmup", "balanced", "joint"}
+        The phase.
+    start, stop : int
+        First epoch, and the epoch after the last.
+    n_epochs : int
+        Length of the whole training, which the learning rate depends on.
+    batch_size : int
+    rho : tuple of float
+        Radius of the perturbation for each member.
+    lr_schedule : callable
+        Maps progress in [0, 1) to a factor of the learning rate.
+    transform : callable or None
+        Augmentation of a batch on the device.
+    precision : {"float32", "tf32", "bf16", "fp16"}
+    compile : bool or None
+        Whether modules run through torch.compile; None leaves it to the engine.
+    averaging : WeightAveraging or None
+    select : bool
+        Whether samples for SAM are selected before the first epoch.
+    prune : float or None
+        Share of the weights that is set to zero before the first epoch.
+    pruned : bool
+        Whether weights that are zero at the start stay zero.
+    sizes : PartSizes
+        Shape of the batches, set by :meth:`with_masks`.
+    """
+
+    name: str
+    start: int
+    stop: int
+    n_epochs: int
+    lr_schedule: Callable[[float], float]
+    rho: tuple[float, ...]
+    batch_size: int = 128
+    transform: Callable[[Any], Any] | None = None
+    precision: str = "float32"
+    compile: bool | None = None
+    averaging: WeightAveraging | None = None
+    select: bool = False
+    prune: float | None = None
+    pruned: bool = False
+    sizes: PartSizes = NO_SIZES
+
+    @property
+    def last(self) -> bool:
+        """Whether the training ends with this segment."""
+        return self.stop >= self.n_epochs
+
+    def with_masks(self, masks) -> "Segment":
+        """Return the segment as engines train it, for SAM masks (M, N).
+
+        Settings without an effect in these epochs are removed, so that a cache finds
+        equal trainings: ``rho`` without SAM samples, an average that starts later.
+        """
+        averaging = self.averaging
+        if averaging is not None and not averaging.covers(self.stop - 1, self.n_epochs):
+            averaging = None
+        return replace(
+            self,
+            rho=self.rho if masks.any() else (0.0,) * len(masks),
+            averaging=averaging,
+            select=False,
+            prune=None,
+            sizes=part_sizes(masks, self.batch_size),
+        )
+
+    def continues(self, previous: "Segment") -> bool:
+        """Whether this segment follows another one with the same settings."""
+        as_previous = replace(self, start=previous.start, stop=previous.stop)
+        return self.start == previous.stop and as_previous == previous
+
+    def lr_factor(self, epoch: int, batch: int) -> float:
+        """Factor of the learning rate at one step."""
+        done = epoch + batch / self.sizes.n_batches
+        return self.lr_schedule(done / self.n_epochs)

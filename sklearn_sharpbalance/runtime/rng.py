@@ -1,0 +1,101 @@
+"""Random streams: seeds of members and epochs, and the global generators."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from sklearn_sharpbalance.runtime.process_state import holding_process_state
+
+__all__ = [
+    "AFTER_TRAINING",
+    "BEFORE_TRAINING",
+    "epoch_rng",
+    "epoch_seed",
+    "random_stream",
+    "seed_generators",
+]
+
+# Used in place of the number of an epoch, for draws outside of all epochs.
+BEFORE_TRAINING = 2**32
+AFTER_TRAINING = 2**32 + 1
+
+
+def epoch_rng(seed: int, epoch: int) -> np.random.Generator:
+    """Return the generator of one epoch of one member.
+
+    It depends on these two numbers only, so neither splitting a fit into phases nor
+    resuming it changes the draws.
+    """
+    return np.random.default_rng([seed, epoch])
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Return the seed of the global generators for one epoch of one member."""
+    return int(epoch_rng(seed, epoch).integers(2**62))
+
+
+def seed_generators(seed: int, device: str | torch.device = "cpu") -> None:
+    """Seed the global generators of torch, numpy and Python.
+
+    Call it inside :func:`random_stream`, which restores them.
+
+    Parameters
+    ----------
+    seed : int
+    device : str or torch.device, default="cpu"
+        Where the next computations run. The generators of the CPU and of this device
+        are seeded; ``torch.manual_seed`` would also seed those of all other devices,
+        where other members may be training.
+    """
+    seed = int(seed)  # Python's generator takes no numpy integer
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    random.seed(seed)
+    if torch.device(device).type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
+@contextmanager
+def random_stream(
+    device: str | torch.device = "cpu", *, seed: int | None = None
+) -> Iterator[None]:
+    """Restore the global generators of torch, numpy and Python after a block.
+
+    Modules, callbacks, transforms and items of a Dataset may draw from them, networks
+    even in evaluation mode. Other threads that want a stream wait, since they would
+    draw from the same generators.
+
+    Parameters
+    ----------
+    device : str or torch.device, default="cpu"
+        Where the block computes.
+    seed : int, default=None
+        Seed of the generators at the start of the block; None does not seed them.
+
+    Examples
+    --------
+    >>> before = torch.get_rng_state()
+    >>> with random_stream(seed=5):
+    ...     first = torch.rand(1)
+    >>> with random_stream(seed=5):
+    ...     torch.equal(torch.rand(1), first)
+    True
+    >>> torch.equal(torch.get_rng_state(), before)
+    True
+    """
+    device = torch.device(device)
+    cuda_devices = [device] if device.type == "cuda" else []
+    with holding_process_state(), torch.random.fork_rng(devices=cuda_devices):
+        numpy_state = np.random.get_state()  # noqa: NPY002
+        python_state = random.getstate()
+        try:
+            if seed is not None:
+                seed_generators(seed, device)
+            yield
+        finally:
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)

@@ -1,0 +1,115 @@
+"""From what the user passed as ``estimator`` to the net that members are copies of."""
+
+from dataclasses import replace
+
+from sklearn_sharpbalance.data.inputs import input_statistics
+from sklearn_sharpbalance.engine.support import check_overrides
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members import as_skorch_net, member_net
+from sklearn_sharpbalance.members.net import ensemble_callbacks, is_sharpness_aware
+from sklearn_sharpbalance.members.state import MemberState, restore
+from sklearn_sharpbalance.optim import OPTIMIZERS
+from sklearn_sharpbalance.runtime.devices import resolve_devices
+from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.training.net_settings import (
+    check_callbacks,
+    check_net_settings,
+)
+
+__all__ = ["base_rate", "build_net", "renewed_member", "renewed_net"]
+
+
+def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
+    """The net that every member is a copy of.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the ensemble.
+    nested : dict
+        Its ``estimator__...`` parameters.
+    fmt : InputFormat
+    X : ndarray, dict or Dataset
+        For the statistics of the input.
+    n_classes : int
+    weight : ndarray of shape (N,) or None, default=None
+        Sample weights, for the statistics as well.
+    seed : int, default=0
+        For what items of a Dataset draw.
+    """
+    net = _users_net(params, nested, fmt, n_classes)
+    with random_stream(seed=seed):
+        standard = input_statistics(X, fmt, weight) if params["standardize"] else None
+    return _members_net(net, params, n_classes, standard)
+
+
+def renewed_net(fitted, params, nested, fmt, n_classes):
+    """The members' net by the parameters of now, with the statistics of the first call.
+
+    Parameters
+    ----------
+    fitted : NeuralNetClassifier
+        That of the calls before.
+    params, nested, fmt, n_classes
+        As in :func:`build_net`.
+    """
+    net = _users_net(params, nested, fmt, n_classes)
+    mean = fitted.module__mean
+    statistics = None if mean is None else (mean, fitted.module__scale)
+    return _members_net(net, params, n_classes, statistics)
+
+
+def _users_net(params, nested, fmt, n_classes):
+    """What the user passed as a skorch net that members can honour."""
+    net = as_skorch_net(
+        params["estimator"], fmt.shape, n_classes, nested, params["optimizer"]
+    )
+    check_overrides(net)
+    check_net_settings(net, params)
+    return net
+
+
+def _members_net(net, params, n_classes, statistics):
+    net = member_net(
+        net,
+        n_classes,
+        statistics=statistics,
+        sam=resolve_sam(params["sam"]),
+        device=resolve_devices(params["device"])[0],
+        settings={
+            k: params[k] for k in ("lr", "batch_size", "max_epochs", "optimizer")
+        },
+        callbacks=ensemble_callbacks(params),
+    )
+    check_callbacks(net, has_valid=params["validation_fraction"] is not None)
+    return net
+
+
+def base_rate(net) -> float:
+    """Learning rate of a member that has none of its own."""
+    return net.get_params_for("optimizer").get("lr", net.lr)
+
+
+def renewed_member(net, member: MemberState) -> MemberState:
+    """A member with the net's learning rate, and the momentum that it had."""
+    fresh = restore(net, replace(member, optimizer=None)).optimizer_.param_groups
+    state = member.optimizer
+    assert state is not None  # of a member that has trained
+    groups = [
+        {**group, "lr": new["lr"], "initial_lr": new["lr"]}
+        for group, new in zip(state["param_groups"], fresh)
+    ]
+    return replace(member, optimizer={**state, "param_groups": groups})
+
+
+def resolve_sam(sam):
+    """Class of the sharpness-aware optimizer for a name or a class."""
+    if isinstance(sam, str) and sam in OPTIMIZERS:
+        return OPTIMIZERS[sam]
+    if is_sharpness_aware(sam):
+        return sam
+    names = ", ".join(map(repr, OPTIMIZERS))
+    raise InvalidInputError(
+        f"Unknown sam {sam!r}. Choose one of {names}, or pass a subclass of "
+        "SharpnessAwareOptimizer."
+    )

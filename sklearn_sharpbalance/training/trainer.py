@@ -1,0 +1,244 @@
+"""Training over phases: score samples, select some for SAM, train the members."""
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+
+import numpy as np
+from sklearn.base import clone
+
+from sklearn_sharpbalance.data import TrainingData
+from sklearn_sharpbalance.data.validation_split import rows_of
+from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
+from sklearn_sharpbalance.exceptions import DivergenceError, OutOfDeviceMemoryError
+from sklearn_sharpbalance.members import Segment, score_member
+from sklearn_sharpbalance.members.net import with_plain_sam
+from sklearn_sharpbalance.members.own_settings import own_settings
+from sklearn_sharpbalance.members.pruning import pruned_member
+from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.selection.base import check_masks
+from sklearn_sharpbalance.sharpness.base import FunctionScorer
+from sklearn_sharpbalance.training.caching import cached
+from sklearn_sharpbalance.training.state import EnsembleState
+
+__all__ = ["EpochCount", "PhasedTrainer"]
+
+
+class PhasedTrainer:
+    """Trains members through the segments of a warm-up and a balanced phase.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Settings shared by all members.
+    data : TrainingData
+    training : Segment
+        Settings of the whole training.
+    warmup : {"sam", "sgd"}
+        Whether all samples or none get SAM in the warm-up.
+    make_members : callable
+        Returns the members before the first epoch.
+    scorer : SharpnessScorer
+    selector : SubsetSelector
+    engine : Engine
+    selection_seed : int
+        For selectors that draw.
+    prune_epoch : int or None, default=None
+        Epoch before which members are pruned.
+    memory : None, str or joblib.Memory
+        Where segments and scores are cached.
+    has_callbacks : bool, default=False
+        Whether scikit-learn's callbacks follow epochs and can end them. Such segments
+        are not cached: a fit without the callback must not find what it ended.
+    """
+
+    def __init__(
+        self,
+        net,
+        data: TrainingData,
+        training: Segment,
+        *,
+        warmup,
+        make_members,
+        scorer,
+        selector,
+        engine,
+        selection_seed,
+        prune_epoch=None,
+        memory=None,
+        has_callbacks=False,
+    ):
+        self.net, self.data, self.training = net, data, training
+        self.warmup, self.make_members = warmup, make_members
+        self.scorer, self.selector = scorer, selector
+        self.engine, self.prune_epoch = engine, prune_epoch
+        self.selection_seed = selection_seed
+        self.memory, self.has_callbacks = memory, has_callbacks
+
+    def check(self) -> None:
+        """Raise if the scorer, the selector or the cache cannot be used."""
+        self.scorer.check()
+        self.selector.check()
+        cached(self.memory, train_members)
+
+    def first_members(self):
+        """Members before the first epoch."""
+        return self.make_members()
+
+    def prune(self, state: EnsembleState, segment: Segment) -> EnsembleState:
+        """Set the smallest weights of each member to zero."""
+        share = segment.prune or 0.0
+        members = [pruned_member(m, share, self.net) for m in state.members]
+        return replace(state, members=members)
+
+    def select(self, state: EnsembleState, segment: Segment) -> EnsembleState:
+        """Score all samples by all members, and select the samples for SAM."""
+        self.engine.release()  # scoring needs the memory
+        shape = (len(state.members), len(self.data))
+        sharpness = np.zeros(shape)
+        if self.selector.needs_sharpness:
+            score = cached(self.memory, score_members, ignore=["jobs"])
+            sharpness = score(
+                self.net,
+                state.members,
+                self.data,
+                self.scorer,
+                segment.precision,
+                self.engine.jobs,
+            )  # (M, N)
+        rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
+        # A copy: a rule may work in place, and the scores are kept.
+        masks = self.selector.select(sharpness.copy(), random_state=rng)  # (M, N)
+        masks = check_masks(masks, shape, f"{type(self.selector).__name__}.select")
+        scored = sharpness if self.selector.needs_sharpness else None
+        return replace(state, masks=masks, sharpness=scored)
+
+    def train(self, state: EnsembleState, segment: Segment, on_epoch=None):
+        """Train all members through a segment; returns the new state."""
+        masks = self.masks(state, segment.name)  # (M, N)
+        shares = self.memory is not None and not masks.any()
+        train = train_members
+        if not self.has_callbacks:
+            train = cached(self.memory, train_members, ignore=["on_epoch"])
+        members, epochs = train(
+            self.engine,
+            self._plain_net if shares else self.net,
+            state.members,
+            self.data,
+            segment.with_masks(masks),
+            masks,
+            on_epoch,
+        )
+        before = state.epochs or [0] * len(members)
+        return replace(
+            state,
+            members=members,
+            epoch=segment.stop,
+            phases=[*state.phases, segment.name],
+            epochs=[n + more for n, more in zip(before, epochs)],
+            # Samples with SAM pass twice.
+            passes=state.passes + float(np.dot(epochs, 1 + masks.mean(axis=1))),
+        )
+
+    @cached_property
+    def _plain_net(self):
+        """The net with SAM: a search over its kinds shares what was trained without."""
+        return with_plain_sam(self.net)
+
+    def masks(self, state: EnsembleState, phase=None) -> np.ndarray:
+        """SAM masks (M, N) of a phase; None: those that applied last."""
+        if phase != "warmup" and state.masks is not None:
+            return state.masks
+        shape = (len(state.members), len(self.data))
+        return np.full(shape, self.warmup == "sam")
+
+    def close(self) -> None:
+        """Free what the engine keeps from one segment to the next."""
+        self.engine.release()
+
+    def try_scoring(self, members) -> None:
+        """Raise before the warm-up if networks cannot be scored.
+
+        Only a scorer of this package is tried, on two samples: another one may need
+        all of them, or keep something.
+        """
+        of_package = type(self.scorer).__module__.startswith("sklearn_sharpbalance.")
+        if isinstance(self.scorer, FunctionScorer) or not of_package:
+            return
+        if not self.selector.needs_sharpness:
+            return
+        few = rows_of(self.data, np.arange(min(2, len(self.data))))
+        for member in members if own_settings(self.net) else members[:1]:
+            score = partial(
+                score_member,
+                self.net,
+                member,
+                few,
+                clone(self.scorer),
+                self.training.precision,
+            )
+            # Scores that are not finite now may be finite after some epochs.
+            with (
+                suppress(DivergenceError),
+                random_stream(self.net.device, seed=member.seed),
+            ):
+                explain_out_of_memory(score, self.net, len(members))
+
+    def as_trained(self) -> TrainingData:
+        """The data with the transform that members normalised their inputs by."""
+        return replace(self.data, transform=self.training.transform)
+
+
+def train_members(engine, net, members, data, segment, masks, on_epoch):
+    """Members after a segment, and the epochs of it that each has run."""
+    count = EpochCount(len(members), on_epoch)
+    train = partial(engine.run_phase, net, members, data, segment, masks, count)
+    trained = explain_out_of_memory(train, net, len(members))
+    epochs = [
+        _epochs_run(segment, before, after, counted)
+        for before, after, counted in zip(members, trained, count.epochs)
+    ]
+    return trained, epochs
+
+
+class EpochCount:
+    """Counts the epochs of each member, and passes them on.
+
+    The history may be shorter: skorch's Checkpoint can cut it.
+    """
+
+    def __init__(self, n_members, on_epoch=None):
+        self.epochs, self.on_epoch = [0] * n_members, on_epoch
+
+    def __call__(self, member, record):
+        """Count one more epoch of a member; True asks it to stop."""
+        self.epochs[member] += 1
+        return self.on_epoch is not None and bool(self.on_epoch(member, record))
+
+
+def _epochs_run(segment, before, after, counted) -> int:
+    """Epochs of a segment that a member has run."""
+    if before.stopped:
+        return 0
+    if not after.stopped:
+        return segment.stop - segment.start
+    # Epochs in other processes are not counted.
+    return counted or max(1, len(after.history) - len(before.history))
+
+
+def score_members(net, members, data, scorer, precision, jobs):
+    """Sharpness of every sample by every member, (M, N)."""
+    each = [(member, scorer, precision) for member in members]
+    score = partial(jobs.run, _score_member, net, data, each)
+    try:
+        return np.stack(explain_out_of_memory(score, net, len(members)))
+    except OutOfDeviceMemoryError as error:
+        error.add_note(
+            "The scoring of samples ran out of memory. Lower `sharpness__chunk_size`, "
+            "or use a scorer that needs less memory, such as sharpness='loss'."
+        )
+        raise
+
+
+def _score_member(net, data, member, scorer, precision):
+    return score_member(net, member, data, scorer, precision)

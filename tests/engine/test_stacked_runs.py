@@ -1,0 +1,63 @@
+"""Stacked weights are kept from one segment of a phase to the next."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from skorch.callbacks import EarlyStopping
+
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance.engine import stacked
+
+X, Y = load_iris(return_X_y=True)
+
+
+@pytest.fixture
+def sessions(monkeypatch):
+    """Members whose nets were restored, in order."""
+    made = []
+
+    class Counted(stacked.MemberSession):
+        def __init__(self, net, state, *args):
+            super().__init__(net, state, *args)
+            made.append(state.index)
+
+    monkeypatch.setattr(stacked, "MemberSession", Counted)
+    return made
+
+
+def estimator(**params):
+    options = {
+        "max_epochs": 8,
+        "batch_size": 32,
+        "engine": "stacked",
+        "random_state": 0,
+    }
+    return SharpBalanceEnsembleClassifier(engine="stacked", **options | params)
+
+
+@pytest.mark.parametrize("every", [1, 3, None])
+def test_members_are_restored_once_per_phase(every, sessions, tmp_path):
+    folder = None if every is None else tmp_path
+    cut = estimator(checkpoint_dir=folder, checkpoint_every=every).fit(X, Y)
+    assert sessions == [0, 1, 2] * 2
+    whole = estimator(memory=str(tmp_path / "cache")).fit(X, Y)
+    for a, b in zip(cut.estimators_, whole.estimators_):
+        for name, value in b.module_.state_dict().items():
+            assert a.module_.state_dict()[name].equal(value)
+        assert (
+            a.optimizer_.state_dict()["param_groups"]
+            == (b.optimizer_.state_dict()["param_groups"])
+        )
+
+
+def test_members_that_a_callback_stopped_stay_as_they_were(tmp_path):
+    stop = EarlyStopping(monitor="train_loss", threshold=0.5, patience=2)
+    options = {"max_epochs": 12, "callbacks": [("stop", stop)], "warmup_epochs": 0}
+    cut = estimator(checkpoint_dir=tmp_path, checkpoint_every=1, **options).fit(X, Y)
+    whole = estimator(memory=str(tmp_path / "cache"), **options).fit(X, Y)
+    lengths = [len(history) for history in whole.history_]
+    assert lengths == [len(history) for history in cut.history_]
+    assert min(lengths) < 12
+    np.testing.assert_array_equal(
+        cut.member_predict_proba(X), whole.member_predict_proba(X)
+    )

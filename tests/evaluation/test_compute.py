@@ -1,0 +1,114 @@
+"""Gradient passes of a training, and epochs that match those of another one."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+)
+from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.evaluation.cases import SMALL, sharpbalance
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.mark.parametrize(
+    ("estimator", "passes"),
+    [
+        (DeepEnsembleClassifier(n_estimators=4, max_epochs=10), 40),
+        (DeepEnsembleClassifier(), 150),  # three members, fifty epochs
+        (sharpbalance(selection="all", max_epochs=10), 3 * 20),
+        (sharpbalance(selection="none", warmup="sgd", max_epochs=10), 3 * 10),
+        # Five epochs of SAM, five of descent.
+        (sharpbalance(selection="none", max_epochs=10), 3 * 15),
+        (sharpbalance(selection="none", warmup_epochs=2, max_epochs=10), 3 * 12),
+        # The warm-up, and balanced epochs with a share of 1 - 0.6^2.
+        (sharpbalance(max_epochs=10), 3 * (10 + 5 * 1.64)),
+        (sharpbalance(n_estimators=2, max_epochs=4), 2 * (4 + 2 * 1.4)),
+        (sharpbalance(selection="random", warmup="sgd", max_epochs=4), 3 * (2 + 3.28)),
+        # Samples in no member's lowest: 0.6^3; a third of them, or two thirds.
+        (
+            sharpbalance(selection="reference_union", warmup_epochs=0, max_epochs=2),
+            3 * 2 * (1.64 + 0.6**3 / 3),
+        ),
+        (
+            sharpbalance(selection="reference_boost", warmup_epochs=0, max_epochs=2),
+            3 * 2 * (1.64 + 0.6**3 * 2 / 3),
+        ),
+        (DiversifiedEnsembleClassifier(n_estimators=4, max_epochs=10), 40),
+        # Two of four members pass the unlabelled samples.
+        (
+            DiversifiedEnsembleClassifier(loss="a2d", n_estimators=4, max_epochs=10),
+            4 * 15,
+        ),
+        (make_pipeline(StandardScaler(), DeepEnsembleClassifier(max_epochs=7)), 21),
+    ],
+)
+def test_expected_passes_equal_values_by_hand(estimator, passes):
+    assert gradient_passes(estimator) == pytest.approx(passes, rel=0.01)
+
+
+def test_passes_of_a_fitted_ensemble_count_its_own_sets(data):
+    X, y = data
+    clf = sharpbalance(max_epochs=5, warmup_epochs=2, random_state=0).fit(X, y)
+    share = clf.sam_masks_.sum() / clf.sam_masks_.size
+    assert gradient_passes(clf) == pytest.approx(3 * (2 * 2 + 3 * (1 + share)))
+    plain = sharpbalance(max_epochs=4, warmup="sgd", selection="all").fit(X, y)
+    assert gradient_passes(plain) == pytest.approx(3 * (2 * 1 + 2 * 2))
+    stopped = DeepEnsembleClassifier(
+        **SMALL,
+        max_epochs=20,
+        early_stopping=1,
+        validation_fraction=0.3,
+        random_state=0,
+    ).fit(X, y)
+    assert gradient_passes(stopped) < 3 * 20
+    joint = DiversifiedEnsembleClassifier(**SMALL, max_epochs=3, loss="divdis")
+    joint.fit(X, y, X_unlabeled=X)
+    assert gradient_passes(joint) == pytest.approx(3 * 3 * (1 + 2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "passes", "params"),
+    [
+        (sharpbalance(selection="all"), 150, {"max_epochs": 25}),
+        (DeepEnsembleClassifier(n_estimators=5), 150, {"max_epochs": 30}),
+        # 3 * (2 * 4 + 1 * 4) = 36 passes in eight epochs.
+        (sharpbalance(selection="none"), 36, {"max_epochs": 8}),
+        # The warm-up stays a fifth of the training: 3 * (2 * 2 + 8).
+        (
+            sharpbalance(selection="none", warmup_epochs=10, max_epochs=50),
+            36,
+            {"max_epochs": 10, "warmup_epochs": 2},
+        ),
+        (
+            sharpbalance(selection="none", warmup_epochs=np.int64(10), max_epochs=50),
+            36,
+            {"max_epochs": 10, "warmup_epochs": 2},
+        ),
+        (DeepEnsembleClassifier(n_estimators=5), 1, {"max_epochs": 1}),
+    ],
+)
+def test_matched_epochs_equal_values_by_hand(estimator, passes, params):
+    assert match_passes(estimator, passes) == params
+
+
+def test_matched_epochs_have_the_nearest_cost():
+    clf = sharpbalance(n_estimators=3)
+    for passes in (20, 77, 150):
+        n = match_passes(clf, passes)["max_epochs"]
+        costs = [
+            abs(gradient_passes(clf.set_params(max_epochs=k)) - passes)
+            for k in range(1, 60)
+        ]
+        assert costs[n - 1] == min(costs)
+
+
+def test_passes_of_other_classifiers_raise():
+    with pytest.raises(InvalidInputError, match="counted for the ensembles of this"):
+        gradient_passes(LogisticRegression())

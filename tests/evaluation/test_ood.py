@@ -1,0 +1,98 @@
+"""Detection of out-of-distribution samples, compared with scikit-learn."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.metrics import roc_auc_score
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance.evaluation import evaluate, ood_evaluation
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.evaluation.fake import Fake, Single, made_up
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def auroc(known, foreign):
+    truth = np.r_[np.zeros(len(known)), np.ones(len(foreign))]
+    return roc_auc_score(truth, np.r_[known, foreign])
+
+
+def test_auroc_equals_scikit_learns():
+    probas, _, X = made_up(3, n_samples=60)
+    logits = np.log(probas) + np.random.default_rng(0).normal(size=(3, 60, 1))
+    known, foreign = X[:30], X[30:]
+    result = ood_evaluation(Fake(probas, logits=logits), known, foreign)
+    mean = probas.mean(0)
+
+    def entropy(p):
+        return -(p * np.log(p)).sum(-1)
+
+    def energy(f):
+        return -np.log(np.exp(f).sum(-1))
+
+    per_sample = {
+        "msp": -mean.max(-1),
+        "entropy": entropy(mean),
+        "energy": energy(logits.mean(0)),
+        "mutual_information": entropy(mean) - entropy(probas).mean(0),
+        "pds": probas.max(0).mean(-1),
+    }
+    expected = {name: auroc(s[:30], s[30:]) for name, s in per_sample.items()}
+    assert result.auroc == pytest.approx(expected)
+    alone = {
+        "msp": -probas.max(-1),
+        "entropy": entropy(probas),
+        "energy": energy(logits),
+    }
+    expected = {
+        name: np.mean([auroc(s[:30], s[30:]) for s in scores])
+        for name, scores in alone.items()
+    }
+    assert result.member_auroc == pytest.approx(expected)
+
+
+def test_msp_is_that_of_the_ensembles_prediction():
+    X, y = load_iris(return_X_y=True)
+    clf = DeepEnsembleClassifier(n_estimators=2, max_epochs=3, random_state=0)
+    clf.fit(X[y < 2], y[y < 2])
+    found = ood_evaluation(clf, X[y < 2], X[y == 2], "msp").auroc["msp"]
+    known, foreign = (clf.predict_proba(X[rows]).max(1) for rows in (y < 2, y == 2))
+    assert found == pytest.approx(auroc(-known, -foreign))
+
+
+def test_intervals_of_auroc_equal_a_loop():
+    probas, y, X = made_up(5, n_samples=60)
+    report = evaluate(
+        Fake(probas),
+        X[:40],
+        y[:40],
+        ood={"far": X[40:], "near": X[10:20]},
+        n_bootstrap=80,
+        random_state=2,
+    )
+    score = -probas.mean(0).max(-1)
+    known = np.random.default_rng([2, 40, 0])
+    foreign = np.random.default_rng([2, 20, 0, 1])
+    values = sorted(
+        auroc(score[:40][known.integers(40, size=40)], score[40:][f])
+        for f in (foreign.integers(20, size=20) for _ in range(80))
+    )
+    row = report.row("Fake", "ood_auroc", detail="far: MSP")
+    assert row["mean"] == pytest.approx(auroc(score[:40], score[40:]))
+    assert row["low"] == pytest.approx(values[1])
+    assert row["high"] == pytest.approx(values[77])
+    assert report.has("Fake", "ood_auroc", detail="near: PDS")
+    assert not report.has("Fake", "ood_auroc", "members", "near: PDS")
+
+
+def test_missing_scores_raise():
+    probas, _, X = made_up(0)
+    fake, single = Fake(probas), Single(probas[0])
+    with pytest.raises(InvalidInputError, match="Fake has no score 'energy': it needs"):
+        ood_evaluation(fake, X, X, ["energy"])
+    with pytest.raises(InvalidInputError, match="there is only one"):
+        ood_evaluation(single, X, X, ["pds"])
+    with pytest.raises(InvalidInputError, match="Unknown score 'odin'"):
+        ood_evaluation(fake, X, X, ["odin"])
+    assert list(ood_evaluation(single, X, X)["score"]) == ["msp", "entropy"]

@@ -1,0 +1,158 @@
+"""Parameter studies of the trade-off."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    metrics,
+)
+from sklearn_sharpbalance.evaluation import tradeoff_curve
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.plotting import TradeoffDisplay
+from tests.evaluation.cases import sharpbalance
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def test_tradeoff_curve_equals_a_loop(data):
+    X, y = data
+    sam = sharpbalance(selection="all", max_epochs=3)
+    curve = tradeoff_curve(
+        sam,
+        X[:100],
+        y[:100],
+        rho=[0.01, 0.5],
+        other={"estimator__module__hidden": [(4,), (8, 4)], "max_epochs": [2]},
+        seeds=[5],
+        X_test=X[100:],
+        y_test=y[100:],
+        sharpness={"n_batches": 2},
+    )
+    assert curve.n_rows == 4
+    assert curve.parameters == ("rho", "estimator__module__hidden", "max_epochs")
+    for i in (0, 3):
+        params = {name: curve[name][i] for name in curve.parameters}
+        params |= {"rho": float(params["rho"]), "max_epochs": int(params["max_epochs"])}
+        clf = sharpbalance(
+            selection="all", **params, random_state=int(curve["seed"][i])
+        )
+        clf.fit(X[:100], y[:100])
+        probas = clf.member_predict_proba(X[100:])
+        flat = metrics.adaptive_sharpness(
+            clf, X[:100], y[:100], n_batches=2, random_state=0
+        )
+        assert curve["sharpness"][i] == pytest.approx(flat)
+        assert curve["ensemble_accuracy"][i] == clf.score(X[100:], y[100:])
+        der = metrics.disagreement_error_ratio(y[100:], probas)
+        assert curve["disagreement_error_ratio"][i] == pytest.approx(der)
+        assert curve["kl_diversity"][i] == pytest.approx(metrics.kl_diversity(probas))
+
+
+@pytest.fixture(scope="module")
+def curve(data):
+    X, y = data
+    sam = sharpbalance(selection="all", max_epochs=2, n_estimators=2)
+    return tradeoff_curve(
+        sam,
+        X,
+        y,
+        rho=[0.01, 0.1, 0.5],
+        other={"flat_ratio": [0.2, 0.4]},
+        seeds=2,
+        sharpness=lambda clf, X, y: clf.rho + clf.flat_ratio,
+        sharpness_name="Made up",
+    )
+
+
+def test_display_shows_the_means_over_seeds(curve):
+    display = curve.display()
+    assert isinstance(display, TradeoffDisplay)
+    assert display.sharpness.shape == (6,)
+    np.testing.assert_allclose(display.sharpness[:3], [0.21, 0.3, 0.7])
+    pairs = curve["disagreement_error_ratio"].reshape(6, 2)
+    np.testing.assert_allclose(display.diversity, pairs.mean(1))
+    assert display.labels == ["0.01", "0.1", "0.5"] * 2
+    assert display.groups == ["flat_ratio 0.2"] * 3 + ["flat_ratio 0.4"] * 3
+    assert set(display.fits_) == {"flat_ratio 0.2", "flat_ratio 0.4"}
+    assert display.ax_.get_xlabel() == "Made up"
+    every = curve.display(average=False, diversity="kl_diversity", color=None)
+    np.testing.assert_array_equal(every.diversity, curve["kl_diversity"])
+
+
+def test_tradeoff_curve_as_a_frame(curve):
+    frame = curve.to_frame()
+    assert list(frame.columns[:3]) == ["rho", "flat_ratio", "seed"]
+    means = frame.groupby(["flat_ratio", "rho"])["improvement"].mean()
+    np.testing.assert_allclose(curve.mean()["improvement"], means)
+    assert frame["seed"].nunique() == 2
+
+
+def test_tradeoff_curve_of_a_pipeline_varies_its_last_step(data):
+    X, y = data
+    X = 100 * X
+    settings = {"rho": [0.05, 0.5], "sharpness": {"n_batches": 2}}
+    alone = tradeoff_curve(sharpbalance(), scaled(X), y, **settings)
+    inside = make_pipeline(FunctionTransformer(scaled), sharpbalance())
+    nested = make_pipeline(FunctionTransformer(), inside)
+    for pipeline in (inside, nested):
+        curve = tradeoff_curve(pipeline, X, y, **settings)
+        for name in ("rho", "sharpness", "kl_diversity"):
+            np.testing.assert_allclose(curve[name], alone[name], rtol=1e-5)
+    with pytest.raises(InvalidInputError, match="LogisticRegression has no parameter"):
+        tradeoff_curve(make_pipeline(LogisticRegression()), X, y, rho=[0.1])
+
+
+def scaled(X):
+    return X / 100
+
+
+def test_invalid_tradeoff_curves_raise(data, curve):
+    X, y = data
+    with pytest.raises(InvalidInputError, match="has no parameter rho to vary"):
+        tradeoff_curve(DeepEnsembleClassifier(), X, y, rho=[0.1])
+    with pytest.raises(InvalidInputError, match="rho has no values"):
+        tradeoff_curve(sharpbalance(), X, y, rho=[])
+    with pytest.raises(InvalidInputError, match=r"rho must be .* got 0.1"):
+        tradeoff_curve(sharpbalance(), X, y, rho=0.1)
+    with pytest.raises(InvalidInputError, match=r"sam must be .* Pass \['asam'\]"):
+        tradeoff_curve(sharpbalance(), X, y, rho=[0.1], other={"sam": "asam"})
+    with pytest.raises(InvalidInputError, match="without y_test"):
+        tradeoff_curve(sharpbalance(), X, y, rho=[0.1], X_test=X)
+    with pytest.raises(InvalidInputError, match="Unknown diversity 'beauty'"):
+        curve.display(diversity="beauty")
+    with pytest.raises(InvalidInputError, match="Unknown color 'red'"):
+        curve.display(color="red")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"y_test": [0, 1]}, "y_test was passed without X_test"),
+        ({"other": {"rho": [0.2]}}, "other varies 'rho'. Pass rho="),
+        ({"other": {"random_state": [1, 2]}}, "'random_state'. Pass seeds="),
+        ({"sharpness": True}, "sharpness must be None, a dictionary"),
+        ({"X_test": np.ones((3, 5)), "y_test": [0]}, "3 samples, y_test has 1"),
+    ],
+)
+def test_invalid_options_of_tradeoff_curve_raise(data, options, message):
+    X, y = data
+    with pytest.raises(InvalidInputError, match=message):
+        tradeoff_curve(sharpbalance(), X, y, rho=[0.1], **options)
+
+
+def test_varying_rho_twice_in_a_pipeline_raises(data):
+    pipeline = make_pipeline(StandardScaler(), sharpbalance())
+    name = f"{pipeline.steps[-1][0]}__rho"
+    with pytest.raises(InvalidInputError, match=f"other varies '{name}'. Pass rho="):
+        tradeoff_curve(pipeline, *data, rho=[0.1, 0.2], other={name: [0.3]})
+
+
+def test_wrong_number_of_labels_raises(data):
+    X, y = data
+    message = f"X has {len(y)} samples, y has {len(y) - 9}"
+    with pytest.raises(InvalidInputError, match=message):
+        tradeoff_curve(sharpbalance(), X, y[:-9], rho=[0.1])

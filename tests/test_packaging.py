@@ -1,0 +1,334 @@
+"""What is published: metadata, workflows, and the package as users install it."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from contextlib import redirect_stdout
+from email.parser import Parser
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from sklearn.datasets import load_iris
+
+import sklearn_sharpbalance
+from sklearn_sharpbalance.selection import SUBSET_SELECTORS
+from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
+from tests.test_docs import blocks
+
+yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install PyYAML")
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "sklearn_sharpbalance"
+GITHUB = ROOT / ".github"
+REPOSITORY = "github.com/sklearn-sharpbalance/sklearn-sharpbalance"
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = CONFIG["project"]
+YAML_FILES = sorted(
+    [*GITHUB.rglob("*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"]
+)
+
+
+def read_yaml(path):
+    return yaml.safe_load(path.read_text())
+
+
+# Metadata ---------------------------------------------------------------------------
+
+
+def test_all_files_have_the_same_version():
+    version = sklearn_sharpbalance.__version__
+    assert PROJECT["version"] == version
+    assert str(read_yaml(ROOT / "CITATION.cff")["version"]) == version
+    assert version in (ROOT / "CHANGELOG.md").read_text()
+
+
+def minor_versions():
+    """Versions of Python that the classifiers name."""
+    pattern = r"Programming Language :: Python :: (3\.\d+)"
+    found = (re.fullmatch(pattern, text) for text in PROJECT["classifiers"])
+    return [match[1] for match in found if match]
+
+
+def test_classifiers_agree_with_requires_python():
+    versions = minor_versions()
+    allowed = SpecifierSet(PROJECT["requires-python"])
+    assert versions == sorted(versions, key=Version)
+    assert all(allowed.contains(version) for version in versions)
+    major, minor = map(int, versions[0].split("."))
+    assert not allowed.contains(f"{major}.{minor - 1}")
+    assert not [text for text in PROJECT["classifiers"] if text.startswith("Private")]
+
+
+def test_urls_lead_to_the_repository():
+    assert {"Homepage", "Source", "Issues", "Changelog", "Documentation"} <= set(
+        PROJECT["urls"]
+    )
+    for url in PROJECT["urls"].values():
+        assert url.startswith(f"https://{REPOSITORY}")
+        path = re.sub(r".*/(?:blob|tree)/main/?", "", url)
+        assert path == url or (ROOT / path).exists()
+
+
+def test_the_citation_names_software_and_paper():
+    citation = read_yaml(ROOT / "CITATION.cff")
+    assert citation["title"] == PROJECT["name"]
+    assert citation["license"] == PROJECT["license"]
+    assert citation["authors"] == PROJECT["authors"]
+    (paper,) = citation["references"]
+    assert paper["authors"][0]["family-names"] == "Lu"
+    assert paper["url"].endswith("2407.12996")
+
+
+def relative_links(text):
+    """Targets of Markdown links and pictures that are no address."""
+    return [
+        target
+        for target in re.findall(r"\]\(([^)]*)\)", text)
+        if not re.match(r"https?://|#", target)
+    ]
+
+
+def long_description():
+    """The README after the substitutions of pyproject.toml."""
+    text = (ROOT / "README.md").read_text()
+    hook = CONFIG["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    for each in hook["substitutions"]:
+        replacement = each["replacement"].replace("$HFPR_VERSION", PROJECT["version"])
+        text = re.sub(each["pattern"], replacement, text)
+    return text
+
+
+def test_links_of_the_long_description_are_absolute():
+    before = relative_links((ROOT / "README.md").read_text())
+    assert len(before) > 5
+    text = long_description()
+    assert relative_links(text) == []
+    for target in before:
+        assert f"/v{PROJECT['version']}/{target})" in text
+    (figure,) = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
+    assert figure.startswith("https://raw.githubusercontent.com/")
+
+
+# Continuous integration -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", YAML_FILES, ids=lambda p: p.name)
+def test_yaml_files_parse(path):
+    assert isinstance(read_yaml(path), dict)
+
+
+def jobs(name):
+    return read_yaml(GITHUB / "workflows" / name)["jobs"]
+
+
+def commands(job):
+    return "\n".join(step.get("run", "") for step in job["steps"])
+
+
+def test_the_workflow_covers_all_versions_and_machines():
+    tests = jobs("tests.yml")
+    matrix = tests["tests"]["strategy"]["matrix"]
+    assert matrix["python"] == minor_versions()
+    assert matrix["os"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+    oldest, newest = tests["oldest"], tests["newest"]
+    assert "-c .github/oldest.txt" in commands(oldest)
+    assert "--upgrade" in commands(newest)
+    for job, versions in (
+        (oldest, minor_versions()[0]),
+        (newest, minor_versions()[-1]),
+    ):
+        (setup,) = (s for s in job["steps"] if "setup-python" in s.get("uses", ""))
+        assert setup["with"]["python-version"] == versions
+    for job in tests.values():  # before the package, which would bring CUDA
+        text = commands(job)
+        assert 0 <= text.index("$TORCH_INDEX") < text.index("pip install -e")
+    for tool in ("ruff check .", "ruff format --check .", "mypy"):
+        assert tool in commands(tests["lint"])
+        assert tool in (ROOT / ".ci" / "run").read_text()
+    assert "sphinx-build -W" in commands(tests["docs"])
+
+
+def test_a_release_is_checked_and_published_without_a_password():
+    build, publish = (jobs("release.yml")[name] for name in ("build", "publish"))
+    assert "python -m build" in commands(build)
+    assert "twine check --strict dist/*" in commands(build)
+    assert publish["needs"] == "build"
+    assert publish["permissions"] == {"id-token": "write"}
+    assert "secrets." not in (GITHUB / "workflows" / "release.yml").read_text()
+
+
+def test_the_oldest_versions_are_the_lower_bounds():
+    extras = PROJECT["optional-dependencies"]
+    frames = [text for text in extras["test"] if text.startswith(("pandas", "polars"))]
+    needed = [*PROJECT["dependencies"], *extras["dask"], *extras["onnx"], *frames]
+    wanted = {}
+    for requirement in map(Requirement, needed):
+        (bound,) = requirement.specifier
+        assert bound.operator == ">="
+        wanted[requirement.name] = Version(bound.version)
+    lines = (GITHUB / "oldest.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    found = {pin.name: Version(str(pin.specifier).removeprefix("==")) for pin in pins}
+    del found["pyparsing"]  # of matplotlib
+    assert found == wanted
+    assert list(found) == sorted(found, key=str.lower)
+
+
+# CONTRIBUTING.md --------------------------------------------------------------------
+
+
+def test_code_of_contributing_runs(monkeypatch):
+    for registry in (SHARPNESS_SCORERS, SUBSET_SELECTORS):
+        monkeypatch.setattr(registry, "_factories", dict(registry))
+    X, y = load_iris(return_X_y=True)
+    names = {"X": X[::3], "y": y[::3], "__name__": "contributing"}
+    for number, code in enumerate(blocks(ROOT / "CONTRIBUTING.md")):
+        with redirect_stdout(io.StringIO()):
+            code = compile(code, f"CONTRIBUTING.md, block {number}", "exec")
+            exec(code, names)
+    engine = names["PlainEngine"]()  # all methods that an engine must have
+    assert engine.refusal(None, None, None) is None
+
+
+def test_files_that_contributing_names_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"[`(]((?:[\w.-]+/)+[\w.-]*)[`)]", text)
+    assert len(named) > 15
+    built = {"docs/_build/html", "results/"}
+    for name in set(named) - built:
+        assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
+    for name in re.findall(
+        r"python (examples/\S+\.py)|pytest .*?(tests/\S+\.py)", text
+    ):
+        assert (ROOT / "".join(name)).exists(), name
+
+
+# The distributions ------------------------------------------------------------------
+
+USE = """
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_iris
+
+import sklearn_sharpbalance
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier, load
+
+here = Path(sys.prefix).resolve()
+assert Path(sklearn_sharpbalance.__file__).resolve().is_relative_to(here)
+installed = distribution("sklearn-sharpbalance")
+assert Path(installed.locate_file("")).resolve().is_relative_to(here)
+assert installed.version == sklearn_sharpbalance.__version__
+
+X, y = load_iris(return_X_y=True)
+clf = SharpBalanceEnsembleClassifier(max_epochs=20, random_state=0).fit(X, y)
+assert clf.score(X, y) > 0.9
+clf.save("model.safetensors")
+again = load("model.safetensors")
+np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+print("used", installed.version)
+"""
+
+
+def run(*command, cwd):
+    """A command outside of the repository, which Python must not see."""
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=cwd,
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
+    """The sdist, and the wheel that was built from it."""
+    for name in ("build", "twine"):
+        pytest.importorskip(name, reason=f"needs {name}: pip install {name}")
+    folder = tmp_path_factory.mktemp("dist")
+    here = all(find_spec(name) for name in ("hatchling", "hatch_fancy_pypi_readme"))
+    options = ["--no-isolation"] if here else []
+    build = [sys.executable, "-m", "build", *options, "--outdir", folder, ROOT]
+    run(*build, cwd=folder)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.mark.slow
+def test_twine_accepts_them(distributions, tmp_path):
+    check = [sys.executable, "-m", "twine", "check", "--strict"]
+    assert run(*check, *distributions, cwd=tmp_path).count("PASSED") == 2
+
+
+@pytest.mark.slow
+def test_the_sdist_has_the_sources_and_no_results(distributions):
+    sdist, _ = distributions
+    assert sdist.stat().st_size < 1_500_000
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    top = {name.partition("/")[0] for name in names}
+    files = {"CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"}
+    files |= {"PKG-INFO", "pyproject.toml", ".gitignore"}
+    assert top == files | {"examples", "sklearn_sharpbalance", "tests"}
+    caches = r"/\.\w+_cache|__pycache__|\.pyc|\.hypothesis|\.ipynb_checkpoints"
+    unwanted = rf"benchmarks/results|{caches}"
+    assert not [name for name in names if re.search(unwanted, name)]
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_package_and_its_metadata(distributions):
+    _, wheel = distributions
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (at,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(at).decode())
+    mine = {name for name in names if ".dist-info/" not in name}
+    sources = {*PACKAGE.rglob("*.py"), PACKAGE / "py.typed"}
+    assert mine == {path.relative_to(ROOT).as_posix() for path in sources}
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    description = metadata.get_payload()
+    assert description.strip() == long_description().strip()
+    assert relative_links(description) == []
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_works(distributions, tmp_path):
+    """In a new environment that borrows the dependencies of this one."""
+    _, wheel = distributions
+    run(sys.executable, "-m", "venv", "--without-pip", "new", cwd=tmp_path)
+    (python,) = (tmp_path / "new").glob(
+        "*/python.exe" if os.name == "nt" else "bin/python"
+    )
+    site = run(
+        python,
+        "-Ic",
+        "import sysconfig; print(sysconfig.get_path('purelib'))",
+        cwd=tmp_path,
+    )
+    # As plain paths: the files in them that point to an editable install are not read.
+    borrowed = [
+        p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")
+    ]
+    Path(site.strip(), "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps"]
+    run(*pip, "--ignore-installed", "--no-index", wheel, cwd=tmp_path)
+    used = run(python, "-Ic", USE, cwd=tmp_path)
+    assert used.split() == ["used", PROJECT["version"]]
