@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -43,6 +44,8 @@ def command(*arguments):
 def in_process(pieces, monkeypatch, capfd):
     """The command in this process, which has imported torch already."""
     import reproduce
+
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)  # for other tests
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["reproduce.py", *map(str, arguments)])

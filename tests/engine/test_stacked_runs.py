@@ -29,7 +29,6 @@ def estimator(**params):
     options = {
         "max_epochs": 8,
         "batch_size": 32,
-        "engine": "stacked",
         "random_state": 0,
     }
     return SharpBalanceEnsembleClassifier(engine="stacked", **options | params)
