@@ -5,6 +5,8 @@ from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
 from sklearn_sharpbalance.optim.friendly import FriendlySAM
 from sklearn_sharpbalance.optim.gsam import GSAM
+from sklearn_sharpbalance.optim.look_sam import LookSAM
+from sklearn_sharpbalance.optim.momentum_sam import MomentumSAM
 from sklearn_sharpbalance.optim.sam import SAM
 
 __all__ = [
@@ -13,6 +15,8 @@ __all__ = [
     "OPTIMIZERS",
     "SAM",
     "FriendlySAM",
+    "LookSAM",
+    "MomentumSAM",
     "SharpnessAwareOptimizer",
     "frozen_batch_statistics",
 ]
@@ -22,5 +26,7 @@ OPTIMIZERS: dict[str, type[SharpnessAwareOptimizer]] = {
     "asam": ASAM,
     "gsam": GSAM,
     "friendly_sam": FriendlySAM,
+    "momentum_sam": MomentumSAM,
+    "look_sam": LookSAM,
 }
 """The optimizers by name; the common tests run over all of them."""

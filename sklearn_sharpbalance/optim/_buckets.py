@@ -1,6 +1,6 @@
 """Parameters of one group, device and dtype, which are perturbed together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim._tensors import widened
 from sklearn_sharpbalance.runtime.torch_internals import foreach_copy_
 
-__all__ = ["Bucket", "as_real", "gather", "restore"]
+__all__ = ["Bucket", "as_real", "both_passes", "collect", "gather", "restore"]
 
 
 @dataclass
@@ -74,20 +74,55 @@ def _dense(param: Tensor) -> Tensor:
     return grad
 
 
-def gather(param_groups: Sequence[dict[str, Any]]) -> list[Bucket]:
-    """Return buckets of all trainable parameters that have a gradient."""
+def collect(
+    param_groups: Sequence[dict[str, Any]], wanted: Callable[[Tensor], bool]
+) -> list[Bucket]:
+    """Return buckets of all trainable parameters that are wanted."""
     buckets: dict[tuple[int, torch.device, torch.dtype], Bucket] = {}
     for index, group in enumerate(param_groups):
         for param in group["params"]:
-            if param.grad is None or not param.requires_grad:
+            if not param.requires_grad or not wanted(param):
                 continue
             key = (index, param.device, param.dtype)
             bucket = buckets.setdefault(key, Bucket(group))
             bucket.params.append(param)
             bucket.weights.append(as_real(param))
-    for bucket in buckets.values():
-        bucket.grads = widened(bucket.own_grads())
     return list(buckets.values())
+
+
+def gather(param_groups: Sequence[dict[str, Any]]) -> list[Bucket]:
+    """Return buckets of all trainable parameters that have a gradient."""
+    buckets = collect(param_groups, wanted=lambda param: param.grad is not None)
+    for bucket in buckets:
+        bucket.grads = widened(bucket.own_grads())
+    return buckets
+
+
+def both_passes(
+    param_groups: Sequence[dict[str, Any]], buckets: Sequence[Bucket]
+) -> list[tuple[Bucket, list[Tensor]]]:
+    """Return buckets with the clean gradients, and the perturbed gradients.
+
+    They have all parameters with a gradient in either pass; a gradient that is
+    missing in one pass is zero there. ``buckets`` have the clean gradients; the
+    perturbed ones are in ``.grad``.
+    """
+    params = (p for group in param_groups for p in group["params"])
+    if all(p.grad is None for p in params):
+        return []  # there was no backward pass at the perturbed weights
+    clean = {p: g for b in buckets for p, g in zip(b.params, b.grads)}
+    for param in clean:
+        if param.grad is None:
+            param.grad = torch.zeros_like(param)
+    pairs = []
+    for bucket in gather(param_groups):
+        moved = bucket.grads
+        bucket.grads = [
+            clean[p] if p in clean else torch.zeros_like(g)
+            for p, g in zip(bucket.params, moved)
+        ]
+        pairs.append((bucket, moved))
+    return pairs
 
 
 def restore(buckets: Sequence[Bucket]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sklearn_sharpbalance._validation import Interval
+from sklearn_sharpbalance._validation import Integral, Interval
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["check_group", "group_keys", "make_base", "member_count"]
@@ -108,13 +108,15 @@ def check_group(
 def _checked(
     name: str, value: Any, rule: Interval, members: int | None
 ) -> float | Tensor:
-    """Return a number as float; a tensor, or one value per member, as tensor."""
+    """Return a number as int or float; a tensor, or one value per member, as tensor."""
     if isinstance(value, list | tuple | np.ndarray):
         value = torch.as_tensor(value, dtype=torch.get_default_dtype())
     entries = value.flatten().tolist() if isinstance(value, Tensor) else [value]
     wrong = [v for v in entries if not rule.is_satisfied_by(v)]
     if wrong:
         raise InvalidInputError(f"{name} must be {rule}; got {wrong[0]!r}.")
+    if rule.type is Integral and len(entries) == 1:
+        return int(entries[0])
     if not isinstance(value, Tensor):
         return float(value)
     if value.ndim and tuple(value.shape) != (members,):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sklearn_sharpbalance.runtime.torch_internals import foreach_mul, foreach_norm
 
-__all__ = ["all_finite", "joint_dot", "joint_norm", "scaled", "widened"]
+__all__ = ["all_finite", "choose", "joint_dot", "joint_norm", "scaled", "widened"]
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -80,6 +80,24 @@ def scaled(tensors: list[Tensor], factor: Tensor | float) -> list[Tensor]:
             views = [factor.view(-1, *[1] * (t.ndim - 1)).to(t.dtype) for t in tensors]
             return foreach_mul(tensors, views)
     return foreach_mul(tensors, factor)
+
+
+def choose(
+    is_new: Tensor, new: list[Tensor], old: list[Tensor], stacked: bool
+) -> list[Tensor]:
+    """Return ``new`` where ``is_new`` is true, else ``old``.
+
+    ``is_new`` has shape () or, if ``stacked``, (M,): one value per member.
+    """
+    is_new = is_new.to(old[0].device)
+    chosen = []
+    for left, right in zip(new, old):
+        if stacked:
+            shape = (-1, *[1] * (left.ndim - 1))
+            chosen.append(torch.where(is_new.view(shape), left, right))
+        else:
+            chosen.append(torch.where(is_new, left, right))
+    return chosen
 
 
 def all_finite(lists: list[list[Tensor]]) -> bool:

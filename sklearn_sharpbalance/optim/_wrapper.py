@@ -44,7 +44,7 @@ class WrappingOptimizer(Optimizer):
     ) -> None:
         self._keys = group_keys(options, base_optimizer)
         # Kept separately: Adam treats any entry of `state` as its own.
-        self._own_state: dict[Tensor, dict[str, Tensor]] = {}
+        self._own_state: dict[Tensor, dict[str, Any]] = {}
         super().__init__(params, {self._keys[k]: v for k, v in options.items()})
         self.base_optimizer = make_base(
             base_optimizer, self.param_groups, self._keys, base_kwargs
@@ -149,9 +149,9 @@ def _with_options(
     return {**state_dict, "param_groups": groups}
 
 
-def _split(state: dict, names: tuple[str, ...]) -> dict[Tensor, dict[str, Tensor]]:
+def _split(state: dict, names: tuple[str, ...]) -> dict[Tensor, dict[str, Any]]:
     """Remove the entries ``names`` from each parameter's state and return them."""
-    own: dict[Tensor, dict[str, Tensor]] = {}
+    own: dict[Tensor, dict[str, Any]] = {}
     for param in [key for key in state if isinstance(key, Tensor)]:
         found = {name: state[param].pop(name) for name in names if name in state[param]}
         if found:

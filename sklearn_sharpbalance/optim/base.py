@@ -1,6 +1,6 @@
 """The step that all sharpness-aware methods share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -46,6 +46,14 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     base_optimizer : torch.optim.Optimizer
         Shares ``param_groups`` and ``state`` with this optimizer: a scheduler of one
         is a scheduler of both, and both can load each other's ``state_dict``.
+    clean_pass : bool
+        Whether a step needs the gradient at the unperturbed weights. It is False for
+        :class:`MomentumSAM` only, whose steps make one pass.
+    perturbs : bool
+        Whether the next step needs the gradient at the perturbed weights. It changes
+        from step to step for :class:`LookSAM` only.
+    count : int
+        Number of sharpness-aware steps so far, if the method counts them, else 0.
 
     Notes
     -----
@@ -61,8 +69,32 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     A ``base_optimizer`` with ``maximize=True`` reverses the perturbation.
     """
 
+    clean_pass: ClassVar[bool] = True
+    count: int = 0
+
     _rules: ClassVar[dict[str, Interval]] = {"rho": NON_NEGATIVE}
     _keeps_gradients: ClassVar[bool] = False
+
+    @property
+    def perturbs(self) -> bool:
+        return True
+
+    @classmethod
+    def passes_per_sample(cls, options: Mapping[str, Any]) -> float:
+        """Return how many times a step passes each sample, on average.
+
+        Parameters
+        ----------
+        options : dict
+            Options of the optimizer by name. Missing ones have their default.
+
+        Examples
+        --------
+        >>> from sklearn_sharpbalance.optim import SAM, LookSAM
+        >>> SAM.passes_per_sample({}), LookSAM.passes_per_sample({"k": 4})
+        (2.0, 1.25)
+        """
+        return 2.0
 
     # The step -------------------------------------------------------------------
 
@@ -86,14 +118,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         loss
             The value that the closure returned at the unperturbed weights.
         """
-        if closure is None:
-            raise InvalidInputError(
-                f"{type(self).__name__}.step() needs a closure, because it evaluates "
-                "the loss twice. Pass one that clears the gradients, calls backward "
-                "and returns the loss (with a GradScaler: `step(closure, "
-                "scaler=scaler)`), or use `perturbed()` and `descend()`."
-            )
-        evaluate = torch.enable_grad()(closure)
+        evaluate = self._evaluation(closure)
         loss = evaluate()
         if scaler is not None and scaler.is_enabled():
             self._step_scaled(evaluate, scaler, freeze_norms)
@@ -102,6 +127,17 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
                 evaluate()
             self.descend()
         return loss
+
+    def _evaluation(self, closure: Callable | None) -> Callable:
+        """Return the closure with gradients enabled; raise if there is none."""
+        if closure is None:
+            raise InvalidInputError(
+                f"{type(self).__name__}.step() needs a closure, because it evaluates "
+                "the loss at other weights. Pass one that clears the gradients, calls "
+                "backward and returns the loss (with a GradScaler: `step(closure, "
+                "scaler=scaler)`), or use `perturbed()` and `descend()`."
+            )
+        return torch.enable_grad()(closure)
 
     def _step_scaled(self, evaluate: Callable, scaler: Any, freeze_norms: Any) -> None:
         # A scaler keeps one record per optimizer and update: this optimizer has the
@@ -167,7 +203,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     ) -> Iterator[list[Bucket]]:
         # An enclosing autocast caches casts of the weights until it ends, so its cache
         # must be cleared whenever the weights move.
-        buckets, norms = gather(self.param_groups), _norms(freeze_norms)
+        buckets, norms = self._moving(), _norms(freeze_norms)
         try:
             self._ascend(buckets, grad_scale)
             torch.clear_autocast_cache()
@@ -202,7 +238,24 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
             scaler.step(self.base_optimizer)
         torch.clear_autocast_cache()  # the weights have moved, as in `_moved`
 
+    def reuse(self):
+        """Complete a step that needs no pass at perturbed weights.
+
+        Call it in place of :meth:`perturbed` if ``perturbs`` is False.
+        """
+        raise InvalidInputError(
+            f"{type(self).__name__} needs the gradient at perturbed weights in every "
+            "step. Use `perturbed()`; only LookSAM has steps without it."
+        )
+
+    def advance(self):
+        """Count a step that a CUDA graph replays without calling this optimizer."""
+
     # What a method defines --------------------------------------------------------
+
+    def _moving(self) -> list[Bucket]:
+        """Return the parameters to move."""
+        return gather(self.param_groups)
 
     def _direction(
         self, bucket: Bucket, grad_scale: float | Tensor | None

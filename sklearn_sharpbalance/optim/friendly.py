@@ -5,7 +5,7 @@ from torch import Tensor
 
 from sklearn_sharpbalance._validation import FROM_0_BELOW_1, NON_NEGATIVE
 from sklearn_sharpbalance.optim._buckets import Bucket, as_real
-from sklearn_sharpbalance.optim._tensors import scaled
+from sklearn_sharpbalance.optim._tensors import choose, scaled
 from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_add,
@@ -115,14 +115,8 @@ class FriendlySAM(SharpnessAwareOptimizer):
     def _combine(self, buckets):
         for bucket in buckets:
             averages = self._averages(bucket)
-            finite = torch.isfinite(bucket.norm).to(averages[0].device)  # () or (M,)
-            kept = []
-            for new, old in zip(bucket.pending, averages):
-                if bucket.stacked:
-                    shape = (-1, *[1] * (new.ndim - 1))
-                    kept.append(torch.where(finite.view(shape), new, old))
-                else:
-                    kept.append(torch.where(finite, new, old))
+            finite = torch.isfinite(bucket.norm)  # () or (M,)
+            kept = choose(finite, bucket.pending, averages, bucket.stacked)
             foreach_copy_(averages, kept)
             bucket.pending = []
 

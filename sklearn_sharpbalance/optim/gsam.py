@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sklearn_sharpbalance._validation import NON_NEGATIVE
-from sklearn_sharpbalance.optim._buckets import Bucket, gather
+from sklearn_sharpbalance.optim._buckets import Bucket, both_passes
 from sklearn_sharpbalance.optim._tensors import joint_dot, scaled
 from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
@@ -90,34 +90,11 @@ class GSAM(SharpnessAwareOptimizer):
 
     @torch.no_grad()
     def _combine(self, buckets):
-        pairs = self._both_passes(buckets)
+        pairs = both_passes(self.param_groups, buckets)
         for stacked in (False, True):
             chosen = [pair for pair in pairs if pair[0].stacked is stacked]
             if chosen:
                 self._subtract_orthogonal(chosen, stacked)
-
-    def _both_passes(self, buckets: list[Bucket]) -> list[tuple[Bucket, list[Tensor]]]:
-        """Return buckets with the clean gradients, and the perturbed gradients.
-
-        They have all parameters with a gradient in either pass; a gradient that is
-        missing in one pass is zero there.
-        """
-        params = (p for group in self.param_groups for p in group["params"])
-        if all(p.grad is None for p in params):
-            return []  # there was no backward pass at the perturbed weights
-        clean = {p: g for b in buckets for p, g in zip(b.params, b.grads)}
-        for param in clean:
-            if param.grad is None:
-                param.grad = torch.zeros_like(param)
-        pairs = []
-        for bucket in gather(self.param_groups):
-            moved = bucket.grads
-            bucket.grads = [
-                clean[p] if p in clean else torch.zeros_like(g)
-                for p, g in zip(bucket.params, moved)
-            ]
-            pairs.append((bucket, moved))
-        return pairs
 
     def _subtract_orthogonal(
         self, chosen: list[tuple[Bucket, list[Tensor]]], stacked: bool

@@ -6,12 +6,14 @@ import torch
 
 from sklearn_sharpbalance.optim import OPTIMIZERS
 
-METHODS = ("sam", "asam", "gsam", "friendly_sam")
+METHODS = ("sam", "asam", "gsam", "friendly_sam", "momentum_sam", "look_sam")
 OPTIONS = {
     "sam": {},
     "asam": {"eta": 0.02},
     "gsam": {"alpha": 0.3},
     "friendly_sam": {"sigma": 0.8, "lmbda": 0.7},
+    "momentum_sam": {},
+    "look_sam": {"k": 2, "alpha": 0.6},
 }
 BASES = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
@@ -61,6 +63,7 @@ class NaiveSAM:
     def __init__(self, method, rho, **options):
         self.method, self.rho, self.options = method, rho, options
         self.average = None
+        self.steps, self.orthogonal = 0, None
 
     def epsilon(self, w, g):
         if self.method == "asam":
@@ -75,8 +78,16 @@ class NaiveSAM:
             d = [x - sigma * a for x, a in zip(g, self.average)]
         return [self.rho * x / (norm(d) + 1e-12) for x in d]
 
-    def direction(self, w, batch, loss=loss_of):
+    def direction(self, w, batch, loss=loss_of, momentum=None):
+        """Return the direction of descent; ``momentum`` is the base optimizer's."""
+        if self.method == "momentum_sam":
+            v = momentum or [torch.zeros_like(x) for x in w]
+            length = norm(v) + 1e-12
+            moved = [x - self.rho * a / length for x, a in zip(w, v)]
+            return gradient(moved, batch, loss)
         g = gradient(w, batch, loss)
+        if self.method == "look_sam":
+            return self.look(w, g, batch, loss)
         moved = [x + e for x, e in zip(w, self.epsilon(w, g))]
         g_p = gradient(moved, batch, loss)
         if self.method != "gsam":
@@ -84,6 +95,19 @@ class NaiveSAM:
         share = dot(g, g_p) / dot(g_p, g_p)
         orthogonal = [a - share * b for a, b in zip(g, g_p)]
         return [b - self.options["alpha"] * o for b, o in zip(g_p, orthogonal)]
+
+    def look(self, w, g, batch, loss):
+        is_full = self.steps % self.options["k"] == 0
+        self.steps += 1
+        if not is_full:
+            length = self.options["alpha"] * norm(g) / norm(self.orthogonal)
+            return [x + length * v for x, v in zip(g, self.orthogonal)]
+        moved = [x + self.rho * e / (norm(g) + 1e-12) for x, e in zip(w, g)]
+        g_s = gradient(moved, batch, loss)
+        cosine = dot(g, g_s) / (norm(g) * norm(g_s))
+        along = norm(g_s) * cosine / norm(g)
+        self.orthogonal = [b - along * a for a, b in zip(g, g_s)]
+        return g_s
 
 
 class NaiveBase:
@@ -116,11 +140,27 @@ class NaiveBase:
 def naive_run(method, base, start, batches, rho=0.1):
     """Return the weights after one step on each batch."""
     sam = NaiveSAM(method, rho, **OPTIONS[method])
-    update = NaiveBase(base, **BASES[base][1]).update
+    base = NaiveBase(base, **BASES[base][1])
     w = start
     for batch in batches:
-        w = update(w, sam.direction(w, batch))
+        w = base.update(w, sam.direction(w, batch, momentum=base.m))
     return w
+
+
+def over_sgd(method, params, **options):
+    """Return the optimizer over SGD, with a momentum if the method needs one."""
+    if method == "momentum_sam":
+        options = {"momentum": 0.9, **options}
+    return OPTIMIZERS[method](params, **options)
+
+
+def perturb(optimizer, backward, **options):
+    """Make the pass at the perturbed weights, or what the method does instead."""
+    if optimizer.perturbs:
+        with optimizer.perturbed(**options):
+            backward()
+    else:
+        optimizer.reuse()
 
 
 def make(method, base, start, rho=0.1, **more):

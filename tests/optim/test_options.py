@@ -33,6 +33,9 @@ def test_invalid_rho_as_tensor_raises(rho):
         ("gsam", "alpha", -1.0, f"alpha {NON_NEGATIVE} -1.0"),
         ("friendly_sam", "sigma", -1.0, f"sigma {NON_NEGATIVE} -1.0"),
         ("friendly_sam", "lmbda", 1.0, r"lmbda must be a float in the range \[0.0, 1"),
+        ("look_sam", "k", 0, r"k must be an int in the range \[1, inf\); got 0"),
+        ("look_sam", "k", 2.5, r"k must be an int in the range \[1, inf\); got 2.5"),
+        ("look_sam", "alpha", -1.0, f"alpha {NON_NEGATIVE} -1.0"),
         ("sam", "stacked", 1, "stacked must be a bool; got 1"),
     ],
 )

@@ -1,0 +1,249 @@
+"""LookSAM: the perturbed gradient in every k-th step only."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sklearn_sharpbalance._validation import NON_NEGATIVE, POSITIVE_INTEGER
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim._buckets import Bucket, as_real, both_passes, gather
+from sklearn_sharpbalance.optim._tensors import (
+    choose,
+    joint_dot,
+    joint_norm,
+    scaled,
+    widened,
+)
+from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+from sklearn_sharpbalance.runtime.torch_internals import (
+    foreach_add_,
+    foreach_copy_,
+    foreach_sub,
+)
+
+__all__ = ["COUNT", "LookSAM"]
+
+DIRECTION, COUNT = "orthogonal_direction", "sam_steps"
+K = 5
+ROUNDING = 10  # in units of the machine precision
+
+
+class LookSAM(SharpnessAwareOptimizer):
+    r"""SAM that computes the perturbed gradient in every k-th step.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor) or of dict
+        Parameters or parameter groups.
+    base_optimizer : type, default=torch.optim.SGD
+        Class of the optimizer that makes the update.
+    rho : float, or list or Tensor of M floats, default=0.05
+        Length of the perturbation; one per member in a stacked group. 0 gives the
+        base optimizer.
+    k : int, default=5
+        Number of steps from one perturbed gradient to the next, the same for all
+        groups; 1 gives SAM.
+    alpha : float, default=0.7
+        Length of the added component, relative to the gradient.
+    stacked : bool, default=False
+        Whether each parameter has a leading axis of M members; see
+        :class:`SharpnessAwareOptimizer`.
+    **base_kwargs
+        Arguments of the base optimizer, e.g. ``lr`` and ``momentum``.
+
+    Notes
+    -----
+    With :math:`g = \nabla L(w)`, the base optimizer descends in steps
+    :math:`0, k, 2k, \dots` along the gradient of SAM,
+    :math:`g_s = \nabla L(w + \rho g / \|g\|)`, whose component orthogonal to :math:`g`
+    is kept:
+
+    .. math:: g_v = g_s - \frac{\langle g, g_s\rangle}{\|g\|^2}\, g .
+
+    In all other steps it descends along
+
+    .. math:: g + \alpha\, \frac{\|g\|}{\|g_v\|}\, g_v .
+
+    Norms and inner products are over all parameters. A step takes
+    :math:`1 + 1/k` passes on average.
+
+    The state has :math:`g_v / \|g_v\|` and the number of steps, so that a saved
+    optimizer continues exactly. A component that is not larger than rounding errors
+    counts as zero: the formula would enlarge these errors to the length of :math:`g`.
+    If a gradient is zero or not finite, the component before it is kept.
+
+    In a training loop of your own, call :meth:`perturbed` if ``optimizer.perturbs`` is
+    true and :meth:`reuse` otherwise. A call of :meth:`perturbed` in another step makes
+    that a step of SAM, too.
+
+    References
+    ----------
+    Liu, Mai, Chen, Hsieh and You, "Towards Efficient and Scalable Sharpness-Aware
+    Minimization", CVPR 2022.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_sharpbalance.optim import LookSAM
+    >>> w = torch.nn.Parameter(torch.zeros(2))
+    >>> optimizer = LookSAM([w], rho=0.0, k=2, alpha=0.5, lr=1.0)
+    >>> (2 * w[0]).backward()  # g = (2, 0)
+    >>> with optimizer.perturbed():
+    ...     (w[0] + 3 * w[1]).backward()  # g_s = (1, 3), so that g_v = (0, 3)
+    >>> w.grad.tolist(), optimizer.perturbs
+    ([1.0, 3.0], False)
+    >>> optimizer.zero_grad()
+    >>> (4 * w[0]).backward()
+    >>> optimizer.reuse()
+    >>> w.grad.tolist(), optimizer.perturbs
+    ([4.0, 2.0], True)
+    """
+
+    _rules = {
+        **SharpnessAwareOptimizer._rules,
+        "k": POSITIVE_INTEGER,
+        "alpha": NON_NEGATIVE,
+    }
+    _own_state_names = (DIRECTION, COUNT)
+    _keeps_gradients = True
+
+    def __init__(
+        self,
+        params,
+        base_optimizer=torch.optim.SGD,
+        rho=0.05,
+        k=K,
+        alpha=0.7,
+        *,
+        stacked=False,
+        **base_kwargs,
+    ):
+        options = {"rho": rho, "k": k, "alpha": alpha, "stacked": stacked}
+        super().__init__(params, base_optimizer, options, base_kwargs)
+
+    @classmethod
+    def passes_per_sample(cls, options: Mapping[str, Any]) -> float:
+        """Return how many times a step passes each sample: ``1 + 1 / k``."""
+        return 1 + 1 / options.get("k", K)
+
+    @property
+    def count(self) -> int:
+        return max((own[COUNT] for own in self._own_state.values()), default=0)
+
+    @count.setter
+    def count(self, value: int) -> None:
+        for own in self._own_state.values():
+            own[COUNT] = value
+
+    @property
+    def perturbs(self) -> bool:
+        return self.count % self._option(self.param_groups[0], "k") == 0
+
+    def advance(self):
+        """Count a step that a CUDA graph replays without calling this optimizer."""
+        self.count += 1
+
+    def step(self, closure=None, *, scaler=None, freeze_norms=True):
+        """Make one update, along the gradient of SAM in every k-th call.
+
+        Parameters
+        ----------
+        closure : callable
+            Clears the gradients, computes the loss, calls ``backward`` (once, or
+            several times to accumulate) and returns the loss. It is called twice in
+            every k-th step, and once in the others.
+        scaler : torch.amp.GradScaler, default=None
+            Required if the closure calls ``scaler.scale(loss).backward()``. Gradients
+            are unscaled; if one is not finite, the update is skipped and the step is
+            not counted. Call ``scaler.update()`` afterwards, as usual.
+        freeze_norms : bool or nn.Module, default=True
+            As in :meth:`perturbed`, for the second call.
+
+        Returns
+        -------
+        loss
+            The value that the closure returned at the unperturbed weights.
+        """
+        if self.perturbs:
+            return super().step(closure, scaler=scaler, freeze_norms=freeze_norms)
+        loss = self._evaluation(closure)()
+        if scaler is None or not scaler.is_enabled():
+            self.reuse()
+            self.descend()
+            return loss
+        scaler.unscale_(self.base_optimizer)
+        if self._finite_gradients():
+            self.reuse()
+        self.descend(scaler=scaler)
+        return loss
+
+    @torch.no_grad()
+    def reuse(self):
+        """Add the component of the last perturbed gradient to ``.grad``.
+
+        Call it in place of :meth:`perturbed` if ``perturbs`` is False, with the
+        gradient at the unperturbed weights in ``.grad``.
+        """
+        buckets = gather(self.param_groups)
+        for stacked in (False, True):
+            chosen = [bucket for bucket in buckets if bucket.stacked is stacked]
+            if not chosen:
+                continue
+            norm = joint_norm([bucket.grads for bucket in chosen], stacked)
+            for bucket in chosen:
+                length = norm * self._option(bucket.group, "alpha")  # () or (M,)
+                added = scaled(widened(self._directions(bucket)), length)
+                foreach_add_(bucket.own_grads(), added)
+        self.advance()
+
+    def _check_groups(self, groups, first=0):
+        super()._check_groups(groups, first)
+        values = {self._option(group, "k") for group in groups}
+        if len(values) > 1:
+            raise InvalidInputError(
+                "k must be the same in all parameter groups, which share their steps; "
+                f"got {sorted(values)}. Pass k once, as an argument of LookSAM."
+            )
+
+    def _direction(self, bucket, grad_scale):
+        return bucket.grads, bucket.grads
+
+    def _directions(self, bucket: Bucket) -> list[Tensor]:
+        """Return the kept unit vector, as real tensors; zeros at first."""
+        count = self.count
+        for param in bucket.params:
+            if param not in self._own_state:
+                zeros = torch.zeros_like(param)
+                self._own_state[param] = {DIRECTION: zeros, COUNT: count}
+        return [as_real(self._own_state[param][DIRECTION]) for param in bucket.params]
+
+    @torch.no_grad()
+    def _combine(self, buckets):
+        pairs = both_passes(self.param_groups, buckets)
+        for stacked in (False, True):
+            chosen = [pair for pair in pairs if pair[0].stacked is stacked]
+            if chosen:
+                self._keep_orthogonal(chosen, stacked)
+        self.advance()
+
+    def _keep_orthogonal(
+        self, chosen: list[tuple[Bucket, list[Tensor]]], stacked: bool
+    ) -> None:
+        """Keep the unit vector along the part of ``g_s`` that is orthogonal to g."""
+        clean = [bucket.grads for bucket, _ in chosen]
+        moved = [grads for _, grads in chosen]
+        square = joint_dot(clean, clean, stacked)  # () or (M,)
+        share = joint_dot(clean, moved, stacked) / torch.where(square > 0, square, 1)
+        orthogonal = [
+            foreach_sub(g_s, scaled(g, share)) for g, g_s in zip(clean, moved)
+        ]
+        norm = joint_norm(orthogonal, stacked)
+        rounding = ROUNDING * torch.finfo(norm.dtype).eps * joint_norm(moved, stacked)
+        is_large = norm > rounding
+        factor = torch.where(is_large, 1 / torch.where(is_large, norm, 1), 0)
+        is_known = (square > 0) & torch.isfinite(square) & torch.isfinite(norm)
+        for (bucket, _), g_v in zip(chosen, orthogonal):
+            old = self._directions(bucket)
+            foreach_copy_(old, choose(is_known, scaled(g_v, factor), old, stacked))

@@ -1,0 +1,193 @@
+"""Momentum-SAM: sharpness-aware minimization with one pass per step."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim._buckets import as_real, collect
+from sklearn_sharpbalance.optim._tensors import scaled, widened
+from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+
+__all__ = ["MomentumSAM"]
+
+BUFFERS = ("momentum_buffer", "exp_avg")  # of SGD, RMSprop, Muon; of Adam and the like
+
+
+class MomentumSAM(SharpnessAwareOptimizer):
+    r"""SAM that perturbs along the momentum, so that a step takes one pass.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor) or of dict
+        Parameters or parameter groups.
+    base_optimizer : type, default=torch.optim.SGD
+        Class of the optimizer that makes the update. It must have a momentum: SGD,
+        RMSprop or Muon with ``momentum > 0``, or Adam and its relatives.
+    rho : float, or list or Tensor of M floats, default=0.3
+        Length of the perturbation; one per member in a stacked group. Good values are
+        larger than those of SAM. 0 gives the base optimizer, bit for bit.
+    stacked : bool, default=False
+        Whether each parameter has a leading axis of M members; see
+        :class:`SharpnessAwareOptimizer`.
+    **base_kwargs
+        Arguments of the base optimizer, e.g. ``lr`` and ``momentum``.
+
+    Notes
+    -----
+    With :math:`v` the momentum of the base optimizer (the ``momentum_buffer`` of SGD,
+    the first moment ``exp_avg`` of Adam), the base optimizer descends along
+
+    .. math:: \nabla L(w + \epsilon), \qquad
+              \epsilon = -\rho \, \frac{v}{\|v\|_2 + 10^{-12}},
+
+    where the norm is over all parameters. The perturbation has the direction of the
+    base optimizer's last step (also with ``maximize=True``), not that of the gradient.
+    Before the first step there is no momentum, and no perturbation.
+
+    The gradient at :math:`w` is not needed: :meth:`step` calls the closure once, and
+    returns the loss at the perturbed weights. As this is the only pass over the batch,
+    it updates the running statistics of batch norms: once per sample, with activations
+    at the perturbed weights.
+
+    References
+    ----------
+    Becker, Altrock and Risse, "Momentum-SAM: Sharpness Aware Minimization without
+    Computational Overhead", arXiv:2401.12033, 2024.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_sharpbalance.optim import MomentumSAM
+    >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> optimizer = MomentumSAM([w], rho=1.0, lr=0.5, momentum=0.9)
+    >>> def closure():
+    ...     optimizer.zero_grad()
+    ...     loss = w.square().sum() / 2
+    ...     loss.backward()
+    ...     return loss
+    >>> optimizer.step(closure).item(), w.tolist()  # no momentum yet
+    (12.5, [1.5, 2.0])
+    >>> with optimizer.perturbed():  # v = (3, 4)
+    ...     print([round(x, 4) for x in w.tolist()])
+    [0.9, 1.2]
+    """
+
+    clean_pass = False
+
+    def __init__(
+        self,
+        params,
+        base_optimizer=torch.optim.SGD,
+        rho=0.3,
+        *,
+        stacked=False,
+        **base_kwargs,
+    ):
+        options = {"rho": rho, "stacked": stacked}
+        super().__init__(params, base_optimizer, options, base_kwargs)
+
+    @classmethod
+    def passes_per_sample(cls, options: Mapping[str, Any]) -> float:
+        """Return how many times a step passes each sample: once."""
+        return 1.0
+
+    def step(self, closure=None, *, scaler=None, freeze_norms=False):
+        """Make one update along the gradient at the perturbed weights.
+
+        Parameters
+        ----------
+        closure : callable
+            Clears the gradients, computes the loss, calls ``backward`` (once, or
+            several times to accumulate) and returns the loss. It is called once, at
+            the perturbed weights.
+        scaler : torch.amp.GradScaler, default=None
+            Required if the closure calls ``scaler.scale(loss).backward()``. The
+            update is skipped if the gradient is not finite. Call ``scaler.update()``
+            afterwards, as usual.
+        freeze_norms : bool or nn.Module, default=False
+            As in :meth:`perturbed`.
+
+        Returns
+        -------
+        loss
+            The value that the closure returned, at the perturbed weights.
+        """
+        evaluate = self._evaluation(closure)
+        with self.perturbed(freeze_norms=freeze_norms):
+            loss = evaluate()
+        self.descend(scaler=scaler)
+        return loss
+
+    def perturbed(self, *, freeze_norms=False, set_to_none=True, grad_scale=None):
+        """Move to the perturbed weights inside the ``with`` block.
+
+        Needs no gradient; clears those in ``.grad``. On exit the weights are restored
+        bit for bit, also after an exception.
+
+        Parameters
+        ----------
+        freeze_norms : bool or nn.Module, default=False
+            Whether running statistics of batch norms are not updated. They are by
+            default, because no other pass over these samples does it.
+        set_to_none : bool, default=True
+            Set the gradients to None, or to zero in place.
+        grad_scale : float or Tensor, default=None
+            Not used.
+        """
+        return super().perturbed(
+            freeze_norms=freeze_norms, set_to_none=set_to_none, grad_scale=grad_scale
+        )
+
+    def _check_groups(self, groups, first=0):
+        super()._check_groups(groups, first)
+        for group in groups[first:]:
+            if not _has_momentum(group):
+                name = type(self.base_optimizer).__name__
+                raise InvalidInputError(
+                    "MomentumSAM perturbs along the momentum of its base optimizer; "
+                    f"got {name} {_without(group)}. Pass momentum=0.9 to SGD, or use "
+                    "an optimizer with a first moment, such as Adam or AdamW."
+                )
+
+    def _buffer(self, param: Tensor) -> Tensor | None:
+        """Return the momentum of a parameter, None before its first step."""
+        entries = self.state.get(param)
+        if not entries:
+            return None
+        for name in BUFFERS:
+            if name in entries:
+                return entries[name]
+        raise InvalidInputError(
+            "MomentumSAM looks for 'momentum_buffer' or 'exp_avg' in the state of its "
+            f"base optimizer; {type(self.base_optimizer).__name__} has only "
+            f"{sorted(map(str, entries))}. Use SGD, Adam, AdamW or the like."
+        )
+
+    def _moving(self):
+        return collect(
+            self.param_groups, wanted=lambda param: self._buffer(param) is not None
+        )
+
+    def _direction(self, bucket, grad_scale):
+        buffers = [self._buffer(param) for param in bucket.params]
+        momentum = widened([as_real(v) for v in buffers if v is not None])
+        # With maximize the base class reverses the perturbation, but v points up then.
+        sign = 1.0 if bucket.group.get("maximize") else -1.0
+        step = scaled(momentum, sign)
+        return step, step
+
+
+def _has_momentum(group: Mapping[str, Any]) -> bool:
+    betas = group.get("betas")
+    return bool(group.get("momentum") or (betas and betas[0]))
+
+
+def _without(group: Mapping[str, Any]) -> str:
+    """Return what shows that a group has no momentum, for an error message."""
+    for name in ("momentum", "betas"):
+        if name in group:
+            return f"with {name}={group[name]}"
+    return "which has none"

@@ -1,0 +1,205 @@
+"""LookSAM: SAM in every k-th step, and its orthogonal component in the others."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import SAM, LookSAM
+from tests.optim.reference import loss_of, make, problem, same, train
+
+
+def run(start, batches, kind=LookSAM, **options):
+    params = [nn.Parameter(w.clone()) for w in start]
+    optimizer = kind(params, rho=0.2, lr=0.1, momentum=0.9, **options)
+    train(params, optimizer, batches)
+    return params
+
+
+def test_k_of_one_is_sam_bitwise():
+    start, batches = problem()
+    assert same(run(start, batches, k=1), run(start, batches, kind=SAM))
+
+
+def test_alpha_of_zero_is_plain_between_the_steps_of_sam():
+    start, batches = problem(steps=3)
+    params = run(start, batches, k=5, alpha=0.0)
+    other = [nn.Parameter(w.clone()) for w in start]
+    sam = SAM(other, rho=0.2, lr=0.1, momentum=0.9)
+    train(other, sam, batches[:1])
+    for batch in batches[1:]:
+        sam.zero_grad()
+        loss_of(other, batch).backward()
+        sam.descend()
+    assert same(params, other)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_closure_is_called_twice_in_every_kth_step(k):
+    start, batches = problem(steps=7)
+    params = [nn.Parameter(w.clone()) for w in start]
+    optimizer = LookSAM(params, k=k, lr=0.1)
+    calls = []
+    for step, batch in enumerate(batches):
+
+        def closure(step=step, batch=batch):
+            calls.append(step)
+            optimizer.zero_grad()
+            loss = loss_of(params, batch)
+            loss.backward()
+            return loss
+
+        before = loss_of(params, batch).item()
+        assert optimizer.perturbs is (step % k == 0)
+        assert optimizer.step(closure).item() == before
+    assert [calls.count(step) for step in range(7)] == [
+        2 if step % k == 0 else 1 for step in range(7)
+    ]
+    assert optimizer.count == 7
+    assert type(optimizer).passes_per_sample({"k": k}) == 1 + 1 / k
+
+
+def test_direction_has_the_angle_and_length_of_the_paper():
+    # g_v is orthogonal to the g of its own step; the added part has length alpha ||g||.
+    start, batches = problem(steps=2)
+    params = [nn.Parameter(w.clone()) for w in start]
+    optimizer = LookSAM(params, rho=0.3, k=2, alpha=0.7, lr=0.0)
+
+    def flat():
+        return torch.cat([p.grad.flatten() for p in params]).clone()
+
+    def plain(batch):
+        optimizer.zero_grad()
+        loss_of(params, batch).backward()
+        return flat()
+
+    g = plain(batches[0])
+    with optimizer.perturbed():
+        loss_of(params, batches[0]).backward()
+    g_s = flat()
+    kept = torch.cat([e["orthogonal_direction"].flatten() for e in states(optimizer)])
+    assert abs(kept @ g) < 1e-12
+    torch.testing.assert_close(kept.norm(), torch.ones((), dtype=kept.dtype))
+    angle = torch.arccos(g @ g_s / (g.norm() * g_s.norm()))
+    torch.testing.assert_close(kept @ g_s, g_s.norm() * torch.sin(angle))
+    g = plain(batches[1])
+    optimizer.reuse()
+    torch.testing.assert_close(flat(), g + 0.7 * g.norm() * kept)
+
+
+def states(optimizer):
+    return list(optimizer.state_dict()["state"].values())
+
+
+def test_component_within_rounding_errors_counts_as_zero():
+    w = nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = LookSAM([w], rho=0.1, lr=0.1)
+    w.grad = torch.tensor([0.3, 0.7])
+    with optimizer.perturbed():
+        w.grad = torch.tensor([0.3, 0.7]) * 1.37  # parallel up to rounding
+    w.grad = torch.tensor([1.0, 1.0])
+    optimizer.reuse()
+    assert w.grad.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("bad", [0.0, float("inf"), float("nan")])
+def test_component_is_kept_if_a_gradient_is_zero_or_not_finite(bad):
+    w = nn.Parameter(torch.zeros(2, 2))  # two members
+    optimizer = LookSAM([w], rho=0.0, k=3, lr=0.1, stacked=True)
+    w.grad = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    with optimizer.perturbed():
+        w.grad = torch.tensor([[1.0, 2.0], [1.0, 2.0]])
+    w.grad = torch.tensor([[bad, bad], [0.0, 1.0]])
+    with optimizer.perturbed():
+        w.grad = torch.tensor([[bad, bad], [3.0, 1.0]])
+    (entry,) = states(optimizer)
+    assert entry["orthogonal_direction"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert entry["sam_steps"] == 2
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_step_that_reuses_is_skipped_if_its_gradient_is_not_finite(enabled):
+    start, batches = problem(dtype=torch.float32)
+    params, optimizer = make("look_sam", "sgd", start)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=enabled)
+
+    def step(batch, factor=1.0):
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(params, batch)
+            scaler.scale(loss * factor).backward()
+            return loss
+
+        optimizer.step(closure, scaler=scaler)
+        scaler.update()
+
+    step(batches[0])
+    if enabled:
+        assert not optimizer.perturbs
+        before = copy.deepcopy(optimizer.state_dict()["state"])
+        step(batches[1], float("inf"))
+        torch.testing.assert_close(optimizer.state_dict()["state"], before)
+        assert scaler.get_scale() == 2.0**9
+    for batch in batches[2:]:
+        step(batch)
+    plain, reference = make("look_sam", "sgd", start)
+    train(plain, reference, batches[:1] + batches[2:])
+    assert same(params, plain)
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 3])
+def test_saved_optimizer_continues_anywhere_between_two_steps_of_sam(n_steps):
+    start, batches = problem(steps=7, dtype=torch.float32)
+    options = {"rho": 0.2, "k": 3, "lr": 0.1, "momentum": 0.9}
+    whole = run(start, batches, k=3)
+    params = [nn.Parameter(w.clone()) for w in start]
+    optimizer = LookSAM(params, **options)
+    train(params, optimizer, batches[:n_steps])
+    others, other = pickle.loads(pickle.dumps((params, optimizer)))
+    train(others, other, batches[n_steps:])
+    assert same(others, whole)
+    fresh = LookSAM(params, **options)
+    fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert fresh.count == n_steps
+    train(params, fresh, batches[n_steps:])
+    assert same(params, whole)
+
+
+def test_added_group_starts_without_a_component():
+    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
+    optimizer = LookSAM([a], rho=0.0, k=5, alpha=0.5, lr=0.1)
+    a.grad = torch.tensor([1.0, 0.0])
+    with optimizer.perturbed():
+        a.grad = torch.tensor([1.0, 1.0])
+    optimizer.add_param_group({"params": [b], "alpha": 0.1})
+    a.grad, b.grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
+    optimizer.reuse()
+    assert a.grad.tolist() == [3.0, 2.5]
+    assert b.grad.tolist() == [4.0]
+    assert optimizer.count == 2
+    assert [entry["sam_steps"] for entry in states(optimizer)] == [2, 2]
+
+
+def test_groups_with_different_k_raise():
+    groups = [{"params": [nn.Parameter(torch.ones(1))], "k": k} for k in (2, 3)]
+    with pytest.raises(InvalidInputError, match=r"k must be the same.*got \[2, 3\]"):
+        LookSAM(groups, lr=0.1)
+
+
+def test_batch_norm_is_updated_once_per_step():
+    X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    optimizer = LookSAM(net.parameters(), rho=0.5, k=3, lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = net(X).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        optimizer.step(closure)
+    assert net[0].num_batches_tracked == 5

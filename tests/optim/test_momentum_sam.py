@@ -1,0 +1,183 @@
+"""Momentum-SAM: one pass per step, at weights that moved along the momentum."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import MomentumSAM
+from tests.optim.reference import loss_of, problem, same, train
+
+
+def parameter():
+    return nn.Parameter(torch.ones(2))
+
+
+def test_three_steps_equal_the_formula_of_the_paper():
+    # Sequence of the paper: gradient at w - rho v/||v||, v = mu v + g, w = w - lr v.
+    A = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    start = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    w = nn.Parameter(start.clone())
+    optimizer = MomentumSAM([w], rho=0.3, lr=0.1, momentum=0.9)
+    train([w], optimizer, [None] * 3, lambda p, _: p[0] @ A @ p[0] / 2)
+
+    x, v = start, torch.zeros(2, dtype=torch.float64)
+    for _ in range(3):
+        there = x - 0.3 * v / v.norm() if v.any() else x
+        v = 0.9 * v + A @ there
+        x = x - 0.1 * v
+    torch.testing.assert_close(w.detach(), x, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("base", "options", "name"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, "momentum_buffer"),
+        (torch.optim.RMSprop, {"momentum": 0.5}, "momentum_buffer"),
+        (torch.optim.Adam, {}, "exp_avg"),
+        (torch.optim.AdamW, {}, "exp_avg"),
+        (torch.optim.NAdam, {}, "exp_avg"),
+        (torch.optim.RAdam, {}, "exp_avg"),
+        (torch.optim.Adamax, {}, "exp_avg"),
+        (partial(torch.optim.SGD, momentum=0.5), {}, "momentum_buffer"),
+    ],
+)
+def test_perturbation_is_along_the_buffer_of_the_base_optimizer(base, options, name):
+    start, batches = problem(steps=3)
+    params = [nn.Parameter(w.clone()) for w in start]
+    optimizer = MomentumSAM(params, base, rho=0.4, lr=0.01, **options)
+    train(params, optimizer, batches)
+    buffers = [optimizer.state[p][name] for p in params]
+    length = torch.cat([v.flatten() for v in buffers]).norm()
+    before = [p.detach().clone() for p in params]
+    with optimizer.perturbed():
+        for p, w, v in zip(params, before, buffers):
+            torch.testing.assert_close(p.detach(), w - 0.4 * v / length)
+    assert same([p.detach() for p in params], before)
+
+
+def test_maximize_perturbs_along_the_step_too():
+    moved = []
+    for maximize in (False, True):
+        w = parameter()
+        optimizer = MomentumSAM([w], rho=1.0, lr=0.0, momentum=0.9, maximize=maximize)
+        w.grad = torch.tensor([0.6, -0.8])
+        optimizer.descend()
+        with optimizer.perturbed():
+            moved.append((w - 1).tolist())
+    assert moved[0] == pytest.approx([-0.6, 0.8])
+    assert moved[1] == pytest.approx([0.6, -0.8])
+
+
+WITHOUT = [
+    (torch.optim.SGD, {}, "SGD with momentum=0. Pass momentum=0.9 to SGD"),
+    (torch.optim.RMSprop, {}, "RMSprop with momentum=0"),
+    (torch.optim.Adam, {"betas": (0.0, 0.99)}, r"Adam with betas=\(0.0, 0.99\)"),
+    (torch.optim.Adadelta, {}, "Adadelta which has none"),
+    (torch.optim.Adafactor, {}, "Adafactor which has none"),
+    (torch.optim.Adagrad, {}, "Adagrad which has none"),
+    (torch.optim.ASGD, {}, "ASGD which has none"),
+    (torch.optim.Rprop, {}, "Rprop which has none"),
+]
+
+
+@pytest.mark.parametrize(("base", "options", "message"), WITHOUT)
+def test_base_optimizer_without_momentum_raises(base, options, message):
+    with pytest.raises(InvalidInputError, match=f"along the momentum.*{message}"):
+        MomentumSAM([parameter()], base, lr=0.1, **options)
+
+
+def test_group_without_momentum_raises_and_is_not_added():
+    groups = [{"params": [parameter()]}, {"params": [parameter()], "momentum": 0.0}]
+    with pytest.raises(InvalidInputError, match=r"SGD with momentum=0\.0"):
+        MomentumSAM(groups, lr=0.1, momentum=0.9)
+    optimizer = MomentumSAM([parameter()], lr=0.1, momentum=0.9)
+    with pytest.raises(InvalidInputError, match=r"SGD with momentum=0\.0"):
+        optimizer.add_param_group({"params": [parameter()], "momentum": 0.0})
+    assert len(optimizer.param_groups) == 1
+
+
+class Hidden(torch.optim.SGD):
+    """Has an option for the momentum, and keeps no buffer."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["own"] = torch.zeros(2)
+
+
+def test_base_optimizer_that_keeps_no_buffer_raises_in_the_second_step():
+    w = parameter()
+    optimizer = MomentumSAM([w], Hidden, lr=0.1, momentum=0.9)
+    w.sum().backward()
+    optimizer.descend()
+    message = r"'momentum_buffer' or 'exp_avg'.*Hidden has only \['own'\]. Use SGD"
+    with pytest.raises(InvalidInputError, match=message), optimizer.perturbed():
+        pass
+
+
+def test_step_calls_the_closure_once_at_the_perturbed_weights():
+    start, batches = problem(steps=2)
+    params = [nn.Parameter(w.clone()) for w in start]
+    optimizer = MomentumSAM(params, rho=0.5, lr=0.1, momentum=0.9)
+    train(params, optimizer, batches[:1])
+    with optimizer.perturbed():
+        expected = loss_of(params, batches[1]).item()
+    losses = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(params, batches[1])
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    assert optimizer.step(closure).item() == expected
+    assert losses == [expected]
+    assert expected != loss_of(params, batches[1]).item()
+
+
+def test_batch_norm_is_updated_once_per_step():
+    X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    optimizer = MomentumSAM(net.parameters(), rho=0.5, lr=0.1, momentum=0.9)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = net(X).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    assert net[1].num_batches_tracked == 3
+    before = net[1].running_mean.clone()
+    with optimizer.perturbed(), torch.no_grad():
+        seen = net[0](X).mean(0)  # at the perturbed weights
+        net(X)
+    torch.testing.assert_close(net[1].running_mean, 0.9 * before + 0.1 * seen)
+    optimizer.step(closure, freeze_norms=net)
+    with optimizer.perturbed(freeze_norms=True):
+        net(X)
+    assert net[1].num_batches_tracked == 4
+
+
+def test_parameters_without_momentum_do_not_move():
+    a, b = parameter(), parameter()
+    frozen = nn.Parameter(torch.ones(2))
+    optimizer = MomentumSAM([a, b, frozen], rho=1.0, lr=0.0, momentum=0.9)
+    a.grad, frozen.grad = torch.tensor([0.6, 0.8]), torch.ones(2)
+    optimizer.descend()
+    frozen.requires_grad_(False)
+    with optimizer.perturbed():
+        assert a.tolist() == pytest.approx([0.4, 0.2])
+        assert b.tolist() == frozen.tolist() == [1, 1]
+
+
+def test_reuse_raises_for_a_method_that_always_perturbs():
+    optimizer = MomentumSAM([parameter()], lr=0.1, momentum=0.9)
+    assert optimizer.perturbs
+    with pytest.raises(InvalidInputError, match=r"in every step. Use `perturbed\(\)`"):
+        optimizer.reuse()
