@@ -214,7 +214,7 @@ class _StackedRun:
         x, y = self.X[rows], self.y[rows]  # (M, B, F), (M, B)
         weight = share if self.weight is None else share * self.weight[rows]
         n_sam = self.phase.sizes.sam
-        losses = []  # the first one is that at the weights before the update
+        losses = []  # of each pass
 
         def loss_of(part, n_first=None):
             with autocast(self.phase.precision, self.device):
@@ -247,7 +247,9 @@ class _StackedRun:
             backward=self.backward,
             descend=self.descend,
         )
-        return losses[0]
+        if self.optimizer.clean_pass:
+            return losses[0]  # of the whole batch, before the update
+        return sum(losses[1:], start=losses[0])  # each part was passed once
 
     def end_epoch(self, epoch, running, losses):
         """Write records and call callbacks; keep members that stop as they are."""

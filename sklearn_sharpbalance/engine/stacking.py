@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from sklearn_sharpbalance.optim.look_sam import COUNT
+
 __all__ = [
     "StackedNetwork",
     "in_step",
@@ -302,7 +304,8 @@ def _stacked(entries):
 
 
 def _count(entry):
-    return float(entry.get("step", 0))
+    """Steps of the optimizer, and those that LookSAM has counted."""
+    return float(entry.get("step", 0)), entry.get(COUNT, 0)
 
 
 def in_step(states) -> list[list[int]]:
@@ -315,11 +318,12 @@ def in_step(states) -> list[list[int]]:
     ----------
     states : list of MemberState
     """
-    groups: dict[float, list[int]] = {}
+    groups: dict[tuple[float, int], list[int]] = {}
     for i, state in enumerate(states):
         if not state.stopped:
             entries = state.optimizer["state"].values() if state.optimizer else ()
-            groups.setdefault(max(map(_count, entries), default=0.0), []).append(i)
+            count = max(map(_count, entries), default=(0.0, 0))
+            groups.setdefault(count, []).append(i)
     first, *others = groups.values() or [[]]
     stopped = [i for i, state in enumerate(states) if state.stopped]
     return [sorted(first + stopped), *others]

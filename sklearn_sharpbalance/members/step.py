@@ -31,7 +31,10 @@ def balanced_step(
        \epsilon = \rho \nabla L_S(w) / \|\nabla L_S(w)\|
 
     with the SAM part S of share s and the normal part R. An empty S is exactly the
-    base optimizer, a full S exactly SAM.
+    base optimizer, a full S exactly SAM. Other methods replace the second term by
+    their own: Momentum-SAM by the gradient at weights that moved along the momentum,
+    so that each part is passed once; LookSAM by its combination of gradients in steps
+    without a perturbed pass.
 
     Parameters
     ----------
@@ -52,7 +55,8 @@ def balanced_step(
     backward : callable, default=Tensor.backward
         Puts the gradients of a loss into ``.grad``.
     perturbed_pass : callable, default=nullcontext
-        Makes a context manager around the perturbed pass.
+        Makes a context manager around the perturbed pass, if the SAM part was passed
+        at the unperturbed weights before.
     before_update : callable, default=None
         Called when the gradients are complete, before the base optimizer's step.
     descend : callable, default=None
@@ -61,32 +65,44 @@ def balanced_step(
     Returns
     -------
     loss : Tensor
-        Loss at the weights before the update, detached.
+        Loss at the weights before the update, detached. If the SAM part is not passed
+        at these weights, its loss is that at the perturbed ones.
     """
     optimizer.zero_grad()
-    sam_part, normal = slice(0, n_sam), None
-    if both_parts is not None and 0 < n_sam < n_places:
+    sam_part, normal_part = slice(0, n_sam), slice(n_sam, n_places)
+    losses: list[torch.Tensor] = []
+    normal = None
+
+    def pass_part(part):
+        loss = loss_of(part)
+        backward(loss)
+        losses.append(loss.detach())
+
+    if both_parts is not None and optimizer.clean_pass and 0 < n_sam < n_places:
         loss, normal = both_parts()
-    elif n_sam == n_places:
-        loss = loss_of(sam_part)
-        backward(loss)
+        losses.append(loss.detach())
     else:
-        loss = loss_of(slice(n_sam, n_places))
-        backward(loss)
-        if n_sam:
-            normal = _set_gradients_aside(optimizer)
-            sam_loss = loss_of(sam_part)
-            backward(sam_loss)
-            loss = loss.detach() + sam_loss
-    if n_sam:
+        if n_sam < n_places:
+            pass_part(normal_part)
+            if n_sam:
+                normal = _set_gradients_aside(optimizer)
+        if n_sam and optimizer.clean_pass:
+            pass_part(sam_part)
+    if n_sam and not optimizer.clean_pass:
+        # The only pass over these samples: it updates the statistics of BatchNorm.
+        with optimizer.perturbed(freeze_norms=False):
+            pass_part(sam_part)
+    elif n_sam and optimizer.perturbs:
         moved = optimizer.perturbed(freeze_norms=module, grad_scale=sam_share)
         with moved, perturbed_pass():
             backward(loss_of(sam_part))
-        _add_gradients(normal)
+    elif n_sam:
+        optimizer.reuse()
+    _add_gradients(normal)
     if before_update is not None:
         before_update()
     (descend or optimizer.descend)()
-    return loss.detach()
+    return sum(losses[1:], start=losses[0])
 
 
 def _set_gradients_aside(optimizer):

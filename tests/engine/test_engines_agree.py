@@ -20,7 +20,7 @@ from sklearn_sharpbalance.members import (
     member_net,
 )
 from sklearn_sharpbalance.members.schedules import cosine
-from sklearn_sharpbalance.optim import ASAM, GSAM, SAM, FriendlySAM
+from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, LookSAM, MomentumSAM
 
 
 def table(n=90, seed=0):
@@ -91,7 +91,7 @@ WITH_ADAM = NeuralNetClassifier(
 )
 
 
-@pytest.mark.parametrize("sam", [SAM, ASAM, GSAM, FriendlySAM])
+@pytest.mark.parametrize("sam", OPTIMIZERS.values())
 @pytest.mark.parametrize("estimator", [MLP, WITH_ADAM], ids=["SGD", "Adam"])
 def test_stacked_equals_skorch(sam, estimator):
     want = run(SkorchEngine(), table(), estimator, MLP_KWARGS, sam=sam)
@@ -120,6 +120,31 @@ def test_graph_steps_equal_skorch_on_the_cpu(transform, n_phases):
     assert_same(got, want, 2e-4)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("sam", [MomentumSAM, LookSAM])
+def test_graph_steps_of_fewer_passes_equal_skorch_on_the_cpu(sam, precision):
+    """Weights, statistics of BatchNorm and the optimizer's state are the same."""
+    options = {"sam": sam, "precision": precision, "n_phases": 1}
+    want = run(SkorchEngine(), pictures(), SmallCNN, {}, **options)
+    got = run(GraphEngine(), pictures(), SmallCNN, {}, **options)
+    assert_same(got, want, 2e-4 if precision == "float32" else 2e-2)
+    counters = [k for k in want[0].module if k.endswith("num_batches_tracked")]
+    assert counters
+    for key in counters:
+        # Two epochs; in each step every part of the batch once.
+        assert got[0].module[key] == want[0].module[key]
+
+
+@pytest.mark.parametrize("sam", [MomentumSAM, LookSAM])
+def test_fp16_trains_with_fewer_passes(sam):
+    options = {"sam": sam, "n_phases": 1}
+    states = run(SkorchEngine(), pictures(), SmallCNN, {}, precision="fp16", **options)
+    reference = run(SkorchEngine(), pictures(), SmallCNN, {}, **options)
+    for got, want in zip(states, reference):
+        losses = [[row["train_loss"] for row in s.history] for s in (got, want)]
+        np.testing.assert_allclose(*losses, rtol=0.1)
+
+
 def test_fp16_trains_with_a_scaled_loss_that_phases_carry_on():
     states = run(SkorchEngine(), pictures(), SmallCNN, {}, precision="fp16")
     reference = run(SkorchEngine(), pictures(), SmallCNN, {})
@@ -139,16 +164,17 @@ def test_fp16_skips_steps_that_are_not_finite():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("sam", [SAM, MomentumSAM, LookSAM])
 @pytest.mark.parametrize("transform", [None, RandomCropFlip(padding=1)])
-def test_graph_equals_skorch_on_a_gpu(transform):
-    options = {"transform": transform, "device": "cuda"}
+def test_graph_equals_skorch_on_a_gpu(transform, sam):
+    options = {"transform": transform, "device": "cuda", "sam": sam}
     want = run(SkorchEngine(), pictures(), SmallCNN, {}, **options)
     got = run(GraphEngine(), pictures(), SmallCNN, {}, **options)
     assert_same(got, want, 5e-3)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("sam", [SAM, ASAM, GSAM, FriendlySAM])
+@pytest.mark.parametrize("sam", OPTIMIZERS.values())
 def test_graph_and_stacked_equal_skorch_for_tables_on_a_gpu(sam):
     want = run(SkorchEngine(), table(), MLP, MLP_KWARGS, sam=sam, device="cuda")
     for engine in (GraphEngine(), StackedEngine()):

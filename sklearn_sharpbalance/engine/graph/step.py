@@ -40,7 +40,9 @@ class GraphedStep:
         self.members = [
             _MemberStep(session, i, self, phase) for i, session in enumerate(sessions)
         ]
-        self.graph = self._captured_options = None
+        # By which members' next steps have a perturbed pass: LookSAM's change.
+        self.graphs: dict[tuple[bool, ...], torch.cuda.CUDAGraph] = {}
+        self._captured_options = None
         streams = sessions if device.type == "cuda" else []
         self.streams = [torch.cuda.Stream(device) for _ in streams]
 
@@ -54,13 +56,13 @@ class GraphedStep:
         self.position.fill_(first)
         for member in self.members:
             member.module.train()
-        if self.graph is None and self.streams:
-            self._capture(first)
         for member in self.members:
             member.counters.n_passes += n_steps * member.clean_passes
-        for _ in range(n_steps):
-            if self.graph is not None:
-                self.graph.replay()
+        for place in range(first, first + n_steps):
+            if self.streams:
+                self._graph(place).replay()
+                for member in self.members:
+                    member.count()
             else:
                 self._step()
         self.n_steps += n_steps
@@ -81,44 +83,58 @@ class GraphedStep:
         self.wake()
 
     def rest(self):
-        """Give modules and optimizers their own back; the graph stays as it is."""
+        """Give modules and optimizers their own back; the graphs stay as they are."""
         for member in self.members:
             member.rest()
 
     def wake(self):
-        """Go on with what the graph was captured on, unless its constants changed."""
+        """Go on with what graphs were captured on, unless their constants changed."""
         for member in self.members:
             member.wake()
-        if self.graph is not None and self._options() != self._captured_options:
-            self.graph = None
+        if self.graphs and self._options() != self._captured_options:
+            self.graphs = {}
 
     def close(self):
-        """Leave the optimizers as they were found, and free the graph."""
+        """Leave the optimizers as they were found, and free the graphs."""
         for member in self.members:
             member.rest()
             member.optimizer.zero_grad()
-        self.graph = None
+        self.graphs = {}
 
     def compile(self):
         """Run the modules through torch.compile from the next step on."""
         for member in self.members:
             member.module.compile(dynamic=False)
-        self.graph = None
+        self.graphs = {}
 
     def _options(self):
         return [member.options() for member in self.members]
 
-    def _capture(self, first):
+    def _graph(self, place):
+        """The graph of the step at a place of the buffers; captured if it is new."""
+        kind = tuple(member.optimizer.perturbs for member in self.members)
+        if kind not in self.graphs:
+            self.graphs[kind] = self._capture(place)
+            self._captured_options = self._options()
+        return self.graphs[kind]
+
+    def _capture(self, place):
         before = [member.snapshot() for member in self.members]
+        counts = [member.optimizer.count for member in self.members]
+        total = self.total.clone()
+
+        def back_to_place():
+            self.position.fill_(place)
+            for member, count in zip(self.members, counts):
+                member.optimizer.count = count
+
         with _choosing_algorithms():
-            graph, _ = capture_graph(
-                self._step, self.position.device, lambda: self.position.fill_(first)
-            )
+            graph, _ = capture_graph(self._step, self.position.device, back_to_place)
         for member, values in zip(self.members, before):
             member.put_back(values)
-        self.position.fill_(first)
-        self.total.zero_()
-        self.graph, self._captured_options = graph, self._options()
+        back_to_place()
+        self.total.copy_(total)
+        return graph
 
     def _step(self):
         """One update of every member, each on a stream of its own."""
@@ -212,6 +228,11 @@ class _MemberStep:
             descend=self._descend,
         )
         self.shared.total[self.i] += loss
+
+    def count(self):
+        """Count a step that was replayed; a step that runs counts by itself."""
+        if self.phase.sizes.sam:
+            self.optimizer.advance()
 
     def _batch(self):
         """Samples, labels and weights at the shared position; sets the rate there."""

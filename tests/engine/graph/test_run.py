@@ -146,7 +146,7 @@ def test_what_is_kept_is_freed_and_does_not_travel(steps):
     assert not pickle.loads(pickle.dumps(engine))._runs
     engine.release()
     assert not engine._runs
-    assert steps[0].graph is None
+    assert not steps[0].graphs
     task.run(engine, [2, 6], states)
     assert not engine._runs  # the last stretch keeps nothing
 
@@ -214,15 +214,16 @@ def test_options_that_callbacks_set_are_those_of_the_next_epoch():
 def test_a_graph_with_other_options_is_captured_anew(steps):
     Task().run(GraphEngine(), [0, 2])
     (step,) = steps
-    step.graph, step._captured_options = graph, _ = object(), step._options()
+    graphs = {(True, True): object()}
+    step.graphs, step._captured_options = graphs, step._options()
     step.wake()
     step.rest()
     step.wake()
-    assert step.graph is graph
+    assert step.graphs is graphs
     step.rest()
     step.members[1].optimizer.param_groups[0]["momentum"] = 0.5
     step.wake()
-    assert step.graph is None
+    assert not step.graphs
 
 
 @pytest.mark.gpu
