@@ -1,5 +1,6 @@
 """Count gradient passes of a training, and match those of another one."""
 
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -10,14 +11,18 @@ from sklearn_sharpbalance.ensemble import DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
-from sklearn_sharpbalance.members.net import NET_DEFAULTS
+from sklearn_sharpbalance.members.member_params import draw_settings
+from sklearn_sharpbalance.members.net import NET_DEFAULTS, is_sharpness_aware
 from sklearn_sharpbalance.metrics._outputs import last_step
+from sklearn_sharpbalance.training.net_building import resolve_sam
 from sklearn_sharpbalance.training.plan import warmup_length
 
 __all__ = ["gradient_passes", "match_passes"]
 
 # Number of made-up samples on which the share of a selection rule is estimated.
 TRIAL_SAMPLES = 4000
+# Number of draws of settings that members would draw.
+TRIAL_DRAWS = 100
 
 
 def gradient_passes(estimator):
@@ -41,10 +46,12 @@ def gradient_passes(estimator):
     An epoch of a member costs :math:`1 + s`, where :math:`s` is the share of the
     samples that it applies SAM to, since those are passed twice: 1 in an epoch of
     plain descent, 2 in an epoch of SAM (warm-up with ``warmup="sam"``,
-    ``selection="all"``), in between in the balanced phase. A fitted ensemble has
-    counted its own sets. Before the fit they are estimated, with scores drawn
-    independently for each member. Real members give similar samples a high score, so
-    that the union of their sets, and with it the cost, is somewhat smaller.
+    ``selection="all"``), in between in the balanced phase. Momentum-SAM passes them
+    once, so that every epoch costs 1, and LookSAM :math:`1 + 1/k` times, so that an
+    epoch costs :math:`1 + s/k`. A fitted ensemble has counted its own sets. Before the
+    fit they are estimated, with scores drawn independently for each member. Real
+    members give similar samples a high score, so that the union of their sets, and
+    with it the cost, is somewhat smaller.
 
     An epoch of a jointly trained member costs 1; samples without labels ("a2d",
     "divdis") add the share of the members that a step draws for them. Scoring the
@@ -59,6 +66,8 @@ def gradient_passes(estimator):
     150.0
     >>> gradient_passes(SharpBalanceEnsembleClassifier(selection="all", max_epochs=50))
     300.0
+    >>> gradient_passes(SharpBalanceEnsembleClassifier(sam="momentum_sam"))
+    150.0
     """
     ensemble = _ensemble_of(estimator)
     if hasattr(ensemble, "history_"):
@@ -118,8 +127,9 @@ class _Cost(NamedTuple):
         else:
             params = ensemble._full_params()
             warmup_epochs = params["warmup_epochs"]
-            warmup_cost = 2.0 if params["warmup"] == "sam" else 1.0
-            later_cost = 1 + _expected_share(ensemble, params)
+            sam_cost = _sam_cost(ensemble, params)
+            warmup_cost = sam_cost if params["warmup"] == "sam" else 1.0
+            later_cost = 1 + (sam_cost - 1) * _expected_share(ensemble, params)
         return cls(
             n_members=ensemble.n_estimators,
             max_epochs=_max_epochs(ensemble),
@@ -147,6 +157,35 @@ class _Cost(NamedTuple):
         return float(self.n_members * of_member)
 
 
+def _sam_cost(ensemble: Any, params: dict[str, Any]) -> float:
+    """Return the expected passes of a sample with SAM, averaged over the members."""
+    settings: dict[str, Any] = {}
+    if isinstance(ensemble.estimator, NeuralNetClassifier):
+        settings |= ensemble.estimator.get_params(deep=False)
+    settings |= ensemble._nested("estimator")
+    optimizer = params["optimizer"] or settings.get("optimizer")
+    kind = optimizer if is_sharpness_aware(optimizer) else resolve_sam(params["sam"])
+    costs = []
+    for own in _member_settings(params):
+        options = {
+            name.removeprefix("optimizer__"): value
+            for name, value in {**settings, **own}.items()
+            if name.startswith("optimizer__")
+        }
+        costs.append(kind.passes_per_sample(options))
+    return float(np.mean(costs))
+
+
+def _member_settings(params: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the settings of each member; of distributions, draws that stand for it."""
+    member_params = params["member_params"]
+    if member_params is None:
+        return [{}]
+    if isinstance(member_params, Mapping):
+        return [draw_settings(member_params, seed) for seed in range(TRIAL_DRAWS)]
+    return member_params
+
+
 def _expected_share(ensemble: Any, params: dict[str, Any]) -> float:
     """Return the share of SAM samples if members have independent scores."""
     n_members = params["n_estimators"]
@@ -170,11 +209,14 @@ def _passes_run(ensemble: Any) -> float:
     if isinstance(ensemble, DiversifiedEnsembleClassifier):
         epoch_cost = 1 + _unlabeled_share(ensemble)
         return float(epoch_cost * ensemble.n_iter_ * len(ensemble.history_))
-    warmup_cost = 2.0 if ensemble._full_params()["warmup"] == "sam" else 1.0
+    params = ensemble._full_params()
+    sam_cost = _sam_cost(ensemble, params)
+    warmup_cost = sam_cost if params["warmup"] == "sam" else 1.0
     total = 0.0
     for epochs, mask in zip(ensemble.history_, ensemble.sam_masks_):
         n_warmup = sum(record["phase"] == "warmup" for record in epochs)
-        total += warmup_cost * n_warmup + (1 + mask.mean()) * (len(epochs) - n_warmup)
+        later_cost = 1 + (sam_cost - 1) * mask.mean()
+        total += warmup_cost * n_warmup + later_cost * (len(epochs) - n_warmup)
     return float(total)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import MemberModule
-from sklearn_sharpbalance.members.own_settings import own_settings
+from sklearn_sharpbalance.members.own_settings import own_nets, own_settings
 from sklearn_sharpbalance.networks import default_network
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -28,6 +28,7 @@ __all__ = [
     "joined_callbacks",
     "member_net",
     "option_names",
+    "sam_passes",
     "with_callbacks",
     "with_objects",
     "with_plain_sam",
@@ -238,6 +239,20 @@ def with_plain_sam(net):
     own.add("_params_to_validate")
     kept = {name: value for name, value in params.items() if name not in own}
     return type(net)(**{**kept, "optimizer": SAM})
+
+
+def sam_passes(net) -> list[float]:
+    """Passes of a sample with SAM in one step, for each member or for all of them.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        From :func:`member_net`.
+    """
+    return [
+        own.optimizer.passes_per_sample(own.get_params_for("optimizer"))
+        for own in own_nets(net)
+    ]
 
 
 class BoundOptimizer(partial):

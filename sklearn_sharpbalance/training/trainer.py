@@ -12,7 +12,7 @@ from sklearn_sharpbalance.data.validation_split import rows_of
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.exceptions import DivergenceError, OutOfDeviceMemoryError
 from sklearn_sharpbalance.members import Segment, score_member
-from sklearn_sharpbalance.members.net import with_plain_sam
+from sklearn_sharpbalance.members.net import sam_passes, with_plain_sam
 from sklearn_sharpbalance.members.own_settings import own_settings
 from sklearn_sharpbalance.members.pruning import pruned_member
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -136,9 +136,18 @@ class PhasedTrainer:
             epoch=segment.stop,
             phases=[*state.phases, segment.name],
             epochs=[n + more for n, more in zip(before, epochs)],
-            # Samples with SAM pass twice.
-            passes=state.passes + float(np.dot(epochs, 1 + masks.mean(axis=1))),
+            passes=state.passes + self._passes(epochs, masks),
         )
+
+    def _passes(self, epochs, masks) -> float:
+        """Passes over the training samples in a segment, all members together."""
+        per_epoch = 1 + (self._sam_passes - 1) * masks.mean(axis=1)  # (M,)
+        return float(np.dot(epochs, per_epoch))
+
+    @cached_property
+    def _sam_passes(self) -> np.ndarray:
+        """Passes of a sample with SAM: (M,), or (1,) for all members."""
+        return np.asarray(sam_passes(self.net))
 
     @cached_property
     def _plain_net(self):

@@ -49,6 +49,9 @@ METHODS = {
     "SharpBalance with GSAM": balanced(sam="gsam"),
     "SharpBalance with ASAM": balanced(sam="asam"),
     "SharpBalance with FriendlySAM": balanced(sam="friendly_sam"),
+    "Momentum-SAM ensemble": balanced(selection="all", sam="momentum_sam"),
+    "SharpBalance with Momentum-SAM": balanced(sam="momentum_sam"),
+    "SharpBalance with LookSAM": balanced(sam="look_sam"),
     "SED": joint("sed"),
     "naive A2D": joint("a2d"),
     "DivDis": joint("divdis"),
@@ -113,6 +116,8 @@ def test_all_methods_are_compared_at_matched_compute(data):
     assert passes["deep ensemble"] == gradient_passes(METHODS["deep ensemble"]) == 16
     assert epochs["SAM ensemble"] == epochs["SAM+"] == 4  # SAM counts double
     assert epochs["SED"] == epochs["diverse hyper-parameters"] == 8
+    assert epochs["Momentum-SAM ensemble"] == 8  # it passes every sample once
+    assert epochs["SharpBalance with Momentum-SAM"] == 8
     # One epoch of two members is the smallest step there is: 2 passes, 4 with SAM.
     assert max(abs(value - 16) for value in passes.values()) <= 2
     ranking = report.ranking

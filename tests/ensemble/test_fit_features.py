@@ -12,6 +12,8 @@ from torch import nn
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.sharpness import FisherTraceScorer, LossScorer
 
 N, BATCH, EPOCHS = 60, 20, 4
@@ -131,13 +133,76 @@ def test_one_radius_for_each_member():
         assert not weights(mixed, 1 - member).equal(weights(alone, 1 - member))
 
 
-@pytest.mark.parametrize("sam", ["asam", "gsam", "friendly_sam"])
+@pytest.mark.parametrize("sam", [name for name in OPTIMIZERS if name != "sam"])
 def test_other_kinds_of_sharpness_aware_steps(sam):
     X, y = table()
     clf = SharpBalance(sam=sam, **SMALL).fit(X, y)
     plain = SharpBalance(**SMALL).fit(X, y)
     assert not weights(clf, 0).equal(weights(plain, 0))
     assert column(clf, "train_loss")[-1] < column(clf, "train_loss")[0]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"optimizer": torch.optim.Adagrad}, "got Adagrad which has none"),
+        ({"estimator__optimizer__momentum": 0.0}, r"got SGD with momentum=0\.0"),
+    ],
+)
+def test_momentum_sam_needs_an_optimizer_with_momentum(params, message):
+    X, y = table()
+    clf = SharpBalance(sam="momentum_sam", **params, **SMALL)
+    with pytest.raises(InvalidInputError, match=message):
+        clf.fit(X, y)
+
+
+class CountsRows(nn.Module):
+    """Counts the samples that pass in training mode."""
+
+    rows: ClassVar[int] = 0
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(n_features)
+        self.head = nn.Linear(n_features, n_classes)
+
+    def forward(self, x):
+        if self.training:
+            CountsRows.rows += len(x)
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize(
+    ("sam", "selection", "passes"),
+    [
+        ("sam", "all", 2.0),
+        ("momentum_sam", "all", 1.0),
+        ("momentum_sam", "random", 1.0),
+        ("momentum_sam", "none", 1.0),
+        ("look_sam", "all", 1.2),
+    ],
+)
+def test_samples_pass_as_often_as_is_counted(sam, selection, passes, monkeypatch):
+    monkeypatch.setattr(CountsRows, "rows", 0)
+    X, y = table()
+    clf = SharpBalance(
+        CountsRows,
+        sam=sam,
+        selection=selection,
+        warmup_epochs=0,
+        n_estimators=2,
+        max_epochs=5,
+        batch_size=BATCH,
+        flat_ratio=0.5,
+        random_state=0,
+        device="cpu",
+    ).fit(X, y)
+    # Batches of equal parts repeat a few samples to fill the last one, at weight zero.
+    assert CountsRows.rows / (2 * 5 * N) == pytest.approx(passes, rel=0.15)
+    assert clf.n_passes_ == pytest.approx(2 * 5 * passes)
+    steps = sum(1 for _ in range(0, N, BATCH)) * 5
+    counted = clf.estimators_[0].module_.module.norm.num_batches_tracked.item()
+    assert counted in (steps, 2 * steps)  # one update for each part of a batch
 
 
 # Learning rates ---------------------------------------------------------------------

@@ -5,13 +5,16 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from skorch import NeuralNetClassifier
 
 from sklearn_sharpbalance import (
+    MLP,
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
 )
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import LookSAM
 from tests.evaluation.cases import SMALL, sharpbalance
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -39,6 +42,37 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
         (
             sharpbalance(selection="reference_boost", warmup_epochs=0, max_epochs=2),
             3 * 2 * (1.64 + 0.6**3 * 2 / 3),
+        ),
+        # Momentum-SAM passes every sample once, LookSAM its own 1 + 1/k times.
+        (sharpbalance(sam="momentum_sam", max_epochs=10), 3 * 10),
+        (sharpbalance(sam="momentum_sam", selection="all", max_epochs=10), 3 * 10),
+        (sharpbalance(sam="look_sam", selection="all", max_epochs=10), 3 * 12),
+        (sharpbalance(sam="look_sam", max_epochs=10), 3 * (6 + 5 * (1 + 0.64 / 5))),
+        (
+            sharpbalance(
+                sam="look_sam",
+                selection="all",
+                max_epochs=10,
+                estimator__optimizer__k=2,
+            ),
+            3 * 15,
+        ),
+        (
+            sharpbalance(
+                sam="look_sam",
+                selection="all",
+                max_epochs=10,
+                member_params=[{"optimizer__k": k} for k in (1, 2, 4)],
+            ),
+            20 + 15 + 12.5,
+        ),
+        (
+            sharpbalance(
+                estimator=NeuralNetClassifier(MLP, optimizer=LookSAM, optimizer__k=4),
+                selection="all",
+                max_epochs=10,
+            ),
+            3 * 12.5,
         ),
         (DiversifiedEnsembleClassifier(n_estimators=4, max_epochs=10), 40),
         # Two of four members pass the unlabelled samples.
@@ -73,9 +107,27 @@ def test_passes_of_a_fitted_ensemble_count_its_own_sets(data):
     assert gradient_passes(joint) == pytest.approx(3 * 3 * (1 + 2 / 3))
 
 
+def test_fitted_ensembles_count_steps_with_fewer_passes(data):
+    X, y = data
+    options = {"max_epochs": 4, "warmup_epochs": 2, "random_state": 0}
+    once = sharpbalance(sam="momentum_sam", **options).fit(X, y)
+    assert once.n_passes_ == gradient_passes(once) == pytest.approx(3 * 4)
+    some = sharpbalance(sam="look_sam", **options).fit(X, y)
+    share = some.sam_masks_.mean()
+    expected = 3 * (2 * 1.2 + 2 * (1 + 0.2 * share))
+    assert some.n_passes_ == gradient_passes(some) == pytest.approx(expected)
+    apart = [{"optimizer__k": k} for k in (1, 2, 4)]
+    own = sharpbalance(sam="look_sam", member_params=apart, **options).fit(X, y)
+    shares = own.sam_masks_.mean(axis=1)
+    each = [2 * (1 + 1 / k) + 2 * (1 + s / k) for k, s in zip((1, 2, 4), shares)]
+    assert own.n_passes_ == pytest.approx(sum(each))
+
+
 @pytest.mark.parametrize(
     ("estimator", "passes", "params"),
     [
+        (sharpbalance(sam="momentum_sam"), 150, {"max_epochs": 50}),
+        (sharpbalance(sam="look_sam", selection="all"), 180, {"max_epochs": 50}),
         (sharpbalance(selection="all"), 150, {"max_epochs": 25}),
         (DeepEnsembleClassifier(n_estimators=5), 150, {"max_epochs": 30}),
         # 3 * (2 * 4 + 1 * 4) = 36 passes in eight epochs.

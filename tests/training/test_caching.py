@@ -164,6 +164,8 @@ STEPS = {
     "asam": {"estimator__optimizer__eta": 0.1},
     "gsam": {"estimator__optimizer__alpha": 0.1},
     "friendly_sam": {"estimator__optimizer__sigma": 0.5},
+    "momentum_sam": {},
+    "look_sam": {"estimator__optimizer__k": 2},
 }
 
 
@@ -178,6 +180,8 @@ def test_kinds_of_sam_share_a_warm_up_without_it(tmp_path, work, engine, optimiz
     for sam, own in STEPS.items():
         if (sam, optimizer) == ("gsam", torch.optim.RMSprop):
             own = {}  # its alpha is that of RMSprop
+        if (sam, optimizer) == ("momentum_sam", torch.optim.RMSprop):
+            continue  # it has no momentum
         shared.append(
             SharpBalance(sam=sam, memory=str(tmp_path), **options, **own).fit(X, y)
         )
@@ -189,7 +193,7 @@ def test_kinds_of_sam_share_a_warm_up_without_it(tmp_path, work, engine, optimiz
         work["warmup"] = before
     assert work["warmup"] == 1
     ends = {tuple(row["train_loss"] for row in clf.history_[0]) for clf in shared}
-    assert len(ends) == len(STEPS)  # the kinds differ later
+    assert len(ends) == len(shared)  # the kinds differ later
 
 
 def assert_same_steps(one, other):

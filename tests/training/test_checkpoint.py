@@ -85,6 +85,18 @@ OWN = {"estimator__module__hidden": None}
 CASES = {
     "skorch": ({"engine": "skorch"}, small_data),
     "stacked": ({"engine": "stacked"}, small_data),
+    "momentum_sam": ({"sam": "momentum_sam", "engine": "skorch"}, small_data),
+    "momentum_sam_stacked": ({"sam": "momentum_sam"}, small_data),
+    "momentum_sam_adam": (
+        {"sam": "momentum_sam", "estimator": ADAM, **OWN},
+        small_data,
+    ),
+    "look_sam": ({"sam": "look_sam", "engine": "skorch"}, small_data),
+    "look_sam_stacked": ({"sam": "look_sam"}, small_data),
+    "look_sam_members": (
+        {"sam": "look_sam", "member_params": [{"optimizer__k": k} for k in (2, 3)]},
+        small_data,
+    ),
     "no_seed": ({"random_state": None}, small_data),
     "adam": ({"estimator": ADAM, **OWN}, small_data),
     "dropout_and_norms": ({"estimator": NormNet, **OWN}, small_data),
