@@ -8,15 +8,18 @@ from torch import nn
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
-from sklearn_sharpbalance.engine.graph.step import _count_on_device
+from sklearn_sharpbalance.engine.graph import run as graph_run
+from sklearn_sharpbalance.engine.graph import step as graph_step
+from sklearn_sharpbalance.engine.graph.step import GraphedStep, _count_on_device
 from sklearn_sharpbalance.members import (
     Segment,
     as_skorch_net,
     initial_state,
     member_net,
 )
+from sklearn_sharpbalance.members.own_settings import give_settings
 from sklearn_sharpbalance.members.schedules import cosine
-from sklearn_sharpbalance.optim import SAM
+from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, LookSAM, MomentumSAM
 
 RNG = np.random.default_rng(0)
 DATA = TrainingData(
@@ -51,17 +54,21 @@ class Norms(nn.Module):
 def train(
     engine,
     *,
+    sam=SAM,
     optimizer=None,
     device="cpu",
     n_phases=2,
     n_epochs=2,
     batch_size=8,
     precision="float32",
+    member_params=None,
 ):
     """States after phases of so many epochs each."""
     net = as_skorch_net(Norms, (1, 4, 4), 3, {}, optimizer)
     settings = {"lr": 0.05 if optimizer is None else 0.01}
-    member_net(net, 3, sam=SAM, device=device, settings=settings)
+    member_net(net, 3, sam=sam, device=device, settings=settings)
+    if member_params is not None:
+        give_settings(net, member_params)
     states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
     sizes = part_sizes(MASKS, batch_size)
     for p in range(n_phases):
@@ -106,6 +113,88 @@ def test_steps_before_a_capture_are_undone(precision, steps):
         assert all(torch.equal(a, b) for a, b in zip(group["params"], before))
 
 
+class Recorded:
+    """Stands for a CUDA graph: repeats one kind of step, and counts nothing."""
+
+    def __init__(self, step, work):
+        self.step, self.work = step, work
+        self.kind = [member.optimizer.perturbs for member in step.members]
+        self.n_replays = 0
+
+    def replay(self):
+        assert [member.optimizer.perturbs for member in self.step.members] == self.kind
+        counts = [member.optimizer.count for member in self.step.members]
+        self.work()
+        for member, count in zip(self.step.members, counts):
+            member.optimizer.count = count
+        self.n_replays += 1
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """Steps whose graphs are recorded on the CPU."""
+    built = []
+
+    class OnCpu(GraphedStep):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.streams = ["as on a GPU"]
+            self.every_graph = []
+            built.append(self)
+
+        def _step(self):
+            for member in self.members:
+                member.step()
+            self.position += 1
+
+    def record(work, device, before_each):
+        step = built[-1]
+        for _ in range(4):  # three runs to warm up, and the captured one
+            before_each()
+            work()
+        before_each()
+        graph = Recorded(step, work)
+        step.every_graph.append(graph)
+        return graph, None
+
+    monkeypatch.setattr(graph_run, "GraphedStep", OnCpu)
+    monkeypatch.setattr(graph_step, "capture_graph", record)
+    return built
+
+
+def assert_same_states(got, want, tol=1e-5):
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a.module, b.module, rtol=tol, atol=tol)
+        for key, entries in b.optimizer["state"].items():
+            torch.testing.assert_close(
+                a.optimizer["state"][key], entries, rtol=tol, atol=tol
+            )
+        losses = [[row["train_loss"] for row in state.history] for state in (a, b)]
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sam", OPTIMIZERS.values())
+def test_captured_steps_are_those_that_run(sam, captured):
+    got = train(GraphEngine(), sam=sam)
+    assert_same_states(got, train(SkorchEngine(), sam=sam))
+    for step in captured:  # one for each phase
+        n_kinds = 2 if sam is LookSAM else 1
+        assert len(step.every_graph) == n_kinds
+        assert sum(graph.n_replays for graph in step.every_graph) == 2 * 4
+    if sam is LookSAM:
+        counts = [entry["sam_steps"] for entry in got[0].optimizer["state"].values()]
+        assert set(counts) == {2 * 2 * 4}
+
+
+def test_members_with_their_own_k_have_graphs_for_what_meets(captured):
+    apart = [{"optimizer__k": 2}, {"optimizer__k": 3}]
+    options = {"sam": LookSAM, "member_params": apart}
+    got = train(GraphEngine(), **options)
+    assert_same_states(got, train(SkorchEngine(), **options))
+    kinds = {tuple(graph.kind) for graph in captured[0].every_graph}
+    assert kinds == {(True, True), (True, False), (False, True), (False, False)}
+
+
 def test_steps_are_counted_where_the_weights_are():
     """A loaded state has its counts on the CPU, where no graph could change them."""
     weight = nn.Parameter(torch.zeros(2, device="meta"))  # any other device
@@ -122,10 +211,11 @@ ADAPTIVE = [torch.optim.Adam, torch.optim.NAdam]
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("sam", [SAM, LookSAM, MomentumSAM])
 @pytest.mark.parametrize("optimizer", ADAPTIVE)
-def test_adaptive_optimizers_go_on_in_a_next_phase_on_a_gpu(optimizer):
-    want = train(SkorchEngine(), optimizer=optimizer)
-    got = train(GraphEngine(), optimizer=optimizer, device="cuda")
+def test_adaptive_optimizers_go_on_in_a_next_phase_on_a_gpu(optimizer, sam):
+    want = train(SkorchEngine(), optimizer=optimizer, sam=sam)
+    got = train(GraphEngine(), optimizer=optimizer, sam=sam, device="cuda")
     for a, b in zip(got, want):
         losses = [[row["train_loss"] for row in state.history] for state in (a, b)]
         np.testing.assert_allclose(*losses, rtol=0.02)
@@ -134,10 +224,25 @@ def test_adaptive_optimizers_go_on_in_a_next_phase_on_a_gpu(optimizer):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("apart", [None, [{"optimizer__k": 2}, {"optimizer__k": 3}]])
+def test_graphs_of_look_sam_alternate_on_a_gpu(apart):
+    options = {"sam": LookSAM, "member_params": apart}
+    want = train(SkorchEngine(), **options)
+    got = train(GraphEngine(), device="cuda", **options)
+    for a, b in zip(got, want):
+        losses = [[row["train_loss"] for row in state.history] for state in (a, b)]
+        np.testing.assert_allclose(*losses, rtol=0.02)
+        for key, entries in b.optimizer["state"].items():
+            assert a.optimizer["state"][key]["sam_steps"] == entries["sam_steps"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sam", [SAM, LookSAM, MomentumSAM])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_capture_on_a_gpu_moves_no_weights(precision):
+def test_a_capture_on_a_gpu_moves_no_weights(precision, sam):
     """After one step members are one step from where they began, and not four."""
     settings = {"n_phases": 1, "n_epochs": 1, "batch_size": 64, "precision": precision}
+    settings["sam"] = sam
     want = train(SkorchEngine(), **settings)
     got = train(GraphEngine(), device="cuda", **settings)
     began = train(SkorchEngine(), **settings | {"n_phases": 0})
