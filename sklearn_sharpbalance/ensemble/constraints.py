@@ -2,23 +2,22 @@
 
 from os import PathLike
 
+from sklearn_sharpbalance._parameters import CONSTRAINTS
 from sklearn_sharpbalance._validation import Interval
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["check_params"]
 
 
-def check_params(params, constraints):
+def check_params(params):
     """Raise on parameters that pass their constraints and mean nothing.
 
     Parameters
     ----------
     params : dict
         Parameters of an estimator.
-    constraints : dict
-        Its ``_parameter_constraints``.
     """
-    for name, rules in constraints.items():
+    for name, rules in CONSTRAINTS.items():
         _refuse_bool(name, params.get(name), rules)
     _check_callbacks(params.get("callbacks"))
     for name in ("checkpoint_dir", "memory"):
