@@ -60,3 +60,25 @@ def test_members_that_a_callback_stopped_stay_as_they_were(tmp_path):
     np.testing.assert_array_equal(
         cut.member_predict_proba(X), whole.member_predict_proba(X)
     )
+
+
+@pytest.mark.parametrize("sam", ["momentum_sam", "look_sam"])
+def test_members_that_stopped_at_different_steps_go_on_as_in_skorch(sam):
+    """Stacked members share one count of steps; those that differ are kept apart."""
+    stop = EarlyStopping(monitor="train_loss", threshold=0.5, patience=2)
+    options = {"max_epochs": 12, "callbacks": [("stop", stop)], "warmup_epochs": 0}
+    options |= {"sam": sam, "rho": 0.1}
+    fits = [estimator(**options), estimator(**options).set_params(engine="skorch")]
+    for clf in fits:
+        clf.fit(X, Y)
+        clf.partial_fit(X, Y)
+        clf.partial_fit(X, Y)
+    lengths = [[len(history) for history in clf.history_] for clf in fits]
+    assert lengths[0] == lengths[1]
+    assert len(set(lengths[0])) > 1
+    probas = [clf.member_predict_proba(X) for clf in fits]
+    np.testing.assert_allclose(*probas, atol=1e-4)
+    if sam == "look_sam":
+        counts = [[net.optimizer_.count for net in clf.estimators_] for clf in fits]
+        assert counts[0] == counts[1]
+        assert len(set(counts[0])) > 1

@@ -8,7 +8,7 @@ from torch import nn
 
 from sklearn_sharpbalance.members import balanced_step
 from sklearn_sharpbalance.members.step import set_learning_rate
-from sklearn_sharpbalance.optim import SAM
+from sklearn_sharpbalance.optim import SAM, LookSAM, MomentumSAM
 
 N, N_SAM, RHO, LR = 10, 4, 0.3, 0.1
 
@@ -137,6 +137,108 @@ def test_clean_passes_update_batch_norm_once_and_the_perturbed_pass_never(
     got = module[0].running_mean
     assert any(torch.allclose(got, mean, atol=1e-12) for mean in expected)
     assert module[0].num_batches_tracked == 2
+
+
+def counted(loss_of):
+    """The losses, and how many samples were passed through each slice."""
+    passed = []
+
+    def counting(part):
+        passed.append((part.start, part.stop))
+        return loss_of(part)
+
+    return counting, passed
+
+
+@pytest.mark.parametrize("n_sam", [0, 1, N_SAM, N])
+def test_momentum_sam_passes_each_part_once_as_in_the_formula(module, batch, n_sam):
+    x, y = batch
+    share, mu = n_sam / N, 0.9
+    optimizer = MomentumSAM(module.parameters(), rho=RHO, lr=LR, momentum=mu)
+    v = torch.zeros_like(flat_weights(module))
+    for _ in range(3):
+        before = copy.deepcopy(module)
+        there = moved(module, -RHO * v / v.norm()) if v.any() else before
+        direction = torch.zeros_like(v)
+        loss = 0.0
+        if n_sam < N:
+            direction += (1 - share) * flat_gradient(before, x[n_sam:], y[n_sam:])
+            loss += losses_of(before, x, y)(slice(n_sam, N)).item()
+        if n_sam:
+            direction += share * flat_gradient(there, x[:n_sam], y[:n_sam])
+            loss += losses_of(there, x, y)(slice(0, n_sam)).item()
+        v = mu * v + direction
+        loss_of, passed = counted(losses_of(module, x, y))
+        got = balanced_step(optimizer, loss_of, n_sam, N)
+        torch.testing.assert_close(
+            flat_weights(module), flat_weights(before) - LR * v, atol=1e-12, rtol=1e-10
+        )
+        assert got.item() == pytest.approx(loss)
+        parts = [(0, n_sam)] * (n_sam > 0) + [(n_sam, N)] * (n_sam < N)
+        assert sorted(passed) == parts
+
+
+def test_look_sam_reuses_the_component_of_the_sam_part(module, batch):
+    x, y = batch
+    share, k, alpha = N_SAM / N, 3, 0.7
+    optimizer = LookSAM(module.parameters(), rho=RHO, k=k, alpha=alpha, lr=LR)
+    g_v = None
+    for step in range(5):
+        before = copy.deepcopy(module)
+        g = flat_gradient(before, x[:N_SAM], y[:N_SAM])
+        if step % k == 0:
+            there = moved(before, RHO * g / g.norm())
+            aware = flat_gradient(there, x[:N_SAM], y[:N_SAM])
+            g_v = aware - (aware @ g) / (g @ g) * g
+        else:
+            aware = g + alpha * g.norm() / g_v.norm() * g_v
+        normal = flat_gradient(before, x[N_SAM:], y[N_SAM:])
+        direction = (1 - share) * normal + share * aware
+        loss_of, passed = counted(losses_of(module, x, y))
+        loss = balanced_step(optimizer, loss_of, N_SAM, N)
+        torch.testing.assert_close(
+            (flat_weights(before) - flat_weights(module)) / LR,
+            direction,
+            atol=1e-11,
+            rtol=1e-9,
+        )
+        assert len(passed) == (3 if step % k == 0 else 2)
+        torch.testing.assert_close(
+            loss, nn.functional.cross_entropy(before(x), y).detach()
+        )
+
+
+@pytest.mark.parametrize("sam", [MomentumSAM, LookSAM])
+@pytest.mark.parametrize("n_sam", [0, N])
+def test_fewer_passes_with_none_or_all_samples(module, batch, sam, n_sam):
+    """None is the base optimizer and all is ``step(closure)``, bit for bit."""
+    twin = copy.deepcopy(module)
+    options = {"lr": LR, "momentum": 0.9, "weight_decay": 1e-2}
+    ours = sam(module.parameters(), rho=RHO, **options)
+    if n_sam:
+        other = sam(twin.parameters(), rho=RHO, **options)
+    else:
+        other = torch.optim.SGD(twin.parameters(), **options)
+
+    def closure():
+        other.zero_grad()
+        loss = losses_of(twin, *batch)(slice(0, N))
+        loss.backward()
+        return loss
+
+    for _ in range(7):
+        balanced_step(ours, losses_of(module, *batch), n_sam, N)
+        other.step(closure)
+    assert flat_weights(module).equal(flat_weights(twin))
+
+
+@pytest.mark.parametrize("sam", [MomentumSAM, LookSAM])
+def test_fewer_passes_update_batch_norm_once_for_each_part(batch, sam):
+    module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4)).double()
+    optimizer = sam(module.parameters(), rho=RHO, lr=LR, momentum=0.9)
+    for step in range(7):
+        balanced_step(optimizer, losses_of(module, *batch), N_SAM, N, module=module)
+        assert module[0].num_batches_tracked == 2 * (step + 1)
 
 
 def test_gradients_are_complete_when_they_are_shown(module, batch):
