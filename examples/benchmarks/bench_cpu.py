@@ -75,6 +75,10 @@ def against_bagging(X, y, epochs, repeats):
     settings = {"max_epochs": epochs, "random_state": 0, "device": "cpu"}
     deep = DeepEnsembleClassifier(**settings)
     sharpbalance = SharpBalanceEnsembleClassifier(**settings)
+    momentum = {"sam": "momentum_sam", "rho": 0.3, **settings}
+    momentum_sam = SharpBalanceEnsembleClassifier(selection="all", **momentum)
+    momentum_balanced = SharpBalanceEnsembleClassifier(**momentum)
+    look_sam = SharpBalanceEnsembleClassifier(sam="look_sam", **settings)
     skorch_nets = DeepEnsembleClassifier(engine="skorch", **settings)
     scaled = (X - X.mean(0)) / np.maximum(X.std(0), 1e-8)
     times = side_by_side(
@@ -82,6 +86,9 @@ def against_bagging(X, y, epochs, repeats):
             "bagging": lambda: bagging(epochs).fit(scaled, y),
             "deep": lambda: deep.fit(X, y),
             "sharpbalance": lambda: sharpbalance.fit(X, y),
+            "momentum_sam": lambda: momentum_sam.fit(X, y),
+            "sharpbalance_momentum_sam": lambda: momentum_balanced.fit(X, y),
+            "sharpbalance_look_sam": lambda: look_sam.fit(X, y),
             "skorch_nets": lambda: skorch_nets.fit(X, y),
         },
         repeats,

@@ -121,6 +121,24 @@ def main():
             SharpBalanceEnsembleClassifier(flat_ratio=0.4, warmup_epochs=1, **common),
             "balanced",
         ),
+        "momentum_sam": (
+            SharpBalanceEnsembleClassifier(
+                sam="momentum_sam", rho=0.3, selection="all", warmup_epochs=0, **common
+            ),
+            "balanced",
+        ),
+        "momentum_balanced": (
+            SharpBalanceEnsembleClassifier(
+                sam="momentum_sam", rho=0.3, flat_ratio=0.4, warmup_epochs=1, **common
+            ),
+            "balanced",
+        ),
+        "look_sam": (
+            SharpBalanceEnsembleClassifier(
+                sam="look_sam", selection="all", warmup_epochs=0, **common
+            ),
+            "balanced",
+        ),
     }
     for name, (clf, phase) in cases.items():
         start = time.perf_counter()
@@ -129,6 +147,7 @@ def main():
         numbers[f"{name}_images_per_s"] = MEMBERS * options.images / seconds
         numbers[f"{name}_fit_s"] = time.perf_counter() - start
         numbers[f"{name}_sam_share"] = float(clf.sam_masks_.mean())
+        numbers[f"{name}_epoch_over_sgd"] = seconds / numbers["sgd_epoch_s"]
         numbers["engine"] = clf.engine_.name
         print({k: v for k, v in numbers.items() if k.startswith(name)}, flush=True)
     numbers["balanced_over_sam"] = numbers["balanced_epoch_s"] / numbers["sam_epoch_s"]

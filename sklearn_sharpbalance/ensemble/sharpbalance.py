@@ -28,8 +28,11 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Radius of the SAM perturbation; a sequence gives one per member.
     flat_ratio : float, default=0.4
         Share of the samples that each member proposes to the others.
-    sam : {"sam", "asam", "gsam", "friendly_sam"} or optimizer class, default="sam"
+    sam : {"sam", "asam", "gsam", "friendly_sam", "momentum_sam", "look_sam"} or \
+            optimizer class, default="sam"
         Kind of sharpness-aware step, around the member's own optimizer.
+        "momentum_sam" passes every sample once, "look_sam" a SAM sample 1.2 times, and
+        the others twice. Momentum-SAM needs a larger ``rho``, about 0.3.
     warmup : {"sam", "sgd"}, default="sam"
         How members train before the selection.
     warmup_epochs : int or float, default=0.5

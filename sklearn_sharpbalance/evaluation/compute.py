@@ -164,7 +164,9 @@ def _sam_cost(ensemble: Any, params: dict[str, Any]) -> float:
         settings |= ensemble.estimator.get_params(deep=False)
     settings |= ensemble._nested("estimator")
     optimizer = params["optimizer"] or settings.get("optimizer")
-    kind = optimizer if is_sharpness_aware(optimizer) else resolve_sam(params["sam"])
+    kind: Any = resolve_sam(params["sam"])
+    if is_sharpness_aware(optimizer):
+        kind = optimizer
     costs = []
     for own in _member_settings(params):
         options = {
