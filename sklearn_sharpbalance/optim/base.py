@@ -292,7 +292,11 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         rho = self._option(bucket.group, "rho")
         if not isinstance(rho, int | float):
             rho = torch.as_tensor(rho, dtype=norm.dtype, device=norm.device)
-        return -rho if bucket.group.get("maximize") else rho
+        return self._sign(bucket.group) * rho
+
+    def _sign(self, group: Mapping[str, Any]) -> float:
+        """Return the sign of the perturbation along the direction."""
+        return -1.0 if group.get("maximize") else 1.0
 
     def _finite_gradients(self) -> bool:
         return all_finite([bucket.grads for bucket in gather(self.param_groups)])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim._buckets import as_real, collect
-from sklearn_sharpbalance.optim._tensors import scaled, widened
+from sklearn_sharpbalance.optim._tensors import widened
 from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
 
 __all__ = ["MomentumSAM"]
@@ -174,10 +174,10 @@ class MomentumSAM(SharpnessAwareOptimizer):
     def _direction(self, bucket, grad_scale):
         buffers = [self._buffer(param) for param in bucket.params]
         momentum = widened([as_real(v) for v in buffers if v is not None])
-        # With maximize the base class reverses the perturbation, but v points up then.
-        sign = 1.0 if bucket.group.get("maximize") else -1.0
-        step = scaled(momentum, sign)
-        return step, step
+        return momentum, momentum
+
+    def _sign(self, group):
+        return -1.0  # also with maximize: the base optimizer always steps along -v
 
 
 def _has_momentum(group: Mapping[str, Any]) -> bool:
