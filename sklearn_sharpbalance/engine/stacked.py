@@ -153,7 +153,7 @@ class _StackedGroup:
         x, y = self.X[rows], self.y[rows]  # (M, B, F), (M, B)
         weight = share if self.weight is None else share * self.weight[rows]
         n_sam = self.segment.sizes.sam
-        losses = []  # of each pass
+        losses = []  # the first one is that of the whole batch
 
         def loss_of(part, n_first=None):
             with autocast(self.segment.precision, self.device):
@@ -175,6 +175,8 @@ class _StackedGroup:
             self.prune(normal)
             return loss, [(self.network.params[key], g) for key, g in normal.items()]
 
+        if not self.optimizer.clean_pass and 0 < n_sam < share.shape[1]:
+            self.network.hold_second_weights()
         balanced_step(
             self.optimizer,
             loss_of,
@@ -186,9 +188,7 @@ class _StackedGroup:
             backward=self.backward,
             descend=self.descend,
         )
-        if self.optimizer.clean_pass:
-            return losses[0]  # of the whole batch, before the update
-        return sum(losses[1:], start=losses[0])  # each part was passed once
+        return losses[0]
 
     def backward(self, loss):
         """Compute the gradients of a loss; those of pruned weights are zero."""

@@ -174,6 +174,7 @@ class StackedNetwork:
         self._seconds = {  # other leaves, the same memory
             key: value.detach().requires_grad_() for key, value in self.params.items()
         }
+        self._are_apart = False
 
     def __call__(self, x: torch.Tensor, n_first: int | None = None) -> torch.Tensor:
         """Logits (M, B, C) of inputs (M, B, F).
@@ -190,10 +191,25 @@ class StackedNetwork:
                     x = stacked_linear(x, weight, bias)
                 else:
                     weight2, bias2 = (self._seconds.get(key) for key in keys)
-                    x = split_linear(x, weight, bias, weight2, bias2, n_first)
+                    product = _TwoProducts if self._are_apart else _SplitProduct
+                    x = split_linear(product, x, weight, bias, weight2, bias2, n_first)
             elif not isinstance(layer, nn.Flatten):
                 x = layer(x)
         return x
+
+    @torch.no_grad()
+    def hold_second_weights(self) -> None:
+        """Let the samples after the first ones pass through the weights of now.
+
+        Call it before the weights move, if the others pass through the moved ones.
+        """
+        if not self._are_apart:
+            self._seconds = {
+                key: torch.empty_like(value).requires_grad_()
+                for key, value in self.params.items()
+            }
+            self._are_apart = True
+        torch._foreach_copy_(list(self._seconds.values()), list(self.params.values()))
 
     def second_gradients(self) -> dict[str, torch.Tensor]:
         """Take the gradients of the samples after the first ones, by name."""
@@ -250,14 +266,18 @@ def _times_transposed(x, weight):
     return torch.bmm(x, weight.mT)
 
 
-def split_linear(x, weight, bias, weight2, bias2, n_first):
-    """The same as :func:`stacked_linear`, for two parts with leaves of their own."""
+def split_linear(product, x, weight, bias, weight2, bias2, n_first):
+    """The same as :func:`stacked_linear`, for two parts with leaves of their own.
+
+    ``product`` is :class:`_SplitProduct` if both have the same values, else
+    :class:`_TwoProducts`.
+    """
     tensors = [x, weight, bias, weight2, bias2]
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         tensors = [None if t is None else t.to(dtype) for t in tensors]
-    return _SplitProduct.apply(*tensors, n_first)
+    return product.apply(*tensors, n_first)
 
 
 class _SplitProduct(torch.autograd.Function):
@@ -277,6 +297,37 @@ class _SplitProduct(torch.autograd.Function):
             of_bias = g.sum(1) if ctx.has_bias else None
             gradients += [torch.bmm(g.mT, x[:, part]), of_bias]
         return *gradients, None
+
+
+class _TwoProducts(torch.autograd.Function):
+    """Products of two parts of the samples with weights of their own."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, weight2, bias2, n_first):
+        ctx.save_for_backward(x, weight, weight2)
+        ctx.n_first, ctx.has_bias = n_first, bias is not None
+        first = _times_transposed(x[:, :n_first], weight)
+        second = _times_transposed(x[:, n_first:], weight2)
+        if bias is not None:
+            first.add_(bias.unsqueeze(1))
+            second.add_(bias2.unsqueeze(1))
+        return torch.cat([first, second], dim=1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight, weight2 = ctx.saved_tensors
+        first, second = grad[:, : ctx.n_first], grad[:, ctx.n_first :]
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = torch.cat([first @ weight, second @ weight2], dim=1)
+        return (
+            grad_x,
+            torch.bmm(first.mT, x[:, : ctx.n_first]),
+            first.sum(1) if ctx.has_bias else None,
+            torch.bmm(second.mT, x[:, ctx.n_first :]),
+            second.sum(1) if ctx.has_bias else None,
+            None,
+        )
 
 
 def stack_optimizer(states: Sequence[dict]) -> dict:

@@ -49,7 +49,8 @@ def balanced_step(
     both_parts : callable, default=None
         Puts the gradients of the SAM part into ``.grad`` and returns the loss of the
         batch and the pairs of weight and gradient of the normal part; a quicker way
-        than one pass for each.
+        than one pass for each. If the optimizer has no clean pass, it is called at the
+        perturbed weights and must pass the normal part through those before.
     module : nn.Module, True or False, default=True
         Whose BatchNorm statistics the perturbed pass leaves alone; True finds out.
     backward : callable, default=Tensor.backward
@@ -78,26 +79,32 @@ def balanced_step(
         backward(loss)
         losses.append(loss.detach())
 
-    if both_parts is not None and optimizer.clean_pass and 0 < n_sam < n_places:
-        loss, normal = both_parts()
-        losses.append(loss.detach())
-    else:
-        if n_sam < n_places:
-            pass_part(normal_part)
-            if n_sam:
-                normal = _set_gradients_aside(optimizer)
-        if n_sam and optimizer.clean_pass:
+    together = both_parts if 0 < n_sam < n_places else None
+
+    def pass_sam_part():
+        nonlocal normal
+        if together is None:
             pass_part(sam_part)
+        else:
+            loss, normal = together()
+            losses.append(loss.detach())
+
+    if n_sam < n_places and together is None:
+        pass_part(normal_part)
+        if n_sam:
+            normal = _set_gradients_aside(optimizer)
     if n_sam and not optimizer.clean_pass:
         # The only pass over these samples: it updates the statistics of BatchNorm.
         with optimizer.perturbed(freeze_norms=False):
-            pass_part(sam_part)
-    elif n_sam and optimizer.perturbs:
-        moved = optimizer.perturbed(freeze_norms=module, grad_scale=sam_share)
-        with moved, perturbed_pass():
-            backward(loss_of(sam_part))
+            pass_sam_part()
     elif n_sam:
-        optimizer.reuse()
+        pass_sam_part()
+        if optimizer.perturbs:
+            moved = optimizer.perturbed(freeze_norms=module, grad_scale=sam_share)
+            with moved, perturbed_pass():
+                backward(loss_of(sam_part))
+        else:
+            optimizer.reuse()
     _add_gradients(normal)
     if before_update is not None:
         before_update()

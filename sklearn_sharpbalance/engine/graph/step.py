@@ -221,7 +221,7 @@ class _MemberStep:
             self.segment.sizes.sam,
             len(y),
             sam_share=weight[: self.segment.sizes.sam].sum(),
-            both_parts=None if self.split.module is None else both_parts,
+            both_parts=both_parts if self._passes_together else None,
             module=False,
             backward=backward,
             perturbed_pass=self._statistics_put_back,
@@ -259,6 +259,11 @@ class _MemberStep:
         pairs = [(grad, mask) for grad, mask in pairs if mask is not None]
         if pairs:
             torch._foreach_mul_(*map(list, zip(*pairs)))
+
+    @property
+    def _passes_together(self):
+        """Whether both parts of a batch can pass together, at the same weights."""
+        return self.split.module is not None and self.optimizer.clean_pass
 
     def _both_parts_of(self, x):
         split = self.split.module
