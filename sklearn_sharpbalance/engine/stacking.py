@@ -324,7 +324,8 @@ class _TwoProducts(torch.autograd.Function):
         first, second = grad[:, : ctx.n_first], grad[:, ctx.n_first :]
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = torch.cat([first @ weight, second @ weight2], dim=1)
+            parts = [torch.bmm(first, weight), torch.bmm(second, weight2)]
+            grad_x = torch.cat(parts, dim=1)
         return (
             grad_x,
             torch.bmm(first.mT, x[:, : ctx.n_first]),

@@ -246,7 +246,9 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_split_pass_gives_the_gradients_of_two(device, bias, dtype):
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_split_pass_gives_the_gradients_of_two(device, bias, dtype, moves):
+    """Both parts at the same weights, or the first one at weights that moved."""
     torch.manual_seed(0)
     members = [
         nn.Sequential(nn.Linear(4, 8, bias=bias), nn.ReLU(), nn.Linear(8, 3))
@@ -266,11 +268,24 @@ def test_a_split_pass_gives_the_gradients_of_two(device, bias, dtype):
             found[name], weight.grad = weight.grad, None
         return logits, found
 
+    def move(length):
+        if moves:
+            with torch.no_grad():
+                for weight in network.params.values():
+                    weight += length
+
+    if moves:
+        network.hold_second_weights()
+        move(0.7)
+        network.hold_second_weights()  # those of now
+    move(0.3)
     logits, first = gradients(x, 4)
     second = network.second_gradients()
     assert not network.second_gradients()  # they were taken
     tolerances = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {}
     for found, part in ((first, slice(4)), (second, slice(4, None))):
+        if part.start == 4:
+            move(-0.3)
         want_logits, want = gradients(x[:, part])
         torch.testing.assert_close(logits[:, part], want_logits, **tolerances)
         torch.testing.assert_close(found, want, **tolerances)
