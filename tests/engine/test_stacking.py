@@ -251,7 +251,7 @@ def test_a_split_pass_gives_the_gradients_of_two(device, bias, dtype, moves):
     """Both parts at the same weights, or the first one at weights that moved."""
     torch.manual_seed(0)
     members = [
-        nn.Sequential(nn.Linear(4, 8, bias=bias), nn.ReLU(), nn.Linear(8, 3))
+        nn.Sequential(nn.Linear(4, 8, bias=bias), nn.Tanh(), nn.Linear(8, 3))
         for _ in range(3)
     ]
     network = StackedNetwork(
@@ -276,16 +276,16 @@ def test_a_split_pass_gives_the_gradients_of_two(device, bias, dtype, moves):
 
     if moves:
         network.hold_second_weights()
-        move(0.7)
+        move(0.1)
         network.hold_second_weights()  # those of now
-    move(0.3)
+    move(0.1)
     logits, first = gradients(x, 4)
     second = network.second_gradients()
     assert not network.second_gradients()  # they were taken
     tolerances = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {}
     for found, part in ((first, slice(4)), (second, slice(4, None))):
         if part.start == 4:
-            move(-0.3)
+            move(-0.1)
         want_logits, want = gradients(x[:, part])
         torch.testing.assert_close(logits[:, part], want_logits, **tolerances)
         torch.testing.assert_close(found, want, **tolerances)
