@@ -88,6 +88,19 @@ def test_a_method_fits_and_is_kept(name, data, tmp_path):
         np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if "SAM" in name])
+def test_a_saved_method_goes_on_where_it_was(name, data, tmp_path):
+    """The state of the optimizer is in the file, with its momentum and counts."""
+    X, y, _ = data
+    clf = clone(METHODS[name]).fit(X, y)
+    clf.save(tmp_path / "model")
+    twin = sklearn_sharpbalance.load(tmp_path / "model")
+    for each in (clf, twin):
+        each.partial_fit(X, y)
+    np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
+    assert twin.n_passes_ == clf.n_passes_
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_can_be_searched(name, data):
     X, y, unlabeled = data
