@@ -20,6 +20,7 @@ from sklearn.base import clone
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+from sklearn_sharpbalance.runtime.torch_internals import without_compiler_import
 
 __all__ = ["MemberJobs"]
 
@@ -146,7 +147,8 @@ def _job(index, function, shared, args, any_device):
     if any_device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         net = clone(net).set_params(device=device)
-    return index, function(net, data, *args)
+    with without_compiler_import():  # a new process would import it for every fit
+        return index, function(net, data, *args)
 
 
 def _dask_backend():
