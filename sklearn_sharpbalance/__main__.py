@@ -84,14 +84,19 @@ def load(name, target):
     for i, (column, values) in enumerate(zip(columns, table.T)):
         if i == target_index:
             continue
+        n_empty = sum(not text.strip() for text in values)
+        if n_empty:
+            raise SystemExit(
+                f"{name}: the column {column!r} is empty in {n_empty} of {len(values)} "
+                "rows. Fill these cells or remove the rows; in Python, put "
+                "sklearn.impute.SimpleImputer() before the ensemble in a pipeline."
+            )
         try:
             features.append(values.astype(float))
         except ValueError as error:
-            has_empty = any(not text.strip() for text in values)
-            reason = "it has empty cells" if has_empty else error
             raise SystemExit(
                 f"All columns of {name} except {target!r} must be numeric, but "
-                f"{column!r} is not: {reason}."
+                f"{column!r} is not: {error}."
             ) from error
     return np.column_stack(features), labels
 

@@ -167,6 +167,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         aggregation = self._aggregation(params)
         aggregation.check(data)
         aggregation.check_settings(net)
+        aggregation.try_out(n_members, len(classes))
         training = make_training(params, net, fmt, n_members)
         engine, choice = choose_engine(
             params["engine"],

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "NET_DEFAULTS",
     "BoundOptimizer",
     "as_skorch_net",
+    "check_names",
     "ensemble_callbacks",
     "is_sharpness_aware",
     "joined_callbacks",
@@ -78,6 +80,7 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
         for name in ("module", "criterion")
         if isinstance(nested.get(name), nn.Module)
     }
+    check_names(net, nested)
     net = with_objects(net, objects).set_params(**nested)
     for part, called in (("module", "network"), ("criterion", "criterion")):
         kind, given = getattr(net, part), net.get_params_for(part)
@@ -89,6 +92,47 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
     if not isinstance(net.module, nn.Module):
         _fill_sizes(net, input_shape, n_classes)
     return net
+
+
+def check_names(net, names, prefix="estimator__") -> None:
+    """Raise if a net has no setting of a name, and offer the right one.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+    names : iterable of str
+        Names without the prefix.
+    prefix : str, default="estimator__"
+        How users begin the names.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance import MLP
+    >>> check_names(NeuralNetClassifier(MLP), ["hidden"])
+    Traceback (most recent call last):
+    ...
+    sklearn_sharpbalance.exceptions.InvalidInputError: Unknown parameter
+    'estimator__hidden'. Did you mean 'estimator__module__hidden'? ...
+    """
+    own = [n for n in net.get_params(deep=False) if not n.startswith("_")]
+    settings = [name for name in own if "__" not in name]
+    prefixes = {*net.prefixes_, "module", "criterion", "optimizer"}
+    for name in names:
+        part, separator, _ = name.partition("__")
+        if name in own or (separator and part in prefixes):
+            continue
+        parts = ("module", "optimizer", "criterion")
+        arguments = [f"{p}__{a}" for p in parts for a in _arguments(getattr(net, p))]
+        last = {argument.rpartition("__")[2]: argument for argument in arguments}
+        close = get_close_matches(name, [*settings, *last], 1)
+        hint = ""
+        if close:
+            hint = f"Did you mean {prefix + last.get(close[0], close[0])!r}? "
+        raise InvalidInputError(
+            f"Unknown parameter {prefix + name!r}. {hint}Arguments of the network are "
+            f"{prefix}module__..., those of the optimizer {prefix}optimizer__...; "
+            f"settings of the net are {', '.join(settings)}."
+        )
 
 
 def with_objects(net, objects: dict[str, nn.Module]):
