@@ -13,6 +13,7 @@ from sklearn.utils.validation import (
     column_or_1d,
     validate_data,
 )
+from skorch.helper import SliceDataset
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance._validation import in_a_sentence
@@ -24,6 +25,7 @@ from sklearn_sharpbalance.data.statistics import (
 )
 from sklearn_sharpbalance.data.text_columns import text_columns_error
 from sklearn_sharpbalance.data.torch_dataset import (
+    SlicedItems,
     check_countable,
     first_input,
     stack_inputs,
@@ -101,7 +103,7 @@ def check_X(estimator, X, *, reset, fitted=None):
     ----------
     estimator : estimator instance
         Gets ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
-    X : array-like, DataFrame, tensor, dict of arrays, or Dataset
+    X : array-like, DataFrame, tensor, dict of arrays, Dataset or SliceDataset
     reset : bool
         True in ``fit``; False compares X with the data of the fit, and accepts a
         Dataset without labels.
@@ -113,6 +115,8 @@ def check_X(estimator, X, *, reset, fitted=None):
     X : ndarray, dict of ndarray, or Dataset
     input_format : InputFormat
     """
+    if isinstance(X, SliceDataset):
+        X = SlicedItems(X)
     is_dict = isinstance(X, Mapping) and not issparse(X)  # dok_matrix is a Mapping
     if reset and (is_dict or isinstance(X, Dataset)):
         for name in ("n_features_in_", "feature_names_in_"):  # from an earlier fit
@@ -230,7 +234,7 @@ def check_y(X, y, classes=None):
     """
     if isinstance(X, Dataset):
         check_countable(X)
-        if y is None:
+        if y is None and not isinstance(X, SlicedItems):
             y = dataset_labels(X)
     if y is None:
         raise InvalidInputError(

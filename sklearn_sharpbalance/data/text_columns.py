@@ -36,7 +36,7 @@ def text_columns_error(X: Any) -> InvalidInputError | None:
     columns = getattr(X, "columns", None)
     try:
         table = np.asarray(X, dtype=object)
-    except ValueError:  # rows of different lengths
+    except (TypeError, ValueError):  # rows of different lengths, say
         return None
     if table.ndim != 2:
         return None

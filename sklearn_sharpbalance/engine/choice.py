@@ -1,11 +1,16 @@
 """Choosing an engine by device, module and callbacks."""
 
+import warnings
+
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
 from sklearn_sharpbalance.engine.graph.engine import GraphEngine
 from sklearn_sharpbalance.engine.multi_device import SpreadEngine
 from sklearn_sharpbalance.engine.skorch_engine import SkorchEngine
 from sklearn_sharpbalance.engine.stacked import StackedEngine
-from sklearn_sharpbalance.exceptions import UnsupportedEngineError
+from sklearn_sharpbalance.exceptions import (
+    SharpBalanceWarning,
+    UnsupportedEngineError,
+)
 
 __all__ = ["ENGINES", "choose_engine"]
 
@@ -57,6 +62,16 @@ def choose_engine(name, net, data, training, *, jobs=None, devices=()):
 
 
 def _make(kind, jobs, devices):
+    uses_jobs = kind is SkorchEngine and len(devices) <= 1
+    if jobs is not None and jobs.n_jobs not in (None, 1) and not uses_jobs:
+        what = f"engine={kind.name!r}" if len(devices) <= 1 else "a list of devices"
+        warnings.warn(
+            f"n_jobs={jobs.n_jobs} has no effect with {what}, which trains all members "
+            "at once in this process. Leave n_jobs out, or pass engine='skorch' and "
+            "one device to train members in processes.",
+            SharpBalanceWarning,
+            stacklevel=5,
+        )
     if len(devices) > 1:
         # One process drives all devices: joblib would start one copy per member.
         return SpreadEngine(kind(), list(devices))

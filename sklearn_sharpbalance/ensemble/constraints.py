@@ -1,17 +1,18 @@
 """What scikit-learn's parameter constraints cannot say about an ensemble."""
 
+import warnings
 from os import PathLike
 
 import torch
 
 from sklearn_sharpbalance._validation import Interval
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 __all__ = ["check_params"]
 
 
 def check_params(params, constraints):
-    """Raise on parameters that pass their constraints and mean nothing.
+    """Raise or warn on parameters that pass their constraints and mean nothing.
 
     Parameters
     ----------
@@ -27,6 +28,14 @@ def check_params(params, constraints):
     _check_callbacks(params.get("callbacks"))
     for name in ("checkpoint_dir", "memory"):
         _check_folder(name, params.get(name))
+    every = params.get("checkpoint_every")
+    if every is not None and params.get("checkpoint_dir") is None:
+        warnings.warn(
+            f"checkpoint_every={every} writes no checkpoints without checkpoint_dir. "
+            "Pass the folder for them as checkpoint_dir.",
+            SharpBalanceWarning,
+            stacklevel=4,
+        )
 
 
 def _refuse_bool(name, value, rules):

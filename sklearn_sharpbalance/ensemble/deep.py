@@ -69,7 +69,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     checkpoint_dir : str, path-like or None, default=None
         Folder in which ``fit`` leaves its state; the same fit goes on from there.
     checkpoint_every : int or None, default=None
-        Also write a checkpoint after every so many epochs.
+        Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
     on_checkpoint_error : {"raise", "warn"}, default="raise"
         Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None

@@ -75,6 +75,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
             (N, H, W) of uint8 (grey ones of float need a channel axis: ``X[:, None]``);
             any array with one row per sample for a module of your own; a dictionary of
             arrays, passed to the module as keywords; or a Dataset of (x, label) pairs.
+            Searches split dictionaries and Datasets as skorch's ``SliceDict`` and
+            ``SliceDataset``.
         y : array-like of shape (N,), default=None
             Labels of any type; None takes those of a Dataset.
         sample_weight : array-like of shape (N,), default=None

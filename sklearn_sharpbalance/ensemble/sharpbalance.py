@@ -153,7 +153,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         ``{fit}`` in the name gives each combination of data and parameters a folder
         of its own, as a search needs.
     checkpoint_every : int or None, default=None
-        Also write a checkpoint after every so many epochs.
+        Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
     on_checkpoint_error : {"raise", "warn"}, default="raise"
         Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None

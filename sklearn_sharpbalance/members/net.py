@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import warnings
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -13,10 +14,11 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
 from torch import nn
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.members.own_settings import own_settings
 from sklearn_sharpbalance.networks import default_network
+from sklearn_sharpbalance.networks.defaults import SMALLEST_PICTURE
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.rng import random_stream
 
@@ -157,6 +159,7 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
                 "estimator=None chooses a network by the shape of X, which a "
                 "dictionary does not have. Pass an nn.Module class as estimator."
             )
+        _warn_of_grey_pictures(input_shape)
         estimator, kwargs = default_network(input_shape, n_classes)
     is_module = isinstance(estimator, nn.Module) or callable(estimator)
     if not is_module or (
@@ -174,6 +177,19 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
         **(_SGD_DEFAULTS if optimizer is torch.optim.SGD else {}),
         **{f"module__{key}": value for key, value in kwargs.items()},
     )
+
+
+def _warn_of_grey_pictures(shape):
+    """Warn if samples may be grey pictures, which the default network flattens."""
+    if len(shape) == 2 and min(shape) >= SMALLEST_PICTURE:
+        warnings.warn(
+            f"Samples of shape {tuple(shape)} have no channel axis: the default "
+            "network flattens them, as it does with sequences. If they are grey "
+            "pictures pass X[:, None], of shape (N, 1, H, W), for a convolutional "
+            "network; otherwise pass X.reshape(len(X), -1), or a module of your own.",
+            SharpBalanceWarning,
+            stacklevel=2,
+        )
 
 
 def _fill_sizes(net, input_shape, n_classes):
