@@ -9,6 +9,7 @@ from sklearn_sharpbalance.engine import choose_engine
 from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted_state import FittedState
+from sklearn_sharpbalance.ensemble.settings import settings_in_force
 from sklearn_sharpbalance.members.member_params import member_settings
 from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
 from sklearn_sharpbalance.members.schedules import check_factors, constant
@@ -311,6 +312,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         trainer.close()
         self.__dict__.pop("validation_scores_", None)  # of an earlier fit
         self._keep(setup, state)
+        self.settings_["lr_schedule"] = "constant"  # whatever a whole fit would use
         self.n_iter_, self.n_passes_ = epoch + 1, state.passes
 
     def _keep_result(self, setup, loop):
@@ -337,4 +339,5 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.sharpness_ = state.sharpness
         self.history_ = [member.history for member in state.members]
         self.engine_ = setup.engine
+        self.settings_ = settings_in_force(setup)
         self.train_indices_ = trainer.data.rows
