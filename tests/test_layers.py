@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "sklearn_sharpbalance"
 FLOORS = [
     ["exceptions", "_version"],
     ["_validation", "_triton_probe"],
-    ["_triton", "runtime"],
+    ["_triton", "_parameters", "runtime"],
     ["optim", "autodiff", "networks", "theory", "corruption"],
     ["sharpness", "selection", "datasets"],
     ["data"],

@@ -177,25 +177,25 @@ def overhead(X, y, repeats):
     from sklearn_sharpbalance.engine import StackedEngine
 
     inside = []
-    run_phase = StackedEngine.run_phase
+    train = StackedEngine.train
 
     def timed(self, *args, **kwargs):
         start = time.perf_counter()
-        states = run_phase(self, *args, **kwargs)
+        members = train(self, *args, **kwargs)
         inside.append(time.perf_counter() - start)
-        return states
+        return members
 
     clf = DeepEnsembleClassifier(max_epochs=20, random_state=0, device="cpu")
     clf.fit(X, y)
     shares = []
-    StackedEngine.run_phase = timed
+    StackedEngine.train = timed
     try:
         for _ in range(repeats):
             inside.clear()
             total = seconds(lambda: clf.fit(X, y))
             shares.append((total - sum(inside)) / sum(inside))
     finally:
-        StackedEngine.run_phase = run_phase
+        StackedEngine.train = train
     return {"share_over_engine": float(np.median(shares))}
 
 

@@ -1,4 +1,4 @@
-"""Engines: how a phase of training runs."""
+"""Engines: how members train through a segment."""
 
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
 from sklearn_sharpbalance.engine.choice import ENGINES, choose_engine

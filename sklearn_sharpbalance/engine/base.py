@@ -1,4 +1,4 @@
-"""The door of the engines: how a phase of training runs."""
+"""The protocol of the engines: how members train through a segment."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.members import MemberState, Segment
 
-__all__ = ["Engine", "EngineChoice", "OnEpoch"]
+__all__ = ["Engine", "EngineChoice", "EngineRun", "OnEpoch"]
 
 OnEpoch = Callable[[int, dict[str, Any]], bool]
 
@@ -23,18 +23,86 @@ class EngineChoice(NamedTuple):
     name : {"skorch", "stacked", "graph", "modules"}
         The engine; "modules" is joint training, one network after the other.
     reason : str
-        Why this one: what was asked for, or what kept a faster one from it.
+        Why this one: what the user chose, or why a faster one cannot be used.
     """
 
     name: str
     reason: str
 
 
+class EngineRun(ABC):
+    """Members in training, from one segment to the next.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Settings shared by all members; not changed.
+    members : list of MemberState
+        Members before the first segment; not changed.
+    data : TrainingData
+    segment : Segment
+        The first segment.
+    masks : ndarray of shape (M, N), dtype bool
+        True where the member applies SAM to the sample.
+
+    Attributes
+    ----------
+    members : list of MemberState
+        Members after the last segment.
+    segment : Segment
+        The last segment.
+    """
+
+    def __init__(
+        self,
+        net,
+        members: list[MemberState],
+        data: TrainingData,
+        segment: Segment,
+        masks: np.ndarray,
+    ):
+        self.net, self.members, self.data = net, members, data
+        self.segment, self.masks = segment, masks
+
+    def is_continued_by(self, net, members, data, segment, masks) -> bool:
+        """Whether a segment starts where the last one stopped, with equal settings."""
+        return (
+            net is self.net
+            and members is self.members
+            and data is self.data
+            and segment.continues(self.segment)
+            and np.array_equal(masks, self.masks)
+        )
+
+    @abstractmethod
+    def train(
+        self, segment: Segment, on_epoch: OnEpoch | None = None
+    ) -> list[MemberState]:
+        """Train every member from ``segment.start`` to ``segment.stop``.
+
+        Parameters
+        ----------
+        segment : Segment
+            The first segment, or the next one.
+        on_epoch : callable, default=None
+            Called with (member, record) after every epoch of a member that runs in
+            this process; the member stops if it returns True.
+
+        Returns
+        -------
+        members : list of MemberState
+            The new :attr:`members`.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most runs hold nothing but memory
+        """Free what the run holds on its device."""
+
+
 class Engine(ABC):
-    """Trains all members through one phase.
+    """Trains all members through the segments of a fit.
 
     Engines differ in speed and in what they can run, not in their result: for the
-    same states, data, phase and masks all of them return the same members within
+    same members, data, segment and masks all of them return the same members within
     float tolerance, with the same history.
 
     Parameters
@@ -47,11 +115,16 @@ class Engine(ABC):
 
     def __init__(self, jobs: MemberJobs | None = None):
         self.jobs = jobs or MemberJobs(1)
+        self._run: EngineRun | None = None
+
+    def __getstate__(self):
+        """Without the open run, which belongs to this process."""
+        return self.__dict__ | {"_run": None}
 
     @classmethod
     @abstractmethod
     def refusal(cls, net, data: TrainingData, training) -> str | None:
-        """Why this engine cannot train these members; None if it can.
+        """Return why this engine cannot train these members; None if it can.
 
         Parameters
         ----------
@@ -62,31 +135,40 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def run_phase(
-        self,
-        net,
-        states: list[MemberState],
-        data: TrainingData,
-        phase: Segment,
-        masks: np.ndarray,
-        on_epoch: OnEpoch | None = None,
+    def open(self, net, members, data, segment, masks) -> EngineRun:
+        """Return a run; the parameters are those of :class:`EngineRun`."""
+
+    def train(
+        self, net, members, data, segment, masks, on_epoch: OnEpoch | None = None
     ) -> list[MemberState]:
-        """Train every member from ``phase.start`` to ``phase.stop``.
+        """Train every member through a segment.
+
+        The run stays open after it, and trains the next segment if that continues
+        this one, so that nothing is built again at a checkpoint.
 
         Parameters
         ----------
-        net : NeuralNetClassifier
-            Settings shared by all members; not changed.
-        states : list of MemberState
-            Members before the phase; not changed.
-        data : TrainingData
-        phase : Segment
-        masks : ndarray of shape (M, N), dtype bool
-            True where the member applies SAM to the sample.
+        net, members, data, segment, masks
+            As in :class:`EngineRun`.
         on_epoch : callable, default=None
-            Called with (member, record) after every epoch of a member that runs in
-            this process; the member stops where it returns True.
+            As in :meth:`EngineRun.train`.
         """
+        run, self._run = self._run, None
+        if run is not None and not run.is_continued_by(
+            net, members, data, segment, masks
+        ):
+            run.close()
+            run = None
+        if run is None:
+            run = self.open(net, members, data, segment, masks)
+        trained = run.train(segment, on_epoch)
+        self._run = run
+        if segment.last:
+            self.close()
+        return trained
 
-    def release(self) -> None:  # noqa: B027 - most engines keep nothing
-        """Free what was kept for the next segment of the same phase."""
+    def close(self) -> None:
+        """Close the open run, if there is one."""
+        if self._run is not None:
+            self._run.close()
+        self._run = None

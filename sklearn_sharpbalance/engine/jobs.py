@@ -1,4 +1,4 @@
-"""Members in joblib's jobs: data handed over once, lost members sent again."""
+"""Members in joblib's jobs: the data are sent once, lost members are sent again."""
 
 import os
 import shutil
@@ -61,8 +61,8 @@ class MemberJobs:
             return False
         return _dask_backend() is not None or effective_n_jobs(self.n_jobs) > 1
 
-    def run(self, function: Callable, net, data, each: list[tuple]) -> list:
-        """``function(net, data, *args)`` for every ``args`` of ``each``, in order.
+    def run(self, function: Callable, net, data, calls: list[dict]) -> list:
+        """Return ``function(net=net, data=data, **call)`` for every call, in order.
 
         Parameters
         ----------
@@ -70,33 +70,44 @@ class MemberJobs:
             Of a module, so that it can travel by its name.
         net : NeuralNetClassifier
         data : TrainingData
-        each : list of tuple
+        calls : list of dict
+            Further keywords.
 
         Returns
         -------
         results : list
         """
         if not self.parallel:
-            return [function(net, data, *args) for args in each]
+            return [function(net=net, data=data, **call) for call in calls]
         done: dict[int, Any] = {}
         for attempt in count(1):
-            left = [i for i in range(len(each)) if i not in done]
+            left = {i: call for i, call in enumerate(calls) if i not in done}
             try:
-                for i, result in self._results(function, net, data, each, left):
+                for i, result in self._results(function, net, data, left):
                     done[i] = result
-                return [done[i] for i in range(len(each))]
+                return [done[i] for i in range(len(calls))]
             except Exception as error:
                 if not _is_loss(error):
                     raise
                 self._handed = None  # it may have been lost with the worker
-                _tell_loss(error, attempt, len(each) - len(done))
+                _tell_loss(error, attempt, len(calls) - len(done))
         raise AssertionError("the loop above has no end of its own")
 
-    def _results(self, function, net, data, each, left) -> Iterator[tuple[int, Any]]:
-        """Results as they come, so that a loss does not take the finished ones."""
+    def _results(self, function, net, data, left) -> Iterator[tuple[int, Any]]:
+        """Yield results as they come, so that a loss does not take finished ones."""
         dask = _dask_backend()
+        # A future of dask is resolved as an argument of its own only.
         shared = self._hand_over(net, data, dask)
-        jobs = [(i, function, shared, each[i], self.any_device) for i in left]
+        jobs = [
+            {
+                "index": i,
+                "function": function,
+                "shared": shared,
+                "call": call,
+                "any_device": self.any_device,
+            }
+            for i, call in left.items()
+        ]
         if dask is not None:
             yield from _on_dask(dask, jobs)
             return
@@ -106,7 +117,7 @@ class MemberJobs:
             batch_size=1,
             return_as="generator_unordered" if streams else "list",
         )
-        yield from run(delayed(_job)(*job) for job in jobs)
+        yield from run(delayed(_job)(**job) for job in jobs)
 
     def _hand_over(self, net, data, dask):
         client = None if dask is None else dask.client
@@ -136,19 +147,19 @@ def _on_dask(backend, jobs):
     from dask.distributed import as_completed
 
     options = {"pure": False, **backend.submit_kwargs}  # resources={"GPU": 1}
-    futures = [backend.client.submit(_job, *job, **options) for job in jobs]
+    futures = [backend.client.submit(_job, **job, **options) for job in jobs]
     with backend.retrieval_context():  # gives the place back if this is a worker
         for future in as_completed(futures):
             yield future.result()
 
 
-def _job(index, function, shared, args, any_device):
+def _job(index, function, shared, call, any_device):
     net, data = shared
     if any_device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         net = clone(net).set_params(device=device)
     with without_compiler_import():  # a new process would import it for every fit
-        return index, function(net, data, *args)
+        return index, function(net=net, data=data, **call)
 
 
 def _dask_backend():

@@ -1,11 +1,11 @@
-"""Members on several devices, each device with an engine of its own."""
+"""Members on several devices, each device with a run of its own."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from sklearn.base import clone
 
-from sklearn_sharpbalance.engine.base import Engine
+from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.runtime.precision import tf32
 from sklearn_sharpbalance.runtime.process_state import lending_process_state
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -30,42 +30,73 @@ class SpreadEngine(Engine):
 
     @classmethod
     def refusal(cls, net, data, training):
-        """Left to the engine inside."""
+        """Return None: the engine inside has been asked."""
         return None
 
-    def run_phase(self, net, states, data, phase, masks, on_epoch=None):
-        """Train member i on device i modulo their number."""
-        n = len(self.devices)
-        places: dict[str, list[int]] = {}
-        for d in range(min(n, len(states))):
-            places.setdefault(_full_name(self.devices[d]), []).append(d)
+    def open(self, net, members, data, segment, masks):
+        """Return a run with member i on device i modulo their number."""
+        return SpreadRun(self.engine, self.devices, net, members, data, segment, masks)
 
-        def train(device):
+
+class SpreadRun(EngineRun):
+    """One run per device, opened in the thread that trains it."""
+
+    def __init__(self, engine, devices, net, members, data, segment, masks):
+        super().__init__(net, members, data, segment, masks)
+        self.engine = engine
+        self.devices = [_full_name(device) for device in devices[: len(members)]]
+        self.runs: dict[int, EngineRun] = {}
+
+    def train(self, segment, on_epoch=None):
+        """Train all devices at once."""
+        self.segment = segment
+        n = len(self.devices)
+
+        def train_device(device):
             # One after the other on a device that is named twice: it has one generator
             # of random numbers, from which dropout draws.
-            own = clone(net).set_params(device=device)
             with lending_process_state():
                 return {
-                    d: self.engine.run_phase(
-                        own, states[d::n], data, phase, masks[d::n], on_epoch
-                    )
-                    for d in places[device]
+                    d: self._run(d).train(segment, on_epoch)
+                    for d in range(n)
+                    if self.devices[d] == device
                 }
 
+        devices = sorted(set(self.devices))
         # Threads change the CPU's generator and torch's flags, and put each other's
-        # back: here it is kept for all of them.
-        precision = tf32(phase.precision)
-        with random_stream("cpu"), precision, ThreadPoolExecutor(len(places)) as pool:
-            parts = {d: p for done in pool.map(train, places) for d, p in done.items()}
-        return [parts[i % n][i // n] for i in range(len(states))]
+        # back: they are saved here, once for all threads.
+        with (
+            random_stream("cpu"),
+            tf32(segment.precision),
+            ThreadPoolExecutor(len(devices)) as pool,
+        ):
+            parts = {}
+            for trained in pool.map(train_device, devices):
+                parts.update(trained)
+        self.members = [parts[i % n][i // n] for i in range(len(self.members))]
+        return self.members
 
-    def release(self):
-        """Free what the engine inside has kept."""
-        self.engine.release()
+    def _run(self, d):
+        """Return the run of every n-th member from the d-th on."""
+        if d not in self.runs:
+            own = slice(d, None, len(self.devices))
+            self.runs[d] = self.engine.open(
+                clone(self.net).set_params(device=self.devices[d]),
+                self.members[own],
+                self.data,
+                self.segment,
+                self.masks[own],
+            )
+        return self.runs[d]
+
+    def close(self):
+        """Close the run of every device."""
+        for run in self.runs.values():
+            run.close()
 
 
 def _full_name(device):
-    """One name for one device: "cpu:0" is the CPU, "cuda" the current GPU."""
+    """Return one name for one device: "cpu:0" is the CPU, "cuda" the current GPU."""
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         return f"cuda:{torch.cuda.current_device()}"

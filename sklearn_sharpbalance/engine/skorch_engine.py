@@ -1,6 +1,6 @@
 """One skorch net at a time: every feature, and processes through joblib."""
 
-from sklearn_sharpbalance.engine.base import Engine
+from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.members import train_member
 
@@ -8,7 +8,7 @@ __all__ = ["SkorchEngine"]
 
 
 class SkorchEngine(Engine):
-    """Trains each member by skorch's own means.
+    """Trains each member as a skorch net.
 
     Parameters
     ----------
@@ -25,16 +25,29 @@ class SkorchEngine(Engine):
 
     @classmethod
     def refusal(cls, net, data, training):
-        """Never refuses."""
+        """Return None: this engine trains every ensemble."""
         return None
 
-    def run_phase(self, net, states, data, phase, masks, on_epoch=None):
+    def open(self, net, members, data, segment, masks):
+        """Return a run that restores each member in each segment."""
+        return SkorchRun(self.jobs, net, members, data, segment, masks)
+
+
+class SkorchRun(EngineRun):
+    """Members that train one after the other, or in parallel jobs."""
+
+    def __init__(self, jobs, net, members, data, segment, masks):
+        super().__init__(net, members, data, segment, masks)
+        self.jobs = jobs
+
+    def train(self, segment, on_epoch=None):
         """Train the members one after the other, or in parallel jobs."""
+        self.segment = segment
         # Other processes cannot call back: a closure cannot be sent to them.
-        callback = None if self.jobs.parallel else on_epoch
-        each = [(state, phase, mask, callback) for state, mask in zip(states, masks)]
-        return self.jobs.run(_train, net, data, each)
-
-
-def _train(net, data, state, phase, mask, on_epoch):
-    return train_member(net, state, data, phase, mask, on_epoch)
+        on_epoch = None if self.jobs.parallel else on_epoch
+        calls = [
+            {"state": member, "segment": segment, "mask": mask, "on_epoch": on_epoch}
+            for member, mask in zip(self.members, self.masks)
+        ]
+        self.members = self.jobs.run(train_member, self.net, self.data, calls)
+        return self.members

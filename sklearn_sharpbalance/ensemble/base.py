@@ -7,6 +7,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_sharpbalance._parameters import CONSTRAINTS
 from sklearn_sharpbalance.aggregation.predicting import member_logits
 from sklearn_sharpbalance.aggregation.rules import MeanLogitAggregation
 from sklearn_sharpbalance.data.inputs import (
@@ -34,6 +35,8 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
     A child sets in ``fit``: ``classes_``, ``estimators_``, ``predictors_``,
     ``aggregation_`` and ``input_format_``.
     """
+
+    _parameter_constraints: dict = CONSTRAINTS
 
     def predict_proba(self, X):
         """Predict class probabilities.
@@ -362,7 +365,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
     def _validate_params(self):
         """Scikit-learn's check of the parameters, and what it cannot say."""
         super()._validate_params()
-        check_params(self.get_params(deep=False), self._parameter_constraints)
+        check_params(self.get_params(deep=False))
 
     def _html_repr(self):
         """Scikit-learn's diagram, with the fitted state below: what notebooks show."""

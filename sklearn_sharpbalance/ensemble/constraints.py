@@ -5,23 +5,22 @@ from os import PathLike
 
 import torch
 
+from sklearn_sharpbalance._parameters import CONSTRAINTS
 from sklearn_sharpbalance._validation import Interval
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 __all__ = ["check_params"]
 
 
-def check_params(params, constraints):
+def check_params(params):
     """Raise or warn on parameters that pass their constraints and mean nothing.
 
     Parameters
     ----------
     params : dict
         Parameters of an estimator.
-    constraints : dict
-        Its ``_parameter_constraints``.
     """
-    for name, rules in constraints.items():
+    for name, rules in CONSTRAINTS.items():
         _refuse_bool(name, params.get(name), rules)
     for name in ("optimizer", "estimator__optimizer"):
         _check_optimizer(name, params.get(name))

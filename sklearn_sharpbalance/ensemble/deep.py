@@ -1,7 +1,7 @@
 """The plain deep ensemble: the same loop without sharpness."""
 
+from sklearn_sharpbalance._parameters import without_sam
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
-from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain_params
 
 __all__ = ["DeepEnsembleClassifier"]
 
@@ -134,10 +134,6 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     """
 
     _nested_parts = ("estimator", "aggregation")
-    _parameter_constraints: dict = {
-        **COMMON_CONSTRAINTS,
-        "member_params": [list, tuple, dict, None],
-    }
 
     def __init__(
         self,
@@ -203,4 +199,4 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         self._keep_nested(nested)
 
     def _full_params(self):
-        return plain_params() | self.get_params(deep=False)
+        return without_sam(self.get_params(deep=False))

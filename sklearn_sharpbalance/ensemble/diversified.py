@@ -1,13 +1,11 @@
 """Members trained together and driven apart: SED, A2D and DivDis."""
 
-from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
+from sklearn_sharpbalance._parameters import without_sam
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.aggregation.soups import final_net
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted_state import FittedState
 from sklearn_sharpbalance.ensemble.settings import settings_in_force
-from sklearn_sharpbalance.ensemble.sharpbalance import COMMON_CONSTRAINTS, plain_params
-from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.joint.setup import prepare_joint
 from sklearn_sharpbalance.members.shared_trunk import with_trunk
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -155,16 +153,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     """
 
     _nested_parts = ("estimator", "aggregation")
-    _parameter_constraints: dict = {
-        **{
-            name: rule
-            for name, rule in COMMON_CONSTRAINTS.items()
-            if name not in ("early_stopping", "engine", "n_jobs")
-        },
-        "loss": [StrOptions(set(DIVERSITY_LOSSES))],
-        "diversity_weight": [Interval(Real, 0, None, closed="left")],
-        "pair_members": [Interval(Integral, 2, None, closed="left"), None],
-    }
 
     def __init__(
         self,
@@ -249,7 +237,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
             aggregation.set_params(**self._nested("aggregation"))
             setup = prepare_joint(
                 self,
-                plain_params() | self.get_params(deep=False),
+                without_sam(self.get_params(deep=False)),
                 self._nested("estimator"),
                 aggregation,
                 X=X,

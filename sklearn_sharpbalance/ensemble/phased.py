@@ -1,6 +1,7 @@
 """The fit that SharpBalance and its baselines share: phases over skorch members."""
 
 from dataclasses import replace
+from functools import partial
 
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.aggregation.soups import final_net
@@ -182,19 +183,15 @@ class PhasedEnsemble(BaseDeepEnsemble):
         )
         n_warmup = warmup_length(params["warmup_epochs"], training.n_epochs)
         early_stopping = EarlyStopping.of(params["early_stopping"], aggregation)
-
-        def make_members():
-            members = first_members(net, seeds, data, len(classes), warm)
-            if n_warmup < training.n_epochs:
-                trainer.try_scoring(members)
-            return members
-
         trainer = PhasedTrainer(
             net,
             data,
             training,
             warmup=params["warmup"],
-            make_members=make_members,
+            n_warmup=n_warmup,
+            make_members=partial(
+                first_members, net, seeds, data, len(classes), warm_nets=warm
+            ),
             scorer=self._scorer(params),
             selector=self._selector(params),
             engine=engine,
@@ -208,7 +205,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         return FitSetup(
             params=params,
             trainer=trainer,
-            plan=self._plan(params, trainer, n_warmup, early_stopping),
+            plan=self._plan(params, trainer, early_stopping),
             aggregation=aggregation,
             seeds=seeds,
             input_format=fmt,
@@ -218,7 +215,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             early_stopping=early_stopping,
         )
 
-    def _plan(self, params, trainer, n_warmup, early_stopping):
+    def _plan(self, params, trainer, early_stopping):
         """Segments of the whole fit."""
         cut_every = cut_length(
             trainer.training.n_epochs,
@@ -227,7 +224,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         )
         return plan_segments(
             trainer.training,
-            n_warmup=n_warmup,
+            n_warmup=trainer.n_warmup,
             reselect_every=params["reselect_every"],
             cut_every=cut_every if early_stopping is None else 1,
             prune_epoch=trainer.prune_epoch,
@@ -294,8 +291,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
     def _train_one_epoch(self, setup, members):
         """Train one epoch on the samples of one ``partial_fit`` call."""
         trainer, epoch = setup.trainer, getattr(self, "n_iter_", 0)
-        n_epochs = trainer.training.n_epochs
-        is_balanced = epoch >= warmup_length(setup.params["warmup_epochs"], n_epochs)
+        is_balanced = epoch >= trainer.n_warmup
         segment = replace(
             trainer.training,
             name="balanced" if is_balanced else "warmup",

@@ -1,35 +1,8 @@
 """SharpBalance: every member flat, but not on the same samples."""
 
-from os import PathLike
-
-from sklearn_sharpbalance._validation import Integral, Interval, Real, StrOptions
-from sklearn_sharpbalance.engine.choice import ENGINES
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 
-__all__ = ["SharpBalanceEnsembleClassifier", "plain_params"]
-
-PRECISIONS = {"auto", "float32", "tf32", "bf16", "fp16"}
-COMMON_CONSTRAINTS: dict = {
-    "n_estimators": [Interval(Integral, 1, None, closed="left")],
-    "max_epochs": [Interval(Integral, 1, None, closed="left"), None],
-    "lr": [Interval(Real, 0, None, closed="neither"), None],
-    "batch_size": [Interval(Integral, 1, None, closed="left"), None],
-    "standardize": ["boolean"],
-    "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
-    "early_stopping": ["boolean", Interval(Integral, 1, None, closed="left")],
-    "class_weight": [dict, StrOptions({"balanced"}), None],
-    "warm_start": ["boolean"],
-    "prune": [Interval(Real, 0, 1, closed="left"), None],
-    "engine": [StrOptions({"auto", *ENGINES})],
-    "precision": [StrOptions(PRECISIONS)],
-    "n_jobs": [Integral, None],
-    "checkpoint_dir": [str, PathLike, None],
-    "checkpoint_every": [Interval(Integral, 1, None, closed="left"), None],
-    "on_checkpoint_error": [StrOptions({"raise", "warn"})],
-    "callbacks": [list, None],
-    "random_state": ["random_state"],
-    "verbose": ["verbose"],
-}
+__all__ = ["SharpBalanceEnsembleClassifier"]
 
 
 class SharpBalanceEnsembleClassifier(PhasedEnsemble):
@@ -229,18 +202,6 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     {'lr': 0.05}
     """
 
-    _parameter_constraints: dict = {
-        **COMMON_CONSTRAINTS,
-        "member_params": [list, tuple, dict, None],
-        "flat_ratio": [Interval(Real, 0, 1, closed="both")],
-        "warmup": [StrOptions({"sam", "sgd"})],
-        "warmup_epochs": [
-            Interval(Integral, 0, None, closed="left"),
-            Interval(Real, 0, 1, closed="both"),
-        ],
-        "reselect_every": [Interval(Integral, 1, None, closed="left"), None],
-    }
-
     def __init__(
         self,
         estimator=None,
@@ -319,10 +280,3 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.random_state = random_state
         self.verbose = verbose
         self._keep_nested(nested)
-
-
-def plain_params():
-    """All parameters, for ensembles that never apply SAM and do not offer them."""
-    return SharpBalanceEnsembleClassifier(
-        selection="none", warmup="sgd", warmup_epochs=0, rho=0.0
-    ).get_params(deep=False)

@@ -149,7 +149,7 @@ class JointFeed:
     data : TrainingData
     unlabeled : ndarray, dict, Dataset or None
         Samples without labels.
-    phase : Segment
+    segment : Segment
     n_members : int
     n_drawn : int or None
         Members drawn in each step; None takes all.
@@ -166,7 +166,7 @@ class JointFeed:
         self,
         data: TrainingData,
         unlabeled,
-        phase: Segment,
+        segment: Segment,
         *,
         n_members,
         n_drawn,
@@ -175,7 +175,7 @@ class JointFeed:
         trunk: Callable[[Any], torch.Tensor] | None = None,
         loader_params=None,
     ):
-        self.phase, self.n_members, self.n_drawn = phase, n_members, n_drawn
+        self.segment, self.n_members, self.n_drawn = segment, n_members, n_drawn
         self.seed, self.device, self.trunk = seed, device, trunk
         self.source = DeviceData(data, device, loader_params)
         self.unlabeled = None
@@ -186,14 +186,14 @@ class JointFeed:
 
     def epoch(self, epoch, streams, stream) -> Iterator[JointBatch]:
         """Batches of one epoch; augmentation draws from the given stream."""
-        source, sizes = self.source, self.phase.sizes
+        source, sizes = self.source, self.segment.sizes
         dealt = epoch_batches(self.no_mask, sizes, epoch_rng(self.seed, epoch))
         share = torch.as_tensor(dealt.share, device=self.device)
         drawn = draw_members(
             self.n_members, self.n_drawn, sizes.n_batches, self._rng(epoch, 1)
         )
         augment = streams.run(
-            stream, EpochAugment, self.phase.transform, share.shape, self.device
+            stream, EpochAugment, self.segment.transform, share.shape, self.device
         )
         others = self._unlabeled_batches(epoch, streams, stream)
         for t, (x, rows) in enumerate(streams.each(stream, source, dealt.indices)):
@@ -207,7 +207,7 @@ class JointFeed:
 
     def _unlabeled_batches(self, epoch, streams, stream):
         """Unlabelled batches beside the labelled ones; None where there are none."""
-        sizes = self.phase.sizes
+        sizes = self.segment.sizes
         if self.unlabeled is None:
             yield from (None for _ in range(sizes.n_batches))
             return
@@ -215,7 +215,7 @@ class JointFeed:
             len(self.unlabeled.y), sizes.n_batches, sizes.normal, self._rng(epoch, 2)
         )
         augment = streams.run(
-            stream, EpochAugment, self.phase.transform, rows.shape, self.device
+            stream, EpochAugment, self.segment.transform, rows.shape, self.device
         )
         for t, (x, _) in enumerate(streams.each(stream, self.unlabeled, rows)):
             yield self._features(streams.run(stream, augment.batch, t, x))

@@ -55,11 +55,11 @@ class Team(ABC):
     Parameters
     ----------
     sessions : list of MemberSession
-    phase : Segment
+    segment : Segment
     """
 
-    def __init__(self, sessions, phase):
-        self.sessions, self.phase = sessions, phase
+    def __init__(self, sessions, segment):
+        self.sessions, self.segment = sessions, segment
         self.device = torch.device(sessions[0].net.device)
         self.streams = RandomStreams(self.device)
 
@@ -103,8 +103,8 @@ class Team(ABC):
 class ModuleTeam(Team):
     """Members as modules of their own, one after the other in one graph."""
 
-    def __init__(self, sessions, phase):
-        super().__init__(sessions, phase)
+    def __init__(self, sessions, segment):
+        super().__init__(sessions, segment)
         # One for all, since they share one loss; off, it scales nothing. The first
         # member carries it from one segment to the next.
         self.scaler = sessions[0].scaler
@@ -120,7 +120,7 @@ class ModuleTeam(Team):
 
     def _labeled(self, net, x, y):
         output = self._forward(net, x)
-        with autocast(self.phase.precision, self.device):
+        with autocast(self.segment.precision, self.device):
             losses = sample_losses(net, output, y)
         return as_logits(net, output), losses.float()
 
@@ -138,7 +138,7 @@ class ModuleTeam(Team):
 
     def _forward(self, net, x):
         net._set_training(True)
-        with autocast(self.phase.precision, self.device):
+        with autocast(self.segment.precision, self.device):
             return net.infer(x)
 
     def update(self, loss, lr_factor):
@@ -167,7 +167,7 @@ class ModuleTeam(Team):
 
 
 def train_jointly(team, feed, objective):
-    """Train all members from ``phase.start`` to ``phase.stop``.
+    """Train all members from ``segment.start`` to ``segment.stop``.
 
     Parameters
     ----------
@@ -180,14 +180,14 @@ def train_jointly(team, feed, objective):
     states : list of MemberState
         They stop together, once every member has been asked to.
     """
-    phase = team.phase
-    with random_stream(team.device), tf32(phase.precision):
-        for epoch in range(phase.start, phase.stop):
+    segment = team.segment
+    with random_stream(team.device), tf32(segment.precision):
+        for epoch in range(segment.start, segment.stop):
             if all(session.stopped for session in team.sessions):
                 break
             train_epoch(team, feed, objective, epoch)
     team.write_back()
-    over = phase.last or all(session.stopped for session in team.sessions)
+    over = segment.last or all(session.stopped for session in team.sessions)
     return [session.finish(over) for session in team.sessions]
 
 
@@ -205,9 +205,9 @@ def train_epoch(team, feed, objective, epoch):
         if term is not None:
             loss = loss + len(team) * objective.weight * term
             diversity += term.detach()
-        team.update(loss, team.phase.lr_factor(epoch, t))
+        team.update(loss, team.segment.lr_factor(epoch, t))
         losses += own.detach()
-    n_batches = team.phase.sizes.n_batches
+    n_batches = team.segment.sizes.n_batches
     _end_epoch(team, epoch, (losses / n_batches).tolist(), diversity.item() / n_batches)
 
 

@@ -7,16 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.base import EngineChoice
-from sklearn_sharpbalance.engine.stacked import (
-    StackedEngine,
-    _stacked_optimizer,
-    take_options,
-)
-from sklearn_sharpbalance.engine.stacking import (
-    StackedNetwork,
-    layers_to_stack,
-    unstack_optimizer,
-)
+from sklearn_sharpbalance.engine.stacked import StackedEngine
+from sklearn_sharpbalance.engine.stacked_members import StackedMembers
 from sklearn_sharpbalance.joint.members import ModuleTeam, Team
 from sklearn_sharpbalance.members.step import set_learning_rate
 from sklearn_sharpbalance.runtime.precision import autocast
@@ -27,16 +19,10 @@ __all__ = ["StackedTeam", "choose_team"]
 class StackedTeam(Team):
     """Members as one network whose weights have a leading member axis."""
 
-    def __init__(self, sessions, phase):
-        super().__init__(sessions, phase)
-        net = sessions[0].net
-        self.smoothing = net.criterion_.label_smoothing
-        self.standardize = net.module_.standardize
-        inner = net.module_.module
-        layers = layers_to_stack(inner, "module.")
-        states = [session.net.module_.state_dict() for session in sessions]
-        self.network = StackedNetwork(layers, states, self.device)
-        self.optimizer = _stacked_optimizer(sessions, self.network, phase)
+    def __init__(self, sessions, segment):
+        super().__init__(sessions, segment)
+        self.stack = StackedMembers(sessions, segment.rho)
+        self.network, self.optimizer = self.stack.network, self.stack.optimizer
 
     def labeled(self, x, y):
         """All members on one batch."""
@@ -45,7 +31,7 @@ class StackedTeam(Team):
             logits.flatten(0, 1),
             y.repeat(len(self)),
             reduction="none",
-            label_smoothing=self.smoothing,
+            label_smoothing=self.stack.label_smoothing,
         )
         return logits, losses.view(len(self), -1)
 
@@ -62,8 +48,8 @@ class StackedTeam(Team):
         return self._forward(network, x, len(members))
 
     def _forward(self, network, x, n_members):
-        x = self.standardize(x).flatten(1)
-        with autocast(self.phase.precision, self.device):
+        x = self.stack.standardize(x)
+        with autocast(self.segment.precision, self.device):
             return network(x.expand(n_members, *x.shape)).float()
 
     def update(self, loss, lr_factor):
@@ -75,41 +61,29 @@ class StackedTeam(Team):
 
     def rate(self):
         """Learning rate of all members."""
-        return float(self.optimizer.param_groups[0]["lr"])
+        return self.stack.lr
 
     def write_weights(self):
         """Copy the stacked weights into the members' modules."""
-        for i, session in enumerate(self.sessions):
-            weights = self.network.member_weights(i)
-            session.net.module_.load_state_dict(weights, strict=False)
+        self.stack.write_weights(range(len(self)))
 
     def read_weights(self):
-        """Take over what callbacks may have made of the weights, and of options."""
-        for i, session in enumerate(self.sessions):
-            if session.net.callbacks_:
-                self.network.take_weights(i, session.net.module_.state_dict())
-        take_options(self.optimizer, self.sessions)
+        """Take over weights and options that callbacks may have set."""
+        self.stack.read_weights(range(len(self)))
 
     def write_back(self):
         """Copy weights and optimizer state into the members' nets."""
-        self.write_weights()
-        stacked = self.optimizer.state_dict()
-        for i, session in enumerate(self.sessions):
-            groups = session.net.optimizer_.state_dict()["param_groups"]
-            for group, trained in zip(groups, stacked["param_groups"]):
-                group["lr"] = trained["lr"]
-            state = unstack_optimizer(stacked, i, groups)
-            session.net.optimizer_.load_state_dict(state)
+        self.stack.write_back(range(len(self)))
 
 
-def choose_team(net, data, settings):
+def choose_team(net, data, training):
     """The fastest way to train these members jointly, and why.
 
     Parameters
     ----------
     net : NeuralNetClassifier
     data : TrainingData
-    settings : Settings
+    training : Segment
 
     Returns
     -------
@@ -118,7 +92,7 @@ def choose_team(net, data, settings):
     choice : EngineChoice
     """
     # All members share one augmentation, so it does not keep them from being stacked.
-    reason = StackedEngine.refusal(net, data, replace(settings, transform=None))
+    reason = StackedEngine.refusal(net, data, replace(training, transform=None))
     if reason is None:
         return StackedTeam, EngineChoice("stacked", "the fastest that fits")
     return ModuleTeam, EngineChoice("modules", f"not stacked: {reason}")

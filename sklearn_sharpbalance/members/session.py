@@ -1,4 +1,4 @@
-"""A member at work: its net, its callbacks and its history through one phase.
+"""One member in training: its net, its callbacks and its history.
 
 Every engine keeps one session per member, so that callbacks are called and records
 are written in one way, however the weights are trained.
@@ -40,7 +40,7 @@ class MemberSession:
         Settings shared by all members; not changed.
     state : MemberState
     data : TrainingData
-    phase : Segment
+    segment : Segment
     on_epoch : callable or None
         Called with (member, record) after every epoch; True stops the member.
 
@@ -52,19 +52,19 @@ class MemberSession:
         Whether the member wants no more epochs.
     """
 
-    def __init__(self, net, state, data, phase, on_epoch=None):
-        self.net, self.state, self.phase = restore(net, state), state, phase
+    def __init__(self, net, state, data, segment, on_epoch=None):
+        self.net, self.state, self.segment = restore(net, state), state, segment
         self.data, self.on_epoch = data, on_epoch
         self.stopped = state.stopped
         # Off, it passes everything through unscaled.
         self.scaler = torch.amp.GradScaler(
-            torch.device(self.net.device).type, enabled=phase.precision == "fp16"
+            torch.device(self.net.device).type, enabled=segment.precision == "fp16"
         )
         if "scaler" in state.extra:
             self.scaler.load_state_dict(state.extra["scaler"])
-        if phase.compile:
+        if segment.compile:
             self.net.module_.compile(dynamic=False)
-        rho = phase.rho[state.index]
+        rho = segment.rho[state.index]
         # A phase may be cut into segments, and a callback may have set another radius.
         if state.optimizer is None or state.extra.get("rho") != rho:
             for group in self.net.optimizer_.param_groups:
@@ -72,7 +72,7 @@ class MemberSession:
                 group["sam_rho" if "sam_rho" in group else "rho"] = rho
         self.average = state.extra.get("average")
         self.masks = {}
-        if phase.pruned:
+        if segment.pruned:
             self.masks = gradient_masks(self.net.module_.named_parameters())
         self.valid = data.valid and DeviceData(data.valid, self.net.device)
         self._datasets = {
@@ -93,7 +93,7 @@ class MemberSession:
     def looks_at_weights(self):
         """Whether anybody looks at the net after an epoch."""
         return bool(
-            self.net.callbacks_ or self.valid is not None or self.phase.averaging
+            self.net.callbacks_ or self.valid is not None or self.segment.averaging
         )
 
     def unscale(self):
@@ -148,15 +148,15 @@ class MemberSession:
             Learning rate of the last batch.
         """
         check_finite(loss, self.state.index, epoch, lr)
-        record = {"train_loss": loss, "lr": lr, "phase": self.phase.name}
+        record = {"train_loss": loss, "lr": lr, "phase": self.segment.name}
         if self.valid is not None:
             record |= self.validate()
         record["dur"] = time.perf_counter() - self._started
         for name, value in record.items():
             self.net.history.record(name, value)
         self._complete_record()
-        averaging = self.phase.averaging
-        if averaging is not None and averaging.covers(epoch, self.phase.n_epochs):
+        averaging = self.segment.averaging
+        if averaging is not None and averaging.covers(epoch, self.segment.n_epochs):
             self._hold_pruned()  # callbacks of the last batch came after its step
             weights = self.net.module_.state_dict()
             self.average = updated_average(self.average, weights, averaging)
@@ -246,7 +246,7 @@ class MemberSession:
             or of one in which it stopped.
         """
         if over is None:
-            over = self.stopped or self.phase.last
+            over = self.stopped or self.segment.last
         if over:
             seed = epoch_seed(self.state.seed, AFTER_TRAINING)
             with random_stream(self.net.device, seed=seed):
@@ -258,7 +258,7 @@ class MemberSession:
             else callback
             for name, callback in self.net.callbacks_
         }
-        rho = self.phase.rho[self.state.index]
+        rho = self.segment.rho[self.state.index]
         extra = {"callbacks": kept, "rho": rho} if kept else {}
         if self.scaler.is_enabled():
             extra["scaler"] = self.scaler.state_dict()

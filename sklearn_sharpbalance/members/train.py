@@ -1,4 +1,4 @@
-"""Train one skorch net through one phase."""
+"""Train one skorch net through one segment."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,8 +22,8 @@ from sklearn_sharpbalance.runtime.rng import (
 __all__ = ["loader_params", "train_member"]
 
 
-def train_member(net, state, data, phase, mask, on_epoch=None):
-    """Train a member from ``phase.start`` to ``phase.stop``.
+def train_member(net, state, data, segment, mask, on_epoch=None):
+    """Train a member from ``segment.start`` to ``segment.stop``.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def train_member(net, state, data, phase, mask, on_epoch=None):
         Settings shared by all members; not changed.
     state : MemberState
     data : TrainingData
-    phase : Segment
+    segment : Segment
     mask : ndarray of shape (N,), dtype bool
         True for the samples that get SAM.
     on_epoch : callable, default=None
@@ -44,10 +44,10 @@ def train_member(net, state, data, phase, mask, on_epoch=None):
     """
     if state.stopped:
         return state
-    session = MemberSession(net, state, data, phase, on_epoch)
+    session = MemberSession(net, state, data, segment, on_epoch)
     source = DeviceData(data, session.net.device, loader_params(session.net))
-    with random_stream(session.net.device), tf32(phase.precision):
-        for epoch in range(phase.start, phase.stop):
+    with random_stream(session.net.device), tf32(segment.precision):
+        for epoch in range(segment.start, segment.stop):
             train_epoch(session, source, mask, epoch)
             if session.stopped:
                 break
@@ -57,15 +57,15 @@ def train_member(net, state, data, phase, mask, on_epoch=None):
 def train_epoch(session, source, mask, epoch):
     """One epoch of one member, batch by batch."""
     net, seed = session.net, session.state.seed
-    batches = epoch_batches(mask, session.phase.sizes, epoch_rng(seed, epoch))
+    batches = epoch_batches(mask, session.segment.sizes, epoch_rng(seed, epoch))
     seed_generators(epoch_seed(seed, epoch), net.device)
     session.begin_epoch()
     share = torch.as_tensor(batches.share, device=net.device)
-    augment = EpochAugment(session.phase.transform, share.shape, net.device)
+    augment = EpochAugment(session.segment.transform, share.shape, net.device)
     total = torch.zeros((), device=net.device)
     for t, (x, rows) in enumerate(source.iterate(batches.indices)):
         if not session.sets_own_rate:
-            factor = session.phase.lr_factor(epoch, t)
+            factor = session.segment.lr_factor(epoch, t)
             set_learning_rate(net.optimizer_, factor)
         total += train_batch(session, source, augment.batch(t, x), rows, share[t])
     lr = float(net.optimizer_.param_groups[0]["lr"])
@@ -74,7 +74,7 @@ def train_epoch(session, source, mask, epoch):
 
 def train_batch(session, source, x, rows, share):
     """One update of one member; returns the loss of the batch as a tensor."""
-    net, phase = session.net, session.phase
+    net, segment = session.net, session.segment
     y = source.y[rows]
     weight = share if source.weight is None else share * source.weight[rows]
     if session.has_batch_callbacks:
@@ -87,7 +87,7 @@ def train_batch(session, source, x, rows, share):
     outputs: dict[int, Any] = {}  # of the clean passes, in the order of the batch
 
     def loss_of(part):
-        with autocast(phase.precision, net.device):
+        with autocast(segment.precision, net.device):
             output = net.infer(take_rows(x, part))
             losses = sample_losses(net, output, y[part])
         outputs.setdefault(part.start, output.detach())
@@ -101,9 +101,9 @@ def train_batch(session, source, x, rows, share):
     loss = balanced_step(
         net.optimizer_,
         loss_of,
-        phase.sizes.sam,
+        segment.sizes.sam,
         len(share),
-        sam_share=weight[: phase.sizes.sam].sum() * session.scaler.get_scale(),
+        sam_share=weight[: segment.sizes.sam].sum() * session.scaler.get_scale(),
         module=net.module_,
         backward=session.backward,
         descend=session.descend,

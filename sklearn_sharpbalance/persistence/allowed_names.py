@@ -21,6 +21,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from sklearn_sharpbalance import networks
+from sklearn_sharpbalance._parameters import names_where
 from sklearn_sharpbalance._validation import Integral, Real
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.members import MemberModule
@@ -43,7 +44,7 @@ __all__ = [
 
 # Parameters of an ensemble that a file never sets: processes and folders. A joblib
 # cache in `memory` is pickle, which runs code when it is read.
-OF_MACHINE = ("n_jobs", "memory", "checkpoint_dir")
+OF_MACHINE = tuple(names_where(in_file=False))
 # Parameters of a skorch net that a file may set. skorch makes any other keyword an
 # attribute of the net; torch_load_kwargs decide whether torch.load runs pickle, and
 # options of iterators start processes.

@@ -5,7 +5,6 @@ with its address in memory: equal members would never be found again. Here tenso
 by their values.
 """
 
-import inspect
 import types
 from collections.abc import Callable
 
@@ -22,14 +21,14 @@ __all__ = ["cached", "stable_hash"]
 
 
 def cached(memory, function: Callable, ignore=()) -> Callable:
-    """The function, its results kept by a joblib.Memory.
+    """Return the function with its results kept by a joblib.Memory.
 
     Parameters
     ----------
     memory : None, str or joblib.Memory
         None keeps nothing.
     function : callable
-        Of a module; called by positional arguments.
+        Of a module; called by keywords.
     ignore : sequence of str
         Arguments that do not matter to the result.
     """
@@ -37,24 +36,23 @@ def cached(memory, function: Callable, ignore=()) -> Callable:
         memory = check_memory(memory)
         if getattr(memory, "location", "somewhere") is None:
             return function
-        call = memory.cache(_call, ignore=["function", "args"])
+        call = memory.cache(_call, ignore=["function", "arguments"])
     except OSError as error:
         raise InvalidInputError(
             f"memory={memory!r} cannot keep what was trained: {error}. Pass a folder "
             "that can be written to, or None to keep nothing."
         ) from error
-    names = list(inspect.signature(function).parameters)
 
-    def remembered(*args):
-        matters = [(n, a) for n, a in zip(names, args) if n not in ignore]
-        key = stable_hash((__version__, function.__qualname__, matters))
-        return call(key, function, args)
+    def cached_function(**arguments):
+        relevant = [(k, v) for k, v in sorted(arguments.items()) if k not in ignore]
+        key = stable_hash((__version__, function.__qualname__, relevant))
+        return call(key, function, arguments)
 
-    return remembered
+    return cached_function
 
 
-def _call(key, function, args):
-    return function(*args)
+def _call(key, function, arguments):
+    return function(**arguments)
 
 
 def stable_hash(value) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sklearn_sharpbalance._parameters import names_where
 from sklearn_sharpbalance.exceptions import (
     CheckpointError,
     CheckpointMismatchError,
@@ -38,17 +39,6 @@ __all__ = ["CheckpointFolder", "FitCheckpoints", "fit_fingerprint"]
 
 KEPT = 2  # the last one and, should the disk spoil it, the one before
 NAME = re.compile(r"epoch-(\d{6,})\.safetensors")
-# What changes how a fit runs or where, not what it gives.
-INDIFFERENT = {
-    "n_jobs",
-    "verbose",
-    "memory",
-    "engine",
-    "device",
-    "checkpoint_dir",
-    "checkpoint_every",
-    "on_checkpoint_error",
-}
 
 
 class CheckpointFolder:
@@ -174,8 +164,9 @@ def fit_fingerprint(params: dict[str, Any], data: dict[str, str]) -> dict[str, s
     data : dict
         From :func:`data_fingerprint`.
     """
+    ignored = names_where(changes_result=False)
     described = {
-        k: condense(describe(v)) for k, v in params.items() if k not in INDIFFERENT
+        k: condense(describe(v)) for k, v in params.items() if k not in ignored
     }
     described["random_state"] = _source_of_seeds(params.get("random_state"))
     return {**described, **data}

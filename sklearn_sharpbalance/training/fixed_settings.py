@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from sklearn_sharpbalance._parameters import names_where
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import BoundOptimizer
@@ -14,8 +15,8 @@ from sklearn_sharpbalance.persistence.fingerprint import describe, differences
 __all__ = ["check_unchanged", "fixed_settings"]
 
 # By which name the user sets a part of the net, where that is not its own.
-LABELS = {"module": "estimator", "optimizer": "optimizer"}
-OF_ENSEMBLE = ("n_estimators", "sam", "standardize", "member_params")
+LABELS = {"module": "estimator"}
+FIXED = names_where(partial_fit="fixed")
 
 
 def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -84,7 +85,7 @@ def _same(name, before, now):
 
 
 def _label(name):
-    return LABELS.get(name, name if name in OF_ENSEMBLE else f"estimator__{name}")
+    return LABELS.get(name, name if name in FIXED else f"estimator__{name}")
 
 
 def _given(net, part, leave_out=()):

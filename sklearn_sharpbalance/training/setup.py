@@ -9,6 +9,7 @@ import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
 
+from sklearn_sharpbalance._parameters import PARAMETERS, names_where
 from sklearn_sharpbalance.aggregation.rules import Aggregation
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.data.augment import PictureTransform, resolve_transform
@@ -96,7 +97,7 @@ def training_data(
 
 
 def check_partial_fit(params, classes=None, known=None):
-    """Refuse what single epochs cannot do, and a change of mind about the classes.
+    """Raise if a parameter needs a whole fit, or if the classes have changed.
 
     Parameters
     ----------
@@ -107,17 +108,15 @@ def check_partial_fit(params, classes=None, known=None):
     known : ndarray of shape (C,) or None
         Those of the calls before; None in the first call.
     """
-    _refuse(
-        params,
-        {"weight_averaging": None, "prune": None},
-        "which begins at a share of all epochs: how many calls will come is not known",
-    )
-    _refuse(
-        params,
-        {"early_stopping": False, "checkpoint_dir": None},
-        "which follows a whole fit: here it is the caller who ends the training, and "
-        "saves the ensemble in between",
-    )
+    refused = names_where(partial_fit="refused")
+    given = [name for name in refused if params[name]]
+    if given:
+        values = " and ".join(f"{name}={params[name]!r}" for name in given)
+        defaults = " and ".join(f"{n} to {PARAMETERS[n].default}" for n in given)
+        raise InvalidInputError(
+            f"partial_fit does not support {values}: the number of calls is not known. "
+            f"Use fit, or set {defaults}."
+        )
     if classes is None or known is None:
         return
     named = np.unique(classes)
@@ -127,18 +126,6 @@ def check_partial_fit(params, classes=None, known=None):
             f"where it was {known[:10].tolist()}. Leave `classes` out to go on with "
             "those, or start again with fit."
         )
-
-
-def _refuse(params, neutral, reason):
-    given = [name for name in neutral if params[name]]
-    if not given:
-        return
-    values = " and ".join(f"{name}={params[name]!r}" for name in given)
-    remedy = " and ".join(f"{name} to {neutral[name]}" for name in given)
-    raise InvalidInputError(
-        f"partial_fit does not go together with {values}, {reason}. Use fit, or set "
-        f"{remedy}."
-    )
 
 
 def make_training(params: dict[str, Any], net, fmt, n_members) -> Segment:

@@ -36,8 +36,10 @@ class PhasedTrainer:
         Settings of the whole training.
     warmup : {"sam", "sgd"}
         Whether all samples or none get SAM in the warm-up.
+    n_warmup : int
+        Epochs of the warm-up.
     make_members : callable
-        Returns the members before the first epoch.
+        Returns new members.
     scorer : SharpnessScorer
     selector : SubsetSelector
     engine : Engine
@@ -59,6 +61,7 @@ class PhasedTrainer:
         training: Segment,
         *,
         warmup,
+        n_warmup,
         make_members,
         scorer,
         selector,
@@ -69,7 +72,8 @@ class PhasedTrainer:
         has_callbacks=False,
     ):
         self.net, self.data, self.training = net, data, training
-        self.warmup, self.make_members = warmup, make_members
+        self.warmup, self.n_warmup = warmup, n_warmup
+        self.make_members = make_members
         self.scorer, self.selector = scorer, selector
         self.engine, self.prune_epoch = engine, prune_epoch
         self.selection_seed = selection_seed
@@ -83,7 +87,10 @@ class PhasedTrainer:
 
     def first_members(self):
         """Members before the first epoch."""
-        return self.make_members()
+        members = self.make_members()
+        if self.n_warmup < self.training.n_epochs:
+            self.try_scoring(members)
+        return members
 
     def prune(self, state: EnsembleState, segment: Segment) -> EnsembleState:
         """Set the smallest weights of each member to zero."""
@@ -93,18 +100,18 @@ class PhasedTrainer:
 
     def select(self, state: EnsembleState, segment: Segment) -> EnsembleState:
         """Score all samples by all members, and select the samples for SAM."""
-        self.engine.release()  # scoring needs the memory
+        self.engine.close()  # scoring needs the memory
         shape = (len(state.members), len(self.data))
         sharpness = np.zeros(shape)
         if self.selector.needs_sharpness:
             score = cached(self.memory, score_members, ignore=["jobs"])
             sharpness = score(
-                self.net,
-                state.members,
-                self.data,
-                self.scorer,
-                segment.precision,
-                self.engine.jobs,
+                net=self.net,
+                members=state.members,
+                data=self.data,
+                scorer=self.scorer,
+                precision=segment.precision,
+                jobs=self.engine.jobs,
             )  # (M, N)
         rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
         # A copy: a rule may work in place, and the scores are kept.
@@ -121,13 +128,13 @@ class PhasedTrainer:
         if not self.has_callbacks:
             train = cached(self.memory, train_members, ignore=["on_epoch"])
         members, epochs = train(
-            self.engine,
-            self._plain_net if shares else self.net,
-            state.members,
-            self.data,
-            segment.with_masks(masks),
-            masks,
-            on_epoch,
+            engine=self.engine,
+            net=self._plain_net if shares else self.net,
+            members=state.members,
+            data=self.data,
+            segment=segment.with_masks(masks),
+            masks=masks,
+            on_epoch=on_epoch,
         )
         before = state.epochs or [0] * len(members)
         return replace(
@@ -154,7 +161,7 @@ class PhasedTrainer:
 
     def close(self) -> None:
         """Free what the engine keeps from one segment to the next."""
-        self.engine.release()
+        self.engine.close()
 
     def try_scoring(self, members) -> None:
         """Raise before the warm-up if networks cannot be scored.
@@ -192,7 +199,15 @@ class PhasedTrainer:
 def train_members(engine, net, members, data, segment, masks, on_epoch):
     """Members after a segment, and the epochs of it that each has run."""
     count = EpochCount(len(members), on_epoch)
-    train = partial(engine.run_phase, net, members, data, segment, masks, count)
+    train = partial(
+        engine.train,
+        net=net,
+        members=members,
+        data=data,
+        segment=segment,
+        masks=masks,
+        on_epoch=count,
+    )
     trained = explain_out_of_memory(train, net, len(members))
     epochs = [
         _epochs_run(segment, before, after, counted)
@@ -228,8 +243,11 @@ def _epochs_run(segment, before, after, counted) -> int:
 
 def score_members(net, members, data, scorer, precision, jobs):
     """Sharpness of every sample by every member, (M, N)."""
-    each = [(member, scorer, precision) for member in members]
-    score = partial(jobs.run, _score_member, net, data, each)
+    calls = [
+        {"state": member, "scorer": scorer, "precision": precision}
+        for member in members
+    ]
+    score = partial(jobs.run, score_member, net, data, calls)
     try:
         return np.stack(explain_out_of_memory(score, net, len(members)))
     except OutOfDeviceMemoryError as error:
@@ -238,7 +256,3 @@ def score_members(net, members, data, scorer, precision, jobs):
             "or use a scorer that needs less memory, such as sharpness='loss'."
         )
         raise
-
-
-def _score_member(net, data, member, scorer, precision):
-    return score_member(net, member, data, scorer, precision)

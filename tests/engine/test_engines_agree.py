@@ -59,7 +59,7 @@ def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **ph
             lr_schedule=cosine,
             **phase,
         )
-        states = engine.run_phase(net, states, data, stretch, masks)
+        states = engine.train(net, states, data, stretch, masks)
     return states
 
 

@@ -119,7 +119,7 @@ def test_processes_map_the_data_instead_of_copying(monkeypatch):
     monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
     X, y = small_data()
     found = MemberJobs(2).run(
-        where_data_are, None, TrainingData(X, y), [(0,), (1,), (2,)]
+        where_data_are, None, TrainingData(X, y), [{"member": i} for i in range(3)]
     )
     assert [mapped for mapped, _, _ in found] == [True] * 3
     assert os.getpid() not in {pid for _, pid, _ in found}
@@ -187,14 +187,12 @@ class Flaky(MemberJobs):
         self.error, self.losses, self.finished = error, losses, finished_before
         self.sent = []
 
-    def _results(self, function, net, data, each, left):
-        self.sent.append(left)
-        for i in left[: self.finished]:
-            yield i, function(net, data, *each[i])
-        if len(self.sent) <= self.losses:
-            raise self.error
-        for i in left[self.finished :]:
-            yield i, function(net, data, *each[i])
+    def _results(self, function, net, data, left):
+        self.sent.append(list(left))
+        for n_done, (i, call) in enumerate(left.items()):
+            if n_done == self.finished and len(self.sent) <= self.losses:
+                raise self.error
+            yield i, function(net=net, data=data, **call)
 
 
 def square(net, data, x):
@@ -210,7 +208,12 @@ def test_only_unfinished_members_are_sent_again():
         pytest.warns(SharpBalanceWarning, match="3 unfinished members"),
         pytest.warns(SharpBalanceWarning, match="2 unfinished members"),
     ):
-        assert jobs.run(square, None, None, [(x,) for x in range(4)]) == [0, 1, 4, 9]
+        assert jobs.run(square, None, None, [{"x": x} for x in range(4)]) == [
+            0,
+            1,
+            4,
+            9,
+        ]
     assert jobs.sent == [[0, 1, 2, 3], [1, 2, 3], [2, 3]]
 
 
@@ -218,7 +221,7 @@ def test_only_unfinished_members_are_sent_again():
 def test_losses_come_to_an_end():
     jobs = Flaky(LOST, losses=99, finished_before=0)
     with pytest.raises(TerminatedWorkerError) as error:
-        jobs.run(square, None, None, [(1,)])
+        jobs.run(square, None, None, [{"x": 1}])
     assert "lower n_jobs or batch_size" in error.value.__notes__[0]
     assert len(jobs.sent) == LOSSES_ALLOWED + 1
 
@@ -226,7 +229,7 @@ def test_losses_come_to_an_end():
 def test_a_member_that_fails_is_not_sent_again():
     jobs = Flaky(DivergenceError("the loss became nan"), losses=1)
     with pytest.raises(DivergenceError):
-        jobs.run(square, None, None, [(1,), (2,)])
+        jobs.run(square, None, None, [{"x": 1}, {"x": 2}])
     assert len(jobs.sent) == 1
 
 

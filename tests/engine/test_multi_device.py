@@ -24,12 +24,23 @@ class Watched:
         self.together = threading.Barrier(n_devices, timeout=20)
         self.seen = []
 
-    def run_phase(self, net, states, data, phase, masks, on_epoch=None):
-        with random_stream("cpu"), tf32(phase.precision):
+    def open(self, net, members, data, segment, masks):
+        return WatchedRun(self, net, members)
+
+
+class WatchedRun:
+    def __init__(self, engine, net, members):
+        self.engine, self.net, self.members = engine, net, members
+
+    def train(self, segment, on_epoch=None):
+        with random_stream("cpu"), tf32(segment.precision):
             for _ in range(20):
-                self.together.wait()
-                self.seen.append(torch.backends.cudnn.allow_tf32)
-        return [(net.device, state) for state in states]
+                self.engine.together.wait()
+                self.engine.seen.append(torch.backends.cudnn.allow_tf32)
+        return [(self.net.device, member) for member in self.members]
+
+    def close(self):
+        pass
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -40,8 +51,8 @@ def test_threads_leave_flags_and_generator_as_they_were(allowed, monkeypatch):
     net = NeuralNetClassifier(nn.Linear, module__in_features=2, module__out_features=2)
     engine = Watched(2)
     spread = SpreadEngine(engine, ["cuda:0", "cuda:1"])
-    phase = SimpleNamespace(precision="float32")
-    members = spread.run_phase(net, list("abcde"), None, phase, np.zeros((5, 1)))
+    segment = SimpleNamespace(precision="float32", last=True)
+    members = spread.train(net, list("abcde"), None, segment, np.zeros((5, 1)))
     assert [state for _, state in members] == list("abcde")
     assert [device for device, _ in members] == [f"cuda:{i % 2}" for i in range(5)]
     assert set(engine.seen) == {False}

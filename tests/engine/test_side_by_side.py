@@ -55,7 +55,7 @@ def train(engine, net, states, edges, on_epoch=None, members=(0, 1), **settings)
             lr_schedule=cosine,
             **settings,
         )
-        states = engine.run_phase(net, states, DATA, phase, masks, on_epoch)
+        states = engine.train(net, states, DATA, phase, masks, on_epoch)
     return states
 
 

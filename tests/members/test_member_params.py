@@ -247,7 +247,7 @@ def test_graph_steps_give_every_member_its_own_settings():
     )
     first = [initial_state(net, i, seed) for i, seed in enumerate((3, 4))]
     want, got = (
-        engine.run_phase(net, first, data, phase, masks)
+        engine.train(net, first, data, phase, masks)
         for engine in (SkorchEngine(), GraphEngine())
     )
     for one, other in zip(got, want):
@@ -392,13 +392,13 @@ def test_warm_start_takes_weights_that_fit():
 def test_the_cache_tells_members_apart(tmp_path, monkeypatch):
     X, y = table()
     phases = []
-    run_phase = SkorchEngine.run_phase
+    train = SkorchEngine.train
 
-    def counted(self, net, states, data, phase, *args):
-        phases.append(phase.name)
-        return run_phase(self, net, states, data, phase, *args)
+    def counted(self, *, segment, **call):
+        phases.append(segment.name)
+        return train(self, segment=segment, **call)
 
-    monkeypatch.setattr(SkorchEngine, "run_phase", counted)
+    monkeypatch.setattr(SkorchEngine, "train", counted)
     memory = joblib.Memory(tmp_path, verbose=0)
     for n_done, params in ((2, APART), (2, APART), (4, [APART[0], {}, APART[2]])):
         options = {"member_params": params, "engine": "skorch", **FAST}
@@ -447,7 +447,7 @@ def test_scikit_learn_checks(kind):
 @pytest.mark.parametrize("rule", ["uniform_soup", "greedy_soup"])
 def test_soups_of_different_networks_are_refused_before_the_work(rule, monkeypatch):
     X, y = table()
-    monkeypatch.setattr(SkorchEngine, "run_phase", None)
+    monkeypatch.setattr(SkorchEngine, "train", None)
     clf = DeepEnsembleClassifier(
         member_params=APART, aggregation=rule, validation_fraction=0.2, **FAST
     )
@@ -510,7 +510,7 @@ def test_a_soup_of_members_that_differ_in_their_training(tmp_path):
 def test_wrong_settings_are_refused_before_the_work(
     member_params, message, monkeypatch
 ):
-    monkeypatch.setattr(SkorchEngine, "run_phase", None)
+    monkeypatch.setattr(SkorchEngine, "train", None)
     clf = DeepEnsembleClassifier(member_params=member_params, **FAST)
     with pytest.raises(ValueError, match=message):
         clf.fit(*table())

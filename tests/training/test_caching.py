@@ -39,13 +39,13 @@ def work(monkeypatch):
         original = getattr(kind, method)
 
         def counted(self, *args, **kwargs):
-            done.update(name_of(*args))
+            done.update(name_of(*args, **kwargs))
             return original(self, *args, **kwargs)
 
         monkeypatch.setattr(kind, method, counted)
 
     for engine in (SkorchEngine, StackedEngine):
-        counting(engine, "run_phase", lambda net, states, data, phase, *_: [phase.name])
+        counting(engine, "train", lambda **call: [call["segment"].name])
     # Two samples are looked at before the warm-up of every fit.
     names = ["scores"]
     counting(FisherTraceScorer, "score_samples", lambda net, X, y: names * (len(y) > 2))

@@ -29,7 +29,7 @@ class EpochFeed:
     ----------
     sessions : list of MemberSession
     source : DeviceData
-    phase : Segment
+    segment : Segment
     masks : list of ndarray of shape (N,), dtype bool
         Of the sessions.
 
@@ -43,15 +43,15 @@ class EpochFeed:
         For each session: learning rate of the last step of the epoch.
     """
 
-    def __init__(self, sessions, source, phase, masks):
-        self.sessions, self.source, self.phase = sessions, source, phase
+    def __init__(self, sessions, source, segment, masks):
+        self.sessions, self.source, self.segment = sessions, source, segment
         self.masks = masks
-        sizes, device = phase.sizes, source.device
+        sizes, device = segment.sizes, source.device
         width = sizes.sam + sizes.normal
         sample = source.take(torch.zeros(1, dtype=torch.int64))
         bytes_a_step = len(sessions) * width * sample.numel() * sample.element_size()
         self.length = min(sizes.n_batches, max(1, HALF_BYTES // bytes_a_step))
-        self.draws_apart = isinstance(phase.transform, PictureTransform | None)
+        self.draws_apart = isinstance(segment.transform, PictureTransform | None)
         if not self.draws_apart:
             # It draws batch by batch from the one RNG, which must not be shared
             # between members: each member's epoch is done in one go.
@@ -80,7 +80,7 @@ class EpochFeed:
         are. Work on one piece should be under way, not done, when the next is asked
         for: that is when the following one is fetched.
         """
-        n_batches = self.phase.sizes.n_batches
+        n_batches = self.segment.sizes.n_batches
         for start in range(0, n_batches, self.length):
             self._half = 1 - self._half
             if self._ahead == (epoch, start):
@@ -97,15 +97,15 @@ class EpochFeed:
             following = (epoch, start + self.length)
             if following[1] >= n_batches:
                 following = (epoch + 1, 0)
-            if following[0] < self.phase.stop:
+            if following[0] < self.segment.stop:
                 with self._beside.since_mark():
                     self._fill_half(1 - self._half, *following)
                 self._ahead = following
 
     def _rates_of(self, epoch):
         """Learning rates (n_batches,) of each session."""
-        n_batches = self.phase.sizes.n_batches
-        factors = [self.phase.lr_factor(epoch, t) for t in range(n_batches)]
+        n_batches = self.segment.sizes.n_batches
+        factors = [self.segment.lr_factor(epoch, t) for t in range(n_batches)]
         groups = [session.net.optimizer_.param_groups[0] for session in self.sessions]
         return [torch.tensor(factors) * group["initial_lr"] for group in groups]
 
@@ -118,7 +118,7 @@ class EpochFeed:
 
     def _fill_half(self, half, epoch, start):
         """Write the steps of an epoch from ``start`` on into half of the buffers."""
-        stop = min(start + self.length, self.phase.sizes.n_batches)
+        stop = min(start + self.length, self.segment.sizes.n_batches)
         first = half * self.length
         if self._dealt_epoch != epoch:
             self._dealt, self._dealt_epoch = {}, epoch
@@ -131,9 +131,11 @@ class EpochFeed:
     def _deal(self, i, epoch):
         """Rows, shares and augmentation of one member's epoch."""
         seed, device = self.sessions[i].state.seed, self.source.device
-        batches = epoch_batches(self.masks[i], self.phase.sizes, epoch_rng(seed, epoch))
+        batches = epoch_batches(
+            self.masks[i], self.segment.sizes, epoch_rng(seed, epoch)
+        )
         seed_generators(epoch_seed(seed, epoch), device)
-        augment = EpochAugment(self.phase.transform, batches.indices.shape, device)
+        augment = EpochAugment(self.segment.transform, batches.indices.shape, device)
         rows = torch.from_numpy(batches.indices)
         share = to_device(torch.from_numpy(batches.share), device)
         return rows, share, augment

@@ -34,14 +34,6 @@ class GraphEngine(Engine):
 
     name = "graph"
 
-    def __init__(self):
-        super().__init__()
-        self._runs = {}  # by device, for the next segment of the same phase
-
-    def __getstate__(self):
-        # A graph belongs to its process, and to no result.
-        return self.__dict__ | {"_runs": {}}
-
     @classmethod
     def refusal(cls, net, data, training):
         """Why this engine cannot train these members; None if it can."""
@@ -52,29 +44,9 @@ class GraphEngine(Engine):
         reasons = (module_refusal(own, data) for own in own_nets(net))
         return next((reason for reason in reasons if reason is not None), None)
 
-    def run_phase(self, net, states, data, phase, masks, on_epoch=None):
-        """Train all members side by side.
-
-        A phase may be cut into segments, for checkpoints or early stopping. The graph
-        of one segment is used for the next if that starts from the returned states.
-        """
-        run = self._runs.pop(str(net.device), None)
-        if run is not None and not run.leads_to(states, data, phase, masks):
-            run.close()
-            run = None
-        run = run or GraphRun(net, states, data, phase, masks)
-        results = run.train(phase, on_epoch)
-        if phase.last:
-            run.close()
-        else:
-            self._runs[str(net.device)] = run
-        return results
-
-    def release(self):
-        """Free the graphs that were kept for the next segment."""
-        for run in self._runs.values():
-            run.close()
-        self._runs = {}
+    def open(self, net, members, data, segment, masks):
+        """Return a run that captures one step and replays it."""
+        return GraphRun(net, members, data, segment, masks)
 
 
 def module_refusal(net, data):

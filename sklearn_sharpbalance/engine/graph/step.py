@@ -28,17 +28,17 @@ class GraphedStep:
     sessions : list of MemberSession
     feed : EpochFeed
         Must be filled before :meth:`run`.
-    phase : Segment
+    segment : Segment
     """
 
-    def __init__(self, sessions, feed, phase):
+    def __init__(self, sessions, feed, segment):
         self.feed = feed
         device = feed.source.device
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
         self.total = torch.zeros(len(sessions), device=device)
         self.n_steps = 0
         self.members = [
-            _MemberStep(session, i, self, phase) for i, session in enumerate(sessions)
+            _MemberStep(session, i, self, segment) for i, session in enumerate(sessions)
         ]
         self.graph = self._captured_options = None
         streams = sessions if device.type == "cuda" else []
@@ -139,11 +139,11 @@ class GraphedStep:
 class _MemberStep:
     """What one member does in a step, on tensors that never move."""
 
-    def __init__(self, session, i, shared, phase):
-        self.net, self.i, self.shared, self.phase = session.net, i, shared, phase
+    def __init__(self, session, i, shared, segment):
+        self.net, self.i, self.shared, self.segment = session.net, i, shared, segment
         self.module, self.optimizer = session.net.module_, session.net.optimizer_
         self.smoothing = session.net.criterion_.label_smoothing
-        self.clean_passes = (phase.sizes.sam > 0) + (phase.sizes.normal > 0)
+        self.clean_passes = (segment.sizes.sam > 0) + (segment.sizes.normal > 0)
         self.device = shared.position.device
         self.counters = BatchCounters(self.module)
         self.statistics = [
@@ -156,11 +156,11 @@ class _MemberStep:
         weights = dict(self.module.named_parameters())
         self.masked = [weights[name] for name in session.masks]
         self.masks = {id(weights[k]): mask for k, mask in session.masks.items()}
-        self.cast = CastWeights(self.module, phase.precision)
-        self.norms = FusedNorms(self.module, wanted=phase.compile is None)
+        self.cast = CastWeights(self.module, segment.precision)
+        self.norms = FusedNorms(self.module, wanted=segment.compile is None)
         # A split pass goes round the member's own call.
         fused = None if is_hooked(self.module) else self.norms.fused
-        self.split = SplitPass(fused, phase.sizes.sam)
+        self.split = SplitPass(fused, segment.sizes.sam)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
         self._captured_groups = None  # while at rest
         for group in self.optimizer.param_groups:
@@ -177,7 +177,7 @@ class _MemberStep:
 
         def loss_of(part, module=self.module):
             self.cast.push()
-            with autocast(self.phase.precision, self.device, cache=False):
+            with autocast(self.segment.precision, self.device, cache=False):
                 logits = module(x[part])
             losses = cross_entropy(
                 logits.float(),
@@ -202,9 +202,9 @@ class _MemberStep:
         loss = balanced_step(
             self.optimizer,
             loss_of,
-            self.phase.sizes.sam,
+            self.segment.sizes.sam,
             len(y),
-            sam_share=weight[: self.phase.sizes.sam].sum(),
+            sam_share=weight[: self.segment.sizes.sam].sum(),
             both_parts=None if self.split.module is None else both_parts,
             module=False,
             backward=backward,

@@ -70,19 +70,19 @@ def read(feed):
 
 def check_contents(device):
     feed, data = make_feed(device)
-    n_batches = feed.phase.sizes.n_batches
+    n_batches = feed.segment.sizes.n_batches
     x, y, weight, lr = read(feed)
     for i, session in enumerate(feed.sessions):
         for epoch in range(N_EPOCHS):
             rng = epoch_rng(session.state.seed, epoch)
-            batches = epoch_batches(feed.masks[i], feed.phase.sizes, rng)
+            batches = epoch_batches(feed.masks[i], feed.segment.sizes, rng)
             steps = slice(epoch * n_batches, (epoch + 1) * n_batches)
             np.testing.assert_array_equal(x[i][steps], data.X[batches.indices])
             np.testing.assert_array_equal(y[i][steps], data.y[batches.indices])
             want = batches.share * data.weight[batches.indices]
             np.testing.assert_allclose(weight[i][steps], want, rtol=1e-6)
         want = [
-            feed.phase.lr_factor(epoch, t)
+            feed.segment.lr_factor(epoch, t)
             for epoch in range(N_EPOCHS)
             for t in range(n_batches)
         ]
@@ -107,7 +107,7 @@ def test_pieces_do_not_change_the_augmentation(monkeypatch):
     whole = read(make_feed("cpu", RandomCropFlip(2))[0])
     monkeypatch.setattr(feed_module, "HALF_BYTES", 3000)
     feed, _ = make_feed("cpu", RandomCropFlip(2))
-    assert feed.length < feed.phase.sizes.n_batches
+    assert feed.length < feed.segment.sizes.n_batches
     for got, want in zip(read(feed)[0], whole[0]):
         torch.testing.assert_close(got, want)
 

@@ -57,9 +57,7 @@ class Task:
                 lr_schedule=cosine,
                 **self.settings,
             )
-            states = engine.run_phase(
-                self.net, states, self.data, phase, masks, on_epoch
-            )
+            states = engine.train(self.net, states, self.data, phase, masks, on_epoch)
         return states
 
 
@@ -142,13 +140,13 @@ def test_a_member_that_stops_leaves_and_ends_once(steps, monkeypatch):
 def test_what_is_kept_is_freed_and_does_not_travel(steps):
     task, engine = Task(), GraphEngine()
     states = task.run(engine, [0, 2])
-    assert engine._runs
-    assert not pickle.loads(pickle.dumps(engine))._runs
-    engine.release()
-    assert not engine._runs
+    assert engine._run is not None
+    assert pickle.loads(pickle.dumps(engine))._run is None
+    engine.close()
+    assert engine._run is None
     assert steps[0].graph is None
     task.run(engine, [2, 6], states)
-    assert not engine._runs  # the last stretch keeps nothing
+    assert engine._run is None  # closed after the last segment
 
 
 @pytest.mark.parametrize("kind", [*ELEMENTWISE, "momentum"])

@@ -266,7 +266,7 @@ def test_a_weight_that_is_used_twice_trains_in_bf16(kind):
     """By a pass for each part, as skorch has it."""
     module = Repeated("inner") if kind is Repeated else Tied()
     work = task("bf16", kind=module)
-    got, want = (e.run_phase(*work) for e in (GraphEngine(), SkorchEngine()))
+    got, want = (e.train(*work) for e in (GraphEngine(), SkorchEngine()))
     for before, a, b in zip(work[1], got, want, strict=True):
         for key, value in b.module.items():
             change = (value - before.module[key]).double().norm()
@@ -286,7 +286,7 @@ def test_a_hook_on_the_whole_member_keeps_it_from_being_split(monkeypatch):
         split.extend(member.split.module for member in self.members)
 
     monkeypatch.setattr(GraphedStep, "__init__", hooked)
-    for state in GraphEngine().run_phase(*work):
+    for state in GraphEngine().train(*work):
         assert state.history[-1]["train_loss"] == pytest.approx(np.log(3), rel=0.2)
     assert split == [None, None]
 
@@ -313,12 +313,12 @@ def test_members_are_those_of_two_passes(kind, precision, pruned, tol, monkeypat
     monkeypatch.setattr(_MemberStep, "_both_parts_of", counted)
     work = task(precision, pruned, kind)
     _, states, _, phase, _ = work
-    got = GraphEngine().run_phase(*work)
+    got = GraphEngine().train(*work)
     assert parts == [phase.sizes.sam + phase.sizes.normal] * 2
     monkeypatch.setattr(split_pass, "_split", lambda fused, n_first: None)
-    references = [GraphEngine().run_phase(*work)]
+    references = [GraphEngine().train(*work)]
     if precision == "float32":
-        references.append(SkorchEngine().run_phase(*work))
+        references.append(SkorchEngine().train(*work))
     assert len(parts) == 2
     for want in references:
         for before, a, b in zip(states, got, want, strict=True):

@@ -75,7 +75,7 @@ def train(
             lr_schedule=cosine,
             precision=precision,
         )
-        states = engine.run_phase(net, states, DATA, phase, MASKS)
+        states = engine.train(net, states, DATA, phase, MASKS)
     return states
 
 

@@ -1,0 +1,122 @@
+"""Members whose weights and optimizers are stacked along a leading member axis."""
+
+import torch
+
+from sklearn_sharpbalance.engine.stacking import (
+    StackedNetwork,
+    layers_to_stack,
+    stack_optimizer,
+    unstack_optimizer,
+)
+from sklearn_sharpbalance.exceptions import UnsupportedEngineError
+
+__all__ = ["StackedMembers"]
+
+
+class StackedMembers:
+    """One network and one optimizer for the members of several sessions.
+
+    Parameters
+    ----------
+    sessions : list of MemberSession
+    rho : sequence of float
+        Radius of the perturbation for each member, by its index.
+
+    Attributes
+    ----------
+    device : torch.device
+    label_smoothing : float
+        Of the loss that the members share.
+    network : StackedNetwork
+    optimizer : SharpnessAwareOptimizer
+    """
+
+    def __init__(self, sessions, rho):
+        self.sessions = sessions
+        net = sessions[0].net
+        self.device = torch.device(net.device)
+        self.label_smoothing = net.criterion_.label_smoothing
+        self.network = StackedNetwork(
+            layers_to_stack(net.module_.module, "module."),
+            [session.net.module_.state_dict() for session in sessions],
+            self.device,
+        )
+        self.optimizer = _stacked_optimizer(
+            sessions, self.network, [rho[session.state.index] for session in sessions]
+        )
+
+    def __len__(self):
+        return len(self.sessions)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of all members."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def standardize(self, x):
+        """Return samples as the members' first layer takes them, flat."""
+        return self.sessions[0].net.module_.standardize(x).flatten(1)
+
+    def write_weights(self, members):
+        """Copy the stacked weights of some members into their modules."""
+        for i in members:
+            weights = self.network.member_weights(i)
+            self.sessions[i].net.module_.load_state_dict(weights, strict=False)
+
+    def read_weights(self, members):
+        """Take over weights of some members, and options, that callbacks may set."""
+        for i in members:
+            net = self.sessions[i].net
+            if net.callbacks_:
+                self.network.take_weights(i, net.module_.state_dict())
+        self._read_options()
+
+    def write_back(self, members):
+        """Copy weights and optimizer state of some members into their nets."""
+        self.write_weights(members)
+        stacked = self.optimizer.state_dict()
+        for i in members:
+            optimizer = self.sessions[i].net.optimizer_
+            groups = optimizer.state_dict()["param_groups"]
+            for group, trained in zip(groups, stacked["param_groups"]):
+                group["lr"] = trained["lr"]
+            optimizer.load_state_dict(unstack_optimizer(stacked, i, groups))
+
+    def _read_options(self):
+        """Take over options of the members' optimizers that callbacks may set.
+
+        The learning rate is not among them: the schedule sets it before every step.
+        """
+        training = [session for session in self.sessions if not session.stopped]
+        if not any(session.net.callbacks_ for session in training):
+            return
+        (group,) = self.optimizer.param_groups
+        own = [session.net.optimizer_.param_groups[0] for session in self.sessions]
+        rho = "sam_rho" if "sam_rho" in group else "rho"
+        radii = [float(options[rho]) for options in own]
+        group[rho] = torch.tensor(radii, device=group[rho].device)
+        for name in group.keys() - {"params", "lr", "stacked", rho}:
+            values = [s.net.optimizer_.param_groups[0][name] for s in training]
+            if any(value != values[0] for value in values):
+                raise UnsupportedEngineError(
+                    f"Callbacks have set {name} of the members' optimizers to "
+                    f"different values, {values}, but stacked members share one step. "
+                    "Use engine='skorch'."
+                )
+            group[name] = values[0]
+
+
+def _stacked_optimizer(sessions, network, rho):
+    """Return one optimizer over the stacked weights, with the members' states."""
+    net = sessions[0].net
+    _, options = net.get_params_for_optimizer("optimizer", [])
+    options.pop("params", None)
+    options |= {"rho": rho, "stacked": True}
+    optimizer = net.optimizer(list(network.params.values()), **options)
+    states = [session.net.optimizer_.state_dict() for session in sessions]
+    stacked = stack_optimizer(states)
+    own = optimizer.state_dict()["param_groups"]
+    for group, member in zip(own, stacked["param_groups"]):
+        group["initial_lr"] = member["initial_lr"]
+    optimizer.load_state_dict({**stacked, "param_groups": own})
+    return optimizer

@@ -1,0 +1,52 @@
+"""The table of parameters agrees with signatures, docstrings and registries."""
+
+import inspect
+
+import pytest
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
+from sklearn_sharpbalance._parameters import CONSTRAINTS, PARAMETERS, names_where
+from sklearn_sharpbalance.engine.choice import ENGINES
+from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
+
+KINDS = [
+    SharpBalanceEnsembleClassifier,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signatures_have_the_defaults_of_the_table(kind):
+    for name, default in kind().get_params(deep=False).items():
+        assert PARAMETERS[name].default == default
+        assert type(PARAMETERS[name].default) is type(default)
+
+
+def test_every_row_is_a_parameter():
+    offered = {name for kind in KINDS for name in kind().get_params(deep=False)}
+    assert set(PARAMETERS) == offered
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_docstrings_have_a_paragraph_for_each_parameter(kind):
+    for name in kind().get_params(deep=False):
+        assert f"\n    {name} : " in kind.__doc__
+
+
+def test_names_of_constraints_are_those_of_the_registries():
+    assert CONSTRAINTS["engine"][0].options == {"auto", *ENGINES}
+    assert CONSTRAINTS["loss"][0].options == set(DIVERSITY_LOSSES)
+
+
+def test_partial_fit_lists_what_is_fixed_and_what_is_refused():
+    text = " ".join(inspect.getdoc(SharpBalanceEnsembleClassifier.partial_fit).split())
+    fixed, refused = text.split("whole fit is refused")
+    for name in names_where(partial_fit="fixed"):
+        assert f"``{name}``" in fixed
+    for name in names_where(partial_fit="refused"):
+        assert f"``{name}``" in refused.split("Parameters")[0]
