@@ -37,7 +37,7 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
         "optimizer": getattr(optimizer, "__name__", type(optimizer).__name__),
         "device": ", ".join(resolve_devices(setup.params["device"])),
         "precision": training.precision,
-        "threads": torch.get_num_threads(),
+        "threads": setup.engine.threads or torch.get_num_threads(),
     }
 
 
