@@ -2,6 +2,9 @@
 
 Train a deep ensemble, a SAM ensemble and SharpBalance on a table, print their results
 on test samples, and plot the trade-off between sharpness and diversity.
+
+Functions import what they need: torch and scikit-learn take seconds, which ``--help``
+and a mistyped option need not wait for.
 """
 
 import argparse
@@ -9,16 +12,6 @@ import csv
 import sys
 import time
 from pathlib import Path
-
-import numpy as np
-import torch
-
-from sklearn_sharpbalance import (
-    DeepEnsembleClassifier,
-    SharpBalanceEnsembleClassifier,
-    metrics,
-)
-from sklearn_sharpbalance._validation import needing
 
 ACCURACIES = ("members", "ensemble")
 LARGEST_SEED = 2**32 - 1  # of numpy's RandomState
@@ -37,6 +30,11 @@ training."""
 
 def methods(options):
     """Return the three ensembles that the demo compares, by name."""
+    from sklearn_sharpbalance import (
+        DeepEnsembleClassifier,
+        SharpBalanceEnsembleClassifier,
+    )
+
     params = {
         "n_estimators": options.members,
         "max_epochs": options.epochs,
@@ -54,6 +52,8 @@ def methods(options):
 
 def load(name, target):
     """Return X and y of a toy dataset of scikit-learn or of a CSV file."""
+    import numpy as np
+
     if name in TOY_DATASETS:
         from sklearn import datasets
 
@@ -84,20 +84,27 @@ def load(name, target):
     for i, (column, values) in enumerate(zip(columns, table.T)):
         if i == target_index:
             continue
+        n_empty = sum(not text.strip() for text in values)
+        if n_empty:
+            raise SystemExit(
+                f"{name}: the column {column!r} is empty in {n_empty} of {len(values)} "
+                "rows. Fill these cells or remove the rows; in Python, put "
+                "sklearn.impute.SimpleImputer() before the ensemble in a pipeline."
+            )
         try:
             features.append(values.astype(float))
         except ValueError as error:
-            has_empty = any(not text.strip() for text in values)
-            reason = "it has empty cells" if has_empty else error
             raise SystemExit(
                 f"All columns of {name} except {target!r} must be numeric, but "
-                f"{column!r} is not: {reason}."
+                f"{column!r} is not: {error}."
             ) from error
     return np.column_stack(features), labels
 
 
 def read_table(path):
     """Return the header, a list, and the rows, an array of str, of a CSV file."""
+    import numpy as np
+
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.reader(file))
@@ -122,6 +129,7 @@ def read_table(path):
 
 def split(X, y, options):
     """Return a stratified split with a quarter of the samples for tests."""
+    import numpy as np
     from sklearn.model_selection import train_test_split
 
     classes, counts = np.unique(y, return_counts=True)
@@ -142,6 +150,10 @@ def split(X, y, options):
 
 def measure(clf, X, y, seed):
     """Return the results of one ensemble by name."""
+    import numpy as np
+
+    from sklearn_sharpbalance import metrics
+
     member_probas = clf.member_predict_proba(X)
     proba = clf.predict_proba(X)
     if not np.isfinite(member_probas).all():
@@ -163,6 +175,8 @@ def measure(clf, X, y, seed):
 
 def print_table(rows):
     """Print the results of all ensembles as a table."""
+    from sklearn_sharpbalance._validation import needing
+
     with needing("rich", "The table of the demo"):
         from rich import box
         from rich.console import Console
@@ -195,6 +209,8 @@ def print_table(rows):
 
 def draw(rows, path):
     """Plot sharpness, diversity and accuracy of all ensembles into a file."""
+    from sklearn_sharpbalance._validation import needing
+
     with needing("matplotlib", "The plot of the demo"):
         import matplotlib
 
@@ -261,6 +277,8 @@ def number(kind, least, most=sys.float_info.max):
 
 def plot_path(name):
     """Return the path of the plot; raise before training if it cannot be written."""
+    from sklearn_sharpbalance._validation import needing
+
     with needing("matplotlib", "The plot of the demo"):
         from matplotlib.backend_bases import FigureCanvasBase
 
@@ -287,8 +305,6 @@ def main(arguments=None):
     options = parse(arguments)
     X, y = load(options.data, options.target)
     X_train, X_test, y_train, y_test = split(X, y, options)
-    # The first optimizer makes torch import its compiler. Do not time that.
-    torch.optim.SGD([torch.zeros(1)])
     rows = {}
     for name, clf in methods(options).items():
         print(f"{name}: {len(X_train)} samples, {X.shape[1]} features")

@@ -215,6 +215,8 @@ class Registry(Mapping):
     >>> numbers["one"] = lambda: 1
     >>> numbers.resolve("one")
     1
+    >>> numbers
+    <Registry of number: 'one'>
     """
 
     def __init__(self, parameter: str, kind: type, wrap: Callable | None = None):
@@ -234,6 +236,10 @@ class Registry(Mapping):
 
     def __len__(self) -> int:
         return len(self._factories)
+
+    def __repr__(self) -> str:
+        names = ", ".join(repr(name) for name in self._factories)
+        return f"<Registry of {self.parameter}: {names}>"
 
     def resolve(self, value: Any) -> Any:
         """Return a new object for a name, a clone of an object, a wrapped function."""

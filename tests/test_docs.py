@@ -350,8 +350,10 @@ def test_what_the_guide_uses_was_imported_before():
         for node in nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 known |= {alias.asname or alias.name for alias in node.names}
-            elif isinstance(node, ast.FunctionDef):
+            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 known.add(node.name)
+            elif isinstance(node, ast.arg):
+                known.add(node.arg)
         used = [node for node in nodes if isinstance(node, ast.Name)]
         known |= {name.id for name in used if isinstance(name.ctx, ast.Store)}
         assert not {name.id for name in used} - known, page.name

@@ -91,16 +91,27 @@ def _forward_one_by_one(nets):
     return forward
 
 
+def _names(layers):
+    return [name for name, _ in layers]
+
+
+def _layer_names(module):
+    return _names(stackable_layers(module) or [])
+
+
 def _stacked_forward(nets, source):
     """All members in one batched product; None for members that do not stack."""
     modules = [net.module_.module for net in nets]
     layers = stackable_layers(modules[0])
+    if layers is None:
+        return None
     # The text names every layer with its sizes and options; members may differ there.
     same = len({(type(module), repr(module)) for module in modules}) == 1
+    same = same and all(_layer_names(module) == _names(layers) for module in modules)
     takes_logits = not isinstance(nets[0].criterion_, torch.nn.NLLLoss)
     infers = all(type(net).infer is NeuralNetClassifier.infer for net in nets)
     fits = same and takes_logits and infers and not source.is_dataset
-    if layers is None or not fits:
+    if not fits:
         return None
     states = [module.state_dict() for module in modules]
     network = StackedNetwork(layers, states, source.device)

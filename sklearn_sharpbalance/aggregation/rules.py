@@ -7,7 +7,7 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sklearn_sharpbalance._validation import Registry, check_call
+from sklearn_sharpbalance._validation import Registry, check_call, in_a_sentence
 from sklearn_sharpbalance.aggregation.predicting import logits_on
 from sklearn_sharpbalance.aggregation.soups import (
     greedy_soup,
@@ -16,10 +16,12 @@ from sklearn_sharpbalance.aggregation.soups import (
     recompute_batch_statistics,
     uniform_soup,
 )
+from sklearn_sharpbalance.autodiff.rows import to_array
 from sklearn_sharpbalance.data.validation_split import check_held_out
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.own_settings import different_settings
 from sklearn_sharpbalance.metrics.temperature import check_bounds, temperature_or_one
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = [
     "AGGREGATIONS",
@@ -35,6 +37,7 @@ __all__ = [
     "recompute_batch_statistics",
 ]
 
+TRIED_SAMPLES = 5
 SUM_TOLERANCE = 1e-2  # of what a rule may return in half precision
 
 
@@ -73,6 +76,32 @@ class Aggregation(BaseEstimator, ABC):
             What members have in common, and what each has apart.
         """
 
+    def try_out(self, n_members, n_classes):
+        """Raise an error if the rule fails on logits of the shape it will get.
+
+        A rule that overrides :meth:`prepare` is not tried: it may need that first.
+
+        Parameters
+        ----------
+        n_members, n_classes : int
+        """
+        if type(self).prepare is not Aggregation.prepare:
+            return
+        rng = np.random.default_rng(0)
+        logits = rng.normal(size=(n_members, TRIED_SAMPLES, n_classes))
+        try:
+            with random_stream("cpu"):  # it may draw
+                self(logits)
+        except InvalidInputError:
+            raise
+        except Exception as error:  # of several kinds, by the rule
+            raise InvalidInputError(
+                f"{self!r} failed on an array of logits of shape {logits.shape} "
+                f"(members, samples, classes): {type(error).__name__}: "
+                f"{in_a_sentence(error)}. Let it take a numpy array and return "
+                "probabilities (samples, classes)."
+            ) from error
+
     def prepare(self, nets, data):
         """Nets whose predictions are combined, chosen once at the end of ``fit``.
 
@@ -108,7 +137,7 @@ class Aggregation(BaseEstimator, ABC):
 
     def __call__(self, member_logits):
         """Probabilities (N, C), checked to be such."""
-        proba = np.asarray(self.combine(member_logits))
+        proba = to_array(self.combine(member_logits))
         wanted = member_logits.shape[1:]
         if proba.shape != wanted:
             raise InvalidInputError(
@@ -323,8 +352,9 @@ class FunctionAggregation(Aggregation):
     Parameters
     ----------
     func : callable
-        Takes (M, N, C) logits, returns (N, C) probabilities: rows that are not
-        negative and sum to one. Anything else is refused where it predicts.
+        Takes an array of logits (M, N, C), returns an array or a tensor of
+        probabilities (N, C): rows that are not negative and sum to one. It is tried
+        before the training.
     """
 
     def __init__(self, func):
@@ -337,7 +367,7 @@ class FunctionAggregation(Aggregation):
 
     def combine(self, member_logits):
         """Call the function."""
-        return np.asarray(self.func(member_logits))
+        return to_array(self.func(member_logits))
 
 
 AGGREGATIONS = Registry("aggregation", Aggregation, wrap=FunctionAggregation)

@@ -137,7 +137,9 @@ def disk(radius: float, alias_blur: float) -> np.ndarray:
         # At radius 8 and 10 the disk touches the border, and the sum differs from one
         # by 1 %, as in the published generators.
         kernel = ndimage.correlate1d(kernel, soft, axis=ax, mode="mirror")
+    total = kernel.sum()
     kernel[kernel < NEGLIGIBLE * kernel.max()] = 0
+    kernel *= total / kernel.sum()  # or constant pictures would get darker
     used = np.abs(axis[kernel.any(axis=0)]).max()
     return kernel[reach - used : reach + used + 1, reach - used : reach + used + 1]
 

@@ -74,7 +74,9 @@ def motion_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """
     radius, sigma = severity_constants("motion_blur", images, severity)
     angles = rng.uniform(low=-45, high=45)
-    return _interleaved(motion_blur_planar(planar(images), angles, radius, sigma))
+    blurred = motion_blur_planar(planar(images), angles, radius, sigma)
+    blurred += np.float32(0.5)  # ImageMagick rounds, other generators truncate
+    return _interleaved(blurred)
 
 
 def zoom_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:

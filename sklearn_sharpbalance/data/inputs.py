@@ -13,15 +13,19 @@ from sklearn.utils.validation import (
     column_or_1d,
     validate_data,
 )
+from skorch.helper import SliceDataset
 from torch.utils.data import Dataset
 
+from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.autodiff.rows import dataset_labels, to_array
 from sklearn_sharpbalance.data.statistics import (
     moments,
     scale_or_one,
     warn_of_rounding,
 )
+from sklearn_sharpbalance.data.text_columns import text_columns_error
 from sklearn_sharpbalance.data.torch_dataset import (
+    SlicedItems,
     check_countable,
     first_input,
     stack_inputs,
@@ -99,7 +103,7 @@ def check_X(estimator, X, *, reset, fitted=None):
     ----------
     estimator : estimator instance
         Gets ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
-    X : array-like, DataFrame, tensor, dict of arrays, or Dataset
+    X : array-like, DataFrame, tensor, dict of arrays, Dataset or SliceDataset
     reset : bool
         True in ``fit``; False compares X with the data of the fit, and accepts a
         Dataset without labels.
@@ -111,6 +115,8 @@ def check_X(estimator, X, *, reset, fitted=None):
     X : ndarray, dict of ndarray, or Dataset
     input_format : InputFormat
     """
+    if isinstance(X, SliceDataset):
+        X = SlicedItems(X)
     is_dict = isinstance(X, Mapping) and not issparse(X)  # dok_matrix is a Mapping
     if reset and (is_dict or isinstance(X, Dataset)):
         for name in ("n_features_in_", "feature_names_in_"):  # from an earlier fit
@@ -132,7 +138,11 @@ def check_X(estimator, X, *, reset, fitted=None):
         # Do not check n_features_in_: pictures may have channels first or last.
         X = check_array(X, input_name="X", estimator=estimator, **options)
     else:
-        X = validate_data(estimator, X, reset=reset, **options)
+        try:
+            X = validate_data(estimator, X, reset=reset, **options)
+        except (TypeError, ValueError) as error:
+            explained = None if issparse(X) else text_columns_error(X)
+            raise explained or error from error
     fmt = _array_format(X, fitted)
     if reset and fmt.kind != "pictures":
         warn_of_rounding(given, getattr(estimator, "feature_names_in_", None))
@@ -224,21 +234,20 @@ def check_y(X, y, classes=None):
     """
     if isinstance(X, Dataset):
         check_countable(X)
-        if y is None:
+        if y is None and not isinstance(X, SlicedItems):
             y = dataset_labels(X)
     if y is None:
         raise InvalidInputError(
             "requires y to be passed, but the target y is None. Pass the labels."
         )
-    y = column_or_1d(_as_array(y) if torch.is_tensor(y) else y, warn=True)
+    y = _as_labels(y)
     n_samples = n_rows(X)
     if len(y) != n_samples:
         raise InvalidInputError(
             "Found input variables with inconsistent numbers of samples: X has "
             f"{n_samples}, y has {len(y)}."
         )
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise InvalidInputError("Input y contains NaN or infinity.")
+    _check_missing(y)
     try:
         check_classification_targets(y)
         found, codes = np.unique(y, return_inverse=True)
@@ -267,6 +276,44 @@ def check_y(X, y, classes=None):
             f"class: {classes[0]!r}."
         )
     return classes, codes.astype(np.int64)
+
+
+def _as_labels(y):
+    """Return y as an array of shape (N,); raise on several labels per sample."""
+    y = _as_array(y) if torch.is_tensor(y) else y
+    try:
+        return column_or_1d(y, warn=True)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"y must contain one label per sample: {in_a_sentence(error)}. For several "
+            "labels per sample fit one ensemble for each of them, by "
+            "sklearn.multioutput.MultiOutputClassifier(ensemble). For one-hot rows "
+            "pass y.argmax(axis=1)."
+        ) from error
+
+
+def _check_missing(y):
+    """Raise if labels are missing: None, NaN, or NA of pandas."""
+    if y.dtype.kind == "f":
+        missing = ~np.isfinite(y)
+        text = "Input y contains NaN or infinity"
+    elif y.dtype == object:
+        missing = np.array([_is_missing(label) for label in y], dtype=bool)
+        text = "Labels are missing"
+    else:
+        return
+    if missing.any():
+        raise InvalidInputError(
+            f"{text}: y has no label for {missing.sum()} of {len(y)} samples, first in "
+            f"row {missing.argmax()}. Remove these samples from X and y."
+        )
+
+
+def _is_missing(label):
+    # By name: NA of pandas equals nothing, and pandas need not be installed.
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(label, float | np.floating) and not np.isfinite(label)
 
 
 def input_statistics(X, fmt, weight=None):

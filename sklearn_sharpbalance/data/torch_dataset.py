@@ -4,11 +4,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["check_countable", "first_input", "stack_inputs"]
+__all__ = ["SlicedItems", "check_countable", "first_input", "stack_inputs"]
+
+
+class SlicedItems(Dataset):
+    """Inputs of a skorch ``SliceDataset`` as a Dataset, read item by item.
+
+    Its items are pairs, as of any Dataset, but with a placeholder for the label: who
+    slices a Dataset for scikit-learn passes the labels as ``y``.
+
+    Parameters
+    ----------
+    items : skorch.helper.SliceDataset
+    """
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i], 0
 
 
 def check_countable(dataset) -> None:

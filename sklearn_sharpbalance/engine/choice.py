@@ -1,5 +1,7 @@
 """Choosing an engine by device, module and callbacks."""
 
+import warnings
+
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
 from sklearn_sharpbalance.engine.graph.engine import GraphEngine
 from sklearn_sharpbalance.engine.jobs import MemberJobs
@@ -7,7 +9,10 @@ from sklearn_sharpbalance.engine.multi_device import SpreadEngine
 from sklearn_sharpbalance.engine.skorch_engine import SkorchEngine
 from sklearn_sharpbalance.engine.stacked import StackedEngine
 from sklearn_sharpbalance.engine.threads import choose_threads
-from sklearn_sharpbalance.exceptions import UnsupportedEngineError
+from sklearn_sharpbalance.exceptions import (
+    SharpBalanceWarning,
+    UnsupportedEngineError,
+)
 
 __all__ = ["ENGINES", "choose_engine"]
 
@@ -44,6 +49,7 @@ def choose_engine(
     choice : EngineChoice
     """
     kind, reason = _choose(name, net, data, training)
+    _warn_of_jobs(n_jobs, kind, devices)
     n_stacked = len(training.rho) if kind is StackedEngine else 1
     threads = choose_threads(net, training.batch_size, n_stacked)
     choice = EngineChoice(kind.name, reason, threads)
@@ -73,3 +79,17 @@ def _choose(name, net, data, training):
             return kind, "; ".join(refusals) or "the fastest that fits"
         refusals.append(f"not {kind.name}: {reason}")
     raise AssertionError("the skorch engine refuses nothing")
+
+
+def _warn_of_jobs(n_jobs, kind, devices):
+    """Warn if jobs are asked for that nothing starts."""
+    if n_jobs in (None, 1) or (kind is SkorchEngine and len(devices) <= 1):
+        return
+    what = f"engine={kind.name!r}" if len(devices) <= 1 else "a list of devices"
+    warnings.warn(
+        f"n_jobs={n_jobs} has no effect with {what}, which trains all members at once "
+        "in this process. Leave n_jobs out, or pass engine='skorch' and one device to "
+        "train members in processes.",
+        SharpBalanceWarning,
+        stacklevel=5,
+    )

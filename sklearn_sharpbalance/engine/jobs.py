@@ -21,6 +21,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.runtime.threads import torch_threads
+from sklearn_sharpbalance.runtime.torch_internals import without_compiler_import
 
 __all__ = ["MemberJobs"]
 
@@ -161,7 +162,7 @@ def _job(index, function, shared, call, any_device, threads):
     if any_device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         net = clone(net).set_params(device=device)
-    with torch_threads(threads):
+    with torch_threads(threads), without_compiler_import():
         return index, function(net=net, data=data, **call)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from sklearn_sharpbalance.engine.called_layers import called_layers
 from sklearn_sharpbalance.optim.look_sam import COUNT
 
 __all__ = [
@@ -47,7 +48,8 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """Layers of an MLP-like module with their names; None if it is not one.
 
     MLP-like: an ``nn.Sequential`` (or subclass that does not override ``forward``),
-    possibly nested, of Linear, pointwise activations and a Flatten at the front. What
+    possibly nested, of Linear, pointwise activations and a Flatten at the front; or a
+    module that only calls such layers one after the other (:func:`called_layers`). What
     computes anything else besides (subclasses, hooks, weights that are not a layer's
     own) is not, nor what changes its input, which members share, in place.
 
@@ -71,7 +73,7 @@ def stacking_obstacle(module: nn.Module) -> str | None:
     """
     layers = _chain(module)
     if layers is None:
-        return "it is no plain nn.Sequential"
+        return "it does more than to call its layers one after the other"
     for name, layer in layers:
         if not _is_plain(layer):
             why = "has hooks" if is_hooked(layer) else "is neither"
@@ -83,6 +85,9 @@ def stacking_obstacle(module: nn.Module) -> str | None:
         "it changes its input in place": _changes_input(layers),
         "some of its weights are frozen": not all(p.requires_grad for p in weights),
         "its layers share weights": len({id(p) for p in weights}) < len(weights),
+        "it calls its layers in another order than it defines them": (
+            [id(p) for p in weights] != [id(p) for p in module.parameters()]
+        ),
         "a Flatten comes after other layers": any(
             isinstance(layer, nn.Flatten) for _, layer in layers[1:]
         ),
@@ -100,10 +105,17 @@ def layers_to_stack(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module
 
 def _chain(module):
     """Layers of nested Sequentials in the order of their calls; None for others."""
-    if type(module).forward is not nn.Sequential.forward or is_hooked(module):
+    if is_hooked(module):
+        return None
+    if type(module).forward is nn.Sequential.forward:
+        names: list[str] | None = list(module._modules)  # each layer, also twice
+    else:
+        names = called_layers(module)
+    if names is None:
         return None
     layers = []
-    for name, child in module._modules.items():  # named_children: a layer only once
+    for name in names:
+        child = module._modules[name]
         inner = _chain(child) if isinstance(child, nn.Sequential) else [("", child)]
         if inner is None:
             return None

@@ -1,16 +1,19 @@
 """What scikit-learn's parameter constraints cannot say about an ensemble."""
 
+import warnings
 from os import PathLike
+
+import torch
 
 from sklearn_sharpbalance._parameters import CONSTRAINTS
 from sklearn_sharpbalance._validation import Interval
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 __all__ = ["check_params"]
 
 
 def check_params(params):
-    """Raise on parameters that pass their constraints and mean nothing.
+    """Raise or warn on parameters that pass their constraints and mean nothing.
 
     Parameters
     ----------
@@ -19,9 +22,19 @@ def check_params(params):
     """
     for name, rules in CONSTRAINTS.items():
         _refuse_bool(name, params.get(name), rules)
+    for name in ("optimizer", "estimator__optimizer"):
+        _check_optimizer(name, params.get(name))
     _check_callbacks(params.get("callbacks"))
     for name in ("checkpoint_dir", "memory"):
         _check_folder(name, params.get(name))
+    every = params.get("checkpoint_every")
+    if every is not None and params.get("checkpoint_dir") is None:
+        warnings.warn(
+            f"checkpoint_every={every} writes no checkpoints without checkpoint_dir. "
+            "Pass the folder for them as checkpoint_dir.",
+            SharpBalanceWarning,
+            stacklevel=4,
+        )
 
 
 def _refuse_bool(name, value, rules):
@@ -29,6 +42,26 @@ def _refuse_bool(name, value, rules):
     is_number = any(isinstance(rule, Interval) for rule in rules)
     if is_number and "boolean" not in rules and isinstance(value, bool):
         raise InvalidInputError(f"{name} must be a number, got {value}. Pass a number.")
+
+
+def _check_optimizer(name, optimizer):
+    is_object = isinstance(optimizer, torch.optim.Optimizer)
+    if optimizer is None or (callable(optimizer) and not is_object):
+        return
+    known = {
+        each.lower(): each
+        for each, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    }
+    wanted, shown = str(optimizer), repr(optimizer)
+    if is_object:
+        wanted = type(optimizer).__name__
+        shown = f"an object of {wanted}"
+    found = known.get(wanted.lower(), "SGD")
+    raise InvalidInputError(
+        f"{name} must be a class of torch.optim or None, got {shown}. Pass "
+        f"{name}=torch.optim.{found}, and its arguments as estimator__optimizer__..."
+    )
 
 
 def _check_callbacks(callbacks):

@@ -42,7 +42,9 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     train_transform : {"crop_flip"}, callable or None, default=None
         Augmentation of a batch.
     aggregation : str, Aggregation or callable, default="mean_logit"
-        How members become one prediction.
+        How members become one prediction: "mean_logit", "mean_proba", "majority",
+        "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
+        function of logits (M, N, C).
     validation_fraction : float or None, default=None
         Share of the samples held out, stratified.
     early_stopping : bool or int, default=False
@@ -69,7 +71,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     checkpoint_dir : str, path-like or None, default=None
         Folder in which ``fit`` leaves its state; the same fit goes on from there.
     checkpoint_every : int or None, default=None
-        Also write a checkpoint after every so many epochs.
+        Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
     on_checkpoint_error : {"raise", "warn"}, default="raise"
         Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None
@@ -93,6 +95,10 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         For each member a record per epoch.
     engine_ : EngineChoice
         Name of the engine and why it was chosen.
+    settings_ : dict
+        Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
+        ``max_epochs``, ``batch_size``, ``optimizer``, ``device``, ``precision`` and
+        ``threads``.
     n_iter_ : int
         Epochs that were run, by the member that ran the longest.
     n_passes_ : float

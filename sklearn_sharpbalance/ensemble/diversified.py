@@ -5,6 +5,7 @@ from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.aggregation.soups import final_net
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted_state import FittedState
+from sklearn_sharpbalance.ensemble.settings import settings_in_force
 from sklearn_sharpbalance.joint.setup import prepare_joint
 from sklearn_sharpbalance.members.shared_trunk import with_trunk
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -59,7 +60,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     train_transform : {"crop_flip"}, callable or None, default=None
         Augmentation of a batch on the device, the same for all members.
     aggregation : str, Aggregation or callable, default="mean_logit"
-        How members become one prediction.
+        How members become one prediction: "mean_logit", "mean_proba", "majority",
+        "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
+        function of logits (M, N, C).
     validation_fraction : float or None, default=None
         Share held out, stratified, for the history and aggregations that need it.
     class_weight : dict, "balanced" or None, default=None
@@ -103,6 +106,10 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     engine_ : EngineChoice
         "stacked", one batched computation for MLP-like members, or "modules", one
         after the other; and why.
+    settings_ : dict
+        Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
+        ``max_epochs``, ``batch_size``, ``optimizer``, ``device``, ``precision`` and
+        ``threads``.
     n_iter_ : int
         Epochs that were run.
 
@@ -245,6 +252,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         """Set the fitted attributes."""
         trainer, members = setup.trainer, state.members
         self.engine_ = setup.engine
+        self.settings_ = settings_in_force(setup)
         self.classes_, self.input_format_ = setup.classes, setup.input_format
         self.net_, self.trunk_ = trainer.net, trainer.trunk
         self.member_seeds_ = [member.seed for member in members]

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from sklearn_sharpbalance.ensemble.settings import settings_text
+
 __all__ = ["fitted_summary_html"]
 
 MAX_MEMBERS = 12  # rows; of a larger ensemble the first ones stand for the rest
@@ -29,8 +31,9 @@ def fitted_summary_html(estimator: Any) -> str:
     Returns
     -------
     html : str
-        A line on the ensemble, a line on its engine, and a row per member: share of
-        the samples that it applies SAM to, epochs, seconds, last losses and scores.
+        A line on the ensemble, on its engine and on its settings, and a row per
+        member: share of the samples that it applies SAM to, epochs, seconds, last
+        losses and scores.
         It is as wide as the page at most, and holds no script.
 
     Examples
@@ -44,6 +47,9 @@ def fitted_summary_html(estimator: Any) -> str:
         return ""
     shown = history[:MAX_MEMBERS]
     lines = [_ensemble_line(estimator), _engine_line(estimator)]
+    settings = getattr(estimator, "settings_", None)  # files of 0.1.0 have none
+    if settings is not None:
+        lines.append(settings_text(settings))
     if len(shown) < len(history):
         lines.append(f"The first {len(shown)} of {len(history)} members:")
     text = "".join(f'<p style="{TEXT}">{escape(line)}</p>' for line in lines if line)

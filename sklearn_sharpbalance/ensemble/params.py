@@ -6,7 +6,7 @@ from sklearn.base import BaseEstimator
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from sklearn_sharpbalance.members.net import with_objects
+from sklearn_sharpbalance.members.net import check_names, with_objects
 
 __all__ = ["NestedParamsMixin"]
 
@@ -51,6 +51,14 @@ class NestedParamsMixin(BaseEstimator):
         is_part = inner and "__" not in inner and isinstance(params[name], nn.Module)
         return is_part and isinstance(owner, NeuralNetClassifier)
 
+    def _check_names_of_nets(self, params):
+        """Raise if a part that is a skorch net has no setting of a name."""
+        for name in params:
+            part, separator, inner = name.partition("__")
+            owner = params.get(part, getattr(self, part, None))
+            if separator and isinstance(owner, NeuralNetClassifier):
+                check_names(owner, [inner], prefix=f"{part}__")
+
     def get_params(self, deep=True):
         """Get the parameters of this estimator, kept nested ones included.
 
@@ -87,6 +95,7 @@ class NestedParamsMixin(BaseEstimator):
             is_kept = (separator and is_kept) or name == "nested"
             (kept if is_kept else direct)[name] = value
         objects = {name for name in direct if self._is_part_of_net(name, params)}
+        self._check_names_of_nets(direct)
         super().set_params(**{k: v for k, v in direct.items() if k not in objects})
         for name in objects:
             part, _, inner = name.partition("__")

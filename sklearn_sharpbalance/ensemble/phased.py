@@ -9,6 +9,7 @@ from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine import choose_engine
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted_state import FittedState
+from sklearn_sharpbalance.ensemble.settings import settings_in_force
 from sklearn_sharpbalance.members.member_params import member_settings
 from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
 from sklearn_sharpbalance.members.schedules import check_factors, constant
@@ -76,6 +77,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
             (N, H, W) of uint8 (grey ones of float need a channel axis: ``X[:, None]``);
             any array with one row per sample for a module of your own; a dictionary of
             arrays, passed to the module as keywords; or a Dataset of (x, label) pairs.
+            Searches split dictionaries and Datasets as skorch's ``SliceDict`` and
+            ``SliceDataset``.
         y : array-like of shape (N,), default=None
             Labels of any type; None takes those of a Dataset.
         sample_weight : array-like of shape (N,), default=None
@@ -168,6 +171,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         aggregation = self._aggregation(params)
         aggregation.check(data)
         aggregation.check_settings(net)
+        aggregation.try_out(n_members, len(classes))
         training = make_training(params, net, fmt, n_members)
         engine, choice = choose_engine(
             params["engine"],
@@ -306,6 +310,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         trainer.close()
         self.__dict__.pop("validation_scores_", None)  # of an earlier fit
         self._keep(setup, state)
+        self.settings_["lr_schedule"] = "constant"  # whatever a whole fit would use
         self.n_iter_, self.n_passes_ = epoch + 1, state.passes
 
     def _keep_result(self, setup, loop):
@@ -332,4 +337,5 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.sharpness_ = state.sharpness
         self.history_ = [member.history for member in state.members]
         self.engine_ = setup.engine
+        self.settings_ = settings_in_force(setup)
         self.train_indices_ = trainer.data.rows

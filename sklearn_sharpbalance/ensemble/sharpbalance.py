@@ -68,18 +68,21 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Augmentation of a batch on the device, before standardisation; scoring and
         prediction never see it. Any ``torchvision.transforms.v2`` transform will do.
     sharpness : str, SharpnessScorer or callable, default="fisher_trace"
-        How members score samples: a name in
-        :data:`~sklearn_sharpbalance.sharpness.SHARPNESS_SCORERS`, an object, or a
+        How members score samples: "fisher_trace", "last_layer", "loss", "loss_rise"
+        or "input_curvature"
+        (:data:`~sklearn_sharpbalance.sharpness.SHARPNESS_SCORERS`), an object, or a
         function ``func(net, X, y)``.
     selection : str, SubsetSelector or callable, default="sharpbalance"
-        Which samples get SAM: a name in
-        :data:`~sklearn_sharpbalance.selection.SUBSET_SELECTORS`, an object, or a
+        Which samples get SAM: "sharpbalance", "reference_union", "reference_boost",
+        "random", "same", "all" or "none"
+        (:data:`~sklearn_sharpbalance.selection.SUBSET_SELECTORS`), an object, or a
         function ``func(sharpness, random_state)``. ``flat_ratio`` applies to a rule
         given by name.
     aggregation : str, Aggregation or callable, default="mean_logit"
-        How members become one prediction: a name in
-        :data:`~sklearn_sharpbalance.aggregation.AGGREGATIONS`, an object, or a function
-        of logits (M, N, C).
+        How members become one prediction: "mean_logit", "mean_proba", "majority",
+        "uniform_soup", "greedy_soup", "best_member" or "temperature"
+        (:data:`~sklearn_sharpbalance.aggregation.AGGREGATIONS`), an object, or a
+        function of logits (M, N, C).
     validation_fraction : float or None, default=None
         Share of the samples held out, stratified.
     early_stopping : bool or int, default=False
@@ -129,7 +132,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         ``{fit}`` in the name gives each combination of data and parameters a folder
         of its own, as a search needs.
     checkpoint_every : int or None, default=None
-        Also write a checkpoint after every so many epochs.
+        Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
     on_checkpoint_error : {"raise", "warn"}, default="raise"
         Whether a disk that is full or read-only ends the fit.
     callbacks : list or None, default=None
@@ -169,6 +172,10 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Accuracy of the ensemble per epoch, with early stopping.
     engine_ : EngineChoice
         Name of the engine and why it was chosen.
+    settings_ : dict
+        Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
+        ``max_epochs``, ``batch_size``, ``optimizer``, ``device``, ``precision`` and
+        ``threads``.
     n_iter_ : int
         Epochs that were run, by the member that ran the longest.
     n_passes_ : float

@@ -72,6 +72,7 @@ def prepare_joint(
         seeds = saved.seeds
     data = hold_out(data, params["validation_fraction"], seeds.split, sample_weight)
     aggregation.check(data)  # before all samples pass a trunk
+    aggregation.try_out(params["n_estimators"], len(classes))
     device = _one_device(params["device"])
     precision = resolve_precision(params["precision"], device, fmt)
     trunk = as_trunk(params["shared_trunk"], seeds.selection, device, precision)

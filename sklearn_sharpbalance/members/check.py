@@ -1,5 +1,7 @@
 """Try the module on two samples before any training, so that errors come early."""
 
+import inspect
+
 import numpy as np
 import torch
 
@@ -29,20 +31,42 @@ def check_module(net, state, data, n_classes):
     rows = np.arange(min(2, len(data)))
     with torch.no_grad(), random_stream(net.device, seed=state.seed):
         for x, _ in DeviceData(data, net.device).iterate(rows[None]):
+            if isinstance(x, dict):
+                _check_keys(net.module_.module, x, name)
             try:
                 output = net.infer(x)
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
-                shape = getattr(x, "shape", None)
                 raise InvalidInputError(
-                    f"The module {name} failed on a batch of shape {shape}: "
+                    f"The module {name} failed on a batch of {_shape_text(x)}: "
                     f"{in_a_sentence(error)}. Check that it takes samples of the shape "
                     "of X."
                 ) from error
     _check_output(output, name, len(rows), n_classes)
     _check_scale(net, output, name)
     _check_training(net, x, name, n_classes)
+
+
+def _shape_text(x):
+    if isinstance(x, dict):
+        shapes = {key: tuple(value.shape) for key, value in x.items()}
+        return f"shapes {shapes}"
+    return f"shape {getattr(x, 'shape', None)}"
+
+
+def _check_keys(module, x, name):
+    """Raise if the keys of a dictionary are not the arguments of ``forward``."""
+    signature = inspect.signature(module.forward)
+    try:
+        signature.bind(**x)
+    except TypeError as error:
+        keys = ", ".join(repr(key) for key in x)
+        raise InvalidInputError(
+            f"X is a dictionary of {keys}, which are passed to {name}.forward by these "
+            f"names, but it takes {signature}: {in_a_sentence(error)}. Rename the keys "
+            "of X or the arguments."
+        ) from error
 
 
 def _check_output(output, name, n_samples, n_classes):

@@ -2,7 +2,9 @@
 
 import inspect
 import math
+import warnings
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -12,10 +14,11 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
 from torch import nn
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.members.own_settings import own_nets, own_settings
 from sklearn_sharpbalance.networks import default_network
+from sklearn_sharpbalance.networks.defaults import SMALLEST_PICTURE
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.rng import random_stream
 
@@ -23,6 +26,7 @@ __all__ = [
     "NET_DEFAULTS",
     "BoundOptimizer",
     "as_skorch_net",
+    "check_names",
     "ensemble_callbacks",
     "is_sharpness_aware",
     "joined_callbacks",
@@ -79,6 +83,7 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
         for name in ("module", "criterion")
         if isinstance(nested.get(name), nn.Module)
     }
+    check_names(net, nested)
     net = with_objects(net, objects).set_params(**nested)
     for part, called in (("module", "network"), ("criterion", "criterion")):
         kind, given = getattr(net, part), net.get_params_for(part)
@@ -90,6 +95,47 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
     if not isinstance(net.module, nn.Module):
         _fill_sizes(net, input_shape, n_classes)
     return net
+
+
+def check_names(net, names, prefix="estimator__") -> None:
+    """Raise if a net has no setting of a name, and offer the right one.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+    names : iterable of str
+        Names without the prefix.
+    prefix : str, default="estimator__"
+        How users begin the names.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance import MLP
+    >>> check_names(NeuralNetClassifier(MLP), ["hidden"])
+    Traceback (most recent call last):
+    ...
+    sklearn_sharpbalance.exceptions.InvalidInputError: Unknown parameter
+    'estimator__hidden'. Did you mean 'estimator__module__hidden'? ...
+    """
+    own = [n for n in net.get_params(deep=False) if not n.startswith("_")]
+    settings = [name for name in own if "__" not in name]
+    prefixes = {*net.prefixes_, "module", "criterion", "optimizer"}
+    for name in names:
+        part, separator, _ = name.partition("__")
+        if name in own or (separator and part in prefixes):
+            continue
+        parts = ("module", "optimizer", "criterion")
+        arguments = [f"{p}__{a}" for p in parts for a in _arguments(getattr(net, p))]
+        last = {argument.rpartition("__")[2]: argument for argument in arguments}
+        close = get_close_matches(name, [*settings, *last], 1)
+        hint = ""
+        if close:
+            hint = f"Did you mean {prefix + last.get(close[0], close[0])!r}? "
+        raise InvalidInputError(
+            f"Unknown parameter {prefix + name!r}. {hint}Arguments of the network are "
+            f"{prefix}module__..., those of the optimizer {prefix}optimizer__...; "
+            f"settings of the net are {', '.join(settings)}."
+        )
 
 
 def with_objects(net, objects: dict[str, nn.Module]):
@@ -114,6 +160,7 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
                 "estimator=None chooses a network by the shape of X, which a "
                 "dictionary does not have. Pass an nn.Module class as estimator."
             )
+        _warn_of_grey_pictures(input_shape)
         estimator, kwargs = default_network(input_shape, n_classes)
     is_module = isinstance(estimator, nn.Module) or callable(estimator)
     if not is_module or (
@@ -131,6 +178,19 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
         **(_SGD_DEFAULTS if optimizer is torch.optim.SGD else {}),
         **{f"module__{key}": value for key, value in kwargs.items()},
     )
+
+
+def _warn_of_grey_pictures(shape):
+    """Warn if samples may be grey pictures, which the default network flattens."""
+    if len(shape) == 2 and min(shape) >= SMALLEST_PICTURE:
+        warnings.warn(
+            f"Samples of shape {tuple(shape)} have no channel axis: the default "
+            "network flattens them, as it does with sequences. If they are grey "
+            "pictures pass X[:, None], of shape (N, 1, H, W), for a convolutional "
+            "network; otherwise pass X.reshape(len(X), -1), or a module of your own.",
+            SharpBalanceWarning,
+            stacklevel=2,
+        )
 
 
 def _fill_sizes(net, input_shape, n_classes):

@@ -20,9 +20,16 @@ from sklearn_sharpbalance.metrics._checks import (
 
 __all__ = ["LossDecomposition", "ensemble_improvement_rate", "loss_decomposition"]
 
+SMALLEST_PROBA = 1e-30  # so that logarithms are finite, also in float32
+
 
 def ensemble_improvement_rate(
-    y_true, member_probas, *, ensemble_proba=None, labels=None
+    y_true,
+    member_probas,
+    *,
+    aggregation="mean_logit",
+    ensemble_proba=None,
+    labels=None,
 ):
     r"""Share of the members' mean error that the ensemble removes (EIR).
 
@@ -32,10 +39,12 @@ def ensemble_improvement_rate(
         Class codes, the columns of ``member_probas``; or any labels with ``labels``.
     member_probas : array-like of shape (n_members, n_samples, n_classes)
         Probabilities of each member.
+    aggregation : {"mean_logit", "mean_proba"}, default="mean_logit"
+        How the ensemble predicts: by the mean of the members' log-probabilities, as
+        ensembles of this package do by default, or by that of their probabilities.
     ensemble_proba : array-like of shape (n_samples, n_classes), default=None
-        Prediction of the ensemble, if it is not the mean of the members'
-        probabilities: pass ``estimator.predict_proba(X)`` of an ensemble that averages
-        logits.
+        Prediction of an ensemble with any other aggregation, such as
+        ``estimator.predict_proba(X)``; it is used in place of ``aggregation``.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
 
@@ -61,10 +70,14 @@ def ensemble_improvement_rate(
     >>> ensemble_improvement_rate([0, 1], probas)  # errors 0.5 and 0; ensemble 0
     1.0
     """
+    check_choice("aggregation", aggregation, ["mean_logit", "mean_proba"])
     probas = check_member_probas(member_probas)
     _, N, C = probas.shape
     y = encode_labels(y_true, C, N, labels)
-    if ensemble_proba is None:
+    if ensemble_proba is None and aggregation == "mean_logit":
+        logs = np.log(np.maximum(probas, SMALLEST_PROBA))
+        combined = logs.mean(axis=0, dtype=np.float64)  # (N, C)
+    elif ensemble_proba is None:
         combined = probas.mean(axis=0, dtype=np.float64)  # (N, C)
     else:
         combined = check_proba(ensemble_proba, "ensemble_proba")

@@ -13,7 +13,7 @@ from sklearn_sharpbalance.optim._buckets import Bucket, gather, restore
 from sklearn_sharpbalance.optim._tensors import all_finite, joint_norm, scaled
 from sklearn_sharpbalance.optim._wrapper import WrappingOptimizer
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
-from sklearn_sharpbalance.runtime.torch_internals import foreach_add_
+from sklearn_sharpbalance.runtime.torch_internals import foreach_add_, step_of
 
 __all__ = ["SharpnessAwareOptimizer"]
 
@@ -233,7 +233,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         # Schedulers of torch warn that no optimizer has stepped unless this is set.
         self._opt_called = True
         if scaler is None:
-            self.base_optimizer.step()
+            step_of(self.base_optimizer)
         else:
             scaler.step(self.base_optimizer)
         torch.clear_autocast_cache()  # the weights have moved, as in `_moved`

@@ -48,7 +48,8 @@ class FriendlySAM(SharpnessAwareOptimizer):
 
     from :math:`m_{-1} = 0`, so that the first step is that of SAM. The paper's released
     code uses :math:`m_{t-1}` instead of :math:`m_t`, which is the same direction for
-    :math:`\sigma = 1`, and starts the average at the first gradient.
+    :math:`\sigma = 1` if both averages have the same start. It starts at the first
+    gradient: the averages differ by :math:`\lambda^t g_0` after t more steps.
 
     The average is updated after the perturbed pass, unless that fails or the gradient
     is not finite.

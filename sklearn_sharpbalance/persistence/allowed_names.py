@@ -323,6 +323,10 @@ _FITTED: dict[str, Callable[[Any, int], bool]] = {
     "n_iter_": lambda v, m: _is_count(v),
     "n_passes_": lambda v, m: _is_number(v),
     "sam_masks_": lambda v, m: _is_table(v, "b", m),
+    "settings_": lambda v, m: (
+        _is_dict(v)
+        and all(isinstance(each, str) or _is_number(each) for each in v.values())
+    ),
     "sharpness_": lambda v, m: v is None or _is_table(v, "f", m),
     "temperature_": lambda v, m: _is_number(v) and 0 < v < np.inf,
     "train_indices_": lambda v, m: _is_array(v, "iu"),

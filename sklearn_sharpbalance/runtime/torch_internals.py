@@ -4,6 +4,9 @@ All private names of torch that the numerical packages need are here, so that a 
 version of torch has to be checked in one place.
 """
 
+import inspect
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_internals
 
 __all__ = [
     "BATCH_NORM",
@@ -28,6 +33,8 @@ __all__ = [
     "foreach_sub_",
     "in_place_version",
     "is_compiled",
+    "step_of",
+    "without_compiler_import",
     "without_vmap_warnings",
 ]
 
@@ -112,3 +119,101 @@ def without_vmap_warnings() -> Iterator[None]:
         yield
     finally:
         enable(True)
+
+
+# Methods of torch's optimizers are hidden from its compiler. The first call of each of
+# them imports the compiler for that, some 800 modules in two seconds, although nothing
+# can be hidden from a compiler that is not there. Each method looks for its hidden form
+# in an attribute of the plain function.
+COMPILER = "torch._dynamo"
+HIDDEN_FORM = "__dynamo_disable"
+HIDDEN_METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+
+
+class _NoCompilerImport:
+    """Context in which optimizers do not import torch's compiler.
+
+    It has no effect where the compiler is imported already. Threads may enter and exit
+    in any order.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._functions: list[Any] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0 and COMPILER not in sys.modules:
+                self._functions = _plain_functions()
+                for function in self._functions:
+                    setattr(function, HIDDEN_FORM, function)
+            self._n_inside += 1
+
+    def __exit__(self, *error) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                for function in self._functions:
+                    delattr(function, HIDDEN_FORM)
+                self._functions = []
+
+
+def _plain_functions() -> list[Any]:
+    """Return the functions of the optimizers' methods that have no hidden form yet."""
+    methods = [getattr(Optimizer, name) for name in HIDDEN_METHODS]
+    functions = [getattr(method, "__wrapped__", None) for method in methods]
+    return [f for f in functions if f is not None and not hasattr(f, HIDDEN_FORM)]
+
+
+_NO_COMPILER_IMPORT = _NoCompilerImport()
+
+
+def without_compiler_import() -> _NoCompilerImport:
+    """Return a context in which torch's optimizers do not import its compiler.
+
+    Examples
+    --------
+    >>> with without_compiler_import():
+    ...     optimizer = torch.optim.SGD([torch.zeros(1)])
+    """
+    return _NO_COMPILER_IMPORT
+
+
+def step_of(optimizer: Optimizer) -> None:
+    """Make a step of an optimizer; do not import torch's compiler for it.
+
+    Torch's optimizers import the compiler in every step, see
+    :func:`without_compiler_import`. Where it is not imported yet, call the function
+    that torch wraps, unless a hook or a scheduler has to follow the step.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+
+    Examples
+    --------
+    >>> weight = torch.ones(1, requires_grad=True)
+    >>> weight.sum().backward()
+    >>> step_of(torch.optim.SGD([weight], lr=0.25))
+    >>> weight.item()
+    0.75
+    """
+    is_torchs = type(optimizer).__module__.startswith("torch.optim.")
+    if COMPILER in sys.modules or not is_torchs or _is_followed(optimizer):
+        optimizer.step()
+        return
+    step: Any = inspect.unwrap(type(optimizer).step)
+    with torch.set_grad_enabled(bool(optimizer.defaults.get("differentiable"))):
+        step(optimizer)
+
+
+def _is_followed(optimizer: Optimizer) -> bool:
+    """Return whether something is called, or counted, with each step."""
+    return bool(
+        "step" in vars(optimizer)  # put there by a scheduler, or a GradScaler
+        or optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or optimizer_internals._global_optimizer_pre_hooks
+        or optimizer_internals._global_optimizer_post_hooks
+    )

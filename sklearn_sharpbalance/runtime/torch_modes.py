@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from sklearn_sharpbalance.runtime.torch_internals import without_compiler_import
+
 __all__ = ["own_torch_modes"]
 
 
@@ -19,7 +21,8 @@ def own_torch_modes() -> Iterator[None]:
     """Run a block with gradients, without autocast, and with float32 on the CPU.
 
     Dtype and device are those of new tensors, if none are given. The user's modes are
-    restored after the block.
+    restored after the block. Optimizers do not import torch's compiler, which takes
+    longer than a small fit.
 
     Examples
     --------
@@ -32,6 +35,7 @@ def own_torch_modes() -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_FLOAT32)
+        stack.enter_context(without_compiler_import())
         if torch.get_default_device().type != "cpu":  # a device context is slow
             stack.enter_context(torch.device("cpu"))
         for device in ("cpu", "cuda"):

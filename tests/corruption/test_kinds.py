@@ -90,6 +90,14 @@ def test_defocus_blur_equals_scipy_with_the_disk(severity):
     assert_within_one(corrupt(images, "defocus_blur", severity), expected)
 
 
+@pytest.mark.parametrize("size", [32, 48])
+@each_severity
+def test_defocus_blur_keeps_constant_pictures(severity, size):
+    levels = np.arange(0, 256, 5, dtype=np.uint8)
+    images = np.broadcast_to(levels[:, None, None, None], (len(levels), size, size, 1))
+    np.testing.assert_array_equal(corrupt(images, "defocus_blur", severity), images)
+
+
 def test_defocus_by_fft_equals_scipy():
     images = make_pictures(1, 112, 112)
     kernel = disk(*CONSTANTS["defocus_blur"]["imagenet"][2])
@@ -162,6 +170,19 @@ def test_motion_blur_equals_the_naive_loop(angle):
                 source = np.clip(y + dy, 0, 15), np.clip(x + dx, 0, 19)
                 expected[y, x] += weight * image[0][source]
     np.testing.assert_allclose(out, expected, atol=0.01)
+
+
+@each_severity
+def test_motion_blur_rounds_to_the_nearest_level(severity):
+    """As ImageMagick does; truncation would darken by half a level."""
+    images = make_pictures(4)
+    planes = images.transpose(0, 3, 1, 2).astype(np.float32)
+    radius, sigma = cifar("motion_blur", severity)
+    angles = streams("motion_blur", severity, 4).uniform(low=-45, high=45)
+    exact = motion_blur_planar(planes, angles, radius, sigma).transpose(0, 2, 3, 1)
+    out = corrupt(images, "motion_blur", severity, random_state=0)
+    assert np.abs(out - exact).max() < 0.501
+    assert abs((out - exact).mean()) < 0.02
 
 
 @each_severity

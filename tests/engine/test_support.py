@@ -59,7 +59,7 @@ class OwnForward(nn.Module):
         self.inner = chain()
 
     def forward(self, X):
-        return self.inner(X)
+        return self.inner(2 * X)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ class OwnForward(nn.Module):
     [
         (lambda: chain(nn.Dropout()), r"Dropout \(1\) is neither"),
         (lambda: chain(nn.LayerNorm(5)), r"LayerNorm \(1\) is neither"),
-        (OwnForward, "OwnForward is not a chain .*: it is no plain nn.Sequential"),
+        (OwnForward, "OwnForward is not a chain .*: it does more than to call"),
         (frozen, "frozen is not a chain .*: some of its weights are frozen"),
         (shared, "its layers share weights"),
         (hooked, r"ReLU \(1\) has hooks"),

@@ -12,7 +12,7 @@ from torch import nn
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.sharpness import FisherTraceScorer, LossScorer
 
@@ -587,5 +587,6 @@ def test_n_jobs_starts_nothing_for_an_engine_of_one_process(monkeypatch):
 
     monkeypatch.setattr("sklearn_sharpbalance.engine.jobs.Parallel", start)
     X, y = table()
-    clf = SharpBalance(engine="stacked", n_jobs=2, **SMALL).fit(X, y)
+    with pytest.warns(SharpBalanceWarning, match="n_jobs=2 has no effect with engine"):
+        clf = SharpBalance(engine="stacked", n_jobs=2, **SMALL).fit(X, y)
     assert clf.sharpness_.shape == (2, N)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import StackingClassifier, VotingClassifier
@@ -18,9 +19,13 @@ from sklearn.model_selection import (
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from skorch.helper import SliceDataset, SliceDict
+from torch import nn
+from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import SCORERS
 
 N = 90
@@ -95,6 +100,84 @@ def test_a_halving_search_spends_epochs():
     assert search.n_resources_ == [2, 4, 8]
     assert search.n_candidates_ == [4, 2, 1]
     assert search.best_estimator_.n_iter_ == 8
+
+
+class TwoInputs(nn.Module):
+    def __init__(self, n_classes, width=8):
+        super().__init__()
+        self.left, self.right = nn.Linear(2, width), nn.Linear(2, width)
+        self.out = nn.Linear(width, n_classes)
+
+    def forward(self, left, right):
+        return self.out(torch.relu(self.left(left) + self.right(right)))
+
+
+def test_a_search_over_a_dictionary():
+    X, y = table()
+    X = X.astype(np.float32)
+    both = SliceDict(left=X[:, :2], right=X[:, 2:])
+    params = {**SMALL, "estimator__module__width": 4}
+    del params["estimator__module__hidden"]
+    clf = SharpBalance(TwoInputs, **params)
+    grid = {"rho": [0.01, 0.1], "estimator__module__width": [4, 8]}
+    search = GridSearchCV(clf, grid, cv=3, error_score="raise").fit(both, y)
+    assert len(search.cv_results_["params"]) == 4
+    assert search.predict(both).shape == y.shape
+    best = clone(clf).set_params(**search.best_params_)
+    plain = best.fit(dict(both), y)
+    np.testing.assert_array_equal(
+        search.predict_proba(both), plain.predict_proba(dict(both))
+    )
+
+
+class Items(Dataset):
+    """Pairs; counts how often it is read."""
+
+    def __init__(self, X, y):
+        self.X, self.y, self.n_read = torch.as_tensor(X), y, 0
+
+    def __len__(self):
+        return len(self.X)
+
+    def __getitem__(self, i):
+        self.n_read += 1
+        return self.X[i], self.y[i]
+
+
+@pytest.mark.parametrize("labels", ["array", "sliced"])
+def test_a_search_over_a_dataset(labels):
+    X, _ = table()
+    y = np.digitize(X[:, 0], [-0.5, 0.5])
+    items = Items(X.astype(np.float32), y)
+    target = y if labels == "array" else SliceDataset(items, idx=1)
+    grid = {"rho": [0.01, 0.1]}
+    clf = SharpBalance(**SMALL)
+    search = GridSearchCV(clf, grid, cv=3, error_score="raise")
+    search.fit(SliceDataset(items), target)
+    plain = clone(clf).set_params(**search.best_params_).fit(items)
+    np.testing.assert_array_equal(
+        search.predict_proba(SliceDataset(items)), plain.predict_proba(items)
+    )
+    half = np.arange(0, N, 2)
+    np.testing.assert_array_equal(
+        search.predict(SliceDataset(items)[half]), plain.predict(Subset(items, half))
+    )
+
+
+def test_a_sliced_dataset_is_read_item_by_item():
+    """As a Dataset, in every epoch: its items may be drawn at random."""
+    X, y = table()
+    items = Items(X.astype(np.float32), y)
+    clf = DeepEnsembleClassifier(**SMALL).fit(SliceDataset(items), y)
+    assert items.n_read > SMALL["max_epochs"] * SMALL["n_estimators"] * N
+    assert "X is not one array" in clf.engine_.reason
+
+
+def test_a_sliced_dataset_needs_labels():
+    X, y = table()
+    items = SliceDataset(Items(X.astype(np.float32), y))
+    with pytest.raises(InvalidInputError, match="requires y to be passed"):
+        DeepEnsembleClassifier(**SMALL).fit(items)
 
 
 def test_a_pipeline_hands_the_samples_on():

@@ -8,7 +8,8 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import entropy
 from sklearn.metrics import log_loss
 
-from sklearn_sharpbalance import metrics
+from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
+from sklearn_sharpbalance.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.metrics.helpers import random_members, warns_once
 
@@ -20,7 +21,8 @@ def test_eir_equals_the_naive_one():
     errors = [np.mean(p.argmax(1) != y) for p in probas]
     together = np.mean(probas.mean(axis=0).argmax(1) != y)
     expected = (np.mean(errors) - together) / np.mean(errors)
-    assert metrics.ensemble_improvement_rate(y, probas) == pytest.approx(expected)
+    value = metrics.ensemble_improvement_rate(y, probas, aggregation="mean_proba")
+    assert value == pytest.approx(expected)
 
 
 def test_eir_of_an_ensemble_that_averages_logits():
@@ -30,7 +32,25 @@ def test_eir_of_an_ensemble_that_averages_logits():
     expected = 1 - (combined.argmax(1) != y).mean() / errors
     value = metrics.ensemble_improvement_rate(y, probas, ensemble_proba=combined)
     assert value == pytest.approx(expected)
-    assert value != metrics.ensemble_improvement_rate(y, probas)
+    assert value == metrics.ensemble_improvement_rate(y, probas)
+    other = metrics.ensemble_improvement_rate(y, probas, aggregation="mean_proba")
+    assert value != other
+
+
+def test_eir_of_an_ensemble_is_that_of_its_default_aggregation():
+    y, probas = random_members(3, 120, 3, scale=5.0)
+    aggregate = AGGREGATIONS.resolve(DeepEnsembleClassifier().aggregation)
+    combined = aggregate(np.log(probas))
+    assert metrics.ensemble_improvement_rate(
+        y, probas
+    ) == metrics.ensemble_improvement_rate(y, probas, ensemble_proba=combined)
+
+
+def test_eir_of_probabilities_that_are_zero():
+    probas = [[[1.0, 0.0], [0.0, 1.0]], [[0.6, 0.4], [0.3, 0.7]]]
+    assert metrics.ensemble_improvement_rate([0, 0], probas) == 0.0
+    with pytest.raises(InvalidInputError, match="Unknown aggregation 'mean'"):
+        metrics.ensemble_improvement_rate([0, 0], probas, aggregation="mean")
 
 
 def test_eir_of_one_member_is_zero():

@@ -1,0 +1,66 @@
+"""The settings that a fit used, with every default and "auto" filled in."""
+
+from typing import Any
+
+import torch
+from skorch.callbacks import LRScheduler
+
+from sklearn_sharpbalance.engine.support import base_optimizer
+from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
+from sklearn_sharpbalance.runtime.devices import resolve_devices
+from sklearn_sharpbalance.training.net_building import base_rate
+from sklearn_sharpbalance.training.setup import FitSetup
+
+__all__ = ["settings_in_force", "settings_text"]
+
+
+def settings_in_force(setup: FitSetup) -> dict[str, Any]:
+    """Return the settings of a fit by name, as numbers and strings.
+
+    Parameters
+    ----------
+    setup : FitSetup
+
+    Returns
+    -------
+    settings : dict
+        ``lr``, ``lr_schedule``, ``max_epochs``, ``batch_size``, ``optimizer``,
+        ``device``, ``precision`` and ``threads``, those of torch on the CPU.
+    """
+    net, training = setup.trainer.net, setup.trainer.training
+    optimizer, _ = base_optimizer(net)
+    return {
+        "lr": float(base_rate(net)),
+        "lr_schedule": _schedule_name(setup.params["lr_schedule"], training),
+        "max_epochs": int(training.n_epochs),
+        "batch_size": int(training.batch_size),
+        "optimizer": getattr(optimizer, "__name__", type(optimizer).__name__),
+        "device": ", ".join(resolve_devices(setup.params["device"])),
+        "precision": training.precision,
+        "threads": setup.engine.threads or torch.get_num_threads(),
+    }
+
+
+def _schedule_name(given, training):
+    if isinstance(given, LRScheduler):
+        return "LRScheduler"
+    for name, schedule in LR_SCHEDULES.items():
+        if schedule is training.lr_schedule:
+            return name
+    kind = type(training.lr_schedule).__name__
+    return getattr(training.lr_schedule, "__name__", kind)
+
+
+def settings_text(settings: dict[str, Any]) -> str:
+    """Return the settings in one line.
+
+    Examples
+    --------
+    >>> settings_text({"lr": 0.1, "batch_size": 128, "device": "cpu"})
+    'lr 0.1, batch_size 128, device cpu'
+    """
+    parts = []
+    for name, value in settings.items():
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        parts.append(f"{name} {text}")
+    return ", ".join(parts)

@@ -1,0 +1,168 @@
+"""Names that can be found, and the settings that a fit used."""
+
+import inspect
+import re
+from functools import partial
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
+from torch import nn
+
+from sklearn_sharpbalance import (
+    MLP,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+    load,
+)
+from sklearn_sharpbalance.aggregation import AGGREGATIONS
+from sklearn_sharpbalance.exceptions import ModelFileError
+from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
+from sklearn_sharpbalance.optim import OPTIMIZERS
+from sklearn_sharpbalance.persistence.allowed_names import check_fitted
+from sklearn_sharpbalance.selection import SUBSET_SELECTORS
+from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
+
+KINDS = [
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+]
+REGISTRIES = {
+    "aggregation": AGGREGATIONS,
+    "lr_schedule": LR_SCHEDULES,
+    "sam": OPTIMIZERS,
+    "selection": SUBSET_SELECTORS,
+    "sharpness": SHARPNESS_SCORERS,
+}
+SMALL = {"n_estimators": 2, "max_epochs": 2, "device": "cpu", "random_state": 0}
+X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+y = np.arange(30) % 3
+
+
+# Names --------------------------------------------------------------------------------
+
+
+def description(kind, parameter):
+    """Return what the docstring says of a parameter."""
+    text = inspect.getdoc(kind)
+    found = re.search(rf"^{parameter} : .*\n(?:[ ]+.*\n)+", text, flags=re.M)
+    return found[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("parameter", REGISTRIES)
+def test_help_lists_every_name(kind, parameter):
+    if parameter not in kind().get_params():
+        pytest.skip("not a parameter of this ensemble")
+    text = description(kind, parameter)
+    if parameter == "lr_schedule" and kind is DiversifiedEnsembleClassifier:
+        text = text.partition("\n")[0]
+    missing = [name for name in REGISTRIES[parameter] if f'"{name}"' not in text]
+    assert not missing
+
+
+@pytest.mark.parametrize("parameter", ["aggregation", "selection", "sharpness"])
+def test_registries_print_their_names(parameter):
+    registry = REGISTRIES[parameter]
+    text = repr(registry)
+    assert text.startswith(f"<Registry of {parameter}: ")
+    assert all(repr(name) in text for name in registry)
+
+
+# Settings -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_defaults_are_filled_in(kind):
+    clf = kind(**SMALL).fit(X, y)
+    joint = kind is DiversifiedEnsembleClassifier
+    assert clf.settings_ == {
+        "lr": 0.003 if joint else 0.1,
+        "lr_schedule": "cosine",
+        "max_epochs": 2,
+        "batch_size": 128,
+        "optimizer": "AdamW" if joint else "SGD",
+        "device": "cpu",
+        "precision": "float32",
+        "threads": 1,  # for small networks, whatever the setting of torch
+    }
+
+
+def test_threads_of_large_networks_are_those_of_torch():
+    clf = DeepEnsembleClassifier(**SMALL, estimator__module__hidden=(512, 512))
+    clf.fit(X, y)
+    assert clf.engine_.threads is None
+    assert clf.settings_["threads"] == torch.get_num_threads()
+
+
+def triangle(progress):
+    return 1 - progress
+
+
+@pytest.mark.parametrize(
+    ("params", "settings"),
+    [
+        ({"lr": 0.02}, {"lr": 0.02}),
+        ({"estimator__optimizer__lr": 0.3}, {"lr": 0.3}),
+        ({"lr_schedule": "one_cycle"}, {"lr_schedule": "one_cycle"}),
+        ({"lr_schedule": triangle}, {"lr_schedule": "triangle"}),
+        ({"lr_schedule": partial(triangle)}, {"lr_schedule": "partial"}),
+        (
+            {"lr_schedule": LRScheduler("StepLR", step_size=1)},
+            {"lr_schedule": "LRScheduler"},
+        ),
+        ({"batch_size": 7, "max_epochs": 3}, {"batch_size": 7, "max_epochs": 3}),
+        ({"optimizer": torch.optim.Adam}, {"optimizer": "Adam"}),
+        ({"precision": "bf16"}, {"precision": "bf16"}),
+        ({"device": ["cpu", "cpu"]}, {"device": "cpu, cpu"}),
+    ],
+)
+def test_settings_are_those_that_were_given(params, settings):
+    clf = DeepEnsembleClassifier(**{**SMALL, **params}).fit(X, y)
+    assert settings.items() <= clf.settings_.items()
+
+
+def test_settings_of_a_configured_net_are_found():
+    net = NeuralNetClassifier(
+        MLP, criterion=nn.CrossEntropyLoss, lr=0.05, batch_size=9, max_epochs=3
+    )
+    params = {**SMALL, "max_epochs": None}
+    settings = DeepEnsembleClassifier(net, **params).fit(X, y).settings_
+    expected = {"lr": 0.05, "batch_size": 9, "max_epochs": 3, "lr_schedule": "constant"}
+    assert expected.items() <= settings.items()
+
+
+def test_single_epochs_do_not_anneal():
+    clf = DeepEnsembleClassifier(**SMALL).partial_fit(X, y)
+    assert clf.settings_["lr_schedule"] == "constant"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_are_kept_in_files(kind, tmp_path):
+    clf = kind(**SMALL).fit(X, y)
+    clf.save(tmp_path / "model")
+    assert load(tmp_path / "model").settings_ == clf.settings_
+    joblib.dump(clf, tmp_path / "pickle")
+    assert joblib.load(tmp_path / "pickle").settings_ == clf.settings_
+
+
+@pytest.mark.parametrize("settings", [[], {"lr": [1]}, {"lr": None}])
+def test_files_set_numbers_and_texts_only(settings):
+    with pytest.raises(ModelFileError, match="it sets settings_"):
+        check_fitted({"settings_": settings}, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_notebook_shows_the_settings(kind):
+    clf = kind(**SMALL).fit(X, y)
+    text = clf._repr_html_()
+    for part in ("lr 0.", "max_epochs 2", "batch_size 128", "device cpu"):
+        assert part in text
+    assert "precision float32, threads 1" in text
+    del clf.settings_  # as in files of 0.1.0
+    assert "batch_size 128" not in clf._repr_html_()

@@ -1,0 +1,95 @@
+"""Steps of torch's optimizers without the import of its compiler."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.optim import Optimizer
+
+from sklearn_sharpbalance.runtime import torch_internals
+from sklearn_sharpbalance.runtime.torch_internals import (
+    HIDDEN_FORM,
+    HIDDEN_METHODS,
+    step_of,
+    without_compiler_import,
+)
+
+OPTIMIZERS = [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop]
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """As in a process that has not imported torch's compiler."""
+    monkeypatch.setattr(torch_internals, "COMPILER", "a module that is not there")
+
+
+def weights_after(kind, step):
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = kind([weight], lr=0.1, weight_decay=0.01)
+    for scale in (1.0, 2.0, -1.0):
+        weight.grad = scale * torch.arange(3.0)
+        step(optimizer)
+    return weight.detach()
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_step_equals_that_of_torch(kind, no_compiler):
+    expected = weights_after(kind, lambda optimizer: optimizer.step())
+    assert torch.equal(weights_after(kind, step_of), expected)
+
+
+def test_hooks_and_schedulers_follow_the_step(no_compiler):
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    calls = []
+    optimizer.register_step_post_hook(lambda *args: calls.append(args))
+    weight.grad = torch.ones(1)
+    step_of(optimizer)
+    assert len(calls) == 1
+
+
+def test_an_optimizer_with_a_step_of_its_own_keeps_it(no_compiler):
+    class Doubled(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            return super().step(closure)
+
+    weight = torch.ones(1, requires_grad=True)
+    weight.grad = torch.ones(1)
+    step_of(Doubled([weight], lr=0.25))
+    assert weight.item() == 0.5
+
+
+def test_torch_is_left_as_it_was():
+    """In a new process: other tests have imported the compiler."""
+    script = f"""
+import sys, torch
+from torch.optim import Optimizer, SGD
+from sklearn_sharpbalance.runtime.torch_internals import without_compiler_import
+functions = [getattr(Optimizer, name).__wrapped__ for name in {HIDDEN_METHODS}]
+with without_compiler_import():
+    with without_compiler_import():
+        pass
+    assert all(hasattr(f, {HIDDEN_FORM!r}) for f in functions)
+    optimizer = SGD([torch.zeros(1)])
+    optimizer.zero_grad()
+    optimizer.load_state_dict(optimizer.state_dict())
+assert not any(hasattr(f, {HIDDEN_FORM!r}) for f in functions)
+assert "torch._dynamo" not in sys.modules
+SGD([torch.zeros(1)])
+assert "torch._dynamo" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_what_the_compiler_hides_stays_hidden():
+    """Where the compiler is imported the context changes nothing."""
+    import torch._dynamo
+
+    torch.optim.SGD([torch.zeros(1)]).zero_grad()
+    function = Optimizer.zero_grad.__wrapped__
+    before = getattr(function, HIDDEN_FORM)
+    with without_compiler_import():
+        assert getattr(function, HIDDEN_FORM) is before
+    assert getattr(function, HIDDEN_FORM) is before
