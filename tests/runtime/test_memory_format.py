@@ -18,6 +18,9 @@ ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
 @pytest.mark.parametrize(
+    "length", [["--short"], pytest.param([], marks=pytest.mark.slow)], ids=["", "all"]
+)
+@pytest.mark.parametrize(
     "instructions",
     [
         "",  # all instructions of the processor
@@ -26,7 +29,7 @@ ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
         ),
     ],
 )
-def test_all_networks_train_at_odd_sizes_and_layouts(instructions):
+def test_all_networks_train_at_odd_sizes_and_layouts(instructions, length):
     environment = os.environ | {
         "LD_PRELOAD": "libc_malloc_debug.so.0",  # needed for glibc to check its heap
         "MALLOC_CHECK_": "3",
@@ -37,7 +40,7 @@ def test_all_networks_train_at_odd_sizes_and_layouts(instructions):
     if instructions:
         environment["ONEDNN_MAX_CPU_ISA"] = instructions
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
+        [sys.executable, str(SCRIPT), *length],
         env=environment,
         capture_output=True,
         text=True,
