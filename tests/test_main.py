@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_iris
 from sklearn.model_selection import train_test_split
 
@@ -206,6 +207,22 @@ def test_a_narrow_terminal_shows_all_digits(monkeypatch, capsys):
     assert all(rows_of(printed)[m] == row for m in METHODS)
 
 
+def test_an_optimizer_is_made_before_the_first_fit(monkeypatch):
+    """The first optimizer makes torch import its compiler, which is not timed."""
+    events, make = [], torch.optim.SGD
+
+    def fit(*_):
+        events.append("fit")
+        raise SystemExit
+
+    monkeypatch.setattr(torch.optim, "SGD", lambda p: events.append("made") or make(p))
+    monkeypatch.setattr(DeepEnsembleClassifier, "fit", fit)
+    with pytest.raises(SystemExit):
+        main(["iris"])
+    assert events == ["made", "fit"]
+
+
+@pytest.mark.slow
 def test_the_time_of_the_first_method_excludes_imports(tmp_path):
     """In its own process, since torch imports its compiler only once."""
     code = (

@@ -17,16 +17,18 @@ SCRIPT = Path(__file__).with_name("cpu_kernels.py")
 ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
+AVX2_MARKS = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ON_X86, reason="needs x86-64"),
+]
+
+
 @pytest.mark.parametrize(
-    "length", [["--short"], pytest.param([], marks=pytest.mark.slow)], ids=["", "all"]
-)
-@pytest.mark.parametrize(
-    "instructions",
+    ("instructions", "length"),
     [
-        "",  # all instructions of the processor
-        pytest.param(
-            "AVX2", marks=pytest.mark.skipif(not ON_X86, reason="needs x86-64")
-        ),
+        ("", ["--short"]),  # all instructions of the processor
+        pytest.param("", [], marks=pytest.mark.slow),
+        pytest.param("AVX2", [], marks=AVX2_MARKS),
     ],
 )
 def test_all_networks_train_at_odd_sizes_and_layouts(instructions, length):
