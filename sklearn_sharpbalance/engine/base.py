@@ -24,10 +24,13 @@ class EngineChoice(NamedTuple):
         The engine; "modules" is joint training, one network after the other.
     reason : str
         Why this one: what the user chose, or why a faster one cannot be used.
+    threads : int or None
+        Threads of torch that train on a CPU; None is the setting of torch.
     """
 
     name: str
     reason: str
+    threads: int | None = None
 
 
 class EngineRun(ABC):

@@ -2,9 +2,11 @@
 
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
 from sklearn_sharpbalance.engine.graph.engine import GraphEngine
+from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.engine.multi_device import SpreadEngine
 from sklearn_sharpbalance.engine.skorch_engine import SkorchEngine
 from sklearn_sharpbalance.engine.stacked import StackedEngine
+from sklearn_sharpbalance.engine.threads import choose_threads
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 
 __all__ = ["ENGINES", "choose_engine"]
@@ -17,8 +19,10 @@ ENGINES: dict[str, type[Engine]] = {
 }
 
 
-def choose_engine(name, net, data, training, *, jobs=None, devices=()):
-    """The engine that trains these members, and why.
+def choose_engine(
+    name, net, data, training, *, n_jobs=None, any_device=False, devices=()
+):
+    """Return the engine that trains these members, and why.
 
     Parameters
     ----------
@@ -27,8 +31,10 @@ def choose_engine(name, net, data, training, *, jobs=None, devices=()):
     net : NeuralNetClassifier
     data : TrainingData
     training : Segment
-    jobs : MemberJobs or None
-        Where the skorch engine trains and scores.
+    n_jobs : int or None, default=None
+        Jobs of the skorch engine, as in joblib.
+    any_device : bool, default=False
+        Whether a worker takes the best device it has in place of the net's.
     devices : sequence of str
         More than one spreads the members.
 
@@ -37,27 +43,33 @@ def choose_engine(name, net, data, training, *, jobs=None, devices=()):
     engine : Engine
     choice : EngineChoice
     """
+    kind, reason = _choose(name, net, data, training)
+    n_stacked = len(training.rho) if kind is StackedEngine else 1
+    threads = choose_threads(net, training.batch_size, n_stacked)
+    choice = EngineChoice(kind.name, reason, threads)
+    if len(devices) > 1:
+        # One process drives all devices: joblib would start one copy per member.
+        return SpreadEngine(kind(), list(devices)), choice
+    if kind is SkorchEngine:
+        jobs = MemberJobs(n_jobs, any_device=any_device, threads=threads)
+        return SkorchEngine(jobs), choice
+    return kind(), choice
+
+
+def _choose(name, net, data, training):
+    """Return the class of the engine, and why this one."""
     if name != "auto":
-        engine = ENGINES[name]
-        reason = engine.refusal(net, data, training)
+        reason = ENGINES[name].refusal(net, data, training)
         if reason is not None:
             raise UnsupportedEngineError(
                 f"engine={name!r} cannot train this ensemble: {reason}. Use "
                 "engine='auto' or engine='skorch'."
             )
-        return _make(engine, jobs, devices), EngineChoice(name, "asked for")
+        return ENGINES[name], "asked for"
     refusals: list[str] = []
-    for engine in ENGINES.values():
-        reason = engine.refusal(net, data, training)
+    for kind in ENGINES.values():
+        reason = kind.refusal(net, data, training)
         if reason is None:
-            why = "; ".join(refusals) or "the fastest that fits"
-            return _make(engine, jobs, devices), EngineChoice(engine.name, why)
-        refusals.append(f"not {engine.name}: {reason}")
+            return kind, "; ".join(refusals) or "the fastest that fits"
+        refusals.append(f"not {kind.name}: {reason}")
     raise AssertionError("the skorch engine refuses nothing")
-
-
-def _make(kind, jobs, devices):
-    if len(devices) > 1:
-        # One process drives all devices: joblib would start one copy per member.
-        return SpreadEngine(kind(), list(devices))
-    return kind(jobs) if kind is SkorchEngine else kind()

@@ -20,6 +20,7 @@ from sklearn.base import clone
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+from sklearn_sharpbalance.runtime.threads import torch_threads
 
 __all__ = ["MemberJobs"]
 
@@ -43,15 +44,17 @@ class MemberJobs:
         by itself how many it runs at once.
     any_device : bool, default=False
         Whether a worker takes the best device it has in place of the net's.
+    threads : int or None, default=None
+        Threads of torch in a worker; None is the worker's setting.
     """
 
-    def __init__(self, n_jobs=None, any_device=False):
-        self.n_jobs, self.any_device = n_jobs, any_device
+    def __init__(self, n_jobs=None, any_device=False, threads=None):
+        self.n_jobs, self.any_device, self.threads = n_jobs, any_device, threads
         self._handed: Any = None
 
     def __getstate__(self):
         """Without what was handed over: it belongs to this process."""
-        return {"n_jobs": self.n_jobs, "any_device": False, "_handed": None}
+        return self.__dict__ | {"any_device": False, "_handed": None}
 
     @property
     def parallel(self) -> bool:
@@ -104,6 +107,7 @@ class MemberJobs:
                 "shared": shared,
                 "call": call,
                 "any_device": self.any_device,
+                "threads": self.threads,
             }
             for i, call in left.items()
         ]
@@ -152,12 +156,13 @@ def _on_dask(backend, jobs):
             yield future.result()
 
 
-def _job(index, function, shared, call, any_device):
+def _job(index, function, shared, call, any_device, threads):
     net, data = shared
     if any_device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         net = clone(net).set_params(device=device)
-    return index, function(net=net, data=data, **call)
+    with torch_threads(threads):
+        return index, function(net=net, data=data, **call)
 
 
 def _dask_backend():

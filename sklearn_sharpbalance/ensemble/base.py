@@ -22,6 +22,7 @@ from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.persistence.model_file import load_model, save
+from sklearn_sharpbalance.runtime.threads import torch_threads
 from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
 from sklearn_sharpbalance.training.loop import TrainingLoop
 from sklearn_sharpbalance.training.progress import CallbackSupportMixin, FitProgress
@@ -249,7 +250,8 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
             keep=lambda estimator, state: estimator._keep(setup, state),
         )
         try:
-            loop.run(segments, progress)
+            with torch_threads(setup.engine.threads):
+                loop.run(segments, progress)
         except KeyboardInterrupt:
             if loop.state.epoch > 0:
                 self._keep_result(setup, loop)

@@ -7,7 +7,6 @@ from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.aggregation.soups import final_net
 from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine import choose_engine
-from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted_state import FittedState
 from sklearn_sharpbalance.members.member_params import member_settings
@@ -16,6 +15,7 @@ from sklearn_sharpbalance.members.schedules import check_factors, constant
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.threads import torch_threads
 from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
@@ -174,7 +174,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
             net,
             data,
             training,
-            jobs=MemberJobs(params["n_jobs"], any_device=params["device"] == "auto"),
+            n_jobs=params["n_jobs"],
+            any_device=params["device"] == "auto",
             devices=resolve_devices(params["device"]),
         )
         n_warmup = warmup_length(params["warmup_epochs"], training.n_epochs)
@@ -298,9 +299,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
         state = EnsembleState(
             members, epoch=epoch, passes=getattr(self, "n_passes_", 0.0)
         )
-        if is_balanced:
-            state = trainer.select(state, segment)
-        state = trainer.train(state, segment)
+        with torch_threads(setup.engine.threads):
+            if is_balanced:
+                state = trainer.select(state, segment)
+            state = trainer.train(state, segment)
         trainer.close()
         self.__dict__.pop("validation_scores_", None)  # of an earlier fit
         self._keep(setup, state)

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from sklearn_sharpbalance.engine.base import EngineChoice
 from sklearn_sharpbalance.engine.stacked import StackedEngine
 from sklearn_sharpbalance.engine.stacked_members import StackedMembers
+from sklearn_sharpbalance.engine.threads import choose_threads
 from sklearn_sharpbalance.joint.members import ModuleTeam, Team
 from sklearn_sharpbalance.members.step import set_learning_rate
 from sklearn_sharpbalance.runtime.precision import autocast
@@ -94,5 +95,7 @@ def choose_team(net, data, training):
     # All members share one augmentation, so it does not keep them from being stacked.
     reason = StackedEngine.refusal(net, data, replace(training, transform=None))
     if reason is None:
-        return StackedTeam, EngineChoice("stacked", "the fastest that fits")
-    return ModuleTeam, EngineChoice("modules", f"not stacked: {reason}")
+        threads = choose_threads(net, training.batch_size, len(training.rho))
+        return StackedTeam, EngineChoice("stacked", "the fastest that fits", threads)
+    threads = choose_threads(net, training.batch_size)
+    return ModuleTeam, EngineChoice("modules", f"not stacked: {reason}", threads)

@@ -1,0 +1,42 @@
+"""The number of threads that suits the size of a network on a CPU."""
+
+import torch
+from torch import nn
+
+from sklearn_sharpbalance.engine.support import meta_module
+
+__all__ = ["choose_threads"]
+
+# Multiplications of a matrix product below which one thread is used. Two threads of a
+# quiet machine train such networks 1.3 times as fast at best. If other processes use
+# the cores, threads wait for each other at every product: 2 to 12 times as slow.
+# Measured by examples/benchmarks/bench_threads.py.
+SMALL_PRODUCT = 2**25
+
+
+def choose_threads(net, batch_size: int, n_members: int = 1) -> int | None:
+    """Return 1 if all matrix products of a step are small, else None.
+
+    The number depends on sizes alone: results of equal fits must not depend on the
+    load of the machine, and sums of several threads round differently.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+    batch_size : int
+    n_members : int, default=1
+        Members that train in one batched product.
+    """
+    if torch.device(net.device).type != "cpu":
+        return None
+    module = meta_module(net)
+    if module is None:
+        return None
+    sizes = []
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            sizes.append(layer.in_features * layer.out_features)
+        elif any(weight.ndim > 1 for weight in layer.parameters(recurse=False)):
+            return None  # the cost of a convolution depends on the size of pictures
+    largest = max(sizes, default=0) * batch_size * n_members
+    return 1 if largest < SMALL_PRODUCT else None

@@ -1,0 +1,122 @@
+"""Small networks train with one thread; torch's setting is restored."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback
+from torch import nn
+
+from sklearn_sharpbalance import (
+    MLP,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+    SmallCNN,
+    load,
+)
+from sklearn_sharpbalance.engine.threads import SMALL_PRODUCT, choose_threads
+from sklearn_sharpbalance.runtime.threads import torch_threads
+
+rng = np.random.default_rng(0)
+y = np.arange(60) % 3
+X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+FAST = {"n_estimators": 2, "max_epochs": 1, "random_state": 0}
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+class Threads(Callback):
+    """Records the number of threads at the end of every epoch."""
+
+    seen: list[int] = []
+
+    def on_epoch_end(self, net, **kwargs):
+        self.seen.append(torch.get_num_threads())
+
+
+@pytest.fixture
+def seen(two_threads):
+    Threads.seen.clear()
+    return Threads.seen
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        (SharpBalanceEnsembleClassifier, {"engine": "stacked"}),
+        (SharpBalanceEnsembleClassifier, {"engine": "skorch"}),
+        (DeepEnsembleClassifier, {}),
+        (DiversifiedEnsembleClassifier, {}),
+    ],
+)
+def test_small_networks_train_with_one_thread(kind, params, seen, tmp_path):
+    clf = kind(callbacks=[Threads()], **params, **FAST).fit(X, y)
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
+    assert clf.engine_.threads == 1
+    clf.set_params(callbacks=None).fit(X, y).save(tmp_path / "model")
+    assert load(tmp_path / "model").engine_ == clf.engine_
+
+
+def test_partial_fit_uses_one_thread(seen):
+    SharpBalanceEnsembleClassifier(callbacks=[Threads()], **FAST).partial_fit(X, y)
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
+
+
+def test_large_networks_and_pictures_use_the_setting_of_torch(seen):
+    pictures = rng.integers(256, size=(60, 8, 8, 3), dtype=np.uint8)
+    clf = DeepEnsembleClassifier(SmallCNN, callbacks=[Threads()], **FAST)
+    assert clf.fit(pictures, y).engine_.threads is None
+    assert set(seen) == {2}
+
+
+@pytest.mark.parametrize(
+    ("module", "batch_size", "n_members", "threads"),
+    [
+        (nn.Linear(256, 256), SMALL_PRODUCT // 2**16 - 1, 1, 1),
+        (nn.Linear(256, 256), SMALL_PRODUCT // 2**16, 1, None),
+        (nn.Linear(256, 256), SMALL_PRODUCT // 2**17, 2, None),
+        (MLP(64, 10), 128, 3, 1),
+        (MLP(64, 10, hidden=2048), 128, 3, None),
+        (nn.Conv1d(3, 3, 3), 1, 1, None),
+        (nn.ReLU(), 10**9, 1, 1),
+    ],
+)
+def test_threads_follow_the_largest_product(module, batch_size, n_members, threads):
+    net = NeuralNetClassifier(module, module__module=module)
+    assert choose_threads(net, batch_size, n_members) == threads
+
+
+def test_a_gpu_leaves_the_setting_alone():
+    net = NeuralNetClassifier(nn.Linear, module__module=nn.Linear(2, 2), device="cuda")
+    assert choose_threads(net, 128) is None
+
+
+def test_the_setting_is_restored_after_an_error(two_threads):
+    with pytest.raises(RuntimeError), torch_threads(1):
+        raise RuntimeError
+    assert torch.get_num_threads() == 2
+
+
+def test_fits_in_threads_restore_the_setting(two_threads):
+    def block(i):
+        with torch_threads(1):
+            time.sleep(0.05 * (i + 1))
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(3) as pool:
+        after = list(pool.map(block, range(3)))
+        assert after == [2, 2, 2]
+        assert list(pool.map(lambda _: torch.get_num_threads(), range(3))) == [2, 2, 2]
+    assert torch.get_num_threads() == 2
