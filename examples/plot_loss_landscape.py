@@ -20,11 +20,11 @@ from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleCla
 from sklearn_sharpbalance.plotting import LossLandscapeDisplay
 
 FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
-N_POINTS = 5 if FAST else 25
-COMMON = {"max_epochs": 4 if FAST else 40, "random_state": 0}
+N_POINTS = 3 if FAST else 25
+COMMON = {"max_epochs": 2 if FAST else 40, "random_state": 0}
 
 X, y = make_classification(
-    n_samples=300 if FAST else 1200,
+    n_samples=150 if FAST else 1200,
     n_informative=10,
     n_classes=4,
     flip_y=0.05,
@@ -76,7 +76,7 @@ display = LossLandscapeDisplay.from_estimator(
     y[:400],
     members=(0, 1, 2),
     n_dims=2,
-    n_points=5 if FAST else 21,
+    n_points=3 if FAST else 21,
 )
 display.ax_.set_title("SharpBalance: three members, three valleys")
 

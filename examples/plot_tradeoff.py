@@ -24,7 +24,7 @@ from sklearn.model_selection import train_test_split
 FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
 
 X, y = make_classification(
-    n_samples=1000 if FAST else 4000,
+    n_samples=400 if FAST else 4000,
     n_features=20,
     n_informative=10,
     n_redundant=4,
@@ -50,7 +50,7 @@ from sklearn_sharpbalance.evaluation import tradeoff_curve
 curve = tradeoff_curve(
     SharpBalanceEnsembleClassifier(
         estimator__module__hidden=(64, 64),
-        max_epochs=3 if FAST else 25,
+        max_epochs=2 if FAST else 25,
         flat_ratio=0.2,
         warmup="sgd",
         warmup_epochs=0.2,
@@ -62,7 +62,7 @@ curve = tradeoff_curve(
     rho=[0.1, 0.2, 0.4] if FAST else [0.05, 0.1, 0.2, 0.4],
     other={"selection": ["all", "sharpbalance"]},
     seeds=2 if FAST else 3,
-    sharpness={"n_batches": 2 if FAST else 5},
+    sharpness={"n_batches": 1 if FAST else 5},
 )
 measures = ["sharpness", "disagreement_error_ratio"]
 measures += ["member_accuracy", "ensemble_accuracy"]

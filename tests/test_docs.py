@@ -10,6 +10,7 @@ import pkgutil
 import re
 import runpy
 from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -168,6 +169,7 @@ class Attributes(dict):
         return self[name]
 
 
+@cache
 def measured():
     """What the templates see, with attributes as they have them."""
     reader = runpy.run_path(str(DOCS / "_ext" / "measured.py"))

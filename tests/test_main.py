@@ -1,8 +1,10 @@
 """The command-line demo, with small settings."""
 
+import io
 import runpy
 import subprocess
 import sys
+from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
@@ -41,25 +43,29 @@ def check_picture(path):
     assert path.stat().st_size > 5000
 
 
-def test_the_demo_compares_three_ensembles(tmp_path, capsys):
-    plot = tmp_path / "plot.png"
-    main(["iris", "--epochs", "6", "--members", "2", "--plot", str(plot)])
-    printed = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Run the demo once; return what it prints and the file without its suffix."""
+    plot = tmp_path_factory.mktemp("demo") / "plot"
+    arguments = ["iris", "--seed", "3", "--epochs", "4", "--members", "2"]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
+        patch.setenv("COLUMNS", "80")
+        main([*arguments, "--plot", str(plot)])
+    return out.getvalue(), plot
+
+
+def test_the_demo_compares_three_ensembles(demo):
+    printed, _ = demo
     rows = rows_of(printed)
     assert list(rows) == list(METHODS)
     for row in rows.values():
         assert list(row) == list(COLUMNS)
         assert 0 <= row["members"] <= 1
         assert row["NLL"] > 0
-    check_picture(plot)
-    assert str(plot) in printed
 
 
-def test_printed_numbers_equal_those_of_the_ensembles(tmp_path, capsys):
-    plot = str(tmp_path / "plot.png")
-    small = ["--epochs", "4", "--members", "2"]
-    main(["iris", "--seed", "3", "--plot", plot, *small])
-    rows = rows_of(capsys.readouterr().out)
+def test_printed_numbers_equal_those_of_the_ensembles(demo):
+    rows = rows_of(demo[0])
     X, y = load_iris(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(
         X, y, test_size=0.25, stratify=y, random_state=3
@@ -88,6 +94,7 @@ def test_a_csv_file_is_trained_on(csv, tmp_path, capsys):
     small = ["--epochs", "8", "--members", "2"]
     main([str(csv), "--target", "kind", "--plot", str(plot), *small])
     printed = capsys.readouterr().out
+    assert f"is in {plot}" in printed
     assert "45 samples, 2 features" in printed
     assert rows_of(printed)["deep ensemble"]["ensemble"] > 0.8
     check_picture(plot)
@@ -158,11 +165,10 @@ def test_an_unsupported_plot_file_exits_before_training(
     assert "samples" not in capsys.readouterr().out
 
 
-def test_a_plot_without_a_suffix_is_a_png(tmp_path, capsys):
-    small = ["--epochs", "1", "--members", "2"]
-    main(["iris", *small, "--plot", str(tmp_path / "plot")])
-    assert f"is in {tmp_path / 'plot.png'}" in capsys.readouterr().out
-    check_picture(tmp_path / "plot.png")
+def test_a_plot_without_a_suffix_is_a_png(demo):
+    printed, plot = demo
+    assert f"is in {plot.with_suffix('.png')}" in printed
+    check_picture(plot.with_suffix(".png"))
 
 
 @pytest.mark.parametrize(
@@ -200,6 +206,7 @@ def test_a_narrow_terminal_shows_all_digits(monkeypatch, capsys):
     assert all(rows_of(printed)[m] == row for m in METHODS)
 
 
+@pytest.mark.slow
 def test_the_time_of_the_first_method_excludes_imports(tmp_path):
     """In its own process: modules are imported only once."""
     code = (

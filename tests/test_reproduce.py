@@ -60,6 +60,21 @@ def in_process(pieces, monkeypatch, capfd):
     return run
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A folder for the corrupted digits, which are drawn once."""
+    return tmp_path_factory.mktemp("drawn")
+
+
+@pytest.fixture
+def few_digits(pieces, monkeypatch):
+    """Let the runs on digits use the first 300 pictures."""
+    import _reproduce_measure as measuring
+
+    images, labels = measuring.digits()
+    monkeypatch.setattr(measuring, "digits", lambda: (images[:300], labels[:300]))
+
+
 OPTIONS = argparse.Namespace(width=8, members=3, epochs=40, rho=0.1, flat_ratio=0.4)
 
 
@@ -306,9 +321,11 @@ def test_the_cost_of_scoring_stands_beside_the_paper(pieces):
     assert text in (BENCHMARKS / "RESULTS.md").read_text()
 
 
-def test_digits_run_and_are_not_run_again(tmp_path, in_process):
+@pytest.mark.usefixtures("few_digits")
+def test_digits_run_and_are_not_run_again(tmp_path, in_process, drawn):
     small = ["digits", "--seeds", 1, "--epochs", 2, "--only", "deep ensemble|random"]
-    small += ["--sharpness-batches", 1, "--out", tmp_path, "--work", tmp_path / "work"]
+    small += ["--sharpness-batches", 1, "--out", tmp_path, "--work", drawn]
+    small += ["--members", 2]
     first = in_process(*small)
     assert first.returncode == 0, first.stderr
     path = tmp_path / "reproduce_digits.json"
@@ -319,7 +336,7 @@ def test_digits_run_and_are_not_run_again(tmp_path, in_process):
         ("same epochs", "deep ensemble"),
         ("same cost", "deep ensemble"),
     ]
-    assert len(result["records"][0]["by_members"]) == 3
+    assert len(result["records"][0]["by_members"]) == 2
     assert not result["complete"]  # the other methods were left out
     once, again = (r | {"group": ""} for r in result["records"][1:])
     assert once == again  # trained once: what it costs is what it costs
@@ -336,9 +353,11 @@ def test_digits_run_and_are_not_run_again(tmp_path, in_process):
     assert "Move it away" in other.stderr
 
 
-def test_a_method_that_fails_does_not_stop_the_others(tmp_path, in_process):
+@pytest.mark.usefixtures("few_digits")
+def test_a_method_that_fails_does_not_stop_the_others(tmp_path, in_process, drawn):
     few = ["digits", "--seeds", 1, "--epochs", 2, "--only", "all|deep ensemble"]
-    few += ["--sharpness-batches", 1, "--out", tmp_path, "--work", tmp_path / "work"]
+    few += ["--sharpness-batches", 1, "--out", tmp_path, "--work", drawn]
+    few += ["--members", 2]
     done = in_process(*few, "--rho", 1e30)
     assert done.returncode == 1, done.stderr
     assert "DivergenceError" in done.stderr
@@ -350,9 +369,9 @@ def test_a_method_that_fails_does_not_stop_the_others(tmp_path, in_process):
 
 @pytest.fixture
 def pictures(tmp_path):
-    """A file of random pictures, and options that make short work of them."""
+    """A file of random pictures, and options for a short run on them."""
     rng = np.random.default_rng(0)
-    drawn = rng.integers(0, 256, (120, 32, 32, 3), dtype=np.uint8)
+    drawn = rng.integers(0, 256, (120, 16, 16, 3), dtype=np.uint8)
     labels = np.tile(np.arange(10), 12)
     data = tmp_path / "pictures.npz"
     np.savez(
@@ -366,9 +385,9 @@ def pictures(tmp_path):
     return [*small, "--out", tmp_path, "--work", tmp_path / "work"]
 
 
-def test_pictures_are_trained_and_measured(pictures, tmp_path):
-    few = ["--epochs", 1, "--images", 40, "--corrupted", 5, "--only", "sharpbalance"]
-    done = command("headline", *pictures, *few)
+def test_pictures_are_trained_and_measured(pictures, tmp_path, in_process):
+    few = ["--epochs", 1, "--images", 20, "--corrupted", 3, "--only", "sharpbalance"]
+    done = in_process("headline", *pictures, *few, "--members", 2)
     assert done.returncode == 0, done.stderr
     (record,) = json.loads((tmp_path / "reproduce_headline.json").read_text())[
         "records"
@@ -404,10 +423,11 @@ def test_packed_pictures_are_read_in_a_fixed_order(tmp_path, monkeypatch):
         np.testing.assert_allclose(images[:, 0, 0, 0], 40 * labels, atol=1)
 
 
-def test_nothing_more_is_trained_where_measuring_fails(tmp_path, pieces, monkeypatch):
+@pytest.mark.usefixtures("few_digits")
+def test_nothing_more_is_trained_where_measuring_fails(drawn, monkeypatch):
     import reproduce
 
-    arguments = ["digits", "--seeds", 1, "--epochs", 1, "--work", tmp_path]
+    arguments = ["digits", "--seeds", 1, "--epochs", 1, "--work", drawn]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *map(str, arguments)])
     fitted = []
     monkeypatch.setattr(reproduce, "fit", lambda *call: fitted.append(call[-1]))
@@ -443,7 +463,7 @@ def test_pictures_go_on_where_time_ran_out(pictures, tmp_path):
     assert [r["method"] for r in records] == ["SAM", "sharpbalance", "deep ensemble"]
 
 
-def test_without_pictures_it_says_what_to_pass():
-    done = command("headline")
+def test_without_pictures_it_says_what_to_pass(in_process):
+    done = in_process("headline")
     assert done.returncode == 2
     assert "--data" in done.stderr

@@ -289,13 +289,16 @@ def test_workspace_is_that_of_the_cheapest_algorithm():
 
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+FEW = ["same_size", "growing", "asymmetric", "dilated", "1x1_padded", "1x1_strided"]
+FEW += ["strided_dilated", "stride_over_kernel", "grouped_strided"]
 
 
-def check_kernel():
+def check_kernel(names=tuple(CONVOLUTIONS)):
     """Test the kernel on a GPU or in Triton's interpreter."""
     from sklearn_sharpbalance.autodiff.convolution_kernel import kernel_squared_norms
 
-    for name, (kind, _, arguments) in CONVOLUTIONS.items():
+    for name in names:
+        kind, _, arguments = CONVOLUTIONS[name]
         if kind is not nn.Conv2d or arguments.get("padding_mode"):
             continue
         if name in ("larger_than_picture", "whole_picture") and INTERPRETED:
@@ -313,8 +316,14 @@ def check_kernel():
     assert_close(kernel_squared_norms(axes, x, g), want, rtol=1e-4)
 
 
-def test_kernel_in_the_interpreter(interpreted):
-    interpreted("from tests.autodiff.test_convolutions import check_kernel as check")
+@pytest.mark.parametrize(
+    "names",
+    [FEW, pytest.param(list(CONVOLUTIONS), marks=pytest.mark.slow)],
+    ids=["few", "all"],
+)
+def test_kernel_in_the_interpreter(names, interpreted):
+    check = "from tests.autodiff.test_convolutions import check_kernel as check"
+    interpreted(check, names)
 
 
 @pytest.mark.gpu

@@ -28,8 +28,8 @@ from sklearn_sharpbalance.training.setup import training_data
 N = 48
 SMALL = {
     "n_estimators": 2,
-    "max_epochs": 3,
-    "batch_size": 16,
+    "max_epochs": 2,
+    "batch_size": 24,
     "random_state": 0,
     "device": "cpu",
 }
@@ -98,10 +98,15 @@ TABLES = {
 }
 
 
+@pytest.fixture(scope="module")
+def want():
+    """The ensemble that is fitted on an array."""
+    return SharpBalance(**TABLE).fit(*table())
+
+
 @pytest.mark.parametrize("kind", TABLES)
-def test_tables_of_all_kinds(kind):
+def test_tables_of_all_kinds(kind, want):
     X, y = table()
-    want = SharpBalance(**TABLE).fit(X, y)
     given = TABLES[kind](X)
     clf = SharpBalance(**TABLE).fit(given, y)
     assert_same_model(clf, want)
@@ -138,7 +143,7 @@ def test_no_input_is_changed():
 def test_huge_tiny_and_constant_columns():
     X, y = table()
     X = np.column_stack([X * [1e6, 1e-6, 1, 1] + [1e3, 0, 0, 0], np.full(N, 7.0)])
-    clf = SharpBalance(**{**TABLE, "max_epochs": 20}).fit(X, y)
+    clf = SharpBalance(**{**TABLE, "max_epochs": 20, "batch_size": 16}).fit(X, y)
     assert np.isfinite(clf.predict_proba(X)).all()
     assert clf.score(X, y) > 0.9
 
@@ -309,16 +314,23 @@ LAYOUTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def of_pictures():
+    """The ensemble that is fitted on channels that come last."""
+    return SharpBalance(**PICTURES).fit(*pictures())
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_pictures_in_any_layout(layout):
+def test_pictures_in_any_layout(layout, of_pictures):
     X, y = pictures()
-    want = SharpBalance(**PICTURES).fit(X, y)
     given = LAYOUTS[layout](X)
     clf = SharpBalance(**PICTURES).fit(given, y)
-    assert_same_model(clf, want)
-    np.testing.assert_array_equal(clf.predict_proba(given), want.predict_proba(X))
+    assert_same_model(clf, of_pictures)
+    want = of_pictures.predict_proba(X)
+    np.testing.assert_array_equal(clf.predict_proba(given), want)
     # Prediction uses the layout of its own samples.
-    np.testing.assert_array_equal(clf.predict_proba(X), want.predict_proba(given))
+    np.testing.assert_array_equal(clf.predict_proba(X), want)
+    np.testing.assert_array_equal(of_pictures.predict_proba(given), want)
 
 
 def test_grey_pictures_with_and_without_a_channel():

@@ -37,7 +37,7 @@ def live_tensors():
 def large_data():
     """4 MB of samples: copies that stay would be seen."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(500, 2000)).astype(np.float32)
+    X = rng.standard_normal((500, 2000), dtype=np.float32)
     return X, (X[:, 0] > 0).astype(int)
 
 
@@ -53,7 +53,7 @@ def joint(**params):
     )
 
 
-@pytest.mark.parametrize("n_fits", [8, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_fits", [6, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("engine", ["skorch", "stacked", "joint"])
 def test_memory_stays_flat_over_many_fits(engine, n_fits, tmp_path):
     X, y = large_data()
@@ -63,16 +63,17 @@ def test_memory_stays_flat_over_many_fits(engine, n_fits, tmp_path):
     sizes, tensors = [], {}
     for i in range(n_fits):
         clf.set_params(random_state=i).fit(X, y).predict_proba(X)
-        sizes.append(resident())
+        if i >= 2:  # the first ones warm up
+            sizes.append(resident())
         if i in (2, n_fits - 1):
             tensors[i] = live_tensors()
     assert len(list(tmp_path.iterdir())) == n_fits
-    assert max(sizes[3:]) < 1.05 * sizes[2]  # the first ones warm up
-    assert max(sizes[3:]) - sizes[2] < 10 * X.nbytes
+    assert max(sizes[1:]) < 1.05 * sizes[0]
+    assert max(sizes[1:]) - sizes[0] < 10 * X.nbytes
     assert tensors[n_fits - 1] == tensors[2]
 
 
-def test_a_search_of_twelve_fits():
+def test_memory_stays_flat_over_a_search():
     X, y = large_data()
     sizes = []
 
@@ -83,9 +84,9 @@ def test_a_search_of_twelve_fits():
             return self
 
     watching = Watching(**estimator(max_epochs=1).get_params(deep=False))
-    grid = {"rho": [0.01, 0.05, 0.1], "flat_ratio": [0.2, 0.4]}
+    grid = {"rho": [0.01, 0.05, 0.1]}
     GridSearchCV(clone(watching), grid, cv=2, refit=False).fit(X, y)
-    assert len(sizes) == 12
+    assert len(sizes) == 6
     assert max(sizes[2:]) < 1.05 * sizes[1]
 
 

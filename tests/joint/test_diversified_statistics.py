@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import ttest_rel
+from sklearn.base import clone
 from sklearn.datasets import make_moons
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
@@ -68,16 +69,16 @@ def measure(clf, seed):
     }
 
 
-@pytest.fixture(scope="module")
-def results():
+def measure_all(seeds, n, **params):
     """{method: {number: one value per seed}}."""
     rows = {name: [] for name in METHODS}
-    for seed in SEEDS:
-        X, y = samples(600, seed)
-        unlabeled, _ = samples(600, seed + 300, right=0.0)
+    for seed in seeds:
+        X, y = samples(n, seed)
+        unlabeled, _ = samples(n, seed + 300, right=0.0)
         for name, method in METHODS.items():
             extra = {"X_unlabeled": unlabeled} if name == "a2d" else {}
-            method.set_params(random_state=seed).fit(X, y, **extra)
+            method = clone(method).set_params(random_state=seed, **params)
+            method.fit(X, y, **extra)
             rows[name].append(measure(method, seed))
     return {
         name: {key: np.array([row[key] for row in table]) for key in table[0]}
@@ -85,11 +86,29 @@ def results():
     }
 
 
+@pytest.fixture(scope="module")
+def results():
+    return measure_all(SEEDS, 600)
+
+
+def test_members_disagree_more_and_find_foreign_samples_in_a_short_training():
+    """The means of two seeds, without a test of significance."""
+    results = measure_all(range(2), 300, max_epochs=10, lr=0.02)
+    means = {name: {k: v.mean() for k, v in r.items()} for name, r in results.items()}
+    deep = means.pop("deep")
+    for other in means.values():
+        assert abs(other["accuracy"] - deep["accuracy"]) < 0.03
+        for name in ("DER", "unique", "PDS"):
+            assert other[name] > deep[name]
+        assert other["PDS"] > max(0.6, other["BMA"])
+
+
 def is_higher(values, others):
     """Paired over seeds, at the five per cent level."""
     return ttest_rel(values, others, alternative="greater").pvalue < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sed", "a2d"])
 def test_members_disagree_more_at_equal_accuracy(results, method):
     deep, other = results["deep"], results[method]
@@ -99,6 +118,7 @@ def test_members_disagree_more_at_equal_accuracy(results, method):
     assert is_higher(other["unique"], deep["unique"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sed", "a2d"])
 def test_their_diversity_score_finds_foreign_samples(results, method):
     deep, other = results["deep"], results[method]

@@ -129,12 +129,15 @@ CASES = {
                 ("stop", EarlyStopping("valid_loss", patience=2)),
             ],
             "validation_fraction": 0.3,
-            "max_epochs": 12,
+            "max_epochs": 6,
             "lr": 0.1,
         },
         table,
     ),
-    "members_stop_apart": ({**MODULE, "callbacks": [("stops", StopsAt())]}, table),
+    "members_stop_apart": (
+        {**MODULE, "callbacks": [("stops", StopsAt())], "max_epochs": 6},
+        table,
+    ),
     # Steps that overflow are left out, and the scale of the loss is halved.
     "fp16": ({**MODULE, "precision": "fp16", "standardize": False}, lambda: LARGE),
 }
@@ -156,6 +159,7 @@ def fit(clf, data):
 @pytest.mark.parametrize("case", CASES)
 def test_every_checkpoint_leads_to_the_same_end(case, tmp_path, snapshots, trained):
     params, data = CASES[case]
+    params = {"max_epochs": 4, **params}
     whole = fit(make(tmp_path / "whole", **params), data)
     want, proba = weights(whole), whole.predict_proba(data()[0])
     copies, n_epochs = list(snapshots), whole.n_iter_

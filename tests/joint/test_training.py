@@ -148,7 +148,7 @@ def test_the_loss_moves_members_apart(loss):
     unlabeled, _ = table(80, seed=1)
 
     def alike(weight):
-        clf = diversified(loss=loss, diversity_weight=weight, max_epochs=30)
+        clf = diversified(loss=loss, diversity_weight=weight, max_epochs=15)
         proba = clf.fit(X, y, X_unlabeled=unlabeled).member_predict_proba(unlabeled)
         if loss == "divdis":
             first, second, _ = torch.tensor(proba)
@@ -327,7 +327,7 @@ def test_divergence_names_the_remedy_and_keeps_the_old_model():
 def test_half_precision_learns_what_single_precision_learns(loss, precision):
     X, y = table()
     fits = [
-        diversified(loss=loss, precision=p, estimator=Looped, max_epochs=8)
+        diversified(loss=loss, precision=p, estimator=Looped, max_epochs=3)
         for p in ("float32", precision)
     ]
     one, half = (clf.fit(X, y, X_unlabeled=X + 1).predict_proba(X) for clf in fits)

@@ -28,24 +28,25 @@ def blobs():
     return make_blobs(120, centers=3, cluster_std=2.0, random_state=0)
 
 
-def weights_per_epoch(X, y, engine):
-    """Weights of member 0 after every epoch, by fits of every length.
+@pytest.fixture(scope="module", params=["skorch", "stacked"])
+def last_epochs(request, blobs):
+    """An engine, and weights of member 0 after epochs 4 to 6, by fits of each length.
 
     A constant learning rate makes the shorter fits the beginning of the longer ones.
     """
+    engine = request.param
     fits = [
         DeepEnsembleClassifier(
             **{**SMALL, "lr_schedule": "constant", "engine": engine, "max_epochs": n}
-        ).fit(X, y)
-        for n in range(1, 7)
+        ).fit(*blobs)
+        for n in (4, 5, 6)
     ]
-    return [fit.estimators_[0].module_.state_dict() for fit in fits]
+    return engine, [fit.estimators_[0].module_.state_dict() for fit in fits]
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
 @pytest.mark.parametrize("kind", ["uniform", "exponential"])
-def test_average_is_that_of_the_weights_after_each_epoch(blobs, engine, kind):
-    steps = weights_per_epoch(*blobs, engine)[3:]
+def test_average_is_that_of_the_weights_after_each_epoch(blobs, last_epochs, kind):
+    engine, steps = last_epochs
     clf = DeepEnsembleClassifier(
         lr_schedule="constant", engine=engine, weight_averaging=kind, **SMALL
     ).fit(*blobs)

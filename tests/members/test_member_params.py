@@ -100,7 +100,7 @@ def assert_bitwise(one, other):
 )
 def test_a_member_is_that_of_an_ensemble_where_all_have_its_settings(kind, params):
     X, y = table()
-    params = {"engine": "skorch", **FAST, **params}
+    params = {"engine": "skorch", **FAST, "max_epochs": 3, "batch_size": 30, **params}
     clf = kind(member_params=APART, **params).fit(X, y)
     assert clf.member_params_ == APART
     for i, settings in enumerate(APART):

@@ -147,7 +147,7 @@ def test_curvature_of_weight_norm_equals_finite_differences(weight_norm, dim):
     found = hessian_top_eigenvalue(net, X, y, tol=1e-10, random_state=0)
     assert found == pytest.approx(np.linalg.eigvalsh(H)[-1], rel=1e-6)
     trace, error = hessian_trace(
-        net, X, y, n_probes=400, random_state=0, return_std_error=True
+        net, X, y, n_probes=100, random_state=0, return_std_error=True
     )
     assert trace == pytest.approx(np.trace(H), abs=4 * error)
 

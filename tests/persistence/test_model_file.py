@@ -492,7 +492,7 @@ def memory_bound(content):
 
 
 @pytest.mark.parametrize(
-    "n", [2000, pytest.param(10_000, marks=pytest.mark.slow)], ids=["2000", "10000"]
+    "n", [1000, pytest.param(10_000, marks=pytest.mark.slow)], ids=["1000", "10000"]
 )
 def test_mutated_files_are_refused(n, model, tmp_path):
     content = model[1].read_bytes()
@@ -521,7 +521,7 @@ def test_mutated_files_with_the_right_digest_do_no_harm(model, tmp_path):
     path, header = tmp_path / "mutated", header_size(content)
     letters = b'0123456789"{}[],:-.eabcnrtu$_'
     refused = 0
-    for _ in range(700):
+    for _ in range(250):
         mutated = bytearray(content)
         for place in rng.integers(8, header, size=rng.integers(1, 3)):
             mutated[place] = rng.choice(list(letters))
@@ -530,7 +530,7 @@ def test_mutated_files_with_the_right_digest_do_no_harm(model, tmp_path):
             load(path)
         except SharpBalanceError:
             refused += 1
-    assert refused > 400
+    assert refused > 140
 
 
 def crafted(model, tmp_path, change):
@@ -670,7 +670,7 @@ def bomb(tree, tensors=b"", body=b""):
     return sign(header_of(text, body))
 
 
-def items(item, n=300_000):
+def items(item, n=60_000):
     return bomb(b"[" + (item + b",") * n + item + b"]")
 
 
@@ -705,17 +705,17 @@ BOMBS = {
     "large_numbers": (items(b"1000"), NOT_A_MODEL),
     "words": (items(b'"ab"'), NOT_A_MODEL),
     "tuples": (items(b'{"$tuple":[]}'), NOT_A_MODEL),
-    "object_arrays": (items(b'{"$objects":[]}', 100_000), NOT_A_MODEL),
-    "numpy_numbers": (items(b'{"$number":1,"dtype":"<f8"}', 100_000), NOT_A_MODEL),
-    "pairs": (bomb(b'{"$dict":[' + b"[1,1]," * 99_999 + b"[1,1]]}"), NOT_A_MODEL),
+    "object_arrays": (items(b'{"$objects":[]}', 20_000), NOT_A_MODEL),
+    "numpy_numbers": (items(b'{"$number":1,"dtype":"<f8"}', 20_000), NOT_A_MODEL),
+    "pairs": (bomb(b'{"$dict":[' + b"[1,1]," * 29_999 + b"[1,1]]}"), NOT_A_MODEL),
     "names": (
-        bomb(b"{%s}" % b",".join(b'"%d":1' % i for i in range(99_999))),
+        bomb(b"{%s}" % b",".join(b'"%d":1' % i for i in range(29_999))),
         NOT_A_MODEL,
     ),
     # A character of four bytes makes every other one as wide.
     "wide_letters": (bomb(b'"' + b"a" * 999_999 + rb'\ud83d\ude00"'), NOT_A_MODEL),
     "many_tensors": (
-        bomb(b"{}", b"".join(tensor(b"%d" % i, b"0", 0) for i in range(20_000))),
+        bomb(b"{}", b"".join(tensor(b"%d" % i, b"0", 0) for i in range(5_000))),
         NOT_A_MODEL,
     ),
     # A tensor belongs to one place, so that no short text refers to it many times.

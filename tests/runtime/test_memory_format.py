@@ -17,16 +17,21 @@ SCRIPT = Path(__file__).with_name("cpu_kernels.py")
 ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
+AVX2_MARKS = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ON_X86, reason="needs x86-64"),
+]
+
+
 @pytest.mark.parametrize(
-    "instructions",
+    ("instructions", "length"),
     [
-        "",  # all instructions of the processor
-        pytest.param(
-            "AVX2", marks=pytest.mark.skipif(not ON_X86, reason="needs x86-64")
-        ),
+        ("", ["--short"]),  # all instructions of the processor
+        pytest.param("", [], marks=pytest.mark.slow),
+        pytest.param("AVX2", [], marks=AVX2_MARKS),
     ],
 )
-def test_all_networks_train_at_odd_sizes_and_layouts(instructions):
+def test_all_networks_train_at_odd_sizes_and_layouts(instructions, length):
     environment = os.environ | {
         "LD_PRELOAD": "libc_malloc_debug.so.0",  # needed for glibc to check its heap
         "MALLOC_CHECK_": "3",
@@ -37,7 +42,7 @@ def test_all_networks_train_at_odd_sizes_and_layouts(instructions):
     if instructions:
         environment["ONEDNN_MAX_CPU_ISA"] = instructions
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
+        [sys.executable, str(SCRIPT), *length],
         env=environment,
         capture_output=True,
         text=True,

@@ -24,7 +24,7 @@ def module():
 
 
 def fit(seed):
-    clf = DeepEnsembleClassifier(module, n_estimators=2, max_epochs=6)
+    clf = DeepEnsembleClassifier(module, n_estimators=2, max_epochs=3)
     return clf.set_params(random_state=seed).fit(X, y)
 
 
@@ -54,12 +54,13 @@ def test_predictions_in_threads_equal_serial_predictions():
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_a_search_in_threads_equals_the_serial_one(n_jobs):
     clf = SharpBalanceEnsembleClassifier(
-        module, n_estimators=2, max_epochs=3, random_state=0, n_jobs=n_jobs
+        module, n_estimators=2, max_epochs=2, random_state=0, n_jobs=n_jobs
     )
     grid = {"rho": [0.01, 0.5]}
 
     def scores(n):
-        search = GridSearchCV(clf, grid, cv=2, n_jobs=n, scoring="neg_log_loss")
+        options = {"cv": 2, "scoring": "neg_log_loss", "refit": False}
+        search = GridSearchCV(clf, grid, n_jobs=n, **options)
         return search.fit(X, y).cv_results_["mean_test_score"]
 
     serial = scores(1)

@@ -169,8 +169,15 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", [None, torch.optim.RMSprop, torch.optim.Adam])
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize(
+    ("engine", "optimizer"),
+    [
+        ("skorch", None),
+        ("stacked", None),
+        ("skorch", torch.optim.RMSprop),
+        ("stacked", torch.optim.Adam),
+    ],
+)
 def test_kinds_of_sam_share_a_warm_up_without_it(tmp_path, work, engine, optimizer):
     """And go on from it, momentum included, as if it had been their own."""
     X, y = table()

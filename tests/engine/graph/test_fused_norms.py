@@ -74,9 +74,11 @@ def check_kernels(device):
     exact, half = (torch.float32, 1e-5), (torch.bfloat16, 2e-2)
     for relu, add in ((False, False), (True, False), (False, True), (True, True)):
         check((7, 5, 3, 2), relu, add, *exact)
-        check((7, 5, 3, 2), relu, add, *half)
-        check((9, 70, 3, 2), relu, add, *exact, n_first=4)
-        check((9, 5, 3, 2), relu, add, *half, n_first=7)
+        if relu == add or device != "cpu":  # half of them where they are interpreted
+            check((7, 5, 3, 2), relu, add, *half)
+            check((9, 70, 3, 2), relu, add, *exact, n_first=4)
+        if relu != add or device != "cpu":
+            check((9, 5, 3, 2), relu, add, *half, n_first=7)
     check((1, 3, 2, 4), True, True, *exact)
     check((300, 16, 5, 4), True, True, *exact)  # several programs
     check((300, 16, 5, 4), True, True, *exact, n_first=190)
