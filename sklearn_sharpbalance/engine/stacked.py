@@ -213,7 +213,9 @@ class _StackedGroup:
         for i in running:
             self.draws.end_epoch(self.sessions[i], epoch, losses[i], lr)
         self.stack.read_weights(running)
-        self.stack.write_back([i for i in running if self.sessions[i].stopped])
+        stopped = [i for i in running if self.sessions[i].stopped]
+        if stopped:
+            self.stack.write_back(stopped)
 
 
 def _module_refusal(net):
