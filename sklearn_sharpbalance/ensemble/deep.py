@@ -119,8 +119,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     Learning rates and widths drawn for each member:
 
     >>> from scipy.stats import loguniform
-    >>> params = {"lr": loguniform(0.01, 0.3), "module__hidden": [(64,), (128, 128)]}
-    >>> clf = DeepEnsembleClassifier(max_epochs=20, member_params=params, random_state=0)
+    >>> drawn = {"lr": loguniform(0.01, 0.3), "module__hidden": [(64,), (128, 128)]}
+    >>> clf = DeepEnsembleClassifier(max_epochs=20, member_params=drawn, random_state=0)
     >>> [each["module__hidden"] for each in clf.fit(X, y).member_params_]
     [(64,), (128, 128), (64,)]
     >>> clf.engine_.reason
