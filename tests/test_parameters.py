@@ -45,7 +45,7 @@ def test_names_of_constraints_are_those_of_the_registries():
 
 def test_partial_fit_lists_what_is_fixed_and_what_is_refused():
     text = " ".join(inspect.getdoc(SharpBalanceEnsembleClassifier.partial_fit).split())
-    fixed, refused = text.split("whole fit is refused")
+    fixed, refused = text.split("need a whole fit")
     for name in names_where(partial_fit="fixed"):
         assert f"``{name}``" in fixed
     for name in names_where(partial_fit="refused"):

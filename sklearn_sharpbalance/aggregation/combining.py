@@ -1,4 +1,4 @@
-"""Members that are known by their probabilities alone, combined."""
+"""Combine members of which only the probabilities are known."""
 
 from typing import Any
 
@@ -23,14 +23,14 @@ _RULES_ON_NETS = (
 
 
 def combine_probas(member_probas: Any, aggregation: Any = "mean_logit") -> np.ndarray:
-    """Probabilities of the ensemble, from those of its members.
+    """Return the probabilities of the ensemble from those of its members.
 
     Parameters
     ----------
     member_probas : array-like of shape (M, N, C)
     aggregation : str, Aggregation or callable, default="mean_logit"
-        A rule on predictions; one that learns from held-out samples, such as
-        "temperature", only as the ``aggregation_`` of a fitted ensemble.
+        A rule on predictions. A rule that is fitted to held-out samples, such as
+        "temperature", must be the ``aggregation_`` of a fitted ensemble.
 
     Returns
     -------
@@ -47,17 +47,17 @@ def combine_probas(member_probas: Any, aggregation: Any = "mean_logit") -> np.nd
 
 
 def _rule_on_predictions(aggregation: Any) -> Aggregation:
-    """The rule itself, not a clone of it, which would forget what it has learned."""
+    """Return the rule; a given object is not cloned, to keep its fitted attributes."""
     if isinstance(aggregation, Aggregation):
         rule = aggregation
     else:
         rule = AGGREGATIONS.resolve(aggregation)
-    learned = any(name.endswith("_") for name in vars(rule))
-    if isinstance(rule, _RULES_ON_NETS) or (rule.needs_validation and not learned):
+    is_fitted = any(name.endswith("_") for name in vars(rule))
+    if isinstance(rule, _RULES_ON_NETS) or (rule.needs_validation and not is_fitted):
         raise InvalidInputError(
-            f"aggregation={aggregation!r} is no rule on probabilities alone: it takes "
-            "the members' weights or held-out samples. Choose 'mean_logit', "
-            "'mean_proba' or 'majority', pass a function, or for a temperature the "
+            f"aggregation={aggregation!r} cannot combine probabilities alone: it needs "
+            "the members' weights or held-out samples. Use 'mean_logit', 'mean_proba' "
+            "or 'majority', pass a function, or for a temperature pass the "
             "aggregation_ of a fitted ensemble."
         )
     return rule

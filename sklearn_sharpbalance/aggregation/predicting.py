@@ -23,17 +23,17 @@ ROW_BLOCK = 16
 
 
 def member_logits(nets, X, item_shape=None):
-    """Logits of each net, (M, N, C) float32.
+    """Return the logits of each net, (M, N, C) float32.
 
-    Each batch goes to the device once and through all members there. A batch that
-    does not fit into the device's memory is halved.
+    Each batch is copied to the device once for all members. A batch that does not fit
+    into the memory of the device is halved.
 
     Parameters
     ----------
     nets : list of NeuralNetClassifier
-        Initialised; put into evaluation mode.
+        Initialised nets; set to evaluation mode.
     X : ndarray, dict of ndarray, or Dataset
-        Laid out as the modules see it.
+        Samples in the layout that the modules take.
     item_shape : tuple of int or None, default=None
         Shape of one item of a Dataset.
     """
@@ -43,32 +43,34 @@ def member_logits(nets, X, item_shape=None):
     source = DeviceData(data, nets[0].device)
     forward = _stacked_forward(nets, source) or _forward_one_by_one(nets)
     batch = rows_at_once(data, PREDICT_BATCH, ROW_BLOCK)
-    block = min(batch, ROW_BLOCK)  # of samples so large that they pass one by one: 1
+    block = min(batch, ROW_BLOCK)  # 1 if samples are so large that they pass singly
 
     def predict(part):
         rows = np.arange(len(data))[part]
-        # Products of other shapes may round otherwise: with full blocks of rows the
-        # prediction of a sample does not depend on what it is predicted with.
+        # Matrix products of another shape may round differently. With full blocks of
+        # rows, a prediction does not depend on the other samples of the batch.
         padded = np.resize(rows, -(-len(rows) // block) * block)
         ((x, _),) = source.iterate(padded[None])
         return forward(x)[:, : len(rows)].transpose(0, 1).cpu()  # (B, M, C)
 
     for net in nets:
-        net.module_.eval()  # and left so: another thread may be predicting, too
+        net.module_.eval()  # not restored: another thread may be predicting
     with torch.inference_mode():
         logits = in_chunks(predict, len(data), batch, setting="batch")
-        _warn_of_broken(logits)
+        _warn_if_not_finite(logits)
     return np.ascontiguousarray(logits.transpose(0, 1).numpy())
 
 
 def logits_on(nets, data: TrainingData):
-    """Logits of each net on training or held-out data, (M, N, C) float32."""
+    """Return the logits of each net on training or held-out data, (M, N, C)."""
     return member_logits(nets, data.X, data.item_shape)
 
 
-def _warn_of_broken(logits):
-    """Warn of samples (N, M, C) without a prediction, which argmax would hide."""
-    # By the largest: a network may rule a class out by minus infinity.
+def _warn_if_not_finite(logits):
+    """Warn if the largest logit of a sample is not finite in (N, M, C).
+
+    Other logits may be minus infinity, by which a network excludes a class.
+    """
     broken = ~logits.amax(-1).isfinite()  # (N, M)
     if not broken.any():
         return
@@ -76,9 +78,10 @@ def _warn_of_broken(logits):
     warnings.warn(
         f"{n_nets} of {broken.shape[1]} networks {'gives' if n_nets == 1 else 'give'} "
         f"no finite logits for {len(rows)} of {len(broken)} samples, the first is "
-        f"sample {int(rows[0])}: predictions for them mean nothing. If the training "
-        "loss was finite, BatchNorm statistics have not settled: train for more steps, "
-        "or give these layers a larger momentum. Else look for extreme values in X.",
+        f"sample {int(rows[0])}: their predictions are meaningless. If the training "
+        "loss was finite, BatchNorm statistics have not converged: train for more "
+        "steps, or increase the momentum of these layers. Otherwise check X for "
+        "extreme values.",
         SharpBalanceWarning,
         stacklevel=3,
     )
@@ -100,7 +103,7 @@ def _layer_names(module):
 
 
 def _stacked_forward(nets, source):
-    """All members in one batched product; None for members that do not stack."""
+    """Return a forward pass of all members at once; None if they cannot be stacked."""
     modules = [net.module_.module for net in nets]
     layers = stackable_layers(modules[0])
     if layers is None:

@@ -1,4 +1,4 @@
-"""From the members' logits (M, N, C) to one probability (N, C)."""
+"""Rules that combine the members' logits (M, N, C) to probabilities (N, C)."""
 
 from abc import ABC, abstractmethod
 
@@ -38,42 +38,42 @@ __all__ = [
 ]
 
 TRIED_SAMPLES = 5
-SUM_TOLERANCE = 1e-2  # of what a rule may return in half precision
+SUM_TOLERANCE = 1e-2  # a rule may compute in half precision
 
 
 class Aggregation(BaseEstimator, ABC):
-    """How members become one prediction.
+    """Base class of rules that combine members to one prediction.
 
-    A rule on predictions overrides :meth:`combine`; calling the rule checks what that
-    returns. A rule on weights (a soup) overrides :meth:`prepare` as well, which says
-    which nets predict, and :meth:`stage` if it can be applied to fewer members later.
-    A rule that judges members sets ``needs_validation``.
+    A rule on predictions overrides :meth:`combine`; calling the rule also checks the
+    result. A rule on weights (a soup) overrides :meth:`prepare` as well, which returns
+    the nets that predict, and :meth:`stage` if it can be applied to fewer members
+    later. A rule that uses held-out samples sets ``needs_validation``.
 
     Attributes
     ----------
     needs_validation : bool
-        Whether :meth:`prepare` looks at held-out samples.
+        Whether :meth:`prepare` uses held-out samples.
     """
 
     needs_validation = False
 
     def check(self, data):
-        """Raise an error if the data lack what :meth:`prepare` needs.
+        """Raise if the data lack samples that :meth:`prepare` needs.
 
         Parameters
         ----------
         data : TrainingData
         """
         if self.needs_validation:
-            check_held_out(data, f"{type(self).__name__} judges by")
+            check_held_out(data, f"{type(self).__name__} needs")
 
     def check_settings(self, net):
-        """Raise an error if members that differ as these do cannot be combined.
+        """Raise if members with different settings cannot be combined.
 
         Parameters
         ----------
         net : NeuralNetClassifier
-            What members have in common, and what each has apart.
+            Net with the settings of all members, shared and different ones.
         """
 
     def try_out(self, n_members, n_classes):
@@ -103,63 +103,63 @@ class Aggregation(BaseEstimator, ABC):
             ) from error
 
     def prepare(self, nets, data):
-        """Nets whose predictions are combined, chosen once at the end of ``fit``.
+        """Return the nets whose predictions are combined; called at the end of ``fit``.
 
         Parameters
         ----------
         nets : list of NeuralNetClassifier
             The members.
         data : TrainingData
-            What they were trained on, with its held-out part.
+            Their training data, with the held-out part.
         """
         return nets
 
     def stage(self, nets):
-        """Nets that would predict if these, the first ones, were all members.
+        """Return the nets that would predict for a smaller ensemble.
 
-        Asked for where :meth:`prepare` has made other nets of the members; refused
-        unless a rule says otherwise.
+        Called only if :meth:`prepare` returned other nets than the members. Raises
+        unless a rule overrides it.
 
         Parameters
         ----------
         nets : list of NeuralNetClassifier
+            The first members.
         """
         raise InvalidInputError(
             f"{type(self).__name__} cannot be applied to the first {len(nets)} members "
-            "alone: what they would predict with was not made in fit, and takes its "
-            "data. Combine member_predict_proba by a rule on predictions instead, or "
-            "fit a smaller ensemble."
+            "alone: it needs the data of fit. Combine member_predict_proba by a rule "
+            "on predictions instead, or fit a smaller ensemble."
         )
 
     @abstractmethod
     def combine(self, member_logits):
-        """Probabilities (N, C) from ``member_logits`` (M, N, C) of prepared nets."""
+        """Return probabilities (N, C) from ``member_logits`` (M, N, C)."""
 
     def __call__(self, member_logits):
-        """Probabilities (N, C), checked to be such."""
+        """Return probabilities (N, C) of :meth:`combine`; raise if they are invalid."""
         proba = to_array(self.combine(member_logits))
-        wanted = member_logits.shape[1:]
-        if proba.shape != wanted:
+        shape = member_logits.shape[1:]
+        if proba.shape != shape:
             raise InvalidInputError(
-                f"{self!r} must return an array of shape {wanted} (samples, classes), "
+                f"{self!r} must return an array of shape {shape} (samples, classes), "
                 f"got shape {proba.shape}."
             )
         sums = proba.sum(axis=1)
         is_proba = (proba >= 0).all(axis=1) & (np.abs(sums - 1) <= SUM_TOLERANCE)
-        # What a broken member predicts is not the rule's fault.
+        # Do not blame the rule for members without finite logits.
         is_proba |= ~np.isfinite(member_logits).all(axis=(0, 2))
         if not is_proba.all():
             row = int(np.argmin(is_proba))
             raise InvalidInputError(
-                f"{self!r} must return probabilities, rows that are not negative and "
-                f"sum to one. Row {row} is {proba[row, :10].tolist()}, with the sum "
-                f"{sums[row]:g}. Logits become probabilities by a softmax."
+                f"{self!r} must return probabilities: non-negative rows that sum to "
+                f"one. Row {row} is {proba[row, :10].tolist()}, with the sum "
+                f"{sums[row]:g}. Apply a softmax to logits."
             )
         return proba
 
 
 class MeanLogitAggregation(Aggregation):
-    """Softmax of the mean of the members' logits: the paper's rule.
+    """Softmax of the mean of the members' logits, the rule of the paper.
 
     Examples
     --------
@@ -170,7 +170,7 @@ class MeanLogitAggregation(Aggregation):
     """
 
     def combine(self, member_logits):
-        """Softmax of the mean logits."""
+        """Return the softmax of the mean logits."""
         return softmax(member_logits.mean(axis=0), axis=-1)
 
 
@@ -186,7 +186,7 @@ class MeanProbaAggregation(Aggregation):
     """
 
     def combine(self, member_logits):
-        """Mean of the softmaxes."""
+        """Return the mean of the members' probabilities."""
         return softmax(member_logits, axis=-1).mean(axis=0)
 
 
@@ -202,7 +202,7 @@ class MajorityAggregation(Aggregation):
     """
 
     def combine(self, member_logits):
-        """Votes, with less than one vote's weight for the mean logit."""
+        """Return shares of votes; a term smaller than one vote breaks ties."""
         n_members, _, n_classes = member_logits.shape
         votes = np.eye(n_classes)[member_logits.argmax(axis=-1)].mean(axis=0)  # (N, C)
         tie_break = 1e-6 / n_members
@@ -211,33 +211,33 @@ class MajorityAggregation(Aggregation):
 
 
 class _Soup(MeanLogitAggregation):
-    """A rule on weights, for which members must be one network."""
+    """Base class of rules on weights, for members of the same network."""
 
     def check_settings(self, net):
-        """Weights of different networks have no mean."""
-        apart = [name for name in different_settings(net) if name[:8] == "module__"]
-        if apart:
+        """Raise if members are different networks."""
+        names = [n for n in different_settings(net) if n.startswith("module__")]
+        if names:
             raise InvalidInputError(
                 f"{type(self).__name__} takes the mean of the members' weights, but "
-                f"member_params gives them different networks: {', '.join(apart)}. "
-                "Combine their predictions, as aggregation='mean_logit' does."
+                f"member_params gives them different networks: {', '.join(names)}. "
+                "Combine predictions instead, for example by aggregation='mean_logit'."
             )
 
 
 class UniformSoupAggregation(_Soup):
     """One net with the mean of the members' weights.
 
-    Useful where members share a start (a warm-up or pre-trained weights); members
-    from different starts lie in different basins and their mean predicts poorly.
-    BatchNorm statistics of the mean are recomputed on the training data.
+    Useful if members start from the same weights (pre-trained ones, say): the mean of
+    members from different starts predicts poorly. BatchNorm statistics of the mean are
+    recomputed on the training data.
     """
 
     def prepare(self, nets, data):
-        """The soup as the only net."""
+        """Return the soup as the only net."""
         return [uniform_soup(nets, data)]
 
     def stage(self, nets):
-        """The soup of fewer members, where it needs no statistics of the data."""
+        """Return the soup of fewer members; raise if it has BatchNorm statistics."""
         layers = nets[0].module_.modules()
         if any(isinstance(x, _BatchNorm) and x.track_running_stats for x in layers):
             return super().stage(nets)
@@ -245,10 +245,10 @@ class UniformSoupAggregation(_Soup):
 
 
 class GreedySoupAggregation(_Soup):
-    """One net with the mean weights of those members that help it.
+    """One net with the mean weights of those members that improve it.
 
-    Members join in the order of their held-out accuracy, each only if the soup's own
-    does not fall. Needs ``validation_fraction``.
+    Members are tried in the order of their held-out accuracy, and each is added if the
+    held-out accuracy of the soup does not decrease. Needs ``validation_fraction``.
 
     Attributes
     ----------
@@ -259,52 +259,52 @@ class GreedySoupAggregation(_Soup):
     needs_validation = True
 
     def prepare(self, nets, data):
-        """The soup as the only net."""
+        """Return the soup as the only net."""
         self.check(data)
         soup, self.chosen_ = greedy_soup(nets, data)
         return [soup]
 
 
 class BestMemberAggregation(MeanLogitAggregation):
-    """The member with the highest accuracy on held-out samples; the first of equals.
+    """The member with the highest accuracy on held-out samples; ties go to the first.
 
-    Needs ``validation_fraction``: accuracy on training samples is not accepted, since
-    most members are right on all of them.
+    Needs ``validation_fraction``: on training samples most members have the same
+    accuracy of one.
 
     Attributes
     ----------
     member_ : int
-        Which one it is.
+        Index of the member.
     accuracies_ : list of float
-        Accuracy of each member there.
+        Accuracy of each member on the held-out samples.
     """
 
     needs_validation = True
 
     def prepare(self, nets, data):
-        """The best member as the only net."""
+        """Return the best member as the only net."""
         self.check(data)
         self.accuracies_ = [held_out_accuracy(net, data.valid) for net in nets]
         self.member_ = int(np.argmax(self.accuracies_))
         return [nets[self.member_]]
 
     def stage(self, nets):
-        """The best of fewer members."""
+        """Return the best of fewer members."""
         return [nets[int(np.argmax(self.accuracies_[: len(nets)]))]]
 
 
 class TemperatureAggregation(MeanLogitAggregation):
-    """Softmax of the mean logits over one temperature for the ensemble.
+    """Softmax of the mean logits divided by one temperature.
 
-    The temperature is that of the highest likelihood on held-out samples, so that
-    confidence matches accuracy. It changes no prediction. Where none is best, since
-    all of those samples are right or no better than chance, it stays 1, with a
+    The temperature maximises the likelihood of held-out samples, so that confidence
+    matches accuracy. It does not change predicted classes. If there is no maximum,
+    because all predictions are right or no better than chance, it is 1, with a
     warning. Needs ``validation_fraction``.
 
     Parameters
     ----------
     bounds : tuple of two floats, default=(0.01, 100.0)
-        Lowest and highest temperature.
+        Smallest and largest temperature.
 
     Attributes
     ----------
@@ -316,7 +316,7 @@ class TemperatureAggregation(MeanLogitAggregation):
     >>> import numpy as np
     >>> rule = TemperatureAggregation()
     >>> rule.temperature_ = 2.0
-    >>> rule.combine(np.log([[[0.9, 0.1]]])).round(2)  # 3 to 1, where it was 9 to 1
+    >>> rule.combine(np.log([[[0.9, 0.1]]])).round(2)  # odds of 3, the root of 9
     array([[0.75, 0.25]])
     """
 
@@ -326,22 +326,26 @@ class TemperatureAggregation(MeanLogitAggregation):
         self.bounds = bounds
 
     def check(self, data):
-        """Raise also on bounds that are none."""
+        """Raise also if the bounds are invalid."""
         super().check(data)
         check_bounds(self.bounds)
 
     def prepare(self, nets, data):
-        """All nets, once the temperature is known."""
+        """Fit the temperature and return all nets."""
         self.check(data)
         valid, bounds = data.valid, self.bounds
         logits = logits_on(nets, valid).astype(np.float64).mean(axis=0)
-        logits[~np.isfinite(logits).all(axis=1)] = 0.0  # broken: they set none
-        self.temperature_ = temperature_or_one(valid.y, logits, bounds, valid.weight)
+        logits[~np.isfinite(logits).all(axis=1)] = (
+            0.0  # no influence on the temperature
+        )
+        self.temperature_ = temperature_or_one(
+            valid.y, logits, bounds=bounds, weight=valid.weight
+        )
         return nets
 
     def combine(self, member_logits):
-        """Softmax of the mean logits over the temperature."""
-        # A rule that has seen no held-out samples, in a plot say, leaves logits alone.
+        """Return the softmax of the mean logits divided by the temperature."""
+        # A rule that is not fitted, in a plot for example, has temperature one.
         temperature = getattr(self, "temperature_", 1.0)
         return softmax(member_logits.mean(axis=0) / temperature, axis=-1)
 
@@ -361,7 +365,7 @@ class FunctionAggregation(Aggregation):
         self.func = func
 
     def check(self, data):
-        """Raise if the function does not take what it will get."""
+        """Raise if the function cannot be called with logits only."""
         super().check(data)
         check_call(self.func, "An aggregation function", "func(member_logits)", None)
 

@@ -1,4 +1,4 @@
-"""Nets from nets: means of weights, BatchNorm statistics, choices by held-out data."""
+"""Mean weights of nets (soups) and their BatchNorm statistics."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -41,13 +41,13 @@ STATISTICS_BATCH = 512
 
 
 def uniform_soup(nets, data):
-    """One net with the mean of the weights of ``nets``.
+    """Return a net with the mean of the weights of ``nets``.
 
     Parameters
     ----------
     nets : list of NeuralNetClassifier
     data : TrainingData
-        For the BatchNorm statistics of the mean.
+        Data for the BatchNorm statistics of the mean.
 
     Returns
     -------
@@ -59,24 +59,24 @@ def uniform_soup(nets, data):
 
 
 def greedy_soup(nets, data):
-    """Soup of those members that each raise, or keep, its held-out accuracy.
+    """Return the soup of those members that do not decrease its held-out accuracy.
 
     Parameters
     ----------
     nets : list of NeuralNetClassifier
     data : TrainingData
-        With a held-out part.
+        Must have a held-out part.
 
     Returns
     -------
     soup : NeuralNetClassifier
     chosen : list of int
-        Members in it, the most accurate first.
+        Members in the soup, the most accurate first.
 
     Notes
     -----
     Members are tried in the order of their own accuracy, so the soup is never worse
-    on the held-out samples than the best of them.
+    than the best member on the held-out samples.
 
     References
     ----------
@@ -96,27 +96,27 @@ def greedy_soup(nets, data):
 
 
 def held_out_accuracy(net, valid: TrainingData) -> float:
-    """Share of the held-out samples, by their weight, that a net gets right."""
+    """Return the weighted accuracy of a net on the held-out samples."""
     (logits,) = logits_on([net], valid)
     return weighted_mean(is_right(logits, valid.y), valid)
 
 
 def final_net(net, member, data):
-    """The net that a member predicts with: its last weights, or their average.
+    """Return the net of a member with its last weights, or with their average.
 
     Parameters
     ----------
     net : NeuralNetClassifier
-        Settings shared by all members; not changed.
+        Net with the settings of all members; not changed.
     member : MemberState
     data : TrainingData
-        For the BatchNorm statistics of an average.
+        Data for the BatchNorm statistics of an average.
     """
     average = member.extra.get("average")
     if average is not None:
         member = replace(member, module=average["weights"])
     final = restore(net, member)
-    kept = member.extra.get("callbacks", {})  # schedulers leave a state only
+    kept = member.extra.get("callbacks", {})  # of schedulers only a state dict
     known = {name: c for name, c in kept.items() if isinstance(c, Callback)}
     final.callbacks_ = [(name, known.get(name, c)) for name, c in final.callbacks_]
     if average is not None:
@@ -125,12 +125,12 @@ def final_net(net, member, data):
 
 
 def mean_weights(nets: Sequence):
-    """A net whose weights, and buffers that are numbers, are the mean over ``nets``."""
+    """Return a net with the mean weights and floating point buffers of ``nets``."""
     states = [net.module_.state_dict() for net in nets]
     shapes = [{k: getattr(v, "shape", ()) for k, v in each.items()} for each in states]
     if any(each != shapes[0] for each in shapes):
         raise InvalidInputError(
-            "A soup is the mean of the weights of nets of one shape, got nets of "
+            "A soup needs nets whose weights have the same shapes, got nets of "
             "different shapes. Combine their predictions instead."
         )
     extra = [loose_buffers(net) for net in nets]
@@ -140,10 +140,10 @@ def mean_weights(nets: Sequence):
 
 
 def _mean(states):
-    """Mean of each tensor; the first one of what has no mean."""
+    """Return the mean of each tensor; the first value if there is no mean."""
 
     def mean(key, value):
-        if not torch.is_tensor(value):  # what get_extra_state returns
+        if not torch.is_tensor(value):  # the result of get_extra_state
             return value
         values = [state.get(key, value) for state in states]
         same = all(each.shape == value.shape for each in values)
@@ -154,41 +154,39 @@ def _mean(states):
 
 
 def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
-    """Set running BatchNorm statistics to those of the data under these weights.
+    """Set running BatchNorm statistics to those of the data, for the net's weights.
 
     Parameters
     ----------
     net : NeuralNetClassifier
-        Initialised; changed in place.
+        Initialised net, changed in place.
     data : TrainingData
-        Its ``transform`` is applied: members normalised what it made of the samples,
-        padded pictures say, and statistics of the samples themselves would shift all
-        that the next layers get.
+        Its ``transform`` is applied, as in training: statistics of samples without
+        augmentation (without padding, say) would shift the input of the next layers.
     batch_size : int, default=512
-        Layers normalise with the statistics of such a batch while those of the data
-        are gathered. The layers before which no other one normalises get the exact
-        moments of the data, whatever the size. Large samples pass in smaller batches,
-        as in predictions, so that memory does not grow with their size.
+        Layers normalise by the statistics of such a batch during the computation. The
+        result is exact, for any batch size, in layers without a norm before them.
+        Batches of large samples are smaller, to bound the memory.
 
     Notes
     -----
-    Moments are pooled over batches (the variance between batches counts) and the
-    variance is the unbiased one, as torch's own running statistics have it. A layer
-    that stays in evaluation mode, as a frozen one does, keeps what it has, and so do
-    all for a single sample, which has no variance.
+    Moments are pooled over all batches, including the variance between batches. The
+    variance is the unbiased one, as in torch. Layers that stay in evaluation mode, such
+    as frozen ones, keep their statistics. So do all layers if there is only one sample,
+    which has no variance.
     """
-    norms = _norms_that_follow(net)
+    norms = _trained_norms(net)
     if not norms or len(data) == 1:
         return
     batch_size = rows_at_once(data, batch_size)
-    # Layers over vectors take no batch of one, which has no variance.
+    # BatchNorm1d raises for a batch of one sample.
     n_batches = min(-(-len(data) // batch_size), len(data) // 2)
     batches = np.array_split(np.arange(len(data)), n_batches)
     source = DeviceData(data, net.device)
     moments = [_Moments() for _ in norms]
     with ExitStack() as undo, torch.no_grad():
         if data.transform is not None:
-            # The same draws for every net.
+            # Draw the same augmentation for every net.
             undo.enter_context(random_stream(net.device, seed=0))
         for norm, moment in zip(norms, moments):
             undo.callback(norm.train, False)
@@ -205,23 +203,23 @@ def recompute_batch_statistics(net, data, batch_size=STATISTICS_BATCH):
 
 
 def has_batch_statistics(net) -> bool:
-    """Whether :func:`recompute_batch_statistics` has something to do for a net."""
-    return bool(_norms_that_follow(net))
+    """Whether :func:`recompute_batch_statistics` would change a net."""
+    return bool(_trained_norms(net))
 
 
-def _norms_that_follow(net):
+def _trained_norms(net):
     net.module_.eval()
-    return [layer for layer in net.module_.modules() if _follows_data(layer)]
+    return [layer for layer in net.module_.modules() if _updates_statistics(layer)]
 
 
-def _follows_data(layer) -> bool:
-    """Whether training moves the running statistics of a layer in evaluation mode."""
+def _updates_statistics(layer) -> bool:
+    """Whether a layer in evaluation mode updates its running statistics in training."""
     if not isinstance(layer, _BatchNorm) or not layer.track_running_stats:
         return False
     layer.train()
-    follows = layer.training
+    updates = layer.training  # a frozen layer overrides train()
     layer.eval()
-    return follows
+    return updates
 
 
 class _Moments:
@@ -231,7 +229,7 @@ class _Moments:
         self.count, self.mean, self.squares = 0, 0.0, 0.0
 
     def add(self, layer, inputs):
-        """Take in what a layer is called with; float64, pooled as Chan et al. do."""
+        """Add the input of a layer in float64, by the update of Chan et al."""
         x = inputs[0].detach().double().transpose(0, 1).flatten(1)  # (C, n)
         count, mean = x.shape[1], x.mean(1)
         squares = (x - mean[:, None]).square().sum(1)

@@ -267,7 +267,7 @@ class _Accumulator:
     def finish(self):
         """Return the squared norms of all layers; 0 if there was no gradient."""
         for layer, calls in self.pending.items():
-            factors = [layer.rule.factors(layer.module, *call) for call in calls]
+            factors = [layer.rule.factors(layer.module, x, g) for x, g in calls]
             self.add(layer, [torch.cat(parts, -1) for parts in zip(*factors)])
         return self.total
 

@@ -95,7 +95,12 @@ def per_sample_squared_norms(
     check_optional_numbers(POSITIVE_INTEGER, chunk_size=chunk_size)
     if forward is None:
         forward = partial(call_module, module)
-    problem = _Problem(module, loss_fn, forward, Rows(X, y, device_of(module)))
+    problem = _Problem(
+        module=module,
+        loss_fn=loss_fn,
+        forward=forward,
+        rows=Rows(X, y, device_of(module)),
+    )
     if method == "auto":
         return _first_valid(problem, chunk_size)
     try:
@@ -156,9 +161,12 @@ def _run(method, problem, chunk_size):
         if chunk_size is None:
             most, room = _limits(problem.rows.device)
             chunk_size = min(most, max(3, room // cost))
-        return in_chunks(
-            lambda rows: norms(*problem.rows[rows]), len(problem.rows), chunk_size
-        )
+
+        def norms_of_chunk(chunk):
+            x, y = problem.rows[chunk]
+            return norms(x, y)
+
+        return in_chunks(norms_of_chunk, len(problem.rows), chunk_size)
 
 
 def _limits(device):
@@ -181,12 +189,14 @@ def _by_layer_rules(problem, chunk_size):
     # The trial's batch size differs from that of the first chunk: see check_calls.
     trial_size = 3 if 2 in (len(problem.rows), chunk_size) else 2
     first = problem.rows[:1]
-    trial = map_tensors(lambda t: t.expand(trial_size, *t.shape[1:]).clone(), first)
-    cost = check_calls(layers, lambda: problem.losses(*trial), trial_size)
+    x, y = map_tensors(lambda t: t.expand(trial_size, *t.shape[1:]).clone(), first)
+    cost = check_calls(layers, partial(problem.losses, x, y), trial_size)
 
     def norms(x, y):
         losses = partial(problem.losses, x, y)
-        return tapped_squared_norms(problem.module, layers, losses, len(y))
+        return tapped_squared_norms(
+            problem.module, layers, losses=losses, batch_size=len(y)
+        )
 
     return norms, cost
 
@@ -203,7 +213,8 @@ def _by_vmap(problem, chunk_size):
         return torch.func.functional_call(runner, swapped, (x, y), tie_weights=False)
 
     def loss(params, x, y):
-        return losses(params, *map_tensors(lambda t: t[None], (x, y))).sum()
+        x, y = map_tensors(lambda t: t[None], (x, y))  # a batch of one sample
+        return losses(params, x, y).sum()
 
     def trial():
         # A parameter that is also stored elsewhere, as in a list, is not swapped.
@@ -212,7 +223,8 @@ def _by_vmap(problem, chunk_size):
         )
         leaves = [p.detach().requires_grad_() for p in params]
         with watch:
-            losses(leaves, *problem.rows[:1])
+            x, y = problem.rows[:1]
+            losses(leaves, x, y)
 
     gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
 
@@ -287,10 +299,11 @@ def _by_loop(problem, chunk_size):
         return total  # (1,)
 
     def norms(x, y):
-        samples = (
-            map_tensors(lambda t, i=i: t[i : i + 1], (x, y)) for i in range(len(y))
-        )
-        return torch.cat([norm(*sample) for sample in samples])
+        values = []
+        for i in range(len(y)):
+            x_i, y_i = map_tensors(lambda t, i=i: t[i : i + 1], (x, y))
+            values.append(norm(x_i, y_i))
+        return torch.cat(values)
 
     return norms, 1
 

@@ -139,16 +139,18 @@ def _undo_replacements(module, attributes, buffers):
     that has ended, and could be neither copied nor saved. All attributes are restored,
     because others, such as the length of a cache, must match the tensor.
     """
-    now = vars(module), module._buffers
-    if _identities(*now) != _identities(attributes, buffers):
-        for names, before in zip(now, (attributes, buffers)):
-            names.clear()
-            names.update(before)
+    attributes_now, buffers_now = vars(module), module._buffers
+    if _tensor_ids(attributes_now, buffers_now) == _tensor_ids(attributes, buffers):
+        return
+    attributes_now.clear()
+    attributes_now.update(attributes)
+    buffers_now.clear()
+    buffers_now.update(buffers)
 
 
-def _identities(*names):
+def _tensor_ids(attributes, buffers):
     """Return the identity of each tensor by name."""
-    items = (item for held in names for item in held.items())
+    items = [*attributes.items(), *buffers.items()]
     return {name: id(value) for name, value in items if isinstance(value, Tensor)}
 
 

@@ -186,6 +186,6 @@ def _raise_for(result, wanted):
     elif torch.is_tensor(result):
         got = f"a tensor of shape {tuple(result.shape)}"
     raise InvalidInputError(
-        f"train_transform must return {wanted}, but it returned {got}. Let it return "
-        "a changed copy of the batch."
+        f"train_transform must return {wanted}, but it returned {got}. Return a "
+        "changed copy of the batch."
     )

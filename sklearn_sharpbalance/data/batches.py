@@ -108,14 +108,18 @@ def epoch_batches(mask, sizes, rng):
         normal_edges = -(-normal_edges // sizes.n_batches)
     else:
         normal_edges = normal_edges // sizes.n_batches
-    sam_part = _part_of_batches(sam, sam_edges, sizes.sam, len(mask), rng)
-    normal_part = _part_of_batches(normal, normal_edges, sizes.normal, len(mask), rng)
-    indices = np.concatenate([sam_part[0], normal_part[0]], axis=1)
-    is_used = np.concatenate([sam_part[1], normal_part[1]], axis=1).astype(np.float32)
+    sam_indices, sam_used = _part_of_batches(
+        sam, sam_edges, n_places=sizes.sam, n_samples=len(mask), rng=rng
+    )
+    normal_indices, normal_used = _part_of_batches(
+        normal, normal_edges, n_places=sizes.normal, n_samples=len(mask), rng=rng
+    )
+    indices = np.concatenate([sam_indices, normal_indices], axis=1)
+    is_used = np.concatenate([sam_used, normal_used], axis=1).astype(np.float32)
     return EpochBatches(indices, is_used / is_used.sum(axis=1, keepdims=True))
 
 
-def _part_of_batches(samples, edges, n_places, n_samples, rng):
+def _part_of_batches(samples, edges, *, n_places, n_samples, rng):
     """Shuffle the samples of one part and assign them to the batches.
 
     Parameters

@@ -180,11 +180,12 @@ def _array_format(X, fitted=None):
     dtype = str(X.dtype)
     as_fitted = fitted is not None and fitted.shape == (1, *shape)
     if len(shape) == 2 and (X.dtype == np.uint8 or as_fitted):
-        return InputFormat("pictures", shape, (1, *shape), dtype)
+        return InputFormat("pictures", shape, (1, *shape), dtype=dtype)
     if len(shape) == 3 and shape[0] in PICTURE_CHANNELS:
-        return InputFormat("pictures", shape, shape, dtype)
+        return InputFormat("pictures", shape, shape, dtype=dtype)
     if len(shape) == 3 and shape[-1] in PICTURE_CHANNELS:
-        return InputFormat("pictures", shape, (shape[-1], *shape[:-1]), dtype)
+        channels_first = (shape[-1], *shape[:-1])
+        return InputFormat("pictures", shape, channels_first, dtype=dtype)
     if X.dtype == np.uint8:
         raise InvalidInputError(
             f"Pictures must be (N, H, W, C) or (N, C, H, W) with C in "
@@ -196,7 +197,8 @@ def _array_format(X, fitted=None):
 def _check_dataset(dataset, labelled):
     x = first_input(dataset, labelled)
     dtype = "uint8" if x.dtype in (torch.uint8, np.uint8) else "float32"
-    return dataset, InputFormat("dataset", tuple(x.shape), tuple(x.shape), dtype)
+    shape = tuple(x.shape)
+    return dataset, InputFormat("dataset", shape, shape, dtype=dtype)
 
 
 def _check_dict(X):

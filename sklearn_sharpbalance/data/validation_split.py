@@ -94,7 +94,7 @@ def check_held_out(data: TrainingData, who: str) -> None:
     weight = data.valid.weight
     if weight is not None and not weight.any():
         raise InvalidInputError(
-            f"{who} held-out samples, by their sample weights, but all {len(weight)} "
-            "have weight zero. Raise validation_fraction, or give more of them a "
-            "weight."
+            f"{who} held-out samples with sample weights above zero, but all "
+            f"{len(weight)} have weight zero. Raise validation_fraction, or give more "
+            "samples a weight."
         )

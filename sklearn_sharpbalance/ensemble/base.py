@@ -1,4 +1,4 @@
-"""What all ensembles share: validation, the fit, predictions, tags."""
+"""Base class of all ensembles: validation, fit and predictions."""
 
 import numpy as np
 import torch
@@ -31,9 +31,9 @@ __all__ = ["BaseDeepEnsemble", "load"]
 
 
 class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin):
-    """Predictions of a fitted ensemble of skorch nets.
+    """Base class of ensembles of skorch nets.
 
-    A child sets in ``fit``: ``classes_``, ``estimators_``, ``predictors_``,
+    The ``fit`` of a subclass sets ``classes_``, ``estimators_``, ``predictors_``,
     ``aggregation_`` and ``input_format_``.
     """
 
@@ -45,9 +45,9 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         Parameters
         ----------
         X : array-like, dict of arrays or Dataset
-            Samples as in ``fit``. Items of a Dataset that are drawn at random, for
-            test-time augmentation say, draw from the global generators, as in a loop
-            over them: other items in each call, the same ones after the same seed.
+            Samples as in ``fit``. A Dataset with random items, for test-time
+            augmentation for example, draws from the global random generators: it
+            returns the same items only after the same seed.
 
         Returns
         -------
@@ -86,7 +86,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         return self.classes_[proba.argmax(axis=1)]
 
     def decision_function(self, X):
-        """Scores of the classes, the highest for the one that is predicted.
+        """Return scores of the classes; the predicted class has the highest.
 
         Parameters
         ----------
@@ -96,11 +96,10 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         Returns
         -------
         scores : ndarray of shape (N, C), or (N,) for two classes
-            Where the mean logit decides, which soups and the best member do as well,
-            the mean of the members' log-probabilities: the mean logits up to one
-            constant per sample. By any other aggregation the logarithm of
-            ``predict_proba``. For two classes the difference, positive for
-            ``classes_[1]``.
+            Mean of the members' log-probabilities, which are the mean logits up to
+            one constant per sample, for the aggregations "mean_logit", soups and
+            "best_member". Logarithm of ``predict_proba`` for other aggregations. For
+            two classes the difference, which is positive for ``classes_[1]``.
         """
         check_is_fitted(self)
         if type(self.aggregation_).combine is MeanLogitAggregation.combine:
@@ -126,7 +125,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         return softmax(logits.astype(np.float64), axis=-1)
 
     def member_decision_function(self, X):
-        """Logits of each member.
+        """Return the logits of each member.
 
         Parameters
         ----------
@@ -142,9 +141,10 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
             return member_logits(self._nets(), X, self.input_format_.shape)
 
     def member_inputs(self, X):
-        """Samples as the modules of ``estimators_`` take them.
+        """Return validated samples in the layout that the modules take.
 
-        For measurements on single members. What the fit does not allow is refused.
+        Use it for measurements on single members. It raises if the layout differs from
+        that of the fit.
 
         Parameters
         ----------
@@ -154,33 +154,33 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         Returns
         -------
         X : ndarray, dict of ndarray or Dataset
-            Tables as float32, pictures with channels first, a Dataset as it is.
+            Float32 tables, pictures with channels first, or the Dataset itself.
         """
         check_is_fitted(self)
         fitted = self.input_format_
         X, fmt = check_X(self, X, reset=False, fitted=fitted)
         check_layout(self, fmt, fitted)
-        if fmt.shapes != fitted.shapes:  # lengths may vary, if the module takes them
+        if fmt.shapes != fitted.shapes:  # the module may accept other lengths
             try:
                 member_logits(self.estimators_[:1], take_rows(X, slice(1)))
-            except Exception as error:  # of several kinds, by the module
+            except Exception as error:  # its type depends on the module
                 raise other_layout(self, fmt, fitted) from error
         return X
 
     def _net_inputs(self, X):
-        """Validated samples as :meth:`_nets` and ``predictors_`` take them."""
+        """Return validated samples for :meth:`_nets` and ``predictors_``."""
         return self.member_inputs(X)
 
     def _nets(self):
-        """Members that take what ``_net_inputs`` returns."""
+        """Return the nets that take the result of ``_net_inputs``."""
         return self.estimators_
 
     def staged_predict_proba(self, X):
         """Predict class probabilities by the first member, the first two, and so on.
 
-        The last stage is ``predict_proba``. A rule on weights or a choice of a member
-        is applied again to the members of each stage, as far as it needs no data for
-        that; "greedy_soup", and "uniform_soup" of networks with BatchNorm, are refused.
+        The last stage is ``predict_proba``. Soups and "best_member" are applied to the
+        members of each stage. "greedy_soup", and "uniform_soup" of networks with
+        BatchNorm, raise, because they need the training data for that.
 
         Parameters
         ----------
@@ -205,7 +205,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         with own_torch_modes():
             X = self._net_inputs(X)
         for n_members in range(1, len(nets)):
-            with own_torch_modes():  # not around the yield: it is the user's turn there
+            with own_torch_modes():  # ends before the yield, where user code runs
                 stage = self.aggregation_.stage(nets[:n_members])
                 logits = member_logits(stage, X, self.input_format_.shape)
             yield logits
@@ -214,22 +214,22 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         yield logits
 
     def _member_nets(self):
-        """What was trained for each member."""
+        """Return the trained nets: members, or their heads without the shared trunk."""
         return getattr(self, "heads_", self.estimators_)
 
     def _warm_nets(self):
-        """Fitted nets that the next fit starts from."""
+        """Return the fitted nets that a warm start begins with, else an empty list."""
         is_warm = self.warm_start and hasattr(self, "estimators_")
         return self._member_nets() if is_warm else []
 
     def _fit(self, setup, X, y, fitted):
-        """Run the training loop as set up, and keep its result.
+        """Run the training loop and set the fitted attributes.
 
         Parameters
         ----------
         setup : FitSetup
         X, y
-            What ``fit`` was given.
+            Arguments of ``fit``.
         fitted : FittedState
         """
         loop = TrainingLoop(
@@ -267,11 +267,11 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         self._keep(setup, loop.result)
         if loop.early_stopping is not None:
             self.validation_scores_ = np.asarray(loop.early_stopping.scores)
-        # Not the end of the segment: callbacks may have stopped every member before.
+        # Callbacks may have stopped every member before the end of the segment.
         self.n_iter_ = max(loop.state.epochs, default=loop.state.epoch)
 
     def score(self, X, y=None, sample_weight=None):
-        """Accuracy on the given data.
+        """Return the accuracy on the given data.
 
         Parameters
         ----------
@@ -293,15 +293,15 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
     def save(self, path, *, optimizer=True):
         """Write the fitted ensemble to one file, without pickle.
 
-        The file holds weights and arrays as safetensors and all else as JSON. It can
-        be opened by :func:`~sklearn_sharpbalance.load` without trust in who wrote it.
+        The file has weights and arrays as safetensors and everything else as JSON.
+        :func:`~sklearn_sharpbalance.load` is safe for files from untrusted sources.
 
         Parameters
         ----------
         path : str or path-like
-            The file appears when it is complete; an older one is replaced.
+            An existing file is replaced when the new one is complete.
         optimizer : bool, default=True
-            Whether to keep the momentum with which ``partial_fit`` goes on; without
+            Whether to store the momentum with which ``partial_fit`` continues; without
             it the file has about half the size.
         """
         save(self, path, optimizer=optimizer)
@@ -314,8 +314,8 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         ----------
         path : str or path-like
         **params
-            As in :func:`~sklearn_sharpbalance.load`: ``module`` and whatever else
-            the file could only name, ``device``, ``n_jobs``.
+            As in :func:`~sklearn_sharpbalance.load`: ``module`` and other objects
+            that the file only names, ``device``, ``n_jobs``.
 
         Returns
         -------
@@ -324,8 +324,8 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         estimator = load(path, **params)
         if not isinstance(estimator, cls):
             raise ModelFileError(
-                f"{path} holds a {type(estimator).__name__}, not a {cls.__name__}. Use "
-                "sklearn_sharpbalance.load, which takes any."
+                f"{path} contains a {type(estimator).__name__}, not a {cls.__name__}. "
+                "Use sklearn_sharpbalance.load, which reads all ensembles."
             )
         return estimator
 
@@ -340,8 +340,9 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
 
         Notes
         -----
-        Input ``X`` (batch, ...) as in ``predict_proba``; output ``probabilities``
-        (batch, C). The labels of the columns are in the metadata under ``classes``.
+        The model takes ``X`` (batch, ...) as in ``predict_proba`` and returns
+        ``probabilities`` (batch, C). The labels of the columns are in the metadata
+        under ``classes``.
         """
         from sklearn_sharpbalance.persistence.export import export_onnx
 
@@ -358,30 +359,30 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
 
         Notes
         -----
-        ``torch.export.load(path).module()(X)`` gives the probabilities.
+        ``torch.export.load(path).module()(X)`` returns the probabilities.
         """
         from sklearn_sharpbalance.persistence.export import export_torch
 
         export_torch(self, path, dtype=dtype)
 
     def _validate_params(self):
-        """Scikit-learn's check of the parameters, and what it cannot say."""
+        """Raise if a parameter violates its constraint or :func:`check_params`."""
         super()._validate_params()
         check_params(self.get_params(deep=False))
 
     def _html_repr(self):
-        """Scikit-learn's diagram, with the fitted state below: what notebooks show."""
+        """Return scikit-learn's diagram for notebooks and a summary of the fit."""
         return estimator_html_repr(self) + fitted_summary_html(self)
 
     def _logits(self, X):
-        """Logits of the nets that predict."""
+        """Return the logits of the nets that predict."""
         with own_torch_modes():
             X = self._net_inputs(X)
             return member_logits(self.predictors_, X, self.input_format_.shape)
 
     def _aggregate(self, logits):
         n_logits, n_classes = logits.shape[-1], len(self.classes_)
-        if n_logits != n_classes:  # of a crafted model file
+        if n_logits != n_classes:  # only from a crafted model file
             raise ModelFileError(
                 f"Members return {n_logits} logits for {n_classes} classes. Fit again."
             )
@@ -397,19 +398,20 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
 def load(path, **params):
     """Read an ensemble that ``save`` wrote, on any machine.
 
-    The file names the classes and functions that belong to the ensemble; it holds
-    none of their code and runs none. Names of this package's networks and of torch's
-    layers are looked up, everything else is passed here again.
+    The file has the names of classes and functions of the ensemble, but not their code.
+    Networks of this package and layers of torch are found by name; all other objects
+    must be passed here again.
 
     Parameters
     ----------
     path : str or path-like
     **params
         ``module``, the class or factory of the members' network, or the whole net if
-        its class is not one of skorch's; any other parameter that the file could only
-        name (the error lists them), such as arguments that name a file; ``device``,
+        its class is not one of skorch's; any other parameter that the file only names
+        (the error lists them), such as arguments that are paths; ``device``,
         ``n_jobs``, ``memory``, ``checkpoint_dir``, ``verbose`` to set them for this
-        machine. What was written on a GPU opens on the CPU where there is none.
+        machine. An ensemble that was saved on a GPU is loaded on the CPU if there is
+        no GPU.
 
     Returns
     -------
@@ -419,10 +421,10 @@ def load(path, **params):
     Raises
     ------
     ModelFileError
-        If the file is damaged, of a newer format or not a model, or sets what a file
-        may not set: folders, files, processes or code.
+        If the file is damaged, of a newer format or not a model, or sets parameters
+        that a file may not set: folders, files, processes or code.
     InvalidInputError
-        If something must be passed that was not.
+        If an object that must be passed is missing.
 
     Examples
     --------

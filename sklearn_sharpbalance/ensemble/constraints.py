@@ -1,4 +1,4 @@
-"""What scikit-learn's parameter constraints cannot say about an ensemble."""
+"""Checks of parameters that scikit-learn's constraints cannot express."""
 
 import warnings
 from os import PathLike
@@ -13,7 +13,7 @@ __all__ = ["check_params"]
 
 
 def check_params(params):
-    """Raise or warn on parameters that pass their constraints and mean nothing.
+    """Raise or warn if parameters are invalid although they satisfy their constraints.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def check_params(params):
 
 
 def _refuse_bool(name, value, rules):
-    """Python takes True for the number one; a user who wrote it meant a switch."""
+    """Raise if a number is given as a bool, which Python accepts as an integer."""
     is_number = any(isinstance(rule, Interval) for rule in rules)
     if is_number and "boolean" not in rules and isinstance(value, bool):
         raise InvalidInputError(f"{name} must be a number, got {value}. Pass a number.")
@@ -73,14 +73,14 @@ def _check_callbacks(callbacks):
         is_one = hasattr(callback, "set_params") and hasattr(callback, "initialize")
         if not is_one:
             raise InvalidInputError(
-                f"callbacks[{i}] must be a skorch callback, or a pair of a name and "
-                f"one, got {item!r}. Derive it from skorch.callbacks.Callback."
+                f"callbacks[{i}] must be a skorch callback or a pair (name, callback), "
+                f"got {item!r}. Derive it from skorch.callbacks.Callback."
             )
 
 
 def _check_folder(name, folder):
     if isinstance(folder, str | PathLike) and not str(folder).strip():
         raise InvalidInputError(
-            f"{name}={folder!r} names no folder. Name one, '.' for the current one, or "
-            "pass None to write nothing."
+            f"{name}={folder!r} is not the name of a folder. Pass a folder, '.' for "
+            "the current one, or None to write nothing."
         )

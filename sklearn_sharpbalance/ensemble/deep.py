@@ -1,4 +1,4 @@
-"""The plain deep ensemble: the same loop without sharpness."""
+"""The deep ensemble, which trains without SAM."""
 
 from sklearn_sharpbalance._parameters import without_sam
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
@@ -7,17 +7,17 @@ __all__ = ["DeepEnsembleClassifier"]
 
 
 class DeepEnsembleClassifier(PhasedEnsemble):
-    r"""Deep ensemble: members that differ in their start and their batches only.
+    r"""Deep ensemble: members differ only in initial weights and batches.
 
-    The baseline of every comparison. It runs the loop of
-    :class:`SharpBalanceEnsembleClassifier`, which says more about each parameter,
-    with ``selection="none"`` and no warm-up.
+    This is the baseline of comparisons. It trains like
+    :class:`SharpBalanceEnsembleClassifier`, which documents the parameters in more
+    detail, with ``selection="none"`` and without warm-up.
 
     Parameters
     ----------
     estimator : None, nn.Module class, instance or factory, or NeuralNetClassifier, \
             default=None
-        What a member is. None chooses a network by the shape of X.
+        Network of a member. None chooses a network by the shape of X.
     n_estimators : int, default=3
         Number of members.
     max_epochs : int or None, default=None
@@ -26,7 +26,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         Learning rate; None is 0.1, or the setting of a configured net.
     lr_schedule : {"cosine", "steps", "one_cycle", "constant"}, callable or skorch \
             LRScheduler, default=None
-        Course of the learning rate; None is "cosine", or "constant" for a configured
+        Schedule of the learning rate; None is "cosine", or "constant" for a configured
         net.
     batch_size : int or None, default=None
         Samples in a batch; None is 128, or the setting of a configured net.
@@ -34,22 +34,22 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         None is SGD with momentum 0.9 and weight decay 5e-4, or the setting of a
         configured net.
     member_params : list of dict, dict or None, default=None
-        Settings that differ between members: one dictionary for each, or one
-        dictionary of distributions and lists to draw from. With it this is the deep
-        ensemble with diverse hyper-parameters.
+        Settings that differ between members: one dictionary per member, or one
+        dictionary of distributions and lists to draw from. With this parameter,
+        the ensemble is a hyperparameter ensemble (Wenzel et al.).
     standardize : bool, default=True
         Give each feature or channel mean zero and variance one, inside the members.
     train_transform : {"crop_flip"}, callable or None, default=None
         Augmentation of a batch.
     aggregation : str, Aggregation or callable, default="mean_logit"
-        How members become one prediction: "mean_logit", "mean_proba", "majority",
+        How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
         function of logits (M, N, C).
     validation_fraction : float or None, default=None
         Share of the samples held out, stratified.
     early_stopping : bool or int, default=False
-        Stop when the ensemble's accuracy on the held-out part has not risen for so
-        many epochs (True: 10), and go back to its best epoch.
+        Stop when the ensemble's accuracy on the held-out samples has not increased for
+        so many epochs (True: 10), and return to its best epoch.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes in the loss.
     warm_start : bool, default=False
@@ -61,49 +61,49 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     engine : {"auto", "stacked", "graph", "skorch"}, default="auto"
         How members train; all engines give the same result.
     device : str or list of str, default="auto"
-        "auto" takes CUDA where there is one; a list spreads the members.
+        "auto" uses CUDA if available; a list distributes the members.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
-        Of forward and backward passes; "auto" is bf16 for pictures on a GPU.
+        Precision of forward and backward passes; "auto" is bf16 for pictures on a GPU.
     n_jobs : int or None, default=None
-        Members that train at once with ``engine="skorch"``.
+        Members that train in parallel with ``engine="skorch"``.
     memory : None, str or joblib.Memory, default=None
-        Caches what was trained, so that equal fits share it.
+        Cache of trained members, which equal fits share.
     checkpoint_dir : str, path-like or None, default=None
-        Folder in which ``fit`` leaves its state; the same fit goes on from there.
+        Folder in which ``fit`` saves its state; the same fit resumes from it.
     checkpoint_every : int or None, default=None
         Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
     on_checkpoint_error : {"raise", "warn"}, default="raise"
-        Whether a disk that is full or read-only ends the fit.
+        Whether to raise or warn if a checkpoint cannot be read or written.
     callbacks : list or None, default=None
         skorch callbacks for each member.
     random_state : int, RandomState instance or None, default=None
-        The one source of randomness.
+        Source of all randomness.
     verbose : int, default=0
         1 shows progress bars, 2 prints every epoch.
     **nested
-        ``estimator__...`` and ``aggregation__...`` reach inside the parts.
+        ``estimator__...`` and ``aggregation__...`` set parameters of these parts.
 
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
-        The labels, in the order of the columns of ``predict_proba``.
+        Class labels, in the order of the columns of ``predict_proba``.
     estimators_ : list of NeuralNetClassifier
         The fitted members.
     member_params_ : list of dict
-        What each member has of ``member_params``, given or drawn.
+        Values of ``member_params`` of each member, given or drawn.
     history_ : list of list of dict
-        For each member a record per epoch.
+        Records of each member, one per epoch.
     engine_ : EngineChoice
-        Name of the engine and why it was chosen.
+        Name of the engine, the reason for the choice, and the threads of torch.
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
         ``max_epochs``, ``batch_size``, ``optimizer``, ``device``, ``precision`` and
         ``threads``.
     n_iter_ : int
-        Epochs that were run, by the member that ran the longest.
+        Epochs run by the member that trained the longest.
     n_passes_ : float
-        Passes over the training samples that were run, all members together, as
-        :func:`~sklearn_sharpbalance.evaluation.gradient_passes` counts.
+        Passes over the training samples, summed over the members; counted as by
+        :func:`~sklearn_sharpbalance.evaluation.gradient_passes`.
 
     References
     ----------
@@ -125,8 +125,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     Learning rates and widths drawn for each member:
 
     >>> from scipy.stats import loguniform
-    >>> apart = {"lr": loguniform(0.01, 0.3), "module__hidden": [(64,), (128, 128)]}
-    >>> clf = DeepEnsembleClassifier(max_epochs=20, member_params=apart, random_state=0)
+    >>> drawn = {"lr": loguniform(0.01, 0.3), "module__hidden": [(64,), (128, 128)]}
+    >>> clf = DeepEnsembleClassifier(max_epochs=20, member_params=drawn, random_state=0)
     >>> [each["module__hidden"] for each in clf.fit(X, y).member_params_]
     [(64,), (128, 128), (64,)]
     >>> clf.engine_.reason

@@ -1,4 +1,4 @@
-"""Members trained together and driven apart: SED, A2D and DivDis."""
+"""Ensembles that are trained jointly to be diverse: SED, A2D and DivDis."""
 
 from sklearn_sharpbalance._parameters import without_sam
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
@@ -16,34 +16,34 @@ __all__ = ["DiversifiedEnsembleClassifier"]
 
 
 class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
-    r"""Deep ensemble whose members are trained together to disagree.
+    r"""Deep ensemble whose members are trained jointly to disagree.
 
-    Each member learns the labels; a second term makes pairs of members pay for
-    predicting alike. "sed" charges them on the training samples that the ensemble
-    finds hard; "a2d" and "divdis" on samples without labels, from where predictions
-    should not be trusted. Members then disagree on samples unlike the training ones;
-    :func:`~sklearn_sharpbalance.metrics.predictive_diversity_score` detects those.
+    Each member learns the labels; a second term penalises pairs of members that agree.
+    "sed" applies it to training samples that are hard for the ensemble; "a2d" and
+    "divdis" apply it to samples without labels, from a region where predictions should
+    not be trusted. Members then disagree on samples unlike the training samples, which
+    :func:`~sklearn_sharpbalance.metrics.predictive_diversity_score` detects.
 
     Parameters
     ----------
     estimator : None, nn.Module class, instance or factory, or NeuralNetClassifier, \
             default=None
-        What a member is, as in :class:`SharpBalanceEnsembleClassifier`. With a shared
-        trunk: what its head is.
+        Network of a member, as in :class:`SharpBalanceEnsembleClassifier`. With a
+        shared trunk, the network of its head.
     n_estimators : int, default=3
         Number of members.
     loss : {"sed", "a2d", "divdis"}, default="sed"
-        What makes members differ. "a2d" and "divdis" need ``X_unlabeled`` in ``fit``.
+        Diversity loss. "a2d" and "divdis" need ``X_unlabeled`` in ``fit``.
     diversity_weight : float, default=0.1
-        Weight of that loss, the paper's lambda; 0 trains a deep ensemble.
+        Weight of the diversity loss, lambda in the paper; 0 trains a deep ensemble.
     pair_members : int or None, default=2
-        Members drawn in every step for the pair loss, so that its cost does not
-        grow with the ensemble. None takes all pairs; the objective is the same.
+        Members drawn in every step for the diversity loss, so that its cost does not
+        grow with the ensemble. None takes all members; the objective is the same.
     shared_trunk : nn.Module, callable or None, default=None
-        Frozen network, or a function that makes one, that turns samples into features
-        for all members; only a head per member is trained. It sees X as it is, in
-        evaluation mode. A module is copied and keeps its weights. Without
-        ``train_transform`` every sample passes it once.
+        Frozen network, or a function that returns one, that computes features for all
+        members; only one head per member is trained. It takes X without
+        standardisation, in evaluation mode. A module is copied and keeps its weights.
+        Without ``train_transform``, features are computed once.
     max_epochs : int or None, default=None
         Epochs; None is 50, or the setting of a configured net.
     lr : float or None, default=None
@@ -53,59 +53,62 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     batch_size : int or None, default=None
         Samples in a batch; None is 128, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
-        None is AdamW, or the setting of a configured net. Prefer one that adapts its
-        steps: the pair loss of "sed" weighs the more the better a batch is fitted.
+        None is AdamW, or the setting of a configured net. Prefer an optimizer with
+        adaptive steps, because the weight of the "sed" loss grows as a batch is fitted
+        better.
     standardize : bool, default=True
         Give each feature or channel that the members see mean zero and variance one.
     train_transform : {"crop_flip"}, callable or None, default=None
         Augmentation of a batch on the device, the same for all members.
     aggregation : str, Aggregation or callable, default="mean_logit"
-        How members become one prediction: "mean_logit", "mean_proba", "majority",
+        How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
         function of logits (M, N, C).
     validation_fraction : float or None, default=None
-        Share held out, stratified, for the history and aggregations that need it.
+        Share of the samples held out, stratified, for the history and for aggregations
+        that need it.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes in the loss.
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
     device : str, default="auto"
-        "auto" takes CUDA where there is one. All members share one device.
+        "auto" uses CUDA if available. All members share one device.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
-        Of forward and backward passes; "auto" is bf16 for pictures on a GPU.
+        Precision of forward and backward passes; "auto" is bf16 for pictures on a GPU.
     checkpoint_dir : str, path-like or None, default=None
-        Folder in which ``fit`` leaves its state; the same fit goes on from there.
+        Folder in which ``fit`` saves its state; the same fit resumes from it.
     checkpoint_every : int or None, default=None
-        Write a checkpoint after every so many epochs; None: at both ends only.
+        Write a checkpoint after every so many epochs; None writes at the start and the
+        end only.
     on_checkpoint_error : {"raise", "warn"}, default="raise"
-        Whether a disk that is full or read-only ends the fit.
+        Whether to raise or warn if a checkpoint cannot be read or written.
     callbacks : list or None, default=None
-        skorch callbacks for each member that act on epochs. Members stop together,
-        once each has been asked to.
+        skorch callbacks of each member, which are called at the start and the end of
+        epochs. Members stop together, when callbacks have stopped each of them.
     random_state : int, RandomState instance or None, default=None
-        The one source of randomness.
+        Source of all randomness.
     verbose : int, default=0
         1 shows progress bars, 2 prints every epoch.
     **nested
-        ``estimator__...`` and ``aggregation__...`` reach inside the parts.
+        ``estimator__...`` and ``aggregation__...`` set parameters of these parts.
 
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
-        The labels, in the order of the columns of ``predict_proba``.
+        Class labels, in the order of the columns of ``predict_proba``.
     estimators_ : list of NeuralNetClassifier
-        The fitted members, each with the trunk if there is one.
+        The fitted members, including the trunk if there is one.
     heads_ : list of NeuralNetClassifier
-        What was trained: members without the trunk.
+        The trained nets: members without the trunk.
     trunk_ : Trunk or None
         The shared trunk, if there is one.
     train_indices_ : ndarray of shape (N,)
-        Rows of X that were trained on; all but the held-out ones.
+        Rows of X that were used for training, without the held-out rows.
     history_ : list of list of dict
-        For each member a record per epoch, with the ``diversity_loss`` of all.
+        Records of each member, one per epoch, with the common ``diversity_loss``.
     engine_ : EngineChoice
         "stacked", one batched computation for MLP-like members, or "modules", one
-        after the other; and why.
+        member after the other, the reason for the choice, and the threads of torch.
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
         ``max_epochs``, ``batch_size``, ``optimizer``, ``device``, ``precision`` and
@@ -124,14 +127,14 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
        \quad a_n = \frac{\mathrm{CE}_n}{(\frac1B \sum_b \mathrm{CE}_b)^2}
 
     with :math:`\mathrm{CE}_n` of the mean logits and without gradient through
-    :math:`a_n`. The pair term over a random :math:`I` has that over all members as its
-    mean. Steps follow M times this gradient: each member descends its own loss, and a
-    learning rate means what it means in a deep ensemble. All members see the same
-    batches. Unlabelled samples do not enter running BatchNorm statistics.
+    :math:`a_n`. The pair term over a random :math:`I` is an unbiased estimate of the
+    term over all members. Steps use M times this gradient: each member descends its own
+    loss, and learning rates have the same effect as in a deep ensemble. All members see
+    the same batches. Unlabelled samples do not change running BatchNorm statistics.
 
-    The pair loss outweighs the labels, easy samples included, once the loss of a batch
-    falls below about the root of half of :math:`\lambda`. Where members become unsure
-    of easy samples, lower ``diversity_weight``.
+    The pair loss dominates, also on easy samples, when the loss of a batch is below
+    about :math:`\sqrt{\lambda / 2}`. Lower ``diversity_weight`` if members become
+    uncertain on easy samples.
 
     References
     ----------
@@ -213,7 +216,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
 
     @with_callbacks
     def fit(self, X, y=None, sample_weight=None, X_unlabeled=None):
-        """Train the members together.
+        """Train the members jointly.
 
         Parameters
         ----------
@@ -224,8 +227,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         sample_weight : array-like of shape (N,), default=None
             Weight of each sample in the losses.
         X_unlabeled : array-like of shape (N', ...), dict or Dataset, default=None
-            Samples on which "a2d" and "divdis" make members disagree; not used by
-            "sed", which may be searched over beside them.
+            Samples on which "a2d" and "divdis" make members disagree. "sed" ignores
+            them, so that a search can compare all three losses.
 
         Returns
         -------
@@ -238,8 +241,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
             setup = prepare_joint(
                 self,
                 without_sam(self.get_params(deep=False)),
-                self._nested("estimator"),
-                aggregation,
+                nested=self._nested("estimator"),
+                aggregation=aggregation,
                 X=X,
                 y=y,
                 sample_weight=sample_weight,
@@ -274,7 +277,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         return self.heads_
 
     def _net_inputs(self, X):
-        """Validated samples as the heads see them: the trunk runs once for all."""
+        """Return the inputs of the heads, which the trunk computes once for all."""
         X = super()._net_inputs(X)
         if self.trunk_ is None:
             return X
@@ -283,7 +286,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     def __getstate__(self):
         state = dict(super().__getstate__())
         if state.get("trunk_") is not None:
-            del state["estimators_"]  # each would carry a trunk of its own
+            del state["estimators_"]  # they would contain one copy of the trunk each
         return state
 
     def __setstate__(self, state):

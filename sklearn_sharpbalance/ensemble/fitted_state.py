@@ -1,4 +1,4 @@
-"""What an estimator keeps when a fit fails."""
+"""Fitted attributes of an estimator whose fit fails."""
 
 import warnings
 
@@ -8,9 +8,10 @@ __all__ = ["FittedState"]
 
 
 class FittedState:
-    """Around a fit: leaves what was fitted before untouched if the fit fails.
+    """Context that restores the fitted attributes if a fit fails.
 
-    Where nothing was fitted before, an interrupted fit may leave a part of itself.
+    If the estimator was not fitted before, the usable state of an interrupted fit is
+    kept.
 
     Parameters
     ----------
@@ -19,7 +20,7 @@ class FittedState:
     Attributes
     ----------
     usable_epochs : int
-        Epochs of the usable state that an interrupted fit has given the estimator.
+        Epochs of the usable state after an interrupted fit; 0 if there is none.
     """
 
     def __init__(self, estimator):
@@ -37,9 +38,9 @@ class FittedState:
             return
         if self.usable_epochs and "estimators_" not in self.before:
             warnings.warn(
-                "The fit was interrupted. The ensemble is usable as it was after epoch "
-                f"{self.usable_epochs}, the last that all members had finished "
-                "together, or the best of those with early stopping.",
+                "The fit was interrupted. The ensemble is usable in its state after "
+                f"epoch {self.usable_epochs}, the last one that all members have "
+                "completed, or the best one with early stopping.",
                 SharpBalanceWarning,
                 stacklevel=4,
             )

@@ -1,4 +1,4 @@
-"""What a fitted ensemble shows of itself in a notebook, below its parameters."""
+"""HTML summary of a fitted ensemble for notebooks."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -8,11 +8,11 @@ from sklearn_sharpbalance.ensemble.settings import settings_text
 
 __all__ = ["fitted_summary_html"]
 
-MAX_MEMBERS = 12  # rows; of a larger ensemble the first ones stand for the rest
+MAX_MEMBERS = 12  # rows; only the first members of a larger ensemble are shown
 MAX_REASON = 300  # characters
 TOGETHER = ("stacked", "graph", "modules")  # engines in which members share an epoch
 
-# Inline, since scikit-learn's own style is bound to the ids of its own diagram.
+# Inline, because scikit-learn's style applies to the ids of its own diagram only.
 BOX = (
     "max-width:100%;overflow-x:auto;font-family:monospace;font-size:0.9em;"
     "line-height:1.4;margin-top:0.4em"
@@ -22,7 +22,7 @@ TEXT = "max-width:60em;white-space:normal;overflow-wrap:anywhere;margin:0.2em 0"
 
 
 def fitted_summary_html(estimator: Any) -> str:
-    """State of a fitted ensemble as a small table; empty if it is not fitted.
+    """Return the state of a fitted ensemble as a small table; "" if it is not fitted.
 
     Parameters
     ----------
@@ -69,7 +69,9 @@ def _ensemble_line(estimator) -> str:
     ]
     scores = getattr(estimator, "validation_scores_", None)
     if scores is not None and len(scores):
-        kept = max(map(len, estimator.history_))  # not any epoch of the highest score
+        kept = max(
+            map(len, estimator.history_)
+        )  # epochs of the state that early stopping kept
         score = scores[kept - 1]
         parts.append(f"ensemble {score:.4f} on held-out samples in epoch {kept}")
     return ", ".join(parts)
@@ -87,7 +89,7 @@ def _engine_line(estimator) -> str:
 
 
 def _columns(estimator, history) -> dict[str, list[str]]:
-    """Texts of the table by column, a row per member; columns without any left out."""
+    """Return the texts of the table by column, without empty columns."""
     masks = getattr(estimator, "sam_masks_", ())
     columns = {
         "member": [str(member) for member in range(len(history))],
@@ -109,10 +111,10 @@ def _seconds(records: Sequence[dict]) -> str:
     return f"{sum(seconds):.3g}" if seconds else ""
 
 
-def _last(history, key: str, form: Callable[[float], str]) -> list[str]:
-    """Last record of each member, as text; nothing where it was not recorded."""
+def _last(history, key: str, to_text: Callable[[float], str]) -> list[str]:
+    """Return the last record of each member as text, "" if there is none."""
     return [
-        form(records[-1][key]) if records and key in records[-1] else ""
+        to_text(records[-1][key]) if records and key in records[-1] else ""
         for records in history
     ]
 

@@ -1,4 +1,4 @@
-"""Parameters with a double underscore that reach inside parts given by name."""
+"""Nested parameters, such as ``sharpness__chunk_size``, of parts given by name."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ __all__ = ["NestedParamsMixin"]
 
 
 class NestedParamsMixin(BaseEstimator):
-    """Takes ``part__name=value`` also where the part is a name, a class or None.
+    """Accepts ``part__name=value`` also if the part is a name, a class or None.
 
-    scikit-learn passes such a parameter on to the part, which must be an object by
-    then. Here a part may still be a name ("fisher_trace"), a module class or None;
-    its parameters are kept beside it and given to it in ``fit``.
+    scikit-learn sets such a parameter on the part, which must be an object. Here a part
+    may also be a name ("fisher_trace"), a module class or None; its parameters are then
+    attributes of the ensemble, and passed to the part in ``fit``.
     """
 
     _nested_parts: tuple[str, ...] = ()
 
     def _keep_nested(self, params):
         for name, value in params.items():
-            if name == "nested":  # as a name it means nothing; scikit-learn tries it
+            if name == "nested":  # scikit-learn takes **nested for a parameter
                 continue
             if name.partition("__")[0] not in self._nested_parts or "__" not in name:
                 raise TypeError(
@@ -34,7 +34,7 @@ class NestedParamsMixin(BaseEstimator):
             setattr(self, name, value)
 
     def _nested(self, part):
-        """Parameters kept for one part, without its prefix."""
+        """Return the nested parameters of a part without its prefix."""
         prefix = part + "__"
         return {
             k[len(prefix) :]: v for k, v in vars(self).items() if k.startswith(prefix)
@@ -45,7 +45,7 @@ class NestedParamsMixin(BaseEstimator):
             delattr(self, f"{part}__{name}")
 
     def _is_part_of_net(self, name, params):
-        """Whether a parameter is an object that is to become a part of a skorch net."""
+        """Whether a parameter sets a module as a part of a skorch net."""
         part, _, inner = name.partition("__")
         owner = params.get(part, getattr(self, part, None))
         is_part = inner and "__" not in inner and isinstance(params[name], nn.Module)
@@ -60,7 +60,7 @@ class NestedParamsMixin(BaseEstimator):
                 check_names(owner, [inner], prefix=f"{part}__")
 
     def get_params(self, deep=True):
-        """Get the parameters of this estimator, kept nested ones included.
+        """Get the parameters of this estimator, including nested ones.
 
         Parameters
         ----------
@@ -89,11 +89,12 @@ class NestedParamsMixin(BaseEstimator):
         kept: dict[str, Any] = {}
         for name, value in params.items():
             part, separator, _ = name.partition("__")
-            is_kept = part in self._nested_parts and not hasattr(
-                params.get(part, getattr(self, part, None)), "set_params"
-            )
-            is_kept = (separator and is_kept) or name == "nested"
-            (kept if is_kept else direct)[name] = value
+            owner = params.get(part, getattr(self, part, None))
+            is_nested = bool(separator) and part in self._nested_parts
+            if name == "nested" or (is_nested and not hasattr(owner, "set_params")):
+                kept[name] = value
+            else:
+                direct[name] = value
         objects = {name for name in direct if self._is_part_of_net(name, params)}
         self._check_names_of_nets(direct)
         super().set_params(**{k: v for k, v in direct.items() if k not in objects})
@@ -103,6 +104,6 @@ class NestedParamsMixin(BaseEstimator):
             setattr(self, part, net)
         for part in self._nested_parts:
             if hasattr(params.get(part), "set_params"):
-                self._forget_nested(part)  # an object brings its own
+                self._forget_nested(part)  # the object has its own parameters
         self._keep_nested(kept)
         return self

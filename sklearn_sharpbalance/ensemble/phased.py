@@ -1,4 +1,4 @@
-"""The fit that SharpBalance and its baselines share: phases over skorch members."""
+"""The fit of SharpBalance and its baselines, in phases."""
 
 from dataclasses import replace
 from functools import partial
@@ -50,10 +50,10 @@ __all__ = ["PhasedEnsemble"]
 
 
 class PhasedEnsemble(BaseDeepEnsemble):
-    """Warm-up, score, select, train on.
+    """Ensemble that trains in phases: warm-up, score, select, train.
 
-    A child class names its parameters; :meth:`_full_params` fills in those that it
-    does not offer.
+    A subclass defines its parameters; :meth:`_full_params` adds defaults for those that
+    it does not have.
     """
 
     _nested_parts: tuple[str, ...] = (
@@ -75,7 +75,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         X : array-like of shape (N, ...), dict of arrays, or Dataset
             A table (N, F); pictures (N, H, W, C) or (N, C, H, W) of uint8 or float, or
             (N, H, W) of uint8 (grey ones of float need a channel axis: ``X[:, None]``);
-            any array with one row per sample for a module of your own; a dictionary of
+            any array with one row per sample for your own module; a dictionary of
             arrays, passed to the module as keywords; or a Dataset of (x, label) pairs.
             Searches split dictionaries and Datasets as skorch's ``SliceDict`` and
             ``SliceDataset``.
@@ -97,16 +97,16 @@ class PhasedEnsemble(BaseDeepEnsemble):
     def partial_fit(self, X, y=None, classes=None, sample_weight=None):
         """Train every member for one more epoch on the given samples.
 
-        The first ``warmup_epochs`` calls warm up; each later one scores the given
-        samples, selects, and trains on them. Members keep weights, momentum and the
-        statistics of the input from the first call. The learning rate does not
-        anneal, since the number of calls is not known. Parameters may be set before
-        each call, ``callbacks`` start again in each; those that members were made by
-        may not: ``estimator``, ``n_estimators``, ``sam``, ``optimizer``,
-        ``member_params``, ``standardize``, and arguments of the module, the criterion
-        and the optimizer, its learning rate excepted. What follows a whole fit is
-        refused: ``weight_averaging``, ``prune``, ``early_stopping`` and
-        ``checkpoint_dir``.
+        The first ``warmup_epochs`` calls are the warm-up; each later call scores the
+        given samples, selects, and trains on them. Members keep their weights and
+        momentum, and the statistics of the input from the first call. The learning rate
+        is constant, because the number of calls is not known. ``callbacks`` start again
+        in each call. Most parameters may change between calls, but not those that
+        members were created with: ``estimator``, ``n_estimators``, ``sam``,
+        ``optimizer``, ``member_params``, ``standardize``, and arguments of the module,
+        the criterion and the optimizer, except for the learning rate. Parameters that
+        need a whole fit are not supported: ``weight_averaging``, ``prune``,
+        ``early_stopping`` and ``checkpoint_dir``.
 
         Parameters
         ----------
@@ -115,8 +115,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         y : array-like of shape (N,), default=None
             Labels; not needed for a Dataset.
         classes : array-like of shape (C,), default=None
-            All classes there will be; needed in the first call if ``y`` lacks some.
-            Later calls may leave it out or name the same classes again.
+            All classes; needed in the first call if ``y`` does not contain all of
+            them. Later calls may omit it or pass the same classes again.
         sample_weight : array-like of shape (N,), default=None
             Weight of each sample in the loss.
 
@@ -125,59 +125,75 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self : estimator instance
         """
         with FittedState(self), own_torch_modes():
-            first = not hasattr(self, "estimators_")
+            is_first = not hasattr(self, "estimators_")
             self._validate_params()
-            known = None if first else self.classes_
+            known = None if is_first else self.classes_
             check_partial_fit(self._full_params(), classes, known)
-            setup = self._prepare(X, y, sample_weight, classes=classes, go_on=not first)
-            if first:
+            setup = self._prepare(
+                X, y, sample_weight, classes=classes, resume=not is_first
+            )
+            if is_first:
                 members = setup.trainer.first_members()
             else:
-                members = self._members_to_go_on(setup.trainer.net)
+                members = self._resumed_members(setup.trainer.net)
             self._train_one_epoch(setup, members)
         return self
 
     def _prepare(
-        self, X, y, sample_weight, *, classes=None, go_on=False, checkpoints=False
+        self, X, y, sample_weight, *, classes=None, resume=False, checkpoints=False
     ):
-        """Validate everything and turn names into objects, before any work."""
+        """Validate everything and prepare the training.
+
+        Parameters
+        ----------
+        X, y, sample_weight, classes
+            Arguments of ``fit`` or ``partial_fit``.
+        resume : bool, default=False
+            Whether to continue with the fitted members.
+        checkpoints : bool, default=False
+            Whether ``checkpoint_dir`` is used.
+        """
         self._validate_params()
         params = self._full_params()
         data, fmt, classes = training_data(
             self,
             X,
             y,
-            sample_weight,
-            params["class_weight"],
-            classes=self.classes_ if go_on else classes,
-            reset=not go_on,
+            sample_weight=sample_weight,
+            class_weight=params["class_weight"],
+            classes=self.classes_ if resume else classes,
+            reset=not resume,
         )
         warm = self._warm_nets()
         if warm:
             check_same_classes(classes, self.classes_)
-        n_members = len(self.estimators_) if go_on else params["n_estimators"]
+        n_members = len(self.estimators_) if resume else params["n_estimators"]
         seeds, saved = draw_seeds(params["random_state"], n_members), None
         if checkpoints:
-            saved = make_checkpoints(params, data, classes, seeds, warm)
+            saved = make_checkpoints(params, data, classes, seeds=seeds, warm_nets=warm)
         if saved is not None:
             seeds = saved.seeds
-        share = params["validation_fraction"]
-        data = hold_out(data, share, seeds.split, sample_weight)
+        data = hold_out(
+            data,
+            params["validation_fraction"],
+            seed=seeds.split,
+            sample_weight=sample_weight,
+        )
         check_early_stopping(params["early_stopping"], data)
-        if go_on:
-            net = self._net_to_go_on(params, fmt)
+        if resume:
+            net = self._resumed_net(params, fmt)
         else:
-            net = self._net(params, fmt, data, classes, seeds)
+            net = self._net(params, fmt, data=data, n_classes=len(classes), seeds=seeds)
         aggregation = self._aggregation(params)
         aggregation.check(data)
         aggregation.check_settings(net)
         aggregation.try_out(n_members, len(classes))
-        training = make_training(params, net, fmt, n_members)
+        training = make_training(params, net, fmt=fmt, n_members=n_members)
         engine, choice = choose_engine(
             params["engine"],
-            net,
-            data,
-            training,
+            net=net,
+            data=data,
+            training=training,
             n_jobs=params["n_jobs"],
             any_device=params["device"] == "auto",
             devices=resolve_devices(params["device"]),
@@ -191,7 +207,12 @@ class PhasedEnsemble(BaseDeepEnsemble):
             warmup=params["warmup"],
             n_warmup=n_warmup,
             make_members=partial(
-                first_members, net, seeds, data, len(classes), warm_nets=warm
+                first_members,
+                net=net,
+                seeds=seeds,
+                data=data,
+                n_classes=len(classes),
+                warm_nets=warm,
             ),
             scorer=self._scorer(params),
             selector=self._selector(params),
@@ -217,7 +238,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         )
 
     def _plan(self, params, trainer, early_stopping):
-        """Segments of the whole fit."""
+        """Return the segments of the whole fit."""
         cut_every = cut_length(
             trainer.training.n_epochs,
             params["checkpoint_every"],
@@ -231,28 +252,33 @@ class PhasedEnsemble(BaseDeepEnsemble):
             prune_epoch=trainer.prune_epoch,
         )
 
-    def _net(self, params, fmt, data, classes, seeds):
-        """The net that every member is a copy of, with what members have apart."""
+    def _net(self, params, fmt, data, n_classes, seeds):
+        """Return the net that every member is a copy of, with ``member_params``."""
         net = build_net(
             params,
             self._nested("estimator"),
-            fmt,
-            data.X,
-            len(classes),
+            fmt=fmt,
+            X=data.X,
+            n_classes=n_classes,
             weight=data.weight,
             seed=seeds.split,
         )
         return self._with_own_settings(net, params, seeds.members)
 
-    def _net_to_go_on(self, params, fmt):
-        """That net by the parameters of now, unless it would make other members."""
+    def _resumed_net(self, params, fmt):
+        """Return the net for the current parameters; raise if fixed ones changed."""
         n_members = {"n_estimators": len(self.estimators_)}
         check_unchanged(n_members, {name: params[name] for name in n_members})
-        nested = self._nested("estimator")
-        net = renewed_net(self.net_, params, nested, fmt, len(self.classes_))
+        net = renewed_net(
+            self.net_,
+            params,
+            self._nested("estimator"),
+            fmt=fmt,
+            n_classes=len(self.classes_),
+        )
         net = self._with_own_settings(net, params, self.member_seeds_)
         now = fixed_settings(net)
-        if fmt.kind != "dict":  # which is never standardised
+        if fmt.kind != "dict":  # dictionaries are never standardised
             now["standardize"] = params["standardize"]
         check_unchanged(fixed_settings(self.net_), now)
         return net
@@ -282,15 +308,15 @@ class PhasedEnsemble(BaseDeepEnsemble):
             for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
         ]
 
-    def _members_to_go_on(self, net):
-        """Members as they were left, at the learning rate that applies now."""
+    def _resumed_members(self, net):
+        """Return the fitted members with the current learning rate."""
         members = self._fitted_members()
         if base_rate(net) == base_rate(self.net_):
-            return members  # and at what a scheduler has made of it
+            return members  # keep a rate that a scheduler has set
         return [renewed_member(net, member) for member in members]
 
     def _train_one_epoch(self, setup, members):
-        """Train one epoch on the samples of one ``partial_fit`` call."""
+        """Train the members for one epoch, in a call of ``partial_fit``."""
         trainer, epoch = setup.trainer, getattr(self, "n_iter_", 0)
         is_balanced = epoch >= trainer.n_warmup
         segment = replace(
@@ -324,10 +350,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.input_format_ = setup.input_format
         self.net_ = trainer.net
         self.member_seeds_ = [member.seed for member in state.members]
-        apart = own_settings(trainer.net)
-        self.member_params_ = [dict(settings) for settings in apart] or [
-            {} for _ in state.members
-        ]
+        self.member_params_ = [dict(settings) for settings in own_settings(trainer.net)]
+        if not self.member_params_:
+            self.member_params_ = [{} for _ in state.members]
         self.aggregation_ = setup.aggregation
         data = trainer.as_trained()
         with random_stream(trainer.net.device, seed=setup.seeds.split):

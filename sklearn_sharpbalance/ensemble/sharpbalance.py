@@ -1,4 +1,4 @@
-"""SharpBalance: every member flat, but not on the same samples."""
+"""SharpBalance: members that are flat on different samples."""
 
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 
@@ -8,20 +8,20 @@ __all__ = ["SharpBalanceEnsembleClassifier"]
 class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     r"""Deep ensemble whose members are flat on different samples.
 
-    After a warm-up each member scores every training sample by its sharpness. From
-    then on member i applies sharpness-aware minimization (SAM) to the samples that
-    the *other* members find sharp, and plain descent to the rest. Members become
-    flat without becoming alike.
+    After a warm-up, each member scores every training sample by its sharpness. After
+    that, member i applies sharpness-aware minimization (SAM) to the samples that are
+    sharp for the *other* members, and plain gradient descent to the rest. Members
+    become flat but stay diverse.
 
     Parameters
     ----------
     estimator : None, nn.Module class, instance or factory, or NeuralNetClassifier, \
             default=None
-        What a member is. None chooses a network by the shape of X. A module class or
+        Network of a member. None chooses a network by the shape of X. A module class or
         factory gets ``n_classes`` and ``n_features`` or ``in_channels`` if its
-        signature names them and they are not given. An instance is a prototype: it is
-        copied and re-initialised. A configured skorch net keeps its own settings where
-        the parameters below are None.
+        signature has them and they are not given. An instance is copied and
+        re-initialised. A configured skorch net keeps its own settings if the parameters
+        below are None.
     n_estimators : int, default=3
         Number of members.
     rho : float or sequence of float, default=0.05
@@ -30,43 +30,43 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Share of the samples that each member proposes to the others.
     sam : {"sam", "asam", "gsam", "friendly_sam", "momentum_sam", "look_sam"} or \
             optimizer class, default="sam"
-        Kind of sharpness-aware step, around the member's own optimizer.
+        Kind of sharpness-aware step, which wraps the member's optimizer.
         "momentum_sam" passes every sample once, "look_sam" a SAM sample 1.2 times, and
         the others twice. Momentum-SAM needs a larger ``rho``, about 0.3.
     warmup : {"sam", "sgd"}, default="sam"
-        How members train before the selection.
+        Whether members apply SAM to all samples or to none before the selection.
     warmup_epochs : int or float, default=0.5
         Epochs before the selection, as a count or as a share of ``max_epochs``.
     max_epochs : int or None, default=None
-        Epochs in all; None is 50, or the setting of a configured net.
+        Number of epochs; None is 50, or the setting of a configured net.
     reselect_every : int or None, default=None
         Score and select again every so many epochs; None selects once.
     lr : float or None, default=None
         Learning rate; None is 0.1, or the setting of a configured net.
     lr_schedule : {"cosine", "steps", "one_cycle", "constant"}, callable or skorch \
             LRScheduler, default=None
-        "steps" divides by ten at one half and three quarters, as the paper does. A
-        callable maps progress in [0, 1) to a factor. None is "cosine", or "constant"
-        for a configured net.
+        "steps" divides the rate by ten after one half and three quarters of the
+        training, as in the paper. A callable maps progress in [0, 1) to a factor. None
+        is "cosine", or "constant" for a configured net.
     batch_size : int or None, default=None
         Samples in a batch; None is 128, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
         Base optimizer; None is SGD with momentum 0.9 and weight decay 5e-4, or the
         setting of a configured net.
     member_params : list of dict, dict or None, default=None
-        Settings that differ between members: one dictionary for each, or one
-        dictionary of distributions (``scipy.stats``, anything with ``rvs``) and lists,
-        from which every member draws its own as in a randomized search. Names are
-        those behind ``estimator__``: ``lr``, ``module__...``, ``optimizer__...``,
-        ``criterion__...``; an unknown one is refused and the known are listed. Members
-        of a larger ensemble draw what those of a smaller one drew. (A radius per
-        member is ``rho=[...]``.)
+        Settings that differ between members: one dictionary per member, or one
+        dictionary of distributions (``scipy.stats``, objects with ``rvs``) and lists,
+        from which each member draws, as in a randomized search. Names are those after
+        ``estimator__``: ``lr``, ``module__...``, ``optimizer__...``,
+        ``criterion__...``; an unknown name raises an error that lists the known ones.
+        The first members of a larger ensemble draw the same values as those of a
+        smaller one. (For one radius per member pass ``rho=[...]``.)
     standardize : bool, default=True
         Give each feature or channel mean zero and variance one. The statistics are
-        kept in the members.
+        stored in the members.
     train_transform : {"crop_flip"}, callable or None, default=None
-        Augmentation of a batch on the device, before standardisation; scoring and
-        prediction never see it. Any ``torchvision.transforms.v2`` transform will do.
+        Augmentation of a batch on the device, before standardisation; not applied in
+        scoring and prediction. ``torchvision.transforms.v2`` transforms can be used.
     sharpness : str, SharpnessScorer or callable, default="fisher_trace"
         How members score samples: "fisher_trace", "last_layer", "loss", "loss_rise"
         or "input_curvature"
@@ -79,108 +79,109 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         function ``func(sharpness, random_state)``. ``flat_ratio`` applies to a rule
         given by name.
     aggregation : str, Aggregation or callable, default="mean_logit"
-        How members become one prediction: "mean_logit", "mean_proba", "majority",
+        How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature"
         (:data:`~sklearn_sharpbalance.aggregation.AGGREGATIONS`), an object, or a
         function of logits (M, N, C).
     validation_fraction : float or None, default=None
         Share of the samples held out, stratified.
     early_stopping : bool or int, default=False
-        Stop when the *ensemble's* accuracy on the held-out part has not risen for so
-        many epochs (True: 10), those of the warm-up not counted, and go back to its
-        best epoch, which may lie in the warm-up: of equals that with the highest
-        likelihood. What is judged is what would predict, ``weight_averaging``
-        and ``aggregation`` included; samples count by ``sample_weight``, but not by
-        ``class_weight``.
+        Stop when the *ensemble's* accuracy on the held-out samples has not increased
+        for so many epochs (True: 10), not counting the warm-up, and return to its best
+        epoch, which may be in the warm-up. Among epochs of equal accuracy, the one with
+        the highest likelihood is best. The accuracy is that of the final prediction,
+        with ``weight_averaging`` and ``aggregation``; samples are weighted by
+        ``sample_weight``, but not by ``class_weight``.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes in the loss: by label, or "balanced", inversely to how
-        often each occurs. They multiply ``sample_weight``.
+        Weights of the classes in the loss: by label, or "balanced" for weights
+        inversely proportional to class frequencies. They multiply ``sample_weight``.
     warm_start : bool, default=False
         Start the next ``fit`` from the fitted weights.
     weight_averaging : {"uniform", "exponential"}, WeightAveraging or None, default=None
         Let members predict with an average of their weights over the later epochs;
-        BatchNorm statistics are recomputed for it. With ``prune`` it starts again with
-        the pruned weights.
+        BatchNorm statistics are recomputed for the average. With ``prune``, the average
+        starts again with the pruned weights.
     prune : float or None, default=None
         Share of each member's trained weights (matrices and filters) to set to zero
-        by magnitude when the warm-up ends (half-way if there is none, or nothing
+        by magnitude when the warm-up ends (half-way if there is no warm-up, or no epoch
         after it); they stay zero.
     engine : {"auto", "stacked", "graph", "skorch"}, default="auto"
         How members train; all engines give the same result. "stacked" trains MLP-like
         members as one batched computation; "graph" replays CUDA graphs, with members
-        on parallel streams; "skorch" trains one net at a time and can do everything.
-        "auto" takes the first of these that can, and says why in ``engine_``.
+        on parallel streams; "skorch" trains one net at a time and supports
+        everything. "auto" uses the first of these that supports the members, and
+        ``engine_`` has the reason.
     device : str or list of str, default="auto"
-        "auto" takes CUDA where there is one. A list spreads the members over several
-        devices, which train at once.
+        "auto" uses CUDA if available. A list distributes the members over
+        several devices, which train in parallel.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
-        Of forward and backward passes; weights are float32. "auto" is bf16 for
-        pictures on a GPU and float32 elsewhere.
+        Precision of forward and backward passes; weights are float32. "auto" is bf16
+        for pictures on a GPU, else float32.
     n_jobs : int or None, default=None
-        Members that train and score at once with ``engine="skorch"``: processes of
-        this machine, or those of a cluster inside
+        Members that train and score in parallel with ``engine="skorch"``: in processes
+        of this machine, or of a cluster inside
         ``joblib.parallel_config(backend="dask")``. Members of a process that dies are
-        trained again. The other engines have all members in this process.
+        trained again. The other engines train all members in this process.
     memory : None, str or joblib.Memory, default=None
-        Caches phases and scores, so that searches share them. Phases that
-        scikit-learn's callbacks follow, and may end, are trained every time; skorch's
-        callbacks are not called where a phase is found again.
+        Cache of phases and scores, which the fits of a search share. With callbacks of
+        scikit-learn, which may end a phase, phases are not cached. skorch callbacks are
+        not called for a phase that is read from the cache.
     checkpoint_dir : str, path-like or None, default=None
-        Folder in which ``fit`` leaves its state after each phase. The same fit, on
-        the same data with the same parameters, goes on from there by itself, or reads
-        back the result if it was finished; another one refuses and says what differs.
-        ``{fit}`` in the name gives each combination of data and parameters a folder
-        of its own, as a search needs.
+        Folder in which ``fit`` saves its state after each phase. The same fit, with
+        the same data and parameters, resumes from it, or loads the result if it was
+        complete; another fit raises an error that lists the differences. ``{fit}`` in
+        the name is replaced by a digest, so that each combination of data and
+        parameters has its own folder, as a search needs.
     checkpoint_every : int or None, default=None
         Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
     on_checkpoint_error : {"raise", "warn"}, default="raise"
-        Whether a disk that is full or read-only ends the fit.
+        Whether to raise or warn if a checkpoint cannot be read or written.
     callbacks : list or None, default=None
-        skorch callbacks for each member, besides those of a configured net. One that
-        raises ``KeyboardInterrupt`` in ``on_epoch_end``, as skorch's ``EarlyStopping``
-        does, ends its member's training; raised while a batch is at work it counts as
-        Ctrl-C and ends the fit.
+        skorch callbacks of each member, in addition to those of a configured net. A
+        callback that raises ``KeyboardInterrupt`` in ``on_epoch_end``, like skorch's
+        ``EarlyStopping``, ends the training of its member. Raised during a batch, it
+        ends the fit like Ctrl-C.
     random_state : int, RandomState instance or None, default=None
-        The one source of randomness; the global RNG is neither used nor changed.
+        Source of all randomness; the global RNG is neither used nor changed.
     verbose : int, default=0
         1 shows progress bars, 2 prints every epoch.
     **nested
         ``estimator__...``, ``sharpness__...``, ``selection__...`` and
-        ``aggregation__...`` reach inside the parts.
+        ``aggregation__...`` set parameters of these parts.
 
     Attributes
     ----------
     classes_ : ndarray of shape (C,)
-        The labels, in the order of the columns of ``predict_proba``.
+        Class labels, in the order of the columns of ``predict_proba``.
     n_features_in_ : int
-        Columns of X, if it is a table.
+        Number of columns of X, if X is a table.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        If X had names.
+        Names of the columns of X, if it has names.
     estimators_ : list of NeuralNetClassifier
         The fitted members.
     member_params_ : list of dict
-        What each member has of ``member_params``, given or drawn.
+        Values of ``member_params`` of each member, given or drawn.
     sharpness_ : ndarray of shape (M, N) or None
-        Score of each training sample by each member, at the last selection.
+        Score of each training sample by each member at the last selection.
     sam_masks_ : ndarray of shape (M, N), dtype bool
-        Samples that each member applied SAM to.
+        Samples to which each member applied SAM.
     train_indices_ : ndarray of shape (N,)
-        Rows of X that were trained on; all but the held-out ones.
+        Rows of X that were used for training, without the held-out rows.
     history_ : list of list of dict
-        For each member a record per epoch.
+        Records of each member, one per epoch.
     validation_scores_ : ndarray
         Accuracy of the ensemble per epoch, with early stopping.
     engine_ : EngineChoice
-        Name of the engine and why it was chosen.
+        Name of the engine, the reason for the choice, and the threads of torch.
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
         ``max_epochs``, ``batch_size``, ``optimizer``, ``device``, ``precision`` and
         ``threads``.
     n_iter_ : int
-        Epochs that were run, by the member that ran the longest.
+        Epochs run by the member that trained the longest.
     n_passes_ : float
-        Passes over the training samples that were run, all members together, as
-        :func:`~sklearn_sharpbalance.evaluation.gradient_passes` counts.
+        Passes over the training samples, summed over the members; counted as by
+        :func:`~sklearn_sharpbalance.evaluation.gradient_passes`.
 
     References
     ----------
@@ -200,8 +201,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
 
     Members of different width and learning rate:
 
-    >>> apart = [{"lr": 0.1}, {"lr": 0.05}, {"module__hidden": (256,)}]
-    >>> clf.set_params(member_params=apart).fit(X, y).member_params_[1]
+    >>> params = [{"lr": 0.1}, {"lr": 0.05}, {"module__hidden": (256,)}]
+    >>> clf.set_params(member_params=params).fit(X, y).member_params_[1]
     {'lr': 0.05}
     """
 

@@ -52,6 +52,11 @@ class Dot(NamedTuple):
     high: float
 
 
+def _dot(at: float, row: Any) -> Dot:
+    """Return the dot of a row of a report."""
+    return Dot(at=at, value=row["mean"], low=row["low"], high=row["high"])
+
+
 def figures(report: Any) -> list[Picture]:
     """Return all figures that the report has numbers for."""
     drawn = [
@@ -233,11 +238,15 @@ def draw_foreign(report: Any) -> Drawn:
     for k, method in enumerate(report.methods):
         shift = 0.7 * ((k + 0.5) / n - 0.5)
         look: dict[str, Any] = {"color": colour(k, ax), "shape": marker(k)}
-        members = _score_dots(report, method, "members", details, shift=shift)
+        members = _score_dots(
+            report, method, part="members", details=details, shift=shift
+        )
         # Intervals of the members would cover those of the ensemble.
         members = [dot._replace(low=np.nan, high=np.nan) for dot in members]
         _draw_dots(ax, members, filled=False, **look)
-        ensemble = _score_dots(report, method, "ensemble", details, shift=shift)
+        ensemble = _score_dots(
+            report, method, part="ensemble", details=details, shift=shift
+        )
         handles.append(_draw_dots(ax, ensemble, **look))
     _name_lines(ax, details)
     ax.set_xlabel("AUROC")
@@ -255,9 +264,9 @@ def _score_dots(
     """Return the AUROC of each score that a method has."""
     dots = []
     for i, detail in enumerate(details):
-        if report.has(method, "ood_auroc", part, detail):
-            row = report.row(method, "ood_auroc", part, detail)
-            dots.append(Dot(i + shift, row["mean"], row["low"], row["high"]))
+        if report.has(method, "ood_auroc", part=part, detail=detail):
+            row = report.row(method, "ood_auroc", part=part, detail=detail)
+            dots.append(_dot(i + shift, row))
     return dots
 
 
@@ -271,9 +280,7 @@ def draw_ranking(report: Any) -> Drawn:
     names = {"rank": "Mean rank", "difference": "Difference to the best"}
     for ax, (column, name) in zip(panels, names.items()):
         rows = [with_interval(ranking, column, i) for i in range(len(methods))]
-        dots = [
-            Dot(i, row["mean"], row["low"], row["high"]) for i, row in enumerate(rows)
-        ]
+        dots = [_dot(i, row) for i, row in enumerate(rows)]
         if column == "difference":
             ax.axvline(0, color="0.6", lw=1)
         _draw_dots(ax, dots, colour(3, ax))
@@ -326,7 +333,7 @@ def _row_dots(
     for i, method in enumerate(report.methods):
         if report.has(method, metric, part):
             row = report.row(method, metric, part)
-            yield Dot(i + shift, row["mean"], row["low"], row["high"])
+            yield _dot(i + shift, row)
 
 
 def _name_lines(ax: Any, names: Sequence[str]) -> None:

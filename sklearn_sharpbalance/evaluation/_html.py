@@ -201,9 +201,9 @@ def _cell(
     if is_best:
         classes.append("best")
     attribute = f' class="{" ".join(classes)}"' if classes else ""
-    if not report.has(method, *key):
+    if not report.has(method, **key._asdict()):
         return f"<td{attribute}>–</td>"
-    row = report.row(method, *key)
+    row = report.row(method, **key._asdict())
     spread = format_spread(row, digits, "auto")
     small = f"<small>{escape(spread)}</small>" if spread else ""
     return f"<td{attribute}>{format_number(row['mean'], digits)}{small}</td>"
@@ -211,17 +211,22 @@ def _cell(
 
 def _digits(report: Any, key: Key) -> int:
     """Return the number of decimals of a column."""
-    methods = [method for method in report.methods if report.has(method, *key)]
-    return decimals([report.row(method, *key)["mean"] for method in methods], DIGITS)
+    methods = [
+        method for method in report.methods if report.has(method, **key._asdict())
+    ]
+    rows = [report.row(method, **key._asdict()) for method in methods]
+    return decimals([row["mean"] for row in rows], DIGITS)
 
 
 def _best(report: Any, key: Key) -> set[str]:
     """Return the methods with the best value of a column; none if all are equal."""
     better = METRICS[key.metric].better
-    methods = [method for method in report.methods if report.has(method, *key)]
+    methods = [
+        method for method in report.methods if report.has(method, **key._asdict())
+    ]
     if better == 0 or len(methods) < 2:
         return set()
-    scores = {m: better * report.row(m, *key)["mean"] for m in methods}
+    scores = {m: better * report.row(m, **key._asdict())["mean"] for m in methods}
     top = np.max(list(scores.values()))  # NaN, and so no best method, if one is NaN
     best = {method for method, score in scores.items() if score == top}
     return best if len(best) < len(methods) else set()

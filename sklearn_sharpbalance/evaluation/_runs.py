@@ -148,16 +148,18 @@ def measure_runs(
     results = []
     for estimator, sets in zip(estimators, corrupted):
         outputs = outputs_of(estimator, X)
-        numbers = measure_predictions(outputs, y, study.draws, stream)
+        numbers = measure_predictions(outputs, y, study.draws, stream=stream)
         if study.sharpness is not False:
-            numbers |= _measure_sharpness(estimator, X_train, y_train, study, stream)
+            numbers |= _measure_sharpness(
+                estimator, X_train, y_train, study=study, stream=stream
+            )
         accuracy = None
         if sets is not None:
             numbers |= measure_corruption(sets, study.draws, stream)
             accuracy = accuracy_by_kind(sets)
         if foreign:
             outside = {name: outputs_of(estimator, s) for name, s in foreign.items()}
-            numbers |= measure_ood(outputs, outside, study.draws, stream)
+            numbers |= measure_ood(outputs, outside, study.draws, stream=stream)
         if outputs.is_lone:
             numbers = _without_members(numbers)
         bins = calibration_curve_bins(outputs.codes(y), outputs.proba)

@@ -152,7 +152,9 @@ def compare(
     y = np.asarray(y)
     results: dict[str, list] = {name: [] for name in named}
     n_tested = 0
-    for fold, (train, test) in enumerate(_splits(cv, X, y, study.random_state)):
+    for fold, (train, test) in enumerate(
+        _splits(cv, X, y, random_state=study.random_state)
+    ):
         X_train, y_train = take(X, train), y[train]
         fold_params = _fit_params_of_fold(fit_params, train)
         fitted = []
@@ -178,14 +180,16 @@ def compare(
         n_tested += len(test)
     report = make_report(results, n_tested, study)
     try:
-        report.ranking = report.rank(*rank_by)
+        report.ranking = report.rank(
+            rank_by.metric, part=rank_by.part, detail=rank_by.detail
+        )
     except InvalidInputError as error:  # do not lose the trainings
         warnings.warn(f"No ranking: {error}", SharpBalanceWarning, stacklevel=3)
     return report
 
 
-def _check_rank_by(rank_by: Any, study: Study) -> tuple[str, ...]:
-    """Return the arguments of ``rank``, or raise if the study does not measure them."""
+def _check_rank_by(rank_by: Any, study: Study) -> Key:
+    """Return the number to rank by, or raise if the study does not measure it."""
     metric, *rest = [rank_by] if isinstance(rank_by, str) else list(rank_by)
     better_direction(metric)
     is_measured = {
@@ -213,9 +217,11 @@ def _check_rank_by(rank_by: Any, study: Study) -> tuple[str, ...]:
             "rank_by is 'ood_auroc', but there is one for each score. Pass "
             "rank_by=('ood_auroc', 'ensemble', 'MSP'), or another score."
         )
-    if metric == "sharpness" and not rest:
-        rest = ["members"]
-    return (metric, *rest)
+    part = "members" if metric == "sharpness" else "ensemble"
+    if rest:
+        part = rest[0]
+    detail = rest[1] if len(rest) > 1 else ""
+    return Key(metric=metric, part=part, detail=detail)
 
 
 def _check_foreign(

@@ -237,7 +237,13 @@ def predict_corrupted(
 ) -> list[list[CorruptedSet]]:
     """Return the corrupted sets of each estimator; all of them share the samples."""
     check_arrays(X, "Corrupting samples")
-    sets = corrupted_sets(X, y, corruptions, severities, random_state)
+    sets = corrupted_sets(
+        X,
+        y,
+        corruptions=corruptions,
+        severities=severities,
+        random_state=random_state,
+    )
     result: list[list[CorruptedSet]] = [[] for _ in estimators]
     for data, outputs_and_codes in iter_outputs(estimators, sets):
         for of_estimator, (outputs, codes) in zip(result, outputs_and_codes):

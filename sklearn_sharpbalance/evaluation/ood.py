@@ -203,10 +203,20 @@ def _measure_auroc(
     if draws.n_draws == 0:
         return Measured(value)
     n_in, n_out = len(pairs[0][0]), len(pairs[0][1])
-    parts = [
-        np.mean([weighted_auroc(*counts, *scores) for scores in pairs], axis=0)
-        for counts in draws.paired_blocks(n_in, n_out, stream=stream, number=number)
-    ]
+    parts = []
+    for counts_in, counts_out in draws.paired_blocks(
+        n_in, n_out, stream=stream, number=number
+    ):
+        areas = [
+            weighted_auroc(
+                counts_in=counts_in,
+                counts_out=counts_out,
+                scores_in=known,
+                scores_out=foreign,
+            )
+            for known, foreign in pairs
+        ]  # (B,) each
+        parts.append(np.mean(areas, axis=0))
     return Measured(value, np.concatenate(parts))
 
 

@@ -97,7 +97,7 @@ class EvaluationReport(Table):
 
     def _row(self, method: str, key: Key) -> dict[str, Any]:
         """Return a row of the table."""
-        values = self.run_values(method, *key)
+        values = self.run_values(method, **key._asdict())
         draws = self._draws(method, key)
         means = None if draws is None else draws.mean(axis=0)
         if means is not None and METRICS[key.metric].is_biased:
@@ -198,7 +198,10 @@ class EvaluationReport(Table):
             :func:`rank_methods`. Run i is the same fold and seed for all methods.
         """
         better = better_direction(metric)
-        values = [self.run_values(m, metric, part, detail) for m in self.methods]
+        values = [
+            self.run_values(method, metric, part=part, detail=detail)
+            for method in self.methods
+        ]
         if len({len(v) for v in values}) > 1:
             raise InvalidInputError(
                 "Ranking compares runs in pairs, but the methods have "

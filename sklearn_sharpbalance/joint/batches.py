@@ -1,4 +1,4 @@
-"""The batches of joint training: one order that all members share."""
+"""Batches of joint training, which are the same for all members."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ __all__ = ["JointBatch", "JointFeed", "RandomStreams", "class_shares", "draw_mem
 
 @dataclass(frozen=True)
 class JointBatch:
-    """What all members see in one step.
+    """Samples of one training step, the same for all members.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class JointBatch:
     y, weight : Tensor of shape (B,)
         Class codes, and weight of each sample in the mean over the batch.
     drawn : list of int
-        Members whose pairs pay for being alike, in growing order.
+        Members in the diversity term of this step, in ascending order.
     unlabeled : Tensor, dict of Tensor or None
         Samples without labels.
     prior : Tensor of shape (C,)
@@ -43,19 +43,20 @@ class JointBatch:
 
 
 def draw_members(n_members, n_drawn, n_steps, rng):
-    """Members drawn in each step: uniform subsets, in growing order.
+    """Draw a uniform random subset of the members for each step.
 
     Parameters
     ----------
     n_members : int
     n_drawn : int or None
-        None, or as many as there are, takes all.
+        Members in each step; None, or at least ``n_members``, takes all.
     n_steps : int
     rng : numpy.random.Generator
 
     Returns
     -------
     members : list of list of int
+        Members of each step, in ascending order.
     """
     everyone = np.tile(np.arange(n_members), (n_steps, 1))
     if n_drawn is None or n_drawn >= n_members:
@@ -64,10 +65,10 @@ def draw_members(n_members, n_drawn, n_steps, rng):
 
 
 def unlabeled_rows(n_samples, n_batches, width, rng):
-    """Rows of the unlabelled samples in each batch, (n_batches, width or fewer).
+    """Return rows of the unlabelled samples for each batch, (n_batches, <= width).
 
-    The samples go round and round in an order that is shuffled for every round. A
-    single one stands in a batch twice, for BatchNorm's variance.
+    The samples are repeated as often as needed, and shuffled for each repetition. A
+    single sample appears twice in a batch, because BatchNorm needs a variance.
     """
     width = min(width, max(2, n_samples))
     n_rounds = -(-n_batches * width // n_samples)
@@ -76,9 +77,9 @@ def unlabeled_rows(n_samples, n_batches, width, rng):
 
 
 def class_shares(data: TrainingData) -> torch.Tensor:
-    """Weighted share of each class among the training samples, (C,) float32.
+    """Return the weighted share of each class in the training samples, (C,) float32.
 
-    A small class may lie in the held-out part as a whole: it has a share of zero.
+    A class whose samples are all held out has a share of zero.
 
     Examples
     --------
@@ -93,9 +94,9 @@ def class_shares(data: TrainingData) -> torch.Tensor:
 
 
 class RandomStreams:
-    """Torch's one RNG as several streams, taken up where each was left.
+    """Several random streams on torch's global generator; each keeps its own state.
 
-    Members trained side by side then draw the dropout that each would draw alone.
+    With them, members that train together draw the same dropout as if trained alone.
 
     Parameters
     ----------
@@ -108,21 +109,21 @@ class RandomStreams:
         self.states: list[Any] = []
 
     def start(self, seeds, epoch):
-        """Seed one stream for each of the seeds, for one epoch."""
+        """Start one stream per seed for an epoch."""
         self.states = []
         for seed in seeds:
             seed_generators(epoch_seed(seed, epoch), self.device)
             self.states.append(self._get())
 
     def run(self, stream, function, *args):
-        """Call the function while it draws from one stream."""
+        """Call a function that draws from one stream."""
         self._set(self.states[stream])
         result = function(*args)
         self.states[stream] = self._get()
         return result
 
     def each(self, stream, source, indices):
-        """Batches of a source, whose items draw from one stream."""
+        """Yield the batches of a source; its items draw from one stream."""
         batches = source.iterate(indices)
         if not source.is_dataset:  # arrays draw nothing
             yield from batches
@@ -142,7 +143,7 @@ class RandomStreams:
 
 
 class JointFeed:
-    """Epochs of :class:`JointBatch`, each a function of the seed and its number.
+    """Yields the batches of an epoch, which depend on the seed and the epoch only.
 
     Parameters
     ----------
@@ -154,12 +155,12 @@ class JointFeed:
     n_drawn : int or None
         Members drawn in each step; None takes all.
     seed : int
-        Of the order, the draws and the augmentation.
+        Seed of the order, the draws and the augmentation.
     device : torch.device
     trunk : callable or None, default=None
         Applied to every batch after the augmentation.
     loader_params : dict, default=None
-        For the DataLoader of a Dataset.
+        Passed to the DataLoader of a Dataset.
     """
 
     def __init__(
@@ -185,34 +186,45 @@ class JointFeed:
         self.prior = class_shares(data).to(device)
 
     def epoch(self, epoch, streams, stream) -> Iterator[JointBatch]:
-        """Batches of one epoch; augmentation draws from the given stream."""
+        """Yield the batches of one epoch; augmentation draws from the given stream."""
         source, sizes = self.source, self.segment.sizes
-        dealt = epoch_batches(self.no_mask, sizes, epoch_rng(self.seed, epoch))
-        share = torch.as_tensor(dealt.share, device=self.device)
+        batches = epoch_batches(self.no_mask, sizes, epoch_rng(self.seed, epoch))
+        share = torch.as_tensor(batches.share, device=self.device)
         drawn = draw_members(
-            self.n_members, self.n_drawn, sizes.n_batches, self._rng(epoch, 1)
+            self.n_members,
+            self.n_drawn,
+            n_steps=sizes.n_batches,
+            rng=self._rng(epoch, 1),
         )
         augment = streams.run(
             stream, EpochAugment, self.segment.transform, share.shape, self.device
         )
-        others = self._unlabeled_batches(epoch, streams, stream)
-        for t, (x, rows) in enumerate(streams.each(stream, source, dealt.indices)):
+        unlabeled = self._unlabeled_batches(epoch, streams, stream)
+        for t, (x, rows) in enumerate(streams.each(stream, source, batches.indices)):
             weight = (
                 share[t] if source.weight is None else share[t] * source.weight[rows]
             )
             x = self._features(streams.run(stream, augment.batch, t, x))
             yield JointBatch(
-                x, source.y[rows], weight, drawn[t], next(others), self.prior
+                x=x,
+                y=source.y[rows],
+                weight=weight,
+                drawn=drawn[t],
+                unlabeled=next(unlabeled),
+                prior=self.prior,
             )
 
     def _unlabeled_batches(self, epoch, streams, stream):
-        """Unlabelled batches beside the labelled ones; None where there are none."""
+        """Yield an unlabelled batch, or None, for each labelled batch."""
         sizes = self.segment.sizes
         if self.unlabeled is None:
             yield from (None for _ in range(sizes.n_batches))
             return
         rows = unlabeled_rows(
-            len(self.unlabeled.y), sizes.n_batches, sizes.normal, self._rng(epoch, 2)
+            len(self.unlabeled.y),
+            sizes.n_batches,
+            width=sizes.normal,
+            rng=self._rng(epoch, 2),
         )
         augment = streams.run(
             stream, EpochAugment, self.segment.transform, rows.shape, self.device

@@ -1,9 +1,9 @@
-r"""What members pay for being alike: the terms that joint training adds.
+r"""Diversity terms of joint training: losses for members that agree.
 
 Pure functions on logits :math:`f^m` with :math:`p^m = \mathrm{softmax} f^m`. A term
 over K members is :math:`\frac{1}{K(K-1)} \sum_{m<l}` of a pair loss, half of its mean
-over pairs. So the term over a random subset of the members has the term over all of
-them as its mean, whatever the size of the subset.
+over pairs. The term over a random subset of the members is then an unbiased estimate of
+the term over all members, for any size of the subset.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,11 @@ __all__ = [
     "sed_term",
 ]
 
-SMALLEST_LOSS = 1e-6  # of a batch: keeps weights finite once it is fitted perfectly
+SMALLEST_LOSS = 1e-6  # of a batch; keeps weights finite for a perfect fit
 
 
 def agree_to_disagree(logits_p, logits_q):
-    r"""A2D loss of two predictions, small where they differ.
+    r"""Return the A2D loss of two predictions, which is small if they differ.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ def agree_to_disagree(logits_p, logits_q):
     .. math:: -\log\left( p_c (1 - q_c) + (1 - p_c) q_c \right), \quad
        c = \arg\max p
 
-    Worked out on logarithms, so that two members that are both certain of the same
-    class still feel a finite loss and its gradient.
+    The loss is computed from logarithms: it and its gradient stay finite if both
+    members are certain of the same class.
 
     References
     ----------
@@ -66,10 +66,10 @@ def agree_to_disagree(logits_p, logits_q):
 
 
 def _class_and_rest(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of one class, and of all others together.
+    """Return the log-probabilities of one class and of all others together.
 
-    The second is not computed from the first: ``log(1 - p)`` knows nothing of ``p``
-    once that has been rounded to one.
+    The second is not computed from the first, because ``log(1 - p)`` is infinite if
+    ``p`` is rounded to one.
     """
     log_proba = logits.log_softmax(-1)
     index = index.expand(*log_proba.shape[:-1], 1)
@@ -79,7 +79,7 @@ def _class_and_rest(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def hard_sample_weights(mean_logits, y, weight):
-    r"""How far SED takes each sample of a batch for one from another distribution.
+    r"""Return the weight of each sample in SED, which is larger for hard samples.
 
     Parameters
     ----------
@@ -93,17 +93,17 @@ def hard_sample_weights(mean_logits, y, weight):
     Returns
     -------
     hardness : Tensor of shape (B,)
-        Without gradient.
+        Has no gradient.
 
     Notes
     -----
     .. math:: a_n = \mathrm{CE}_n \Big/
        \Big( \frac{1}{B} \sum_b \mathrm{CE}_b \Big)^2
 
-    Samples that the ensemble gets wrong weigh more than others. Their mean over the
-    batch is the inverse of the batch's loss, so they weigh little before the ensemble
-    has learnt something. Means are weighted ones: a batch of samples of little weight
-    is not taken for one that is fitted well.
+    Samples that the ensemble gets wrong have larger weights. The mean weight of a batch
+    is the inverse of its loss, so that weights are small early in training. Means are
+    weighted by ``weight``, so that a batch of samples of low weight does not count as
+    well fitted.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def hard_sample_weights(mean_logits, y, weight):
 
 
 def a2d_term(logits, weight):
-    r"""A2D over all pairs of the given members.
+    r"""Return the A2D term over all pairs of the given members.
 
     Parameters
     ----------
@@ -145,12 +145,12 @@ def a2d_term(logits, weight):
 
 
 def sed_term(logits, mean_logits, y, weight):
-    r"""A2D on the training samples themselves, on hard ones above all.
+    r"""Return the SED term: A2D on the training samples, weighted by their hardness.
 
     Parameters
     ----------
     logits : Tensor of shape (K, B, C)
-        Of the members that were drawn.
+        Logits of the drawn members.
     mean_logits : Tensor of shape (B, C)
         Mean over all members.
     y : Tensor of shape (B,)
@@ -178,7 +178,7 @@ def sed_term(logits, mean_logits, y, weight):
 
 
 def mutual_information_loss(proba_p, proba_q):
-    r"""Mutual information of two members' predictions over a batch.
+    r"""Return the mutual information of two members' predictions over a batch.
 
     Parameters
     ----------
@@ -203,17 +203,18 @@ def mutual_information_loss(proba_p, proba_q):
     """
     tiny = torch.finfo(proba_p.dtype).tiny
     joint = proba_p.mT @ proba_q / proba_p.shape[-2]  # (..., C, C)
-    apart = proba_p.mean(-2).unsqueeze(-1) * proba_q.mean(-2).unsqueeze(-2)
-    ratio = joint.clamp_min(tiny).log() - apart.clamp_min(tiny).log()
+    independent = proba_p.mean(-2).unsqueeze(-1) * proba_q.mean(-2).unsqueeze(-2)
+    ratio = joint.clamp_min(tiny).log() - independent.clamp_min(tiny).log()
     return (joint * ratio).sum((-2, -1))
 
 
 def divdis_term(logits, prior):
-    r"""DivDis: statistically independent predictions on unlabelled samples.
+    r"""Return the DivDis term, which is small for statistically independent members.
 
     Parameters
     ----------
     logits : Tensor of shape (K, B, C)
+        Logits on unlabelled samples.
     prior : Tensor of shape (C,)
         Share of each class among the labelled samples.
 
@@ -226,8 +227,8 @@ def divdis_term(logits, prior):
     .. math:: \frac{1}{K(K-1)} \sum_{m<l} \mathrm{MI}(p^m, p^l)
        + \frac1K \sum_m \mathrm{KL}\Big( \frac1B \sum_n p^m(x_n) \,\Big\|\, \pi \Big)
 
-    The second part keeps members from the easy way out, one class for all samples. The
-    paper weighs the two parts apart; here both go by ``diversity_weight``.
+    The second part keeps members from predicting one class for all samples. The paper
+    has a weight for each part; here ``diversity_weight`` applies to both.
 
     References
     ----------
@@ -246,7 +247,7 @@ def divdis_term(logits, prior):
 
 
 class DiversityLoss(NamedTuple):
-    """A term by name.
+    """A diversity term and the samples that it needs.
 
     Attributes
     ----------
@@ -254,7 +255,7 @@ class DiversityLoss(NamedTuple):
         ``term(logits, batch, mean_logits)`` with the logits (K, B, C) of the drawn
         members, on the unlabelled batch if there is one.
     needs_unlabeled : bool
-        Whether it works on samples without labels.
+        Whether the term is computed on samples without labels.
     """
 
     term: Callable[..., Tensor]
@@ -262,7 +263,7 @@ class DiversityLoss(NamedTuple):
 
 
 def _sed(logits, batch, mean_logits):
-    return sed_term(logits, mean_logits, batch.y, batch.weight)
+    return sed_term(logits, mean_logits, y=batch.y, weight=batch.weight)
 
 
 def _a2d(logits, batch, mean_logits):

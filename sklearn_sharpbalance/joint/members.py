@@ -1,12 +1,12 @@
-r"""Joint training: all members on the same batches, with a term that drives them apart.
+r"""Joint training: all members on the same batches, with a diversity term.
 
 A step descends along the gradient of
 
 .. math:: M \Big( \frac1M \sum_m \mathrm{CE}^m + \lambda D \Big)
 
-with a diversity term :math:`D`. The factor :math:`M` in front gives each member the
-gradient of its own loss, so that a learning rate means what it means in a deep ensemble
-and :math:`\lambda = 0` is one.
+with a diversity term :math:`D`. Because of the factor :math:`M`, each member gets the
+gradient of its own loss: learning rates have the same effect as in a deep ensemble, and
+:math:`\lambda = 0` is a deep ensemble.
 """
 
 import math
@@ -30,12 +30,12 @@ __all__ = ["JointObjective", "ModuleTeam", "Team", "joint_loss", "train_jointly"
 
 @dataclass(frozen=True)
 class JointObjective:
-    """What drives members apart, and how strongly.
+    """The diversity term and its weight.
 
     Attributes
     ----------
     loss : str
-        A name of :data:`DIVERSITY_LOSSES`.
+        A name in :data:`DIVERSITY_LOSSES`.
     weight : float
         The paper's lambda.
     """
@@ -45,12 +45,12 @@ class JointObjective:
 
     @property
     def unlabeled(self) -> bool:
-        """Whether the term works on samples without labels."""
+        """Whether the term is computed on samples without labels."""
         return DIVERSITY_LOSSES[self.loss].needs_unlabeled
 
 
 class Team(ABC):
-    """All members at work, in whichever way their weights are kept.
+    """All members during training; subclasses decide how weights are stored.
 
     Parameters
     ----------
@@ -67,50 +67,50 @@ class Team(ABC):
         return len(self.sessions)
 
     def start_epoch(self, seed, epoch):
-        """Seed what each member draws, and what they draw together."""
+        """Seed one random stream per member and one for all of them."""
         seeds = [session.state.seed for session in self.sessions]
         self.streams.start([*seeds, seed], epoch)
 
     @abstractmethod
     def labeled(self, x, y):
-        """Logits (M, B, C) and losses (M, B) of all members on a batch."""
+        """Return logits (M, B, C) and losses (M, B) of all members on a batch."""
 
     @abstractmethod
     def unlabeled(self, x, members):
-        """Logits (K, B, C) of some members on a batch without labels."""
+        """Return logits (K, B, C) of some members on a batch without labels."""
 
     @abstractmethod
     def update(self, loss, lr_factor):
-        """One step of every member along the gradient of the loss."""
+        """Take one step of every member along the gradient of the loss."""
 
     @abstractmethod
     def rate(self):
-        """Learning rate of the last step."""
+        """Return the learning rate of the last step."""
 
     @abstractmethod
     def write_weights(self):
-        """Put the weights into the members' modules, where callbacks look at them."""
+        """Copy the weights to the members' modules, where callbacks read them."""
 
     @abstractmethod
     def read_weights(self):
-        """Take over what callbacks may have made of the weights."""
+        """Copy back the weights, which callbacks may have changed."""
 
     @abstractmethod
     def write_back(self):
-        """Put weights and optimizers into the members' nets, at the end."""
+        """Copy weights and optimizer state to the members' nets after training."""
 
 
 class ModuleTeam(Team):
-    """Members as modules of their own, one after the other in one graph."""
+    """Members as separate modules that run one after the other in one graph."""
 
     def __init__(self, sessions, segment):
         super().__init__(sessions, segment)
-        # One for all, since they share one loss; off, it scales nothing. The first
-        # member carries it from one segment to the next.
+        # One scaler, because members share one loss. The first member keeps its state
+        # between segments. Without fp16 it is disabled.
         self.scaler = sessions[0].scaler
 
     def labeled(self, x, y):
-        """Each member's forward pass under its own dropout."""
+        """Return logits and losses; each member draws its own dropout."""
         pairs = [
             self.streams.run(i, self._labeled, session.net, x, y)
             for i, session in enumerate(self.sessions)
@@ -125,7 +125,7 @@ class ModuleTeam(Team):
         return as_logits(net, output), losses.float()
 
     def unlabeled(self, x, members):
-        """Pass that leaves running BatchNorm statistics to the labelled samples."""
+        """Return logits without an update of running BatchNorm statistics."""
         return torch.stack(
             [self.streams.run(i, self._unlabeled, i, x) for i in members]
         )
@@ -142,7 +142,7 @@ class ModuleTeam(Team):
             return net.infer(x)
 
     def update(self, loss, lr_factor):
-        """Backward through the one graph, then a step of each optimizer."""
+        """Run one backward pass for all members, then a step of each optimizer."""
         optimizers = [session.net.optimizer_ for session in self.sessions]
         for optimizer in optimizers:
             set_learning_rate(optimizer, lr_factor)
@@ -153,17 +153,17 @@ class ModuleTeam(Team):
         self.scaler.update()
 
     def rate(self):
-        """Learning rate of the first member, which is that of all."""
+        """Return the learning rate, which is the same for all members."""
         return float(self.sessions[0].net.optimizer_.param_groups[0]["lr"])
 
     def write_weights(self):
-        """Nothing to do: the modules hold them."""
+        """Do nothing: the modules hold the weights."""
 
     def read_weights(self):
-        """Nothing to do: the modules hold them."""
+        """Do nothing: the modules hold the weights."""
 
     def write_back(self):
-        """Nothing to do: the nets hold them."""
+        """Do nothing: the nets hold weights and optimizer state."""
 
 
 def train_jointly(team, feed, objective):
@@ -178,7 +178,7 @@ def train_jointly(team, feed, objective):
     Returns
     -------
     states : list of MemberState
-        They stop together, once every member has been asked to.
+        Training ends early only if callbacks have stopped every member.
     """
     segment = team.segment
     with random_stream(team.device), tf32(segment.precision):
@@ -192,7 +192,7 @@ def train_jointly(team, feed, objective):
 
 
 def train_epoch(team, feed, objective, epoch):
-    """One epoch of all members."""
+    """Train all members for one epoch."""
     team.start_epoch(feed.seed, epoch)
     for session in team.sessions:
         session.begin_epoch()
@@ -208,11 +208,16 @@ def train_epoch(team, feed, objective, epoch):
         team.update(loss, team.segment.lr_factor(epoch, t))
         losses += own.detach()
     n_batches = team.segment.sizes.n_batches
-    _end_epoch(team, epoch, (losses / n_batches).tolist(), diversity.item() / n_batches)
+    _end_epoch(
+        team,
+        epoch,
+        losses=(losses / n_batches).tolist(),
+        diversity=diversity.item() / n_batches,
+    )
 
 
 def joint_loss(team, batch, objective):
-    """Losses (M,) of the members and the diversity term, None if it counts nothing."""
+    """Return the members' losses (M,) and the diversity term; None if not used."""
     logits, losses = team.labeled(batch.x, batch.y)  # (M, B, C), (M, B)
     own = (losses * batch.weight).sum(1)  # (M,)
     if objective.weight == 0 or len(team) == 1:
@@ -220,7 +225,7 @@ def joint_loss(team, batch, objective):
     if objective.unlabeled:
         drawn = team.unlabeled(batch.unlabeled, batch.drawn)  # (K, B', C)
     else:
-        # Not by a list of indices, which would have to travel to the device.
+        # Do not index by a list, which would be copied to the device.
         drawn = torch.stack([logits[member] for member in batch.drawn])
     with torch.no_grad():
         mean_logits = logits.mean(0)  # (B, C)
@@ -228,7 +233,7 @@ def joint_loss(team, batch, objective):
 
 
 def _end_epoch(team, epoch, losses, diversity):
-    """Write records and call callbacks."""
+    """Record the losses and call callbacks."""
     lr = team.rate()
     if not math.isfinite(diversity):
         raise DivergenceError(

@@ -1,4 +1,4 @@
-"""What a joint fit settles before its first epoch."""
+"""Preparation of a joint fit: validation, data, net and trainer."""
 
 from dataclasses import replace
 from functools import partial
@@ -50,32 +50,50 @@ def prepare_joint(
     estimator : DiversifiedEnsembleClassifier
         For scikit-learn's validation, and for fitted weights to start from.
     params : dict
-        Its parameters, and those that it does not offer.
+        Parameters of the estimator, with defaults for those that it does not have.
     nested : dict
-        Its ``estimator__...`` parameters.
+        ``estimator__...`` parameters without their prefix.
     aggregation : Aggregation
     X, y, sample_weight, X_unlabeled
-        What ``fit`` was given.
+        Arguments of ``fit``.
     """
     data, fmt, classes = training_data(
-        estimator, X, y, sample_weight, params["class_weight"]
+        estimator,
+        X,
+        y,
+        sample_weight=sample_weight,
+        class_weight=params["class_weight"],
     )
-    unlabeled = check_unlabeled(estimator, X_unlabeled, fmt, data.X, params["loss"])
+    unlabeled = check_unlabeled(
+        estimator, X_unlabeled, fmt=fmt, X=data.X, loss=params["loss"]
+    )
     warm = estimator._warm_nets()
     if warm:
         check_same_classes(classes, estimator.classes_)
     seeds = draw_seeds(params["random_state"], params["n_estimators"])
-    own = estimator.get_params(deep=False)  # those that an ensemble of this kind has
-    others = "none" if unlabeled is None else describe_samples(_given(unlabeled.X))
-    saved = make_checkpoints(own, data, classes, seeds, warm, X_unlabeled=others)
+    own = estimator.get_params(deep=False)
+    described = "none" if unlabeled is None else describe_samples(_given(unlabeled.X))
+    saved = make_checkpoints(
+        own, data, classes, seeds=seeds, warm_nets=warm, X_unlabeled=described
+    )
     if saved is not None:
         seeds = saved.seeds
-    data = hold_out(data, params["validation_fraction"], seeds.split, sample_weight)
-    aggregation.check(data)  # before all samples pass a trunk
+    data = hold_out(
+        data,
+        params["validation_fraction"],
+        seed=seeds.split,
+        sample_weight=sample_weight,
+    )
+    aggregation.check(data)  # before the trunk computes features, which may be slow
     aggregation.try_out(params["n_estimators"], len(classes))
     device = _one_device(params["device"])
     precision = resolve_precision(params["precision"], device, fmt)
-    trunk = as_trunk(params["shared_trunk"], seeds.selection, device, precision)
+    trunk = as_trunk(
+        params["shared_trunk"],
+        seed=seeds.selection,
+        device=device,
+        precision=precision,
+    )
     is_made = trunk is not None and not isinstance(params["shared_trunk"], nn.Module)
     if is_made and warm and estimator.trunk_ is not None:
         trunk.take_weights(estimator.trunk_)
@@ -89,16 +107,17 @@ def prepare_joint(
     net = build_net(
         params,
         nested,
-        seen_format,
-        data.X,
-        len(classes),
+        fmt=seen_format,
+        X=data.X,
+        n_classes=len(classes),
         weight=data.weight,
         seed=seeds.split,
     )
-    training = make_training(params, net, fmt, params["n_estimators"])
-    training = replace(training, name="joint", rho=(0.0,) * params["n_estimators"])
+    n_members = params["n_estimators"]
+    training = make_training(params, net, fmt=fmt, n_members=n_members)
+    training = replace(training, name="joint", rho=(0.0,) * n_members)
     if trunk is not None and training.transform is None:
-        # Features do not change from epoch to epoch: members read them directly.
+        # The features are the same in every epoch: batches are read from them.
         read = data
         if unlabeled is not None:
             with random_stream(device, seed=seeds.split):
@@ -117,7 +136,14 @@ def prepare_joint(
         objective=JointObjective(params["loss"], params["diversity_weight"]),
         pair_members=params["pair_members"],
         team=team,
-        make_members=partial(first_members, net, seeds, data, len(classes), warm),
+        make_members=partial(
+            first_members,
+            net=net,
+            seeds=seeds,
+            data=data,
+            n_classes=len(classes),
+            warm_nets=warm,
+        ),
     )
     cut_every = cut_length(
         training.n_epochs,
@@ -138,21 +164,21 @@ def prepare_joint(
 
 
 def _one_device(device) -> str:
-    """The device that all members share, since they train in one graph."""
+    """Return the device of all members; raise if more than one is given."""
     devices = resolve_devices(device)
     if len(devices) > 1:
         raise InvalidInputError(
-            f"Joint training runs on one device, but got device={device!r}. Name one "
+            f"Joint training runs on one device, but got device={device!r}. Pass one "
             "of them."
         )
     return devices[0]
 
 
 def recipe(params, nested):
-    """Optimizer and rate of a joint fit, where the user left them open.
+    """Return defaults for optimizer and learning rate, if the user set none.
 
-    AdamW, as the paper has it. Momentum alone does not bear the pair loss of SED,
-    whose weight grows without limit while the loss of a batch falls.
+    The paper uses AdamW. SGD with momentum is unstable under the pair loss of SED,
+    whose weight has no upper bound as the loss of a batch decreases.
     """
     if isinstance(params["estimator"], NeuralNetClassifier):
         return {}
@@ -165,14 +191,14 @@ def recipe(params, nested):
 
 
 def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
-    """Samples without labels, laid out like X; None for a loss that needs none."""
+    """Return validated samples without labels; None if the loss does not use them."""
     if not DIVERSITY_LOSSES[loss].needs_unlabeled:
         return None
     if X_unlabeled is None:
         raise InvalidInputError(
-            f"loss={loss!r} drives members apart on samples without labels, but got "
-            "X_unlabeled=None. Pass them to fit as X_unlabeled, laid out like X, or "
-            "use loss='sed', which needs none."
+            f"loss={loss!r} needs samples without labels, but got X_unlabeled=None. "
+            "Pass X_unlabeled to fit, with the same layout as X, or use loss='sed', "
+            "which needs no such samples."
         )
     if isinstance(X_unlabeled, Dataset):
         X_unlabeled = _Labeled(X_unlabeled)
@@ -185,15 +211,15 @@ def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
         same = X.keys() == X_unlabeled.keys()
     if not same:
         raise InvalidInputError(
-            f"X_unlabeled must be laid out like X: got {_layout(X_unlabeled, found)} "
-            f"beside {_layout(X, fmt)}."
+            "X_unlabeled must have the same layout as X, but X_unlabeled is "
+            f"{_layout(X_unlabeled, found)} and X is {_layout(X, fmt)}."
         )
     item_shape = found.shape if found.kind == "dataset" else None
     return TrainingData.unlabeled(X_unlabeled, item_shape)
 
 
 class _Labeled(Dataset):
-    """Items of a Dataset, with labels or without, as pairs that readers expect."""
+    """A Dataset, with or without labels, as pairs (x, 0)."""
 
     def __init__(self, dataset):
         self.dataset = dataset
@@ -207,7 +233,7 @@ class _Labeled(Dataset):
 
 
 def _given(X):
-    """Samples as the user passed them."""
+    """Return the samples as the user passed them."""
     return X.dataset if isinstance(X, _Labeled) else X
 
 
@@ -221,7 +247,7 @@ def _check_callbacks(net):
     reason = callback_refusal(net)
     if reason is not None:
         raise InvalidInputError(
-            "Joint training calls callbacks at the start and the end of an epoch, but "
-            f"{reason}. Remove that callback; lr_schedule takes a name or a function "
-            "of progress."
+            "Joint training calls callbacks only at the start and the end of an epoch, "
+            f"but {reason}. Remove that callback. For a learning rate schedule, pass a "
+            "name or a function of progress as lr_schedule."
         )

@@ -26,7 +26,7 @@ class StackedTeam(Team):
         self.network, self.optimizer = self.stack.network, self.stack.optimizer
 
     def labeled(self, x, y):
-        """All members on one batch."""
+        """Return logits (M, B, C) and losses (M, B) of all members on a batch."""
         logits = self._forward(self.network, x, len(self))
         losses = cross_entropy(
             logits.flatten(0, 1),
@@ -37,7 +37,7 @@ class StackedTeam(Team):
         return logits, losses.view(len(self), -1)
 
     def unlabeled(self, x, members):
-        """The drawn members alone."""
+        """Return logits (K, B, C) of some members on a batch without labels."""
         network = self.network
         if len(members) < len(self):
             network = copy(network)
@@ -54,14 +54,14 @@ class StackedTeam(Team):
             return network(x.expand(n_members, *x.shape)).float()
 
     def update(self, loss, lr_factor):
-        """One step of the one optimizer."""
+        """Take one step of the optimizer of all members."""
         set_learning_rate(self.optimizer, lr_factor)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.descend()
 
     def rate(self):
-        """Learning rate of all members."""
+        """Return the learning rate of all members."""
         return self.stack.lr
 
     def write_weights(self):
@@ -69,7 +69,7 @@ class StackedTeam(Team):
         self.stack.write_weights(range(len(self)))
 
     def read_weights(self):
-        """Take over weights and options that callbacks may have set."""
+        """Copy back weights and options, which callbacks may have changed."""
         self.stack.read_weights(range(len(self)))
 
     def write_back(self):
@@ -78,7 +78,7 @@ class StackedTeam(Team):
 
 
 def choose_team(net, data, training):
-    """The fastest way to train these members jointly, and why.
+    """Return the fastest kind of team for these members, and the reason.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def choose_team(net, data, training):
         Class of the team.
     choice : EngineChoice
     """
-    # All members share one augmentation, so it does not keep them from being stacked.
+    # Members share one augmentation, so it does not prevent stacking.
     reason = StackedEngine.refusal(net, data, replace(training, transform=None))
     if reason is None:
         threads = choose_threads(net, training.batch_size, len(training.rho))

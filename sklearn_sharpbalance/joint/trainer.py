@@ -1,4 +1,4 @@
-"""Joint training: all members through a segment together."""
+"""Train all members jointly, segment by segment."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -27,20 +27,20 @@ class JointTrainer:
     Parameters
     ----------
     net : NeuralNetClassifier
-        What every member, or its head, is a copy of.
+        Template of every member, or of its head.
     data : TrainingData
-        What the members see: samples, or the trunk's features of them.
+        Inputs of the members: samples, or the trunk's features of them.
     training : Segment
-        The whole training.
+        Settings of the whole training.
     read : TrainingData
-        What batches are read from: ``data``, or samples that are augmented first.
+        Source of the batches: ``data``, or samples to augment before the trunk.
     unlabeled : TrainingData or None
         Like ``read``, without labels.
     trunk : Trunk or None
     seeds : Seeds
     objective : JointObjective
     pair_members : int or None
-        Members that are drawn in each step for the pair loss.
+        Members drawn in each step for the diversity term; None takes all.
     team : type
         Class of the team that trains.
     make_members : callable
@@ -70,7 +70,7 @@ class JointTrainer:
         self.team, self.make_members = team, make_members
 
     def first_members(self):
-        """Members before the first epoch."""
+        """Return the members before the first epoch."""
         return self.make_members()
 
     def prune(self, state, segment):
@@ -82,15 +82,15 @@ class JointTrainer:
         raise AssertionError("joint training does not select samples")
 
     def train(self, state: EnsembleState, segment: Segment, on_epoch=None):
-        """Train all members through a segment; returns the new state.
+        """Train all members for a segment and return the new state.
 
-        The randomness of an epoch depends on the seeds and the epoch alone, so that a
-        training with cuts equals one without.
+        Random draws depend on the seeds and the epoch only, so that the result does not
+        depend on how the training is cut into segments.
         """
         segment = segment.with_masks(self._no_masks)
         count = EpochCount(len(state.members), on_epoch)
         sessions = [
-            MemberSession(self.net, member, self.data, segment, count)
+            MemberSession(self.net, member, self.data, segment=segment, on_epoch=count)
             for member in state.members
         ]
 
@@ -108,20 +108,20 @@ class JointTrainer:
         )
 
     def close(self) -> None:
-        """Free nothing: members keep nothing between segments."""
+        """Do nothing: no memory is kept between segments."""
 
     def as_trained(self, net) -> TrainingData:
-        """The data as members normalised them, for statistics of their weights.
+        """Return the data with which to compute BatchNorm statistics of members.
 
-        Behind a trunk the augmentation comes first: features of augmented samples
-        replace those of the samples, if nets like ``net`` have batch statistics.
+        They include the augmentation. With a trunk, they are features of augmented
+        samples if nets like ``net`` have batch statistics.
         """
         transform = self.training.transform
         if self.trunk is None or transform is None:
             return replace(self.data, transform=transform)
         if not has_batch_statistics(net):
             return self.data
-        X = self.trunk.features(self.read.X, self.read.item_shape, transform)
+        X = self.trunk.features(self.read.X, self.read.item_shape, transform=transform)
         return replace(self.data, X=X)
 
     @cached_property
@@ -130,7 +130,7 @@ class JointTrainer:
 
     @cached_property
     def _feed(self):
-        """Batches of any epoch; the data move to the device once for all segments."""
+        """Batches of all epochs; the data are copied to the device once."""
         return JointFeed(
             self.read,
             self.unlabeled,

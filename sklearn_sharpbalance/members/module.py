@@ -150,8 +150,8 @@ def _start_anew(layer):
     after = dict(layer.named_parameters(recurse=False))
     return [
         name
-        for name, old in before.items()
-        if after.get(name) is own[name] and _is_untouched(own[name], *old)
+        for name, (version, value) in before.items()
+        if after.get(name) is own[name] and _is_untouched(own[name], version, value)
     ]
 
 

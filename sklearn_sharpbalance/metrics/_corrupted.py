@@ -71,14 +71,20 @@ def corrupted_sets(
     if isinstance(corruptions, Mapping):
         yield from _given_sets(corruptions, severities)
     elif np.ndim(X) == 2:
-        yield from _corrupted_tables(X, y, corruptions, severities, random_state)
+        yield from _corrupted_tables(
+            X,
+            y,
+            corruptions=corruptions,
+            severities=severities,
+            random_state=random_state,
+        )
     else:
         images, layout = _channels_last(X)
         for kind, severity, out in iter_corruptions(
-            images, corruptions, severities, random_state
+            images, corruptions, severities, random_state=random_state
         ):
             out = out.transpose(0, 3, 1, 2) if layout == "first" else out
-            yield CorruptedData(kind, severity, out, y)
+            yield CorruptedData(kind=kind, severity=severity, X=out, y=y)
 
 
 def _as_kinds(corruptions: Any) -> Any:
@@ -157,7 +163,13 @@ def mean_accuracies(
     shape = (len(ensembles), len(severities))
     of_ensemble, of_member = np.zeros(shape), np.zeros(shape)
     n_kinds = np.zeros(len(severities))
-    sets = corrupted_sets(X, y, corruptions, severities, random_state)
+    sets = corrupted_sets(
+        X,
+        y,
+        corruptions=corruptions,
+        severities=severities,
+        random_state=random_state,
+    )
     for data, every in iter_outputs(ensembles.values(), sets):
         s = severities.index(data.severity)
         n_kinds[s] += 1
@@ -174,7 +186,8 @@ def mean_accuracies(
 
 def _given_sets(sets: Mapping, severities: list[int]) -> Iterator[CorruptedData]:
     for kind, severity in _check_keys(sets, severities):
-        yield CorruptedData(kind, severity, *sets[kind, severity])
+        X, y = sets[kind, severity]
+        yield CorruptedData(kind=kind, severity=severity, X=X, y=y)
 
 
 def _check_keys(sets: Mapping, severities: list[int]) -> list[tuple[str, int]]:
@@ -208,9 +221,11 @@ def _corrupted_tables(
     for name in TABLE_KINDS if corruptions is None else corruptions:
         for severity in severities:
             table, labels = corrupt_table(X, y, name, severity, random_state=seed)
-            rows = tables.original_rows(y, name, severity, seed)
+            rows = tables.original_rows(y, name, severity, random_state=seed)
             table = _as_frame(table, X, rows)
-            yield CorruptedData(kind_name(name), severity, table, labels, rows)
+            yield CorruptedData(
+                kind=kind_name(name), severity=severity, X=table, y=labels, rows=rows
+            )
 
 
 def _as_frame(table: np.ndarray, X: Any, rows: np.ndarray | None) -> Any:
@@ -253,7 +268,9 @@ def accuracies(
             "n_samples, n_classes), or a further axis of corruptions in front, got "
             f"{probas.shape}."
         )
-    codes = encode_labels(y_true, probas.shape[-1], probas.shape[-2], classes)
+    codes = encode_labels(
+        y_true, n_classes=probas.shape[-1], n_samples=probas.shape[-2], labels=classes
+    )
     sets = probas.reshape(-1, *probas.shape[-3:])  # (kinds * S, M, N, C)
     whole = np.stack([combine(members) for members in sets])  # (kinds * S, N, C)
     ensemble = (whole.argmax(-1) == codes).mean(-1)  # (kinds * S,)

@@ -95,6 +95,8 @@ def gain_of(
         return ensemble_improvement_rate(
             y_true, probas, ensemble_proba=proba, labels=classes
         )
-    codes = encode_labels(y_true, probas.shape[2], probas.shape[1], classes)
+    codes = encode_labels(
+        y_true, n_classes=probas.shape[2], n_samples=probas.shape[1], labels=classes
+    )
     predictions = probas if name == "member_accuracy" else proba
     return float((predictions.argmax(-1) == codes).mean())

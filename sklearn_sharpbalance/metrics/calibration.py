@@ -102,7 +102,13 @@ def _check_options(n_bins, strategy, norm="l1", debiased=False):
 def _top1_confidence(y_true, proba, labels):
     """Return the confidence of the predicted class, (N,), and if it is right, (N,)."""
     array = check_proba(proba)
-    y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
+    y = encode_labels(
+        y_true,
+        n_classes=array.shape[1],
+        n_samples=len(array),
+        labels=labels,
+        name="proba",
+    )
     predicted = array.argmax(axis=1)  # (N,)
     return array[np.arange(len(y)), predicted].astype(np.float64), predicted == y
 
@@ -221,7 +227,13 @@ def expected_calibration_error(
         )
     if classwise:
         array = check_proba(proba)
-        y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
+        y = encode_labels(
+            y_true,
+            n_classes=array.shape[1],
+            n_samples=len(array),
+            labels=labels,
+            name="proba",
+        )
         pairs: Iterable[tuple[np.ndarray, np.ndarray]] = (
             (np.ascontiguousarray(column, dtype=np.float64), y == c)
             for c, column in enumerate(array.T)

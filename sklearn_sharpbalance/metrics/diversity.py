@@ -120,7 +120,7 @@ def disagreement_error_ratio(y_true, member_probas, *, labels=None):
     """
     probas = check_member_probas(member_probas)
     M, N, C = probas.shape
-    y = encode_labels(y_true, C, N, labels)
+    y = encode_labels(y_true, n_classes=C, n_samples=N, labels=labels)
     predictions = top1(probas)  # (M, N)
     if M == 1:
         warn_single("disagreement_error_ratio", 0.0)

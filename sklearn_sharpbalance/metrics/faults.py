@@ -16,7 +16,9 @@ __all__ = ["double_fault", "q_statistic"]
 def _faults(y_true, member_probas, labels):
     """Return 1.0 where a member is wrong on a sample, else 0.0; (M, N)."""
     probas = check_member_probas(member_probas)
-    y = encode_labels(y_true, probas.shape[2], probas.shape[1], labels)
+    y = encode_labels(
+        y_true, n_classes=probas.shape[2], n_samples=probas.shape[1], labels=labels
+    )
     return (top1(probas) != y).astype(np.float64)
 
 

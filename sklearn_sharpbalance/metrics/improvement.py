@@ -73,7 +73,7 @@ def ensemble_improvement_rate(
     check_choice("aggregation", aggregation, ["mean_logit", "mean_proba"])
     probas = check_member_probas(member_probas)
     _, N, C = probas.shape
-    y = encode_labels(y_true, C, N, labels)
+    y = encode_labels(y_true, n_classes=C, n_samples=N, labels=labels)
     if ensemble_proba is None and aggregation == "mean_logit":
         logs = np.log(np.maximum(probas, SMALLEST_PROBA))
         combined = logs.mean(axis=0, dtype=np.float64)  # (N, C)
@@ -201,7 +201,9 @@ def loss_decomposition(y_true, member_probas, *, loss="nll", eps=1e-12, labels=N
     check_choice("loss", loss, _DECOMPOSITIONS)
     check_numbers(BETWEEN_0_AND_1, eps=eps)
     probas = check_member_probas(member_probas)
-    y = encode_labels(y_true, probas.shape[2], probas.shape[1], labels)
+    y = encode_labels(
+        y_true, n_classes=probas.shape[2], n_samples=probas.shape[1], labels=labels
+    )
     total = np.zeros(3)
     for start in range(0, len(y), 1024):  # limits the size of the float64 copies
         rows = slice(start, start + 1024)

@@ -41,7 +41,13 @@ def negative_log_likelihood(y_true, proba, *, labels=None, sample_weight=None):
     1.0397
     """
     array = check_proba(proba)
-    y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
+    y = encode_labels(
+        y_true,
+        n_classes=array.shape[1],
+        n_samples=len(array),
+        labels=labels,
+        name="proba",
+    )
     true = array[np.arange(len(y)), y]  # (N,)
     eps = np.finfo(array.dtype).eps
     logs = np.log(np.clip(true.astype(np.float64), eps, 1.0))  # (N,)
@@ -89,7 +95,13 @@ def brier_score(
             f"scale_by_half must be True, False or 'auto', got {scale_by_half!r}."
         )
     array = check_proba(proba)
-    y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
+    y = encode_labels(
+        y_true,
+        n_classes=array.shape[1],
+        n_samples=len(array),
+        labels=labels,
+        name="proba",
+    )
     true = array[np.arange(len(y)), y].astype(np.float64)  # (N,)
     norms = np.einsum("nc,nc->n", array, array, dtype=np.float64)  # (N,)
     weights = check_weights(sample_weight, len(y))

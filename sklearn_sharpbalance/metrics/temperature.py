@@ -171,7 +171,13 @@ def fit_temperature(
     """
     check_bounds(bounds)
     logits = _as_logits(proba_or_logits, kind)
-    y = encode_labels(y_true, logits.shape[1], len(logits), labels, "proba_or_logits")
+    y = encode_labels(
+        y_true,
+        n_classes=logits.shape[1],
+        n_samples=len(logits),
+        labels=labels,
+        name="proba_or_logits",
+    )
     temperature, bound = _fit(logits, y, bounds)
     if bound is not None:
         warn_undefined(AT_A_BOUND.format(bound))
@@ -265,7 +271,13 @@ def nll_after_temperature(
     """
     check_bounds(bounds)
     logits = _as_logits(proba_or_logits, kind)
-    y = encode_labels(y_true, logits.shape[1], len(logits), labels, "proba_or_logits")
+    y = encode_labels(
+        y_true,
+        n_classes=logits.shape[1],
+        n_samples=len(logits),
+        labels=labels,
+        name="proba_or_logits",
+    )
     if cv is None:
         return _nll(logits / _fit(logits, y, bounds)[0], y)
     if int(cv) != cv or not 2 <= cv <= len(y):

@@ -139,7 +139,13 @@ def area_under_risk_coverage(
     0.25
     """
     array = check_proba(proba)
-    y = encode_labels(y_true, array.shape[1], len(array), labels, "proba")
+    y = encode_labels(
+        y_true,
+        n_classes=array.shape[1],
+        n_samples=len(array),
+        labels=labels,
+        name="proba",
+    )
     wrong = (array.argmax(axis=1) != y).astype(np.float64)  # (N,)
     if confidence is None:
         ranking = array.max(axis=1)

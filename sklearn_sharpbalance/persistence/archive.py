@@ -211,9 +211,9 @@ def check_folder(path) -> Path:
         elif path.parent.is_dir():
             return path
         elif path.parent.exists():
-            problem = f"{path.parent} is not a folder. Name another one."
+            problem = f"{path.parent} is not a folder. Use another folder."
         else:
-            problem = f"there is no folder {path.parent}. Make it first."
+            problem = f"there is no folder {path.parent}. Create it first."
     raise FileNotWrittenError(f"Cannot write {path}: {problem}")
 
 

@@ -171,9 +171,9 @@ def _program(estimator, dtype):
     except Exception as error:  # its type depends on the network
         name = type(estimator.estimators_[0].module_.module).__name__
         raise InvalidInputError(
-            f"torch.export cannot follow {name}: {in_a_sentence(error)}. Let its "
-            "forward pass know the number of samples by x.shape[0], not len(x), and "
-            "not branch on the values of tensors."
+            f"torch.export cannot trace {name}: {in_a_sentence(error)}. In its forward "
+            "pass, use x.shape[0] for the number of samples, not len(x), and do not "
+            "branch on the values of tensors."
         ) from error
 
 
@@ -192,7 +192,7 @@ def export_torch(estimator, path, *, dtype=None) -> None:
 
     Notes
     -----
-    ``torch.export.load(path).module()(X)`` gives the probabilities; the labels of its
+    ``torch.export.load(path).module()(X)`` returns the probabilities; the labels of its
     columns are in the extra file ``classes.json``.
     """
     path = check_folder(path)
@@ -221,7 +221,7 @@ def export_onnx(estimator, path, *, dtype=None) -> None:
     metadata under ``classes``. Weights beyond 1.9 GB go to a file beside it.
     """
     try:
-        import onnxscript  # noqa: F401  what torch writes ONNX with
+        import onnxscript  # noqa: F401  torch needs it to write ONNX
     except ImportError as error:
         raise ImportError(
             'export_onnx needs onnx and onnxscript: pip install "sklearn-sharpbalance'

@@ -67,7 +67,7 @@ def save(estimator, path, *, optimizer=True) -> None:
     try:
         tree = _tree(estimator, optimizer)
         with writing(path):
-            write_archive(path, "model", tree, special_value)
+            write_archive(path, "model", tree, special=special_value)
     except NotPlainError as error:
         raise InvalidInputError(
             f"{type(estimator).__name__} cannot be saved: {error}, which a file "
@@ -136,8 +136,8 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
     if (trunk is None) != (params.get("shared_trunk") is None):
         raise InvalidInputError(
             "The ensemble cannot be saved: shared_trunk is "
-            f"{shown(params.get('shared_trunk'))}, which was set after the fit. Set it "
-            "back, or fit again."
+            f"{shown(params.get('shared_trunk'))}, which was set after the fit. "
+            "Restore it, or fit again."
         )
     entries = {k: _param(k, v) for k, v in params.items() if not is_left_out(k)}
     of_members = _net(estimator.net_)
@@ -194,7 +194,7 @@ def _check_names(net, entries, estimator):
         if label not in known and name not in ("callbacks", "module__member_params"):
             raise InvalidInputError(
                 f"The ensemble cannot be saved: its members have {name} ({label}), "
-                "which is no parameter of the ensemble any more. Set the parameters "
+                "which is no longer a parameter of the ensemble. Set the parameters "
                 "of the fit again, or use joblib.dump."
             )
 

@@ -104,7 +104,7 @@ class _Objects:
     Parameters
     ----------
     passed : dict
-        Values by name of the parameter; "module" stands for the user's network.
+        Values by name of the parameter; "module" is the user's network.
     """
 
     def __init__(self, passed):
@@ -193,8 +193,8 @@ def _net(tree, params, objects):
     net = _make_net(cls, {**settings, **own})
     if is_named:
         seeds = tree["fitted"]["member_seeds_"]
-        apart = member_settings(params["member_params"], net, seeds)
-        give_settings(net, apart or [])
+        of_members = member_settings(params["member_params"], net, seeds)
+        give_settings(net, of_members or [])
     return net
 
 
@@ -212,7 +212,8 @@ def _set_fitted(estimator, tree, net):
     if hasattr(estimator, "member_params") and "member_params_" not in tree["fitted"]:
         estimator.member_params_ = [dict(settings) for settings in own_settings(net)]
     estimator.net_ = net
-    estimator.engine_ = EngineChoice(*tree["engine"])
+    name, reason = tree["engine"]
+    estimator.engine_ = EngineChoice(name=name, reason=reason)
     estimator.input_format_ = _input_format(tree["input_format"])
     _check_n_features(estimator)
     seeds, histories = estimator.member_seeds_, estimator.history_
@@ -253,12 +254,14 @@ def _set_nets(estimator, nets, trunk):
     if (trunk is None) != (estimator.shared_trunk is None):
         raise ModelFileError("its trunk does not belong to its shared_trunk.")
     if trunk is not None:
-        device, precision = nets[0].device, trunk["precision"]
+        precision = trunk["precision"]
         if precision not in PRECISIONS:
             raise ModelFileError(
                 f"it sets the precision of its trunk to {precision!r}."
             )
-        estimator.trunk_ = as_trunk(estimator.shared_trunk, 0, device, precision)
+        estimator.trunk_ = as_trunk(
+            estimator.shared_trunk, seed=0, device=nets[0].device, precision=precision
+        )
         estimator.trunk_.load_state(trunk)
     estimator.estimators_ = estimator._whole_members()
 

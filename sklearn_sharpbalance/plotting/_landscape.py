@@ -50,7 +50,9 @@ def slice_landscape(
     losses = loss_surface(
         nets[chosen[0]],
         module_inputs(estimator, X),
-        encode_labels(y, len(classes), len(y), classes, "classes_"),
+        encode_labels(
+            y, n_classes=len(classes), n_samples=len(y), labels=classes, name="classes_"
+        ),
         origin=weights[0],
         directions=directions,
         grid=grid,

@@ -228,7 +228,7 @@ class EnsembleSizeDisplay(Display):
     ):
         """Plot subsets of members; ``combine(rows)`` returns their probabilities."""
         M, N, C = probas.shape
-        y = encode_labels(y_true, C, N, labels)
+        y = encode_labels(y_true, n_classes=C, n_samples=N, labels=labels)
         metric_name, function = _resolve_metric(metric)
         rng = check_generator(random_state)
         scores = []

@@ -1,7 +1,5 @@
 """Sharpness as the curvature of the loss in the input."""
 
-from functools import partial
-
 import torch
 
 from sklearn_sharpbalance._validation import (
@@ -97,10 +95,14 @@ def input_curvature(
     signs = None
     if directions == "rademacher":
         signs = _draw_signs(rows[:1][0], n_directions, rng)
-    curvature = partial(_curvature, net, step=step, signs=signs)
+
+    def curvature_of_chunk(chunk):
+        x, y = rows[chunk]
+        return _curvature(net, x, y, step=step, signs=signs)
+
     with evaluation_mode(net.module_) as module:
         module.requires_grad_(False)  # only the gradient in the input is needed
-        return in_chunks(lambda part: curvature(*rows[part]), len(rows), chunk_size)
+        return in_chunks(curvature_of_chunk, len(rows), chunk_size)
 
 
 def _check(step, n_directions, directions):
@@ -110,13 +112,13 @@ def _check(step, n_directions, directions):
 
 
 def _curvature(net, x, y, *, step, signs):
-    here = _input_gradients(net, x, y, [0.0] * len(_movable(x)))  # (B, ...) each
+    here = _input_gradients(net, x, y, moves=[0.0] * len(_movable(x)))  # (B, ...) each
     if signs is None:
         signs = [_unit_signs(here)]
     total = torch.zeros(len(y), device=y.device)
     for direction in signs:
         moves = [step * d for d in direction]
-        there = _input_gradients(net, x, y, moves)
+        there = _input_gradients(net, x, y, moves=moves)
         for a, b in zip(here, there):
             total = total + ((b - a) / step).reshape(len(a), -1).square().sum(1)
     return total / len(signs)  # (B,)

@@ -1,8 +1,8 @@
-"""Results of long work kept on disk, found again by what went into it.
+"""Cache results on disk by a hash of the arguments.
 
-joblib finds results by a pickle of the arguments, and torch pickles a tensor together
-with its address in memory: equal members would never be found again. Here tensors go
-by their values.
+joblib hashes a pickle of the arguments, and torch's pickle of a tensor contains its
+address in memory: equal members would have different hashes. Here tensors are hashed by
+value.
 """
 
 import types
@@ -21,16 +21,16 @@ __all__ = ["cached", "stable_hash"]
 
 
 def cached(memory, function: Callable, ignore=()) -> Callable:
-    """Return the function with its results kept by a joblib.Memory.
+    """Return a function whose results are cached by a joblib.Memory.
 
     Parameters
     ----------
     memory : None, str or joblib.Memory
-        None keeps nothing.
+        None does not cache.
     function : callable
-        Of a module; called by keywords.
+        A function of a module. Call the result with keyword arguments only.
     ignore : sequence of str
-        Arguments that do not matter to the result.
+        Arguments that do not change the result.
     """
     try:
         memory = check_memory(memory)
@@ -39,8 +39,8 @@ def cached(memory, function: Callable, ignore=()) -> Callable:
         call = memory.cache(_call, ignore=["function", "arguments"])
     except OSError as error:
         raise InvalidInputError(
-            f"memory={memory!r} cannot keep what was trained: {error}. Pass a folder "
-            "that can be written to, or None to keep nothing."
+            f"memory={memory!r} cannot store results: {error}. Pass a folder that can "
+            "be written to, or None to disable the cache."
         ) from error
 
     def cached_function(**arguments):
@@ -56,7 +56,7 @@ def _call(key, function, arguments):
 
 
 def stable_hash(value) -> str:
-    """Text that is equal for equal values, in any process.
+    """Return a text that is equal for equal values in every process.
 
     Examples
     --------
@@ -69,10 +69,10 @@ def stable_hash(value) -> str:
 
 
 class _TensorHasher(NumpyHasher):
-    """joblib's hasher, which cannot hash tensors and knows code by its name only."""
+    """joblib's hasher, extended to values of tensors and to code of functions."""
 
     def save(self, obj):
-        """Pickle what stands for the object."""
+        """Pickle the object; replace tensors, classes and functions by plain values."""
         if isinstance(obj, torch.Tensor):
             obj = ("tensor", str(obj.dtype), tuple(obj.shape), byte_view(obj))
         elif isinstance(obj, type | types.FunctionType):

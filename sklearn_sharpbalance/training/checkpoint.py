@@ -1,8 +1,8 @@
-"""Checkpoints of a fit: written whole or not at all, read by the same fit only.
+"""Checkpoints of a fit: written atomically, read by the same fit only.
 
-A folder holds the last states of one fit. Since a fit draws all its seeds at its
-start and every epoch's randomness depends on a member's seed and the epoch alone,
-going on from a checkpoint gives bit for bit what the uninterrupted fit gives.
+A folder has the last states of one fit. A fit draws all seeds at its start, and the
+random numbers of an epoch depend on the member's seed and the epoch only. A resumed fit
+therefore has exactly the same result as an uninterrupted one.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from sklearn_sharpbalance.training.state_tree import state_from_tree, state_tree
 
 __all__ = ["CheckpointFolder", "FitCheckpoints", "fit_fingerprint"]
 
-KEPT = 2  # the last one and, should the disk spoil it, the one before
+KEPT = 2  # the last one, and the one before in case the last one is damaged
 NAME = re.compile(r"epoch-(\d{6,})\.safetensors")
 
 
@@ -48,15 +48,15 @@ class CheckpointFolder:
     ----------
     folder : str or path-like
     on_error : {"raise", "warn"}, default="raise"
-        What happens when the disk is full, read-only or broken.
+        Whether to raise or warn if the disk is full, read-only or broken.
     """
 
     def __init__(self, folder, on_error="raise"):
         self.folder, self.on_error = Path(folder), on_error
-        self._last: str | None = None  # digest of what was read or written last
+        self._last: str | None = None  # digest of the file read or written last
 
     def files(self) -> list[Path]:
-        """Checkpoints from the oldest to the newest."""
+        """Return the checkpoints from the oldest to the newest."""
         try:
             names = [
                 (NAME.fullmatch(path.name), path) for path in self.folder.iterdir()
@@ -65,8 +65,8 @@ class CheckpointFolder:
             return []
         except OSError as error:
             self._fail(
-                f"Cannot look into checkpoint_dir {self.folder}: {error}. Pass a "
-                "folder that can be read; on_checkpoint_error='warn' goes on without.",
+                f"Cannot read checkpoint_dir {self.folder}: {error}. Pass a folder "
+                "that can be read, or on_checkpoint_error='warn' to fit without.",
                 error,
             )
             return []
@@ -74,18 +74,18 @@ class CheckpointFolder:
         return [path for _, path in epochs]
 
     def latest(self) -> Any:
-        """Content of the newest checkpoint that is intact; None if there is none."""
+        """Return the content of the newest checkpoint that can be read, or None."""
         damage, files = None, self.files()
         for path in reversed(files):
             try:
                 self._last = read_digest(path)
                 return read_archive(path, "checkpoint")
-            except FileNotFoundError:  # another fit in this folder has gone beyond it
+            except FileNotFoundError:  # another fit in this folder has deleted it
                 continue
             except (ModelFileError, OSError) as error:
                 damage = error
                 warnings.warn(
-                    f"A checkpoint cannot be read and is passed over: {error}",
+                    f"A checkpoint cannot be read and is skipped: {error}",
                     SharpBalanceWarning,
                     stacklevel=2,
                 )
@@ -95,13 +95,13 @@ class CheckpointFolder:
                 "start again.",
                 damage,
             )
-        # All that was listed is gone only if another fit has written newer ones since.
+        # If all files are gone, another fit has written newer ones.
         return self.latest() if files and damage is None else None
 
     def newest_of_others(self) -> Any:
-        """Content of the newest checkpoint if another fit has written it since.
+        """Return the content of the newest checkpoint if another fit wrote it.
 
-        None if none has, and for a file that cannot be read.
+        None if there is none, or if it cannot be read.
         """
         with suppress(ModelFileError, OSError):
             for path in self.files()[-1:]:
@@ -110,12 +110,12 @@ class CheckpointFolder:
         return None
 
     def write(self, epoch: int, tree: Any, *, last: bool = False) -> None:
-        """Write a checkpoint and remove those that are not needed any more.
+        """Write a checkpoint and delete those that are no longer needed.
 
         Parameters
         ----------
         epoch : int
-            Epochs that are done.
+            Number of complete epochs.
         tree : dict
             Plain values, arrays and tensors.
         last : bool, default=False
@@ -128,14 +128,14 @@ class CheckpointFolder:
         except NotPlainError as error:
             self._fail(
                 f"Cannot write the checkpoint {path}: {error}, which a file without "
-                "pickle cannot hold. Record numbers and strings, or leave out the "
-                "callback that keeps it.",
+                "pickle cannot store. Record numbers and strings, or remove the "
+                "callback that records it.",
                 error,
             )
         except OSError as error:
             self._fail(
-                f"Cannot write the checkpoint {path}: {error}. Free some space or pass "
-                "another checkpoint_dir; on_checkpoint_error='warn' goes on without.",
+                f"Cannot write the checkpoint {path}: {error}. Free some space, pass "
+                "another checkpoint_dir, or on_checkpoint_error='warn' to fit without.",
                 error,
             )
         else:
@@ -151,11 +151,13 @@ class CheckpointFolder:
     def _fail(self, message, error):
         if self.on_error == "raise":
             raise CheckpointError(message) from error
-        warnings.warn(f"{message} The fit goes on.", SharpBalanceWarning, stacklevel=3)
+        warnings.warn(
+            f"{message} The fit continues.", SharpBalanceWarning, stacklevel=3
+        )
 
 
 def fit_fingerprint(params: dict[str, Any], data: dict[str, str]) -> dict[str, str]:
-    """Descriptions of everything that the result of a fit depends on.
+    """Describe everything that the result of a fit depends on.
 
     Parameters
     ----------
@@ -168,23 +170,23 @@ def fit_fingerprint(params: dict[str, Any], data: dict[str, str]) -> dict[str, s
     described = {
         k: condense(describe(v)) for k, v in params.items() if k not in ignored
     }
-    described["random_state"] = _source_of_seeds(params.get("random_state"))
+    described["random_state"] = _describe_random_state(params.get("random_state"))
     return {**described, **data}
 
 
-def _source_of_seeds(random_state):
-    """A seed, or where a generator stands: two fits may be given different ones."""
+def _describe_random_state(random_state):
+    """Describe a seed, or the state of a generator."""
     if isinstance(random_state, Integral):
         return describe(random_state)
     if random_state is None or random_state is np.random.mtrand._rand:
-        return "drawn"  # they cannot be drawn again: the checkpoint has them
+        return "drawn"  # seeds that cannot be drawn again are in the checkpoint
     state = describe(random_state.get_state(legacy=False))
     return f"RandomState at {_digest(state)}"
 
 
 @dataclass
 class SavedFit:
-    """What a checkpoint says about a fit."""
+    """Content of a checkpoint."""
 
     state: Any
     scores: list[float]
@@ -203,7 +205,7 @@ class FitCheckpoints:
         From :func:`fit_fingerprint`.
     seeds : Seeds
     every : int or None, default=None
-        Epochs after which a checkpoint is due in any case.
+        Write a checkpoint at least after this number of epochs.
     saved : dict or None, default=None
         Content of the newest checkpoint.
     """
@@ -214,19 +216,19 @@ class FitCheckpoints:
 
     @classmethod
     def open(cls, folder, fingerprint, seeds, *, every=None, on_error="raise"):
-        """Read what an earlier fit left in a folder; raise if it was another fit.
+        """Open a folder and read its newest checkpoint; raise if it is of another fit.
 
         Parameters
         ----------
         folder : str or path-like
-            ``{fit}`` in it stands for a digest of data and parameters, so that the
-            fits of a search get a folder each.
+            ``{fit}`` in it is replaced by a digest of data and parameters, so that
+            each fit of a search has its own folder.
         fingerprint : dict
             From :func:`fit_fingerprint`.
         seeds : Seeds
-            Drawn for this fit; those of a checkpoint replace them.
+            Seeds of a new fit; those of a checkpoint replace them.
         every : int or None, default=None
-            Epochs after which a checkpoint is due in any case.
+            Write a checkpoint at least after this number of epochs.
         on_error : {"raise", "warn"}, default="raise"
         """
         text = describe(list(fingerprint.items()))
@@ -240,11 +242,11 @@ class FitCheckpoints:
                 "The checkpoint in {} belongs to another fit",
                 ", or delete the folder to start again",
             )
-            own = saved["seeds"]
+            stored = saved["seeds"]
             checkpoints.seeds = Seeds(
-                members=tuple(own["members"]),
-                selection=own["selection"],
-                split=own["split"],
+                members=tuple(stored["members"]),
+                selection=stored["selection"],
+                split=stored["split"],
             )
         return checkpoints
 
@@ -257,12 +259,12 @@ class FitCheckpoints:
             )
 
     def load(self, net, data) -> SavedFit | None:
-        """Where the fit stands; None if it has not begun.
+        """Return the state of the fit; None if there is no checkpoint.
 
         Parameters
         ----------
         net : NeuralNetClassifier
-            Settings of all members; its callbacks get back what they knew.
+            Settings of all members; the state of its callbacks is restored.
         data : TrainingData
         """
         if self._saved is None:
@@ -271,21 +273,21 @@ class FitCheckpoints:
         state = state_from_tree(saved["state"], net, data)
         best = saved["best"]
         return SavedFit(
-            state,
-            saved["scores"],
-            state if best is None else state_from_tree(best, net, data),
-            saved["best_score"],
-            saved["finished"],
+            state=state,
+            scores=saved["scores"],
+            best=state if best is None else state_from_tree(best, net, data),
+            best_score=saved["best_score"],
+            finished=saved["finished"],
         )
 
     def is_due(self, segment: Segment, following: Segment | None) -> bool:
-        """Whether to write after a segment: a phase ends, or it has been long."""
+        """Whether to write after a segment: at the end of a phase, or by ``every``."""
         if following is None or following.select or following.prune:
             return True
         return self.every is not None and segment.stop % self.every == 0
 
     def write(self, state, stopping=None, *, finished=False) -> None:
-        """Write where the fit stands.
+        """Write the state of the fit.
 
         Parameters
         ----------
@@ -294,8 +296,8 @@ class FitCheckpoints:
         finished : bool, default=False
         """
         other = self.folder.newest_of_others()
-        if other is not None:  # the same fit may be at work twice
-            self._check(other, "Another fit has begun to write to {} beside this one")
+        if other is not None:  # the same fit may run twice
+            self._check(other, "Another fit writes to {} at the same time")
         best = None if stopping is None or stopping.best is state else stopping.best
         tree = {
             "fingerprint": self.fingerprint,

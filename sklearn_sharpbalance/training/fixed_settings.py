@@ -1,4 +1,4 @@
-"""What the first call of ``partial_fit`` settles for the members of all later ones."""
+"""Settings that may not change after the first call of ``partial_fit``."""
 
 from typing import Any
 
@@ -14,37 +14,35 @@ from sklearn_sharpbalance.persistence.fingerprint import describe, differences
 
 __all__ = ["check_unchanged", "fixed_settings"]
 
-# By which name the user sets a part of the net, where that is not its own.
+# Names of parameters of the ensemble that differ from those of the net.
 LABELS = {"module": "estimator"}
 FIXED = names_where(partial_fit="fixed")
 
 
 def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise if a setting is another one than in the calls before.
+    """Raise if a setting has changed since the previous calls.
 
     Parameters
     ----------
     before, now : dict
-        Values by name, as from :func:`fixed_settings`; either may lack some.
+        Values by name, as from :func:`fixed_settings`; names may be missing.
     """
     names = [name for name in {**before, **now} if not _same(name, before, now)]
-    # Arguments of a class mean nothing to another one.
+    # If a class has changed, do not report its arguments as well.
     names = [name for name in names if name.partition("__")[0] not in {*names} - {name}]
     if not names:
         return
-    texts = [
-        {_label(name): describe(each[name]) for name in names if name in each}
-        for each in (before, now)
-    ]
+    before_text = {_label(n): describe(before[n]) for n in names if n in before}
+    now_text = {_label(n): describe(now[n]) for n in names if n in now}
     raise InvalidInputError(
-        "partial_fit goes on with the members of the calls before, which were made by "
-        f"other settings: {'; '.join(differences(*texts))}. Set them back to go on, "
-        "or start again with fit, or with a fresh clone."
+        "partial_fit continues to train the members of the previous calls, which have "
+        f"other settings: {'; '.join(differences(before_text, now_text))}. Restore "
+        "these settings, or start again with fit or with a clone."
     )
 
 
 def fixed_settings(net) -> dict[str, Any]:
-    """What members, their weights and optimizers, were or would be made by.
+    """Return the settings that determine networks and optimizers of the members.
 
     Parameters
     ----------
@@ -54,16 +52,16 @@ def fixed_settings(net) -> dict[str, Any]:
     Returns
     -------
     settings : dict
-        Parts of the net and their arguments by the names that skorch has for them,
-        and parameters of the ensemble.
+        Parts of the net and their arguments by skorch's names, and parameters of the
+        ensemble.
     """
-    apart = [dict(settings) for settings in own_settings(net)]
+    of_members = [dict(settings) for settings in own_settings(net)]
     optimizer, options = _base_optimizer(net)
     given = {"module": _given(net, "module", leave_out=OWN_ARGUMENTS)}
     given |= {"criterion": _given(net, "criterion"), "optimizer": options}
     return {
         "standardize": net.module__mean is not None,
-        "member_params": apart if any(apart) else None,
+        "member_params": of_members if any(of_members) else None,
         "sam": net.optimizer,
         "class": type(net),
         "module": _structure(net.module__module),
@@ -94,7 +92,7 @@ def _given(net, part, leave_out=()):
 
 
 def _base_optimizer(net):
-    """The optimizer that the user chose, and its options but those that may change."""
+    """Return the user's optimizer, and its options without the learning rate."""
     options = _given(net, "optimizer", leave_out=("base_optimizer", "lr"))
     base: Any = net.get_params_for("optimizer").get("base_optimizer", net.optimizer)
     if isinstance(base, BoundOptimizer):
@@ -103,7 +101,7 @@ def _base_optimizer(net):
 
 
 def _structure(module):
-    """A class or factory; of an instance what it is made of: weights are the start."""
+    """Return a class or factory; describe an instance by its layers and shapes."""
     if not isinstance(module, nn.Module):
         return module
     layers = " ".join(repr(module).split())

@@ -13,14 +13,14 @@ __all__ = ["Trainer", "TrainingLoop"]
 
 
 class Trainer(Protocol):
-    """Takes the members of a fit through a segment."""
+    """Trains the members of a fit, segment by segment."""
 
     net: Any
     data: Any
     training: Segment
 
     def first_members(self) -> list:
-        """Members before the first epoch."""
+        """Return the members before the first epoch."""
 
     def prune(self, state: EnsembleState, segment: Segment) -> EnsembleState:
         """Set the smallest weights of each member to zero."""
@@ -29,10 +29,10 @@ class Trainer(Protocol):
         """Score all samples by all members, and select the samples for SAM."""
 
     def train(self, state: EnsembleState, segment: Segment, on_epoch) -> EnsembleState:
-        """Train all members through a segment."""
+        """Train all members for a segment."""
 
     def close(self) -> None:
-        """Free what was kept from one segment to the next."""
+        """Free memory that is kept between segments."""
 
 
 class TrainingLoop:
@@ -48,7 +48,7 @@ class TrainingLoop:
     Attributes
     ----------
     state : EnsembleState
-        The state after the last segment that is complete; set by :meth:`start`.
+        State after the last complete segment; set by :meth:`start`.
     """
 
     state: EnsembleState
@@ -71,13 +71,13 @@ class TrainingLoop:
         return self.state if best is None else best
 
     def start(self) -> list[Segment]:
-        """Set the first state, or that of a checkpoint; returns what is left to do."""
+        """Set the first state, or that of a checkpoint; return the segments to run."""
         saved = None
         if self.checkpoints is not None:
             saved = self.checkpoints.load(self.trainer.net, self.trainer.data)
         if saved is None:
             self.state = EnsembleState(self.trainer.first_members())
-            if self.checkpoints is not None:  # a bad disk raises before the work
+            if self.checkpoints is not None:  # raise for a bad disk before training
                 self.checkpoints.write(self.state, self.early_stopping)
             return self.plan
         self.state = saved.state
@@ -86,7 +86,7 @@ class TrainingLoop:
         return [] if saved.finished else remaining(self.plan, saved.state.epoch)
 
     def run(self, segments: list[Segment], progress: FitProgress) -> None:
-        """Train through segments until the last one, or until a stop is requested."""
+        """Train the segments until the last one, or until a stop is requested."""
         trainer, state = self.trainer, self.state
         with progress.fit():
             for i, segment in enumerate(segments):

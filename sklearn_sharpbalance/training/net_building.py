@@ -1,4 +1,4 @@
-"""From what the user passed as ``estimator`` to the net that members are copies of."""
+"""Build the net of all members from the user's ``estimator``."""
 
 from dataclasses import replace
 
@@ -20,49 +20,55 @@ __all__ = ["base_rate", "build_net", "renewed_member", "renewed_net"]
 
 
 def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
-    """The net that every member is a copy of.
+    """Return the net that every member is a copy of.
 
     Parameters
     ----------
     params : dict
         Parameters of the ensemble.
     nested : dict
-        Its ``estimator__...`` parameters.
+        ``estimator__...`` parameters without their prefix.
     fmt : InputFormat
     X : ndarray, dict or Dataset
-        For the statistics of the input.
+        Samples to compute the statistics of the input from.
     n_classes : int
     weight : ndarray of shape (N,) or None, default=None
-        Sample weights, for the statistics as well.
+        Sample weights in these statistics.
     seed : int, default=0
-        For what items of a Dataset draw.
+        Seed for items of a Dataset that are drawn at random.
     """
-    net = _users_net(params, nested, fmt, n_classes)
+    net = _users_net(params, nested, fmt=fmt, n_classes=n_classes)
     with random_stream(seed=seed):
-        standard = input_statistics(X, fmt, weight) if params["standardize"] else None
-    return _members_net(net, params, n_classes, standard)
+        statistics = None
+        if params["standardize"]:
+            statistics = input_statistics(X, fmt, weight)
+    return _members_net(net, params, n_classes, statistics=statistics)
 
 
 def renewed_net(fitted, params, nested, fmt, n_classes):
-    """The members' net by the parameters of now, with the statistics of the first call.
+    """Return the net for the current parameters, with the statistics of the first call.
 
     Parameters
     ----------
     fitted : NeuralNetClassifier
-        That of the calls before.
+        The net of the previous calls.
     params, nested, fmt, n_classes
         As in :func:`build_net`.
     """
-    net = _users_net(params, nested, fmt, n_classes)
+    net = _users_net(params, nested, fmt=fmt, n_classes=n_classes)
     mean = fitted.module__mean
     statistics = None if mean is None else (mean, fitted.module__scale)
-    return _members_net(net, params, n_classes, statistics)
+    return _members_net(net, params, n_classes, statistics=statistics)
 
 
 def _users_net(params, nested, fmt, n_classes):
-    """What the user passed as a skorch net that members can honour."""
+    """Return the user's estimator as a skorch net; raise if members cannot use it."""
     net = as_skorch_net(
-        params["estimator"], fmt.shape, n_classes, nested, params["optimizer"]
+        params["estimator"],
+        fmt.shape,
+        n_classes,
+        nested=nested,
+        optimizer=params["optimizer"],
     )
     check_overrides(net)
     check_net_settings(net, params)
@@ -86,15 +92,15 @@ def _members_net(net, params, n_classes, statistics):
 
 
 def base_rate(net) -> float:
-    """Learning rate of a member that has none of its own."""
+    """Return the learning rate of members without a setting of their own."""
     return net.get_params_for("optimizer").get("lr", net.lr)
 
 
 def renewed_member(net, member: MemberState) -> MemberState:
-    """A member with the net's learning rate, and the momentum that it had."""
+    """Return a member with the net's learning rate and its own momentum."""
     fresh = restore(net, replace(member, optimizer=None)).optimizer_.param_groups
     state = member.optimizer
-    assert state is not None  # of a member that has trained
+    assert state is not None  # the member has been trained
     groups = [
         {**group, "lr": new["lr"], "initial_lr": new["lr"]}
         for group, new in zip(state["param_groups"], fresh)
@@ -103,7 +109,7 @@ def renewed_member(net, member: MemberState) -> MemberState:
 
 
 def resolve_sam(sam):
-    """Class of the sharpness-aware optimizer for a name or a class."""
+    """Return the class of the sharpness-aware optimizer for a name or a class."""
     if isinstance(sam, str) and sam in OPTIMIZERS:
         return OPTIMIZERS[sam]
     if is_sharpness_aware(sam):

@@ -1,4 +1,4 @@
-"""The plan of a fit: its segments, drawn up before it starts."""
+"""The plan of a fit: the list of its segments."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -22,7 +22,7 @@ SHORTEST_SEGMENT = 5  # epochs: collecting the members costs some milliseconds
 
 
 def warmup_length(warmup_epochs, n_epochs):
-    """Number of warm-up epochs from a count or a share.
+    """Return the number of warm-up epochs for a count or a share.
 
     Examples
     --------
@@ -40,9 +40,10 @@ def warmup_length(warmup_epochs, n_epochs):
 
 
 def cut_length(n_epochs, checkpoint_every, *, whole_phases):
-    """Epochs after which members are synchronised; None does not cut phases.
+    """Return the epochs after which members are synchronised; None cuts no phase.
 
-    Ctrl-C loses the epochs after the last cut, by default a tenth of the training.
+    Ctrl-C loses the epochs since the last cut: by default up to a tenth of all epochs,
+    or up to five if that is more.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ def cut_length(n_epochs, checkpoint_every, *, whole_phases):
 def plan_segments(
     training, *, n_warmup=0, reselect_every=None, cut_every=None, prune_epoch=None
 ):
-    """Cut a training into segments.
+    """Cut the training into segments.
 
     Parameters
     ----------
@@ -78,8 +79,7 @@ def plan_segments(
     reselect_every : int or None, default=None
         Select the samples for SAM again every so many balanced epochs.
     cut_every : int or None, default=None
-        End a segment at least every so many epochs. Members train the same with cuts
-        as without.
+        End a segment at least every so many epochs; this does not change the result.
     prune_epoch : int or None, default=None
         Prune the members before this epoch.
 
@@ -122,7 +122,7 @@ def plan_segments(
 
 
 def remaining(segments: list[Segment], epoch: int) -> list[Segment]:
-    """Segments that are left of a plan when ``epoch`` epochs are done.
+    """Return the segments of a plan that remain after ``epoch`` epochs.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def remaining(segments: list[Segment], epoch: int) -> list[Segment]:
 
 
 def member_rho(rho, n_members):
-    """One radius per member from a number or a sequence."""
+    """Return one radius per member for a number or a sequence."""
     try:
         values = np.atleast_1d(np.asarray(rho, dtype=float))
     except (TypeError, ValueError):
@@ -151,5 +151,5 @@ def member_rho(rho, n_members):
             f"rho must be a number or one number per member ({n_members}), got {rho!r}."
         )
     if not np.isfinite(values).all() or (values < 0).any():
-        raise InvalidInputError(f"rho must be finite and not negative, got {rho!r}.")
+        raise InvalidInputError(f"rho must be finite and >= 0, got {rho!r}.")
     return tuple(np.broadcast_to(values, n_members).tolist())

@@ -1,4 +1,4 @@
-"""Telling the user how a fit goes: progress bars and scikit-learn's callbacks."""
+"""Progress of a fit: progress bars and scikit-learn's callbacks."""
 
 import copy
 from contextlib import ExitStack, contextmanager
@@ -9,10 +9,10 @@ try:  # new in scikit-learn 1.9 and still experimental there
 except ImportError:  # pragma: no cover
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Stands in where scikit-learn has no callbacks."""
+        """Replacement for versions of scikit-learn without callbacks."""
 
     def with_callbacks(method):
-        """The method as it is."""
+        """Return the method unchanged."""
         return method
 
 
@@ -27,24 +27,24 @@ __all__ = [
 
 
 def has_callbacks(estimator) -> bool:
-    """Whether scikit-learn's callbacks follow the fits of an estimator."""
+    """Whether an estimator has callbacks of scikit-learn."""
     return bool(getattr(estimator, "_skl_callbacks", None))
 
 
 class FitProgress:
-    """Reports a fit: phases, then members, then epochs.
+    """Reports the progress of a fit by phases, members and epochs.
 
     Parameters
     ----------
     estimator : estimator instance
-        Whose callbacks are called.
+        Its callbacks are called.
     segments : list of Segment
-        What is left of the plan; empty if a checkpoint holds the whole fit.
+        Remaining segments of the plan; empty if the fit is complete in a checkpoint.
     n_members, n_epochs : int
     verbose : int
         0 is silent, 1 shows a progress bar per member, 2 prints every epoch.
     X, y
-        What ``fit`` was given, for callbacks.
+        Arguments of ``fit``, passed to callbacks.
     keep : callable
         ``keep(estimator, state)`` sets the fitted attributes of a copy of the
         estimator; called only if a callback asks for a fitted estimator.
@@ -62,7 +62,7 @@ class FitProgress:
         self.n_members, self.n_epochs, self.verbose = n_members, n_epochs, verbose
         self.X, self.y, self.keep = X, y, keep
         self.stop = False
-        # A deep ensemble has one phase, whose name says nothing.
+        # Do not show the name of the only phase of a deep ensemble.
         self.names_phases = len({segment.name for segment in segments}) > 1
         self._root: Any = None
         self._bar: Any = None
@@ -72,7 +72,7 @@ class FitProgress:
 
     @contextmanager
     def fit(self):
-        """Call callbacks around the fit, and show the bars while it runs."""
+        """Call callbacks before and after the fit, and show the bars during it."""
         if hasattr(self.estimator, "_init_callback_context"):
             n_segments = len(self.segments)
             self._root = self.estimator._init_callback_context(max_subtasks=n_segments)
@@ -82,7 +82,7 @@ class FitProgress:
                 self._start_bars(stack)
             yield self
             if self._bar is not None:
-                self._bar.refresh()  # in a notebook, leaving does not draw the end
+                self._bar.refresh()  # notebooks do not draw the final state on exit
         if self._root is not None:
             self._root.call_on_fit_task_end(estimator=self.estimator)
 
@@ -105,7 +105,7 @@ class FitProgress:
 
     @contextmanager
     def segment(self, segment):
-        """Follow one segment; yields the function that engines call every epoch."""
+        """Report a segment; yield the function that engines call after every epoch."""
         context = None
         self._members = {}
         if self._root is not None:
@@ -124,12 +124,12 @@ class FitProgress:
             self.stop |= bool(end(estimator=self.estimator, **self._offer))
 
     def offer(self, state):
-        """Let callbacks judge the ensemble at the end of a segment."""
+        """Pass the ensemble to callbacks at the end of a segment."""
 
         def attributes():
-            twin = copy.copy(self.estimator)
-            self.keep(twin, state)
-            return {k: v for k, v in vars(twin).items() if k.endswith("_")}
+            fitted = copy.copy(self.estimator)
+            self.keep(fitted, state)
+            return {k: v for k, v in vars(fitted).items() if k.endswith("_")}
 
         self._offer = {
             "X": self.X,
@@ -138,7 +138,7 @@ class FitProgress:
         }
 
     def _epoch(self, context, segment, member, record):
-        """One epoch of one member is over; True asks the member to stop."""
+        """Report an epoch of a member; return whether the member should stop."""
         if self.verbose > 1:
             print(_line(member, record))
         if self._bar is not None:

@@ -1,4 +1,4 @@
-"""What a fit decides and checks before its first epoch."""
+"""Preparation of a fit: validation, data, settings and first members."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +52,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class FitSetup:
-    """Everything that a fit has decided before its first epoch.
+    """Everything that a fit needs before its first epoch.
 
     Attributes
     ----------
@@ -84,14 +84,16 @@ class FitSetup:
 def training_data(
     estimator, X, y, sample_weight, class_weight, *, classes=None, reset=True
 ):
-    """Validated data, the format of the input, and the classes."""
+    """Return validated data, the format of the input, and the classes."""
     with random_stream(seed=0):
         fitted = None if reset else estimator.input_format_
         X, fmt = check_X(estimator, X, reset=reset, fitted=fitted)
         if fitted is not None:
             check_layout(estimator, fmt, fitted)
         classes, codes = check_y(X, y, classes)
-    weight = check_weights(classes, codes, sample_weight, class_weight)
+    weight = check_weights(
+        classes, codes, sample_weight=sample_weight, class_weight=class_weight
+    )
     item_shape = fmt.shape if fmt.kind == "dataset" else None
     return TrainingData(X, codes, weight, item_shape=item_shape), fmt, classes
 
@@ -104,9 +106,9 @@ def check_partial_fit(params, classes=None, known=None):
     params : dict
         Parameters of the ensemble.
     classes : array-like of shape (C,) or None
-        Those that the call names.
+        Argument of the call.
     known : ndarray of shape (C,) or None
-        Those of the calls before; None in the first call.
+        Classes of the previous calls; None in the first call.
     """
     refused = names_where(partial_fit="refused")
     given = [name for name in refused if params[name]]
@@ -114,22 +116,22 @@ def check_partial_fit(params, classes=None, known=None):
         values = " and ".join(f"{name}={params[name]!r}" for name in given)
         defaults = " and ".join(f"{n} to {PARAMETERS[n].default}" for n in given)
         raise InvalidInputError(
-            f"partial_fit does not support {values}: the number of calls is not known. "
-            f"Use fit, or set {defaults}."
+            f"partial_fit does not support {values}, because the number of calls is "
+            f"not known. Use fit, or set {defaults}."
         )
     if classes is None or known is None:
         return
     named = np.unique(classes)
     if not np.array_equal(named, known):
         raise InvalidInputError(
-            f"classes={named[:10].tolist()} is not the same as in the call before, "
-            f"where it was {known[:10].tolist()}. Leave `classes` out to go on with "
-            "those, or start again with fit."
+            f"classes={named[:10].tolist()} differs from the previous call, where it "
+            f"was {known[:10].tolist()}. Leave out `classes` to keep these classes, or "
+            "start again with fit."
         )
 
 
 def make_training(params: dict[str, Any], net, fmt, n_members) -> Segment:
-    """The whole training as one segment, which the plan cuts.
+    """Return the settings of the whole training, as one segment.
 
     Parameters
     ----------
@@ -142,11 +144,11 @@ def make_training(params: dict[str, Any], net, fmt, n_members) -> Segment:
     """
     schedule = params["lr_schedule"]
     if schedule is None:
-        # The default recipe anneals; a configured net keeps its own learning rate.
+        # A configured net keeps its own learning rate.
         is_net = isinstance(params["estimator"], NeuralNetClassifier)
         schedule = "constant" if is_net else "cosine"
     if isinstance(schedule, LRScheduler):
-        schedule = "constant"  # the callback sets the rate
+        schedule = "constant"  # the callback sets the learning rate
     return Segment(
         name="balanced",
         start=0,
@@ -164,7 +166,11 @@ def make_training(params: dict[str, Any], net, fmt, n_members) -> Segment:
 
 
 def pruning_epoch(params: dict[str, Any], n_epochs: int) -> int | None:
-    """Epoch before which members are pruned: after the warm-up, or half-way."""
+    """Return the epoch before which members are pruned; None without pruning.
+
+    Members are pruned after the warm-up, or half-way if there is no warm-up or no
+    epoch after it.
+    """
     if not params["prune"]:
         return None
     n_warmup = warmup_length(params["warmup_epochs"], n_epochs)
@@ -175,23 +181,23 @@ def _transform(train_transform, fmt):
     transform = resolve_transform(train_transform)
     if isinstance(transform, PictureTransform) and len(fmt.shape or ()) != 3:
         raise InvalidInputError(
-            f"train_transform={train_transform!r} is for pictures (C, H, W), but X is "
-            f"{fmt}."
+            f"train_transform={train_transform!r} needs pictures (C, H, W), but X is "
+            f"{fmt}. Pass a function of a batch, or None."
         )
     return transform
 
 
 def check_same_classes(classes, fitted):
-    """Raise if fitted weights would get another meaning in a warm start.
+    """Raise if the classes have changed since the fit of a warm start.
 
     Parameters
     ----------
     classes, fitted : ndarray of shape (C,)
-        Classes of the new labels, and those that the weights were fitted to.
+        Classes of the new labels and of the earlier fit.
     """
     if not np.array_equal(classes, fitted):
         raise InvalidInputError(
-            "warm_start=True goes on from weights that were fitted to the classes "
+            "warm_start=True starts from weights that were fitted to the classes "
             f"{fitted[:10].tolist()}, but y has the classes {classes[:10].tolist()}. "
             "Pass labels of the same classes, or set warm_start=False."
         )
@@ -200,7 +206,7 @@ def check_same_classes(classes, fitted):
 def make_checkpoints(
     params, data, classes, seeds, warm_nets, **more
 ) -> FitCheckpoints | None:
-    """Checkpoints of a fit, where the user wants them.
+    """Return the checkpoints of a fit; None without ``checkpoint_dir``.
 
     Parameters
     ----------
@@ -210,9 +216,9 @@ def make_checkpoints(
     classes : ndarray of shape (C,)
     seeds : Seeds
     warm_nets : list of NeuralNetClassifier
-        Fitted nets that the fit starts from, if any.
+        Fitted nets that a warm start continues from; else empty.
     **more : str
-        What else distinguishes this fit from others.
+        More entries of the fingerprint.
     """
     if params["checkpoint_dir"] is None:
         return None
@@ -228,48 +234,48 @@ def make_checkpoints(
 
 
 def first_members(net, seeds: Seeds, data, n_classes, warm_nets) -> list[MemberState]:
-    """Members before training: fresh, or with the weights of an earlier fit.
+    """Return the members before training, with new weights or those of an earlier fit.
 
     Parameters
     ----------
     net : NeuralNetClassifier
-        What every member is a copy of.
+        Template of every member.
     seeds : Seeds
     data : TrainingData
     n_classes : int
     warm_nets : list of NeuralNetClassifier
-        Fitted nets whose weights the first members take.
+        Fitted nets whose weights the first members start from.
     """
     members = [initial_state(net, i, seed) for i, seed in enumerate(seeds.members)]
     for member, fitted in zip(members, warm_nets):
         _take_weights(member, state_of(fitted))
     for member in members if own_settings(net) else members[:1]:
-        check = partial(check_module, net, member, data, n_classes)
+        check = partial(check_module, net, member, data=data, n_classes=n_classes)
         explain_out_of_memory(check, net, len(members))
     return members
 
 
 def _weights(net):
-    """Weights and all buffers of a fitted net."""
+    """Return weights and all buffers of a fitted net."""
     state = state_of(net)
     return state.module | state.extra.get("buffers", {})
 
 
 def _take_weights(member, fitted):
-    """Start a member from fitted weights; statistics of the input stay its own."""
+    """Copy fitted weights to a member, but not the statistics of the input."""
     weights = {k: v for k, v in fitted.module.items() if k.startswith("module.")}
     for key, value in weights.items():
-        if not torch.is_tensor(value):  # what get_extra_state returns
+        if not torch.is_tensor(value):  # the result of get_extra_state
             continue
         if key not in member.module or member.module[key].shape != value.shape:
             raise InvalidInputError(
-                f"warm_start=True goes on from the fitted weights, but {key!r} has "
-                f"shape {tuple(value.shape)} there and does not fit the new network or "
+                f"warm_start=True starts from the fitted weights, but {key!r} has "
+                f"shape {tuple(value.shape)}, which does not fit the new network or "
                 "data. Set warm_start=False."
             )
     member.module.update(weights)
     own = member.extra.get("buffers", {})
-    loose = {  # such as have not been made for other sizes
+    loose = {  # buffers outside the state dict, if their shape is the same
         k: v
         for k, v in fitted.extra.get("buffers", {}).items()
         if k.startswith("module.") and own.get(k, v).shape == v.shape

@@ -1,4 +1,4 @@
-"""What a fit is made of between two segments, and its seeds."""
+"""State of a fit between two segments, and its seeds."""
 
 from dataclasses import dataclass, field
 
@@ -21,13 +21,13 @@ class EnsembleState:
     sharpness : ndarray of shape (M, N) or None
         Scores of the last selection.
     epoch : int
-        Epochs that are done.
+        Number of complete epochs.
     phases : list of str
-        Name of each segment that is done.
+        Name of each complete segment.
     epochs : list of int
         Epochs that each member has run.
     passes : float
-        Passes over the training samples, all members together.
+        Passes over the training samples, summed over the members.
     """
 
     members: list[MemberState]
@@ -59,7 +59,9 @@ def draw_seeds(random_state, n_members):
         random_state = np.random.RandomState(np.random.MT19937())
     elif not isinstance(random_state, np.random.RandomState):
         random_state = np.random.RandomState(random_state)
-    # The members' seeds come last, so that the first members of a larger ensemble are
-    # those of a smaller one.
+    # The members' seeds are drawn last, so that the first members of a larger ensemble
+    # equal those of a smaller one.
     split, selection, *members = random_state.randint(2**31 - 1, size=2 + n_members)
-    return Seeds(tuple(map(int, members)), int(selection), int(split))
+    return Seeds(
+        members=tuple(map(int, members)), selection=int(selection), split=int(split)
+    )

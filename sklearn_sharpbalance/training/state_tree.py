@@ -1,4 +1,4 @@
-"""States of members and ensembles as plain trees, and back."""
+"""Convert states of members and ensembles to plain values and back."""
 
 import warnings
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["member_from_tree", "member_tree", "state_from_tree", "state_tree"]
 
 
 def state_tree(state: EnsembleState) -> dict[str, Any]:
-    """An ensemble between two segments as plain values, arrays and tensors."""
+    """Return the state of an ensemble as plain values, arrays and tensors."""
     return {
         "members": [member_tree(member) for member in state.members],
         "masks": state.masks,
@@ -29,7 +29,7 @@ def state_tree(state: EnsembleState) -> dict[str, Any]:
 
 
 def state_from_tree(tree, net, data) -> EnsembleState:
-    """The ensemble that :func:`state_tree` was given.
+    """Return the state that :func:`state_tree` was given.
 
     Parameters
     ----------
@@ -37,14 +37,14 @@ def state_from_tree(tree, net, data) -> EnsembleState:
     net : NeuralNetClassifier
         Settings of all members, for their callbacks.
     data : TrainingData
-        What callbacks are given at the start of a training.
+        Passed to ``on_train_begin`` of callbacks.
     """
     members = [member_from_tree(member, net, data) for member in tree["members"]]
     return EnsembleState(**{**tree, "members": members})
 
 
 def member_tree(member: MemberState) -> dict[str, Any]:
-    """A member as plain values and tensors; callbacks by what they hold."""
+    """Return a member as plain values and tensors; callbacks by their attributes."""
     callbacks = member.extra.get("callbacks", {})
     kept = {name: _callback_tree(value) for name, value in callbacks.items()}
     rest = {k: v for k, v in member.extra.items() if k != "callbacks"}
@@ -53,7 +53,7 @@ def member_tree(member: MemberState) -> dict[str, Any]:
 
 
 def member_from_tree(tree, net, data) -> MemberState:
-    """The member that :func:`member_tree` was given."""
+    """Return the member that :func:`member_tree` was given."""
     member = MemberState(**tree)
     if "callbacks" in member.extra:
         kept = _callbacks(net, member, data)
@@ -62,7 +62,7 @@ def member_from_tree(tree, net, data) -> MemberState:
 
 
 def _callback_tree(value):
-    """State of a scheduler as it is; of a callback the attributes that are plain."""
+    """Return the state of a scheduler, or the attributes of a callback."""
     if not isinstance(value, Callback):
         return {"scheduler": value}
     plain, other = {}, {}
@@ -76,10 +76,10 @@ def _callback_tree(value):
 
 
 def _callbacks(net, member, data):
-    """Callbacks of a member that know what they knew.
+    """Return the callbacks of a member with their attributes restored.
 
-    They begin as in a new training, which makes again what is not plain (functions,
-    scorers); then they get back their numbers. What comes out different is named.
+    ``on_train_begin`` creates attributes that are not plain, such as functions and
+    scorers; the others are set from the tree. Warn if any attribute then differs.
     """
     trees = member.extra["callbacks"]
     fresh = dict(restore(net, member).callbacks_)
@@ -88,11 +88,14 @@ def _callbacks(net, member, data):
         if "scheduler" in tree:
             kept[name] = tree["scheduler"]
         elif name in fresh:
-            kept[name] = _revive(fresh[name], name, tree, net, member, data)
+            _restore_callback(
+                fresh[name], tree, name=name, net=net, member=member, data=data
+            )
+            kept[name] = fresh[name]
     return kept
 
 
-def _revive(callback, name, tree, net, member, data):
+def _restore_callback(callback, tree, *, name, net, member, data):
     own = restore(net, member)
     with random_stream(own.device, seed=epoch_seed(member.seed, BEFORE_TRAINING)):
         callback.on_train_begin(own, X=data.X, y=data.y)
@@ -104,10 +107,9 @@ def _revive(callback, name, tree, net, member, data):
     ]
     if lost:
         warnings.warn(
-            f"The callback {name!r} ({type(callback).__name__}) of member "
-            f"{member.index} starts again where a checkpoint cannot hold what it kept: "
-            f"{', '.join(lost)}.",
+            f"Attributes of the callback {name!r} ({type(callback).__name__}) of "
+            f"member {member.index} start again, because a checkpoint cannot store "
+            f"them: {', '.join(lost)}.",
             SharpBalanceWarning,
             stacklevel=2,
         )
-    return callback

@@ -1,4 +1,4 @@
-"""Training over phases: score samples, select some for SAM, train the members."""
+"""Training in phases: score samples, select samples for SAM, train the members."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -25,7 +25,7 @@ __all__ = ["EpochCount", "PhasedTrainer"]
 
 
 class PhasedTrainer:
-    """Trains members through the segments of a warm-up and a balanced phase.
+    """Trains members in the segments of a warm-up and a balanced phase.
 
     Parameters
     ----------
@@ -39,19 +39,19 @@ class PhasedTrainer:
     n_warmup : int
         Epochs of the warm-up.
     make_members : callable
-        Returns new members.
+        Returns the members before the first epoch.
     scorer : SharpnessScorer
     selector : SubsetSelector
     engine : Engine
     selection_seed : int
-        For selectors that draw.
+        Seed of selectors that draw at random.
     prune_epoch : int or None, default=None
         Epoch before which members are pruned.
     memory : None, str or joblib.Memory
-        Where segments and scores are cached.
+        Cache of segments and scores.
     has_callbacks : bool, default=False
-        Whether scikit-learn's callbacks follow epochs and can end them. Such segments
-        are not cached: a fit without the callback must not find what it ended.
+        Whether the estimator has callbacks of scikit-learn. Segments are then not
+        cached, because callbacks can end them.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PhasedTrainer:
         cached(self.memory, train_members)
 
     def first_members(self):
-        """Members before the first epoch."""
+        """Return the members before the first epoch."""
         members = self.make_members()
         if self.n_warmup < self.training.n_epochs:
             self.try_scoring(members)
@@ -114,22 +114,23 @@ class PhasedTrainer:
                 jobs=self.engine.jobs,
             )  # (M, N)
         rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
-        # A copy: a rule may work in place, and the scores are kept.
+        # A copy, because a selector may change the scores in place.
         masks = self.selector.select(sharpness.copy(), random_state=rng)  # (M, N)
         masks = check_masks(masks, shape, f"{type(self.selector).__name__}.select")
         scored = sharpness if self.selector.needs_sharpness else None
         return replace(state, masks=masks, sharpness=scored)
 
     def train(self, state: EnsembleState, segment: Segment, on_epoch=None):
-        """Train all members through a segment; returns the new state."""
+        """Train all members for a segment and return the new state."""
         masks = self.masks(state, segment.name)  # (M, N)
-        shares = self.memory is not None and not masks.any()
+        # Without SAM, fits with different kinds of SAM share the cached segment.
+        uses_plain_net = self.memory is not None and not masks.any()
         train = train_members
         if not self.has_callbacks:
             train = cached(self.memory, train_members, ignore=["on_epoch"])
         members, epochs = train(
             engine=self.engine,
-            net=self._plain_net if shares else self.net,
+            net=self._plain_net if uses_plain_net else self.net,
             members=state.members,
             data=self.data,
             segment=segment.with_masks(masks),
@@ -158,25 +159,25 @@ class PhasedTrainer:
 
     @cached_property
     def _plain_net(self):
-        """The net with SAM: a search over its kinds shares what was trained without."""
+        """The net with the default kind of SAM."""
         return with_plain_sam(self.net)
 
     def masks(self, state: EnsembleState, phase=None) -> np.ndarray:
-        """SAM masks (M, N) of a phase; None: those that applied last."""
+        """Return the SAM masks (M, N) of a phase; None is the last phase."""
         if phase != "warmup" and state.masks is not None:
             return state.masks
         shape = (len(state.members), len(self.data))
         return np.full(shape, self.warmup == "sam")
 
     def close(self) -> None:
-        """Free what the engine keeps from one segment to the next."""
+        """Free memory that the engine keeps between segments."""
         self.engine.close()
 
     def try_scoring(self, members) -> None:
-        """Raise before the warm-up if networks cannot be scored.
+        """Raise before the warm-up if the scorer cannot score the networks.
 
-        Only a scorer of this package is tried, on two samples: another one may need
-        all of them, or keep something.
+        Only scorers of this package are tried, on two samples: others may need all
+        samples, or have a state.
         """
         of_package = type(self.scorer).__module__.startswith("sklearn_sharpbalance.")
         if isinstance(self.scorer, FunctionScorer) or not of_package:
@@ -190,8 +191,8 @@ class PhasedTrainer:
                 self.net,
                 member,
                 few,
-                clone(self.scorer),
-                self.training.precision,
+                scorer=clone(self.scorer),
+                precision=self.training.precision,
             )
             # Scores that are not finite now may be finite after some epochs.
             with (
@@ -201,12 +202,12 @@ class PhasedTrainer:
                 explain_out_of_memory(score, self.net, len(members))
 
     def as_trained(self) -> TrainingData:
-        """The data with the transform that members normalised their inputs by."""
+        """Return the training data with the augmentation of the training."""
         return replace(self.data, transform=self.training.transform)
 
 
 def train_members(engine, net, members, data, segment, masks, on_epoch):
-    """Members after a segment, and the epochs of it that each has run."""
+    """Return the members after a segment, and the epochs that each has run."""
     count = EpochCount(len(members), on_epoch)
     train = partial(
         engine.train,
@@ -226,22 +227,22 @@ def train_members(engine, net, members, data, segment, masks, on_epoch):
 
 
 class EpochCount:
-    """Counts the epochs of each member, and passes them on.
+    """Counts the epochs of each member, and calls ``on_epoch``.
 
-    The history may be shorter: skorch's Checkpoint can cut it.
+    The history cannot be used for this, because skorch's Checkpoint may shorten it.
     """
 
     def __init__(self, n_members, on_epoch=None):
         self.epochs, self.on_epoch = [0] * n_members, on_epoch
 
     def __call__(self, member, record):
-        """Count one more epoch of a member; True asks it to stop."""
+        """Count an epoch of a member; return whether the member should stop."""
         self.epochs[member] += 1
         return self.on_epoch is not None and bool(self.on_epoch(member, record))
 
 
 def _epochs_run(segment, before, after, counted) -> int:
-    """Epochs of a segment that a member has run."""
+    """Return the epochs of a segment that a member has run."""
     if before.stopped:
         return 0
     if not after.stopped:
@@ -251,7 +252,7 @@ def _epochs_run(segment, before, after, counted) -> int:
 
 
 def score_members(net, members, data, scorer, precision, jobs):
-    """Sharpness of every sample by every member, (M, N)."""
+    """Return the sharpness of every sample by every member, (M, N)."""
     calls = [
         {"state": member, "scorer": scorer, "precision": precision}
         for member in members
@@ -261,7 +262,7 @@ def score_members(net, members, data, scorer, precision, jobs):
         return np.stack(explain_out_of_memory(score, net, len(members)))
     except OutOfDeviceMemoryError as error:
         error.add_note(
-            "The scoring of samples ran out of memory. Lower `sharpness__chunk_size`, "
+            "Scoring of samples ran out of memory. Lower `sharpness__chunk_size`, "
             "or use a scorer that needs less memory, such as sharpness='loss'."
         )
         raise

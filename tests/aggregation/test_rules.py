@@ -528,7 +528,7 @@ def test_rules_that_need_the_data_cannot_be_staged(rule, module):
         (lambda z: z.mean(0)[:, 0], r"shape \(300, 3\) .*got shape \(300,\)"),
         (lambda z: softmax(z, -1), r"shape \(300, 3\) .*got shape \(., 300, 3\)"),
         (lambda z: softmax(z.mean(0), 0), "sum to one"),
-        (lambda z: softmax(z.mean(0), 1) * [[2, -1, 0]], "not negative"),
+        (lambda z: softmax(z.mean(0), 1) * [[2, -1, 0]], "non-negative"),
         (lambda z: softmax(z.mean(0), 1) * np.nan, r"Row 0 is \[nan"),
     ],
 )

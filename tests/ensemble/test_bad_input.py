@@ -254,7 +254,7 @@ BAD = {
     "rho_negative": (
         lambda: fit(rho=-0.05),
         InvalidInputError,
-        "rho must be finite and not negative, got -0.05",
+        "rho must be finite and >= 0, got -0.05",
     ),
     "rho_nan": (lambda: fit(rho=np.nan), InvalidInputError, "rho must be finite"),
     "rho_length": (
@@ -322,7 +322,7 @@ BAD = {
     "transform_of_a_table": (
         lambda: fit(train_transform="crop_flip"),
         InvalidInputError,
-        r"'crop_flip' is for pictures \(C, H, W\), but X is samples of shape \(4,\)",
+        r"'crop_flip' needs pictures \(C, H, W\), but X is samples of shape \(4,\)",
     ),
     "engine": (lambda: fit(engine="fast"), InvalidParameterError, "'engine' parameter"),
     "engine_refuses": (
@@ -376,7 +376,7 @@ BAD = {
     "temperature_without": (
         lambda: fit(aggregation="temperature"),
         InvalidInputError,
-        "judges by held-out samples",
+        "needs held-out samples",
     ),
     # modules
     "estimator": (
@@ -551,17 +551,17 @@ BAD = {
     "joint_no_unlabeled": (
         fit_joint,
         InvalidInputError,
-        "loss='a2d' drives members apart on samples without labels, but got X_unl",
+        "loss='a2d' needs samples without labels, but got X_unlabeled=None",
     ),
     "joint_unlabeled_shape": (
         lambda: fit_joint(X_unlabeled=X[:, None]),
         InvalidInputError,
-        r"must be laid out like X: got samples of shape \(1, 4\) beside",
+        r"same layout as X, but X_unlabeled is samples of shape \(1, 4\) and X is",
     ),
     "joint_unlabeled_dataset": (
         lambda: fit_joint(X_unlabeled=TensorDataset(torch.zeros(9, 5))),
         InvalidInputError,
-        r"must be laid out like X: got samples of shape \(5,\) beside",
+        r"same layout as X, but X_unlabeled is samples of shape \(5,\) and X is",
     ),
     "joint_unlabeled_nan": (
         lambda: fit_joint(X_unlabeled=changed(np.nan)),
@@ -586,7 +586,7 @@ BAD = {
     "joint_devices": (
         lambda: fit_joint("sed", device=["cpu", "cpu"]),
         InvalidInputError,
-        r"one device, but got device=\['cpu', 'cpu'\]\. Name one of them",
+        r"one device, but got device=\['cpu', 'cpu'\]\. Pass one of them",
     ),
     # after fit
     "not_fitted": (

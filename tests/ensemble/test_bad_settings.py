@@ -105,28 +105,28 @@ def test_every_way_to_name_a_callback():
 @pytest.mark.parametrize("folder", ["", "  "])
 def test_a_folder_without_a_name(kind, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = rf"checkpoint_dir='{folder}' names no folder. Name one"
+    message = rf"checkpoint_dir='{folder}' is not the name of a folder. Pass a folder"
     refused(kind, {"checkpoint_dir": folder}, message)
     assert not list(Path(tmp_path).iterdir())
 
 
 def test_a_store_without_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = "memory='' names no folder. Name one, '.' for the current one"
+    message = "memory='' is not the name of a folder. Pass a folder, '.' for the"
     refused(SharpBalanceEnsembleClassifier, {"memory": ""}, message)
     assert not list(Path(tmp_path).iterdir())
 
 
 def test_a_store_that_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("mine")
-    message = "file' cannot keep what was trained: .*Pass a folder that can be written"
+    message = "file' cannot store results: .*Pass a folder that can be written"
     refused(SharpBalanceEnsembleClassifier, {"memory": str(tmp_path / "file")}, message)
 
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_checkpoints_in_what_is_no_folder(kind, tmp_path):
     (tmp_path / "file").write_text("mine")
-    message = "Cannot look into checkpoint_dir .*file.*Pass a folder that can be read"
+    message = "Cannot read checkpoint_dir .*file.*Pass a folder that can be read"
     refused(kind, {"checkpoint_dir": tmp_path / "file"}, message, error=CheckpointError)
 
 

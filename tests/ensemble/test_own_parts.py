@@ -312,7 +312,7 @@ def test_partial_fit_holds_to_its_classes(first):
     clf = getattr(SharpBalance(**FEW), first)(X, names[y])
     before = clf.predict_proba(X)
     for classes in (["a", "b"], ["a", "b", "c", "d"], [0, 1, 2]):
-        match = r"is not the same as in the call before, where it was \['a', 'b', 'c'\]"
+        match = r"differs from the previous call, where it was \['a', 'b', 'c'\]"
         with pytest.raises(InvalidInputError, match=match):
             clf.partial_fit(X, names[y], classes=classes)
         np.testing.assert_array_equal(clf.predict_proba(X), before)

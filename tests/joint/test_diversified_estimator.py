@@ -216,7 +216,7 @@ def test_warm_start_goes_on_from_the_fitted_weights(trunk):
     clf.set_params(lr=1e-12, max_epochs=1, random_state=5).fit(X, y)
     np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-5)
     clf.set_params(estimator__module__hidden=(3,))
-    with pytest.raises(InvalidInputError, match="warm_start=True goes on from"):
+    with pytest.raises(InvalidInputError, match="warm_start=True starts from"):
         clf.fit(X, y)
 
 
@@ -292,7 +292,7 @@ def test_dictionaries_reach_the_module_as_keywords():
     clf = diversified(estimator=Two, loss="divdis", lr=0.1)
     assert clf.fit(parts, y, X_unlabeled=parts).score(parts, y) > 0.7
     with pytest.raises(
-        InvalidInputError, match=r"\['a'\] beside a dictionary of \['a',"
+        InvalidInputError, match=r"\['a'\] and X is a dictionary of \['a',"
     ):
         clf.fit(parts, y, X_unlabeled={"a": X[:, :2]})
 

@@ -306,7 +306,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots, trained):
     whole = make(tmp_path / "whole").fit(X, Y)
     damage(max(snapshots[4].iterdir()))
     trained.clear()
-    with pytest.warns(SharpBalanceWarning, match=r"passed over.*is damaged"):
+    with pytest.warns(SharpBalanceWarning, match=r"skipped.*is damaged"):
         clf = make(snapshots[4]).fit(X, Y)
     assert trained == [3, 4, 5]  # from the one before
     assert_bitwise(weights(clf), weights(whole))
@@ -316,7 +316,7 @@ def test_a_disk_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(CheckpointError, match="Cannot "):
         make(tmp_path / "file/sub").fit(X, Y)
-    with pytest.warns(SharpBalanceWarning, match="The fit goes on"):
+    with pytest.warns(SharpBalanceWarning, match="The fit continues"):
         clf = make(tmp_path / "file/sub", on_checkpoint_error="warn").fit(X, Y)
     assert_bitwise(weights(clf), weights(make(None).fit(X, Y)))
 
@@ -326,7 +326,7 @@ def test_ctrl_c_in_a_first_fit_leaves_what_it_has(tmp_path, monkeypatch):
     clf = make(tmp_path, estimator=Interrupting, **OWN)
     press_ctrl_c(monkeypatch, at=71)
     with (
-        pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 3"),
+        pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 3"),
         pytest.raises(KeyboardInterrupt),
     ):
         clf.fit(X, Y)

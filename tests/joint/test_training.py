@@ -162,13 +162,13 @@ def test_the_loss_moves_members_apart(loss):
 def test_losses_on_unlabeled_samples_say_what_to_pass(loss):
     X, y = table()
     clf = diversified(loss=loss)
-    with pytest.raises(InvalidInputError, match=f"loss='{loss}'.*as X_unlabeled"):
+    with pytest.raises(InvalidInputError, match=f"loss='{loss}'.*Pass X_unlabeled"):
         clf.fit(X, y)
     with pytest.raises(ValueError, match="X has 4 features"):
         clf.fit(X, y, X_unlabeled=X[:, :4])
-    with pytest.raises(InvalidInputError, match=r"shape \(1, 5\) beside .* \(5,\)"):
+    with pytest.raises(InvalidInputError, match=r"shape \(1, 5\) and X is .* \(5,\)"):
         clf.fit(X, y, X_unlabeled=X[:, None])
-    with pytest.raises(InvalidInputError, match=r"a dictionary of \['x'\] beside"):
+    with pytest.raises(InvalidInputError, match=r"a dictionary of \['x'\] and X is"):
         clf.fit(X, y, X_unlabeled={"x": X})
 
 

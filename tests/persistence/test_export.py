@@ -235,7 +235,7 @@ def test_an_export_does_not_remove_parametrizations():
 def test_the_error_names_a_network_that_cannot_be_exported(tmp_path):
     X, y = small_data()
     clf = DeepEnsembleClassifier(CountsByLen, **FEW).fit(X, y)
-    match = r"cannot follow CountsByLen: (.|\n)*by x.shape\[0\], not len\(x\)"
+    match = r"cannot trace CountsByLen: (.|\n)*x.shape\[0\] for .* not len\(x\)"
     with pytest.raises(InvalidInputError, match=match):
         clf.export_torch(tmp_path / "model.pt2")
 
@@ -254,7 +254,7 @@ def test_a_missing_folder_is_refused(name, tmp_path, monkeypatch):
     with pytest.raises(archive.FileNotWrittenError) as error:
         getattr(table()[0], name)(path)
     folder = path.parent
-    text = f"Cannot write {path}: there is no folder {folder}. Make it first."
+    text = f"Cannot write {path}: there is no folder {folder}. Create it first."
     assert str(error.value) == text
 
 

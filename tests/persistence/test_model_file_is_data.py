@@ -715,7 +715,7 @@ def refuse(number):
 def test_save_refuses_a_path_below_a_file(model, tmp_path):
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "model"
-    text = f"Cannot write {path}: {path.parent} is not a folder. Name another one."
+    text = f"Cannot write {path}: {path.parent} is not a folder. Use another folder."
     with pytest.raises(FileNotWrittenError) as error:
         model[0].save(path)
     assert str(error.value) == text

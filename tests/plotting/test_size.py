@@ -124,7 +124,9 @@ def test_size_raises_if_the_rule_does_not_combine_predictions(aggregation, digit
     )
     assert len(display.scores) == 3
     for rule in (aggregation, fitted.aggregation_):
-        with pytest.raises(InvalidInputError, match="no rule on probabilities alone"):
+        with pytest.raises(
+            InvalidInputError, match="cannot combine probabilities alone"
+        ):
             EnsembleSizeDisplay.from_predictions(Y, PROBAS, aggregation=rule)
 
 

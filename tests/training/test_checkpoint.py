@@ -352,7 +352,7 @@ def test_a_full_disk_is_an_error_before_the_work(tmp_path, full_disk):
 
 def test_a_full_disk_is_a_warning_if_the_user_says_so(tmp_path, full_disk):
     clf = make(tmp_path, on_checkpoint_error="warn")
-    with pytest.warns(SharpBalanceWarning, match=r"Cannot write .* The fit goes on"):
+    with pytest.warns(SharpBalanceWarning, match=r"Cannot write .* The fit continues"):
         clf.fit(*small_data())
     assert_bitwise(weights(clf), weights(make(None).fit(*small_data())))
 
@@ -363,7 +363,7 @@ def test_a_place_that_cannot_be_written(folder, tmp_path):
     folder = folder.format(tmp=tmp_path)
     with pytest.raises(CheckpointError, match=re.escape(folder)):
         make(folder).fit(*small_data())
-    with pytest.warns(SharpBalanceWarning, match="The fit goes on"):
+    with pytest.warns(SharpBalanceWarning, match="The fit continues"):
         make(folder, on_checkpoint_error="warn").fit(*small_data())
 
 
@@ -376,7 +376,7 @@ def damage(path):
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots):
     whole = make(tmp_path / "whole").fit(*small_data())
     damage(max(snapshots[4].iterdir()))
-    with pytest.warns(SharpBalanceWarning, match=r"passed over.*is damaged"):
+    with pytest.warns(SharpBalanceWarning, match=r"skipped.*is damaged"):
         clf = make(snapshots[4]).fit(*small_data())
     assert_bitwise(weights(clf), weights(whole))
 
@@ -386,11 +386,11 @@ def test_nothing_but_damaged_checkpoints(tmp_path, snapshots):
     for path in snapshots[4].iterdir():
         damage(path)
     with (
-        pytest.warns(SharpBalanceWarning, match="passed over"),
+        pytest.warns(SharpBalanceWarning, match="skipped"),
         pytest.raises(CheckpointError, match="Delete the folder to start again"),
     ):
         make(snapshots[4]).fit(*small_data())
-    with pytest.warns(SharpBalanceWarning, match="The fit goes on"):
+    with pytest.warns(SharpBalanceWarning, match="The fit continues"):
         clf = make(snapshots[4], on_checkpoint_error="warn").fit(*small_data())
     assert_bitwise(weights(clf), weights(whole))
 
@@ -506,7 +506,7 @@ def test_an_interrupted_first_fit_leaves_what_it_has(
     clf = make(folder, estimator=Interrupting, checkpoint_every=None, **OWN)
     press_ctrl_c(monkeypatch, at=71)
     with (
-        pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 2"),
+        pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 2"),
         pytest.raises(KeyboardInterrupt),
     ):
         clf.fit(X, y)
@@ -537,7 +537,7 @@ def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
     whole = clone(clf).fit(X, y)
     press_ctrl_c(monkeypatch, at=Interrupting.plan.calls * 13 // 14)
     with (
-        pytest.warns(SharpBalanceWarning, match="usable as it was after epoch 10"),
+        pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 10"),
         pytest.raises(KeyboardInterrupt),
     ):
         clf.fit(X, y)
@@ -559,7 +559,7 @@ def test_an_interrupted_fit_names_the_best_epoch_where_that_is_kept(monkeypatch)
     best = {"early_stopping": 9, "validation_fraction": 0.3}
     clf = make(None, max_epochs=12, lr=2.0, checkpoint_every=None, **best)
     with (
-        pytest.warns(SharpBalanceWarning, match="usable as it was after") as warned,
+        pytest.warns(SharpBalanceWarning, match="usable in its state after") as warned,
         pytest.raises(KeyboardInterrupt),
     ):
         clf.fit(*small_data())

@@ -80,7 +80,7 @@ CHANGES = {
     "optimizer": (
         small,
         {"optimizer": torch.optim.AdamW},
-        r"settings: optimizer was torch.optim.sgd.SGD and is torch.*AdamW\. Set",
+        r"settings: optimizer was torch.optim.sgd.SGD and is torch.*AdamW\. Restore",
     ),
     "whole step": (small, {"optimizer": SAM}, r"optimizer was .*SGD and is .*\.SAM"),
     "statistics": (small, {"standardize": False}, "standardize was True and is False"),
@@ -97,7 +97,7 @@ CHANGES = {
     "width": (
         small,
         {"estimator__module__hidden": (7,)},
-        r"settings: estimator__module__hidden was \(6\) and is \(7\)\. Set",
+        r"settings: estimator__module__hidden was \(6\) and is \(7\)\. Restore",
     ),
     "of an optimizer": (
         small,
@@ -161,7 +161,7 @@ def test_what_members_were_made_by_must_not_change(case):
     before, n_iter = clf.predict_proba(X), clf.n_iter_
     with pytest.raises(InvalidInputError, match=message) as caught:
         clf.set_params(**change).partial_fit(X, Y)
-    assert "start again with fit, or with a fresh clone" in str(caught.value)
+    assert "start again with fit or with a clone" in str(caught.value)
     np.testing.assert_array_equal(clf.predict_proba(X), before)
     assert clf.n_iter_ == n_iter
     if not any(name.startswith("estimator__") for name in change):

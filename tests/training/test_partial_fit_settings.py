@@ -92,7 +92,7 @@ def test_other_callbacks_change_nothing_else():
 def test_callbacks_that_cannot_work_are_refused_in_any_call():
     clf = SharpBalance(**FEW, **HIDDEN).partial_fit(X, Y)
     stop = EarlyStopping("valid_loss")
-    refused(clf, "looks at 'valid_loss', and no samples are held", callbacks=[stop])
+    refused(clf, "monitors 'valid_loss', but no samples are held", callbacks=[stop])
 
 
 def test_a_scheduler_may_come_later():
@@ -115,7 +115,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("how", MAKERS)
 def test_a_rate_beside_that_of_the_optimizer_is_refused_in_any_call(how):
-    message = r"lr=0\.5 has no effect beside optimizer__lr=0\.1 of the net"
+    message = r"lr=0\.5 has no effect, because the net has optimizer__lr=0\.1"
     with pytest.raises(InvalidInputError, match=message):
         MAKERS[how]().set_params(lr=0.5).partial_fit(X, Y)
     clf = MAKERS[how]().partial_fit(X, Y)

@@ -44,7 +44,7 @@ def test_of_two_fits_at_once_one_is_told_and_one_is_kept(tmp_path, at_once):
     (kept,) = [end for end in ends if end in pair]
     (refused,) = [end for end in ends if end not in pair]
     radii = r"rho was 0\.05 and is 0\.2|rho was 0\.2 and is 0\.05"
-    message = rf"Another fit has begun to write to .* beside this one: ({radii})\. Pass"
+    message = rf"Another fit writes to .* at the same time: ({radii})\. Pass"
     with pytest.raises(CheckpointMismatchError, match=message):
         raise refused
     alone = estimator(None, rho=kept.rho, **FEW).fit(*small_data())

@@ -78,8 +78,13 @@ class Batches:
 
     def per_sample(self, fn: Callable[[Any, Tensor], Tensor]) -> Tensor:
         """Return ``fn(x, y)``, one value per sample, computed in chunks; (N,)."""
-        chunk = 128 if self.device.type == "cpu" else 1024
-        return in_chunks(lambda rows: fn(*self.rows[rows]), len(self.rows), chunk)
+        n_rows = 128 if self.device.type == "cpu" else 1024
+
+        def values_of_chunk(chunk):
+            x, y = self.rows[chunk]
+            return fn(x, y)
+
+        return in_chunks(values_of_chunk, len(self.rows), n_rows)
 
     def means(self, values: Tensor) -> np.ndarray:
         """Return the mean of the samples' values over each batch, (n_batches,)."""
@@ -134,7 +139,9 @@ def _codes(X, y, labels):
         )
     y = to_array(y)
     if labels is not None:
-        return encode_labels(y, len(labels), len(y), labels, "X")
+        return encode_labels(
+            y, n_classes=len(labels), n_samples=len(y), labels=labels, name="X"
+        )
     if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and y.min() < 0):
         raise InvalidInputError(
             "y must contain non-negative integer class codes, one per sample, got "
@@ -144,9 +151,9 @@ def _codes(X, y, labels):
     return y.astype(np.int64)
 
 
-def _choose(samples, batch_size, n_batches, rng, full_only):
+def _choose(samples, *, batch_size, n_batches, rng, full_only):
     """Return all samples, or random ones for ``n_batches``."""
-    n = len(Rows(*samples))
+    n = len(Rows(samples.X, samples.y))
     wanted = n if n_batches is None else min(n, int(batch_size) * int(n_batches))
     if full_only and wanted > batch_size:
         wanted -= wanted % batch_size
@@ -252,11 +259,20 @@ def measure_batches(
     check_optional_numbers(POSITIVE_INTEGER, n_batches=n_batches)
     rng = check_generator(random_state)
     nets, samples = _nets_and_samples(model, X, y)
-    samples = _choose(samples, batch_size, n_batches, rng, full_only)
+    samples = _choose(
+        samples,
+        batch_size=batch_size,
+        n_batches=n_batches,
+        rng=rng,
+        full_only=full_only,
+    )
     seed = int(rng.integers(2**62))
     # Tensors made in an enclosing inference mode would have no derivatives.
     with torch.inference_mode(False):
-        members = [Batches(n, _on_device(n, samples), batch_size, seed) for n in nets]
+        members = [
+            Batches(net, _on_device(net, samples), size=batch_size, seed=seed)
+            for net in nets
+        ]
         values = np.stack([measure(batches, **options) for batches in members])
     check_finite(values)
     return values, members[0].sizes

@@ -62,7 +62,8 @@ class Objective:
         return self.result
 
     def _run(self):
-        loss = self.losses(*self.batch).mean()
+        x, y = self.batch
+        loss = self.losses(x, y).mean()
         grads = torch.autograd.grad(loss, self.weights.params, allow_unused=True)
         return loss.detach(), self.weights.flatten(grads)
 

@@ -150,7 +150,8 @@ def _largest_rises(batches, *, rho, norm, adaptive, n_iter, mask):
         objective = Objective(batches.losses, weights)
         rises = []
         for batch in batches.slices:
-            objective.load(*batches.rows[batch])
+            x, y = batches.rows[batch]
+            objective.load(x, y)
             rise = ascend(
                 objective,
                 weights.origin,
