@@ -1,7 +1,8 @@
 """Validation of X and y, and the layout in which modules see X."""
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,9 +19,18 @@ from torch.utils.data import Dataset
 
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.autodiff.rows import dataset_labels, to_array
+from sklearn_sharpbalance.data.columns import TableColumns
+from sklearn_sharpbalance.data.frames import (
+    as_float32,
+    check_names,
+    is_frame,
+    read_columns,
+)
 from sklearn_sharpbalance.data.statistics import (
     moments,
+    rounded_columns,
     scale_or_one,
+    warn_of_columns,
     warn_of_rounding,
 )
 from sklearn_sharpbalance.data.text_columns import text_columns_error
@@ -38,11 +48,13 @@ __all__ = [
     "check_X",
     "check_layout",
     "check_y",
+    "encode_frame",
     "input_statistics",
     "other_layout",
 ]
 
 PICTURE_CHANNELS = (1, 3, 4)
+MAX_NAMES = 5  # columns that a message names
 STATISTICS_ITEMS = 4096  # items of a Dataset to read: a full pass may take minutes
 
 
@@ -53,17 +65,20 @@ class InputFormat:
     Attributes
     ----------
     kind : str
-        "table", "pictures", "array", "dict" or "dataset".
+        "table", "frame", "pictures", "array", "dict" or "dataset".
     given_shape : tuple of int or None
         Shape of one sample as the user passes it.
     shape : tuple of int or None
-        Shape of one sample as the module sees it; pictures have channels first.
+        Shape of one sample as the module sees it; pictures have channels first,
+        and columns of a DataFrame are encoded.
     dtype : str
         "uint8" for uint8 pictures, else "float32".
     keys : tuple of str or None
         Keys of a dictionary of inputs.
     shapes : tuple of tuple of int, or None
         Shape of one sample of each of these inputs.
+    columns : TableColumns or None
+        How a DataFrame is encoded; None before it is known, and for other inputs.
     """
 
     kind: str
@@ -72,6 +87,7 @@ class InputFormat:
     dtype: str = "float32"
     keys: tuple[str, ...] | None = None
     shapes: tuple[tuple[int, ...], ...] | None = None
+    columns: TableColumns | None = None
 
     def to_module(self, X):
         """Convert a batch from the user's layout to the module's layout."""
@@ -85,6 +101,8 @@ class InputFormat:
     def __str__(self):
         if self.kind == "dict":
             return f"a dictionary of {', '.join(map(repr, self.keys or ()))}"
+        if self.kind == "frame":
+            return f"a DataFrame of {(self.given_shape or ())[0]} columns"
         return f"samples of shape {self.given_shape}"
 
     def in_full(self):
@@ -113,6 +131,7 @@ def check_X(estimator, X, *, reset, fitted=None):
     Returns
     -------
     X : ndarray, dict of ndarray, or Dataset
+        For a DataFrame in ``fit`` the columns, which :func:`encode_frame` encodes.
     input_format : InputFormat
     """
     if isinstance(X, SliceDataset):
@@ -125,6 +144,11 @@ def check_X(estimator, X, *, reset, fitted=None):
         return _check_dataset(X, labelled=reset)
     if is_dict:
         return _check_dict(X)
+    of_frame = reset or (fitted is not None and fitted.kind == "frame")
+    if is_frame(X) and of_frame and all(X.shape):
+        return _check_frame(estimator, X, reset=reset, fitted=fitted)
+    if not is_frame(X) and fitted is not None and fitted.columns is not None:
+        _check_replaces_frame(estimator, fitted.columns)
     given = X = _as_array(X) if torch.is_tensor(X) else X
     has_axes = getattr(X, "ndim", 2) > 2
     is_uint8 = has_axes and getattr(X, "dtype", None) == np.uint8
@@ -147,6 +171,82 @@ def check_X(estimator, X, *, reset, fitted=None):
     if reset and fmt.kind != "pictures":
         warn_of_rounding(given, getattr(estimator, "feature_names_in_", None))
     return fmt.to_module(X), fmt
+
+
+def _check_frame(estimator, X, *, reset, fitted):
+    """Return the columns of a DataFrame, encoded if ``fitted`` knows how to."""
+    check_names(X)
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    columns = None if fitted is None else fitted.columns
+    if columns is not None and not reset:
+        return columns.transform(read_columns(X, ignored=columns.ignored)), fitted
+    values = read_columns(X)
+    if reset:
+        warn_of_columns([repr(name) for name in values if _is_rounded(values[name])])
+    values = {
+        name: column if column.dtype == object else as_float32(name, column)
+        for name, column in values.items()
+    }
+    return values, InputFormat("frame", (len(values),), None)
+
+
+def _is_rounded(column):
+    """Return whether float32 rounds away the numbers of a column."""
+    if column.dtype.kind == "f":
+        column = column[np.isfinite(column)]
+    return bool(rounded_columns(column[:, None]))
+
+
+def _check_replaces_frame(estimator, columns):
+    """Raise unless an array has the same meaning as the DataFrame of the fit."""
+    if columns.is_plain:
+        return
+    encoded = [c.name for c in columns.columns if c.kind != "number" or c.n_codes]
+    named = ", ".join(map(repr, encoded[:MAX_NAMES]))
+    more = ", ..." if len(encoded) > MAX_NAMES else ""
+    raise InvalidInputError(
+        f"{type(estimator).__name__} was fitted on a DataFrame with categories or "
+        f"missing values in {named}{more}, but X is not a DataFrame. Pass a DataFrame "
+        "with the same columns."
+    )
+
+
+def encode_frame(data, fmt, fitted=None):
+    """Encode the columns of a DataFrame as the training samples have them.
+
+    Parameters
+    ----------
+    data : TrainingData
+        Without held-out samples, which must not decide how columns are encoded.
+    fmt : InputFormat
+    fitted : TableColumns or None, default=None
+        Columns of an earlier fit, for a warm start; None learns them.
+
+    Returns
+    -------
+    data : TrainingData
+        Unchanged unless its samples are columns of a DataFrame.
+    fmt : InputFormat
+    """
+    if fmt.kind != "frame" or fmt.columns is not None:
+        return data, fmt
+    columns = fitted
+    if columns is None:
+        columns = TableColumns.fit(data.X)
+        warning = columns.warning()
+        if warning is not None:
+            warnings.warn(warning, stacklevel=2)
+    elif columns.names != list(data.X):
+        raise InvalidInputError(
+            "warm_start=True starts from weights that were fitted to the columns "
+            f"{columns.names[:10]}, but X has the columns {list(data.X)[:10]}. Pass a "
+            "DataFrame with the same columns, or set warm_start=False."
+        )
+    fmt = replace(fmt, shape=(columns.width,), columns=columns)
+    valid = data.valid
+    if valid is not None:
+        valid = replace(valid, X=columns.transform(valid.X))
+    return replace(data, X=columns.transform(data.X), valid=valid), fmt
 
 
 def check_layout(estimator, fmt, fitted):
@@ -321,7 +421,9 @@ def _is_missing(label):
 def input_statistics(X, fmt, weight=None):
     """Return mean and scale of each feature or channel as tensors.
 
-    The scale of a constant feature is one. None is returned for dictionaries.
+    The scale of a constant feature is one. Columns of zeros and ones that encode
+    categories and missing values have mean zero and scale one, since a rare one would
+    get a large weight otherwise. None is returned for dictionaries.
 
     Parameters
     ----------
@@ -340,6 +442,9 @@ def input_statistics(X, fmt, weight=None):
         if X.ndim < 4:
             warn_of_rounding(X)
     mean, scale = moments(X, weight)
+    if fmt.columns is not None:
+        mean = np.where(fmt.columns.is_code, 0.0, mean)
+        scale = np.where(fmt.columns.is_code, 1.0, scale)
     shape = (-1, 1, 1) if X.ndim == 4 else mean.shape
     return tuple(
         torch.tensor(value.reshape(shape), dtype=torch.float32)

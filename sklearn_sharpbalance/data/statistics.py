@@ -6,7 +6,13 @@ import numpy as np
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
-__all__ = ["moments", "scale_or_one", "warn_of_rounding"]
+__all__ = [
+    "moments",
+    "rounded_columns",
+    "scale_or_one",
+    "warn_of_columns",
+    "warn_of_rounding",
+]
 
 BLOCK_SIZE = 2**20  # numbers that are converted to float64 at once
 MAX_ROUNDING = 0.01  # largest rounding error without a warning, in standard deviations
@@ -106,15 +112,23 @@ def warn_of_rounding(X, names=None):
         Names of the columns.
     """
     X = np.asarray(X)
-    if X.dtype.kind not in "iuf" or np.can_cast(X.dtype, np.float32):
-        return
-    X = X.reshape(len(X), -1)
-    columns = _rounded_columns(X)
+    columns = rounded_columns(X.reshape(len(X), -1))
+    warn_of_columns([str(i) if names is None else repr(names[i]) for i in columns])
+
+
+def warn_of_columns(columns):
+    """Warn that float32 rounds away some columns, if there are any.
+
+    Parameters
+    ----------
+    columns : list of str
+        Names for the message.
+    """
     if not columns:
         return
-    named = [str(i) if names is None else repr(names[i]) for i in columns[:MAX_NAMED]]
+    named = columns[:MAX_NAMED]
     if len(columns) > MAX_NAMED:
-        named.append("...")
+        named = [*named, "..."]
     warnings.warn(
         f"Members compute in float32, which rounds {len(columns)} column(s) of X by "
         f"more than {MAX_ROUNDING:.0%} of their standard deviation, since that is "
@@ -125,8 +139,10 @@ def warn_of_rounding(X, names=None):
     )
 
 
-def _rounded_columns(X):
+def rounded_columns(X):
     """Return the columns of (N, F) with a large rounding error for their deviation."""
+    if X.dtype.kind not in "iuf" or np.can_cast(X.dtype, np.float32) or not len(X):
+        return []
     mean, scale = moments(X)
     info = np.finfo(np.float32)
     bound = info.eps / 2 * np.hypot(mean, scale) + float(info.smallest_subnormal)

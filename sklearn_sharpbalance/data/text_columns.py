@@ -1,4 +1,4 @@
-"""The error for columns of a table that are not numbers."""
+"""The error for columns of an array that are not numbers."""
 
 from datetime import date, timedelta
 from typing import Any
@@ -13,7 +13,10 @@ MAX_NAMES = 5  # in the message
 
 
 def text_columns_error(X: Any) -> InvalidInputError | None:
-    """Return the error for a table with text or dates; None if it has none.
+    """Return the error for an array with text or dates; None if it has none.
+
+    Columns of a DataFrame are encoded in ``fit``, which knows their types. An array
+    has one type for all columns, and so has a DataFrame after a fit on an array.
 
     Call it after the conversion to numbers has failed, since it looks at every value.
 
@@ -54,12 +57,12 @@ def text_columns_error(X: Any) -> InvalidInputError | None:
         shown.append("...")
     return InvalidInputError(
         f"X contains text or dates in {len(found)} of {len(names)} columns: "
-        f"{', '.join(shown)}. Networks take numbers: encode these columns in a "
-        "pipeline before the ensemble, for example "
-        "make_pipeline(make_column_transformer((OneHotEncoder("
+        f"{', '.join(shown)}. Pass a pandas or polars DataFrame, to fit as well: its "
+        "columns of text are encoded as categories, and its columns of numbers stay "
+        "numbers. Or encode these columns in a pipeline before the ensemble, for "
+        "example make_pipeline(make_column_transformer((OneHotEncoder("
         f"handle_unknown='ignore', sparse_output=False), {list(found)[:MAX_NAMES]!r}), "
-        "remainder='passthrough'), ensemble). OrdinalEncoder and skrub.TableVectorizer "
-        "do it as well."
+        "remainder='passthrough'), ensemble)."
     )
 
 

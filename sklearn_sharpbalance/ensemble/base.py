@@ -222,6 +222,10 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         is_warm = self.warm_start and hasattr(self, "estimators_")
         return self._member_nets() if is_warm else []
 
+    def _warm_columns(self):
+        """Return how a warm start encodes a DataFrame; None if it learns that anew."""
+        return self.input_format_.columns if self._warm_nets() else None
+
     def _fit(self, setup, X, y, fitted):
         """Run the training loop and set the fitted attributes.
 

@@ -5,6 +5,7 @@ from functools import partial
 
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.aggregation.soups import final_net
+from sklearn_sharpbalance.data.inputs import encode_frame
 from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine import choose_engine
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
@@ -179,6 +180,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             seed=seeds.split,
             sample_weight=sample_weight,
         )
+        data, fmt = encode_frame(data, fmt, fitted=self._warm_columns())
         check_early_stopping(params["early_stopping"], data)
         if resume:
             net = self._resumed_net(params, fmt)

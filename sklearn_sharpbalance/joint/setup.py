@@ -8,7 +8,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import Dataset
 
-from sklearn_sharpbalance.data.inputs import InputFormat, check_X
+from sklearn_sharpbalance.data.inputs import InputFormat, check_X, encode_frame
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine.support import callback_refusal
@@ -84,6 +84,9 @@ def prepare_joint(
         seed=seeds.split,
         sample_weight=sample_weight,
     )
+    data, fmt = encode_frame(data, fmt, fitted=estimator._warm_columns())
+    if unlabeled is not None and fmt.columns is not None:
+        unlabeled = replace(unlabeled, X=fmt.columns.transform(unlabeled.X))
     aggregation.check(data)  # before the trunk computes features, which may be slow
     aggregation.try_out(params["n_estimators"], len(classes))
     device = _one_device(params["device"])
@@ -204,6 +207,10 @@ def check_unlabeled(estimator, X_unlabeled, fmt, X, loss):
         X_unlabeled = _Labeled(X_unlabeled)
     with random_stream(seed=0):
         X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False, fitted=fmt)
+    if fmt.kind == "frame" and found.given_shape == fmt.given_shape:
+        if found.kind == "table":  # an array in place of a frame of numbers
+            X_unlabeled = dict(zip(X, X_unlabeled.T))
+        found = fmt
     same = found.shape == fmt.shape and isinstance(X_unlabeled, dict) == isinstance(
         X, dict
     )
@@ -238,7 +245,7 @@ def _given(X):
 
 
 def _layout(X, fmt):
-    if isinstance(X, dict):
+    if fmt.kind == "dict":
         return f"a dictionary of {sorted(X)}"
     return f"samples of shape {fmt.given_shape}"
 

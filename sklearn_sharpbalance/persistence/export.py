@@ -159,7 +159,8 @@ def _example(estimator, dtype):
     dtype = dtype or estimator.input_format_.dtype
     if dtype not in ("float32", "uint8"):
         raise InvalidInputError(f"dtype must be 'float32' or 'uint8', got {dtype!r}.")
-    shape = (2, *estimator.input_format_.given_shape)
+    fmt = estimator.input_format_
+    shape = (2, *(fmt.given_shape if fmt.columns is None else fmt.shape))
     return torch.zeros(shape, dtype=getattr(torch, dtype))
 
 

@@ -213,7 +213,7 @@ def data_fingerprint(data, classes) -> dict[str, str]:
 def describe_samples(X) -> str:
     """Describe samples by a digest; a Dataset by its class, length and attributes."""
     if not isinstance(X, Dataset):
-        return describe(X)
+        return condense(describe(X))
     if isinstance(X, Subset):
         parts = [describe_samples(X.dataset), describe(np.asarray(X.indices))]
     elif isinstance(X, ConcatDataset):

@@ -1,5 +1,6 @@
 """Make a fitted ensemble from the content of a model file."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn.modules.module import (
 )
 
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
+from sklearn_sharpbalance.data.columns import COLUMN_KINDS, Column, TableColumns
 from sklearn_sharpbalance.data.inputs import InputFormat
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
@@ -49,7 +51,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "optimizer": (torch.optim.Optimizer, "an optimizer"),
     "optimizer__base_optimizer": (torch.optim.Optimizer, "an optimizer"),
 }
-INPUT_KINDS = ("table", "pictures", "array", "dict", "dataset")
+INPUT_KINDS = ("table", "frame", "pictures", "array", "dict", "dataset")
 PRECISIONS = ("float32", "tf32", "bf16", "fp16")
 SPARE_LAYERS = 128  # layers without weights that a network may have
 
@@ -274,7 +276,7 @@ def _aggregation(rule, nested, fitted):
 
 
 def _input_format(tree):
-    found = InputFormat(**tree)
+    found = InputFormat(**{**tree, "columns": _columns(tree.get("columns"))})
     shapes = (found.given_shape, found.shape, *(found.shapes or ()))
     is_valid = (
         found.kind in INPUT_KINDS
@@ -284,10 +286,45 @@ def _input_format(tree):
         and (found.shapes is None or isinstance(found.shapes, tuple))
         and len(found.keys or ()) == len(found.shapes or ())
         and (found.kind == "dict") == (found.shape is None)
+        and (found.kind == "frame") == (found.columns is not None)
     )
+    if is_valid and found.columns is not None:
+        n_columns, width = len(found.columns.columns), found.columns.width
+        is_valid = found.given_shape == (n_columns,) and found.shape == (width,)
     if not is_valid:
         raise ModelFileError(f"it sets its input format to {shown(tree)}.")
     return found
+
+
+def _columns(tree):
+    """Return how a DataFrame is encoded; raise unless it is as a fit leaves it."""
+    if tree is None:
+        return None
+    columns = tuple(Column(**column) for column in tree["columns"])
+    if tree.keys() != {"columns"} or not all(map(_is_column, columns)):
+        raise ModelFileError(f"it sets the columns of its input to {shown(tree)}.")
+    return TableColumns(columns)
+
+
+def _is_column(column):
+    """Return whether the attributes of a column are plain values of the right types."""
+    categories = column.categories
+    are_plain = _is_tuple(categories, str) or (
+        isinstance(categories, tuple)
+        and all(type(category) in (bool, int, float) for category in categories)
+    )
+    return (
+        type(column.name) is str
+        and column.kind in COLUMN_KINDS
+        and type(column.fill) is float
+        and math.isfinite(column.fill)
+        and are_plain
+        and len(set(categories)) == len(categories)
+        and type(column.has_rare) is bool
+        and type(column.has_missing) is bool
+        and (column.kind == "category" or not (categories or column.has_rare))
+        and (column.kind != "ignored" or not column.has_missing)
+    )
 
 
 def _is_tuple(value, kind):

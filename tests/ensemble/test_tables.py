@@ -1,0 +1,503 @@
+"""Ensembles on a DataFrame with numbers, categories and missing values."""
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from torch import nn
+
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    load,
+)
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data.columns import TableColumns
+from sklearn_sharpbalance.exceptions import (
+    CheckpointMismatchError,
+    InvalidInputError,
+    ModelFileError,
+    SharpBalanceWarning,
+)
+from sklearn_sharpbalance.metrics import mean_fisher_trace
+from sklearn_sharpbalance.persistence.allowed_names import SPECIAL_TAGS, special_value
+from sklearn_sharpbalance.persistence.archive import read_archive, write_archive
+
+N = 96
+KINDS = [SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": 3,
+    "batch_size": 32,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (8,),
+}
+
+
+def columns(n=N, seed=0):
+    """Return columns as lists with None for missing values, and labels."""
+    rng = np.random.default_rng(seed)
+    city = rng.choice(["Bonn", "Ulm", "Jena"], n)
+    member = rng.random(n) < 0.5
+    age = np.round(rng.normal(40, 10, n), 1)
+    y = np.where(city == "Bonn", "yes", np.where(member, "no", "maybe"))
+    given = {
+        "age": age.tolist(),
+        "member": member.tolist(),
+        "city": city.tolist(),
+        "visits": rng.integers(0, 9, n).tolist(),
+        "size": rng.choice(["S", "M", "L"], n).tolist(),
+    }
+    for name, step in (("age", 7), ("member", 11), ("city", 13)):
+        for i in range(3, n, step):
+            given[name][i] = None
+    return given, y
+
+
+def as_pandas(n=N, seed=0):
+    given, y = columns(n, seed)
+    frame = pd.DataFrame(given).astype({"age": float, "member": "boolean"})
+    frame["size"] = frame["size"].astype("category")
+    return frame, y
+
+
+def as_polars(n=N, seed=0):
+    given, y = columns(n, seed)
+    return pl.DataFrame(given).with_columns(pl.col("size").cast(pl.Categorical)), y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SharpBalance(**SMALL).fit(*as_pandas())
+
+
+def assert_same_weights(one, other):
+    for mine, theirs in zip(one.estimators_, other.estimators_, strict=True):
+        state, twin = mine.module_.state_dict(), theirs.module_.state_dict()
+        assert all(value.equal(twin[key]) for key, value in state.items())
+
+
+# Fit and predict ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("frame", [as_pandas, as_polars])
+def test_a_mixed_frame_is_learned(kind, frame):
+    X, y = frame(200)
+    clf = kind(**{**SMALL, "max_epochs": 40}).fit(X, y)
+    test, y_test = frame(200, seed=1)
+    assert clf.score(test, y_test) > 0.85  # the largest class has half of the samples
+    assert clf.n_features_in_ == 5
+    assert clf.feature_names_in_.tolist() == list(columns()[0])
+
+
+def test_pandas_and_polars_give_the_same_ensemble(fitted):
+    X, y = as_polars()
+    clf = SharpBalance(**SMALL).fit(X, y)
+    assert_same_weights(clf, fitted)
+    np.testing.assert_array_equal(clf.member_inputs(X), fitted.member_inputs(X))
+    np.testing.assert_array_equal(
+        clf.predict_proba(as_pandas()[0]), fitted.predict_proba(X)
+    )
+
+
+def test_the_members_see_the_encoded_columns(fitted):
+    X, _ = as_pandas()
+    encoded = fitted.member_inputs(X)
+    # age, missing; member, missing; 3 cities, missing; visits; 3 sizes
+    assert encoded.shape == (N, 12)
+    assert encoded.dtype == np.float32
+    assert fitted.estimators_[0].module_.module[1].in_features == 12
+    np.testing.assert_array_equal(encoded[:, 1], X["age"].isna())
+    np.testing.assert_array_equal(encoded[:, 4], X["city"] == "Bonn")
+
+
+def test_codes_are_not_standardised(fitted):
+    module = fitted.estimators_[0].module_
+    codes = [1, 3, 4, 5, 6, 7, 9, 10, 11]
+    assert (module.mean[codes] == 0).all()
+    assert (module.scale[codes] == 1).all()
+    numbers = fitted.member_inputs(as_pandas()[0])[:, [0, 2, 8]].astype(float)
+    np.testing.assert_allclose(module.mean[[0, 2, 8]], numbers.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(module.scale[[0, 2, 8]], numbers.std(0), rtol=1e-6)
+
+
+def test_a_module_gets_the_number_of_encoded_columns():
+    class Plain(nn.Linear):
+        def __init__(self, n_features, n_classes):
+            super().__init__(n_features, n_classes)
+
+    options = {k: v for k, v in SMALL.items() if "hidden" not in k}
+    clf = SharpBalance(Plain, **options).fit(*as_pandas())
+    assert clf.estimators_[0].module_.module.in_features == 12
+
+
+def test_unknown_categories_and_new_missing_values_are_predicted(fitted):
+    X, _ = as_pandas()
+    other = X.assign(city="Rome", visits=np.nan, size=None)
+    assert np.isfinite(fitted.predict_proba(other)).all()
+    median = fitted.member_inputs(X.assign(visits=X["visits"].median()))
+    np.testing.assert_array_equal(fitted.member_inputs(other)[:, 8], median[:, 8])
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_frames_of_complete_numbers_are_as_arrays(frame):
+    """Bit for bit, with and without booleans, and also with held-out samples."""
+    rng = np.random.default_rng(0)
+    X = {f"x{i}": rng.normal(size=N) for i in range(3)}
+    X["flag"] = rng.random(N) < 0.3
+    y = (X["x0"] > 0).astype(int)
+    array = np.column_stack(list(X.values()))
+    options = {**SMALL, "validation_fraction": 0.25, "aggregation": "temperature"}
+    clf = SharpBalance(**options).fit(frame(X), y)
+    want = SharpBalance(**options).fit(array, y)
+    assert_same_weights(clf, want)
+    np.testing.assert_array_equal(
+        clf.predict_proba(frame(X)), want.predict_proba(array)
+    )
+    np.testing.assert_array_equal(clf.train_indices_, want.train_indices_)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        np.testing.assert_array_equal(
+            clf.predict_proba(array), want.predict_proba(array)
+        )
+
+
+def test_missing_numbers_in_later_rows_are_the_median():
+    X, y = as_pandas()
+    numbers = X[["visits"]].assign(more=np.arange(N) / N)
+    clf = SharpBalance(**SMALL).fit(numbers, y)
+    gap = numbers.astype(float)
+    gap.loc[0, "more"] = np.nan
+    filled = gap.fillna({"more": numbers["more"].median()})
+    np.testing.assert_allclose(
+        clf.predict_proba(gap), clf.predict_proba(filled), rtol=1e-6
+    )
+
+
+def test_numbered_columns_have_no_feature_names():
+    X, y = as_pandas()
+    X.columns = range(5)
+    clf = SharpBalance(**SMALL).fit(X, y)
+    assert not hasattr(clf, "feature_names_in_")
+    assert clf.predict(X).shape == (N,)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_engines_agree(seed):
+    X, y = as_pandas(seed=seed)
+    options = {**SMALL, "max_epochs": 6}
+    stacked = SharpBalance(engine="stacked", **options).fit(X, y)
+    skorch = SharpBalance(engine="skorch", **options).fit(X, y)
+    np.testing.assert_allclose(
+        stacked.predict_proba(X), skorch.predict_proba(X), atol=1e-5
+    )
+
+
+# No leaks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_held_out_rows_do_not_decide_how_columns_are_encoded(kind):
+    X, y = as_pandas()
+    clf = kind(validation_fraction=0.3, **SMALL).fit(X, y)
+    train = X.iloc[clf.train_indices_]
+    other = X.copy()
+    held = np.setdiff1d(np.arange(N), clf.train_indices_)
+    other.loc[held, "age"] = 1e4
+    other.loc[held, "city"] = "Rome"
+    again = kind(validation_fraction=0.3, **SMALL).fit(other, y)
+    assert again.input_format_ == clf.input_format_
+    assert clf.input_format_.columns.columns[0].fill == pytest.approx(
+        train["age"].median(), rel=1e-6
+    )
+
+
+def test_predictions_do_not_change_the_columns(fitted):
+    before = copy.deepcopy(fitted.input_format_)
+    fitted.predict(as_pandas(seed=5)[0])
+    assert fitted.input_format_ == before
+
+
+def test_cross_validation_and_search():
+    X, y = as_pandas(150)
+    clf = SharpBalance(**{**SMALL, "max_epochs": 30, "n_estimators": 1})
+    assert cross_val_score(clf, X, y, cv=3).mean() > 0.7
+    search = GridSearchCV(clf, {"lr": [0.05, 0.1]}, cv=2).fit(X, y)
+    assert search.predict(X).shape == (150,)
+
+
+# Copies, files and checkpoints --------------------------------------------------------
+
+
+def test_copies_are_exact(fitted, tmp_path):
+    X, y = as_pandas(seed=3)
+    want = fitted.predict_proba(X)
+    fitted.save(tmp_path / "model")
+    copies = [pickle.loads(pickle.dumps(fitted)), load(tmp_path / "model")]
+    for one in copies:
+        assert one.input_format_ == fitted.input_format_
+        np.testing.assert_array_equal(one.predict_proba(X), want)
+    again = clone(fitted).fit(*as_pandas())
+    assert_same_weights(again, fitted)
+    # A loaded ensemble goes on with the columns of its fit.
+    copies[1].partial_fit(X, y)
+    assert copies[1].input_format_ == fitted.input_format_
+
+
+def set_column(**values):
+    def change(tree):
+        tree["input_format"]["columns"]["columns"][2].update(values)
+
+    return change
+
+
+CRAFTED = {
+    "kind": set_column(kind="code"),
+    "list": set_column(categories=["Bonn", "Jena", "Ulm"]),
+    "mixed": set_column(categories=("Bonn", 1, "Ulm")),
+    "repeated": set_column(categories=("Bonn", "Bonn", "Ulm")),
+    "fewer": set_column(categories=("Bonn", "Ulm")),
+    "none": set_column(categories=(None, None, None)),
+    "fill": set_column(fill="0"),
+    "infinite": set_column(fill=float("inf")),
+    "flag": set_column(has_missing=1),
+    "name": set_column(name=3),
+    "more": set_column(func="eval"),
+    "number": set_column(kind="number"),
+    "no columns": lambda tree: tree["input_format"].update(columns=None),
+    "other": lambda tree: tree["input_format"].update(columns={"columns": 3}),
+    "shape": lambda tree: tree["input_format"].update(shape=(13,)),
+    "table": lambda tree: tree["input_format"].update(kind="table"),
+}
+
+
+@pytest.mark.parametrize("case", CRAFTED)
+def test_crafted_columns_are_refused(case, fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    tree = read_archive(tmp_path / "model", "model", SPECIAL_TAGS)
+    CRAFTED[case](tree)
+    write_archive(tmp_path / "crafted", "model", tree, special=special_value)
+    message = "columns of its input|its input format|keyword argument|not iterable"
+    with pytest.raises(ModelFileError, match=message):
+        load(tmp_path / "crafted")
+
+
+@pytest.mark.parametrize("write", ["export_torch", "export_onnx"])
+def test_exports_take_the_encoded_matrix(write, fitted, tmp_path):
+    X, _ = as_pandas(seed=2)
+    encoded, path = fitted.member_inputs(X), tmp_path / "model"
+    if write == "export_torch":
+        fitted.export_torch(path)
+        program = torch.export.load(path).module()
+        proba = program(torch.from_numpy(encoded)).numpy()
+    else:
+        onnxruntime = pytest.importorskip("onnxruntime")
+        fitted.export_onnx(path)
+        session = onnxruntime.InferenceSession(path)
+        proba = session.run(None, {"X": encoded})[0]
+    np.testing.assert_allclose(proba, fitted.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
+def test_checkpoints_see_the_values_of_the_frame(kind, tmp_path):
+    X, y = as_pandas()
+    clf = kind(checkpoint_dir=tmp_path / "fit", **SMALL).fit(X, y)
+    again = clone(clf).fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+    assert again.input_format_ == clf.input_format_
+    for change in ({"city": X["city"].replace("Ulm", "Rome")}, {"visits": 3}):
+        with pytest.raises(CheckpointMismatchError, match="X was"):
+            clone(clf).fit(X.assign(**change), y)
+
+
+def test_memory_gives_the_same_ensemble(fitted, tmp_path):
+    X, y = as_pandas()
+    for _ in range(2):
+        clf = SharpBalance(memory=str(tmp_path), **SMALL).fit(X, y)
+        assert_same_weights(clf, fitted)
+    other = X.assign(city=X["city"].replace("Ulm", "Bonn"))
+    changed = SharpBalance(memory=str(tmp_path), **SMALL).fit(other, y)
+    assert changed.input_format_ != fitted.input_format_
+
+
+# More data later ----------------------------------------------------------------------
+
+
+def test_partial_fit_keeps_the_columns_of_the_first_call():
+    X, y = as_pandas()
+    clf = SharpBalance(**SMALL).partial_fit(X, y)
+    before = clf.input_format_
+    later = X.assign(city="Rome", age=X["age"] + 100)
+    clf.partial_fit(later, y)
+    assert clf.input_format_ == before
+    assert clf.n_iter_ == 2
+    with pytest.raises(ValueError, match="feature names"):
+        clf.partial_fit(X[list(X)[::-1]], y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_warm_start_keeps_the_columns(kind):
+    X, y = as_pandas()
+    clf = kind(warm_start=True, **SMALL).fit(X, y)
+    before = clf.input_format_
+    clf.fit(X.assign(city=X["city"].replace("Ulm", "Rome")), y)
+    assert clf.input_format_ == before
+    with pytest.raises(InvalidInputError, match=r"warm_start=True .* fitted to the c"):
+        clf.fit(X.rename(columns={"age": "years"}), y)
+    clf.set_params(warm_start=False).fit(X.drop(columns="age"), y)
+    assert clf.n_features_in_ == 4
+
+
+# Parts that read the inputs of members ------------------------------------------------
+
+
+def test_metrics_take_the_frame(fitted):
+    X, y = as_pandas()
+    assert np.isfinite(mean_fisher_trace(fitted, X, y)).all()
+    assert len(list(fitted.staged_predict_proba(X))) == 2
+    assert fitted.member_predict_proba(X).shape == (2, N, 3)
+
+
+@pytest.mark.parametrize("loss", ["sed", "a2d"])
+def test_joint_training_takes_frames_without_labels(loss):
+    X, y = as_pandas()
+    other = as_pandas(seed=4)[0].assign(city="Rome")
+    clf = DiversifiedEnsembleClassifier(loss=loss, **SMALL)
+    clf.fit(X, y, X_unlabeled=other)
+    assert clf.predict(other).shape == (N,)
+    with pytest.raises(ValueError, match="feature names should match"):
+        clf.set_params(loss="a2d").fit(X, y, X_unlabeled=other.drop(columns="age"))
+
+
+def test_joint_training_on_numbers_takes_an_array_without_labels():
+    X = pd.DataFrame({"a": np.arange(N) / N, "b": np.arange(N) % 7})
+    y = np.arange(N) % 2
+    clf = DiversifiedEnsembleClassifier(loss="a2d", **SMALL)
+    want = clone(clf).fit(X, y, X_unlabeled=X[::-1])
+    with pytest.warns(UserWarning, match="valid feature names"):
+        clf.fit(X, y, X_unlabeled=X[::-1].to_numpy())
+    assert_same_weights(clf, want)
+
+
+def test_a_trunk_takes_the_encoded_columns():
+    X, y = as_pandas()
+    options = {k: v for k, v in SMALL.items() if "hidden" not in k}
+    clf = DiversifiedEnsembleClassifier(shared_trunk=nn.Linear(12, 6), **options)
+    assert clf.fit(X, y).predict(X).shape == (N,)
+
+
+def test_a_pipeline_of_skrub():
+    skrub = pytest.importorskip("skrub")
+    X, y = as_pandas(200)
+    X["when"] = pd.date_range("2020-01-01", periods=200)
+    clf = skrub.tabular_pipeline(SharpBalance(**{**SMALL, "max_epochs": 40})).fit(X, y)
+    assert clf.score(X, y) > 0.9
+
+
+# Bad input ----------------------------------------------------------------------------
+
+OK = np.arange(N)
+BAD = {
+    "dates": ({"b": pd.date_range("2020-01-01", periods=N)}, "'b' of X contains dates"),
+    "mixed": ({"b": [1, "x"] * (N // 2)}, "'b' of X contains both text and numbers"),
+    "lists": ({"b": [[1]] * N}, "'b' of X contains objects of type list"),
+    "infinite": ({"b": [np.inf] * N}, "infinity .* in column 'b', first in row 0"),
+    "nothing": ({"a": [None] * N}, "All values of X are missing"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_columns_raise_with_their_name(kind, case):
+    change, message = BAD[case]
+    X = pd.DataFrame({"a": OK, **change})
+    clf = kind(**SMALL)
+    with pytest.raises(InvalidInputError, match=message):
+        clf.fit(X, OK % 2)
+    assert not hasattr(clf, "n_features_in_")
+
+
+def test_duplicate_names_raise():
+    X = pd.DataFrame(np.zeros((N, 2)), columns=["a", "a"])
+    with pytest.raises(InvalidInputError, match="2 columns of the name 'a'"):
+        SharpBalance(**SMALL).fit(X, OK % 2)
+
+
+def test_columns_without_a_value_are_ignored_with_a_warning():
+    X, y = as_pandas()
+    with pytest.warns(SharpBalanceWarning, match="no value in 1 of 6 columns: 'empty'"):
+        clf = SharpBalance(**SMALL).fit(X.assign(empty=np.nan), y)
+    assert clf.n_features_in_ == 6
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        want = clf.predict_proba(X.assign(empty=np.nan))
+        np.testing.assert_array_equal(clf.predict_proba(X.assign(empty="x")), want)
+
+
+def test_constant_columns_are_fine():
+    X, y = as_pandas()
+    clf = SharpBalance(**SMALL).fit(X.assign(one=1.0, same="x"), y)
+    assert np.isfinite(clf.predict_proba(X.assign(one=1.0, same="x"))).all()
+
+
+def test_an_array_cannot_replace_a_frame_with_categories(fitted):
+    X, _ = as_pandas()
+    message = (
+        "fitted on a DataFrame with .* in 'age', 'member', .* X is not a DataFrame"
+    )
+    for array in (X.to_numpy(), fitted.member_inputs(X), np.zeros((3, 5))):
+        with pytest.raises(InvalidInputError, match=message):
+            fitted.predict(array)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X: X[list(X)[::-1]], "must be in the same order"),
+        (lambda X: X.drop(columns="age"), "Feature names seen at fit time, yet now"),
+        (lambda X: X.assign(new=1), "Feature names unseen at fit time"),
+        (lambda X: X.assign(age="x"), "'age' of X contains text, such as 'x'"),
+        (lambda X: X.assign(city=1), "'city' of X contains numbers, such as 1"),
+        (lambda X: X.assign(age=np.inf), "infinity .* in column 'age'"),
+        (lambda X: X[:0], r"0 sample\(s\)"),
+    ],
+)
+def test_other_columns_than_in_fit_raise(change, message, fitted):
+    with pytest.raises(ValueError, match=message):
+        fitted.predict(change(as_pandas()[0]))
+
+
+def test_sparse_matrices_raise():
+    X = scipy.sparse.csr_matrix(np.eye(N))
+    with pytest.raises(TypeError, match=r"Sparse data was passed.*dense data"):
+        SharpBalance(**SMALL).fit(X, OK % 2)
+
+
+def test_arrays_with_missing_values_still_raise():
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        SharpBalance(**SMALL).fit(np.full((N, 2), np.nan), OK % 2)
+
+
+def test_columns_that_float32_rounds_away_are_named():
+    X, y = as_pandas()
+    X = X.assign(age=X["age"] + 1e9)
+    with pytest.warns(
+        SharpBalanceWarning, match=r"rounds 1 column.*mean: 'age'\. Cent"
+    ):
+        SharpBalance(**SMALL).fit(X, y)
+
+
+def test_columns_are_plain_values(fitted):
+    for column in fitted.input_format_.columns.columns:
+        values = [column.name, column.kind, column.fill, *column.categories]
+        assert {type(value) for value in values} <= {str, float}
+    assert isinstance(fitted.input_format_.columns, TableColumns)
