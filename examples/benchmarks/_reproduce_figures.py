@@ -93,14 +93,14 @@ def draw_differences(panels):
         figsize=(5.6 * len(panels), 1.4 + 0.32 * rows), layout="constrained"
     )
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for ax, (title, (names, difference)) in zip(axes, panels.items()):
-        order = np.argsort(-difference("corrupted_accuracy")[:, 0], kind="stable")
+    for ax, (title, (names, differences)) in zip(axes, panels.items()):
+        order = np.argsort(-differences("corrupted_accuracy")[:, 0], kind="stable")
         ax.axvline(0, color="0.5", lw=1)
         for metric, label, color, shift in (
             ("accuracy", "clean", BLUE, -0.15),
             ("corrupted_accuracy", "corrupted", ORANGE, 0.15),
         ):
-            pairs = difference(metric)[order] * 100
+            pairs = differences(metric)[order] * 100
             at = np.arange(len(names)) + shift
             ax.errorbar(
                 *(pairs[:, 0], at),

@@ -22,7 +22,13 @@ from _reproduce_records import (
     with_engine,
 )
 
-__all__ = ["boost_over_sam", "markdown", "with_table", "write_report"]
+__all__ = [
+    "beside_the_paper",
+    "boost_over_sam",
+    "markdown",
+    "with_table",
+    "write_report",
+]
 
 # Heading: (name in the records, factor, digits)
 COLUMNS = {
@@ -63,9 +69,15 @@ NLL_AT_EQUAL_COST = {
     "NLL, tempered, at equal cost": ("nll_after_temperature", 1, 3),
     "corrupted NLL at equal cost": ("corrupted_nll", 1, 3),
 }
-SEVERITIES = range(1, 6)
-# SharpBalance minus SAM on CIFAR-10-C by severity, from the paper's figure
-PAPER_OVER_SAM = (0.31, 0.56, 0.82, 1.21, 2.01)
+BY_SEVERITY = [f"severity_{i}_corrupted_accuracy" for i in range(1, 6)]
+# The paper's ensembles on CIFAR-10: clean, corrupted, and corrupted by severity
+PAPER = {
+    BASELINE: (95.58, 75.83, 88.90, 83.67, 77.56, 70.37, 58.63),
+    SAM: (96.06, 76.32, 89.44, 84.24, 78.16, 71.04, 58.77),
+    "SharpBalance": (96.18, 77.32, 89.75, 84.80, 78.98, 72.25, 60.78),
+}
+AS_PUBLISHED = ("sharpbalance", "reference_boost")  # by the paper's text and its code
+BOTH_ACCURACIES = ("accuracy", "corrupted_accuracy")
 
 
 def write_report(path, result):
@@ -232,8 +244,7 @@ def by_severity(records, methods):
 def severity_columns(records, methods):
     """{heading: {method: cell}} of corrupted accuracy over the deep ensemble."""
     columns = {}
-    for severity in SEVERITIES:
-        metric = f"severity_{severity}_corrupted_accuracy"
+    for severity, metric in enumerate(BY_SEVERITY, start=1):
         found = against(records, methods, BASELINE, metric)
         if any(not np.isnan(each.mean) for each in found.values()):
             columns[f"severity {severity}"] = {
@@ -250,22 +261,66 @@ def folded(lines):
     return [f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"]
 
 
+def beside_the_paper(records):
+    """The table of a run by the paper's recipe beside the paper's own numbers."""
+    records = labelled(records)
+    methods = by_method(records, "same cost") | by_method(records, "same epochs")
+    lines = ["| | paper | here | paper, by severity | here, by severity |"]
+    lines += ["|---" * 5 + "|"]
+    for method, runs in methods.items():
+        published = PAPER.get("SharpBalance" if method in AS_PUBLISHED else method)
+        cells = []
+        for values, here in (
+            (published and published[:2], BOTH_ACCURACIES),
+            (published and published[2:], BY_SEVERITY),
+        ):
+            joint = " / " if here is BOTH_ACCURACIES else " "
+            cells.append(joint.join(f"{value:.2f}" for value in values or ()))
+            found = [100 * mean(runs, name) for name in here]
+            cells.append(joint.join(f"{value:.2f}" for value in found))
+        lines.append(row([method, *cells]))
+    for method, other in (
+        (SAM, BASELINE),
+        ("reference_boost", SAM),
+        ("reference_boost", BASELINE),
+        ("reference_boost, late", BASELINE),
+    ):
+        if method in methods and other in methods:
+            lines.append(row(difference_row(records, methods, method, other)))
+    return "\n".join(lines) + "\n"
+
+
+def difference_row(records, methods, method, other):
+    """Cells of a difference beside the paper's, with intervals if there are any."""
+    cells = [f"{method} over {other}"]
+    ours = "SharpBalance" if method in AS_PUBLISHED else method
+    paper = [""] * 7
+    if ours in PAPER and other in PAPER:
+        paper = [f"{a - b:+.2f}" for a, b in zip(PAPER[ours], PAPER[other])]
+    here = [
+        signed(difference(records, methods[method], methods[other], name))
+        for name in (*BOTH_ACCURACIES, *BY_SEVERITY)
+    ]
+    for values in (paper, here):
+        both = " / ".join(filter(None, values[:2]))
+        cells += [both, " ".join(values[2:]).strip()]
+    return [cells[i] for i in (0, 1, 3, 2, 4)]
+
+
 def boost_over_sam(headline, ablation):
     """The table of ``reference_boost`` minus SAM by severity, beside the paper's."""
     lines = ["| `reference_boost` minus SAM, by severity | 1 | 2 | 3 | 4 | 5 |"]
     lines += ["|---" * 6 + "|"]
-    paper = [f"{value:+.2f}" for value in PAPER_OVER_SAM]
+    gains = zip(PAPER["SharpBalance"][2:], PAPER[SAM][2:])
+    paper = [f"{ours - sam:+.2f}" for ours, sam in gains]
     lines.append(row(["the paper (SharpBalance minus SAM)", *paper]))
     for records, text, sam in (
         (ablation, "width 16, 60 epochs", "all"),
-        (headline, "width 64, 200 epochs, the paper's recipe", "SAM"),
+        (headline, "width 64, 200 epochs, the paper's recipe", SAM),
     ):
         methods = by_method(labelled(records), "same epochs")
         pair = methods["reference_boost"], methods[sam]
-        cells = [
-            signed(difference(records, *pair, f"severity_{i}_corrupted_accuracy"))
-            for i in SEVERITIES
-        ]
+        cells = [signed(difference(records, *pair, name)) for name in BY_SEVERITY]
         number = len(pair[0].keys() & pair[1].keys())
         seeds = "one seed, no interval" if number == 1 else f"{number} seeds"
         lines.append(row([f"{text} ({seeds})", *cells]))
@@ -279,7 +334,7 @@ def table_of(methods, columns):
 def rows_of(methods, columns, with_head=True):
     """Lines of a table; the name of a row comes first, after ``members``."""
     headings = list(columns)
-    at = 1 if headings[0] == "members" else 0
+    at = 1 if "members" in headings[:1] else 0
     head = [*headings[:at], "method", *headings[at:]]
     lines = [row(head), "|---" * len(head) + "|"] if with_head else []
     for method in methods:

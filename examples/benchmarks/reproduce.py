@@ -35,7 +35,7 @@ from pathlib import Path
 from _machine import RESULTS, machine
 from _reproduce_measure import measure, prepare
 from _reproduce_methods import ON_DIGITS, RUNS
-from _reproduce_report import boost_over_sam, with_table, write_report
+from _reproduce_report import beside_the_paper, boost_over_sam, with_table, write_report
 
 from sklearn_sharpbalance.exceptions import DivergenceError
 
@@ -197,8 +197,11 @@ def report(folder):
         results[result["settings"]["run"]] = result["records"]
     page = folder.parent / "RESULTS.md"
     if {"headline", "ablation"} <= results.keys() and page.exists():
-        table = boost_over_sam(results["headline"], results["ablation"])
-        page.write_text(with_table(page.read_text(), "boost_over_sam", table))
+        pictures = results["headline"], results["ablation"]
+        text = page.read_text()
+        text = with_table(text, "beside_the_paper", beside_the_paper(pictures[0]))
+        text = with_table(text, "boost_over_sam", boost_over_sam(*pictures))
+        page.write_text(text)
 
 
 def records_beside(folder, settings):
