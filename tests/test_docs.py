@@ -211,6 +211,14 @@ def test_what_the_text_says_of_digits():
         for metric in ("NLL", "ECE"):
             more = cost["deep ensemble, twice the members"][metric]
             assert cost[method][metric] < more <= cost["deep ensemble"][metric]
+    tempered = {m: float(row["NLL, tempered"]) for m, row in cost.items()}
+    assert min(tempered.values()) == tempered["deep ensemble, twice the members"]
+    assert abs(tempered["SAM"] - tempered["deep ensemble"]) < 0.005
+    stars = (RESULTS / "reproduce_confirm.md").read_text()
+    over = f"{cost['deep ensemble, twice the members']['over deep ensemble']} *"
+    assert over in stars  # the only one that Holm's test holds up
+    for method in ("SAM", "ASAM", "sharpbalance", "SAM, twice the members"):
+        assert f"{cost[method]['over deep ensemble']} *" not in stars
     for rule in ("reference_boost", "reference_union", "random", "same", "all"):
         value, half = number(rules[rule]["over sharpbalance"])
         assert abs(value) < half  # no rule differs
@@ -222,13 +230,28 @@ def test_what_the_text_says_of_digits():
 def test_what_the_text_says_of_pictures():
     wide, narrow = measured()["headline"], measured()["ablation"]
     assert number(wide["SAM"]["over deep ensemble"])[0] > 0
-    assert wide["SAM"]["NLL"] < wide["deep ensemble"]["NLL"]
+    assert number(wide["SAM"]["clean over deep ensemble"])[0] > 0
+    tempered = "corrupted NLL, tempered"
+    assert wide["SAM"][tempered] < wide["deep ensemble"][tempered]
     assert number(narrow["all"]["over deep ensemble"])[0] < 0
     level, half = number(narrow["reference_boost, late"]["at equal cost"])
     assert abs(level) < half
+    clean, half = number(narrow["reference_boost, late"]["clean at equal cost"])
+    assert clean < -half
+    for row, other, sign in (
+        (wide, "SAM", 1),
+        (wide, "deep ensemble", 1),
+        (narrow, "SAM", 1),
+        (narrow, "sharpbalance", 1),
+        (narrow, "deep ensemble", -1),
+    ):
+        if f"over {other}" in row["reference_boost"]:
+            value, half = number(row["reference_boost"][f"over {other}"])
+            assert sign * value > half
     late = measured()["headline_same_cost"]["reference_boost, late"]
-    assert number(late["over deep ensemble"])[0] > 0
-    assert late["corrupted NLL"] < wide["deep ensemble"]["corrupted NLL"]
+    assert abs(number(late["over deep ensemble"])[0]) < 0.1  # no better ensembles
+    for name in ("corrupted NLL", tempered):
+        assert late[name] < wide["deep ensemble"][name]
     more = measured()["ablation_same_cost"]["deep ensemble, twice the members"]
     assert number(more["at equal cost"])[0] < 0
 
@@ -236,9 +259,10 @@ def test_what_the_text_says_of_pictures():
 def test_cells_of_tables_are_read_by_group_method_and_column():
     reader = runpy.run_path(str(DOCS / "_ext" / "measured.py"))
     text = "**a**, 2 rows\n\n| m | x |\n|---|:--|\n| p | 1 |\n| q |  |\n\ntext\n"
-    text += "**b**\n\n| m | y |\n|---|---|\n| p | 2 ± 1 |\n"
+    text += "| m | x | z |\n|---|---|---|\n| p | 5 | 3 |\n\n"
+    text += "**b**\n\n| m | y |\n|---|---|\n| p | 2 ± 1 * |\n"
     assert reader["read_tables"](text) == {
-        "a": {"p": {"m": "p", "x": "1"}, "q": {"m": "q", "x": ""}},
+        "a": {"p": {"m": "p", "x": "1", "z": "3"}, "q": {"m": "q", "x": ""}},
         "b": {"p": {"m": "p", "y": "2 ± 1"}},
     }
 

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import itertools
 import json
 import re
 import subprocess
@@ -135,29 +136,15 @@ def test_methods_are_held_against_deep_ensembles_of_their_cost(pieces):
         for group, method, passes, value in rows
     ]
     methods = report.by_method(records, "a")
-    column = "corrupted_accuracy", 100, 2
-    text = report.at_equal_cost(records, methods["between"], *column)
-    assert text == "+3.00 ± 0.00"  # 0.58 over 0.55, in both seeds
-    assert report.at_equal_cost(records, methods["dearer"], *column) == ""
-    assert report.at_equal_cost(records, methods["deep ensemble"], *column) == ""
+    found = report.at_equal_cost(records, methods["between"], "corrupted_accuracy")
+    assert report.signed(found) == "+3.00 ± 0.00"  # 0.58 over 0.55, in both seeds
+    found = report.at_equal_cost(records, methods["dearer"], "corrupted_accuracy")
+    assert report.signed(found) == ""
+    column = report.ACCURACY_AT_EQUAL_COST["at equal cost"]
+    cells = report.equal_cost_columns(records, methods, {"it": column})
+    assert cells == {"it": {"between": "+3.00 ± 0.00 *", "dearer": ""}}
     assert report.has_costs(records)
     assert not report.has_costs(records[:1])
-
-
-def test_differences_are_paired(pieces):
-    _, report = pieces
-    values = {"deep ensemble": [0.5, 0.7], "ours": [0.6, 0.84]}
-    records = [
-        {"group": "g", "method": method, "seed": seed, "corrupted_accuracy": value}
-        for method, row in values.items()
-        for seed, value in enumerate(row)
-    ]
-    methods = report.by_method(records, "g")
-    mean, half = report.differences(methods, "ours", "corrupted_accuracy")
-    assert mean == pytest.approx(0.12)
-    assert half == pytest.approx(
-        12.706 * 0.02, rel=1e-3
-    )  # t(0.975, 1) x 0.0283/sqrt(2)
 
 
 def test_sizes_are_drawn_as_far_as_each_method_goes(pieces):
@@ -184,8 +171,15 @@ def test_results_say_what_was_recorded(pieces):
     names = re.findall(r"<!-- table: (\w+) -->", page)
     runs = ("digits", "confirm", "sizes", "headline", "ablation")
     runs += ("digits_tradeoff", "digits_widths", "digits_sparsity")
-    assert {f"reproduce_{run}" for run in runs} == set(names)
-    for name in names:
+    of_runs = {f"reproduce_{run}" for run in runs}
+    assert of_runs | {"beside_the_paper", "boost_over_sam"} == set(names)
+    headline, ablation = (
+        json.loads((BENCHMARKS / f"results/reproduce_{run}.json").read_text())
+        for run in ("headline", "ablation")
+    )
+    assert report.beside_the_paper(headline["records"]) in page
+    assert report.boost_over_sam(headline["records"], ablation["records"]) in page
+    for name in of_runs:
         result = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
         table = report.markdown(result["records"])
         assert table in page
@@ -202,7 +196,8 @@ def test_sharpbalance_is_held_against_sam_at_every_rho(pieces):
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
     for rho, text in ((0.1, "at 0.1 its DER is ahead by"), (0.2, "at 0.2 behind by")):
         pair = f"sharpbalance, rho {rho:g}", f"SAM, rho {rho:g}"
-        difference, half = pieces[1].differences(methods, pair[0], "der", pair[1])
+        runs = [methods[name] for name in pair]
+        difference, half, _ = pieces[1].difference(records, *runs, "der")
         assert f"{text} {abs(difference):.3f} ± {half:.3f}" in page
 
 
@@ -212,40 +207,50 @@ BOOST, RANDOM = "reference_boost", "random"
 @pytest.mark.parametrize(
     ("text", "method", "other"),
     [
-        ("`reference_boost` is {} points ahead", BOOST, "sharpbalance"),
+        ("behind `reference_boost` ({} points)", BOOST, "sharpbalance"),
         ("random sets ({})", RANDOM, "sharpbalance"),
         ("SAM on everything ({})", "all", "sharpbalance"),
         ("SAM on nothing ({})", "none", "sharpbalance"),
         ("set for all by {} points", RANDOM, "same"),
         ("SAM on everything by {}.", BOOST, "all"),
-        ("by less than the interval ({})", "deep ensemble", BOOST),
+        ("`reference_boost` is {} ahead of SAM on corrupted", BOOST, "all"),
+        ("and {} behind a deep ensemble of as many", "deep ensemble", BOOST),
+        ("`reference_boost` by {} points on corrupted and", "deep ensemble", BOOST),
+        ("*random* sets is not shown (+{})", BOOST, RANDOM),
+        ("is ahead of random sets by {}", BOOST, RANDOM),
+        ("and of `reference_union` by {}", BOOST, "reference_union"),
+        ("random sets of its own size ({})", RANDOM, "sharpbalance"),
+        ("(0.56 points, earlier engine; {})", "all", "sharpbalance"),
         ("`reference_boost` by {}, `random`", f"{BOOST}, SGD warm-up", BOOST),
         ("`random` by {})", f"{RANDOM}, SGD warm-up", RANDOM),
         ("changes `reference_boost` by {} and", f"{BOOST}, T_d 0.75", BOOST),
         ("and {}. After plain", f"{BOOST}, T_d 0.875", BOOST),
         ("changes it by {}", f"{BOOST}, late", f"{BOOST}, SGD warm-up"),
         ("and is {} points ahead of the defaults", f"{BOOST}, late", "sharpbalance"),
-        ("ahead of all samples by {}.", f"{BOOST}, late", "all, late"),
+        ("ahead of all samples by {},", f"{BOOST}, late", "all, late"),
     ],
 )
 def test_the_ablation_says_what_was_measured(text, method, other, pieces):
     _, report = pieces
     result = json.loads((BENCHMARKS / "results/reproduce_ablation.json").read_text())
     methods = report.by_method(result["records"], "same epochs")
-    found = report.differences(methods, method, "corrupted_accuracy", other)
+    pair = methods[method], methods[other]
+    found = report.difference(result["records"], *pair, "corrupted_accuracy")
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
-    assert text.format(report.signed(*found).lstrip("+")) in page
+    assert text.format(report.signed(found).lstrip("+")) in page
 
 
 @pytest.mark.parametrize(
     ("text", "method"),
     [
-        ("Late SAM is level (+{})", f"{BOOST}, late"),
+        ("Late SAM is level on corrupted pictures (+{})", f"{BOOST}, late"),
+        ("late, is level on corrupted pictures (+{})", f"{BOOST}, late"),
+        ("narrow nets in three ensembles (+{})", f"{BOOST}, late"),
         ("SAM on everything is {} points behind", "all, late"),
         ("over the last quarter {}.", f"{BOOST}, late, averaged"),
         ("either: {} points behind those that are", "deep ensemble, averaged"),
         ("60 epochs are {} points behind", "deep ensemble, twice the members"),
-        ("six with late SAM {}.", f"{BOOST}, late, twice the members"),
+        ("six with late SAM {} (", f"{BOOST}, late, twice the members"),
         ("half of `rho` {},", f"{BOOST}, late, half of rho"),
         ("every five epochs {},", f"{BOOST}, late, reselected"),
         ("ASAM {},", f"{BOOST}, late, ASAM"),
@@ -256,16 +261,147 @@ def test_late_variants_are_held_at_equal_cost(text, method, pieces):
     result = json.loads((BENCHMARKS / "results/reproduce_ablation.json").read_text())
     methods = report.by_method(result["records"], "same cost")
     methods |= report.by_method(result["records"], "same epochs")
-    column = "corrupted_accuracy", 100, 2
-    found = report.at_equal_cost(result["records"], methods[method], *column)
+    runs = methods[method]
+    found = report.at_equal_cost(result["records"], runs, "corrupted_accuracy")
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
-    assert text.format(found.lstrip("+-")) in page
+    assert text.format(report.signed(found).lstrip("+-")) in page
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "other", "metric", "factor"),
+    [
+        ("(`reference_boost` over `sharpbalance`: {})", BOOST, "sharpbalance", "", 100),
+        ("and {} on clean pictures", "deep ensemble", BOOST, "", 100),
+        ("behind on clean ones (-{})", f"{BOOST}, late", None, "", 100),
+        ("behind by {} with narrow nets", f"{BOOST}, late", None, "", 100),
+        ("which is {} higher", f"{BOOST}, late", None, "nll_after_temperature", 1),
+        ("pictures NLL is {} lower", f"{BOOST}, late", None, "corrupted_nll", 1),
+    ],
+)
+def test_clean_accuracy_and_likelihood_are_told(
+    text, method, other, metric, factor, pieces
+):
+    _, report = pieces
+    path = BENCHMARKS / "results/reproduce_ablation.json"
+    records = json.loads(path.read_text())["records"]
+    methods = report.by_method(records, "same epochs")
+    metric = metric or "accuracy"
+    if other is None:
+        found = report.at_equal_cost(records, methods[method], metric)
+    else:
+        found = report.difference(records, methods[method], methods[other], metric)
+    number = report.signed(found, factor, 2 if factor == 100 else 3).lstrip("+-")
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert text.format(number) in page
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "metric"),
+    [
+        ("lowers NLL by {}", "SAM", "nll"),
+        ("(ASAM by {})", "ASAM", "nll"),
+        ("ahead of the deep ensemble by {}", "SAM", "nll_after_temperature"),
+        ("and ASAM by {}", "ASAM", "nll_after_temperature"),
+        (
+            "as many plain members by {}",
+            "deep ensemble, twice the members",
+            "nll_after_temperature",
+        ),
+    ],
+)
+def test_a_temperature_is_told_beside_the_likelihood(text, method, metric, pieces):
+    _, report = pieces
+    path = BENCHMARKS / "results/reproduce_confirm.json"
+    records = json.loads(path.read_text())["records"]
+    methods = report.by_method(records, "same cost")
+    pair = methods[method], methods["deep ensemble"]
+    found = report.difference(records, *pair, metric)
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert text.format(report.signed(found, 1, 3).lstrip("-")) in page
+
+
+def test_slopes_of_figure_5_were_fitted_to_logarithms(pieces):
+    from _reproduce_records import log_slope
+
+    def slopes(run):
+        path = BENCHMARKS / f"results/reproduce_{run}.json"
+        records = json.loads(path.read_text())["records"]
+        every = [pieces[1].by_method(records, g) for g in pieces[1].groups(records)]
+        return ["{:.2f} ± {:.2f}".format(*log_slope(methods)) for methods in every]
+
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert "{}, {}, {} and {} for 16".format(*slopes("digits_widths")) in page
+    assert "{}, {} and {} with none".format(*slopes("digits_sparsity")) in page
+    text = "{} for SAM and {} for SharpBalance".format(*slopes("digits_tradeoff"))
+    assert text in page
+
+
+# Rows of the ablation that found one warm-up in the cache.
+WARM_UPS = (
+    ("sharpbalance", BOOST, "all", RANDOM, "reference_union"),
+    ("none", "same", f"{BOOST}, T_d 0.75", f"{BOOST}, T_d 0.875"),
+    (
+        *("deep ensemble", f"{BOOST}, SGD warm-up"),
+        *(f"{RANDOM}, SGD warm-up", f"{BOOST}, late"),
+    ),
+    (
+        *("all, late", f"{BOOST}, late, half of rho"),
+        *(f"{BOOST}, late, ASAM", f"{BOOST}, late, reselected"),
+    ),
+    (f"{BOOST}, late, averaged", "deep ensemble, averaged"),
+)
+
+
+def test_warm_ups_were_shared_as_told(pieces):
+    path = BENCHMARKS / "results/reproduce_ablation.json"
+    methods = pieces[1].by_method(
+        json.loads(path.read_text())["records"], "same epochs"
+    )
+    assert sorted(methods) == sorted(name for names in WARM_UPS for name in names)
+    for names in WARM_UPS:
+        for runs in (methods[name] for name in names):
+            own = [r["fit_seconds"] > r["epoch_seconds"] for r in runs.values()]
+            assert all(own) or not any(own)
+        trained = [
+            name
+            for name in names
+            if all(
+                r["fit_seconds"] > r["epoch_seconds"] for r in methods[name].values()
+            )
+        ]
+        assert trained == [names[0]]  # the others took what it left
+    pairs = {True: [], False: []}
+    group = {name: i for i, names in enumerate(WARM_UPS) for name in names}
+    for one, other in itertools.combinations(methods, 2):
+        gaps = [
+            methods[one][s]["corrupted_accuracy"]
+            - methods[other][s]["corrupted_accuracy"]
+            for s in methods[one]
+        ]
+        pairs[group[one] == group[other]].append(np.var(gaps, ddof=1))
+    within, between = (100 * np.sqrt(np.mean(pairs[key]) / 2) for key in (True, False))
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert f"{within:.2f} points by pairs of rows from one warm-up" in page
+    assert f"and {between:.2f} by other pairs" in page
+
+
+def test_the_best_row_is_judged_on_seeds_that_did_not_choose_it(pieces):
+    from _reproduce_records import chosen_on_other_seeds, seeds_of_run
+
+    path = BENCHMARKS / "results/reproduce_ablation.json"
+    records = json.loads(path.read_text())["records"]
+    gains, names = chosen_on_other_seeds(records, "corrupted_accuracy")
+    assert set(names) == {f"{BOOST}, late"}
+    by_seed = dict(zip(seeds_of_run(records), 100 * gains))
+    text = "it is at {:+.2f}, {:+.2f} and {:+.2f}."
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert text.format(*(by_seed[seed] for seed in (13, 113, 43))) in page
 
 
 @pytest.mark.parametrize("method", ["deep ensemble", f"{BOOST}, late"])
 def test_the_temperature_of_the_headline_was_fitted(method):
     result = json.loads((BENCHMARKS / "results/reproduce_headline.json").read_text())
-    row = next(r for r in result["records"] if r["method"] == method)
+    row = next(r for r in now(result["records"]) if r["method"] == method)
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
     for name, where in (("nll", "clean pictures"), ("corrupted_nll", "corrupted")):
         after = row[f"{name}_after_temperature"]
@@ -296,18 +432,62 @@ def test_the_headline_stands_beside_the_paper():
         assert f"| {' / '.join(values[:2])} |" in page
         assert f"| {' '.join(values[2:])} |" in page
     assert f"# {result['minutes']:.1f} minutes" in page
-    sam, ours, deep, again, late = result["records"]
-    assert again == deep | {"group": "same cost"}
-    for pair in ((sam, deep), (ours, sam), (late, deep)):
-        gains = [
-            f"{100 * (pair[0][name] - pair[1][name]):+.2f}"
-            for name in ("accuracy", "corrupted_accuracy")
-        ]
-        assert f"| {' / '.join(gains)} |" in page
-    whole = result["records"][0]
+    records = now(result["records"])
+    by_name = {(r["group"], r["method"]): r for r in records}
+    deep = by_name["same epochs", "deep ensemble"]
+    assert by_name["same cost", "deep ensemble"] == deep | {"group": "same cost"}
+    whole = by_name["same epochs", "SAM"]
     seconds = whole["fit_seconds"], whole["measure_seconds"]
     assert f"{sum(seconds) / 60:.1f} minutes for SAM ({seconds[0]:.0f} s" in page
     assert f"{seconds[1]:.0f} s of evaluation" in page
+
+
+def now(records):
+    """Those of the present engine."""
+    return [record for record in records if "note" not in record]
+
+
+def test_what_the_headline_says_of_one_seed():
+    """Numbers of the paragraphs under its table."""
+    path = BENCHMARKS / "results/reproduce_headline.json"
+    records = json.loads(path.read_text())["records"]
+    assert {record["seed"] for record in records} == {13}
+    rows = {(r["method"], "note" in r): r for r in records}
+    deep, sam, boost = (rows[m, False] for m in ("deep ensemble", "SAM", BOOST))
+    late, text = rows[f"{BOOST}, late", False], rows["sharpbalance", True]
+    both = "accuracy", "corrupted_accuracy"
+
+    def gap(one, other, name):
+        return 100 * (one[name] - other[name])
+
+    def gaps(one, other, form):
+        return form.format(*(gap(one, other, name) for name in both))
+
+    old = {name: rows[name, True] for name in ("deep ensemble", "SAM")}
+    expected = [
+        gaps(deep, old["deep ensemble"], "{:.2f} and {:.2f} points (deep ensemble,"),
+        gaps(sam, old["SAM"], "by {:.2f} and {:.2f} (SAM)"),
+        gaps(sam, deep, "by {:.2f} points on clean and {:.2f} on corrupted"),
+        gaps(boost, sam, "ahead of SAM by {:.2f} and {:.2f} (the"),
+        gaps(old["SAM"], text, "ended {:.2f} points on clean and {:.2f} on"),
+        gaps(late, deep, "{:+.2f} points on clean and {:+.2f} on corrupted pictures"),
+        f"{-gap(boost, sam, 'member_corrupted_accuracy'):.2f} points behind SAM's",
+        f"its ensemble is {gap(boost, sam, 'corrupted_accuracy'):.2f} ahead",
+        f"to {gap(boost, sam, 'severity_5_corrupted_accuracy'):.2f} points instead",
+        f"{gap(late, deep, 'severity_1_corrupted_accuracy'):+.2f} at the lowest",
+        f"{gap(late, deep, 'severity_5_corrupted_accuracy'):+.2f} at the highest",
+        f"less than half the sharpness ({sam['sharpness']:.2f} against "
+        f"{deep['sharpness']:.2f})",
+        f"(DER {sam['der']:.2f} against {deep['der']:.2f})",
+        f"flatness ({boost['sharpness']:.2f}) for diversity (DER {boost['der']:.2f}",
+        f"and {boost['corrupted_der']:.2f} against {sam['corrupted_der']:.2f} on",
+        f"({boost['corrupted_nll']:.3f} against {sam['corrupted_nll']:.3f} on corr",
+        f"({boost['corrupted_nll_after_temperature']:.3f} against "
+        f"{sam['corrupted_nll_after_temperature']:.3f})",
+        f"from {deep['corrupted_nll']:.3f} to {deep['mean_proba_corrupted_nll']:.3f})",
+    ]
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert not [each for each in expected if each not in page]
 
 
 def test_the_cost_of_scoring_stands_beside_the_paper(pieces):
@@ -368,10 +548,11 @@ def test_a_method_that_fails_does_not_stop_the_others(tmp_path, in_process, draw
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def pictures(tmp_path, request):
     """A file of random pictures, and options for a short run on them."""
     rng = np.random.default_rng(0)
-    drawn = rng.integers(0, 256, (120, 16, 16, 3), dtype=np.uint8)
+    side = getattr(request, "param", 16)
+    drawn = rng.integers(0, 256, (120, side, side, 3), dtype=np.uint8)
     labels = np.tile(np.arange(10), 12)
     data = tmp_path / "pictures.npz"
     np.savez(
@@ -453,6 +634,7 @@ def test_drawing_corrupted_copies_counts_as_time(tmp_path, pieces, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pictures", [32], indirect=True)
 def test_pictures_go_on_where_time_ran_out(pictures, tmp_path):
     small = ["headline", *pictures, "--epochs", 4, "--corrupted", 5]
     stopped = command(*small, "--minutes", 0.25)

@@ -23,18 +23,24 @@ def read_results(folder=RESULTS):
 
 
 def read_tables(text):
-    """Cells of Markdown tables by group (the bold title), method and column."""
-    tables, columns = {}, None
+    """Cells of Markdown tables by group (the bold title), method and column.
+
+    A group may have several tables; of columns with one name the first is read. The
+    star of a difference that Holm's test holds up is left out.
+    """
+    tables, group, columns = {}, None, None
     for line in text.splitlines():
         if line.startswith("**"):
-            group, columns = line.split("**")[1], None
-        elif not line.startswith("|"):
-            continue
+            group = line.split("**")[1]
+        if not line.startswith("|"):
+            columns = None
         elif columns is None:
-            columns, tables[group] = _cells(line), {}
+            columns = _cells(line)
         elif not set(line) <= set("|-: "):
-            cells = _cells(line)
-            tables[group][cells[0]] = dict(zip(columns, cells))
+            cells = [cell.removesuffix(" *") for cell in _cells(line)]
+            row = tables.setdefault(group, {}).setdefault(cells[0], {})
+            for column, cell in zip(columns, cells):
+                row.setdefault(column, cell)
     return tables
 
 

@@ -6,14 +6,15 @@ import numpy as np
 from _reproduce_methods import BASELINE
 from _reproduce_records import (
     are_sizes,
+    at_equal_cost,
     by_method,
-    differences,
+    difference,
     groups,
     has_costs,
     interval,
     is_sweep,
     mean,
-    over_its_cost,
+    with_engine,
 )
 
 __all__ = ["draw"]
@@ -49,23 +50,38 @@ def panels(records):
     found, others = {}, {}
     for group in groups(records):
         methods = by_method(records, group)
-        names = [name for name in methods if name != BASELINE]
+        names = [
+            name for name in methods if baseline_of(methods, name) not in ("", name)
+        ]
         others |= {name: methods[name] for name in names}
-        if BASELINE in methods and names:
-            found[group] = names, partial(against_baseline, methods, names)
+        if names:
+            found[group] = names, partial(against_baseline, records, methods, names)
     if has_costs(records):  # more than the group "same cost" has
         found.pop("same cost", None)
-        found["same cost"] = list(others), partial(at_equal_cost, records, others)
+        found["same cost"] = list(others), partial(at_their_costs, records, others)
     return found
 
 
-def against_baseline(methods, names, metric):
-    return np.array([differences(methods, name, metric) for name in names])
+def baseline_of(methods, name):
+    """The deep ensemble of the same engine; empty if there is none."""
+    note = next(iter(methods[name].values())).get("note")
+    baseline = with_engine(BASELINE, note)
+    return baseline if baseline in methods else ""
 
 
-def at_equal_cost(records, methods, metric):
-    runs = methods.values()
-    return np.array([over_its_cost(records, run, metric) for run in runs])
+def against_baseline(records, methods, names, metric):
+    """Means and halves (K, 2)."""
+    found = [
+        difference(records, methods[name], methods[baseline_of(methods, name)], metric)
+        for name in names
+    ]
+    return np.array(found)[:, :2]
+
+
+def at_their_costs(records, methods, metric):
+    """Means and halves (K, 2)."""
+    found = [at_equal_cost(records, runs, metric) for runs in methods.values()]
+    return np.array(found)[:, :2]
 
 
 def draw_differences(panels):
@@ -77,14 +93,14 @@ def draw_differences(panels):
         figsize=(5.6 * len(panels), 1.4 + 0.32 * rows), layout="constrained"
     )
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for ax, (title, (names, difference)) in zip(axes, panels.items()):
-        order = np.argsort(-difference("corrupted_accuracy")[:, 0], kind="stable")
+    for ax, (title, (names, differences)) in zip(axes, panels.items()):
+        order = np.argsort(-differences("corrupted_accuracy")[:, 0], kind="stable")
         ax.axvline(0, color="0.5", lw=1)
         for metric, label, color, shift in (
             ("accuracy", "clean", BLUE, -0.15),
             ("corrupted_accuracy", "corrupted", ORANGE, 0.15),
         ):
-            pairs = difference(metric)[order] * 100
+            pairs = differences(metric)[order] * 100
             at = np.arange(len(names)) + shift
             ax.errorbar(
                 *(pairs[:, 0], at),

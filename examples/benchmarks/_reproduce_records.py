@@ -1,22 +1,60 @@
-"""Records of a reproduction: by group and method, with paired differences."""
+"""Records of a reproduction: by group and method, with differences and intervals.
 
+A run of ten seeds or more has paired Student intervals: they allow each pair of methods
+a noise of its own. A run of fewer seeds pools the noise of all its methods, since two
+degrees of freedom estimate no standard deviation.
+"""
+
+import json
 import re
+from typing import NamedTuple
 
 import numpy as np
 from _reproduce_methods import BASELINE
 from scipy import stats
 
 __all__ = [
+    "EARLIER",
+    "FEW_SEEDS",
+    "Difference",
+    "Noise",
+    "additive_residuals",
     "are_sizes",
+    "at_equal_cost",
     "by_method",
-    "differences",
+    "chosen_on_other_seeds",
+    "difference",
+    "distinct",
     "groups",
     "has_costs",
+    "holm",
     "interval",
     "is_sweep",
+    "labelled",
+    "log_slope",
     "mean",
-    "over_its_cost",
+    "noise_of",
+    "seeds_of_run",
+    "with_engine",
 ]
+
+FEW_SEEDS = 10  # from here on intervals are paired
+EARLIER = "earlier engine, three steps too many"  # "note" of such a record
+
+
+class Difference(NamedTuple):
+    """A mean difference, half of its interval, and the p-value of no difference."""
+
+    mean: float
+    half: float
+    p_value: float
+
+
+class Noise(NamedTuple):
+    """Standard deviation of an ensemble about method + seed, with its freedom."""
+
+    sd: float
+    dof: int
 
 
 def groups(records):
@@ -32,16 +70,59 @@ def by_method(records, group):
     return table
 
 
-def differences(methods, method, metric, other=BASELINE, confidence=0.95):
-    """Mean paired difference to another method, and half of its interval.
+def with_engine(method, note):
+    """The name of a row, with the note on its engine if there is one."""
+    return f"{method} ({note})" if note else method
 
-    The interval is Student's over the seeds that both have; nan for a single one.
+
+def labelled(records):
+    """Records whose methods are named with their notes, so that both have a row."""
+    return [
+        record | {"method": with_engine(record["method"], record.get("note"))}
+        for record in records
+    ]
+
+
+def seeds_of_run(records):
+    return sorted({record["seed"] for record in records})
+
+
+def distinct(records):
+    """{(group, method): {seed: record}} without the second name of an ensemble."""
+    rows, seen = {}, set()
+    for record in records:
+        own = {k: v for k, v in record.items() if k not in ("group", "method")}
+        text = json.dumps(own, sort_keys=True)
+        if text not in seen:
+            name = record["group"], record["method"]
+            rows.setdefault(name, {})[record["seed"]] = record
+        seen.add(text)
+    return rows
+
+
+def additive_residuals(values):
+    """What method + seed leaves of a table (methods, seeds)."""
+    rows, columns = values.mean(1, keepdims=True), values.mean(0)
+    return values - rows - columns + values.mean()
+
+
+def noise_of(records, metric):
+    """Pooled noise of a run: residuals of method + seed, over all its ensembles.
+
+    Methods that lack a seed of the run are left out, and an ensemble with a name in two
+    groups counts once.
     """
-    both = sorted(methods[method].keys() & methods.get(other, {}).keys())
-    values = np.array(
-        [methods[method][s][metric] - methods[other][s][metric] for s in both]
-    )
-    return interval(values, confidence)
+    seeds = seeds_of_run(records)
+    rows = [
+        [runs[seed][metric] for seed in seeds]
+        for runs in distinct(records).values()
+        if all(metric in runs.get(seed, {}) for seed in seeds)
+    ]
+    dof = (len(rows) - 1) * (len(seeds) - 1)
+    if dof <= 0:
+        return Noise(np.nan, 0)
+    residuals = additive_residuals(np.array(rows))
+    return Noise(float(np.sqrt((residuals**2).sum() / dof)), dof)
 
 
 def interval(values, confidence=0.95):
@@ -54,29 +135,134 @@ def interval(values, confidence=0.95):
     return values.mean(), stats.t.ppf((1 + confidence) / 2, len(values) - 1) * spread
 
 
+def student(values, confidence=0.95):
+    """Difference from paired values alone."""
+    center, half = interval(values, confidence)
+    if np.isnan(half):
+        return Difference(center, half, np.nan)
+    dof = len(values) - 1
+    error = half / stats.t.ppf((1 + confidence) / 2, dof)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_value = 2 * stats.t.sf(np.abs(np.float64(center) / error), dof)
+    return Difference(float(center), float(half), float(p_value))
+
+
+def pooled(values, squares, noise, confidence=0.95):
+    """Difference by a run's noise; ``squares`` is the sum of the squared weights."""
+    if len(values) == 0 or noise.dof == 0:
+        center = float(np.mean(values)) if len(values) else np.nan
+        return Difference(center, np.nan, np.nan)
+    error = noise.sd * np.sqrt(squares / len(values))
+    half = stats.t.ppf((1 + confidence) / 2, noise.dof) * error
+    center = float(np.mean(values))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_value = 2 * stats.t.sf(np.abs(np.float64(center) / error), noise.dof)
+    return Difference(center, float(half), float(p_value))
+
+
+def difference(records, runs, others, metric):
+    """``runs`` minus ``others``, both {seed: record}, over the seeds they share."""
+    shared = [
+        seed
+        for seed in sorted(runs.keys() & others.keys())
+        if metric in runs[seed] and metric in others[seed]
+    ]
+    values = np.array([runs[seed][metric] - others[seed][metric] for seed in shared])
+    if len(seeds_of_run(records)) >= FEW_SEEDS:
+        return student(values)
+    return pooled(values, 2, noise_of(records, metric))
+
+
 def at_its_cost(records, record, metric):
     """What deep ensembles of a record's seed reach for as many passes.
 
-    Between one that costs less and one that costs more it is a straight line; nan if
-    there are no two such.
+    Between one that costs less and one that costs more it is a straight line. Returns
+    the value and the sum of the squared weights of the two; nan if there are no two.
     """
     found = {
         other["passes"]: other[metric]
         for other in records
-        if other["method"] == BASELINE and other["seed"] == record["seed"]
+        if other["method"] == BASELINE
+        and other["seed"] == record["seed"]
+        and metric in other
     }
     cheapest, dearest = min(found, default=0), max(found, default=0)
     # The passes of the selections vary by some of a thousand from seed to seed.
     if cheapest == dearest or not 0.99 * cheapest <= record["passes"] <= 1.01 * dearest:
-        return np.nan
+        return np.nan, np.nan
     passes = sorted(found)
-    return float(np.interp(record["passes"], passes, [found[p] for p in passes]))
+    value = np.interp(record["passes"], passes, [found[p] for p in passes])
+    weights = [np.interp(record["passes"], passes, row) for row in np.eye(len(passes))]
+    return float(value), float(np.sum(np.square(weights)))
 
 
-def over_its_cost(records, runs, metric):
-    """Mean difference to deep ensembles of the same cost, and half of its interval."""
-    gains = [run[metric] - at_its_cost(records, run, metric) for run in runs.values()]
-    return interval(np.array(gains)[~np.isnan(gains)])
+def at_equal_cost(records, runs, metric):
+    """``runs`` {seed: record} minus deep ensembles of the same seeds and costs."""
+    found = [
+        (run[metric] - value, 1 + squares)
+        for run in runs.values()
+        if metric in run
+        for value, squares in [at_its_cost(records, run, metric)]
+        if not np.isnan(value)
+    ]
+    values, squares = np.reshape(found, (-1, 2)).T
+    if len(seeds_of_run(records)) >= FEW_SEEDS:
+        return student(values)
+    squares = squares.mean() if len(squares) else np.nan
+    return pooled(values, squares, noise_of(records, metric))
+
+
+def holm(p_values):
+    """Holm's adjusted p-values of one family; nan stays nan and is not counted."""
+    p_values = np.asarray(p_values, dtype=float)
+    adjusted = np.full(p_values.shape, np.nan)
+    order = [i for i in np.argsort(p_values) if not np.isnan(p_values[i])]
+    largest = 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, (len(order) - rank) * p_values[i])
+        adjusted[i] = min(largest, 1.0)
+    return adjusted
+
+
+def chosen_on_other_seeds(records, metric):
+    """Choose the best row at equal cost on all seeds but one, judge it on that one.
+
+    Returns the gains of the chosen rows, one a seed, and their names.
+    """
+    seeds = seeds_of_run(records)
+    gains = {}
+    for (_, method), runs in distinct(records).items():
+        if method != BASELINE and set(seeds) <= runs.keys():
+            row = [
+                runs[s][metric] - at_its_cost(records, runs[s], metric)[0]
+                for s in seeds
+            ]
+            if not np.isnan(row).any():
+                gains[method] = np.array(row)
+    names = [
+        max(gains, key=lambda name: np.delete(gains[name], i).mean())
+        for i in range(len(seeds))
+    ]
+    return np.array([gains[name][i] for i, name in enumerate(names)]), names
+
+
+def log_slope(methods, metric="der", confidence=0.95):
+    """Slope of log ``metric`` on log sharpness over all ensembles of a group.
+
+    Returns it with half of its interval, by a jackknife over seeds: ensembles of a seed
+    share their data.
+    """
+    seeds = sorted(set.intersection(*(set(runs) for runs in methods.values())))
+
+    def slope(kept):
+        points = [runs[seed] for runs in methods.values() for seed in kept]
+        x, y = (np.log([p[name] for p in points]) for name in ("sharpness", metric))
+        return np.polyfit(x, y, 1)[0]
+
+    n = len(seeds)
+    left = np.array([slope([s for s in seeds if s != out]) for out in seeds])
+    error = np.sqrt((n - 1) / n * ((left - left.mean()) ** 2).sum())
+    return slope(seeds), stats.t.ppf((1 + confidence) / 2, n - 1) * error
 
 
 def has_costs(records):

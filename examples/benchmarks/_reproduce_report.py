@@ -1,4 +1,4 @@
-"""The report of a reproduction: its table in the page, its figure beside it."""
+"""The report of a reproduction: its tables in the page, its figure beside it."""
 
 import re
 
@@ -6,41 +6,82 @@ import numpy as np
 from _reproduce_figures import draw
 from _reproduce_methods import BASELINE
 from _reproduce_records import (
+    FEW_SEEDS,
+    Difference,
     are_sizes,
+    at_equal_cost,
     by_method,
-    differences,
+    difference,
     groups,
     has_costs,
+    holm,
+    labelled,
     mean,
-    over_its_cost,
+    noise_of,
+    seeds_of_run,
+    with_engine,
 )
 
-__all__ = ["markdown", "with_table", "write_report"]
+__all__ = [
+    "beside_the_paper",
+    "boost_over_sam",
+    "markdown",
+    "with_table",
+    "write_report",
+]
 
 # Heading: (name in the records, factor, digits)
 COLUMNS = {
     "NLL": ("nll", 1, 3),
+    "NLL, tempered": ("nll_after_temperature", 1, 3),
+    "corrupted NLL": ("corrupted_nll", 1, 3),
+    "corrupted NLL, tempered": ("corrupted_nll_after_temperature", 1, 3),
     "ECE": ("ece", 1, 3),
+    "corrupted ECE": ("corrupted_ece", 1, 3),
     "DER": ("der", 1, 2),
+    "corrupted DER": ("corrupted_der", 1, 2),
     "variance": ("variance", 1, 3),
     "KL": ("kl", 1, 2),
     "EIR": ("eir", 1, 2),
     "sharpness": ("sharpness", 1, 3),
-    "corrupted NLL": ("corrupted_nll", 1, 3),
-    "corrupted NLL, tempered": ("corrupted_nll_after_temperature", 1, 3),
-    "corrupted ECE": ("corrupted_ece", 1, 3),
     "rank correlation": ("rank_correlation", 1, 2),
 }
-OF_SIZES = ("NLL", "DER", "EIR", "corrupted NLL", "corrupted ECE", "rank correlation")
+OF_SIZES = (
+    *("NLL", "NLL, tempered", "corrupted NLL", "corrupted ECE"),
+    *("DER", "EIR", "rank correlation"),
+)
+# Mean logit / mean probability; the second has the prefix ``mean_proba_``.
+OF_BOTH_MEANS = {
+    "accuracy": ("accuracy", 100, 2),
+    "corrupted": ("corrupted_accuracy", 100, 2),
+    "NLL": ("nll", 1, 3),
+    "NLL, tempered": ("nll_after_temperature", 1, 3),
+    "corrupted NLL": ("corrupted_nll", 1, 3),
+    "corrupted NLL, tempered": ("corrupted_nll_after_temperature", 1, 3),
+}
 # Over a deep ensemble of as many passes: (name in the records, factor, digits)
-AT_EQUAL_COST = {
+CLEAN_OVER, SAM, SHARPEST = f"clean over {BASELINE}", "SAM", "sharpbalance"
+ACCURACY_AT_EQUAL_COST = {
+    "clean at equal cost": ("accuracy", 100, 2),
     "at equal cost": ("corrupted_accuracy", 100, 2),
+}
+NLL_AT_EQUAL_COST = {
+    "NLL, tempered, at equal cost": ("nll_after_temperature", 1, 3),
     "corrupted NLL at equal cost": ("corrupted_nll", 1, 3),
 }
+BY_SEVERITY = [f"severity_{i}_corrupted_accuracy" for i in range(1, 6)]
+# The paper's ensembles on CIFAR-10: clean, corrupted, and corrupted by severity
+PAPER = {
+    BASELINE: (95.58, 75.83, 88.90, 83.67, 77.56, 70.37, 58.63),
+    SAM: (96.06, 76.32, 89.44, 84.24, 78.16, 71.04, 58.77),
+    "SharpBalance": (96.18, 77.32, 89.75, 84.80, 78.98, 72.25, 60.78),
+}
+AS_PUBLISHED = ("sharpbalance", "reference_boost")  # by the paper's text and its code
+BOTH_ACCURACIES = ("accuracy", "corrupted_accuracy")
 
 
 def write_report(path, result):
-    """``path`` names the result; the table and the figure get its name too."""
+    """``path`` names the result; the tables and the figure get its name too."""
     records = result["records"]
     if not records:
         return
@@ -50,7 +91,7 @@ def write_report(path, result):
     page = path.parent.parent / "RESULTS.md"
     if page.exists():
         page.write_text(with_table(page.read_text(), path.stem, table))
-    figure = draw(records)
+    figure = draw(labelled(records))
     figure.savefig(path.with_suffix(".png"), dpi=110)
 
 
@@ -61,68 +102,260 @@ def with_table(page, name, table):
 
 
 def markdown(records):
-    """One table a group: members -> ensemble, with the spread over seeds."""
+    """Tables of a run: accuracy and differences, probabilities, severities."""
+    records = labelled(records)
     if are_sizes(records):
         return sizes_markdown(records)
-    columns = {  # older records lack some
-        heading: column
-        for heading, column in COLUMNS.items()
-        if any(column[0] in record for record in records)
-    }
     parts = []
     for group in groups(records):
         methods = by_method(records, group)
-        others = [other for other in (BASELINE, "sharpbalance") if other in methods]
-        lines = [f"**{group}**, {count(methods)}", ""]
-        lines += heading(["method"], records, others, columns)
-        for method in methods:
-            cells = cells_of(records, methods, method, others, columns)
-            lines.append(row([method, *cells]))
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+        title = f"**{group}**, {count(methods)}{noise_text(records)}"
+        accuracy = accuracy_columns(records, methods)
+        others = measure_columns(records, methods)
+        parts += [title, table_of(methods, accuracy), table_of(methods, others)]
+        parts += both_means(methods)
+        parts += by_severity(records, methods)
+    return "\n\n".join(parts) + "\n"
 
 
 def sizes_markdown(records):
-    """One table for ensembles of all sizes."""
-    columns = {name: COLUMNS[name] for name in OF_SIZES}
-    lines = heading(["members", "method"], records, [BASELINE], columns)
+    """One table for ensembles of all sizes, and one by severity."""
+    lines, severities = [], []
     for group in groups(records):
         methods = by_method(records, group)
-        for method in methods:
-            cells = cells_of(records, methods, method, [BASELINE], columns)
-            lines.append(row([group.split()[0], method, *cells]))
-    return "\n".join([count(methods), "", *lines]) + "\n"
+        columns = accuracy_columns(records, methods, others=[BASELINE])
+        measures = measure_columns(records, methods)
+        kept = (*OF_SIZES, *NLL_AT_EQUAL_COST)
+        columns |= {name: cells for name, cells in measures.items() if name in kept}
+        members = {"members": dict.fromkeys(methods, group.split()[0])}
+        lines += rows_of(methods, members | columns, with_head=not lines)
+        found = severity_columns(records, methods)
+        if len(methods) > 1:
+            others = {m: runs for m, runs in methods.items() if m != BASELINE}
+            severities += rows_of(others, members | found, with_head=not severities)
+    parts = [count(methods), "\n".join(lines), *folded(severities)]
+    return "\n\n".join(parts) + "\n"
 
 
-def heading(names, records, others, columns):
-    """The first lines of a table: names of the rows, then what the cells are."""
-    head = [*names, "passes", "accuracy", "corrupted"]
-    head += [f"over {other}" for other in others]
-    head += AT_EQUAL_COST if has_costs(records) else ()
-    head += columns
-    return [row(head), "|---" * len(head) + "|"]
+def accuracy_columns(records, methods, others=(BASELINE, SAM, SHARPEST)):
+    """{heading: {method: cell}} of accuracies and what they are ahead by."""
+    columns = {
+        "passes": {m: f"{mean(runs, 'passes'):.0f}" for m, runs in methods.items()},
+        "accuracy": {m: gain(runs, "accuracy") for m, runs in methods.items()},
+        "corrupted": {
+            m: gain(runs, "corrupted_accuracy") for m, runs in methods.items()
+        },
+    }
+    wanted = [(CLEAN_OVER, BASELINE, "accuracy")]
+    wanted += [(f"over {other}", other, "corrupted_accuracy") for other in others]
+    for heading, other, metric in wanted:
+        found = against(records, methods, other, metric)
+        if found:
+            columns[heading] = marked(found)
+    return columns | equal_cost_columns(records, methods, ACCURACY_AT_EQUAL_COST)
 
 
-def cells_of(records, methods, method, others, columns):
-    """What a row says about a method, after its name."""
-    runs = methods[method]
-    cells = [f"{mean(runs, 'passes'):.0f}"]
-    cells += [gain(runs, "accuracy"), gain(runs, "corrupted_accuracy")]
-    cells += [against(methods, method, other) for other in others]
-    if has_costs(records):
-        cells += [at_equal_cost(records, runs, *c) for c in AT_EQUAL_COST.values()]
-    for name, factor, digits in columns.values():
-        value = factor * mean(runs, name)
-        cells.append("" if np.isnan(value) else f"{value:.{digits}f}")
-    return cells
+def measure_columns(records, methods):
+    """{heading: {method: cell}} of probabilities, diversity and sharpness."""
+    columns = {}
+    for heading, (name, factor, digits) in COLUMNS.items():
+        if any(name in record for record in records):  # older records lack some
+            columns[heading] = {
+                method: plain(factor * mean(runs, name), digits)
+                for method, runs in methods.items()
+            }
+    return columns | equal_cost_columns(records, methods, NLL_AT_EQUAL_COST)
 
 
-def at_equal_cost(records, runs, name, factor, digits):
-    """What a method gains over deep ensembles that cost as much."""
-    first = next(iter(runs.values()))
-    if first["method"] == BASELINE or any(name not in run for run in runs.values()):
+def equal_cost_columns(records, methods, wanted):
+    """What methods gain over deep ensembles that cost as much."""
+    columns = {}
+    for heading, (name, factor, digits) in wanted.items():
+        found = {
+            method: at_equal_cost(records, runs, name)
+            for method, runs in methods.items()
+            if method != BASELINE and all(name in run for run in runs.values())
+        }
+        if has_costs(records) and any(name in record for record in records):
+            columns[heading] = marked(found, factor, digits)
+    return columns
+
+
+def against(records, methods, other, metric):
+    """{method: Difference} to another method, of the same engine."""
+    found = {}
+    for method, runs in methods.items():
+        note = next(iter(runs.values())).get("note")
+        reference = with_engine(other, note)
+        if other == SAM and reference not in methods:
+            reference = with_engine("all", note)  # its name among the rules
+        if reference in methods and reference != method:
+            found[method] = difference(records, runs, methods[reference], metric)
+    return found
+
+
+def marked(found, factor=100, digits=2):
+    """Cells of {method: Difference}; a star where Holm's p-value is below 0.05."""
+    adjusted = holm([each.p_value for each in found.values()])
+    return {
+        method: signed(each, factor, digits) + (" *" if p_value < 0.05 else "")
+        for (method, each), p_value in zip(found.items(), adjusted)
+    }
+
+
+def both_means(methods):
+    """The table of mean logits beside mean probabilities, if records have both."""
+    methods = {
+        method: runs
+        for method, runs in methods.items()
+        if any("mean_proba_nll" in run for run in runs.values())
+    }
+    if not methods:
+        return []
+    columns = {
+        heading: {
+            method: paired_cell(runs, name, factor, digits)
+            for method, runs in methods.items()
+        }
+        for heading, (name, factor, digits) in OF_BOTH_MEANS.items()
+    }
+    return ["Mean logit / mean probability:", table_of(methods, columns)]
+
+
+def paired_cell(runs, name, factor, digits):
+    """The ensemble by mean logit / by mean probability; blank if not recorded."""
+    cells = [plain(factor * mean(runs, each), digits) for each in both(name)]
+    return " / ".join(cells) if all(cells) else ""
+
+
+def both(name):
+    return name, f"mean_proba_{name}"
+
+
+def by_severity(records, methods):
+    """The folded table of corrupted accuracy over the deep ensemble by severity."""
+    columns = severity_columns(records, methods)
+    if not columns:
+        return []
+    others = {m: runs for m, runs in methods.items() if m in columns["severity 1"]}
+    return folded(rows_of(others, columns))
+
+
+def severity_columns(records, methods):
+    """{heading: {method: cell}} of corrupted accuracy over the deep ensemble."""
+    columns = {}
+    for severity, metric in enumerate(BY_SEVERITY, start=1):
+        found = against(records, methods, BASELINE, metric)
+        if any(not np.isnan(each.mean) for each in found.values()):
+            columns[f"severity {severity}"] = {
+                method: signed(each) for method, each in found.items()
+            }
+    return columns
+
+
+def folded(lines):
+    if not lines:
+        return []
+    summary = f"Corrupted accuracy over {BASELINE} by severity"
+    text = "\n".join(lines)
+    return [f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"]
+
+
+def beside_the_paper(records):
+    """The table of a run by the paper's recipe beside the paper's own numbers."""
+    records = labelled(records)
+    methods = by_method(records, "same cost") | by_method(records, "same epochs")
+    lines = ["| | paper | here | paper, by severity | here, by severity |"]
+    lines += ["|---" * 5 + "|"]
+    for method, runs in methods.items():
+        published = PAPER.get("SharpBalance" if method in AS_PUBLISHED else method)
+        cells = []
+        for values, here in (
+            (published and published[:2], BOTH_ACCURACIES),
+            (published and published[2:], BY_SEVERITY),
+        ):
+            joint = " / " if here is BOTH_ACCURACIES else " "
+            cells.append(joint.join(f"{value:.2f}" for value in values or ()))
+            found = [100 * mean(runs, name) for name in here]
+            cells.append(joint.join(f"{value:.2f}" for value in found))
+        lines.append(row([method, *cells]))
+    for method, other in (
+        (SAM, BASELINE),
+        ("reference_boost", SAM),
+        ("reference_boost", BASELINE),
+        ("reference_boost, late", BASELINE),
+    ):
+        if method in methods and other in methods:
+            lines.append(row(difference_row(records, methods, method, other)))
+    return "\n".join(lines) + "\n"
+
+
+def difference_row(records, methods, method, other):
+    """Cells of a difference beside the paper's, with intervals if there are any."""
+    cells = [f"{method} over {other}"]
+    ours = "SharpBalance" if method in AS_PUBLISHED else method
+    paper = [""] * 7
+    if ours in PAPER and other in PAPER:
+        paper = [f"{a - b:+.2f}" for a, b in zip(PAPER[ours], PAPER[other])]
+    here = [
+        signed(difference(records, methods[method], methods[other], name))
+        for name in (*BOTH_ACCURACIES, *BY_SEVERITY)
+    ]
+    for values in (paper, here):
+        both = " / ".join(filter(None, values[:2]))
+        cells += [both, " ".join(values[2:]).strip()]
+    return [cells[i] for i in (0, 1, 3, 2, 4)]
+
+
+def boost_over_sam(headline, ablation):
+    """The table of ``reference_boost`` minus SAM by severity, beside the paper's."""
+    lines = ["| `reference_boost` minus SAM, by severity | 1 | 2 | 3 | 4 | 5 |"]
+    lines += ["|---" * 6 + "|"]
+    gains = zip(PAPER["SharpBalance"][2:], PAPER[SAM][2:])
+    paper = [f"{ours - sam:+.2f}" for ours, sam in gains]
+    lines.append(row(["the paper (SharpBalance minus SAM)", *paper]))
+    for records, text, sam in (
+        (ablation, "width 16, 60 epochs", "all"),
+        (headline, "width 64, 200 epochs, the paper's recipe", SAM),
+    ):
+        methods = by_method(labelled(records), "same epochs")
+        pair = methods["reference_boost"], methods[sam]
+        cells = [signed(difference(records, *pair, name)) for name in BY_SEVERITY]
+        number = len(pair[0].keys() & pair[1].keys())
+        seeds = "one seed, no interval" if number == 1 else f"{number} seeds"
+        lines.append(row([f"{text} ({seeds})", *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def table_of(methods, columns):
+    return "\n".join(rows_of(methods, columns))
+
+
+def rows_of(methods, columns, with_head=True):
+    """Lines of a table; the name of a row comes first, after ``members``."""
+    headings = list(columns)
+    at = 1 if "members" in headings[:1] else 0
+    head = [*headings[:at], "method", *headings[at:]]
+    lines = [row(head), "|---" * len(head) + "|"] if with_head else []
+    for method in methods:
+        cells = [columns[heading].get(method, "") for heading in headings]
+        lines.append(row([*cells[:at], method, *cells[at:]]))
+    return lines
+
+
+def noise_text(records):
+    """What the intervals of a run with few seeds come from."""
+    if not 1 < len(seeds_of_run(records)) < FEW_SEEDS:
         return ""
-    return signed(*over_its_cost(records, runs, name), factor, digits)
+    clean, corrupted = (
+        noise_of(records, name) for name in ("accuracy", "corrupted_accuracy")
+    )
+    if corrupted.dof == 0:
+        return ""
+    return (
+        f"; pooled standard deviation {100 * clean.sd:.2f} points clean, "
+        f"{100 * corrupted.sd:.2f} corrupted, {corrupted.dof} degrees of freedom"
+    )
 
 
 def count(methods):
@@ -136,6 +369,10 @@ def row(cells):
     return "| " + " | ".join(cells) + " |"
 
 
+def plain(value, digits):
+    return "" if np.isnan(value) else f"{value:.{digits}f}"
+
+
 def gain(runs, name):
     """Members -> ensemble in percent; the spread is that of the ensemble."""
     values = 100 * np.array([record[name] for record in runs.values()])
@@ -143,16 +380,11 @@ def gain(runs, name):
     return text + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
 
 
-def against(methods, method, other):
-    """Corrupted accuracy over that of another method, with its 95 % interval."""
-    if method == other:
+def signed(found, factor=100, digits=2):
+    """A Difference, in points of a hundred, with its interval if there is one."""
+    found = Difference(*found)
+    if np.isnan(found.mean):
         return ""
-    return signed(*differences(methods, method, "corrupted_accuracy", other))
-
-
-def signed(difference, half, factor=100, digits=2):
-    """A difference, in points of a hundred, with its interval if there is one."""
-    if np.isnan(difference):
-        return ""
-    text = f"{factor * difference:+.{digits}f}"
-    return text if np.isnan(half) else text + f" ± {factor * half:.{digits}f}"
+    text = f"{factor * found.mean:+.{digits}f}"
+    half = "" if np.isnan(found.half) else f" ± {factor * found.half:.{digits}f}"
+    return text + half

@@ -2,6 +2,7 @@
 
     python examples/benchmarks/reproduce.py digits
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
+    python examples/benchmarks/reproduce.py report
 
 Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU); digits,
 confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their
@@ -10,7 +11,9 @@ torchvision's CIFAR-10 root. Every fit goes through the public estimators, write
 checkpoints and shares warm-ups through ``memory``. A command that is out of time stops
 cleanly, and the same command goes on from there. Each trained ensemble is one record of
 ``results/reproduce_RUN.json``; a table and figures stand beside it. ``--jobs`` works on
-several seeds at once, which fills a GPU that narrow networks leave idle.
+several seeds at once, which fills a GPU that narrow networks leave idle. ``report``
+trains nothing: it writes the tables and figures of all results again, with the records
+of runs that are not complete.
 """
 
 import argparse
@@ -32,7 +35,7 @@ from pathlib import Path
 from _machine import RESULTS, machine
 from _reproduce_measure import measure, prepare
 from _reproduce_methods import ON_DIGITS, RUNS
-from _reproduce_report import write_report
+from _reproduce_report import beside_the_paper, boost_over_sam, with_table, write_report
 
 from sklearn_sharpbalance.exceptions import DivergenceError
 
@@ -125,8 +128,12 @@ def digest(path):
 
 def fingerprint(options):
     """The run and a digest of its settings, as a name for files."""
-    text = json.dumps(settings_of(options), sort_keys=True).encode()
-    return f"{options.run}_{hashlib.sha256(text).hexdigest()[:12]}"
+    return fingerprint_of(settings_of(options))
+
+
+def fingerprint_of(settings):
+    text = json.dumps(settings, sort_keys=True).encode()
+    return f"{settings['run']}_{hashlib.sha256(text).hexdigest()[:12]}"
 
 
 def records_folder(options):
@@ -166,8 +173,63 @@ def take_up(options):
         )
     for record in result["records"]:
         names = record["seed"], record["group"], record["method"]
-        if not record_path(options, *names).exists():
+        if "note" not in record and not record_path(options, *names).exists():
             save(record_path(options, *names), record)
+
+
+def with_note(path):
+    """Records of an earlier engine, which are shown until a run is complete."""
+    records = json.loads(path.read_text())["records"] if path.exists() else []
+    return [record for record in records if "note" in record]
+
+
+def report(folder):
+    """Write tables and figures of all results in a folder again; trains nothing."""
+    results = {}
+    for path in sorted(folder.glob("reproduce_*.json")):
+        result = json.loads(path.read_text())
+        beside = records_beside(folder, result["settings"])
+        if beside:
+            result["records"] = merged(result, beside)
+            result["minutes"] = minutes_of(result["records"])
+            save(path, result)
+        write_report(path, result)
+        results[result["settings"]["run"]] = result["records"]
+    page = folder.parent / "RESULTS.md"
+    if {"headline", "ablation"} <= results.keys() and page.exists():
+        pictures = results["headline"], results["ablation"]
+        text = page.read_text()
+        text = with_table(text, "beside_the_paper", beside_the_paper(pictures[0]))
+        text = with_table(text, "boost_over_sam", boost_over_sam(*pictures))
+        page.write_text(text)
+
+
+def records_beside(folder, settings):
+    """Records of a run that is not complete."""
+    paths = (folder / "records" / fingerprint_of(settings)).glob("*.json")
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def merged(result, beside):
+    """The records of a result and those beside it, in the order of its run.
+
+    A record without a note gives way to one of its name.
+    """
+    names = ("seed", "group", "method", "note")
+    found = {
+        tuple(record.get(name) for name in names): record
+        for record in [*result["records"], *beside]
+    }
+    run = argparse.Namespace(**result["settings"])
+    order = [job[:2] for job in RUNS[run.run](run, 0)]
+    seeds = list(dict.fromkeys(record["seed"] for record in result["records"]))
+
+    def place(record):
+        at = order.index((record["group"], record["method"]))
+        new = record["seed"] not in seeds
+        return new, record["seed"] if new else seeds.index(record["seed"]), at
+
+    return sorted(found.values(), key=place)
 
 
 def is_complete(options, seeds, found):
@@ -228,7 +290,7 @@ def parse():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", choices=RUNS)
+    parser.add_argument("run", choices=[*RUNS, "report"])
     parser.add_argument("--data", help="pictures; digits need none")
     parser.add_argument("--out", default=str(RESULTS))
     parser.add_argument("--work", default="reproduce_work", help="checkpoints, cache")
@@ -248,6 +310,8 @@ def parse():
     parser.add_argument("--checkpoint-every", type=int)
     parser.add_argument("--config", default=str(CONFIG))
     options = parser.parse_args()
+    if options.run == "report":
+        return options
     settings = tomllib.loads(Path(options.config).read_text())[options.run]
     for name, value in settings.items():
         if getattr(options, name) is None:
@@ -259,6 +323,9 @@ def parse():
 
 def main():
     options = parse()
+    if options.run == "report":
+        report(Path(options.out))
+        sys.exit(COMPLETE)
     start = time.time()
     deadline = None if options.minutes is None else start + 60 * options.minutes
     seeds = seeds_of(options)
@@ -267,12 +334,15 @@ def main():
     end = run_all(options, seeds, deadline)
     found = [read_records(options, seed) for seed in seeds]
     records = [record for records in found for record in records]
+    complete = is_complete(options, seeds, found)
+    if not complete:
+        records += with_note(result_path(options))
     result = {
         "machine": machine(),
         "settings": settings_of(options),
         "jobs": options.jobs,
         "minutes": minutes_of(records),
-        "complete": is_complete(options, seeds, found),
+        "complete": complete,
         "records": records,
     }
     save(result_path(options), result)
