@@ -154,7 +154,8 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         Returns
         -------
         X : ndarray, dict of ndarray or Dataset
-            Float32 tables, pictures with channels first, or the Dataset itself.
+            Float32 tables, with the columns of a DataFrame encoded, pictures with
+            channels first, or the Dataset itself.
         """
         check_is_fitted(self)
         fitted = self.input_format_
@@ -345,8 +346,9 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         Notes
         -----
         The model takes ``X`` (batch, ...) as in ``predict_proba`` and returns
-        ``probabilities`` (batch, C). The labels of the columns are in the metadata
-        under ``classes``.
+        ``probabilities`` (batch, C). After a fit on a DataFrame, ``X`` is the matrix
+        that :meth:`member_inputs` returns. The labels of the columns are in the
+        metadata under ``classes``.
         """
         from sklearn_sharpbalance.persistence.export import export_onnx
 
@@ -363,7 +365,8 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
 
         Notes
         -----
-        ``torch.export.load(path).module()(X)`` returns the probabilities.
+        ``torch.export.load(path).module()(X)`` returns the probabilities. After a fit
+        on a DataFrame, ``X`` is the matrix that :meth:`member_inputs` returns.
         """
         from sklearn_sharpbalance.persistence.export import export_torch
 

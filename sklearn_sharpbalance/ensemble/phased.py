@@ -74,12 +74,13 @@ class PhasedEnsemble(BaseDeepEnsemble):
         Parameters
         ----------
         X : array-like of shape (N, ...), dict of arrays, or Dataset
-            A table (N, F); pictures (N, H, W, C) or (N, C, H, W) of uint8 or float, or
-            (N, H, W) of uint8 (grey ones of float need a channel axis: ``X[:, None]``);
-            any array with one row per sample for your own module; a dictionary of
-            arrays, passed to the module as keywords; or a Dataset of (x, label) pairs.
-            Searches split dictionaries and Datasets as skorch's ``SliceDict`` and
-            ``SliceDataset``.
+            A table (N, F), as an array of numbers or as a DataFrame of pandas or
+            polars, which may have categories, text and missing values; pictures
+            (N, H, W, C) or (N, C, H, W) of uint8 or float, or (N, H, W) of uint8 (grey
+            ones of float need a channel axis: ``X[:, None]``); any array with
+            one row per sample for your own module; a dictionary of arrays, passed to
+            the module as keywords; or a Dataset of (x, label) pairs. Searches split
+            dictionaries and Datasets as skorch's ``SliceDict`` and ``SliceDataset``.
         y : array-like of shape (N,), default=None
             Labels of any type; None takes those of a Dataset.
         sample_weight : array-like of shape (N,), default=None

@@ -62,6 +62,8 @@ RULES: dict[type, Callable] = {
 class AggregatedModule(nn.Module):
     """Map samples, in the format of the user, to probabilities (N, C).
 
+    Rows of a DataFrame are encoded before, by ``member_inputs``.
+
     Parameters
     ----------
     modules : list of nn.Module
@@ -217,8 +219,9 @@ def export_onnx(estimator, path, *, dtype=None) -> None:
 
     Notes
     -----
-    The model takes ``X`` of shape (batch, ...) as in ``predict_proba`` and returns
-    ``probabilities`` of shape (batch, C). The labels of its columns are in the
+    The model takes ``X`` of shape (batch, ...) as in ``predict_proba``, or as
+    ``member_inputs`` returns it for a DataFrame, and returns ``probabilities`` of shape
+    (batch, C). The labels of its columns are in the
     metadata under ``classes``. Weights beyond 1.9 GB go to a file beside it.
     """
     try:
