@@ -212,8 +212,7 @@ def _set_fitted(estimator, tree, net):
     if hasattr(estimator, "member_params") and "member_params_" not in tree["fitted"]:
         estimator.member_params_ = [dict(settings) for settings in own_settings(net)]
     estimator.net_ = net
-    name, reason = tree["engine"]
-    estimator.engine_ = EngineChoice(name=name, reason=reason)
+    estimator.engine_ = EngineChoice(*tree["engine"])  # older files have no threads
     estimator.input_format_ = _input_format(tree["input_format"])
     _check_n_features(estimator)
     seeds, histories = estimator.member_seeds_, estimator.history_
