@@ -167,7 +167,7 @@ class Unstacked(SharpnessAwareOptimizer):
 def test_a_step_of_ones_own_is_not_stacked(sam):
     clf = fitted(sam=sam, rho=0.5)
     assert f"{sam.__name__} may treat stacked members as one" in clf.engine_.reason
-    with pytest.raises(ValueError, match=r"engine='stacked' .* for one"):
+    with pytest.raises(ValueError, match=r"engine='stacked' .* as one"):
         fitted(sam=sam, engine="stacked")
 
 

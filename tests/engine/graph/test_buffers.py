@@ -144,4 +144,4 @@ def test_nothing_is_fetched_that_nobody_will_use():
     feed, _ = make_feed("cpu")
     for _ in feed.chunks(N_EPOCHS - 1):
         pass
-    assert feed._ahead is None
+    assert feed._prefetched is None
