@@ -11,9 +11,8 @@ from sklearn_sharpbalance import (
 
 FAST = {
     "n_estimators": 2,
-    "max_epochs": 4,
+    "max_epochs": 6,
     "batch_size": 32,
-    "lr": 0.1,
     "random_state": 0,
 }
 ESTIMATORS = [

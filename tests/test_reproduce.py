@@ -368,10 +368,11 @@ def test_a_method_that_fails_does_not_stop_the_others(tmp_path, in_process, draw
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def pictures(tmp_path, request):
     """A file of random pictures, and options for a short run on them."""
     rng = np.random.default_rng(0)
-    drawn = rng.integers(0, 256, (120, 16, 16, 3), dtype=np.uint8)
+    side = getattr(request, "param", 16)
+    drawn = rng.integers(0, 256, (120, side, side, 3), dtype=np.uint8)
     labels = np.tile(np.arange(10), 12)
     data = tmp_path / "pictures.npz"
     np.savez(
@@ -453,6 +454,7 @@ def test_drawing_corrupted_copies_counts_as_time(tmp_path, pieces, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pictures", [32], indirect=True)
 def test_pictures_go_on_where_time_ran_out(pictures, tmp_path):
     small = ["headline", *pictures, "--epochs", 4, "--corrupted", 5]
     stopped = command(*small, "--minutes", 0.25)

@@ -114,9 +114,9 @@ def _check_types(tree):
     check_fitted(tree["aggregation"], n_members, typed="value" in rule)
     if not isinstance(tree["predictors"], list) or not tree["predictors"]:
         raise ModelFileError("it does not say which members predict.")
-    name, reason, *threads = tree["engine"]
+    name, reason, threads = tree["engine"]
     are_texts = isinstance(name, str) and isinstance(reason, str)
-    if not are_texts or threads not in ([], [None], [1]):
+    if not are_texts or threads not in (None, 1):
         raise ModelFileError("it does not name an engine.")
 
 

@@ -212,7 +212,8 @@ def _set_fitted(estimator, tree, net):
     if hasattr(estimator, "member_params") and "member_params_" not in tree["fitted"]:
         estimator.member_params_ = [dict(settings) for settings in own_settings(net)]
     estimator.net_ = net
-    estimator.engine_ = EngineChoice(*tree["engine"])  # older files have no threads
+    name, reason, threads = tree["engine"]
+    estimator.engine_ = EngineChoice(name=name, reason=reason, threads=threads)
     estimator.input_format_ = _input_format(tree["input_format"])
     _check_n_features(estimator)
     seeds, histories = estimator.member_seeds_, estimator.history_
