@@ -1,4 +1,4 @@
-"""The layers that a module calls one after the other."""
+"""Find the layers that a module calls one after the other."""
 
 import random
 from typing import Any
@@ -8,12 +8,17 @@ import torch
 from torch import nn
 
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.torch_internals import (
+    CHILDREN,
+    child_modules,
+    has_own_tensors,
+)
 
 __all__ = ["called_layers"]
 
 PLAIN = (bool, int, float, str, type(None))
-# Attributes of every nn.Module that a call may not change.
-OWN = ("_modules", "training")
+# Attributes that the copy of a module has with other values.
+REPLACED = (CHILDREN, "training")
 
 
 def called_layers(module: nn.Module) -> list[str] | None:
@@ -56,7 +61,7 @@ def called_layers(module: nn.Module) -> list[str] | None:
 
 def _has_only_layers(module):
     """Return whether the state of a module is that of its layers and plain values."""
-    if module._parameters or module._buffers:
+    if has_own_tensors(module):
         return False
     if type(module).__call__ is not nn.Module.__call__:
         return False
@@ -65,31 +70,34 @@ def _has_only_layers(module):
 
 
 class _Recorder:
-    """Stands for a layer: takes the last placeholder and returns a new one."""
+    """Replaces a layer: takes the last placeholder and returns a new one."""
 
     def __init__(self, name: str, names: list[str], placeholders: list[Any]):
         self.name, self.names, self.placeholders = name, names, placeholders
 
     def __call__(self, x):
         if x is not self.placeholders[-1]:
-            raise TypeError("A layer takes something else than the last output.")
+            raise TypeError("The input of a layer is not the output of the last one.")
         self.names.append(self.name)
         self.placeholders.append(object())
         return self.placeholders[-1]
 
 
 def _recorded_calls(module, training):
-    """Return the names of the layers that a call uses; None if it is no chain."""
+    """Return the names of the layers that a call uses; None if it is not a chain."""
     names: list[str] = []
     placeholders: list[Any] = [object()]
+    layers = {
+        name: _Recorder(name, names, placeholders) for name in child_modules(module)
+    }
     probe = object.__new__(type(module))
-    layers = {name: _Recorder(name, names, placeholders) for name in module._modules}
-    vars(probe).update(vars(module), training=training, _modules=layers)
+    vars(probe).update(vars(module))
+    vars(probe).update({CHILDREN: layers, "training": training})
     with random_stream("cpu"):
         before = _generators()
         try:
             output = probe.forward(placeholders[0])
-        except Exception:  # of any kind: a placeholder can do nothing
+        except Exception:  # any error: the placeholder supports no operation
             return None
         if _generators() != before:
             return None
@@ -99,7 +107,7 @@ def _recorded_calls(module, training):
 
 
 def _attributes(module):
-    return {name: value for name, value in vars(module).items() if name not in OWN}
+    return {name: value for name, value in vars(module).items() if name not in REPLACED}
 
 
 def _generators():

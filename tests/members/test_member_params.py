@@ -496,7 +496,7 @@ def test_a_soup_of_members_that_differ_in_their_training(tmp_path):
         ([{"rho": 0.1}] * 3, r"Unknown name 'rho'.*One radius per member is rho=\["),
         ([{"batch_size": 8}] * 3, "Members share the number of batches"),
         ([{"criterion__weight": 1}] * 3, "Weights of classes are class_weight"),
-        ([{"optimizer__lr": 1}] * 3, "The learning rate goes by lr"),
+        ([{"optimizer__lr": 1}] * 3, "The learning rate is lr"),
         ([{"module__hiden": 4}] * 3, "Did you mean 'module__hidden'?"),
         ([{"weight_decay": 4}] * 3, "Did you mean 'optimizer__weight_decay'?"),
         ([{"module__n_classes": 4}] * 3, "Unknown name 'module__n_classes'"),
