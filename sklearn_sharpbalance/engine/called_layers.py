@@ -1,13 +1,9 @@
 """Find the layers that a module calls one after the other."""
 
-import random
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
-from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import (
     CHILDREN,
     child_modules,
@@ -16,19 +12,14 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 
 __all__ = ["called_layers"]
 
-PLAIN = (bool, int, float, str, type(None))
-# Attributes that the copy of a module has with other values.
-REPLACED = (CHILDREN, "training")
-
 
 def called_layers(module: nn.Module) -> list[str] | None:
     """Return the names of the layers that ``forward`` calls, in order.
 
-    ``forward`` is called with a placeholder, on a copy whose layers only record their
-    calls. It must pass the placeholder from layer to layer and return the last one,
-    in training and in evaluation mode alike, draw no random numbers and change no
-    attribute. The module may have no weights and buffers besides those of its layers,
-    and no attributes besides numbers and strings.
+    ``forward`` may mention no other names than those of the module's layers. It is
+    called with a placeholder, on a copy whose layers only record their calls, and must
+    pass the placeholder from layer to layer and return the last one. The module may
+    have no weights and buffers besides those of its layers.
 
     Parameters
     ----------
@@ -51,22 +42,14 @@ def called_layers(module: nn.Module) -> list[str] | None:
     >>> called_layers(Wrapper())
     ['net']
     """
-    if not _has_only_layers(module):
+    if has_own_tensors(module) or type(module).__call__ is not nn.Module.__call__:
         return None
-    names = _recorded_calls(module, training=True)
-    if names is None or names != _recorded_calls(module, training=False):
+    layers = child_modules(module)
+    code = getattr(type(module).forward, "__code__", None)
+    # Other names may be side effects, which a stacked computation would leave out.
+    if code is None or code.co_freevars or not set(code.co_names) <= set(layers):
         return None
-    return names
-
-
-def _has_only_layers(module):
-    """Return whether the state of a module is that of its layers and plain values."""
-    if has_own_tensors(module):
-        return False
-    if type(module).__call__ is not nn.Module.__call__:
-        return False
-    values = [value for name, value in vars(module).items() if name[0] != "_"]
-    return all(isinstance(value, PLAIN) for value in values)
+    return _recorded_calls(module, layers)
 
 
 class _Recorder:
@@ -83,34 +66,16 @@ class _Recorder:
         return self.placeholders[-1]
 
 
-def _recorded_calls(module, training):
+def _recorded_calls(module, layers):
     """Return the names of the layers that a call uses; None if it is not a chain."""
     names: list[str] = []
     placeholders: list[Any] = [object()]
-    layers = {
-        name: _Recorder(name, names, placeholders) for name in child_modules(module)
-    }
+    recorders = {name: _Recorder(name, names, placeholders) for name in layers}
     probe = object.__new__(type(module))
     vars(probe).update(vars(module))
-    vars(probe).update({CHILDREN: layers, "training": training})
-    with random_stream("cpu"):
-        before = _generators()
-        try:
-            output = probe.forward(placeholders[0])
-        except Exception:  # any error: the placeholder supports no operation
-            return None
-        if _generators() != before:
-            return None
-    if output is not placeholders[-1] or _attributes(probe) != _attributes(module):
+    vars(probe)[CHILDREN] = recorders
+    try:
+        output = probe.forward(placeholders[0])
+    except Exception:  # any error: the placeholder supports no operation
         return None
-    return names
-
-
-def _attributes(module):
-    return {name: value for name, value in vars(module).items() if name not in REPLACED}
-
-
-def _generators():
-    """Return the states of the generators that a call may draw from."""
-    of_numpy = repr(np.random.get_state(legacy=False))  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), of_numpy, random.getstate()
+    return names if output is placeholders[-1] else None

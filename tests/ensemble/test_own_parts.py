@@ -285,7 +285,7 @@ def test_a_net_hears_of_its_own_epochs():
         ),
         (
             {"early_stopping": 3, "validation_fraction": 0.2},
-            r"early_stopping=3, because the number of calls.*set early_stopping to False",
+            r"early_stopping=3, because the number.*set early_stopping to False",
         ),
         (
             {"checkpoint_dir": "folder"},

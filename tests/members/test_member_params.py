@@ -385,7 +385,7 @@ def test_warm_start_takes_weights_that_fit():
     still = [{**settings, "lr": 1e-12} for settings in APART]
     clf.set_params(member_params=still).fit(X, y)
     np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-5)
-    with pytest.raises(InvalidInputError, match="warm_start=True goes on from"):
+    with pytest.raises(InvalidInputError, match="warm_start=True starts from"):
         clf.set_params(member_params=APART[1:] + APART[:1]).fit(X, y)
 
 
