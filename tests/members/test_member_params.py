@@ -558,7 +558,7 @@ def test_a_rate_that_would_have_no_effect_is_refused():
         MLP, criterion=nn.CrossEntropyLoss, optimizer__lr=0.1, max_epochs=1
     )
     clf = DeepEnsembleClassifier(net, member_params={"lr": [0.1, 0.2]}, device="cpu")
-    with pytest.raises(InvalidInputError, match="no effect beside estimator__optim"):
+    with pytest.raises(InvalidInputError, match="no effect with estimator__optim"):
         clf.fit(X, y)
 
 
