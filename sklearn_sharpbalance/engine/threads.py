@@ -38,5 +38,5 @@ def choose_threads(net, batch_size: int, n_members: int = 1) -> int | None:
             sizes.append(layer.in_features * layer.out_features)
         elif any(weight.ndim > 1 for weight in layer.parameters(recurse=False)):
             return None  # the cost of a convolution depends on the size of pictures
-    largest = max(sizes, default=0) * batch_size * n_members
+    largest = max(sizes, default=0) * int(batch_size) * n_members
     return 1 if largest < SMALL_PRODUCT else None
