@@ -132,7 +132,7 @@ def test_unknown_data_or_columns_exit_with_a_message(csv, name, target, message)
         ),
         ("a,price\n" + "1,2.5\n" * 8 + "2,3\n", "1 of its 2 .* such as '3'.*--target"),
         ("a;b;label\n1;2;x\n3;4;y\n", "one column, 'a;b;label'.*separated by commas"),
-        ("a,label\n1,x\n ,y\n" * 2, "the column 'a' is empty in 2 of 4 rows"),
+        ("a,label\n" + "1,x\n ,y\n" * 2, "the column 'a' is empty in 2 of 4 rows"),
         ("a,label\n" + "1,x\n2,\n" * 4, "column 'label' is empty in 4 of 8 rows"),
         ("a,label\n" + "nan,x\n1,y\n" * 8, "table.csv: Input X contains NaN"),
         ("a,label\n" + "1,x\n" * 8, "table.csv: .*one class"),

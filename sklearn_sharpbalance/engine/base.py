@@ -23,9 +23,9 @@ class EngineChoice(NamedTuple):
     name : {"skorch", "stacked", "graph", "modules"}
         The engine; "modules" is joint training, one network after the other.
     reason : str
-        Why this one: what the user chose, or why a faster one cannot be used.
+        Why it was chosen: by the user, or because faster engines cannot be used.
     threads : int or None
-        Threads of torch that train on a CPU; None is the setting of torch.
+        Number of torch's threads on a CPU; None is the setting of torch.
     """
 
     name: str
@@ -97,21 +97,22 @@ class EngineRun(ABC):
             The new :attr:`members`.
         """
 
-    def close(self) -> None:  # noqa: B027 - most runs hold nothing but memory
-        """Free what the run holds on its device."""
+    def close(self) -> None:  # noqa: B027 - most runs have nothing to free
+        """Free the memory of the run on its device."""
 
 
 class Engine(ABC):
     """Trains all members through the segments of a fit.
 
-    Engines differ in speed and in what they can run, not in their result: for the
-    same members, data, segment and masks all of them return the same members within
+    Engines differ in speed and in the nets that they support, not in their result: for
+    the same members, data, segment and masks all engines return the same members within
     float tolerance, with the same history.
 
     Parameters
     ----------
     jobs : MemberJobs or None, default=None
-        Where members are scored, and trained if the engine can; None is this process.
+        Runs the scoring of members, and their training if the engine supports jobs;
+        None is this process.
     """
 
     name: str
@@ -121,7 +122,7 @@ class Engine(ABC):
         self._run: EngineRun | None = None
 
     def __getstate__(self):
-        """Without the open run, which belongs to this process."""
+        """Return the attributes without the open run, which belongs to this process."""
         return self.__dict__ | {"_run": None}
 
     @classmethod
@@ -134,7 +135,7 @@ class Engine(ABC):
         net : NeuralNetClassifier
         data : TrainingData
         training : Segment
-            The whole training, or anything with ``transform`` and ``precision``.
+            The whole training, or an object with ``transform`` and ``precision``.
         """
 
     @abstractmethod
@@ -146,8 +147,8 @@ class Engine(ABC):
     ) -> list[MemberState]:
         """Train every member through a segment.
 
-        The run stays open after it, and trains the next segment if that continues
-        this one, so that nothing is built again at a checkpoint.
+        The run stays open. If the next segment continues this one, the same run trains
+        it, so that a checkpoint does not rebuild anything.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
-"""Random numbers of callbacks whose members train side by side."""
+"""Random numbers of callbacks if members train at the same time."""
 
 import random
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +13,22 @@ from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream, seed_gen
 __all__ = ["CallbackDraws"]
 
 
-class CallbackDraws:
-    """Lets callbacks draw what they draw where their member trains alone.
+class _GeneratorStates(NamedTuple):
+    """States of the global generators; ``gpu`` is None on other devices."""
 
-    Members that take turns have the one RNG for an epoch each. Here it is handed from
-    one to the other, and each takes it up where it left it. A random augmentation of
-    batches has draws of its own.
+    cpu: torch.Tensor
+    numpy: Any
+    python: Any
+    gpu: torch.Tensor | None
+
+
+class CallbackDraws:
+    """Gives callbacks the random numbers that they draw if their member trains alone.
+
+    A member that trains alone uses the global generators for a whole epoch. If members
+    train at the same time, the state of the generators is saved for each member after
+    the start of its epoch, and restored at the end. Random augmentation is not
+    affected: it has its own seeds.
 
     Parameters
     ----------
@@ -27,10 +37,10 @@ class CallbackDraws:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self._left: dict[int, tuple[Any, ...]] = {}
+        self._saved: dict[int, _GeneratorStates] = {}  # by the index of the member
 
     def own(self, sessions: list[MemberSession]) -> AbstractContextManager:
-        """Context that keeps the user's generators from what callbacks draw."""
+        """Return a context that restores the user's generators after callbacks."""
         drawing = any(session.net.callbacks_ for session in sessions)
         return random_stream(self.device) if drawing else nullcontext()
 
@@ -41,26 +51,28 @@ class CallbackDraws:
             return
         seed_generators(epoch_seed(session.state.seed, epoch), self.device)
         session.begin_epoch()
-        self._left[session.state.index] = self._get()
+        self._saved[session.state.index] = self._get()
 
     def end_epoch(
         self, session: MemberSession, epoch: int, loss: float, lr: float
     ) -> None:
-        """End the epoch of one member, which began here."""
+        """End the epoch of one member, after :meth:`begin_epoch`."""
         if session.net.callbacks_:
-            self._set(*self._left.pop(session.state.index))
+            self._set(self._saved.pop(session.state.index))
         session.end_epoch(epoch, loss, lr)
 
     def _get(self):
-        of_gpu = None
-        if self.device.type == "cuda":
-            of_gpu = torch.cuda.get_rng_state(self.device)
-        legacy = np.random.get_state()  # noqa: NPY002
-        return torch.get_rng_state(), legacy, random.getstate(), of_gpu
+        on_gpu = self.device.type == "cuda"
+        return _GeneratorStates(
+            cpu=torch.get_rng_state(),
+            numpy=np.random.get_state(),  # noqa: NPY002
+            python=random.getstate(),
+            gpu=torch.cuda.get_rng_state(self.device) if on_gpu else None,
+        )
 
-    def _set(self, of_cpu, of_numpy, of_python, of_gpu):
-        torch.set_rng_state(of_cpu)
-        np.random.set_state(of_numpy)  # noqa: NPY002
-        random.setstate(of_python)
-        if of_gpu is not None:
-            torch.cuda.set_rng_state(of_gpu, self.device)
+    def _set(self, states):
+        torch.set_rng_state(states.cpu)
+        np.random.set_state(states.numpy)  # noqa: NPY002
+        random.setstate(states.python)
+        if states.gpu is not None:
+            torch.cuda.set_rng_state(states.gpu, self.device)

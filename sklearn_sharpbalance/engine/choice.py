@@ -1,4 +1,4 @@
-"""Choosing an engine by device, module and callbacks."""
+"""Choose an engine by device, module and callbacks."""
 
 import warnings
 
@@ -16,7 +16,7 @@ from sklearn_sharpbalance.exceptions import (
 
 __all__ = ["ENGINES", "choose_engine"]
 
-# In the order in which "auto" tries them; the last one never refuses.
+# In the order in which "auto" tries them; the last one supports every ensemble.
 ENGINES: dict[str, type[Engine]] = {
     "stacked": StackedEngine,
     "graph": GraphEngine,
@@ -39,9 +39,9 @@ def choose_engine(
     n_jobs : int or None, default=None
         Jobs of the skorch engine, as in joblib.
     any_device : bool, default=False
-        Whether a worker takes the best device it has in place of the net's.
+        Whether a worker uses its best device instead of the net's.
     devices : sequence of str
-        More than one spreads the members.
+        With more than one, the members are distributed over them.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def choose_engine(
     threads = choose_threads(net, training.batch_size, n_stacked)
     choice = EngineChoice(kind.name, reason, threads)
     if len(devices) > 1:
-        # One process drives all devices: joblib would start one copy per member.
+        # One process uses all devices: with joblib each member would have a process.
         return SpreadEngine(kind(), list(devices)), choice
     if kind is SkorchEngine:
         jobs = MemberJobs(n_jobs, any_device=any_device, threads=threads)
@@ -63,7 +63,7 @@ def choose_engine(
 
 
 def _choose(name, net, data, training):
-    """Return the class of the engine, and why this one."""
+    """Return the class of the engine, and the reason."""
     if name != "auto":
         reason = ENGINES[name].refusal(net, data, training)
         if reason is not None:
@@ -82,7 +82,7 @@ def _choose(name, net, data, training):
 
 
 def _warn_of_jobs(n_jobs, kind, devices):
-    """Warn if jobs are asked for that nothing starts."""
+    """Warn if the engine does not use ``n_jobs``."""
     if n_jobs in (None, 1) or (kind is SkorchEngine and len(devices) <= 1):
         return
     what = f"engine={kind.name!r}" if len(devices) <= 1 else "a list of devices"

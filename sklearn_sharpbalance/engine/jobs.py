@@ -1,4 +1,4 @@
-"""Members in joblib's jobs: the data are sent once, lost members are sent again."""
+"""Run members as jobs of joblib; repeat jobs whose worker died."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,40 +26,53 @@ from sklearn_sharpbalance.runtime.torch_internals import without_compiler_import
 __all__ = ["MemberJobs"]
 
 LOSSES_ALLOWED = 3
-MAPPED_BYTES = 2**20  # smaller arrays travel with the job
+MAPPED_BYTES = 2**20  # smaller arrays are sent with the job
 DASK_LOSSES = {"CommClosedError", "FutureCancelledError", "FuturesCancelledError"}
 
 
-class MemberJobs:
-    """Runs a function for many members by whatever backend joblib is set to.
+class _Shared(NamedTuple):
+    """Net and data as jobs receive them, and the objects that they were made from."""
 
-    The network and the data are handed over once for all calls: as they are to threads,
-    as memory maps to processes of this machine, scattered to all workers of a dask
-    cluster. A worker that dies (killed, out of memory, pre-empted) loses no more than
-    the members it was at: these are sent again, to other workers.
+    net: Any
+    data: Any
+    client: Any
+    value: Any
+
+    def is_of(self, net, data, client) -> bool:
+        """Whether the value was made from these objects."""
+        return self.net is net and self.data is data and self.client is client
+
+
+class MemberJobs:
+    """Runs a function for many members with the active backend of joblib.
+
+    The net and the data are shared once for all calls: threads use the same objects,
+    processes of this machine memory maps, workers of a dask cluster scattered copies.
+    If a worker dies (killed, out of memory, pre-empted), only its unfinished members
+    are repeated, by other workers.
 
     Parameters
     ----------
     n_jobs : int or None, default=None
-        As in joblib; 1 is this thread, whatever the backend. A dask cluster decides
-        by itself how many it runs at once.
+        As in joblib; 1 is this thread with every backend. A dask cluster chooses the
+        number of parallel jobs itself.
     any_device : bool, default=False
-        Whether a worker takes the best device it has in place of the net's.
+        Whether a worker uses its best device instead of the net's.
     threads : int or None, default=None
         Threads of torch in a worker; None is the worker's setting.
     """
 
     def __init__(self, n_jobs=None, any_device=False, threads=None):
         self.n_jobs, self.any_device, self.threads = n_jobs, any_device, threads
-        self._handed: Any = None
+        self._shared: _Shared | None = None  # of the last call
 
     def __getstate__(self):
-        """Without what was handed over: it belongs to this process."""
-        return self.__dict__ | {"any_device": False, "_handed": None}
+        """Return the attributes without objects that belong to this process."""
+        return self.__dict__ | {"any_device": False, "_shared": None}
 
     @property
     def parallel(self) -> bool:
-        """Whether jobs run elsewhere than in this thread."""
+        """Whether jobs run outside of this thread."""
         if self.n_jobs == 1:
             return False
         return _dask_backend() is not None or effective_n_jobs(self.n_jobs) > 1
@@ -70,11 +83,11 @@ class MemberJobs:
         Parameters
         ----------
         function : callable
-            Of a module, so that it can travel by its name.
+            A function of a module, so that it can be pickled.
         net : NeuralNetClassifier
         data : TrainingData
         calls : list of dict
-            Further keywords.
+            Further keyword arguments.
 
         Returns
         -------
@@ -92,15 +105,15 @@ class MemberJobs:
             except Exception as error:
                 if not _is_loss(error):
                     raise
-                self._handed = None  # it may have been lost with the worker
-                _tell_loss(error, attempt, len(calls) - len(done))
-        raise AssertionError("the loop above has no end of its own")
+                self._shared = None  # may have been lost with the worker
+                _warn_of_loss(error, attempt, len(calls) - len(done))
+        raise AssertionError("the loop above ends by return or raise")
 
     def _results(self, function, net, data, left) -> Iterator[tuple[int, Any]]:
-        """Yield results as they come, so that a loss does not take finished ones."""
+        """Yield results in the order of completion; they survive a later loss."""
         dask = _dask_backend()
-        # A future of dask is resolved as an argument of its own only.
-        shared = self._hand_over(net, data, dask)
+        # dask resolves a future only if it is itself an argument.
+        shared = self._share(net, data, dask)
         jobs = [
             {
                 "index": i,
@@ -123,36 +136,35 @@ class MemberJobs:
         )
         yield from run(delayed(_job)(**job) for job in jobs)
 
-    def _hand_over(self, net, data, dask):
+    def _share(self, net, data, dask):
+        """Return net and data as jobs receive them; repeated calls reuse them."""
         client = None if dask is None else dask.client
-        if self._handed is not None:
-            *old, shared = self._handed
-            if all(a is b for a, b in zip(old, (net, data, client))):
-                return shared
+        if self._shared is not None and self._shared.is_of(net, data, client):
+            return self._shared.value
         if client is not None:
-            # On every worker: what only one of them has is lost with it.
+            # On every worker: a copy on one worker only would be lost with it.
             shared = client.scatter([(net, data)], broadcast=True, hash=False)[0]
         elif getattr(get_active_backend()[0], "supports_sharedmem", False):
-            shared = (net, data)  # threads see the same memory
+            shared = (net, data)  # threads use the same memory
         else:
             folder = tempfile.mkdtemp("-members", dir=os.getenv("JOBLIB_TEMP_FOLDER"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             shared = (net, map_arrays(data, folder))
-        self._handed = (net, data, client, shared)
+        self._shared = _Shared(net=net, data=data, client=client, value=shared)
         return shared
 
 
 def _on_dask(backend, jobs):
-    """Results by dask's own means.
+    """Yield the results of jobs that are submitted to dask directly.
 
-    joblib would run a lone job, or all jobs of a cluster that is down to one worker,
-    in this process.
+    joblib would run a single job, or all jobs of a cluster with one worker left, in
+    this process.
     """
     from dask.distributed import as_completed
 
     options = {"pure": False, **backend.submit_kwargs}  # resources={"GPU": 1}
     futures = [backend.client.submit(_job, **job, **options) for job in jobs]
-    with backend.retrieval_context():  # gives the place back if this is a worker
+    with backend.retrieval_context():  # frees this worker's slot if this is one
         for future in as_completed(futures):
             yield future.result()
 
@@ -172,14 +184,15 @@ def _dask_backend():
 
 
 def _is_loss(error):
-    """Whether a worker died, as opposed to a member that failed."""
+    """Whether a worker died; False if the training of a member failed."""
     if isinstance(error, TerminatedWorkerError | CancelledError):
         return True
     kind = type(error)
     return kind.__module__.startswith("distributed") and kind.__name__ in DASK_LOSSES
 
 
-def _tell_loss(error, attempt, n_left):
+def _warn_of_loss(error, attempt, n_left):
+    """Warn that jobs are repeated; raise the error after too many losses."""
     if attempt > LOSSES_ALLOWED:
         error.add_note(
             f"Workers died {attempt} times while {n_left} members were training. If "
@@ -195,13 +208,13 @@ def _tell_loss(error, attempt, n_left):
 
 
 def map_arrays(data, folder):
-    """The data with large arrays in files, which processes map instead of copying."""
+    """Return the data with large arrays in files, which processes map, not copy."""
     if isinstance(data.X, np.ndarray):
         X = _mapped(data.X, folder)
     elif isinstance(data.X, dict):
         X = {key: _mapped(value, folder) for key, value in data.X.items()}
     else:
-        X = data.X  # a Dataset travels as it is
+        X = data.X  # a Dataset is pickled
     return replace(data, X=X, valid=data.valid and map_arrays(data.valid, folder))
 
 
@@ -212,7 +225,7 @@ def _mapped(array, folder):
         path = os.path.join(folder, f"{len(os.listdir(folder))}.npy")
         np.save(path, array)
     except OSError:
-        return array  # no room for a file: joblib sends it in its own way
+        return array  # no space for a file: joblib sends the array
     return np.load(path, mmap_mode="r")
 
 

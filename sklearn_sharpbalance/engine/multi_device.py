@@ -1,4 +1,4 @@
-"""Members on several devices, each device with a run of its own."""
+"""Members on several devices, with one run per device."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +14,7 @@ __all__ = ["SpreadEngine"]
 
 
 class SpreadEngine(Engine):
-    """Deals the members to devices and trains all devices at once, in threads.
+    """Distributes the members over devices, which train in parallel threads.
 
     Parameters
     ----------
@@ -30,11 +30,11 @@ class SpreadEngine(Engine):
 
     @classmethod
     def refusal(cls, net, data, training):
-        """Return None: the engine inside has been asked."""
+        """Return None: the engine of a single device was checked before."""
         return None
 
     def open(self, net, members, data, segment, masks):
-        """Return a run with member i on device i modulo their number."""
+        """Return a run with member i on device i modulo the number of devices."""
         return SpreadRun(self.engine, self.devices, net, members, data, segment, masks)
 
 
@@ -48,13 +48,13 @@ class SpreadRun(EngineRun):
         self.runs: dict[int, EngineRun] = {}
 
     def train(self, segment, on_epoch=None):
-        """Train all devices at once."""
+        """Train the members of all devices in parallel."""
         self.segment = segment
         n = len(self.devices)
 
         def train_device(device):
-            # One after the other on a device that is named twice: it has one generator
-            # of random numbers, from which dropout draws.
+            # A device that is listed twice trains its runs one after the other: they
+            # share its random generator, which dropout uses.
             with lending_process_state():
                 return {
                     d: self._run(d).train(segment, on_epoch)
@@ -63,8 +63,8 @@ class SpreadRun(EngineRun):
                 }
 
         devices = sorted(set(self.devices))
-        # Threads change the CPU's generator and torch's flags, and put each other's
-        # back: they are saved here, once for all threads.
+        # Threads change the CPU's generator and torch's flags, and would restore each
+        # other's values. Save them here, once for all threads.
         with (
             random_stream("cpu"),
             tf32(segment.precision),
@@ -77,7 +77,7 @@ class SpreadRun(EngineRun):
         return self.members
 
     def _run(self, d):
-        """Return the run of every n-th member from the d-th on."""
+        """Return the run of the members d, d + n, d + 2n, ... on n devices."""
         if d not in self.runs:
             own = slice(d, None, len(self.devices))
             self.runs[d] = self.engine.open(

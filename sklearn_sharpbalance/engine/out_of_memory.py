@@ -1,4 +1,4 @@
-"""What a user reads when training does not fit into the memory of the device."""
+"""The error if training does not fit into the memory of the device."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def explain_out_of_memory(train: Callable[[], Result], net, n_members: int) -> Result:
-    """``train()``, whose failed allocation becomes an error that names a remedy.
+    """Return ``train()``; raise an error with advice if memory runs out.
 
     Parameters
     ----------
@@ -38,10 +38,11 @@ def explain_out_of_memory(train: Callable[[], Result], net, n_members: int) -> R
         if isinstance(error, SharpBalanceError) or not is_out_of_memory(error):
             raise
         failure = str(error).split("\n")[0] or type(error).__name__
-    # Raised out here: the error that was caught holds the tensors of the step.
+    # Raised outside of the except block, because the caught error refers to the tensors
+    # of the step.
     raise OutOfDeviceMemoryError(
         f"{n_members} members with batch_size={net.batch_size} do not fit into the "
-        f"memory of {net.device} ({failure}). Lower `batch_size`, take a smaller "
+        f"memory of {net.device} ({failure}). Lower `batch_size`, use a smaller "
         'network, precision="bf16" on a GPU, or engine="skorch", which trains one '
         "member at a time."
     )

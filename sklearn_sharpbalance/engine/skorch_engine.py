@@ -1,4 +1,4 @@
-"""One skorch net at a time: every feature, and processes through joblib."""
+"""The engine that trains each member as a skorch net and supports every feature."""
 
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.jobs import MemberJobs
@@ -13,9 +13,9 @@ class SkorchEngine(Engine):
     Parameters
     ----------
     jobs : MemberJobs or None, default=None
-        Where members train; None follows joblib's settings: processes of this machine
-        (loky), or a cluster inside ``joblib.parallel_config(backend="dask")``. Members
-        of a worker that dies are trained again elsewhere.
+        Runs the training of members; None uses joblib's settings: processes of this
+        machine (loky), or a cluster inside ``joblib.parallel_config(backend="dask")``.
+        Members of a worker that dies are trained again by another worker.
     """
 
     name = "skorch"
@@ -43,7 +43,7 @@ class SkorchRun(EngineRun):
     def train(self, segment, on_epoch=None):
         """Train the members one after the other, or in parallel jobs."""
         self.segment = segment
-        # Other processes cannot call back: a closure cannot be sent to them.
+        # Other processes cannot call on_epoch: a closure cannot be pickled.
         on_epoch = None if self.jobs.parallel else on_epoch
         calls = [
             {"state": member, "segment": segment, "mask": mask, "on_epoch": on_epoch}

@@ -1,4 +1,4 @@
-"""All members of a process in one batched computation, for MLP-like members."""
+"""The engine that trains MLP-like members in one batched computation."""
 
 import numpy as np
 import torch
@@ -10,13 +10,18 @@ from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
 from sklearn_sharpbalance.engine.stacked_members import StackedMembers
 from sklearn_sharpbalance.engine.stacking import in_step, stacking_obstacle
-from sklearn_sharpbalance.engine.support import UNSEEN, meta_module, shared_refusal
+from sklearn_sharpbalance.engine.support import (
+    NOT_INSPECTED,
+    meta_module,
+    shared_refusal,
+)
 from sklearn_sharpbalance.members.own_settings import different_settings, own_nets
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.precision import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_rng
+from sklearn_sharpbalance.runtime.torch_internals import foreach_mul_
 
 __all__ = ["StackedEngine"]
 
@@ -32,7 +37,7 @@ class StackedEngine(Engine):
         if training.transform is not None:
             return "train_transform draws from one RNG per member"
         if training.precision == "fp16":
-            return "fp16 scales each member's loss by itself"
+            return "fp16 scales each member's loss separately"
         if not isinstance(data.X, np.ndarray):
             return "X is not one array"
         apart = different_settings(net)
@@ -40,7 +45,7 @@ class StackedEngine(Engine):
             return f"members differ in {', '.join(apart)}, and share one step"
         net = own_nets(net)[0]
         if net.optimizer not in OPTIMIZERS.values():
-            return f"{net.optimizer.__name__} may take stacked members for one"
+            return f"{net.optimizer.__name__} may treat stacked members as one"
         return shared_refusal(net) or _module_refusal(net)
 
     def open(self, net, members, data, segment, masks):
@@ -63,7 +68,7 @@ class StackedRun(EngineRun):
         }
 
     def train(self, segment, on_epoch=None):
-        """Train all members of a group side by side."""
+        """Train all members of a group in one computation."""
         self.segment = segment
         self.members = list(self.members)
         for group, stack in self.groups.items():
@@ -113,7 +118,7 @@ class _StackedGroup:
         return [i for i, session in enumerate(self.sessions) if not session.stopped]
 
     def train(self, segment, on_epoch):
-        """Train all members through a segment; returns their states."""
+        """Train all members through a segment and return their states."""
         self.segment = segment
         for session in self.sessions:
             session.segment, session.on_epoch = segment, on_epoch
@@ -129,7 +134,7 @@ class _StackedGroup:
         return self.results
 
     def epoch(self, epoch):
-        """One epoch of all members."""
+        """Train all members for one epoch."""
         seeds = [session.state.seed for session in self.sessions]
         batches = [
             epoch_batches(mask, self.segment.sizes, epoch_rng(seed, epoch))
@@ -149,7 +154,7 @@ class _StackedGroup:
         self.end_epoch(epoch, running, (total / len(rows)).tolist())
 
     def batch(self, rows, share):
-        """One update of all members; returns their losses (M,)."""
+        """Make one update of all members and return their losses (M,)."""
         x, y = self.X[rows], self.y[rows]  # (M, B, F), (M, B)
         weight = share if self.weight is None else share * self.weight[rows]
         n_sam = self.segment.sizes.sam
@@ -205,11 +210,11 @@ class _StackedGroup:
         """Set entries of pruned weights to zero, in tensors by weight name."""
         if self.pruning_masks:
             pruned = [tensors[name] for name in self.pruning_masks]
-            torch._foreach_mul_(pruned, list(self.pruning_masks.values()))
+            foreach_mul_(pruned, list(self.pruning_masks.values()))
 
     def end_epoch(self, epoch, running, losses):
-        """Write records and call callbacks; keep members that stop as they are."""
-        if any(self.sessions[i].looks_at_weights for i in running):
+        """Write records, call callbacks and save the members that stop."""
+        if any(self.sessions[i].reads_weights for i in running):
             self.stack.write_weights(running)
         lr = self.stack.lr
         for i in running:
@@ -221,9 +226,10 @@ class _StackedGroup:
 
 
 def _module_refusal(net):
+    """Return why the module cannot be stacked; None if it can."""
     module, inner = meta_module(net), net.module__module
     if module is None:
-        return UNSEEN
+        return NOT_INSPECTED
     obstacle = stacking_obstacle(module)
     if obstacle is None:
         return None

@@ -26,7 +26,7 @@ class StackedMembers:
     ----------
     device : torch.device
     label_smoothing : float
-        Of the loss that the members share.
+        Option of the loss, the same for all members.
     network : StackedNetwork
     optimizer : SharpnessAwareOptimizer
     """
@@ -54,7 +54,7 @@ class StackedMembers:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def standardize(self, x):
-        """Return samples as the members' first layer takes them, flat."""
+        """Return standardised samples (N, F) for the members' first layer."""
         return self.sessions[0].net.module_.standardize(x).flatten(1)
 
     def write_weights(self, members):
@@ -64,7 +64,7 @@ class StackedMembers:
             self.sessions[i].net.module_.load_state_dict(weights, strict=False)
 
     def read_weights(self, members):
-        """Take over weights of some members, and options, that callbacks may set."""
+        """Copy weights and options that callbacks may have set into the stack."""
         for i in members:
             net = self.sessions[i].net
             if net.callbacks_:
@@ -83,7 +83,7 @@ class StackedMembers:
             optimizer.load_state_dict(unstack_optimizer(stacked, i, groups))
 
     def _read_options(self):
-        """Take over options of the members' optimizers that callbacks may set.
+        """Copy options that callbacks may have set in the members' optimizers.
 
         The learning rate is not among them: the schedule sets it before every step.
         """

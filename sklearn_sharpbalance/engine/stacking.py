@@ -1,7 +1,7 @@
 """All members as one network: every weight with a leading member axis.
 
-torch.func's vmap would do the same for any module, but costs a quarter more per step
-than batched matrix products, which is what MLP-like members need.
+torch.func's vmap would do the same for any module, but a step takes a quarter longer
+than with batched matrix products, which suffice for MLP-like members.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,11 @@ from torch import nn
 
 from sklearn_sharpbalance.engine.called_layers import called_layers
 from sklearn_sharpbalance.optim.look_sam import COUNT
+from sklearn_sharpbalance.runtime.torch_internals import (
+    child_modules,
+    foreach_copy_,
+    has_hooks,
+)
 
 __all__ = [
     "StackedNetwork",
@@ -36,22 +41,14 @@ POINTWISE = (
 )
 
 
-HOOKS = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-)
-
-
 def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """Layers of an MLP-like module with their names; None if it is not one.
+    """Return the names and layers of an MLP-like module; None for any other module.
 
     MLP-like: an ``nn.Sequential`` (or subclass that does not override ``forward``),
     possibly nested, of Linear, pointwise activations and a Flatten at the front; or a
-    module that only calls such layers one after the other (:func:`called_layers`). What
-    computes anything else besides (subclasses, hooks, weights that are not a layer's
-    own) is not, nor what changes its input, which members share, in place.
+    module that only calls such layers one after the other (:func:`called_layers`).
+    Subclasses of these layers, hooks, and weights outside of a layer are not allowed,
+    nor layers that change the input in place: members share it.
 
     Examples
     --------
@@ -64,7 +61,7 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
 
 
 def stacking_obstacle(module: nn.Module) -> str | None:
-    """What keeps a module from being stacked; None if nothing does.
+    """Return why a module cannot be stacked; None if it can.
 
     Examples
     --------
@@ -96,26 +93,26 @@ def stacking_obstacle(module: nn.Module) -> str | None:
 
 
 def layers_to_stack(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
-    """The same of a module that is known to stack; names begin with the prefix."""
+    """Return the stackable layers with a prefix before names; raise if None."""
     layers = stackable_layers(module)
     if layers is None:
-        raise ValueError(f"{type(module).__name__} does not stack.")
+        raise ValueError(f"{type(module).__name__} cannot be stacked.")
     return [(prefix + name, layer) for name, layer in layers]
 
 
 def _chain(module):
-    """Layers of nested Sequentials in the order of their calls; None for others."""
+    """Return the layers of nested Sequentials in call order; None for others."""
     if is_hooked(module):
         return None
     if type(module).forward is nn.Sequential.forward:
-        names: list[str] | None = list(module._modules)  # each layer, also twice
+        names: list[str] | None = list(child_modules(module))  # with repeated layers
     else:
         names = called_layers(module)
     if names is None:
         return None
     layers = []
     for name in names:
-        child = module._modules[name]
+        child = child_modules(module)[name]
         inner = _chain(child) if isinstance(child, nn.Sequential) else [("", child)]
         if inner is None:
             return None
@@ -124,7 +121,7 @@ def _chain(module):
 
 
 def _is_plain(layer):
-    """Whether the layer does what its class says, and nothing more."""
+    """Whether a layer is of a known class, without hooks, buffers or other weights."""
     if is_hooked(layer) or next(layer.buffers(), None) is not None:
         return False
     if isinstance(layer, nn.Flatten):
@@ -145,7 +142,7 @@ def _changes_input(layers):
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether a call of the module does more, or else, than its class says.
+    """Whether a call of the module is changed by hooks or an own ``forward``.
 
     Examples
     --------
@@ -156,7 +153,7 @@ def is_hooked(module: nn.Module) -> bool:
     >>> is_hooked(layer)
     True
     """
-    return "forward" in vars(module) or any(getattr(module, name) for name in HOOKS)
+    return "forward" in vars(module) or has_hooks(module)
 
 
 class StackedNetwork:
@@ -173,7 +170,7 @@ class StackedNetwork:
     Attributes
     ----------
     params : dict of str to Tensor (M, ...)
-        Trainable weights, in the order in which a member's optimizer sees them.
+        Trainable weights, in the order of a member's optimizer.
     """
 
     def __init__(self, layers, states: Sequence[dict], device):
@@ -183,17 +180,18 @@ class StackedNetwork:
             for key, _ in layer.named_parameters(recurse=False):
                 stacked = torch.stack([state[f"{name}.{key}"] for state in states])
                 self.params[f"{name}.{key}"] = stacked.to(device).requires_grad_()
-        self._seconds = {  # other leaves, the same memory
+        # Weights of the second part of a batch: other leaves with the same memory.
+        self._seconds = {
             key: value.detach().requires_grad_() for key, value in self.params.items()
         }
-        self._are_apart = False
+        self._seconds_differ = False  # whether they have their own memory
 
     def __call__(self, x: torch.Tensor, n_first: int | None = None) -> torch.Tensor:
-        """Logits (M, B, C) of inputs (M, B, F).
+        """Return the logits (M, B, C) of inputs (M, B, F).
 
-        With ``n_first``, only the first so many samples of each member put their
-        gradients where the optimizer finds them; the others' are taken by
-        :meth:`second_gradients`. That is quicker than a pass for each part.
+        With ``n_first``, only the first ``n_first`` samples of each member contribute
+        to the ``.grad`` of the weights; :meth:`second_gradients` returns the gradients
+        of the others. This is faster than one pass for each part.
         """
         for name, layer in self.layers:
             if isinstance(layer, nn.Linear):
@@ -203,7 +201,7 @@ class StackedNetwork:
                     x = stacked_linear(x, weight, bias)
                 else:
                     weight2, bias2 = (self._seconds.get(key) for key in keys)
-                    product = _TwoProducts if self._are_apart else _SplitProduct
+                    product = _TwoProducts if self._seconds_differ else _SplitProduct
                     x = split_linear(product, x, weight, bias, weight2, bias2, n_first)
             elif not isinstance(layer, nn.Flatten):
                 x = layer(x)
@@ -211,20 +209,20 @@ class StackedNetwork:
 
     @torch.no_grad()
     def hold_second_weights(self) -> None:
-        """Let the samples after the first ones pass through the weights of now.
+        """Keep a copy of the current weights for the second part of the next batch.
 
-        Call it before the weights move, if the others pass through the moved ones.
+        Call it before the weights are perturbed for the first part.
         """
-        if not self._are_apart:
+        if not self._seconds_differ:
             self._seconds = {
                 key: torch.empty_like(value).requires_grad_()
                 for key, value in self.params.items()
             }
-            self._are_apart = True
-        torch._foreach_copy_(list(self._seconds.values()), list(self.params.values()))
+            self._seconds_differ = True
+        foreach_copy_(list(self._seconds.values()), list(self.params.values()))
 
     def second_gradients(self) -> dict[str, torch.Tensor]:
-        """Take the gradients of the samples after the first ones, by name."""
+        """Return the gradients of the second part by name, and reset them."""
         found = {}
         for key, second in self._seconds.items():
             if second.grad is not None:
@@ -238,12 +236,12 @@ class StackedNetwork:
             value[member].copy_(state[key])
 
     def member_weights(self, member: int) -> dict[str, torch.Tensor]:
-        """Weights of one member, as views, by the keys of its state."""
+        """Return views of the weights of one member, by the keys of its state."""
         return {key: value.detach()[member] for key, value in self.params.items()}
 
 
 def stacked_linear(x, weight, bias=None):
-    """Linear layers side by side: x (M, B, I), weight (M, O, I), bias (M, O)."""
+    """Apply M linear layers: x (M, B, I), weight (M, O, I), bias (M, O)."""
     if x.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
         return _CpuLinear.apply(x, weight, bias)
     if bias is None:
@@ -252,9 +250,9 @@ def stacked_linear(x, weight, bias=None):
 
 
 class _CpuLinear(torch.autograd.Function):
-    """``x @ weight.mT + bias`` with no product that has its second factor transposed.
+    """``x @ weight.mT + bias`` without a product with a transposed second factor.
 
-    One node of the graph in place of three, which small networks notice.
+    It is one node of the autograd graph in place of three: faster for small networks.
     """
 
     @staticmethod
@@ -273,10 +271,10 @@ class _CpuLinear(torch.autograd.Function):
 
 
 def _times_transposed(x, weight):
-    """``x @ weight.mT``; on a CPU by a copy of the weights.
+    """Return ``x @ weight.mT``; on a CPU, copy the transposed weights first.
 
-    Some CPU builds of torch take five to nine times as long for a product with its
-    second factor transposed as for the copy and a plain one.
+    In some CPU builds of torch a product with a transposed second factor takes five to
+    nine times as long as the copy and a plain product.
     """
     if x.device.type == "cpu":
         return torch.bmm(x, weight.mT.contiguous())
@@ -284,9 +282,9 @@ def _times_transposed(x, weight):
 
 
 def split_linear(product, x, weight, bias, weight2, bias2, n_first):
-    """The same as :func:`stacked_linear`, for two parts with leaves of their own.
+    """Apply M linear layers whose two parts of the batch have different leaves.
 
-    ``product`` is :class:`_SplitProduct` if both have the same values, else
+    ``product`` is :class:`_SplitProduct` if the weights of both parts are equal, else
     :class:`_TwoProducts`.
     """
     tensors = [x, weight, bias, weight2, bias2]
@@ -298,6 +296,8 @@ def split_linear(product, x, weight, bias, weight2, bias2, n_first):
 
 
 class _SplitProduct(torch.autograd.Function):
+    """One product with equal weights, and one weight gradient for each part."""
+
     @staticmethod
     def forward(ctx, x, weight, bias, weight2, bias2, n_first):
         ctx.save_for_backward(x, weight)
@@ -317,7 +317,7 @@ class _SplitProduct(torch.autograd.Function):
 
 
 class _TwoProducts(torch.autograd.Function):
-    """Products of two parts of the samples with weights of their own."""
+    """One product for each part of the samples, with different weights."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, weight2, bias2, n_first):
@@ -349,7 +349,7 @@ class _TwoProducts(torch.autograd.Function):
 
 
 def stack_optimizer(states: Sequence[dict]) -> dict:
-    """One optimizer state for stacked weights from one per member."""
+    """Return the optimizer state of stacked weights from the members' states."""
     stacked = {"param_groups": states[0]["param_groups"], "state": {}}
     for key in {key: None for state in states for key in state["state"]}:
         entries = [state["state"].get(key, {}) for state in states]
@@ -358,10 +358,10 @@ def stack_optimizer(states: Sequence[dict]) -> dict:
 
 
 def _stacked(entries):
-    """Entries of one weight; scalars are those of a member that still trains.
+    """Stack the members' entries of one weight; take scalars from a running member.
 
-    They are the same for all of these: counts of steps, and what follows from them. A
-    member that was pruned after it had stopped has no entries.
+    Scalars are counts of steps or functions of them, and equal for all running members.
+    A member that was pruned after it had stopped has no entries.
     """
     ahead = max(entries, key=lambda entry: (_count(entry), len(entry)))
     return {
@@ -373,15 +373,15 @@ def _stacked(entries):
 
 
 def _count(entry):
-    """Steps of the optimizer, and those that LookSAM has counted."""
+    """Return the steps of the optimizer, and those of LookSAM."""
     return float(entry.get("step", 0)), entry.get(COUNT, 0)
 
 
 def in_step(states) -> list[list[int]]:
-    """Positions of members whose optimizers have made as many steps.
+    """Group the positions of members by the number of their optimizer's steps.
 
-    Members that train again after some of them had stopped have not; stacked ones
-    share one count. Those that have stopped are in the first group.
+    Stacked members share one count. Counts differ if members train again after some of
+    them had stopped. Members that have stopped are in the first group.
 
     Parameters
     ----------
@@ -399,7 +399,7 @@ def in_step(states) -> list[list[int]]:
 
 
 def unstack_optimizer(stacked: dict, member: int, groups: list[dict]) -> dict:
-    """Optimizer state of one member; ``groups`` are its own parameter groups."""
+    """Return the optimizer state of one member with its parameter ``groups``."""
     state = {
         key: {name: _unstacked(value, member) for name, value in entries.items()}
         for key, entries in stacked["state"].items()
@@ -408,12 +408,12 @@ def unstack_optimizer(stacked: dict, member: int, groups: list[dict]) -> dict:
 
 
 def _unstacked(value, member):
-    """A copy: members that go on training change the stacked tensors in place."""
+    """Return a copy: other members continue to change the stacked tensors in place."""
     if not isinstance(value, torch.Tensor):
         return value
     return (value[member] if _has_member_axis(value) else value).clone()
 
 
 def _has_member_axis(value) -> bool:
-    """Counts of steps are scalars; the rest is stacked."""
+    """Whether a value is stacked; counts of steps are scalars."""
     return isinstance(value, torch.Tensor) and value.ndim > 0

@@ -1,4 +1,4 @@
-"""What keeps members from being trained outside of skorch's own loop."""
+"""Reasons why members cannot be trained outside of skorch's own loop."""
 
 import inspect
 from functools import partial
@@ -16,7 +16,7 @@ from sklearn_sharpbalance.members.session import callbacks_for
 from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = [
-    "UNSEEN",
+    "NOT_INSPECTED",
     "base_optimizer",
     "callback_refusal",
     "check_overrides",
@@ -24,9 +24,9 @@ __all__ = [
     "shared_refusal",
 ]
 
-UNSEEN = "the module cannot be built on the meta device to look at it"
+NOT_INSPECTED = "the module cannot be built on the meta device to inspect its layers"
 
-# Optimizers whose update of one number does not look at any other number.
+# Optimizers that update each number independently of all other numbers.
 ELEMENTWISE = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -38,7 +38,7 @@ ELEMENTWISE = (
     torch.optim.Adagrad,
 )
 
-# Methods that are called where a net trains by itself, and by no other engine.
+# Methods that only the skorch engine calls.
 SKORCH_ONLY = (
     "infer",
     "get_loss",
@@ -50,8 +50,8 @@ SKORCH_ONLY = (
 )
 
 # Methods of skorch's loop that no engine calls: members train on mixed batches, of
-# which one part gets SAM, and predict together. Engines call notify where epochs begin
-# and end, and where batches do only if a callback has a method for them.
+# which one part gets SAM, and predict together. Engines call notify at the start and
+# end of epochs; of batches only if a callback has a method for them.
 NOT_CALLED = (
     "fit",
     "partial_fit",
@@ -76,7 +76,7 @@ NOT_CALLED = (
 
 
 def check_overrides(net):
-    """Raise an error if a net's class changes a step that members do not take.
+    """Raise if a net's class overrides a method that no engine calls.
 
     Parameters
     ----------
@@ -103,13 +103,13 @@ def check_overrides(net):
 
 
 def _overridden(net, names):
-    """Those of skorch's methods that the net's class has in another form."""
+    """Return the names of skorch's methods that the net's class overrides."""
     kind, skorch = type(net), NeuralNetClassifier
     return [n for n in names if getattr(kind, n, None) is not getattr(skorch, n, None)]
 
 
 def shared_refusal(net):
-    """Why this net needs skorch's loop, whatever its module; None if it does not."""
+    """Return why this net needs skorch's loop with any module; None if it does not."""
     for hook in _overridden(net, SKORCH_ONLY):
         return f"{type(net).__name__} overrides {hook}"
     if net.criterion is not nn.CrossEntropyLoss:
@@ -119,14 +119,14 @@ def shared_refusal(net):
     optimizer, _ = base_optimizer(net)
     if optimizer not in ELEMENTWISE:
         name = getattr(optimizer, "__name__", type(optimizer).__name__)
-        return f"{name} is not among the optimizers known to work number by number"
+        return f"{name} is not among the optimizers known to work elementwise"
     if any("param_groups" in name for name in net.get_params(deep=False)):
-        return "the optimizer has parameter groups of its own"
+        return "the optimizer has parameter groups"
     return callback_refusal(net)
 
 
 def base_optimizer(net):
-    """The optimizer that makes a net's updates, and options that are bound to it.
+    """Return the optimizer inside the sharpness-aware one, and its bound options.
 
     Examples
     --------
@@ -146,34 +146,34 @@ def base_optimizer(net):
 
 
 def callback_refusal(net):
-    """Why the net's callbacks need skorch's loop; None if they do not."""
+    """Return why the net's callbacks need skorch's loop; None if they do not."""
     net = with_callbacks(net)
     for _, callback in net.callbacks_:
         if isinstance(callback, LRScheduler):
-            return "an LRScheduler sets the learning rate by itself"
+            return "an LRScheduler sets the learning rate"
     for prefix, event in (("on_batch_", "every batch"), ("on_grad_", "gradients")):
         for callback in callbacks_for(net, prefix):
-            if not _hears_validation_only(callback):
-                return f"{type(callback).__name__} listens to {event}"
+            if not _uses_validation_only(callback):
+                return f"{type(callback).__name__} is called for {event}"
     return None
 
 
-def _hears_validation_only(callback):
-    """Whether a callback listens to batches only to reuse predictions on them."""
+def _uses_validation_only(callback):
+    """Whether a callback uses batches only to cache predictions for validation."""
     on_train = getattr(callback, "on_train", True)
     caches = getattr(callback, "use_caching", True)
     return isinstance(callback, EpochScoring) and not (on_train and caches)
 
 
 def meta_module(net):
-    """The members' module without memory, to look at its layers; None if it fails."""
+    """Return the members' module without memory for its weights; None if it fails."""
     module = net.module__module
     if isinstance(module, nn.Module):
         return module
     kwargs = net.get_params_for("module")
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     try:
-        with torch.device("meta"), random_stream("cpu"):  # it may draw
+        with torch.device("meta"), random_stream("cpu"):  # may draw weights
             return module(**kwargs)
-    except Exception:  # whatever a user's factory raises: it will be built for real
+    except Exception:  # any error of a user's factory: it is raised again in the fit
         return None

@@ -1,4 +1,4 @@
-"""The number of threads that suits the size of a network on a CPU."""
+"""Choose the number of threads by the size of a network on a CPU."""
 
 import torch
 from torch import nn
@@ -17,15 +17,15 @@ SMALL_PRODUCT = 2**25
 def choose_threads(net, batch_size: int, n_members: int = 1) -> int | None:
     """Return 1 if all matrix products of a step are small, else None.
 
-    The number depends on sizes alone: results of equal fits must not depend on the
-    load of the machine, and sums of several threads round differently.
+    The choice depends on sizes only, not on the load of the machine: the number of
+    threads changes rounding, and equal fits must have equal results.
 
     Parameters
     ----------
     net : NeuralNetClassifier
     batch_size : int
     n_members : int, default=1
-        Members that train in one batched product.
+        Number of members in one batched product.
     """
     if torch.device(net.device).type != "cpu":
         return None
@@ -38,5 +38,5 @@ def choose_threads(net, batch_size: int, n_members: int = 1) -> int | None:
             sizes.append(layer.in_features * layer.out_features)
         elif any(weight.ndim > 1 for weight in layer.parameters(recurse=False)):
             return None  # the cost of a convolution depends on the size of pictures
-    largest = max(sizes, default=0) * batch_size * n_members
+    largest = max(sizes, default=0) * int(batch_size) * n_members
     return 1 if largest < SMALL_PRODUCT else None

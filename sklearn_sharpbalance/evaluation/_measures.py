@@ -106,7 +106,7 @@ METRICS: dict[str, Metric] = {
 
 
 class Key(NamedTuple):
-    """What a number is about."""
+    """Metric, part of the ensemble and detail of a number."""
 
     metric: str
     part: str = "ensemble"  # or "members": the mean over them

@@ -41,7 +41,7 @@ SHARPNESS_STREAM = 10_000
 
 
 class Study(NamedTuple):
-    """What is measured, and how; :func:`check_study` makes one."""
+    """Settings of the measurements, from :func:`check_study`."""
 
     corruptions: Any
     severities: int | Sequence[int]

@@ -179,7 +179,7 @@ def _sam_cost(ensemble: Any, params: dict[str, Any]) -> float:
 
 
 def _member_settings(params: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the settings of each member; of distributions, draws that stand for it."""
+    """Return the settings of each member; for distributions, a sample of draws."""
     member_params = params["member_params"]
     if member_params is None:
         return [{}]

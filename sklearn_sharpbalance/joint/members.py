@@ -24,6 +24,7 @@ from sklearn_sharpbalance.members.step import set_learning_rate
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
 from sklearn_sharpbalance.runtime.precision import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.torch_internals import set_training
 
 __all__ = ["JointObjective", "ModuleTeam", "Team", "joint_loss", "train_jointly"]
 
@@ -132,12 +133,12 @@ class ModuleTeam(Team):
 
     def _unlabeled(self, member, x):
         net = self.sessions[member].net
-        net._set_training(True)
+        set_training(net, True)
         with frozen_batch_statistics(net.module_):
             return as_logits(net, self._forward(net, x))
 
     def _forward(self, net, x):
-        net._set_training(True)
+        set_training(net, True)
         with autocast(self.segment.precision, self.device):
             return net.infer(x)
 
@@ -240,7 +241,7 @@ def _end_epoch(team, epoch, losses, diversity):
             f"The diversity term became {diversity} in epoch {epoch + 1} at learning "
             f"rate {lr:g}. Lower lr or diversity_weight."
         )
-    if any(session.looks_at_weights for session in team.sessions):
+    if any(session.reads_weights for session in team.sessions):
         team.write_weights()
     for session, loss in zip(team.sessions, losses):
         session.net.history.record("diversity_loss", diversity)

@@ -1,4 +1,4 @@
-"""Members that predict with an average of the weights they passed through."""
+"""Average the weights of a member over epochs."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ KINDS = ("uniform", "exponential")
 
 
 def epochs_of(share: float, n_epochs: int) -> int:
-    """Whole epochs in a share of all of them.
+    """Return the number of whole epochs in a share of all epochs.
 
     Examples
     --------
@@ -27,16 +27,17 @@ def epochs_of(share: float, n_epochs: int) -> int:
 
 @dataclass(frozen=True)
 class WeightAveraging:
-    """How and from when on a member's weights are averaged, once an epoch.
+    """How a member's weights are averaged after each epoch, and from which epoch on.
 
     Parameters
     ----------
     kind : {"uniform", "exponential"}, default="uniform"
-        All epochs alike (stochastic weight averaging), or recent ones more.
+        Equal weight for all epochs (stochastic weight averaging), or more for recent
+        ones.
     start : float, default=0.5
         Share of the epochs after which averaging begins.
     decay : float, default=0.9
-        Weight of the past in each exponential update.
+        Weight of the old average in each exponential update.
 
     References
     ----------
@@ -64,7 +65,7 @@ class WeightAveraging:
 
 
 def resolve_averaging(value):
-    """None, the averaging of a name, or a :class:`WeightAveraging` as it is."""
+    """Return a :class:`WeightAveraging`, also for a name; None for None."""
     if value is None or isinstance(value, WeightAveraging):
         return value
     if isinstance(value, str) and value in KINDS:
@@ -76,12 +77,12 @@ def resolve_averaging(value):
 
 
 def updated_average(average, weights, averaging):
-    """Average of weights with those of one more epoch.
+    """Return the average with the weights of one more epoch.
 
     Parameters
     ----------
     average : dict or None
-        With "weights" and "count"; None before the first.
+        Has "weights" and "count"; None before the first epoch.
     weights : dict of str to Tensor
     averaging : WeightAveraging
 
@@ -113,5 +114,5 @@ def updated_average(average, weights, averaging):
 
 
 def _copied(value):
-    """Copy of an entry of a state dict, which need not be a tensor."""
+    """Copy an entry of a state dict, which may be any object."""
     return value.detach().clone() if torch.is_tensor(value) else deepcopy(value)

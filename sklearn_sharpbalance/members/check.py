@@ -1,4 +1,4 @@
-"""Try the module on two samples before any training, so that errors come early."""
+"""Run the module on two samples before training, to raise errors early."""
 
 import inspect
 
@@ -11,12 +11,13 @@ from sklearn_sharpbalance.data.training_data import DeviceData
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.state import restore
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.torch_internals import set_training
 
 __all__ = ["check_module"]
 
 
 def check_module(net, state, data, n_classes):
-    """Raise one clear error if the module cannot serve these data.
+    """Raise if the module fails on two samples or returns invalid logits.
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ def _check_output(output, name, n_samples, n_classes):
 
 
 def _check_scale(net, output, name):
-    """Probabilities go with NLLLoss (skorch's convention), logits with all others."""
+    """Raise if outputs are not probabilities for NLLLoss, logits for other losses."""
     looks_like_proba = bool(
         (output >= 0).all() and torch.allclose(output.sum(1).float(), _one(output))
     )
@@ -97,7 +98,7 @@ def _check_scale(net, output, name):
     if takes_proba and not looks_like_proba:
         raise InvalidInputError(
             f"With criterion=NLLLoss skorch takes probabilities from the module, but "
-            f"{name} returned others. End it with a softmax, or pass "
+            f"{name} returned other values. End it with a softmax, or pass "
             "criterion=torch.nn.CrossEntropyLoss and return logits."
         )
     if looks_like_proba and not takes_proba:
@@ -109,11 +110,11 @@ def _check_scale(net, output, name):
 
 
 def _check_training(net, x, name, n_classes):
-    """Raise if the module returns anything but a tensor while it trains.
+    """Raise if the output in training mode is not a tensor.
 
-    What else may go wrong there says nothing: batch statistics need more samples.
+    Ignore errors of the call: BatchNorm may need more than two samples.
     """
-    net._set_training(True)
+    set_training(net, True)
     with random_stream(net.device):  # dropout draws
         try:
             output = net.infer(x)
@@ -123,8 +124,8 @@ def _check_training(net, x, name, n_classes):
         raise InvalidInputError(
             f"In training mode the module {name} returned a {type(output).__name__}; "
             f"it must return one tensor of logits of shape (n_samples, {n_classes}), "
-            "as it does in evaluation mode. Switch off outputs that are for training "
-            "alone, as aux_logits=False does in torchvision's networks, or wrap the "
+            "as it does in evaluation mode. Switch off additional outputs of training, "
+            "as aux_logits=False does in torchvision's networks, or wrap the "
             "module in one that returns the logits only."
         )
 

@@ -16,11 +16,11 @@ from sklearn_sharpbalance.members.own_settings import is_own_name
 
 __all__ = ["draw_settings", "member_settings", "valid_names"]
 
-# What a user may look for here, and where it is instead.
+# Names that are not in member_params, and what to use instead.
 ELSEWHERE = {
     "rho": "One radius per member is rho=[...].",
     "optimizer__rho": "One radius per member is rho=[...].",
-    "optimizer__lr": "The learning rate goes by lr.",
+    "optimizer__lr": "The learning rate is lr.",
     "criterion__weight": "Weights of classes are class_weight, the same for all.",
     "optimizer": "All members have one optimizer class: set optimizer=...",
     "module": "All members have one module class; its arguments may differ.",
@@ -31,7 +31,7 @@ ELSEWHERE = {
 
 
 def member_settings(member_params, net, seeds: Sequence[int]) -> list[dict] | None:
-    """One dictionary of settings per member, checked against the net.
+    """Return one dictionary of settings per member; raise if the net has none such.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def member_settings(member_params, net, seeds: Sequence[int]) -> list[dict] | No
     net : NeuralNetClassifier
         From :func:`member_net`.
     seeds : sequence of int
-        Of the members; what is drawn depends on nothing else.
+        Seeds of the members; draws depend on nothing else.
 
     Returns
     -------
@@ -60,14 +60,14 @@ def member_settings(member_params, net, seeds: Sequence[int]) -> list[dict] | No
 
 
 def draw_settings(distributions: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Values for one member, drawn as scikit-learn's ``ParameterSampler`` draws.
+    """Draw the settings of one member with scikit-learn's ``ParameterSampler``.
 
     Examples
     --------
     >>> draw_settings({"lr": [0.1], "module__hidden": [(8, 8)]}, seed=0)
     {'lr': 0.1, 'module__hidden': (8, 8)}
     """
-    # A stream of its own: not that of the member's weights or of its epochs.
+    # Not the stream of the member's weights or of its epochs.
     bits = np.random.MT19937(np.random.SeedSequence(seed, spawn_key=(0,)))
     rng = np.random.RandomState(bits)
     (drawn,) = ParameterSampler(dict(distributions), 1, random_state=rng)
@@ -89,8 +89,8 @@ def _one_each(member_params, n_members):
         drawn = [name for name, value in each.items() if hasattr(value, "rvs")]
         if drawn:
             raise InvalidInputError(
-                f"member_params[{i}][{drawn[0]!r}] is a distribution. Distributions "
-                "are drawn from if member_params is one dictionary for all members."
+                f"member_params[{i}][{drawn[0]!r}] is a distribution. Pass a value, or "
+                "one dictionary of distributions for all members."
             )
     return [
         {name: _plain(value) for name, value in each.items()} for each in member_params
@@ -128,19 +128,19 @@ def _is_rate(value):
 
 
 def _check_names(names: Iterable[Any], net) -> None:
-    """Raise if a name means nothing to the net, or must not differ."""
+    """Raise if a name is unknown, or may not differ between members."""
     known = valid_names(net)
     for name in names:
         prefix = str(name).partition("__")[0] + "__"
-        any_goes = f"{prefix}*" in known and is_own_name(str(name))
-        if name not in known and not any_goes:
+        takes_any = f"{prefix}*" in known and is_own_name(str(name))
+        if name not in known and not takes_any:
             raise InvalidInputError(
                 f"Unknown name {name!r} in member_params. {_hint(name, net, known)}"
-                f"Names are those behind estimator__: {', '.join(known)}."
+                f"Names are those after estimator__: {', '.join(known)}."
             )
     if "lr" in names and hasattr(net, "optimizer__lr"):
         raise InvalidInputError(
-            "lr in member_params has no effect beside estimator__optimizer__lr. Set "
+            "lr in member_params has no effect with estimator__optimizer__lr. Set "
             "lr=... for the rate of the other members instead."
         )
 
@@ -159,7 +159,7 @@ def _hint(name, net, known):
 
 
 def valid_names(net) -> list[str]:
-    """Settings of a net that may differ between members.
+    """Return the names of a net's settings that may differ between members.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def valid_names(net) -> list[str]:
     Returns
     -------
     names : list of str
-        ``module__*`` stands for any argument of a module that takes any.
+        ``module__*`` means that the module takes any argument.
     """
     names = ["lr"]
     if not isinstance(net.module__module, nn.Module):
@@ -177,7 +177,7 @@ def valid_names(net) -> list[str]:
         names += _arguments("module", net.module__module, leave_out=sizes)
     base = getattr(net, "optimizer__base_optimizer", None)
     own = _arguments("optimizer", net.optimizer)
-    if base is not None:  # the wrapper passes any argument on to it
+    if base is not None:  # the wrapper passes all arguments to it
         own = [name for name in own if name != "optimizer__*"]
         own += [name for name in _arguments("optimizer", base) if name not in own]
     names += own
@@ -187,6 +187,7 @@ def valid_names(net) -> list[str]:
 
 
 def _arguments(prefix: str, function: Callable, leave_out=()) -> list[str]:
+    """Return the names of a function's arguments that may differ, with a prefix."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

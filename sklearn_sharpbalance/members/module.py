@@ -1,4 +1,4 @@
-"""The module inside every member: input statistics first, then the user's module."""
+"""The module of every member: it standardises the input of the user's module."""
 
 import copy
 import warnings
@@ -12,36 +12,38 @@ from sklearn_sharpbalance.runtime.memory_format import (
     contiguous_on_cpu,
     contiguous_weights_on_cpu,
 )
+from sklearn_sharpbalance.runtime.torch_internals import in_place_version
 
 __all__ = ["OWN_ARGUMENTS", "MemberModule", "fresh_copy"]
 
-# Those that are not passed on to the user's module.
+# Arguments that are not passed to the user's module.
 OWN_ARGUMENTS = ("module", "mean", "scale", "compile", "member_params")
 
 
 class MemberModule(nn.Module):
     """A module that standardises its own input.
 
-    Keeping the statistics in the module makes a member complete: it takes raw
-    tables or uint8 pictures wherever it goes, also without the ensemble.
+    The statistics are part of the module, so that a member takes raw tables or uint8
+    pictures also outside of the ensemble.
 
     Parameters
     ----------
     module : type, nn.Module or callable
-        Class, factory, or an instance that serves as a prototype: it is copied and
-        re-initialised, so that members differ.
+        Class, factory or instance; an instance is copied and re-initialised, so that
+        members differ.
     mean, scale : tensor or None, default=None
-        Subtracted from and divided into the input; None leaves the input alone.
+        Subtracted from the input, which is then divided by ``scale``; None does
+        not standardise.
     compile : bool or None, default=None
         Whether training runs the module through ``torch.compile``.
     member_params : sequence of dict or None, default=None
-        Settings of each member's own; see ``give_settings``. A member's net has
-        taken them over when it makes its module.
+        Settings that differ between members, see ``give_settings``. Not used here: a
+        member's net applies them before it makes its module.
     **kwargs
         Passed to the class or factory.
     """
 
-    _is_float64 = False  # of members that were pickled by an older version
+    _is_float64 = False  # for members that were pickled by an older version
 
     def __init__(
         self,
@@ -61,37 +63,37 @@ class MemberModule(nn.Module):
         contiguous_weights_on_cpu(self.module)
 
     def _apply(self, *args, **kwargs):
-        """Follow a change of the weights' type, device or memory format."""
+        """Update after a change of the weights' dtype, device or memory format."""
         super()._apply(*args, **kwargs)
         self._is_float64 = _all_of(self.module, torch.float64)
         contiguous_weights_on_cpu(self.module)
         return self
 
     def __setstate__(self, state):
-        """Take over weights that a GPU may have laid out channels-last."""
+        """Make weights contiguous that were channels-last on a GPU."""
         super().__setstate__(state)
         contiguous_weights_on_cpu(self.module)
 
     def forward(self, X=None, /, **inputs):
-        """Logits for a tensor, or for a dictionary passed as keywords."""
+        """Return the logits of a tensor, or of a dictionary passed as keywords."""
         if X is None:
             parts = {name: self._own(part) for name, part in inputs.items()}
             return self.module(**parts)
         return self.module(self.own_input(X))
 
     def own_input(self, X):
-        """Standardised input that the inner module may change in place.
+        """Return standardised input that the inner module may change in place.
 
-        The given one may be a view of the user's data, or needed for a second pass.
+        ``X`` may be a view of the user's data, or needed for a second pass.
         """
         standardized = self.standardize(X)
         return X.clone() if standardized is X else standardized
 
     def standardize(self, X):
-        """Input as the inner module sees it: float32 where it was of another type.
+        """Return the standardised input in the dtype of the inner module.
 
-        For weights that are all of float64 it becomes float64; a module that was cast
-        to half precision takes such input as it is.
+        That is float64 if all weights are float64, half precision if input and weights
+        are, and else float32.
         """
         X = X.to(self._input_type(X))
         if self.mean is not None:
@@ -99,7 +101,7 @@ class MemberModule(nn.Module):
         return contiguous_on_cpu(X)
 
     def _own(self, part):
-        """A part of the input that the inner module may change in place."""
+        """Return a copy of a part of the input, which may be changed in place."""
         if not isinstance(part, torch.Tensor):
             return part
         dtype = self._input_type(part) if part.is_floating_point() else part.dtype
@@ -122,13 +124,13 @@ def fresh_copy(prototype):
     module = copy.deepcopy(prototype)
     stale = set()
     for layer in module.modules():
-        kept = _start_anew(layer)
+        kept = _initialise_again(layer)
         if kept:
             stale.add(f"{type(layer).__name__} ({', '.join(kept)})")
     if stale:
         warnings.warn(
-            "Weights that no reset_parameters of their layer initialises are those of "
-            f"the given instance in every member: {', '.join(sorted(stale))}. Pass a "
+            "All members start from the same values of weights that reset_parameters "
+            f"of their layer does not initialise: {', '.join(sorted(stale))}. Pass a "
             "class or a factory for members that start from different weights.",
             SharpBalanceWarning,
             stacklevel=2,
@@ -136,13 +138,13 @@ def fresh_copy(prototype):
     return module
 
 
-def _start_anew(layer):
-    """Initialise a layer's own weights; returns the names of those that stayed."""
+def _initialise_again(layer):
+    """Initialise a layer's weights; return the names of those that did not change."""
     own = dict(layer.named_parameters(recurse=False))
     if not hasattr(layer, "reset_parameters"):
         return list(own)
     before = {
-        name: (weight._version, weight.detach().clone())
+        name: (in_place_version(weight), weight.detach().clone())
         for name, weight in own.items()
         if not is_lazy(weight)
     }
@@ -151,17 +153,17 @@ def _start_anew(layer):
     return [
         name
         for name, (version, value) in before.items()
-        if after.get(name) is own[name] and _is_untouched(own[name], version, value)
+        if after.get(name) is own[name] and _is_unwritten(own[name], version, value)
     ]
 
 
-def _is_untouched(weight, version, value):
+def _is_unwritten(weight, version, value):
     """Whether a weight was not written to.
 
-    Values alone do not show it: constants may be written again. Nor does
-    the version, which a write through ``weight.data`` leaves as it was; a constant
-    that is unchanged counts as written, since constants are not drawn.
+    Equal values do not prove it: constants may be written again. Nor does an equal
+    version: a write to ``weight.data`` does not change it. An unchanged constant counts
+    as written, because constants are not drawn.
     """
-    if weight._version != version or not weight.equal(value):
+    if in_place_version(weight) != version or not weight.equal(value):
         return False
     return not bool((value == value.flatten()[:1]).all())

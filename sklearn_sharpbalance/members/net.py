@@ -1,4 +1,4 @@
-"""From what the user passed as ``estimator`` to a skorch net ready for members."""
+"""Make the skorch net of the members from the user's ``estimator``."""
 
 import inspect
 import math
@@ -21,6 +21,7 @@ from sklearn_sharpbalance.networks import default_network
 from sklearn_sharpbalance.networks.defaults import SMALLEST_PICTURE
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
 
 __all__ = [
     "NET_DEFAULTS",
@@ -38,7 +39,7 @@ __all__ = [
     "with_plain_sam",
 ]
 
-# Recorded by the training loop itself, for every engine alike.
+# Callbacks of skorch that are replaced by the training loop of every engine.
 _OWN_RECORDS = ("epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log")
 SIZE_NAMES = {
     "n_classes": ("n_classes", "num_classes", "n_outputs", "out_features"),
@@ -54,7 +55,7 @@ _SGD_DEFAULTS = {"optimizer__momentum": 0.9, "optimizer__weight_decay": 5e-4}
 
 
 def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None):
-    """A fresh skorch net for what the user passed.
+    """Return a new skorch net for the user's ``estimator``.
 
     Parameters
     ----------
@@ -65,8 +66,8 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
     nested : dict, default=None
         ``estimator__...`` parameters, without the prefix.
     optimizer : type or None, default=None
-        Optimizer of a net that is made here; None is SGD by the paper's recipe, whose
-        momentum and weight decay no other optimizer inherits.
+        Optimizer of a net that is made here; None is SGD with the momentum and weight
+        decay of the paper, which other optimizers do not get.
 
     Returns
     -------
@@ -98,7 +99,7 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
 
 
 def check_names(net, names, prefix="estimator__") -> None:
-    """Raise if a net has no setting of a name, and offer the right one.
+    """Raise if a net has no setting of a name; suggest a similar one.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def check_names(net, names, prefix="estimator__") -> None:
     names : iterable of str
         Names without the prefix.
     prefix : str, default="estimator__"
-        How users begin the names.
+        Prefix of the names in the error.
 
     Examples
     --------
@@ -139,20 +140,20 @@ def check_names(net, names, prefix="estimator__") -> None:
 
 
 def with_objects(net, objects: dict[str, nn.Module]):
-    """The net with objects as parts, which skorch takes where a net is made only.
+    """Return a copy of a net with modules as parts, which ``set_params`` cannot set.
 
     Parameters
     ----------
     net : NeuralNetClassifier
         Not changed.
     objects : dict
-        By the name of the part, such as "criterion".
+        Modules by the name of the part, such as "criterion".
     """
     return type(net)(**(net.get_params(deep=False) | objects)) if objects else net
 
 
 def _default_net(estimator, input_shape, n_classes, optimizer):
-    """The recipe of the paper around a module, or around a default network."""
+    """Return a net with the settings of the paper; None is a default network."""
     kwargs: dict[str, Any] = {}
     if estimator is None:
         if input_shape is None:
@@ -194,7 +195,7 @@ def _warn_of_grey_pictures(shape):
 
 
 def _fill_sizes(net, input_shape, n_classes):
-    """Give the module the sizes its signature names and the user left open."""
+    """Set the sizes that the module takes as arguments and the user did not set."""
     known = {"n_classes": n_classes}
     if input_shape is not None:
         known["n_features"] = math.prod(input_shape)  # MLPs flatten pictures
@@ -215,18 +216,18 @@ def _fill_sizes(net, input_shape, n_classes):
 def member_net(
     net, n_classes, *, statistics=None, sam, device, settings=None, callbacks=None
 ):
-    """The net that every member is a copy of.
+    """Prepare the net that every member is a copy of.
 
     Parameters
     ----------
     net : NeuralNetClassifier
         From :func:`as_skorch_net`; changed in place.
     n_classes : int
-        Members know classes by their codes.
+        Labels are encoded as 0 to ``n_classes - 1``.
     statistics : tuple of (mean, scale) tensors or None
         Standardisation of the input.
     sam : type
-        Class of the sharpness-aware optimizer, wrapped around the net's own.
+        Class of the sharpness-aware optimizer around the net's own.
     device : str
     settings : dict, default=None
         ``lr``, ``batch_size``, ``max_epochs``, ``optimizer``: None keeps the net's.
@@ -237,7 +238,7 @@ def member_net(
         if value is not None:
             net.set_params(**{name: value})
     mean, scale = statistics or (None, None)
-    # skorch's own compile renames every weight; sessions compile in place instead.
+    # Sessions compile in place: skorch's own compile would rename every weight.
     wants_compile = net.compile or None
     net.set_params(
         module=MemberModule,
@@ -253,8 +254,8 @@ def member_net(
         **_wrap_optimizer(net, sam),
         **_inner_groups(net),
     )
-    # As attributes: set_params would initialise callbacks that are not this net's own,
-    # and fails where callbacks are "disable".
+    # Set attributes: set_params would initialise callbacks of another net, and fails if
+    # callbacks are "disable".
     net.callbacks = joined_callbacks(net.callbacks, callbacks)
     for name in _OWN_RECORDS:
         setattr(net, f"callbacks__{name}", None)
@@ -262,47 +263,46 @@ def member_net(
 
 
 def joined_callbacks(own, more):
-    """Copies of a net's own callbacks and of those of the ensemble; None for none."""
+    """Return copies of the callbacks of net and ensemble; None if there are none."""
     return clone([*_as_list(own), *_as_list(more)], safe=False) or None
 
 
 def ensemble_callbacks(params):
-    """Callbacks for each member that are parameters of the ensemble."""
+    """Return the callbacks among the parameters of an ensemble."""
+    callbacks = list(params["callbacks"] or [])
     schedule = params["lr_schedule"]
-    sets_rate = isinstance(schedule, LRScheduler)
-    return [
-        *(params["callbacks"] or []),
-        *([("lr_schedule", schedule)] if sets_rate else []),
-    ]
+    if isinstance(schedule, LRScheduler):
+        callbacks.append(("lr_schedule", schedule))
+    return callbacks
 
 
 def with_callbacks(net):
-    """A copy of a net that has callbacks, and nothing else, to look at."""
+    """Return a copy of a net with initialised callbacks, to inspect them."""
     net = type(net)(**net.get_params(deep=False))
-    with random_stream("cpu"):  # they may draw
+    with random_stream("cpu"):  # callbacks may draw
         net.initialize_callbacks()
     return net
 
 
 def with_plain_sam(net):
-    """The net with SAM in place of another kind of this package.
+    """Return the net with SAM in place of another optimizer of this package.
 
-    Where no sample gets a sharpness-aware step all kinds train the same members, and
-    each can go on from the optimizer's state of any other.
+    Without samples for SAM all of these optimizers train the same members, and each can
+    continue from the state of any other.
     """
     kind, params = net.optimizer, net.get_params(deep=False)
     own = {f"optimizer__{name}" for name in _arguments(kind) - _arguments(SAM)}
-    apart = any(own & settings.keys() for settings in own_settings(net))
-    if apart or kind not in OPTIMIZERS.values():
+    used = any(own & settings.keys() for settings in own_settings(net))
+    if used or kind not in OPTIMIZERS.values():
         return net
-    # skorch's list of what was ever set goes with what it names: nets are compared.
-    own.add("_params_to_validate")
+    # Nets are compared: they must not differ in skorch's list of removed names.
+    own.add(SET_PARAMETERS)
     kept = {name: value for name, value in params.items() if name not in own}
     return type(net)(**{**kept, "optimizer": SAM})
 
 
 def sam_passes(net) -> list[float]:
-    """Passes of a sample with SAM in one step, for each member or for all of them.
+    """Return the passes per SAM sample in a step, for each member or once for all.
 
     Parameters
     ----------
@@ -316,11 +316,11 @@ def sam_passes(net) -> list[float]:
 
 
 class BoundOptimizer(partial):
-    """An optimizer with options that the one around it has by the same names."""
+    """An optimizer with bound options, whose names the outer optimizer uses, too."""
 
 
 def option_names(optimizer) -> set[str]:
-    """Names of the options of an optimizer; none of a sharpness-aware one."""
+    """Return the names of an optimizer's options; none for a sharpness-aware one."""
     if is_sharpness_aware(optimizer):
         return set()
     return _arguments(optimizer)
@@ -334,16 +334,16 @@ def _arguments(function) -> set[str]:
 
 
 def is_sharpness_aware(optimizer) -> bool:
-    """Whether an optimizer is a class that perturbs weights by itself."""
+    """Whether an optimizer is a subclass of :class:`SharpnessAwareOptimizer`."""
     return isinstance(optimizer, type) and issubclass(
         optimizer, SharpnessAwareOptimizer
     )
 
 
 def _wrap_optimizer(net, sam):
-    """Settings that put the net's optimizer into a sharpness-aware one.
+    """Return settings that wrap the net's optimizer in a sharpness-aware one.
 
-    What the net says is for its own optimizer: RMSprop's alpha is not that of GSAM.
+    Options that both have are bound to the net's own: RMSprop's alpha is not GSAM's.
     """
     base = net.optimizer
     if is_sharpness_aware(base):
@@ -359,7 +359,7 @@ def _wrap_optimizer(net, sam):
 
 
 def _inner_groups(net):
-    """Parameter groups by the names that the weights have inside of a member."""
+    """Return the parameter groups with the names of weights inside a member."""
     found = {}
     for name, groups in net.get_params(deep=False).items():
         if name.startswith("optimizer") and name.endswith("__param_groups"):
@@ -371,7 +371,7 @@ def _inside(pattern):
     if pattern.startswith("*"):
         return [pattern]
     inner = f"module.{pattern}"
-    # Either a part of the user's module has that name, or the user knows the inner one.
+    # It may be a part of the user's module, or already the name inside a member.
     return [inner, pattern] if pattern.startswith("module.") else [inner]
 
 

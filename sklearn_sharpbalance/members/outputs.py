@@ -1,4 +1,4 @@
-"""What a member's module returns, read in one way."""
+"""Convert the output of a member's module to logits."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ __all__ = ["as_logits"]
 
 
 def as_logits(net, output: Tensor) -> Tensor:
-    """Logits in float32; the logarithm for a net that returns probabilities.
+    """Return logits in float32, which are logarithms for outputs of probabilities.
 
     skorch's convention: with the criterion ``NLLLoss`` modules return probabilities.
 
@@ -16,7 +16,7 @@ def as_logits(net, output: Tensor) -> Tensor:
     net : NeuralNetClassifier
         Initialised.
     output : Tensor of shape (..., C)
-        Of its module.
+        Output of its module.
     """
     output = output.float()
     if isinstance(net.criterion_, torch.nn.NLLLoss):

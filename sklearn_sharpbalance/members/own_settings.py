@@ -1,7 +1,7 @@
-"""Settings that a member has of its own, beside those that all members share.
+"""Settings of single members, besides those that all members share.
 
-They lie in the one net that all members are copies of, by the member's position, so
-that they go wherever it goes: to other processes, into the cache, into a file.
+The shared net has them in a list by the member's position, so that they are part of its
+pickle, hash and file.
 """
 
 from typing import Any
@@ -20,8 +20,7 @@ __all__ = [
 ]
 
 PREFIXES = ("module__", "optimizer__", "criterion__")
-# What the ensemble decides, what all members must have in common, and switches of how
-# torch computes an update.
+# Set by the ensemble, equal for all members, or about how torch computes an update.
 RESERVED = {
     "module__module",
     "module__mean",
@@ -45,7 +44,7 @@ RESERVED = {
 
 
 def give_settings(net, settings: list[dict[str, Any]]):
-    """Let member i have ``settings[i]`` in place of what the net says.
+    """Set ``settings[i]`` for member i, in place of the shared settings.
 
     Parameters
     ----------
@@ -58,24 +57,24 @@ def give_settings(net, settings: list[dict[str, Any]]):
 
 
 def own_settings(net) -> tuple[dict[str, Any], ...]:
-    """What was given to each member; empty if nothing was."""
+    """Return the settings of each member; empty if all share the net's."""
     return getattr(net, "module__member_params", None) or ()
 
 
 def own_net(net, member: int):
-    """A copy of the shared net with the settings of one member."""
+    """Return a copy of the shared net with the settings of one member."""
     every = own_settings(net)
     net = clone(net)
     if not every:
         return net
     for name in every[member]:
-        if not is_own_name(name):  # a model file may hold anything
+        if not is_own_name(name):  # a model file may have any name
             raise InvalidInputError(f"{name!r} cannot be a setting of one member.")
     return net.set_params(**every[member], module__member_params=None)
 
 
 def own_nets(net) -> list:
-    """The nets of all members that have settings of their own, else the shared one."""
+    """Return one net per member if their settings differ, else the shared net."""
     return [own_net(net, i) for i in range(len(own_settings(net)))] or [net]
 
 
@@ -85,7 +84,7 @@ def is_own_name(name: str) -> bool:
 
 
 def different_settings(net) -> list[str]:
-    """Names of the settings that are not the same for all members."""
+    """Return the names of settings that differ between members."""
     every = own_settings(net)
     names = sorted({name for settings in every for name in settings})
     return [
@@ -99,8 +98,8 @@ def different_settings(net) -> list[str]:
 
 
 def same_setting(a: Any, b: Any) -> bool:
-    """Whether two values are one or equal; False for what cannot be compared."""
+    """Whether two values are identical or equal; False if they cannot be compared."""
     try:
         return a is b or bool(a == b)
-    except Exception:  # arrays and tensors have theirs, other objects any kind
+    except Exception:  # comparing arrays or other objects may raise any error
         return False

@@ -1,9 +1,9 @@
 """Sparse members: weights pruned by magnitude that stay pruned.
 
-The zeros themselves are the mask. A pruned weight starts at zero, its gradient is
-multiplied by zero, and no elementwise optimizer moves a weight whose gradients were
-all zero; so nothing beside the weights has to be kept, saved or sent. What another
-optimizer, or a callback, makes of the zeros is undone after each step.
+The zeros are the mask. A pruned weight starts at zero, its gradient is multiplied by
+zero, and an elementwise optimizer does not move a weight whose gradients were all zero.
+So no mask has to be saved or sent with the weights. After each step pruned weights are
+set to zero again, in case another optimizer or a callback has changed them.
 """
 
 from dataclasses import replace
@@ -27,8 +27,7 @@ def prune_by_magnitude(state, share, names=None):
     share : float
         Share of the prunable weights to set to zero.
     names : iterable of str or None, default=None
-        Those that are weights. A state does not mark them among other tensors: None
-        takes every matrix in it for one.
+        Names of the weights, which a state does not mark; None prunes every matrix.
 
     Returns
     -------
@@ -51,7 +50,7 @@ def prune_by_magnitude(state, share, names=None):
     magnitudes = torch.cat([value.abs().flatten() for value in prunable.values()])
     threshold = magnitudes.kthvalue(n_pruned).values
     pruned = magnitudes < threshold
-    # Of weights of one size as many as it takes: all of them may be of one size.
+    # Prune only as many of the weights at the threshold as needed: all may be equal.
     ties = (magnitudes == threshold).nonzero().squeeze(1)
     pruned[ties[: n_pruned - int(pruned.sum())]] = True
     parts = pruned.split([value.numel() for value in prunable.values()])
@@ -63,10 +62,10 @@ def prune_by_magnitude(state, share, names=None):
 
 
 def pruned_member(member: MemberState, share: float, net) -> MemberState:
-    """A member whose smallest weights are zero.
+    """Return a member with its smallest weights set to zero.
 
-    The optimizer starts afresh: its memory of pruned weights would move them. So does
-    an average of weights: the mean of a pruned weight and its past is not zero.
+    The state of the optimizer is reset: its momentum would move pruned weights. So is
+    an average of weights: the mean of zero and earlier values is not zero.
 
     Parameters
     ----------
@@ -74,9 +73,8 @@ def pruned_member(member: MemberState, share: float, net) -> MemberState:
     share : float
         Share of the weights to set to zero.
     net : NeuralNetClassifier
-        Settings shared by all members. Its module says what is trained: frozen
-        weights and buffers stay as they are, nothing here could make up for their
-        loss.
+        Settings shared by all members. Frozen weights and buffers of its module are
+        not pruned: training could not compensate for it.
     """
     twins = _trained(restore(net, replace(member, optimizer=None)).module_)
     module = prune_by_magnitude(member.module, share, set(twins.values()))
@@ -86,9 +84,9 @@ def pruned_member(member: MemberState, share: float, net) -> MemberState:
 
 
 def _trained(module):
-    """Names of trainable parameters, each with the one under which it is counted.
+    """Map the names of trainable parameters to the first name of the same weight.
 
-    A weight that layers share lies in a state once for every layer.
+    A weight that layers share is in a state once for every layer.
     """
     first: dict[int, str] = {}
     return {
@@ -99,7 +97,7 @@ def _trained(module):
 
 
 def gradient_masks(weights):
-    """Where the trainable weights are not zero, of those that have zeros.
+    """Return masks of the nonzero entries, for trainable weights with zeros.
 
     Parameters
     ----------
@@ -108,8 +106,8 @@ def gradient_masks(weights):
     Returns
     -------
     masks : dict of str to Tensor
-        One where a weight is not zero. Weights without zeros have no entry, nor have
-        frozen ones, which get no gradient, nor biases, which are not pruned.
+        One where a weight is not zero. There is no mask for weights without zeros, for
+        frozen weights, and for biases, which are not pruned.
     """
     masks = {}
     for name, weight in weights:
@@ -121,9 +119,9 @@ def gradient_masks(weights):
 
 
 def sparsity(net):
-    """Share of a member's prunable weights that are zero.
+    """Return the share of a member's prunable weights that are zero.
 
-    These are the matrices and filters that are trained: no buffers, nothing frozen.
+    These are the trainable matrices and filters: no buffers, no frozen weights.
 
     Parameters
     ----------

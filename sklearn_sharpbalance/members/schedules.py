@@ -1,7 +1,7 @@
 """Learning-rate schedules as functions of progress.
 
-A schedule is a pure function of the share of training that is done. It has no
-state, so a fit that is cut into phases, or resumed, follows the same curve.
+A schedule is a pure function of the share of training that is done. It has no state,
+so a fit in several phases, or a resumed fit, follows the same curve.
 """
 
 import math
@@ -23,11 +23,11 @@ __all__ = [
     "resolve",
 ]
 
-CHECKED_STEPS = 10_000  # of a training, evenly spaced: some milliseconds
+CHECKED_STEPS = 10_000  # evenly spaced in the training; takes some milliseconds
 
 
 def constant(progress: float) -> float:
-    """Factor one throughout."""
+    """Return the factor one."""
     return 1.0
 
 
@@ -43,7 +43,7 @@ def paper_steps(progress: float) -> float:
 
 
 def cosine(progress: float) -> float:
-    """Half a cosine from one to zero.
+    """Follow half a cosine from one to zero.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def cosine(progress: float) -> float:
 
 
 def one_cycle(progress: float) -> float:
-    """Cosine rise from 1/25 to one over the first 30 %, then cosine fall to 1/1e4.
+    """Rise from 1/25 to one over the first 30 %, then fall to 1/1e4, as cosines.
 
     Examples
     --------
@@ -76,7 +76,7 @@ LR_SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def resolve(value) -> Callable[[float], float]:
-    """The function for a name; a function as it is."""
+    """Return the schedule of a name; return a function unchanged."""
     if callable(value):
         return value
     try:
@@ -90,12 +90,12 @@ def resolve(value) -> Callable[[float], float]:
 
 
 def check_factors(training: Any, n_samples: int) -> None:
-    """Raise if a schedule gives a step of the training a factor that is none.
+    """Raise if a schedule returns an invalid factor for a step of the training.
 
     Parameters
     ----------
     training : Segment
-        Or anything with ``lr_schedule``, ``n_epochs`` and ``batch_size``.
+        Or an object with ``lr_schedule``, ``n_epochs`` and ``batch_size``.
     n_samples : int
 
     Examples

@@ -1,4 +1,4 @@
-"""Sharpness of every training sample, as one member sees it."""
+"""Compute the sharpness of every training sample for one member."""
 
 import numpy as np
 import torch
@@ -8,14 +8,15 @@ from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.members.state import restore
 from sklearn_sharpbalance.runtime.precision import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream
+from sklearn_sharpbalance.runtime.torch_internals import in_place_version
 
 __all__ = ["score_member"]
 
-SCORING = 2**31  # in the place of an epoch, of which there are never so many
+SCORING = 2**31  # used in place of the number of an epoch, for a separate seed
 
 
 def score_member(net, state, data, scorer, precision="float32"):
-    """Scores of one member: eval mode, no augmentation, observed labels.
+    """Return the scores of one member: eval mode, no augmentation, observed labels.
 
     Parameters
     ----------
@@ -25,20 +26,19 @@ def score_member(net, state, data, scorer, precision="float32"):
     data : TrainingData
     scorer : SharpnessScorer
     precision : str, default="float32"
-        Of the forward and backward passes; a scorer that ``needs_float32`` has its
-        way.
+        Precision of the passes; float32 if the scorer ``needs_float32``.
 
     Returns
     -------
     sharpness : ndarray of shape (N,), dtype float64
-        Each sample's weight enters as it enters the loss.
+        Multiplied by a power of the sample weights that fits the scorer's ``degree``.
 
     Notes
     -----
     Arrays that would take more than half of a GPU's free memory stay on the host, as
     they do in training; the scorer moves them slice by slice.
 
-    What a scorer draws from torch's generators depends on the member's seed alone.
+    Random draws of a scorer depend on the member's seed only.
     """
     net = restore(net, state)
     net.module_.eval()
@@ -47,7 +47,7 @@ def score_member(net, state, data, scorer, precision="float32"):
         device = torch.device(net.device)
         X = as_tensor(X, device if fits_on(X, device) else "cpu")
     precision = "float32" if scorer.needs_float32 else precision
-    # Without a cache of cast weights: a scorer may move the weights between passes.
+    # Do not cache cast weights: a scorer may change the weights between passes.
     casts = autocast(precision, net.device, cache=False)
     stream = random_stream(net.device, seed=epoch_seed(state.seed, SCORING))
     with stream, casts, tf32(precision):
@@ -63,11 +63,11 @@ def score_member(net, state, data, scorer, precision="float32"):
 
 
 def _check_unwritten(X, scorer):
-    """Raise if the samples were written to: on the CPU they are the user's own."""
+    """Raise if the scorer changed X in place: on the CPU it is the user's data."""
     for part in X.values() if isinstance(X, dict) else [X]:
         shared = isinstance(part, torch.Tensor) and part.device.type == "cpu"
-        if shared and not part.is_inference() and part._version:
+        if shared and not part.is_inference() and in_place_version(part):
             raise InvalidInputError(
-                f"{scorer!r} has changed X in place, which the members train on. Let "
-                "it work on a copy, X.clone()."
+                f"{scorer!r} has changed X in place, which the members train on. "
+                "Change a copy, X.clone(), instead."
             )

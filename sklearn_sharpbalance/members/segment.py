@@ -14,10 +14,10 @@ NO_SIZES = PartSizes(n_batches=0, sam=0, normal=0)  # before masks are known
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Everything that members need to know to train from one epoch to another.
+    """Settings for the training of members from one epoch to another.
 
-    A fit is planned as a list of segments: a phase (warm-up, balanced) is cut where
-    samples are selected, a checkpoint is due or a callback looks at the members.
+    The plan of a fit is a list of segments: a phase (warm-up, balanced) is split before
+    selections, at checkpoints, and at epochs at which a callback reads the members.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Segment:
     start, stop : int
         First epoch, and the epoch after the last.
     n_epochs : int
-        Length of the whole training, which the learning rate depends on.
+        Length of the whole training, for the learning rate.
     batch_size : int
     rho : tuple of float
         Radius of the perturbation for each member.
@@ -36,7 +36,7 @@ class Segment:
         Augmentation of a batch on the device.
     precision : {"float32", "tf32", "bf16", "fp16"}
     compile : bool or None
-        Whether modules run through torch.compile; None leaves it to the engine.
+        Whether to use torch.compile; None lets the engine choose.
     averaging : WeightAveraging or None
     select : bool
         Whether samples for SAM are selected before the first epoch.
@@ -70,7 +70,7 @@ class Segment:
         return self.stop >= self.n_epochs
 
     def with_masks(self, masks) -> "Segment":
-        """Return the segment as engines train it, for SAM masks (M, N).
+        """Return the segment for an engine, given SAM masks (M, N).
 
         Settings without an effect in these epochs are removed, so that a cache finds
         equal trainings: ``rho`` without SAM samples, an average that starts later.
@@ -93,6 +93,6 @@ class Segment:
         return self.start == previous.stop and as_previous == previous
 
     def lr_factor(self, epoch: int, batch: int) -> float:
-        """Factor of the learning rate at one step."""
+        """Return the factor of the learning rate at one step."""
         done = epoch + batch / self.sizes.n_batches
         return self.lr_schedule(done / self.n_epochs)

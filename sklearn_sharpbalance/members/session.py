@@ -1,7 +1,7 @@
-"""One member in training: its net, its callbacks and its history.
+"""A member in training: its net, its callbacks and its history.
 
-Every engine keeps one session per member, so that callbacks are called and records
-are written in one way, however the weights are trained.
+Every engine has one session per member, so that all engines call callbacks and write
+records in the same way.
 """
 
 import dis
@@ -24,6 +24,7 @@ from sklearn_sharpbalance.runtime.rng import (
     epoch_seed,
     random_stream,
 )
+from sklearn_sharpbalance.runtime.torch_internals import foreach_mul_, set_training
 
 __all__ = ["MemberSession", "callbacks_for"]
 
@@ -49,14 +50,14 @@ class MemberSession:
     net : NeuralNetClassifier
         The member's own net, in its state at the start of the phase.
     stopped : bool
-        Whether the member wants no more epochs.
+        Whether the member has stopped before the end.
     """
 
     def __init__(self, net, state, data, segment, on_epoch=None):
         self.net, self.state, self.segment = restore(net, state), state, segment
         self.data, self.on_epoch = data, on_epoch
         self.stopped = state.stopped
-        # Off, it passes everything through unscaled.
+        # It has no effect if it is not enabled.
         self.scaler = torch.amp.GradScaler(
             torch.device(self.net.device).type, enabled=segment.precision == "fp16"
         )
@@ -65,10 +66,10 @@ class MemberSession:
         if segment.compile:
             self.net.module_.compile(dynamic=False)
         rho = segment.rho[state.index]
-        # A phase may be cut into segments, and a callback may have set another radius.
+        # In later segments of a phase, keep the radius that a callback may have set.
         if state.optimizer is None or state.extra.get("rho") != rho:
             for group in self.net.optimizer_.param_groups:
-                # The name gives way where the base optimizer has a rho of its own.
+                # The name differs if the base optimizer has a rho, too.
                 group["sam_rho" if "sam_rho" in group else "rho"] = rho
         self.average = state.extra.get("average")
         self.masks = {}
@@ -90,54 +91,55 @@ class MemberSession:
         self._has_warned = False
 
     @property
-    def looks_at_weights(self):
-        """Whether anybody looks at the net after an epoch."""
+    def reads_weights(self):
+        """Whether the end of an epoch needs the weights in the net."""
         return bool(
             self.net.callbacks_ or self.valid is not None or self.segment.averaging
         )
 
     def unscale(self):
-        """Bring gradients of a scaled loss back to their own size."""
+        """Divide the gradients of a scaled loss by the scale."""
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.net.optimizer_.base_optimizer)
 
     def descend(self):
-        """Step of the base optimizer, left out if fp16 gradients are not finite."""
+        """Make a step of the base optimizer; skip it if fp16 gradients overflow."""
         if self.scaler.is_enabled():
             self.net.optimizer_.descend(scaler=self.scaler)
             self.scaler.update()
         else:
             self.net.optimizer_.descend()
-        self._hold_pruned()  # some optimizers move a weight by the gradients of others
+        self._reset_pruned()  # some optimizers mix the gradients of weights
 
-    def _hold_pruned(self):
+    def _reset_pruned(self):
+        """Set pruned weights to zero."""
         if self.masks:
             weights = dict(self.net.module_.named_parameters())
             with torch.no_grad():
-                held = [weights[name] for name in self.masks]
-                torch._foreach_mul_(held, list(self.masks.values()))
+                pruned = [weights[name] for name in self.masks]
+                foreach_mul_(pruned, list(self.masks.values()))
 
     def mask_gradients(self):
-        """Leave pruned weights where they are."""
+        """Set the gradients of pruned weights to zero."""
         if self.masks:
             weights = dict(self.net.module_.named_parameters())
             # A weight that the loss does not depend on has no gradient.
-            held = [name for name in self.masks if weights[name].grad is not None]
-            grads = [weights[name].grad for name in held]
-            torch._foreach_mul_(grads, [self.masks[name] for name in held])
+            names = [name for name in self.masks if weights[name].grad is not None]
+            grads = [weights[name].grad for name in names]
+            foreach_mul_(grads, [self.masks[name] for name in names])
 
     def backward(self, loss):
-        """Gradients of a loss, scaled where fp16 wants it, masked where pruned."""
+        """Compute gradients, scaled for fp16; those of pruned weights are zero."""
         self.scaler.scale(loss).backward()
         self.mask_gradients()
 
     def begin_epoch(self):
-        """Open a record and call the callbacks."""
+        """Start the timer of the epoch and call the callbacks."""
         self._started = time.perf_counter()
         self._notify("on_epoch_begin")
 
     def end_epoch(self, epoch, loss, lr):
-        """Complete the record, call the callbacks, and ask whether to continue.
+        """Write the record, call the callbacks and ``on_epoch``.
 
         Parameters
         ----------
@@ -157,16 +159,16 @@ class MemberSession:
         self._complete_record()
         averaging = self.segment.averaging
         if averaging is not None and averaging.covers(epoch, self.segment.n_epochs):
-            self._hold_pruned()  # callbacks of the last batch came after its step
+            self._reset_pruned()  # batch callbacks may have changed them
             weights = self.net.module_.state_dict()
             self.average = updated_average(self.average, weights, averaging)
-        self._tell_end()
-        self._hold_pruned()  # the next segment takes zeros for pruned weights
+        self._notify_epoch_end()
+        self._reset_pruned()  # in the next segment zeros are the mask
         if self.on_epoch is not None:
             self.stopped |= self.on_epoch(self.state.index, self.net.history[-1])
 
     def _complete_record(self):
-        """What skorch's own callbacks look for in a record."""
+        """Add the entries that skorch's own callbacks read."""
         history = self.net.history
         if not self.net.callbacks_:
             return
@@ -179,21 +181,22 @@ class MemberSession:
                 history.record(
                     f"{name}_best", history[-1, name] == best(history[:, name])
                 )
-        if not history[-1]["batches"]:  # Checkpoint names files by the last one
+        if not history[-1]["batches"]:  # Checkpoint reads the last one for file names
             history.new_batch()
 
-    def _tell_end(self):
+    def _notify_epoch_end(self):
+        """Call the callbacks; stop the member if one of them raises an interrupt."""
         try:
             self._notify("on_epoch_end")
         except KeyboardInterrupt as interrupt:
-            # skorch's EarlyStopping speaks this way. A real Ctrl-C arrives at whatever
-            # was running, not at a callback's own raise statement.
+            # skorch's EarlyStopping stops a fit by this. A real Ctrl-C is raised by any
+            # instruction, but not by a callback's own raise statement.
             if not _raised_by_callback(interrupt):
                 raise
             self.stopped = True
 
     def _notify(self, event):
-        """Call the callbacks, and warn if one sets what is set before each step."""
+        """Call the callbacks; warn if one sets the learning rate without effect."""
         groups = self.net.optimizer_.param_groups
         before = [group["lr"] for group in groups]
         self.net.notify(event, **self._datasets)
@@ -201,7 +204,7 @@ class MemberSession:
         if rates != before and not (self.sets_own_rate or self._has_warned):
             self._has_warned = True
             warnings.warn(
-                f"A callback has set lr to {rates[0]:g}, which changes nothing: "
+                f"A callback has set lr to {rates[0]:g}, which has no effect: "
                 "lr_schedule sets it before every step. Pass a function of progress as "
                 "lr_schedule, or skorch's LRScheduler as a callback.",
                 SharpBalanceWarning,
@@ -209,27 +212,28 @@ class MemberSession:
             )
 
     def validate(self):
-        """Loss and accuracy on the held-out part, by the weights of its samples."""
+        """Return weighted loss and accuracy on the validation samples."""
         net, source, weight = self.net, self.valid, self.valid.weight
         batch = rows_at_once(self.data.valid, VALID_BATCH)
-        if weight is None or not weight.any():  # all samples count the same
+        if weight is None or not weight.any():  # equal weights
             weight = torch.ones(len(source.y), device=source.device)
-        net._set_training(False)
+        set_training(net, False)
         loss, right = 0.0, 0.0
         with torch.no_grad():
             for x, rows in source.in_order(batch):
                 y, output, own = source.y[rows], net.infer(x), weight[rows]
                 losses = sample_losses(net, output, y)
                 loss += (losses.where(own > 0, 0) * own).sum().item()
-                # argmax names a class for a row of NaN, too.
+                # argmax returns a class also for a row of NaN.
                 hits = (output.argmax(1) == y) & output.amax(1).isfinite()
                 right += hits.mul(own).sum().item()
                 if self.has_batch_callbacks:
-                    self._tell_valid_batch(x, y, output, losses.mean())
+                    self._notify_valid_batch(x, y, output, losses.mean())
         total = weight.sum(dtype=torch.float64).item()
         return {"valid_loss": loss / total, "valid_acc": right / total}
 
-    def _tell_valid_batch(self, x, y, output, loss):
+    def _notify_valid_batch(self, x, y, output, loss):
+        """Record a validation batch and call the callbacks."""
         self.net.notify("on_batch_begin", batch=(x, y), training=False)
         self.net.history.record_batch("valid_loss", loss.item())
         self.net.history.record_batch("valid_batch_size", len(y))
@@ -237,13 +241,13 @@ class MemberSession:
         self.net.notify("on_batch_end", batch=(x, y), training=False, **step)
 
     def finish(self, over=None):
-        """The member's state after the phase.
+        """Return the member's state after the phase.
 
         Parameters
         ----------
         over : bool or None, default=None
-            Whether the member's training ends here; None is the end of the last phase,
-            or of one in which it stopped.
+            Whether the member's training is complete; None is True if it has stopped,
+            or after the last segment.
         """
         if over is None:
             over = self.stopped or self.segment.last
@@ -251,7 +255,7 @@ class MemberSession:
             seed = epoch_seed(self.state.seed, AFTER_TRAINING)
             with random_stream(self.net.device, seed=seed):
                 self.net.notify("on_train_end", X=self.data.X, y=self.data.y)
-            self._hold_pruned()
+            self._reset_pruned()
         kept = {
             name: _scheduler_state(callback)
             if isinstance(callback, LRScheduler)
@@ -267,7 +271,7 @@ class MemberSession:
         return capture(self.net, self.state, extra=extra, stopped=self.stopped)
 
     def _resume_callbacks(self):
-        """Start callbacks in the first phase; later put back what they knew."""
+        """Start callbacks in the first phase; restore their state in later ones."""
         kept = self.state.extra.get("callbacks", {})
         resumed = []
         for name, callback in self.net.callbacks_:
@@ -282,27 +286,27 @@ class MemberSession:
         self.net.callbacks_ = resumed
 
     def _resume_scheduler(self, callback, kept):
-        """Make a scheduler on this net's optimizer, in the state it was in."""
+        """Start a scheduler on this net's optimizer and restore its state."""
         groups = self.net.optimizer_.param_groups
         before = [{k: v for k, v in g.items() if k != "params"} for g in groups]
         callback.on_train_begin(self.net, X=self.data.X, y=self.data.y)
         if kept is not None:
             callback.lr_scheduler_.load_state_dict(dict(kept))
         if self.state.optimizer is not None:
-            # Schedulers take a step when they are made. This one was made before.
+            # A new scheduler makes a first step. Undo it: this one had made it before.
             for group, values in zip(groups, before):
                 group.update(values)
-        elif kept is not None:  # an optimizer that starts afresh in a later phase
+        elif kept is not None:  # the optimizer was reset between phases
             for group, lr in zip(groups, kept.get("_last_lr", ())):
                 group["lr"] = lr
 
 
 def _own_files(callback, member):
-    """Keep members from writing over each other's checkpoints."""
+    """Add the member to the names of checkpoint files."""
     for writer in (callback, getattr(callback, "checkpoint", None)):
         if isinstance(writer, Checkpoint | TrainEndCheckpoint):
             writer.fn_prefix = f"member_{member}_{writer.fn_prefix}"
-            writer.initialize()  # it may have handed the old name on
+            writer.initialize()  # it may have copied the old name
 
 
 def callbacks_for(net, prefix):
@@ -316,7 +320,7 @@ def callbacks_for(net, prefix):
 
 
 def check_finite(loss, member, epoch, lr):
-    """Stop with a remedy when a member's loss is no number any more."""
+    """Raise if a member's loss is not finite."""
     if not math.isfinite(loss):
         raise DivergenceError(
             f"The training loss of member {member} became {loss} in epoch {epoch + 1} "
@@ -335,10 +339,10 @@ def _scheduler_state(callback):
 
 
 def _raised_by_callback(interrupt):
-    """Whether a ``raise`` in a callback's own method made the interrupt.
+    """Whether a ``raise`` statement of a callback's method raised the interrupt.
 
-    In doubt it is the user's. Python delivers a signal between instructions, so that
-    the innermost frame stands at any of them but at that of a raise statement.
+    If not, it is the user's Ctrl-C. Python handles signals between instructions, so the
+    last instruction of the innermost frame is then not that of a raise statement.
     """
     trace = interrupt.__traceback__
     while trace.tb_next is not None:

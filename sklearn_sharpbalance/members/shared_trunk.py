@@ -1,4 +1,4 @@
-"""A frozen trunk that all members share: features once, then one head per member."""
+"""A frozen trunk that all members share: one feature pass, one head per member."""
 
 import copy
 from dataclasses import replace
@@ -21,10 +21,10 @@ from sklearn_sharpbalance.members.state import (
     loose_buffers,
     put_buffers,
     unfitted,
-    with_versions,
 )
 from sklearn_sharpbalance.runtime.precision import autocast
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.torch_internals import with_state_metadata
 
 __all__ = ["Trunk", "TrunkedModule", "as_trunk", "with_features", "with_trunk"]
 
@@ -40,7 +40,7 @@ class Trunk:
         Changed in place: frozen and moved to the device.
     device : str or torch.device
     precision : str, default="float32"
-        Of its forward pass.
+        Precision of its forward pass.
     """
 
     def __init__(self, module, device, precision="float32"):
@@ -48,13 +48,13 @@ class Trunk:
         self.device, self.precision = torch.device(device), precision
 
     def __call__(self, x):
-        """Features of a batch on the device."""
+        """Return the features of a batch on the device."""
         with torch.no_grad(), autocast(self.precision, self.device):
             features = call_trunk(self.module, x)
         return features.float()
 
     def features(self, X, item_shape=None, transform=None):
-        """Features of samples as the trunk sees them, as an array (N, ...).
+        """Return the features of samples, an array (N, ...).
 
         Parameters
         ----------
@@ -62,7 +62,7 @@ class Trunk:
         item_shape : tuple of int or None, default=None
             Shape of one item of a Dataset.
         transform : callable or None, default=None
-            Augmentation of each batch before the trunk; draws from the global RNG.
+            Augmentation of each batch before the trunk, by the global generators.
         """
         data = TrainingData.unlabeled(X, item_shape)
         batch = rows_at_once(data, FEATURE_BATCH)
@@ -73,7 +73,7 @@ class Trunk:
         return np.concatenate(features)
 
     def take_weights(self, fitted):
-        """Become the trunk that heads were fitted to, where a function drew another.
+        """Copy the weights of the trunk that heads were fitted to.
 
         Parameters
         ----------
@@ -83,20 +83,20 @@ class Trunk:
             self.load_state(fitted.state())
         except RuntimeError as error:
             raise InvalidInputError(
-                "warm_start=True goes on from heads that were fitted to the trunk of "
+                "warm_start=True continues with heads that were fitted to the trunk of "
                 f"the last fit, but shared_trunk makes another network: {error}. Set "
                 "warm_start=False."
             ) from error
 
     def state(self):
-        """Weights, and the buffers that no state dict has."""
+        """Return the weights, and the buffers that are not in the state dict."""
         weights = self.module.state_dict()
         loose = {k: v for k, v in self.module.named_buffers() if k not in weights}
         return {"module": weights, "buffers": loose}
 
     def load_state(self, state):
-        """Take what :meth:`state` of a trunk of the same kind has returned."""
-        weights = with_versions(state["module"], self.module)
+        """Load a result of :meth:`state` of a trunk of the same class."""
+        weights = with_state_metadata(state["module"], self.module)
         self.module.load_state_dict(weights)
         put_buffers(self.module, state.get("buffers", {}), self.device)
 
@@ -107,18 +107,18 @@ class Trunk:
         return self
 
     def __sklearn_clone__(self):
-        return self  # members share it: a copy of their settings is no copy of it
+        return self  # cloned nets share the trunk
 
     def __getstate__(self):
-        # A pickle must open where there is no GPU.
+        # So that a pickle can be loaded without a GPU.
         module = copy.deepcopy(self.module).cpu()
         return vars(self) | {"module": module, "device": torch.device("cpu")}
 
 
 def call_trunk(module, x):
-    """Output of a trunk for a tensor, or for a dictionary passed as keywords.
+    """Return the output of a trunk for a tensor, or for a dictionary of keywords.
 
-    It gets a copy that it may change in place: what is given may be a view of the
+    The trunk gets a copy, which it may change in place: ``x`` may be a view of the
     user's data, or needed for a second pass.
     """
     if isinstance(x, dict):
@@ -144,28 +144,28 @@ class TrunkedModule(nn.Module):
 
     @property
     def module(self):
-        """What a member's module is to those who look inside: all of it."""
+        """The module itself, as :class:`MemberModule` has its inner module here."""
         return self
 
     def forward(self, X=None, /, **inputs):
-        """Logits for a tensor, or for a dictionary passed as keywords."""
+        """Return the logits of a tensor, or of a dictionary passed as keywords."""
         return self.head(call_trunk(self.trunk, inputs if X is None else X))
 
     def train(self, mode=True):
-        """Set the head to training or evaluation; the trunk stays in evaluation."""
+        """Set the mode of the head; the trunk stays in evaluation mode."""
         super().train(mode)
         self.trunk.eval()
         return self
 
 
 def as_trunk(shared_trunk, seed, device, precision="float32"):
-    """The trunk for a module, which is copied, or a function that makes one.
+    """Return the trunk of a module, which is copied, or of a function that makes one.
 
     Parameters
     ----------
     shared_trunk : nn.Module, callable or None
     seed : int
-        For a function that draws weights.
+        Seed of a function that draws weights.
     device, precision : str
     """
     if shared_trunk is None:
@@ -186,7 +186,7 @@ def as_trunk(shared_trunk, seed, device, precision="float32"):
 
 
 def with_features(data, trunk):
-    """Training data whose samples, the held-out ones too, are the trunk's features."""
+    """Return training and validation data with features of the trunk as samples."""
     try:
         X = trunk.features(data.X, data.item_shape)
     except Exception as error:
@@ -209,7 +209,7 @@ def with_features(data, trunk):
 
 
 def with_trunk(head, trunk):
-    """A net that takes samples, from a net that takes their features.
+    """Return a net of samples from a head, which is a net of features.
 
     Parameters
     ----------
@@ -225,5 +225,5 @@ def with_trunk(head, trunk):
     loose = loose_buffers(head).get("buffers", {})
     put_buffers(net.module_.head, loose, net.device)
     net.history.extend(head.history)
-    net.callbacks_ = list(head.callbacks_)  # with what they have recorded
+    net.callbacks_ = list(head.callbacks_)  # with their records
     return net

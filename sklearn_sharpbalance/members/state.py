@@ -1,6 +1,5 @@
-"""What a member is between two phases: plain values that travel between processes."""
+"""The state of a member between two phases: plain values that can be pickled."""
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members.own_settings import own_net
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.torch_internals import has_buffer, with_state_metadata
 
 __all__ = [
     "MemberState",
@@ -20,7 +20,6 @@ __all__ = [
     "put_buffers",
     "restore",
     "state_of",
-    "with_versions",
 ]
 
 
@@ -41,8 +40,8 @@ class MemberState:
     history : list of dict
         One record per epoch.
     extra : dict
-        What an engine must carry over: state of callbacks and of a scheduler, buffers
-        of the criterion, and those of the module that are not part of its state.
+        Further state for the next phase: of callbacks and of a scheduler, buffers of
+        the criterion, and buffers of the module that are not in its state dict.
     stopped : bool
         Whether a callback asked this member to stop.
     """
@@ -57,7 +56,7 @@ class MemberState:
 
 
 def initial_state(net, index, seed):
-    """State of a member that has not trained: weights drawn from its seed."""
+    """Return the state of an untrained member, with weights drawn from its seed."""
     net = own_net(net, index)
     with random_stream(net.device, seed=seed):
         _initialize(net)
@@ -76,15 +75,14 @@ def _initialize(net):
         name = getattr(module, "__name__", type(module).__name__)
         raise InvalidInputError(
             f"A member cannot be made of {name}: {in_a_sentence(error)}. Check its "
-            "arguments, which go by estimator__module__..., and that it has weights to "
-            "train."
+            "arguments, estimator__module__..., and that it has weights to train."
         ) from error
     weights = list(net.module_.parameters())
     if any(map(is_lazy, weights)):
         raise InvalidInputError(
-            "A member cannot be made of lazy layers, which find their size in their "
-            "first batch: weights are drawn, kept and compared before that. Give the "
-            "module's layers their sizes, by n_features or in_channels."
+            "A member cannot be made of lazy layers, whose weights are drawn in the "
+            "first batch, because members need their weights before. Pass the sizes of "
+            "the module's layers, such as n_features or in_channels."
         )
     if not any(weight.requires_grad for weight in weights):
         raise InvalidInputError(
@@ -94,53 +92,49 @@ def _initialize(net):
 
 
 def restore(net, state):
-    """An initialised copy of ``net`` for the given member, in its state."""
+    """Return an initialised copy of ``net`` with the state of a member."""
     net = own_net(net, state.index)
     with random_stream(net.device, seed=state.seed):
-        # Weights are drawn and overwritten. What else the module draws is as it was.
+        # Weights are drawn and overwritten; other draws of the module are repeated.
         net.initialize()
-    net.module_.load_state_dict(with_versions(state.module, net.module_))
+    net.module_.load_state_dict(with_state_metadata(state.module, net.module_))
     put_buffers(net.module_, state.extra.get("buffers", {}), net.device)
     put_buffers(net.criterion_, state.extra.get("criterion", {}), net.device)
     if torch.device(net.device).type == "cuda":
-        net.module_.to(memory_format=torch.channels_last)  # what tensor cores want
+        net.module_.to(memory_format=torch.channels_last)  # faster on tensor cores
     net.history.extend(dict(record, batches=[]) for record in state.history)
     for group in net.optimizer_.param_groups:
         group["initial_lr"] = group["lr"]
     if state.optimizer is not None:
-        # A copy: torch takes tensors over as they are, and steps change them in place.
+        # Copy: torch keeps the same tensors, and steps change them in place.
         net.optimizer_.load_state_dict(to_cpu(state.optimizer))
     return net
 
 
-def with_versions(weights, module):
-    """Weights as the module's own state dict: layers may ask for their version."""
-    weights = OrderedDict(weights)
-    weights._metadata = module.state_dict()._metadata
-    return weights
-
-
 def capture(net, state, **changes):
-    """New state of a member after ``net`` trained on from ``state``."""
+    """Return the state of a member whose ``net`` was trained from ``state``."""
     extra = {**changes.pop("extra", {}), **loose_buffers(net)}
     return MemberState(
-        state.index,
-        state.seed,
-        to_cpu(net.module_.state_dict()),
-        to_cpu(net.optimizer_.state_dict()),
-        [{k: v for k, v in row.items() if k != "batches"} for row in net.history],
-        extra,
+        index=state.index,
+        seed=state.seed,
+        module=to_cpu(net.module_.state_dict()),
+        optimizer=to_cpu(net.optimizer_.state_dict()),
+        history=[
+            {key: value for key, value in record.items() if key != "batches"}
+            for record in net.history
+        ],
+        extra=extra,
         **changes,
     )
 
 
 def state_of(net, index=0, seed=0):
-    """State of a fitted net, as a member of its own."""
+    """Return the state of a fitted net, as that of a member."""
     return capture(net, MemberState(index, seed, {}))
 
 
 def loose_buffers(net):
-    """Buffers that no state dict of the module has, as entries of a member's extra."""
+    """Return buffers that are in no state dict, for the ``extra`` of a state."""
     saved, criterion = net.module_.state_dict(), net.criterion_
     loose = {k: to_cpu(v) for k, v in net.module_.named_buffers() if k not in saved}
     found = {"buffers": loose}
@@ -150,26 +144,26 @@ def loose_buffers(net):
 
 
 def put_buffers(module, buffers, device):
-    """Give a module the buffers that :func:`loose_buffers` found in its like."""
+    """Set the buffers of a module to those from :func:`loose_buffers`."""
     layers = dict(module.named_modules()) if buffers else {}
     for path, value in buffers.items():
         layer, _, name = path.rpartition(".")
         if layer not in layers:
             continue
         own = value.to(device, copy=True)
-        if name in layers[layer]._buffers:
+        if has_buffer(layers[layer], name):
             setattr(layers[layer], name, own)
-        else:  # a layer may make its buffer in a forward pass only
+        else:  # some layers make a buffer in their first forward pass
             layers[layer].register_buffer(name, own, persistent=False)
 
 
 def unfitted(net):
-    """A copy of the net's settings; its module class is shared, not copied."""
+    """Return an unfitted copy of a net; its module class is shared."""
     return clone(net)
 
 
 def to_cpu(tree):
-    """Copy of nested containers with every tensor detached on the CPU."""
+    """Copy nested containers, with every tensor detached on the CPU."""
     if isinstance(tree, torch.Tensor):
         return tree.detach().to("cpu", copy=True)
     if isinstance(tree, dict):

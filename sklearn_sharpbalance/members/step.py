@@ -1,10 +1,12 @@
-"""One update on a mixed batch: SAM on its first part, plain descent on the rest."""
+"""One update on a mixed batch: SAM for its first part, plain descent for the rest."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+
+from sklearn_sharpbalance.runtime.torch_internals import foreach_add_
 
 __all__ = ["balanced_step", "set_learning_rate"]
 
@@ -23,7 +25,7 @@ def balanced_step(
     before_update: Callable[[], object] | None = None,
     descend: Callable[[], object] | None = None,
 ) -> torch.Tensor:
-    r"""Update on a batch whose first ``n_sam`` samples get SAM.
+    r"""Make an update on a batch whose first ``n_sam`` samples get SAM.
 
     The update direction is
 
@@ -31,33 +33,33 @@ def balanced_step(
        \epsilon = \rho \nabla L_S(w) / \|\nabla L_S(w)\|
 
     with the SAM part S of share s and the normal part R. An empty S is exactly the
-    base optimizer, a full S exactly SAM. Other methods replace the second term by
-    their own: Momentum-SAM by the gradient at weights that moved along the momentum,
-    so that each part is passed once; LookSAM by its combination of gradients in steps
-    without a perturbed pass.
+    base optimizer, a full S exactly SAM. Other methods replace the second term:
+    Momentum-SAM by the gradient at weights moved along the momentum, with one pass for
+    each part; LookSAM by its combination of gradients if there is no perturbed pass.
 
     Parameters
     ----------
     optimizer : SharpnessAwareOptimizer
     loss_of : callable
         Loss of a slice of the batch: the sum over its samples of share times loss,
-        so that the factors s and 1 - s are in it.
+        which includes the factors s and 1 - s.
     n_sam, n_places : int
-        Samples of the SAM part, and of the batch.
+        Number of samples in the SAM part, and in the batch.
     sam_share : float or Tensor, default=None
-        The share s, which the loss of the SAM part was multiplied with.
+        The share s in the loss of the SAM part.
     both_parts : callable, default=None
-        Puts the gradients of the SAM part into ``.grad`` and returns the loss of the
-        batch and the pairs of weight and gradient of the normal part; a quicker way
-        than one pass for each. If the optimizer has no clean pass, it is called at the
-        perturbed weights and must pass the normal part through those before.
+        Writes the gradients of the SAM part to ``.grad``, and returns the loss of the
+        batch and pairs of weight and gradient of the normal part; faster than one pass
+        for each part. If the optimizer has no clean pass, it is called at the perturbed
+        weights and must use the unperturbed weights for the normal part.
     module : nn.Module, True or False, default=True
-        Whose BatchNorm statistics the perturbed pass leaves alone; True finds out.
+        Module whose BatchNorm statistics the perturbed pass does not update; True is
+        every module that is called, False updates them.
     backward : callable, default=Tensor.backward
-        Puts the gradients of a loss into ``.grad``.
+        Adds the gradients of a loss to ``.grad``.
     perturbed_pass : callable, default=nullcontext
-        Makes a context manager around the perturbed pass, if the SAM part was passed
-        at the unperturbed weights before.
+        Returns a context for the perturbed pass, if it follows a pass of the SAM part
+        at the unperturbed weights.
     before_update : callable, default=None
         Called when the gradients are complete, before the base optimizer's step.
     descend : callable, default=None
@@ -66,8 +68,8 @@ def balanced_step(
     Returns
     -------
     loss : Tensor
-        Loss at the weights before the update, detached. If the SAM part is not passed
-        at these weights, its loss is that at the perturbed ones.
+        Loss at the weights before the update, detached. Without a clean pass, the loss
+        of the SAM part is that at the perturbed weights.
     """
     optimizer.zero_grad()
     sam_part, normal_part = slice(0, n_sam), slice(n_sam, n_places)
@@ -92,7 +94,7 @@ def balanced_step(
     if n_sam < n_places and together is None:
         pass_part(normal_part)
         if n_sam:
-            normal = _set_gradients_aside(optimizer)
+            normal = _take_gradients(optimizer)
     if n_sam and not optimizer.clean_pass:
         # The only pass over these samples: it updates the statistics of BatchNorm.
         with optimizer.perturbed(freeze_norms=False):
@@ -112,9 +114,11 @@ def balanced_step(
     return sum(losses[1:], start=losses[0])
 
 
-def _set_gradients_aside(optimizer):
-    """Take all gradients out of ``.grad``: adding them later takes one call, where
-    accumulating would take one for every weight."""
+def _take_gradients(optimizer):
+    """Return pairs of weight and gradient, and reset ``.grad``.
+
+    Adding them later is one call; accumulating would be one for every weight.
+    """
     kept = []
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -125,16 +129,16 @@ def _set_gradients_aside(optimizer):
 
 
 def _add_gradients(kept):
-    """Add gradients that were set aside to those that lie in ``.grad``."""
+    """Add gradients of :func:`_take_gradients` to ``.grad``."""
     if not kept:
         return
     for param, grad in kept:
         if param.grad is None:
             param.grad = torch.zeros_like(grad)
-    torch._foreach_add_([param.grad for param, _ in kept], [grad for _, grad in kept])
+    foreach_add_([param.grad for param, _ in kept], [grad for _, grad in kept])
 
 
 def set_learning_rate(optimizer, factor: float) -> None:
-    """Set every group to ``factor`` times the rate it started from."""
+    """Set every group's rate to ``factor`` times its initial rate."""
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * factor

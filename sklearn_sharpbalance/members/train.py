@@ -18,6 +18,7 @@ from sklearn_sharpbalance.runtime.rng import (
     random_stream,
     seed_generators,
 )
+from sklearn_sharpbalance.runtime.torch_internals import set_training
 
 __all__ = ["loader_params", "train_member"]
 
@@ -36,7 +37,7 @@ def train_member(net, state, data, segment, mask, on_epoch=None):
         True for the samples that get SAM.
     on_epoch : callable, default=None
         Called with the member's index and its last record after every epoch; the
-        member stops where it returns True.
+        member stops if it returns True.
 
     Returns
     -------
@@ -55,7 +56,7 @@ def train_member(net, state, data, segment, mask, on_epoch=None):
 
 
 def train_epoch(session, source, mask, epoch):
-    """One epoch of one member, batch by batch."""
+    """Train a member for one epoch, batch by batch."""
     net, seed = session.net, session.state.seed
     batches = epoch_batches(mask, session.segment.sizes, epoch_rng(seed, epoch))
     seed_generators(epoch_seed(seed, epoch), net.device)
@@ -73,7 +74,7 @@ def train_epoch(session, source, mask, epoch):
 
 
 def train_batch(session, source, x, rows, share):
-    """One update of one member; returns the loss of the batch as a tensor."""
+    """Make one update of one member and return the loss of the batch, a tensor."""
     net, segment = session.net, session.segment
     y = source.y[rows]
     weight = share if source.weight is None else share * source.weight[rows]
@@ -82,7 +83,7 @@ def train_batch(session, source, x, rows, share):
         shown = take_rows(x, places), y[places]
         net.notify("on_batch_begin", batch=shown, training=True)
         x, y = _put_back(x, places, shown[0]), _put_back(y, places, shown[1])
-    net._set_training(True)
+    set_training(net, True)
 
     outputs: dict[int, Any] = {}  # of the clean passes, in the order of the batch
 
@@ -93,7 +94,7 @@ def train_batch(session, source, x, rows, share):
         outputs.setdefault(part.start, output.detach())
         return (losses.float() * weight[part]).sum()
 
-    def tell_gradients():
+    def notify_gradients():
         session.unscale()
         named = list(net.module_.named_parameters())
         net.notify("on_grad_computed", named_parameters=named)
@@ -107,12 +108,12 @@ def train_batch(session, source, x, rows, share):
         module=net.module_,
         backward=session.backward,
         descend=session.descend,
-        before_update=tell_gradients if session.has_gradient_callbacks else None,
+        before_update=notify_gradients if session.has_gradient_callbacks else None,
     )
     if session.has_batch_callbacks:
         y_pred = torch.cat([outputs[k] for k in sorted(outputs)])[places]
         if y_pred.dtype in AUTOCAST_DTYPES.values():
-            y_pred = y_pred.float()  # numpy knows no bfloat16, nor skorch's scores
+            y_pred = y_pred.float()  # numpy and skorch's scoring have no bfloat16
         net.history.record_batch("train_loss", loss.item())
         net.history.record_batch("train_batch_size", len(y_pred))
         step = {"loss": loss, "y_pred": y_pred}
@@ -121,22 +122,22 @@ def train_batch(session, source, x, rows, share):
 
 
 def _real_places(share):
-    """Places of a batch whose samples count; the others only fill it up."""
+    """Return the places of a batch with a positive share; the others are padding."""
     real = share > 0
     return slice(None) if real.all() else real
 
 
 def _put_back(x, places, shown):
-    """A batch with what callbacks made, in place, of the part that they saw."""
-    if isinstance(places, slice):  # they saw the batch itself
+    """Return a batch with the in-place changes of callbacks to ``shown``."""
+    if isinstance(places, slice):  # shown is the batch itself
         return x
     if isinstance(x, Mapping):
         return {key: _put_back(x[key], places, shown[key]) for key in x}
-    # A new tensor: a transform may have returned one that cannot be written to.
+    # A new tensor: that of a transform may be read-only.
     return x.index_put((places,), shown)
 
 
 def loader_params(net):
-    """DataLoader settings of the net that say how items are fetched."""
+    """Return the net's DataLoader settings for fetching items."""
     params = net.get_params_for("iterator_train")
     return {k: v for k, v in params.items() if k not in ("shuffle", "batch_size")}

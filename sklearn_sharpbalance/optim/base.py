@@ -251,7 +251,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     def advance(self):
         """Count a step that a CUDA graph replays without calling this optimizer."""
 
-    # What a method defines --------------------------------------------------------
+    # Defined by each method --------------------------------------------------------
 
     def _moving(self) -> list[Bucket]:
         """Return the parameters to move."""

@@ -186,7 +186,7 @@ def _has_momentum(group: Mapping[str, Any]) -> bool:
 
 
 def _without(group: Mapping[str, Any]) -> str:
-    """Return what shows that a group has no momentum, for an error message."""
+    """Describe why a group has no momentum, for an error message."""
     for name in ("momentum", "betas"):
         if name in group:
             return f"with {name}={group[name]}"

@@ -1,27 +1,36 @@
-"""Parts of torch without a public name.
+"""Parts of torch and skorch without a public name.
 
-All private names of torch that the numerical packages need are here, so that a new
-version of torch has to be checked in one place.
+All private names of torch and skorch that other packages need are here, so that a new
+version has to be checked in one place.
 """
 
 import inspect
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_internals
 
 __all__ = [
     "BATCH_NORM",
+    "CHILDREN",
+    "CONVOLUTION",
+    "DROPOUT",
     "INSTANCE_NORM",
+    "SET_PARAMETERS",
+    "TRACKING_NORM",
     "WEIGHT_NORM",
+    "child_modules",
     "foreach_abs",
     "foreach_add",
     "foreach_add_",
@@ -31,9 +40,14 @@ __all__ = [
     "foreach_norm",
     "foreach_sub",
     "foreach_sub_",
+    "has_buffer",
+    "has_hooks",
+    "has_own_tensors",
     "in_place_version",
     "is_compiled",
+    "set_training",
     "step_of",
+    "with_state_metadata",
     "without_compiler_import",
     "without_vmap_warnings",
 ]
@@ -41,6 +55,25 @@ __all__ = [
 # Base classes of all batch and instance norms, also of those that users derive.
 BATCH_NORM = _BatchNorm
 INSTANCE_NORM = _InstanceNorm
+TRACKING_NORM = _NormBase  # both: they may have running statistics
+
+# Base classes of convolutions and dropout of any dimension.
+CONVOLUTION = _ConvNd
+DROPOUT = _DropoutNd
+
+# Attribute of a module that has its layers by name.
+CHILDREN = "_modules"
+
+# Attribute of a skorch net that lists the names of the parameters set so far.
+SET_PARAMETERS = "_params_to_validate"
+
+# Attributes of a module that have the hooks around its call.
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
 
 # The function behind torch.nn.utils.weight_norm, to recognise its calls.
 WEIGHT_NORM = torch._weight_norm
@@ -105,6 +138,43 @@ def is_compiled(module: nn.Module) -> bool:
     False
     """
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
+
+
+def child_modules(module: nn.Module) -> dict[str, nn.Module | None]:
+    """Return the layers by name; ``named_children`` leaves out repeated ones."""
+    return module._modules
+
+
+def has_own_tensors(module: nn.Module) -> bool:
+    """Return whether a module has weights or buffers besides those of its layers."""
+    return bool(module._parameters or module._buffers)
+
+
+def has_buffer(module: nn.Module, name: str) -> bool:
+    """Return whether a buffer is registered, also one that is None."""
+    return name in module._buffers
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether hooks are called before or after the module."""
+    return any(getattr(module, name) for name in HOOKS)
+
+
+def with_state_metadata(
+    state: Mapping[str, Any], module: nn.Module
+) -> OrderedDict[str, Any]:
+    """Return a copy of a state dict with the metadata of the module's own one.
+
+    Some layers read their version from it when they load a state.
+    """
+    copied: Any = OrderedDict(state)
+    copied._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
+    return copied
+
+
+def set_training(net: Any, training: bool) -> None:
+    """Set the modules and the criterion of a skorch net to a mode, as skorch does."""
+    net._set_training(training)
 
 
 @contextmanager

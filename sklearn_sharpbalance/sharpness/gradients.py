@@ -115,7 +115,7 @@ def _own_parameters(layer):
 
 
 def _last_called(module, run):
-    """Return the submodule with trainable parameters of its own that finishes last."""
+    """Return the submodule with own trainable parameters whose call ends last."""
     called = []
     handles = [
         m.register_forward_hook(lambda m, args, output: called.append(m))

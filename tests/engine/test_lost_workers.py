@@ -242,11 +242,11 @@ def test_large_arrays_are_mapped_once(tmp_path, monkeypatch):
     X, y = small_data()
     data = TrainingData(X, y, valid=TrainingData({"a": X, "b": y}, y))
     jobs = MemberJobs(2)
-    _, mapped = jobs._hand_over("net", data, None)
+    _, mapped = jobs._share("net", data, None)
     assert isinstance(mapped.X, np.memmap)
     assert isinstance(mapped.valid.X["a"], np.memmap)
     np.testing.assert_array_equal(mapped.X, X)
-    assert jobs._hand_over("net", data, None)[1] is mapped
+    assert jobs._share("net", data, None)[1] is mapped
     folder = next(tmp_path.iterdir())
     assert len(list(folder.iterdir())) == 3
     # What is a map already is not written again.

@@ -166,8 +166,8 @@ class Unstacked(SharpnessAwareOptimizer):
 @pytest.mark.parametrize("sam", [Layerwise, Unstacked])
 def test_a_step_of_ones_own_is_not_stacked(sam):
     clf = fitted(sam=sam, rho=0.5)
-    assert f"{sam.__name__} may take stacked members for one" in clf.engine_.reason
-    with pytest.raises(ValueError, match=r"engine='stacked' .* for one"):
+    assert f"{sam.__name__} may treat stacked members as one" in clf.engine_.reason
+    with pytest.raises(ValueError, match=r"engine='stacked' .* as one"):
         fitted(sam=sam, engine="stacked")
 
 

@@ -581,7 +581,7 @@ BAD = {
     "joint_callback": (
         lambda: fit_joint("sed", callbacks=[LRScheduler()]),
         InvalidInputError,
-        "an LRScheduler sets the learning rate by itself. Remove that callback",
+        "an LRScheduler sets the learning rate. Remove that callback",
     ),
     "joint_devices": (
         lambda: fit_joint("sed", device=["cpu", "cpu"]),

@@ -249,7 +249,7 @@ TRANSFORMS = {
 @pytest.mark.parametrize("case", TRANSFORMS)
 def test_transforms_that_return_no_batch(kind, case):
     transform, message = TRANSFORMS[case]
-    message = f"train_transform must return .*{message}. Let it"
+    message = f"train_transform must return .*{message}. Return"
     refused(kind, {"train_transform": transform}, message)
 
 

@@ -277,19 +277,19 @@ def test_a_net_hears_of_its_own_epochs():
 @pytest.mark.parametrize(
     ("params", "match"),
     [
-        ({"weight_averaging": "uniform"}, r"weight_averaging='uniform': .*Use fit"),
-        ({"prune": 0.5}, r"prune=0.5: .*set prune to None"),
+        ({"weight_averaging": "uniform"}, r"weight_averaging='uniform', .*Use fit"),
+        ({"prune": 0.5}, r"prune=0.5, .*set prune to None"),
         (
             {"weight_averaging": "exponential", "prune": 0.5},
-            r"='exponential' and prune=0.5: .*_averaging to None and prune to None",
+            r"='exponential' and prune=0.5, .*_averaging to None and prune to None",
         ),
         (
             {"early_stopping": 3, "validation_fraction": 0.2},
-            r"early_stopping=3: the number of calls.*set early_stopping to False",
+            r"early_stopping=3, because the number.*set early_stopping to False",
         ),
         (
             {"checkpoint_dir": "folder"},
-            r"checkpoint_dir='folder': .*set checkpoint_dir to None",
+            r"checkpoint_dir='folder', .*set checkpoint_dir to None",
         ),
     ],
 )

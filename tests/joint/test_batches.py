@@ -67,7 +67,7 @@ class Looped(nn.Module):
         self.inner = nn.Linear(3, 2)
 
     def forward(self, X):
-        return self.inner(X)
+        return self.inner(X) + 0.0
 
 
 def test_callbacks_set_weights_and_options_where_an_epoch_begins():

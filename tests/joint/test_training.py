@@ -304,7 +304,7 @@ def test_callbacks_that_need_batches_are_refused():
             pass
 
     for params, message in (
-        ({"callbacks": [OnBatch()]}, "OnBatch listens to every batch"),
+        ({"callbacks": [OnBatch()]}, "OnBatch is called for every batch"),
         ({"lr_schedule": LRScheduler("StepLR", step_size=1)}, "an LRScheduler sets"),
     ):
         with pytest.raises(InvalidInputError, match=message):

@@ -385,7 +385,7 @@ def test_warm_start_takes_weights_that_fit():
     still = [{**settings, "lr": 1e-12} for settings in APART]
     clf.set_params(member_params=still).fit(X, y)
     np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-5)
-    with pytest.raises(InvalidInputError, match="warm_start=True goes on from"):
+    with pytest.raises(InvalidInputError, match="warm_start=True starts from"):
         clf.set_params(member_params=APART[1:] + APART[:1]).fit(X, y)
 
 
@@ -496,7 +496,7 @@ def test_a_soup_of_members_that_differ_in_their_training(tmp_path):
         ([{"rho": 0.1}] * 3, r"Unknown name 'rho'.*One radius per member is rho=\["),
         ([{"batch_size": 8}] * 3, "Members share the number of batches"),
         ([{"criterion__weight": 1}] * 3, "Weights of classes are class_weight"),
-        ([{"optimizer__lr": 1}] * 3, "The learning rate goes by lr"),
+        ([{"optimizer__lr": 1}] * 3, "The learning rate is lr"),
         ([{"module__hiden": 4}] * 3, "Did you mean 'module__hidden'?"),
         ([{"weight_decay": 4}] * 3, "Did you mean 'optimizer__weight_decay'?"),
         ([{"module__n_classes": 4}] * 3, "Unknown name 'module__n_classes'"),
@@ -558,7 +558,7 @@ def test_a_rate_that_would_have_no_effect_is_refused():
         MLP, criterion=nn.CrossEntropyLoss, optimizer__lr=0.1, max_epochs=1
     )
     clf = DeepEnsembleClassifier(net, member_params={"lr": [0.1, 0.2]}, device="cpu")
-    with pytest.raises(InvalidInputError, match="no effect beside estimator__optim"):
+    with pytest.raises(InvalidInputError, match="no effect with estimator__optim"):
         clf.fit(X, y)
 
 

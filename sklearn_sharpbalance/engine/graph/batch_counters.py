@@ -1,13 +1,16 @@
-"""Batch counters of BatchNorm, kept by the host while a step is captured."""
+"""Count the batches of BatchNorm on the host while a step is captured."""
 
 from torch import nn
+
+from sklearn_sharpbalance.runtime.torch_internals import BATCH_NORM
 
 __all__ = ["BatchCounters"]
 
 
 class BatchCounters:
-    """Takes the batch counters of BatchNorm out of the step: a kernel per layer and
-    pass for a number that only ``momentum=None`` ever looks at.
+    """Removes the batch counters of BatchNorm from the step.
+
+    They cost a kernel per layer and pass, and only ``momentum=None`` uses them.
 
     Parameters
     ----------
@@ -16,11 +19,11 @@ class BatchCounters:
     """
 
     def __init__(self, module: nn.Module):
-        # InstanceNorm has such a counter too, and never counts.
+        # InstanceNorm has such a counter, too, but does not use it.
         self.kept = [
             (layer, layer.num_batches_tracked)
             for layer in module.modules()
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+            if isinstance(layer, BATCH_NORM)
             and layer.num_batches_tracked is not None
             and layer.momentum is not None
         ]
@@ -28,14 +31,14 @@ class BatchCounters:
         self.open()
 
     def open(self) -> None:
-        """Take the counters away from the layers."""
+        """Remove the counters from the layers."""
         for layer, _ in self.kept:
             layer.num_batches_tracked = None
 
     def close(self) -> None:
-        """Put the counters back, with the passes that were made meanwhile."""
+        """Restore the counters, and add the passes since :meth:`open`."""
         for layer, counter in self.kept:
-            # A module may leave a layer in evaluation mode where the others train.
+            # A module may keep a layer in evaluation mode while it trains.
             passes = self.n_passes if layer.training else 0
             layer.num_batches_tracked = counter.add_(passes)
         self.n_passes = 0

@@ -1,11 +1,12 @@
-"""Batches of all members in fixed buffers on the device, a piece of an epoch at a time.
+"""Batches of all members in fixed buffers on the device, a chunk of an epoch at a time.
 
-A captured step reads its batch at the position that a counter on the device gives,
-so that replaying it needs no copy and no word from Python.
+A captured step reads its batch at the position of a counter on the device, so that a
+replay needs neither a copy nor an argument from Python.
 """
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 
@@ -20,10 +21,18 @@ __all__ = ["EpochFeed"]
 HALF_BYTES = 256 * 2**20
 
 
-class EpochFeed:
-    """Buffers that hold the next steps of every member.
+class _MemberEpoch(NamedTuple):
+    """The batches of one member in one epoch."""
 
-    They have two halves: while the steps of one are replayed, the other is filled.
+    rows: torch.Tensor  # (n_batches, B)
+    share: torch.Tensor  # (n_batches, B)
+    augment: EpochAugment
+
+
+class EpochFeed:
+    """Buffers with the batches of every member's next steps.
+
+    They have two halves: while the steps of one half are replayed, the other is filled.
 
     Parameters
     ----------
@@ -31,7 +40,7 @@ class EpochFeed:
     source : DeviceData
     segment : Segment
     masks : list of ndarray of shape (N,), dtype bool
-        Of the sessions.
+        One for each session.
 
     Attributes
     ----------
@@ -49,61 +58,61 @@ class EpochFeed:
         sizes, device = segment.sizes, source.device
         width = sizes.sam + sizes.normal
         sample = source.take(torch.zeros(1, dtype=torch.int64))
-        bytes_a_step = len(sessions) * width * sample.numel() * sample.element_size()
-        self.length = min(sizes.n_batches, max(1, HALF_BYTES // bytes_a_step))
-        self.draws_apart = isinstance(segment.transform, PictureTransform | None)
-        if not self.draws_apart:
-            # It draws batch by batch from the one RNG, which must not be shared
-            # between members: each member's epoch is done in one go.
+        step_bytes = len(sessions) * width * sample.numel() * sample.element_size()
+        self.length = min(sizes.n_batches, max(1, HALF_BYTES // step_bytes))
+        self.has_own_draws = isinstance(segment.transform, PictureTransform | None)
+        if not self.has_own_draws:
+            # Other transforms draw each batch from the global generator. Members must
+            # not alternate in its use: the buffer of a member has a whole epoch.
             self.length = sizes.n_batches
         shape = (2 * self.length, width)
         n = len(sessions)
-        # A transform decides on dtype and size of what it returns.
+        # Made later: a transform may change dtype and size.
         self.x: list[torch.Tensor] = [sample.new_empty(0) for _ in range(n)]
         self.y = [source.y.new_empty(shape) for _ in range(n)]
         self.weight = [torch.empty(shape, device=device) for _ in range(n)]
         self.lr = [torch.empty(shape[0], device=device) for _ in range(n)]
         self.last_lr = [0.0] * n
-        self._dealt: dict[int, tuple] = {}
-        self._dealt_epoch = -1
-        self._rates: list[torch.Tensor] = []  # of the epoch that is dealt
-        self._ahead: tuple[int, int] | None = None  # epoch and start of what is filled
-        self._half = 1  # that was used last
-        self._beside = _Beside(device)
+        self._drawn: dict[int, _MemberEpoch] = {}  # by session
+        self._drawn_epoch = -1
+        self._rates: list[torch.Tensor] = []  # of the current epoch
+        self._prefetched: tuple[int, int] | None = None  # epoch and first step
+        self._half = 1  # the one used last
+        self._side_stream = _SideStream(device)
         for buffers in (self.y, self.weight):
-            self._beside.keep(buffers)
+            self._side_stream.keep(buffers)
 
-    def pieces(self, epoch: int) -> Iterator[tuple[int, int]]:
-        """Fill the buffers piece by piece.
+    def chunks(self, epoch: int) -> Iterator[tuple[int, int]]:
+        """Fill the buffers chunk by chunk.
 
-        Yields where the steps of a piece begin in the buffers, and how many there
-        are. Work on one piece should be under way, not done, when the next is asked
-        for: that is when the following one is fetched.
+        Yield the position of a chunk's first step in the buffers and its number of
+        steps. The caller launches these steps and asks for the next chunk without
+        waiting for them: the chunk after it is fetched meanwhile.
         """
         n_batches = self.segment.sizes.n_batches
         for start in range(0, n_batches, self.length):
             self._half = 1 - self._half
-            if self._ahead == (epoch, start):
-                self._beside.join()
+            if self._prefetched == (epoch, start):
+                self._side_stream.join()
             else:
                 self._fill_half(self._half, epoch, start)
-            self._ahead = None
-            if start == 0:  # not ahead: callbacks may have set the rate to start from
+            self._prefetched = None
+            if start == 0:  # not prefetched: callbacks may have set the initial rate
                 self._rates = self._rates_of(epoch)
                 self.last_lr = [float(rates[-1]) for rates in self._rates]
             self._fill_rates(self._half, start)
-            self._beside.mark()
+            self._side_stream.mark()
             yield self._half * self.length, min(self.length, n_batches - start)
-            following = (epoch, start + self.length)
-            if following[1] >= n_batches:
-                following = (epoch + 1, 0)
-            if following[0] < self.segment.stop:
-                with self._beside.since_mark():
-                    self._fill_half(1 - self._half, *following)
-                self._ahead = following
+            next_epoch, next_start = epoch, start + self.length
+            if next_start >= n_batches:
+                next_epoch, next_start = epoch + 1, 0
+            if next_epoch < self.segment.stop:
+                with self._side_stream.since_mark():
+                    self._fill_half(1 - self._half, next_epoch, next_start)
+                self._prefetched = (next_epoch, next_start)
 
     def _rates_of(self, epoch):
-        """Learning rates (n_batches,) of each session."""
+        """Return the learning rates (n_batches,) of each session."""
         n_batches = self.segment.sizes.n_batches
         factors = [self.segment.lr_factor(epoch, t) for t in range(n_batches)]
         groups = [session.net.optimizer_.param_groups[0] for session in self.sessions]
@@ -113,23 +122,23 @@ class EpochFeed:
         """Write the learning rates of the steps from ``start`` on into a half."""
         first, device = half * self.length, self.source.device
         for lr, rates in zip(self.lr, self._rates):
-            own = rates[start : start + self.length]
-            lr[first : first + len(own)] = to_device(own, device)
+            chunk = rates[start : start + self.length]
+            lr[first : first + len(chunk)] = to_device(chunk, device)
 
     def _fill_half(self, half, epoch, start):
         """Write the steps of an epoch from ``start`` on into half of the buffers."""
         stop = min(start + self.length, self.segment.sizes.n_batches)
         first = half * self.length
-        if self._dealt_epoch != epoch:
-            self._dealt, self._dealt_epoch = {}, epoch
+        if self._drawn_epoch != epoch:
+            self._drawn, self._drawn_epoch = {}, epoch
         for i in range(len(self.sessions)):
-            if i not in self._dealt:
-                self._dealt[i] = self._deal(i, epoch)
+            if i not in self._drawn:
+                self._drawn[i] = self._draw(i, epoch)
             places = slice(first, first + stop - start)
-            self._fill(i, places, start, stop, *self._dealt[i])
+            self._fill(i, places, start, stop)
 
-    def _deal(self, i, epoch):
-        """Rows, shares and augmentation of one member's epoch."""
+    def _draw(self, i, epoch):
+        """Draw the batches and the augmentation of one member's epoch."""
         seed, device = self.sessions[i].state.seed, self.source.device
         batches = epoch_batches(
             self.masks[i], self.segment.sizes, epoch_rng(seed, epoch)
@@ -138,14 +147,14 @@ class EpochFeed:
         augment = EpochAugment(self.segment.transform, batches.indices.shape, device)
         rows = torch.from_numpy(batches.indices)
         share = to_device(torch.from_numpy(batches.share), device)
-        return rows, share, augment
+        return _MemberEpoch(rows=rows, share=share, augment=augment)
 
-    def _fill(self, i, places, start, stop, rows, share, augment):
+    def _fill(self, i, places, start, stop):
         """Write steps ``start`` to ``stop`` of one member into its buffers."""
-        source = self.source
-        rows, share = rows[start:stop], share[start:stop]
+        source, augment = self.source, self._drawn[i].augment
+        rows, share = self._drawn[i].rows[start:stop], self._drawn[i].share[start:stop]
         x = source.take(rows)
-        if self.draws_apart:
+        if self.has_own_draws:
             self._put(i, places, augment.batches(start, stop, x))
         else:
             for t in range(start, stop):
@@ -162,20 +171,20 @@ class EpochFeed:
         """Write samples (T, B, ...) of one member into its buffer."""
         if not len(self.x[i]):
             self.x[i] = x.new_empty((2 * self.length, *x.shape[1:]))
-            self._beside.keep(self.x[i : i + 1])
+            self._side_stream.keep(self.x[i : i + 1])
         buffer = self.x[i]
         if x.shape[1:] != buffer.shape[1:] or x.dtype != buffer.dtype:
             raise UnsupportedEngineError(
                 "train_transform returned batches of different size or dtype, "
                 f"{tuple(buffer.shape[1:])} of {buffer.dtype} and "
                 f"{tuple(x.shape[1:])} of {x.dtype}, but every step reads the same "
-                "buffer. Use engine='skorch', or let it return batches of one kind."
+                "buffer. Use engine='skorch', or return batches of one size and dtype."
             )
         buffer[places] = x
 
 
-class _Beside:
-    """A stream beside the one that trains; on a CPU things are done at once."""
+class _SideStream:
+    """A second stream, which fills the buffers; on a CPU there is none."""
 
     def __init__(self, device):
         self.on_gpu = device.type == "cuda"
@@ -184,23 +193,23 @@ class _Beside:
             self.event = torch.cuda.Event()
 
     def keep(self, tensors):
-        """Let memory that is freed while work is under way wait for its end."""
+        """Do not reuse the memory of freed tensors before this stream is done."""
         for tensor in tensors if self.on_gpu else ():
             tensor.record_stream(self.stream)
 
     def mark(self):
-        """Note how far the training stream has come."""
+        """Record the current position of the training stream."""
         if self.on_gpu:
             self.event.record()
 
     def since_mark(self):
-        """Context of work that waits for the mark and for nothing after it."""
+        """Return a context for work that waits for the mark, not for later work."""
         if not self.on_gpu:
             return nullcontext()
         self.stream.wait_event(self.event)
         return torch.cuda.stream(self.stream)
 
     def join(self):
-        """Let the training stream wait for the work beside it."""
+        """Let the training stream wait for this stream."""
         if self.on_gpu:
             torch.cuda.current_stream().wait_stream(self.stream)

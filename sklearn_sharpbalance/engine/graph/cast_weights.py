@@ -1,31 +1,32 @@
 """Low-precision copies of the weights that autocast would cast one by one.
 
 Autocast launches one kernel per weight and pass to cast it, and one per gradient to
-cast it back. A captured step of a ResNet-18 is bound by the number of its kernels, so
-here all weights are cast by one multi-tensor copy, and all gradients by another.
+cast it back. The number of kernels limits the speed of a captured step of a ResNet-18.
+Here one multi-tensor copy casts all weights, and another one all gradients.
 """
 
 import torch
 from torch import nn
 
 from sklearn_sharpbalance.runtime.precision import AUTOCAST_DTYPES
+from sklearn_sharpbalance.runtime.torch_internals import CONVOLUTION, foreach_copy_
 
 __all__ = ["CastWeights"]
 
-CAST_LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
+CAST_LAYERS = (CONVOLUTION, nn.Linear)
 
 
 class CastWeights:
-    """Lets the layers of a module compute with cast copies of their weights.
+    """Replaces the weights of a module's layers by cast copies.
 
-    The optimizer keeps the float32 weights; the arithmetic is that of autocast.
+    The optimizer keeps the float32 weights. Results are those of autocast.
 
     Parameters
     ----------
     module : nn.Module
         Changed in place until :meth:`close`.
     precision : str
-        "bf16" or "fp16" cast; with any other nothing happens.
+        Weights are cast for "bf16" and "fp16", else nothing changes.
     """
 
     def __init__(self, module: nn.Module, precision: str):
@@ -44,43 +45,43 @@ class CastWeights:
         self.open()
 
     def open(self) -> None:
-        """Give the layers the cast weights to compute with."""
+        """Put the cast weights into the layers."""
         for (layer, name, _), cast in zip(self.places, self.casts):
             setattr(layer, name, cast)
 
     @torch.no_grad()
     def push(self) -> None:
-        """Cast the weights as they are now, before a forward pass."""
+        """Cast the current weights; call it before a forward pass."""
         if self.casts:
-            torch._foreach_copy_(self.casts, self.masters)
+            foreach_copy_(self.casts, self.masters)
 
     @torch.no_grad()
     def pull(self) -> None:
-        """Hand the gradients of a backward pass to the float32 weights."""
+        """Move the gradients of a backward pass to the float32 weights."""
         if not self.casts:
             return
         pairs = zip(self.masters, self.casts)
         used = [(m, c, c.grad) for m, c in pairs if c.grad is not None]
         grads = [torch.empty_like(master) for master, _, _ in used]
-        torch._foreach_copy_(grads, [grad for _, _, grad in used])
+        foreach_copy_(grads, [grad for _, _, grad in used])
         for (master, cast, _), grad in zip(used, grads):
             master.grad, cast.grad = grad, None
 
     def owner_of(self, weight: torch.Tensor) -> torch.Tensor:
-        """The weight that the optimizer knows, for one that a layer computes with."""
+        """Return the optimizer's weight for a weight of a layer."""
         for master, cast in zip(self.masters, self.casts):
             if cast is weight:
                 return master
         return weight
 
     def close(self) -> None:
-        """Give the layers their own weights back."""
+        """Put the float32 weights back into the layers."""
         for layer, name, weight in self.places:
             setattr(layer, name, weight)
 
 
 def _uses(module: nn.Module) -> dict[int, int]:
-    """How many places hold each parameter; a tied weight is left to autocast."""
+    """Count the layers that have each parameter; tied weights are left to autocast."""
     counts: dict[int, int] = {}
     for layer in module.modules():
         for weight in layer.parameters(recurse=False):

@@ -1,7 +1,7 @@
-"""Members on parallel streams of one GPU, one CUDA graph a step.
+"""Members on parallel streams of one GPU, with one CUDA graph per step.
 
-A ResNet-18 step launches some two thousand kernels; launched one by one from Python
-they take longer than they run. Captured once and replayed, they do not.
+A step of a ResNet-18 launches some two thousand kernels. Launching them one by one from
+Python takes longer than running them. Replaying a captured graph avoids this cost.
 """
 
 import numpy as np
@@ -11,18 +11,19 @@ from torch import nn
 from sklearn_sharpbalance.engine.base import Engine
 from sklearn_sharpbalance.engine.graph.run import GraphRun
 from sklearn_sharpbalance.engine.support import (
-    UNSEEN,
+    NOT_INSPECTED,
     base_optimizer,
     meta_module,
     shared_refusal,
 )
 from sklearn_sharpbalance.members.own_settings import own_nets
+from sklearn_sharpbalance.runtime.torch_internals import DROPOUT
 
 __all__ = ["GraphEngine"]
 
-# Layers that draw, unless this option of theirs is zero.
+# Layers that draw random numbers, unless this option is zero.
 RANDOM_LAYERS = {
-    nn.modules.dropout._DropoutNd: "p",
+    DROPOUT: "p",
     nn.MultiheadAttention: "dropout",
     nn.RNNBase: "dropout",
     nn.RReLU: "upper",
@@ -30,13 +31,13 @@ RANDOM_LAYERS = {
 
 
 class GraphEngine(Engine):
-    """Trains all members at once, each on a stream of its own."""
+    """Trains all members at once, each on its own stream."""
 
     name = "graph"
 
     @classmethod
     def refusal(cls, net, data, training):
-        """Why this engine cannot train these members; None if it can."""
+        """Return why this engine cannot train these members; None if it can."""
         if torch.device(net.device).type != "cuda":
             return f"the device is {net.device}, not cuda"
         if training.precision == "fp16":
@@ -50,21 +51,22 @@ class GraphEngine(Engine):
 
 
 def module_refusal(net, data):
-    """Why the step cannot be captured, whatever the device."""
+    """Return why the step cannot be captured on any device; None if it can."""
     if not isinstance(data.X, np.ndarray):
         return "X is not one array"
     optimizer, options = base_optimizer(net)
     if getattr(net, "optimizer__dampening", options.get("dampening", 0)):
-        return "SGD's dampening treats the first step apart"
+        return "SGD's dampening treats the first step differently"
     if optimizer is torch.optim.Adagrad:
-        return "Adagrad reads its count of steps on the host"
+        return "Adagrad reads its step count on the host"
     return shared_refusal(net) or _random_refusal(net)
 
 
 def _random_refusal(net):
+    """Return why a layer cannot be captured; None if all can."""
     module = meta_module(net)
     if module is None:
-        return UNSEEN
+        return NOT_INSPECTED
     for layer in module.modules():
         name = type(layer).__name__
         for kind, option in RANDOM_LAYERS.items():

@@ -1,4 +1,4 @@
-"""A module whose BatchNorm layers compute together with the ReLU and sum after them."""
+"""Fuse BatchNorm layers of a module with the sum and ReLU after them."""
 
 import operator
 from contextlib import contextmanager
@@ -14,18 +14,18 @@ __all__ = ["FusedNorms", "fuse_norms"]
 
 ADDITIONS = (operator.add, operator.iadd, torch.add)
 CLAMPS = (functional.relu, torch.relu, functional.relu_, torch.relu_)
-MAX_NUMBERS = 2**31  # that a kernel can count
+MAX_NUMBERS = 2**31  # limit of the indices in a kernel
 
 
 class FusedNorms:
-    """Lets a member compute with fused layers while its step is captured.
+    """Replaces a member's layers by fused ones while its step is captured.
 
     Parameters
     ----------
     owner : MemberModule
         Changed in place until :meth:`close`.
     wanted : bool
-        Without it nothing happens.
+        If False, nothing changes.
 
     Attributes
     ----------
@@ -38,16 +38,18 @@ class FusedNorms:
         self.open()
 
     def open(self):
-        """Compute with fused layers."""
+        """Use fused layers."""
         self.owner.module = self.fused or self.own
 
     def close(self):
-        """Compute with the layers as they are."""
+        """Use the original layers."""
         self.owner.module = self.own
 
 
 def fuse_norms(module: nn.Module) -> fx.GraphModule | None:
-    """The same function of the same weights in fewer kernels, for training.
+    """Return a module that computes the same function with fewer kernels.
+
+    It is for training only.
 
     Parameters
     ----------
@@ -57,9 +59,9 @@ def fuse_norms(module: nn.Module) -> fx.GraphModule | None:
     Returns
     -------
     fused : nn.Module or None
-        None where nothing can be fused: without BatchNorm2d, on a GPU where Triton
-        does not run, if the module's code cannot be traced, or if a trace would lose
-        hooks or layers that stay in evaluation mode.
+        None if nothing can be fused: without BatchNorm2d, on a GPU without support by
+        Triton, if the module's code cannot be traced, or if the trace would lose hooks
+        or layers that stay in evaluation mode.
     """
     devices = _norm_devices(module)
     on_gpu = [device for device in devices if device.type == "cuda"]
@@ -68,9 +70,9 @@ def fuse_norms(module: nn.Module) -> fx.GraphModule | None:
     try:
         with _in_training(module):
             if not all(part.training for part in module.modules()):
-                return None  # its own `train` has exceptions
+                return None  # its `train` keeps some layers in evaluation mode
             traced = fx.symbolic_trace(module)
-    except Exception:  # whatever the user's code raises on what is not a tensor
+    except Exception:  # any error of the user's code, which gets no real tensors
         return None
     for node in list(traced.graph.nodes):
         called = node.op == "call_module" and len(node.args) == 1 and not node.kwargs
@@ -81,7 +83,7 @@ def fuse_norms(module: nn.Module) -> fx.GraphModule | None:
 
 
 def _loses_hooks(module):
-    """Whether there are hooks on what a trace keeps only the code of."""
+    """Whether modules have hooks that a trace would lose."""
     kept = fx.Tracer().is_leaf_module
     inside = (part for part in module.modules() if not kept(part, ""))
     return any(is_hooked(part) for part in (module, *inside))
@@ -89,7 +91,7 @@ def _loses_hooks(module):
 
 @contextmanager
 def _in_training(module):
-    """Code that asks for the mode is traced as it trains; the modes are put back."""
+    """Set a module to training mode for a block, and restore all modes."""
     modes = [(part, part.training) for part in module.modules()]
     module.train()
     try:
@@ -100,13 +102,13 @@ def _in_training(module):
 
 
 class NormStep(nn.Module):
-    """``relu(norm(x) + residual)``, or as much of it as there is."""
+    """``relu(norm(x) + residual)``; residual and ReLU are optional."""
 
     def __init__(self, norm, relu):
         super().__init__()
         self.norm, self.relu = norm, relu
         size, device = 3 * norm.num_features, norm.weight.device
-        # Not a buffer: no business of state dicts.
+        # Not a buffer, to keep it out of state dicts.
         self.counter = torch.zeros(size, dtype=torch.int32, device=device)
 
     def forward(self, x, residual=None):
@@ -115,21 +117,22 @@ class NormStep(nn.Module):
             return self.fused(x, residual)
         return self.finish(self.norm(x), residual)
 
-    def fused(self, x, residual, n_first=None, others=(None, None)):
-        """By the kernels; ``others`` are weight and bias of the second group."""
+    def fused(self, x, residual, n_first=None, weight2=None, bias2=None):
+        """Use the kernels; ``weight2`` and ``bias2`` are those of the second group."""
         norm = self.norm
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(1 if n_first is None else 2)
-        weights = (norm.weight, norm.bias, *others)
-        return _NormFunction.apply(x, residual, *weights, self, n_first)
+        return _NormFunction.apply(
+            x, residual, norm.weight, norm.bias, weight2, bias2, self, n_first
+        )
 
     def finish(self, y, residual):
-        """What comes after the norm."""
+        """Apply the sum and the ReLU after the norm."""
         y = y if residual is None else y + residual
         return functional.relu(y) if self.relu else y
 
     def fits(self, x, residual):
-        """Whether the kernels can do it."""
+        """Whether the kernels support this input."""
         alike = residual is None or (
             residual.shape == x.shape and residual.dtype == x.dtype
         )
@@ -147,8 +150,9 @@ class _NormFunction(torch.autograd.Function):
         y, mean, rstd = norm_kernels.forward(
             x, residual, step.norm, step.counter, step.relu, n_first
         )
-        kept = y if ctx.add and step.relu else None
-        ctx.save_for_backward(x, kept, mean, rstd, weight, bias)
+        # Only then backward needs the output, for its sign.
+        saved = y if ctx.add and step.relu else None
+        ctx.save_for_backward(x, saved, mean, rstd, weight, bias)
         return y
 
     @staticmethod
@@ -157,24 +161,41 @@ class _NormFunction(torch.autograd.Function):
 
         step = ctx.step
         x, y, mean, rstd, weight, bias = ctx.saved_tensors
-        how = (step.counter, step.relu, ctx.add, ctx.n_first)
         grad_x, grad_residual, grad_weight, grad_bias = norm_kernels.backward(
-            channels_last(grad), x, y, mean, rstd, weight, bias, *how
+            channels_last(grad),
+            x,
+            y,
+            mean,
+            rstd,
+            weight,
+            bias,
+            counter=step.counter,
+            relu=step.relu,
+            add=ctx.add,
+            n_first=ctx.n_first,
         )
-        second = (None, None)
+        grad_weight2, grad_bias2 = None, None
         if ctx.n_first is not None:
-            second = (grad_weight[1], grad_bias[1])
-        first = (grad_weight[0], grad_bias[0])
-        return (grad_x, grad_residual, *first, *second, None, None)
+            grad_weight2, grad_bias2 = grad_weight[1], grad_bias[1]
+        return (
+            grad_x,
+            grad_residual,
+            grad_weight[0],
+            grad_bias[0],
+            grad_weight2,
+            grad_bias2,
+            None,
+            None,
+        )
 
 
 def channels_last(x):
-    """The same numbers with the channels of a pixel side by side."""
+    """Return the tensor in the memory format channels-last."""
     return x.contiguous(memory_format=torch.channels_last)
 
 
 def _is_plain(layer):
-    """Whether a layer is BatchNorm as the kernels compute it, and nothing besides."""
+    """Whether a layer is a BatchNorm that the kernels support, without hooks."""
     return (
         type(layer) is nn.BatchNorm2d
         and layer.affine
@@ -185,12 +206,12 @@ def _is_plain(layer):
 
 
 def _norm_devices(module):
-    """Where the layers are that can be fused."""
+    """Return the devices of the layers that can be fused."""
     return {layer.weight.device for layer in module.modules() if _is_plain(layer)}
 
 
 def _fuse(traced, node):
-    """Let one step do the work of a norm, and of the sum and ReLU after it."""
+    """Replace a norm, and the sum and ReLU after it, by one :class:`NormStep`."""
     chain, residual = [node], None
     following = _only_user(node)
     if following is not None and _is_addition(following):

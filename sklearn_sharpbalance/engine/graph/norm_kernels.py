@@ -1,8 +1,8 @@
-"""BatchNorm on channels-last pictures as two kernels a pass, with what follows it.
+"""BatchNorm, sum and ReLU on channels-last pictures, as two kernels per pass.
 
-PyTorch takes seven launches a layer for bf16, the largest part of a narrow ResNet's
-step; ``torch.compile`` fuses them, at the price of a wait for every shape. Pictures are
-matrices here: one row per pixel, one column per channel.
+PyTorch needs seven launches per layer for bf16, the largest part of a narrow ResNet's
+step. ``torch.compile`` fuses them, but compiles again for every shape. Here pictures
+are matrices: one row per pixel, one column per channel.
 """
 
 import torch
@@ -17,15 +17,15 @@ from sklearn_sharpbalance.engine.graph.norm_programs import (
 
 __all__ = ["backward", "forward"]
 
-# By examples/benchmarks/bench_norms.py on an H200.
-TILE = 4096  # numbers that one program holds at a time
-N_PROGRAMS = 264  # that sum up: two for each multiprocessor
+# Measured by examples/benchmarks/bench_norms.py on an H200.
+TILE = 4096  # numbers that one program loads at a time
+N_PROGRAMS = 264  # for sums: two for each multiprocessor
 N_WARPS = 4
-N_PARTIALS = 64  # sums that the last program reads at a time
+N_PARTIALS = 64  # partial sums that the last program reads at a time
 
 
 def forward(x, residual, norm, counter, relu, n_first=None):
-    """Output, mean and inverse deviation of each channel; updates running statistics.
+    """Normalise pictures by channel and update the running statistics.
 
     Parameters
     ----------
@@ -34,17 +34,17 @@ def forward(x, residual, norm, counter, relu, n_first=None):
         Added to the normalised pictures.
     norm : nn.BatchNorm2d
     counter : Tensor of int32 (3 * C,), zeros
-        Place for the programs to count themselves.
+        Used by the programs to count those that are done.
     relu : bool
     n_first : int or None, default=None
-        Normalise the first so many pictures by themselves, and the others by
-        themselves; running statistics see the others first. None is one group.
+        Normalise the first ``n_first`` pictures and the others as separate groups;
+        running statistics are updated by the others first. None is one group.
 
     Returns
     -------
     y : Tensor like x
     mean, rstd : Tensor (2, C)
-        Of each group.
+        Mean and inverse standard deviation of each group.
     """
     shape = _Shape(x, n_first)
     mean, rstd = torch.empty((2, 2, shape.n_channels), device=x.device).unbind()
@@ -84,11 +84,13 @@ def forward(x, residual, norm, counter, relu, n_first=None):
 
 
 def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=None):
-    """Gradients of input, residual (None without one), and of weight and bias (2, C),
-    each group's."""
+    """Return the gradients of input, residual, weight (2, C) and bias (2, C).
+
+    Those of weight and bias are for each group; that of a missing residual is None.
+    """
     shape = _Shape(x, n_first)
     grad_weight, grad_bias = torch.empty((2, 2, shape.n_channels), device=x.device)
-    # Without a residual the sign of the input is that of the output.
+    # Which values the ReLU keeps: 2 reads the output, 1 computes its sign from x.
     mask = (2 if add else 1) if relu else 0
     grad_x = torch.empty_like(x)
     grad_residual = torch.empty_like(x) if add and relu else grad
@@ -120,7 +122,7 @@ def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=N
 
 
 class _Shape:
-    """How the pixels of a batch are dealt to programs."""
+    """Assignment of the pixels of a batch to programs."""
 
     def __init__(self, x, n_first):
         n, self.n_channels, height, width = x.shape
@@ -132,16 +134,16 @@ class _Shape:
         self.blocks = {"BLOCK_R": block_r, "BLOCK_C": block_c, "num_warps": N_WARPS}
         n_blocks = cdiv(self.n_channels, block_c)
         tiles = [cdiv(rows, block_r) for rows in (split, n_rows - split)]
-        tiles_a_slice = cdiv(sum(tiles), max(1, N_PROGRAMS // n_blocks))
-        slices = [cdiv(n_tiles, tiles_a_slice) for n_tiles in tiles]
+        tiles_per_slice = cdiv(sum(tiles), max(1, N_PROGRAMS // n_blocks))
+        slices = [cdiv(n_tiles, tiles_per_slice) for n_tiles in tiles]
         self.summing = (sum(slices), n_blocks)
         self.tiles = (sum(tiles), n_blocks)
-        # Rows, those of the first group, and programs for them.
+        # Number of rows, of rows in the first group, and of programs for this group.
         self.cut = (n_rows, split, tiles[0], self.n_channels)
-        self.sums = (n_rows, split, slices[0], self.n_channels, tiles_a_slice)
+        self.sums = (n_rows, split, slices[0], self.n_channels, tiles_per_slice)
 
     def partials(self):
-        """Two sums of every channel by every program."""
+        """Return memory for two sums per channel and program."""
         size = (*self.summing, 2, self.blocks["BLOCK_C"])
         return torch.empty(size, device=self.device)
 

@@ -1,7 +1,7 @@
 """Triton programs of BatchNorm on pictures as matrices (pixels, channels).
 
-Rows may be cut into two groups, each with statistics of its own; the programs of a
-launch are dealt to the first group and then to the second.
+Rows may be split into two groups with separate statistics. The first programs of a
+launch work for the first group, the others for the second.
 """
 
 import triton
@@ -12,7 +12,7 @@ __all__ = ["gradient", "gradient_sums", "normalise", "statistics"]
 
 @triton.jit
 def _group(n_rows, split, n_first):
-    """Which group a program works for: number, first row, end, place among its own."""
+    """Return a program's group, its first row and end, and the number in the group."""
     second = tl.program_id(0) >= n_first
     group = second.to(tl.int32)
     begin = tl.where(second, split, 0)
@@ -22,21 +22,21 @@ def _group(n_rows, split, n_first):
 
 @triton.jit
 def _places(row, end, channel, n_channels):
-    """Which numbers of a tile exist, and where they are."""
+    """Return which entries of a tile exist, and their offsets."""
     ok = (row < end)[:, None] & (channel < n_channels)[None, :]
     return ok, row[:, None] * n_channels + channel[None, :]
 
 
 @triton.jit
 def _pair(first, second, place, inside):
-    """Numbers of each channel from two vectors."""
+    """Load the values of each channel from two vectors."""
     one = tl.load(first + place, mask=inside, other=0.0)
     return one, tl.load(second + place, mask=inside, other=0.0)
 
 
 @triton.jit
 def _clamped(value):
-    """Numbers at least zero; what is no number stays so, which a maximum hides."""
+    """Return the maximum of values and zero; unlike ``tl.maximum``, keep NaN."""
     return tl.where(value <= 0.0, 0.0, value)
 
 
@@ -51,9 +51,9 @@ def _put(partials, first, second, BLOCK_C: tl.constexpr):
 
 @triton.jit
 def _is_last(counter, number, n_all):
-    """Whether the others of ``n_all`` that count in one place have come by before.
+    """Return whether this is the last of the ``n_all`` programs of a counter.
 
-    The last one sets the counter back, for the next launch.
+    The last program resets the counter for the next launch.
     """
     tl.debug_barrier()
     place = counter + number * tl.num_programs(1) + tl.program_id(1)
@@ -67,7 +67,7 @@ def _is_last(counter, number, n_all):
 def _collect(
     partials, first_slice, end_slice, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr
 ):
-    """Both sums over the programs of a group, in the same order every time."""
+    """Return both sums over the programs of a group, in a fixed order."""
     n = tl.num_programs(0)
     first = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     second = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
@@ -76,7 +76,7 @@ def _collect(
         row = start + tl.arange(0, BLOCK_P)[:, None]
         place = (tl.program_id(1) * n + row) * 2 * BLOCK_C + column
         ok = (row < end_slice) & (column < BLOCK_C)
-        # Past the nearest cache, which other multiprocessors do not write to.
+        # Bypass the L1 cache: other multiprocessors do not write to it.
         first += tl.load(partials + place, mask=ok, other=0.0, cache_modifier=".cg")
         place += BLOCK_C
         second += tl.load(partials + place, mask=ok, other=0.0, cache_modifier=".cg")
@@ -85,7 +85,7 @@ def _collect(
 
 @triton.jit
 def _group_sums(partials, group, n_first, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Both sums of one group."""
+    """Return both sums of one group."""
     end = tl.where(group == 1, tl.num_programs(0), n_first)
     return _collect(partials, group * n_first, end, BLOCK_P, BLOCK_C)
 
@@ -105,24 +105,24 @@ def statistics(
     split,
     n_first,
     n_channels,
-    tiles_a_slice,
+    tiles_per_slice,
     TRACK: tl.constexpr,
     GROUPS: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Mean and variance of each channel."""
+    """Compute mean and inverse standard deviation of each channel."""
     group, begin, end, number = _group(n_rows, split, n_first)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = channel < n_channels
-    # Sums of squares cancel badly far from zero: count from a value of the channel.
+    # Subtract a value of the channel, to avoid cancellation in sums of squares.
     shift = tl.load(x + begin * n_channels + channel, mask=inside, other=0.0)
     shift = shift.to(tl.float32)
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     square = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    start = begin + number * tiles_a_slice * BLOCK_R
-    for tile in range(tiles_a_slice):
+    start = begin + number * tiles_per_slice * BLOCK_R
+    for tile in range(tiles_per_slice):
         row = start + tile * BLOCK_R + tl.arange(0, BLOCK_R)
         ok, place = _places(row, end, channel, n_channels)
         value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
@@ -138,7 +138,7 @@ def statistics(
         out = group * n_channels + channel
         tl.store(mean_out + out, shift + offset, mask=inside)
         tl.store(rstd_out + out, 1.0 / tl.sqrt(var + eps), mask=inside)
-        if TRACK:  # noqa: SIM102 (known when compiling, the other is not)
+        if TRACK:  # noqa: SIM102 (only this condition is known at compile time)
             if _is_last(counter, 2, GROUPS):
                 if GROUPS == 2:
                     _track(
@@ -167,7 +167,7 @@ def statistics(
 
 @triton.jit
 def _n_slices(group, n_first):
-    """Programs of a group that sum up."""
+    """Return the number of programs of a group that compute sums."""
     return tl.where(group == 1, tl.num_programs(0) - n_first, n_first)
 
 
@@ -212,7 +212,7 @@ def normalise(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """The normalised tile, plus the residual, clamped at zero."""
+    """Normalise a tile, add the residual, and apply the ReLU."""
     group, begin, end, number = _group(n_rows, split, n_first)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     row = begin + number * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -232,7 +232,7 @@ def normalise(
 
 @triton.jit
 def _tile_gradient(grad, y, place, ok, normal, weight, bias, MASK: tl.constexpr):
-    """Gradient before the clamp."""
+    """Return the gradient of a tile before the ReLU."""
     value = tl.load(grad + place, mask=ok, other=0.0).to(tl.float32)
     if MASK == 1:
         positive = normal * weight[None, :] + bias[None, :] > 0.0
@@ -260,13 +260,13 @@ def gradient_sums(
     split,
     n_first,
     n_channels,
-    tiles_a_slice,
+    tiles_per_slice,
     MASK: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Gradients of weight and bias."""
+    """Compute the gradients of weight and bias."""
     group, begin, end, number = _group(n_rows, split, n_first)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = channel < n_channels
@@ -275,8 +275,8 @@ def gradient_sums(
     weight, bias = _pair(weight_in, bias_in, channel, inside)
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     product = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    start = begin + number * tiles_a_slice * BLOCK_R
-    for tile in range(tiles_a_slice):
+    start = begin + number * tiles_per_slice * BLOCK_R
+    for tile in range(tiles_per_slice):
         row = start + tile * BLOCK_R + tl.arange(0, BLOCK_R)
         ok, place = _places(row, end, channel, n_channels)
         value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
@@ -313,7 +313,7 @@ def gradient(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Gradient of the input, and of the residual."""
+    """Compute the gradients of the input and of the residual."""
     group, begin, end, number = _group(n_rows, split, n_first)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     row = begin + number * BLOCK_R + tl.arange(0, BLOCK_R)

@@ -13,7 +13,7 @@ from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["GraphRun"]
 
-COMPILED_SAVES = 0.15  # of the time of a ResNet-18 epoch
+COMPILED_SAVES = 0.15  # share of the time of a ResNet-18 epoch
 COMPILE_SECONDS = 40.0
 
 
@@ -35,9 +35,9 @@ class GraphRun(EngineRun):
         self.compiled = False
 
     def train(self, segment, on_epoch=None):
-        """Train one segment; returns the members after it."""
+        """Train one segment and return the members after it."""
         self.segment = segment
-        self.members = list(self.members)  # the caller has the one before
+        self.members = list(self.members)  # the caller keeps the old list
         for session in self.sessions.values():
             session.segment, session.on_epoch = segment, on_epoch
         device = self.source.device
@@ -45,13 +45,13 @@ class GraphRun(EngineRun):
         with current, random_stream(device), tf32(segment.precision):
             while self.sessions and self.epoch < segment.stop:
                 self._run_until_stop()
-                self._let_go()
+                self._remove_stopped()
         for i, session in self.sessions.items():
             self.members[i] = session.finish()
         return self.members
 
     def close(self):
-        """Free the graph; modules and optimizers are as they were found."""
+        """Restore modules and optimizers, and free the graphs."""
         if self.step is not None:
             self.step.close()
         self.step = self.feed = None
@@ -59,38 +59,38 @@ class GraphRun(EngineRun):
     def _run_until_stop(self):
         """Train until the segment ends or a member stops."""
         sessions = list(self.sessions.values())
-        step, feed = self._awake(sessions)
+        step, feed = self._open_step(sessions)
         for epoch in range(self.epoch, self.segment.stop):
             if not step.fused and self._compiling_pays(sessions[0], epoch):
                 step.compile()
                 self.compiled = True
-            with step.at_rest():
+            with step.detached():
                 for session in sessions:
                     self.draws.begin_epoch(session, epoch)
-            for first, n_steps in feed.pieces(epoch):
+            for first, n_steps in feed.chunks(epoch):
                 step.run(first, n_steps)
             losses = step.losses()
-            with step.at_rest():
+            with step.detached():
                 for session, loss, lr in zip(sessions, losses, feed.last_lr):
                     self.draws.end_epoch(session, epoch, loss, lr)
             self.epoch = epoch + 1
             if any(session.stopped for session in sessions):
                 break
-        step.rest()
+        step.detach()
 
-    def _awake(self, sessions):
-        """The step and its feed: made for the first segment, resumed for the others."""
+    def _open_step(self, sessions):
+        """Return the step and its feed; later segments use those of the first one."""
         if self.step is not None and self.feed is not None:
             self.feed.segment = self.segment
-            self.step.wake()
+            self.step.attach()
         else:
             masks = [self.masks[i] for i in self.sessions]
             self.feed = EpochFeed(sessions, self.source, self.segment, masks)
             self.step = GraphedStep(sessions, self.feed, self.segment)
         return self.step, self.feed
 
-    def _let_go(self):
-        """Remove members that stopped; the others are captured again."""
+    def _remove_stopped(self):
+        """Remove members that stopped; the step of the others is captured again."""
         stopped = [i for i, session in self.sessions.items() if session.stopped]
         for i in stopped:
             self.members[i] = self.sessions.pop(i).finish()
@@ -98,11 +98,11 @@ class GraphRun(EngineRun):
             self.close()
 
     def _compiling_pays(self, session, epoch):
-        """Whether what compiled modules would save is more than compiling takes.
+        """Whether compiled modules would save more time than compiling takes.
 
-        Judged by the epoch before, which the graph without compiled modules ran; the
-        first also captures and is not used. If a phase is cut into segments, its end
-        is not known, and that of the training stands for it.
+        The estimate uses the duration of the last epoch, which ran without compiled
+        modules. The first epoch is not used: it includes the capture. If a phase is cut
+        into segments, its end is not known, and the end of the training is used.
         """
         segment, on_gpu = self.segment, self.source.device.type == "cuda"
         if self.compiled or segment.compile is not None or not on_gpu:

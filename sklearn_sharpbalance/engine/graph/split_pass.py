@@ -1,9 +1,9 @@
-"""One pass over a mixed batch that keeps the gradients of its two parts apart.
+"""One pass over a mixed batch with separate gradients for its two parts.
 
 A balanced step needs the gradients of the SAM part and of the normal part at the same
 weights. Two passes over small parts cost nearly as much as two over whole batches.
-Here both parts pass together; each layer normalises them apart, and sums its weight
-gradient over each part by itself.
+Here both parts share a pass. Each layer normalises the parts separately, and computes
+one weight gradient for each.
 """
 
 import operator
@@ -14,10 +14,11 @@ from torch.nn import functional
 
 from sklearn_sharpbalance.engine.graph.fused_norms import NormStep
 from sklearn_sharpbalance.engine.stacking import is_hooked
+from sklearn_sharpbalance.runtime.torch_internals import foreach_copy_
 
 __all__ = ["SplitPass"]
 
-# What treats every sample by itself and has no weights.
+# Layers and functions without weights that process each sample independently.
 SAFE_LAYERS = (
     nn.ReLU,
     nn.LeakyReLU,
@@ -48,33 +49,33 @@ SAFE_FUNCTIONS = (
 
 
 class SplitPass:
-    """The function of a module, with weights of their own for the second part.
+    """A copy of a module with separate weights for the second part of a batch.
 
     Parameters
     ----------
     fused : nn.Module or None
-        As ``fuse_norms`` returns it.
+        From :func:`fuse_norms`.
     n_first : int
         Samples of the first part.
 
     Attributes
     ----------
     module : nn.Module or None
-        None where the parts cannot be kept apart: layers other than convolutions,
-        linear ones and BatchNorm have weights, a weight is used twice, or samples may
-        meet elsewhere.
+        None if the gradients cannot be separated: layers other than convolutions,
+        Linear and BatchNorm have weights, a weight is used twice, or other operations
+        may mix samples.
     """
 
     def __init__(self, fused: fx.GraphModule | None, n_first: int):
         self.module = None if fused is None else _split(fused, n_first)
 
     def take_gradients(self, owner_of):
-        """Pairs of weight and its gradient for the second part, which is taken out.
+        """Return pairs of weight and gradient of the second part; reset the gradients.
 
         Parameters
         ----------
         owner_of : callable
-            The weight that the optimizer knows, for one that a layer computes with.
+            Returns the optimizer's weight for a weight of a layer.
         """
         parts = () if self.module is None else self.module.modules()
         layers = (m for m in parts if isinstance(m, _SplitLayer))
@@ -86,13 +87,13 @@ class SplitPass:
         same = [pair for pair in found if pair[0].dtype == pair[1].dtype]
         cast = [pair for pair in found if pair[0].dtype != pair[1].dtype]
         grads = [torch.empty_like(owner) for owner, _ in cast]
-        if grads:  # of one dtype: all at once
-            torch._foreach_copy_(grads, [grad for _, grad in cast])
+        if grads:  # all have the same dtype: one call
+            foreach_copy_(grads, [grad for _, grad in cast])
         return same + [(owner, grad) for (owner, _), grad in zip(cast, grads)]
 
 
 class _SplitLayer(nn.Module):
-    """A layer with second copies of its weights: other leaves, the same memory."""
+    """A layer with second leaves for its weights, which share their memory."""
 
     def __init__(self, layer, owner, n_first):
         super().__init__()
@@ -103,13 +104,13 @@ class _SplitLayer(nn.Module):
         }
 
     def second(self, name):
-        """Weight of the second part; None if the layer has none of that name."""
+        """Return a weight of the second part; None if the layer has no such weight."""
         return self.seconds.get(name)
 
     def computed_with(self, x):
-        """Input, both weights and both biases in the dtype that autocast wants.
+        """Return input, both weights and both biases in the dtype of autocast.
 
-        Most weights are cast already; frozen and tied ones are not.
+        Most weights have been cast before; frozen and tied ones have not.
         """
         layer, kind = self.layer, x.device.type
         dtype = layer.weight.dtype
@@ -119,7 +120,7 @@ class _SplitLayer(nn.Module):
         return [None if t is None else t.to(dtype) for t in (x, *weights)]
 
     def take_gradients(self):
-        """Pairs of weight and gradient of the second part."""
+        """Yield pairs of weight and gradient of the second part; reset gradients."""
         for name, second in self.seconds.items():
             if second.grad is not None:
                 yield getattr(self.owner, name), second.grad
@@ -139,18 +140,24 @@ class _SplitLinear(_SplitLayer):
 class _SplitNorm(_SplitLayer):
     def forward(self, x, residual=None):
         step, norm, n = self.layer, self.owner, self.n_first
+        weight2, bias2 = self.second("weight"), self.second("bias")
         if step.fits(x, residual):
-            others = (self.second("weight"), self.second("bias"))
-            return step.fused(x, residual, n, others)
+            return step.fused(x, residual, n, weight2, bias2)
 
         def normalise(part, weight, bias):
-            statistics = (norm.running_mean, norm.running_var)
-            how = (True, norm.momentum, norm.eps)
-            return functional.batch_norm(x[part], *statistics, weight, bias, *how)
+            return functional.batch_norm(
+                x[part],
+                norm.running_mean,
+                norm.running_var,
+                weight=weight,
+                bias=bias,
+                training=True,
+                momentum=norm.momentum,
+                eps=norm.eps,
+            )
 
-        # In the order of two passes, which the running statistics depend on.
-        others = self.second("weight"), self.second("bias")
-        second = normalise(slice(n, None), *others)
+        # Running statistics depend on the order: the same as in two passes.
+        second = normalise(slice(n, None), weight2, bias2)
         first = normalise(slice(n), norm.weight, norm.bias)
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(2)
@@ -160,27 +167,39 @@ class _SplitNorm(_SplitLayer):
 class _ConvFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, weight2, bias, bias2, layer, n_first):
-        settings = (layer.stride, layer.padding, layer.dilation)
-        ctx.settings = (*settings, False, (0, 0), layer.groups)
+        ctx.settings = {
+            "stride": layer.stride,
+            "padding": layer.padding,
+            "dilation": layer.dilation,
+            "groups": layer.groups,
+        }
         ctx.n_first, ctx.bias_sizes = n_first, None if bias is None else bias.shape
         ctx.save_for_backward(x, weight)
-        return functional.conv2d(x, weight, bias, *settings, layer.groups)
+        return functional.conv2d(x, weight, bias, **ctx.settings)
 
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
 
-        def gradients(part, wanted):
-            tensors = (grad[part], x[part], weight, ctx.bias_sizes)
-            return torch.ops.aten.convolution_backward(*tensors, *ctx.settings, wanted)
+        def gradients(part, output_mask):
+            return torch.ops.aten.convolution_backward(
+                grad[part],
+                x[part],
+                weight,
+                ctx.bias_sizes,
+                **ctx.settings,
+                transposed=False,
+                output_padding=(0, 0),
+                output_mask=output_mask,
+            )
 
         grad_x, n = None, ctx.n_first
         if ctx.needs_input_grad[0]:
             grad_x = gradients(slice(None), (True, False, False))[0]
-        wanted = (False, True, ctx.bias_sizes is not None)
-        _, first, bias = gradients(slice(n), wanted)
-        _, second, bias2 = gradients(slice(n, None), wanted)
-        return grad_x, first, second, bias, bias2, None, None
+        of_weights = (False, True, ctx.bias_sizes is not None)
+        _, grad_weight, grad_bias = gradients(slice(n), of_weights)
+        _, grad_weight2, grad_bias2 = gradients(slice(n, None), of_weights)
+        return grad_x, grad_weight, grad_weight2, grad_bias, grad_bias2, None, None
 
 
 class _LinearFunction(torch.autograd.Function):
@@ -202,7 +221,7 @@ class _LinearFunction(torch.autograd.Function):
 
 
 def _split(fused, n_first):
-    """Copy of a traced module with split layers; None if samples might meet."""
+    """Return a copy of a module with split layers; None if it may mix samples."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(fused.graph, {}))
     split = fx.GraphModule(fused, graph)
@@ -216,7 +235,7 @@ def _split(fused, n_first):
             if made is None and not _is_safe(layer):
                 return None
             if made is not None:
-                if node.kwargs:  # by whatever name the layer has for its input
+                if node.kwargs:  # the split layer may name its input differently
                     return None
                 node.target = f"split_{node.name}"
                 split.add_submodule(node.target, made)
@@ -234,7 +253,8 @@ def _split(fused, n_first):
 def _weights_repeat(split):
     """Whether layers share a weight, or one of them is called twice.
 
-    Such a weight would get several gradients, and a norm other running statistics.
+    Such a weight would have several gradients, and the updates of a norm's running
+    statistics another order.
     """
     layers = (m for m in split.modules() if isinstance(m, _SplitLayer))
     used = [id(w) for m in layers for w in m.owner.parameters(recurse=False)]
@@ -242,7 +262,8 @@ def _weights_repeat(split):
 
 
 def _split_layer(layer, n_first):
-    if is_hooked(layer):  # may change the weights
+    """Return the split form of a layer; None if there is none."""
+    if is_hooked(layer):  # hooks may change the weights
         return None
     if isinstance(layer, NormStep):
         return _SplitNorm(layer, layer.norm, n_first)
@@ -255,6 +276,7 @@ def _split_layer(layer, n_first):
 
 
 def _is_safe(layer):
+    """Whether a layer has no weights and does not mix samples."""
     if is_hooked(layer):
         return False
     return type(layer) in SAFE_LAYERS or (
@@ -263,7 +285,7 @@ def _is_safe(layer):
 
 
 def _is_flatten(node):
-    """``flatten(x, 1)`` in any of its forms."""
+    """Whether a node is ``flatten(x, 1)``, as a function or a method."""
     by_name = node.op == "call_method" and node.target == "flatten"
     if not by_name and node.target is not torch.flatten:
         return False

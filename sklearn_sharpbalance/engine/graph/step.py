@@ -13,21 +13,26 @@ from sklearn_sharpbalance.engine.graph.split_pass import SplitPass
 from sklearn_sharpbalance.engine.stacking import is_hooked
 from sklearn_sharpbalance.members.step import balanced_step
 from sklearn_sharpbalance.runtime.precision import autocast
+from sklearn_sharpbalance.runtime.torch_internals import (
+    TRACKING_NORM,
+    foreach_copy_,
+    foreach_mul_,
+)
 
 __all__ = ["GraphedStep"]
 
 GRAPH_SETTINGS = ("lr", "capturable", "fused", "foreach")  # changed for the capture
-INITIAL_STATE = {"mu_product": 1.0}  # of optimizers where it is not zero: NAdam's
+INITIAL_STATE = {"mu_product": 1.0}  # initial values that are not zero (NAdam)
 
 
 class GraphedStep:
-    """The step of all members on the batch that the feed's counter points to.
+    """One step of all members, on their batches at the current position of the feed.
 
     Parameters
     ----------
     sessions : list of MemberSession
     feed : EpochFeed
-        Must be filled before :meth:`run`.
+        Must have been filled before :meth:`run`.
     segment : Segment
     """
 
@@ -40,7 +45,7 @@ class GraphedStep:
         self.members = [
             _MemberStep(session, i, self, segment) for i, session in enumerate(sessions)
         ]
-        # By which members' next steps have a perturbed pass: LookSAM's change.
+        # By which members have a perturbed pass in the next step (LookSAM skips some).
         self.graphs: dict[tuple[bool, ...], torch.cuda.CUDAGraph] = {}
         self._captured_options = None
         streams = sessions if device.type == "cuda" else []
@@ -52,7 +57,7 @@ class GraphedStep:
         return all(member.norms.fused is not None for member in self.members)
 
     def run(self, first, n_steps):
-        """Make ``n_steps`` updates of every member from a place of the buffers on."""
+        """Make ``n_steps`` updates of every member, from position ``first`` on."""
         self.position.fill_(first)
         for member in self.members:
             member.module.train()
@@ -68,36 +73,40 @@ class GraphedStep:
         self.n_steps += n_steps
 
     def losses(self):
-        """Mean loss of each member since the last call."""
+        """Return the mean loss of each member since the last call."""
         losses = (self.total / self.n_steps).tolist()
         self.total.zero_()
         self.n_steps = 0
         return losses
 
     @contextmanager
-    def at_rest(self):
-        """Modules and optimizers as anybody may use them, for callbacks and copies."""
-        self.rest()
+    def detached(self):
+        """Restore modules and optimizers for a block that calls callbacks."""
+        self.detach()
         with torch.compiler.set_stance("force_eager"):
             yield
-        self.wake()
+        self.attach()
 
-    def rest(self):
-        """Give modules and optimizers their own back; the graphs stay as they are."""
+    def detach(self):
+        """Restore the modules and optimizers; keep the graphs."""
         for member in self.members:
-            member.rest()
+            member.detach()
 
-    def wake(self):
-        """Go on with what graphs were captured on, unless their constants changed."""
+    def attach(self):
+        """Prepare modules and optimizers to replay the graphs.
+
+        Delete the graphs if options of the optimizers have changed, which are constants
+        of a graph.
+        """
         for member in self.members:
-            member.wake()
+            member.attach()
         if self.graphs and self._options() != self._captured_options:
             self.graphs = {}
 
     def close(self):
-        """Leave the optimizers as they were found, and free the graphs."""
+        """Restore modules and optimizers, and free the graphs."""
         for member in self.members:
-            member.rest()
+            member.detach()
             member.optimizer.zero_grad()
         self.graphs = {}
 
@@ -111,7 +120,7 @@ class GraphedStep:
         return [member.options() for member in self.members]
 
     def _graph(self, place):
-        """The graph of the step at a place of the buffers; captured if it is new."""
+        """Return the graph of the step at a position; capture it if it is new."""
         kind = tuple(member.optimizer.perturbs for member in self.members)
         if kind not in self.graphs:
             self.graphs[kind] = self._capture(place)
@@ -119,25 +128,26 @@ class GraphedStep:
         return self.graphs[kind]
 
     def _capture(self, place):
+        """Capture a step; undo the updates of the warm-up that a capture needs."""
         before = [member.snapshot() for member in self.members]
         counts = [member.optimizer.count for member in self.members]
         total = self.total.clone()
 
-        def back_to_place():
+        def reset_position():
             self.position.fill_(place)
             for member, count in zip(self.members, counts):
                 member.optimizer.count = count
 
         with _choosing_algorithms():
-            graph, _ = capture_graph(self._step, self.position.device, back_to_place)
+            graph, _ = capture_graph(self._step, self.position.device, reset_position)
         for member, values in zip(self.members, before):
-            member.put_back(values)
-        back_to_place()
+            member.restore(values)
+        reset_position()
         self.total.copy_(total)
         return graph
 
     def _step(self):
-        """One update of every member, each on a stream of its own."""
+        """Make one update of every member, each on its own stream."""
         if not self.streams:
             for member in self.members:
                 member.step()
@@ -153,7 +163,7 @@ class GraphedStep:
 
 
 class _MemberStep:
-    """What one member does in a step, on tensors that never move."""
+    """The step of one member, on tensors whose memory does not change."""
 
     def __init__(self, session, i, shared, segment):
         self.net, self.i, self.shared, self.segment = session.net, i, shared, segment
@@ -165,20 +175,20 @@ class _MemberStep:
         self.statistics = [
             buffer
             for layer in self.module.modules()
-            if isinstance(layer, torch.nn.modules.batchnorm._NormBase)
+            if isinstance(layer, TRACKING_NORM)
             for buffer in layer.buffers(recurse=False)
         ]
-        self.kept_statistics = [buffer.clone() for buffer in self.statistics]
+        self.saved_statistics = [buffer.clone() for buffer in self.statistics]
         weights = dict(self.module.named_parameters())
         self.masked = [weights[name] for name in session.masks]
         self.masks = {id(weights[k]): mask for k, mask in session.masks.items()}
         self.cast = CastWeights(self.module, segment.precision)
         self.norms = FusedNorms(self.module, wanted=segment.compile is None)
-        # A split pass goes round the member's own call.
+        # A split pass does not call the member's module, whose hooks would be skipped.
         fused = None if is_hooked(self.module) else self.norms.fused
         self.split = SplitPass(fused, segment.sizes.sam)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
-        self._captured_groups = None  # while at rest
+        self._captured_groups = None  # options of the graph, while detached
         for group in self.optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["initial_lr"]), device=self.device)
             if "capturable" in group:
@@ -224,18 +234,18 @@ class _MemberStep:
             both_parts=both_parts if self._passes_together else None,
             module=False,
             backward=backward,
-            perturbed_pass=self._statistics_put_back,
+            perturbed_pass=self._statistics_restored,
             descend=self._descend,
         )
         self.shared.total[self.i] += loss
 
     def count(self):
-        """Count a step that was replayed; a step that runs counts by itself."""
+        """Count a replayed step; a step that runs in Python is counted there."""
         if self.segment.sizes.sam:
             self.optimizer.advance()
 
     def _batch(self):
-        """Samples, labels and weights at the shared position; sets the rate there."""
+        """Return samples, labels and weights at the position; set the learning rate."""
         feed, position = self.shared.feed, self.shared.position
         x, y, weight, rate = (
             buffer[self.i].index_select(0, position)[0]
@@ -248,21 +258,25 @@ class _MemberStep:
         return x, y, weight
 
     def _descend(self):
-        """Step of the optimizer; what callbacks made of pruned weights is undone."""
+        """Make a step of the optimizer and set pruned weights to zero."""
         self.optimizer.descend()
         with torch.no_grad():
             self._mask([(weight, weight) for weight in self.masked])
 
-    def _mask(self, gradients):
-        """Make zero what belongs to pruned weights, given pairs of weight and it."""
-        pairs = [(grad, self.masks.get(id(weight))) for weight, grad in gradients]
-        pairs = [(grad, mask) for grad, mask in pairs if mask is not None]
-        if pairs:
-            torch._foreach_mul_(*map(list, zip(*pairs)))
+    def _mask(self, pairs):
+        """Set entries of pruned weights to zero, given pairs of weight and tensor."""
+        tensors, masks = [], []
+        for weight, tensor in pairs:
+            mask = self.masks.get(id(weight))
+            if mask is not None:
+                tensors.append(tensor)
+                masks.append(mask)
+        if tensors:
+            foreach_mul_(tensors, masks)
 
     @property
     def _passes_together(self):
-        """Whether both parts of a batch can pass together, at the same weights."""
+        """Whether both parts of a batch can share a pass at the same weights."""
         return self.split.module is not None and self.optimizer.clean_pass
 
     def _both_parts_of(self, x):
@@ -271,21 +285,21 @@ class _MemberStep:
         return split(self.module.own_input(x))
 
     @contextmanager
-    def _statistics_put_back(self):
-        """Run the perturbed pass with the same code and undo its BatchNorm updates.
+    def _statistics_restored(self):
+        """Undo the updates of BatchNorm statistics in the perturbed pass.
 
-        Freezing them instead would make a second version of every layer for the
-        compiler.
+        If they were frozen instead, the compiler would need a second version of every
+        layer.
         """
         if self.statistics:
-            torch._foreach_copy_(self.kept_statistics, self.statistics)
+            foreach_copy_(self.saved_statistics, self.statistics)
         yield
         if self.statistics:
-            torch._foreach_copy_(self.statistics, self.kept_statistics)
+            foreach_copy_(self.statistics, self.saved_statistics)
 
     def snapshot(self):
-        """Copy of everything that a step changes."""
-        # The optimizer's weights: layers may be computing with casts of them.
+        """Copy everything that a step changes."""
+        # Not the weights of the layers, which may be cast copies.
         weights = [w for group in self.optimizer.param_groups for w in group["params"]]
         weights += self.module.buffers()
         return (
@@ -294,8 +308,8 @@ class _MemberStep:
         )
 
     @torch.no_grad()
-    def put_back(self, snapshot):
-        """Undo steps in place; what the optimizer made meanwhile starts afresh."""
+    def restore(self, snapshot):
+        """Undo steps in place; reset optimizer states that are newer."""
         weights, state = snapshot
         for tensor, value in weights:
             tensor.copy_(value)
@@ -306,13 +320,13 @@ class _MemberStep:
                 tensor.fill_(INITIAL_STATE.get(name, 0.0))
 
     def options(self):
-        """Settings of the optimizer that are constants of a graph."""
-        apart = {"params", *GRAPH_SETTINGS}
+        """Return the options of the optimizer that are constants of a graph."""
+        others = {"params", *GRAPH_SETTINGS}
         groups = self.optimizer.param_groups
-        return [{key: group[key] for key in group.keys() - apart} for group in groups]
+        return [{key: group[key] for key in group.keys() - others} for group in groups]
 
-    def rest(self):
-        """Give module and groups their own back; the rate is the last one used."""
+    def detach(self):
+        """Restore module and options; the learning rate is that of the last step."""
         if self._captured_groups is not None:
             return
         self.norms.close()
@@ -320,25 +334,25 @@ class _MemberStep:
         self.counters.close()
         self._captured_groups = []
         for group, plain in zip(self.optimizer.param_groups, self._plain_groups):
-            own = {key: group[key] for key in GRAPH_SETTINGS if key in plain}
-            self._captured_groups.append(own)
-            group.update({key: plain[key] for key in own}, lr=float(group["lr"]))
+            captured = {key: group[key] for key in GRAPH_SETTINGS if key in plain}
+            self._captured_groups.append(captured)
+            group.update({key: plain[key] for key in captured}, lr=float(group["lr"]))
 
-    def wake(self):
-        """Go on with the very tensors that a graph was captured on."""
+    def attach(self):
+        """Put the tensors of the graph back into module and options."""
         if self._captured_groups is None:
             return
         self.norms.open()
         self.cast.open()
         self.counters.open()
-        for group, own in zip(self.optimizer.param_groups, self._captured_groups):
-            group.update(own)
+        for group, captured in zip(self.optimizer.param_groups, self._captured_groups):
+            group.update(captured)
         self._captured_groups = None
 
 
 @contextmanager
 def _choosing_algorithms():
-    """Let cuDNN time its algorithms for the shapes it meets."""
+    """Let cuDNN measure its algorithms for each shape."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -348,9 +362,9 @@ def _choosing_algorithms():
 
 
 def _count_on_device(optimizer):
-    """Let optimizers count their steps where the weights are, as a capture needs.
+    """Move the step counts of a loaded state from the CPU to the device.
 
-    A state that was loaded has the counts on the CPU.
+    A capture needs them there.
     """
     for weight, entries in optimizer.state.items():
         if isinstance(entries.get("step"), torch.Tensor):
@@ -358,6 +372,7 @@ def _count_on_device(optimizer):
 
 
 def _state_tensors(optimizer):
+    """Return names and tensors of the states of both optimizers."""
     own = getattr(optimizer, "_own_state", {})
     return [
         (name, value)

@@ -56,7 +56,7 @@ def read(feed):
     """All steps of all epochs, each read when its piece is handed out."""
     found = []
     for epoch in range(N_EPOCHS):
-        for first, n_steps in feed.pieces(epoch):
+        for first, n_steps in feed.chunks(epoch):
             places = slice(first, first + n_steps)
             buffers = (feed.x, feed.y, feed.weight, feed.lr)
             found.append(
@@ -117,7 +117,7 @@ def test_steps_that_may_be_running_are_not_overwritten(monkeypatch):
     feed, _ = make_feed("cpu")
     running = None
     for epoch in range(N_EPOCHS):
-        for first, n_steps in feed.pieces(epoch):
+        for first, n_steps in feed.chunks(epoch):
             if running is not None:  # the piece before, after the next was fetched
                 places, kept = running
                 torch.testing.assert_close(feed.x[0][places], kept)
@@ -142,6 +142,6 @@ def test_batches_of_another_size_are_refused():
 
 def test_nothing_is_fetched_that_nobody_will_use():
     feed, _ = make_feed("cpu")
-    for _ in feed.pieces(N_EPOCHS - 1):
+    for _ in feed.chunks(N_EPOCHS - 1):
         pass
-    assert feed._ahead is None
+    assert feed._prefetched is None

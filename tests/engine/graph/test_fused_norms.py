@@ -41,7 +41,7 @@ def check_kernels(device):
         grad = draw(*size).to(dtype)
         others = [nn.Parameter(p.detach()) for p in norm.parameters()]
         step = NormStep(norm, relu)
-        got = step.fused(x, residual, n_first, others if n_first else (None, None))
+        got = step.fused(x, residual, n_first, *(others if n_first else ()))
         got.backward(grad)
         x64 = x.detach().double().requires_grad_()
         r64 = residual.detach().double().requires_grad_() if add else None

@@ -173,7 +173,7 @@ def test_steps_that_are_put_back_leave_no_trace(kind):
     got, want = make(), make()
     before = _MemberStep.snapshot(got)
     train(got, 4)
-    _MemberStep.put_back(got, before)
+    _MemberStep.restore(got, before)
     for member in (got, want):
         train(member, 3)
     torch.testing.assert_close(got.module.state_dict(), want.module.state_dict())
@@ -214,13 +214,13 @@ def test_a_graph_with_other_options_is_captured_anew(steps):
     (step,) = steps
     graphs = {(True, True): object()}
     step.graphs, step._captured_options = graphs, step._options()
-    step.wake()
-    step.rest()
-    step.wake()
+    step.attach()
+    step.detach()
+    step.attach()
     assert step.graphs is graphs
-    step.rest()
+    step.detach()
     step.members[1].optimizer.param_groups[0]["momentum"] = 0.5
-    step.wake()
+    step.attach()
     assert not step.graphs
 
 

@@ -100,7 +100,7 @@ def test_steps_before_a_capture_are_undone(precision, steps):
     """The optimizer's weights are put back, where layers compute with casts, too."""
     train(GraphEngine(), n_phases=1, precision=precision)
     (step,) = steps
-    step.wake()
+    step.attach()
     for member in step.members:
         (group,) = member.optimizer.param_groups
         before = [weight.detach().clone() for weight in group["params"]]
@@ -109,7 +109,7 @@ def test_steps_before_a_capture_are_undone(precision, steps):
         member.step()
         moved = [not torch.equal(a, b) for a, b in zip(group["params"], before)]
         assert sum(moved) > 6
-        member.put_back(snapshot)
+        member.restore(snapshot)
         assert all(torch.equal(a, b) for a, b in zip(group["params"], before))
 
 
