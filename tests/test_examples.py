@@ -16,6 +16,13 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 SCRIPTS = sorted(EXAMPLES.glob("plot_*.py"))
+# Several seconds even if short; the build of the documentation runs them, too.
+LONG = (
+    "plot_compare_methods_digits",
+    "plot_evaluate_report",
+    "plot_loss_landscape",
+    "plot_tradeoff",
+)
 FAST = "SHARPBALANCE_FAST"  # makes an example tell a shorter story
 
 
@@ -36,7 +43,14 @@ def short(monkeypatch, tmp_path):
 @pytest.mark.filterwarnings(
     "ignore::sklearn_sharpbalance.exceptions.UndefinedMetricWarning"
 )
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ())
+        for path in SCRIPTS
+    ],
+    ids=lambda p: p.stem,
+)
 def test_short_stories_run(path, short, capsys):
     text = path.read_text()
     assert FAST in text

@@ -50,15 +50,13 @@ print(json.dumps([seconds, sorted(sys.modules)]))
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run():
     """Function that runs a script in a new process and reads what it prints.
 
-    The bytecode has a folder of its own, since some environments forbid writing it.
+    The process may write bytecode: without it, Python compiles in every import.
     """
     root = Path(__file__).parent.parent  # found also where it is not installed
-    environment = dict(
-        os.environ, PYTHONPYCACHEPREFIX=str(tmp_path_factory.mktemp("pyc"))
-    )
+    environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def run_script(script):
@@ -107,7 +105,11 @@ def test_help_takes_less_than_the_import_of_scikit_learn(run, measure):
 
 
 @pytest.mark.parametrize(
-    "kind", ["SharpBalanceEnsembleClassifier", "DiversifiedEnsembleClassifier"]
+    "kind",
+    [
+        "SharpBalanceEnsembleClassifier",
+        pytest.param("DiversifiedEnsembleClassifier", marks=pytest.mark.slow),
+    ],
 )
 def test_the_first_fit_takes_at_most_twice_the_second(run, measure, kind):
     (first, second), modules = run(FITS.format(kind=kind))

@@ -49,7 +49,9 @@ def kind_of(name, constants, picture):
     return "fp32" if name in NUMBERS else "i32"
 
 
-@pytest.mark.parametrize("picture", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    "picture", ["bf16", pytest.param("fp32", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("kernel", "constants"), KERNELS, ids=lambda value: getattr(value, "__name__", "")
 )

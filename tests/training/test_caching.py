@@ -173,9 +173,9 @@ STEPS = {
     ("engine", "optimizer"),
     [
         ("skorch", None),
-        ("stacked", None),
-        ("skorch", torch.optim.RMSprop),
         ("stacked", torch.optim.Adam),
+        pytest.param("stacked", None, marks=pytest.mark.slow),
+        pytest.param("skorch", torch.optim.RMSprop, marks=pytest.mark.slow),
     ],
 )
 def test_kinds_of_sam_share_a_warm_up_without_it(tmp_path, work, engine, optimizer):
