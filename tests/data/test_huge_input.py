@@ -36,6 +36,7 @@ def huge_pictures():
     return run
 
 
+@pytest.mark.slow
 def test_huge_pictures(tmp_path):
     """One picture is 36 MB in float32; a pass needs a few copies of it."""
     assert peak_of(huge_pictures, tmp_path) < 16 * 36 * MB

@@ -95,7 +95,7 @@ def test_pictures_of_every_layout_are_converted():
         as_picture(np.zeros(64))
 
 
-@pytest.mark.parametrize("n_members", [3, 12, 30])
+@pytest.mark.parametrize("n_members", [3, 12, pytest.param(30, marks=pytest.mark.slow)])
 def test_values_in_a_matrix_do_not_overlap(n_members):
     masks = rng.random((n_members, 50)) < 0.4
     display = SubsetOverlapDisplay.from_masks(masks)

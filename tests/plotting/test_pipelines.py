@@ -101,7 +101,13 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("kind", SHOWN)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if kind == "adaptive" else ())
+        for kind in SHOWN
+    ],
+)
 def test_display_of_a_pipeline_equals_that_of_its_last_step(kind, fitted, digits):
     got = SHOWN[kind](fitted.pipe, digits.X, digits.y)
     want = SHOWN[kind](fitted.inner, fitted.X, digits.y)

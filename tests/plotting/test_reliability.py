@@ -41,7 +41,9 @@ def test_reliability_lines_on_one_axes_have_different_colours():
         first.plot(kind="dots")
 
 
-@pytest.mark.parametrize("n_predictors", [1, 20])
+@pytest.mark.parametrize(
+    "n_predictors", [1, 5, pytest.param(20, marks=pytest.mark.slow)]
+)
 def test_legends_of_long_names_stay_inside_the_figure(n_predictors):
     figure, ax = plt.subplots(figsize=(5, 6), layout="constrained")
     name = "a predictor " if n_predictors > 1 else "a predictor with a long name " * 3

@@ -51,7 +51,7 @@ def test_predictions_in_threads_equal_serial_predictions():
         assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_search_in_threads_equals_the_serial_one(n_jobs):
     clf = SharpBalanceEnsembleClassifier(
         module, n_estimators=2, max_epochs=2, random_state=0, n_jobs=n_jobs

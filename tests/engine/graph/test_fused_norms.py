@@ -86,6 +86,7 @@ def check_kernels(device):
     assert diverged.fused(draw(4, 3, 2, 2).log(), None).isnan().all()
 
 
+@pytest.mark.slow
 def test_kernels_compute_what_torch_does(interpreted):
     interpreted(
         "from tests.engine.graph.test_fused_norms import check_kernels as check", "cpu"
