@@ -56,7 +56,7 @@ class LookSAM(SharpnessAwareOptimizer):
     Notes
     -----
     With :math:`g = \nabla L(w)`, the base optimizer descends in steps
-    :math:`0, k, 2k, \dots` along the gradient of SAM,
+    :math:`0, k, 2k, \ldots` along the gradient of SAM,
     :math:`g_s = \nabla L(w + \rho g / \|g\|)`, whose component orthogonal to :math:`g`
     is kept:
 
