@@ -1,8 +1,8 @@
 """Errors and warnings that the package raises on its own behalf.
 
 Wrong parameters and wrong data raise ``ValueError`` or ``TypeError``, as
-scikit-learn's users expect; each class below that stands for such a case is a
-child of both ``SharpBalanceError`` and the built-in one.
+scikit-learn's users expect; each class below for such a case is a
+subclass of both ``SharpBalanceError`` and the built-in one.
 """
 
 __all__ = [

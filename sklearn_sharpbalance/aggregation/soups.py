@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from skorch.callbacks import Callback
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -23,7 +24,6 @@ from sklearn_sharpbalance.members.state import (
     loose_buffers,
     restore,
     to_cpu,
-    unfitted,
 )
 from sklearn_sharpbalance.runtime.rng import random_stream
 
@@ -87,7 +87,7 @@ def greedy_soup(nets, data):
     first, *others = np.argsort(-np.asarray(accuracies), kind="stable").tolist()
     soup, chosen, best = nets[first], [first], accuracies[first]
     for member in others:
-        candidate = uniform_soup([nets[i] for i in (*chosen, member)], data)
+        candidate = uniform_soup([nets[i] for i in [*chosen, member]], data)
         accuracy = held_out_accuracy(candidate, data.valid)
         if accuracy >= best:
             soup, best = candidate, accuracy
@@ -136,7 +136,7 @@ def mean_weights(nets: Sequence):
     extra = [loose_buffers(net) for net in nets]
     loose = _mean([each.get("buffers", {}) for each in extra])
     mean = MemberState(0, 0, to_cpu(_mean(states)), extra=extra[0] | {"buffers": loose})
-    return restore(unfitted(nets[0]), mean)
+    return restore(clone(nets[0]), mean)
 
 
 def _mean(states):

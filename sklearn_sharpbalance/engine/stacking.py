@@ -292,7 +292,8 @@ def split_linear(product, x, weight, bias, weight2, bias2, n_first):
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         tensors = [None if t is None else t.to(dtype) for t in tensors]
-    return product.apply(*tensors, n_first)
+    x, weight, bias, weight2, bias2 = tensors
+    return product.apply(x, weight, bias, weight2, bias2, n_first)
 
 
 class _SplitProduct(torch.autograd.Function):

@@ -7,10 +7,10 @@ from sklearn_sharpbalance.engine.support import meta_module
 
 __all__ = ["choose_threads"]
 
-# Multiplications of a matrix product below which one thread is used. Two threads of a
-# quiet machine train such networks 1.3 times as fast at best. If other processes use
-# the cores, threads wait for each other at every product: 2 to 12 times as slow.
-# Measured by examples/benchmarks/bench_threads.py.
+# Multiplications of a matrix product below which one thread is used. For such networks
+# a second thread makes no difference on a quiet machine, and a fit slower if other
+# processes use the cores, since threads wait for each other at every product
+# (examples/benchmarks/bench_threads.py).
 SMALL_PRODUCT = 2**25
 
 

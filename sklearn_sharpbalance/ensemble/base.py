@@ -224,7 +224,7 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         return self._member_nets() if is_warm else []
 
     def _warm_columns(self):
-        """Return how a warm start encodes a DataFrame; None if it learns that anew."""
+        """Return the fitted columns of a DataFrame for a warm start, else None."""
         return self.input_format_.columns if self._warm_nets() else None
 
     def _fit(self, setup, X, y, fitted):

@@ -5,8 +5,6 @@ from functools import partial
 
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.aggregation.soups import final_net
-from sklearn_sharpbalance.data.inputs import encode_frame
-from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine import choose_engine
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted_state import FittedState
@@ -42,6 +40,7 @@ from sklearn_sharpbalance.training.setup import (
     make_checkpoints,
     make_training,
     pruning_epoch,
+    split_and_encode,
     training_data,
 )
 from sklearn_sharpbalance.training.state import EnsembleState, draw_seeds
@@ -175,13 +174,14 @@ class PhasedEnsemble(BaseDeepEnsemble):
             saved = make_checkpoints(params, data, classes, seeds=seeds, warm_nets=warm)
         if saved is not None:
             seeds = saved.seeds
-        data = hold_out(
+        data, fmt = split_and_encode(
             data,
-            params["validation_fraction"],
-            seed=seeds.split,
+            fmt,
+            params,
+            seeds=seeds,
             sample_weight=sample_weight,
+            columns=self._warm_columns(),
         )
-        data, fmt = encode_frame(data, fmt, fitted=self._warm_columns())
         check_early_stopping(params["early_stopping"], data)
         if resume:
             net = self._resumed_net(params, fmt)

@@ -148,8 +148,8 @@ def corruption_accuracy(
     ----------
     estimator : fitted classifier
         An ensemble of this package. Any other classifier counts as an ensemble with
-        itself as the only member. A pipeline or a finished search stands for the
-        classifier inside it.
+        itself as the only member. Of a pipeline or a finished search the
+        classifier inside is used.
     X : array-like
         Clean pictures, uint8 of shape (N, H, W[, C]) or (N, C, H, W), or a table
         (N, F). Not used if ``corruptions`` is a mapping.

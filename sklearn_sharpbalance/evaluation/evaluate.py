@@ -35,8 +35,8 @@ def evaluate(
     estimators : fitted classifier, list of them, or dict
         Methods to measure. A dictionary maps the name of a method to a classifier, or
         to a list of classifiers that differ in their seed. Any classifier with
-        ``predict_proba`` can be a baseline; it has no rows about members. A pipeline
-        or a finished search stands for the classifier inside it.
+        ``predict_proba`` can be a baseline; it has no rows about members. Of a
+        pipeline or a finished search the classifier inside is used.
     X : array-like
         Test samples, in the form that the estimators accept.
     y : array-like of shape (N,)

@@ -8,9 +8,8 @@ from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import Dataset
 
-from sklearn_sharpbalance.data.inputs import InputFormat, check_X, encode_frame
+from sklearn_sharpbalance.data.inputs import InputFormat, check_X
 from sklearn_sharpbalance.data.training_data import TrainingData
-from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine.support import callback_refusal
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
@@ -31,6 +30,7 @@ from sklearn_sharpbalance.training.setup import (
     first_members,
     make_checkpoints,
     make_training,
+    split_and_encode,
     training_data,
 )
 from sklearn_sharpbalance.training.state import draw_seeds
@@ -78,13 +78,14 @@ def prepare_joint(
     )
     if saved is not None:
         seeds = saved.seeds
-    data = hold_out(
+    data, fmt = split_and_encode(
         data,
-        params["validation_fraction"],
-        seed=seeds.split,
+        fmt,
+        params,
+        seeds=seeds,
         sample_weight=sample_weight,
+        columns=estimator._warm_columns(),
     )
-    data, fmt = encode_frame(data, fmt, fitted=estimator._warm_columns())
     if unlabeled is not None and fmt.columns is not None:
         unlabeled = replace(unlabeled, X=fmt.columns.transform(unlabeled.X))
     aggregation.check(data)  # before the trunk computes features, which may be slow

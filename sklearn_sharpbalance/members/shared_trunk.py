@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from torch import nn
 
 from sklearn_sharpbalance._validation import in_a_sentence
@@ -20,7 +21,6 @@ from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.state import (
     loose_buffers,
     put_buffers,
-    unfitted,
 )
 from sklearn_sharpbalance.runtime.precision import autocast
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -218,7 +218,7 @@ def with_trunk(head, trunk):
     trunk : Trunk
         Shared, not copied.
     """
-    net = unfitted(head).set_params(module=TrunkedModule, module__trunk=trunk)
+    net = clone(head).set_params(module=TrunkedModule, module__trunk=trunk)
     with random_stream(net.device):
         net.initialize()
     net.module_.head.load_state_dict(head.module_.state_dict())

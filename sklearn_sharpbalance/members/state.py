@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from sklearn.base import clone
 from torch.nn.parameter import is_lazy
 
 from sklearn_sharpbalance._validation import in_a_sentence
@@ -155,11 +154,6 @@ def put_buffers(module, buffers, device):
             setattr(layers[layer], name, own)
         else:  # some layers make a buffer in their first forward pass
             layers[layer].register_buffer(name, own, persistent=False)
-
-
-def unfitted(net):
-    """Return an unfitted copy of a net; its module class is shared."""
-    return clone(net)
 
 
 def to_cpu(tree):

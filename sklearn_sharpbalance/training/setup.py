@@ -18,8 +18,10 @@ from sklearn_sharpbalance.data.inputs import (
     check_layout,
     check_X,
     check_y,
+    encode_frame,
 )
 from sklearn_sharpbalance.data.sample_weights import check_weights
+from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -46,6 +48,7 @@ __all__ = [
     "make_checkpoints",
     "make_training",
     "pruning_epoch",
+    "split_and_encode",
     "training_data",
 ]
 
@@ -96,6 +99,36 @@ def training_data(
     )
     item_shape = fmt.shape if fmt.kind == "dataset" else None
     return TrainingData(X, codes, weight, item_shape=item_shape), fmt, classes
+
+
+def split_and_encode(data, fmt, params, *, seeds, sample_weight, columns=None):
+    """Hold out the validation samples, then encode the columns of a DataFrame.
+
+    Held-out samples do not decide how columns are encoded.
+
+    Parameters
+    ----------
+    data : TrainingData
+    fmt : InputFormat
+    params : dict
+        Parameters of the estimator.
+    seeds : Seeds
+    sample_weight : array-like of shape (N,) or None
+    columns : TableColumns or None, default=None
+        Columns of an earlier fit, for a warm start.
+
+    Returns
+    -------
+    data : TrainingData
+    fmt : InputFormat
+    """
+    data = hold_out(
+        data,
+        params["validation_fraction"],
+        seed=seeds.split,
+        sample_weight=sample_weight,
+    )
+    return encode_frame(data, fmt, fitted=columns)
 
 
 def check_partial_fit(params, classes=None, known=None):

@@ -49,7 +49,7 @@ def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **ph
     for p in range(n_phases):
         masks = rng.random((2, len(data))) < (0.4, 0.7)[p]
         sizes = part_sizes(masks, batch_size=32)
-        stretch = Segment(
+        segment = Segment(
             name="balanced",
             start=2 * p,
             stop=2 * p + 2,
@@ -59,7 +59,7 @@ def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **ph
             lr_schedule=cosine,
             **phase,
         )
-        states = engine.train(net, states, data, stretch, masks)
+        states = engine.train(net, states, data, segment, masks)
     return states
 
 

@@ -41,7 +41,7 @@ def start(net):
 
 
 def train(engine, net, states, edges, on_epoch=None, members=(0, 1), **settings):
-    """States after stretches of one phase."""
+    """States after segments of one phase."""
     masks = MASKS[list(members)]
     for first, stop in pairwise(edges):
         sizes = part_sizes(MASKS, batch_size=16)

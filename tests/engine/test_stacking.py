@@ -188,7 +188,7 @@ class StopsAbove(Callback):
 
 @pytest.mark.parametrize("engine", ["stacked", "skorch"])
 def test_a_member_that_stopped_ends_its_training_once(engine):
-    """The others go on through several stretches."""
+    """The others go on through several segments."""
     settings = dict(n_estimators=2, engine=engine, random_state=0)
     short = DeepEnsembleClassifier(chain, max_epochs=1, **settings).fit(X, y)
     losses = [history[0]["train_loss"] for history in short.history_]

@@ -52,7 +52,7 @@ def make_net(callbacks=None, module=MLP, lr=None, **module_options):
 
 
 def train(net, data, cuts=(0, N_EPOCHS), *, mask=None, schedule=cosine, on_epoch=None):
-    """Train one member through the stretches between the cuts."""
+    """Train one member through the segments between the cuts."""
     mask = np.arange(len(data)) % 3 == 0 if mask is None else mask
     state = initial_state(net, 0, seed=3)
     sizes = part_sizes(mask[None], 16)

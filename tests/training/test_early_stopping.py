@@ -100,7 +100,7 @@ def test_averages_change_what_is_judged():
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
 def test_epochs_are_those_that_were_run(engine):
-    """Members that callbacks end in the middle of a stretch; the longest counts."""
+    """Members that callbacks end in the middle of a segment; the longest counts."""
     options = {**SMALL, "early_stopping": False, "max_epochs": 40, "lr": 0.3}
     stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
     clf = DeepEnsembleClassifier(callbacks=[stopper], engine=engine, **options)
@@ -108,7 +108,7 @@ def test_epochs_are_those_that_were_run(engine):
     lengths = [len(history) for history in clf.history_]
     assert clf.n_iter_ == max(lengths) < 40
     assert min(lengths) < max(lengths)
-    assert max(lengths) % 5  # no end of a stretch
+    assert max(lengths) % 5  # no end of a segment
 
 
 def easy(n=60):

@@ -1,4 +1,4 @@
-"""One graph for all stretches of a phase, here without being captured."""
+"""One graph for all segments of a phase, here without being captured."""
 
 import pickle
 from itertools import pairwise
@@ -27,7 +27,7 @@ from sklearn_sharpbalance.optim import SAM
 
 
 class Task:
-    """Two members, pictures and masks; runs stretches of one phase."""
+    """Two members, pictures and masks; runs segments of one phase."""
 
     def __init__(self, callbacks=None, **settings):
         rng = np.random.default_rng(0)
