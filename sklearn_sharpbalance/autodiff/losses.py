@@ -1,10 +1,14 @@
 """The loss of each sample, for nets whose criterion supports reduction="none"."""
 
+from collections.abc import Callable
 from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["one_per_sample", "sample_losses", "unreduced"]
+__all__ = ["LossModule", "one_per_sample", "sample_losses", "unreduced"]
 
 
 def one_per_sample(losses, y):
@@ -53,3 +57,26 @@ def sample_losses(net, y_pred, y_true):
             "It must return one loss per sample."
         )
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses  # (B,)
+
+
+class LossModule(nn.Module):
+    """Module whose output is the losses, for ``torch.func.functional_call``.
+
+    The losses, not only the outputs, depend on the swapped parameters: they may contain
+    a penalty on the weights.
+
+    Parameters
+    ----------
+    module : Module
+        Its parameters have the prefix ``"module."``.
+    losses : callable
+        ``losses(x, y)`` runs the module.
+    """
+
+    def __init__(self, module: nn.Module, losses: Callable[[Any, Tensor], Tensor]):
+        super().__init__()
+        self.module = module
+        self.losses = losses
+
+    def forward(self, x, y):
+        return self.losses(x, y)

@@ -23,17 +23,16 @@ from sklearn_sharpbalance.autodiff.layer_taps import (
     find_layers,
     tapped_squared_norms,
 )
-from sklearn_sharpbalance.autodiff.losses import one_per_sample
+from sklearn_sharpbalance.autodiff.losses import LossModule, one_per_sample
 from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
 from sklearn_sharpbalance.autodiff.state import (
     MATH_ATTENTION,
-    Shared,
+    WITHOUT_VMAP_WARNINGS,
     device_of,
     evaluation_mode,
     trainable_parameters,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.runtime.torch_internals import without_vmap_warnings
 
 __all__ = ["METHODS", "call_module", "check_method", "per_sample_squared_norms"]
 
@@ -202,7 +201,7 @@ def _by_layer_rules(problem, chunk_size):
 
 
 def _by_vmap(problem, chunk_size):
-    runner = _Runner(problem)
+    runner = LossModule(problem.module, problem.losses)
     places = _places(problem.module)
     params = [p.detach() for p in places]
 
@@ -229,7 +228,7 @@ def _by_vmap(problem, chunk_size):
     gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
 
     def norms(x, y):
-        with _WITHOUT_VMAP_WARNINGS, MATH_ATTENTION:
+        with WITHOUT_VMAP_WARNINGS, MATH_ATTENTION:
             values = gradients(params, x, y)  # (B, *shape) each
         return sum(map(squared_norm, values), torch.zeros(len(y), device=y.device))
 
@@ -265,25 +264,6 @@ def _kept_for_backward(forward):
     with suppress(RuntimeError), hooks, MATH_ATTENTION:
         forward()
     return kept
-
-
-_WITHOUT_VMAP_WARNINGS = Shared(without_vmap_warnings)
-
-
-class _Runner(nn.Module):
-    """Module whose output is the losses, for ``functional_call``.
-
-    The losses, not only the outputs, depend on the swapped parameters: they may contain
-    a penalty on the weights.
-    """
-
-    def __init__(self, problem):
-        super().__init__()
-        self.module = problem.module
-        self.losses = problem.losses
-
-    def forward(self, x, y):
-        return self.losses(x, y)
 
 
 def _by_loop(problem, chunk_size):

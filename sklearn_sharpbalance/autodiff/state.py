@@ -10,10 +10,15 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.runtime.torch_internals import BATCH_NORM, is_compiled
+from sklearn_sharpbalance.runtime.torch_internals import (
+    BATCH_NORM,
+    is_compiled,
+    without_vmap_warnings,
+)
 
 __all__ = [
     "MATH_ATTENTION",
+    "WITHOUT_VMAP_WARNINGS",
     "Shared",
     "device_of",
     "evaluation_mode",
@@ -62,6 +67,7 @@ class Shared:
 
 # Fused attention has neither second derivatives nor a rule for vmap.
 MATH_ATTENTION = Shared(lambda: sdpa_kernel(SDPBackend.MATH))
+WITHOUT_VMAP_WARNINGS = Shared(without_vmap_warnings)
 # cuDNN has no backward pass of a recurrent layer in eval mode.
 _WITHOUT_CUDNN = Shared(lambda: torch.backends.cudnn.flags(enabled=False))
 # Compiled code calls no hooks and has no double backward.

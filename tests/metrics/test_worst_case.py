@@ -1,5 +1,6 @@
 """Compare Auto-PGD with exact maxima and random search; test its invariances."""
 
+import copy
 import itertools
 
 import numpy as np
@@ -12,11 +13,14 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.metrics import adaptive_sharpness
+from sklearn_sharpbalance.metrics.flatness import _stacked, worst_case
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 from sklearn_sharpbalance.metrics.flatness.worst_case import ascend, checkpoints
 from tests.metrics.nets import (
+    NoisyNet,
     SquaredError,
     dense_hessian,
+    ensemble_of,
     make_net,
     mean_loss,
     mlp,
@@ -312,3 +316,128 @@ def test_invalid_options_raise(kwargs, message):
     net, (X, y) = mlp(), samples(5)
     with pytest.raises(InvalidInputError, match=message):
         adaptive_sharpness(net, X, y, **kwargs)
+
+
+# Batches of small networks, stacked ---------------------------------------------------
+
+
+class Reused(nn.Module):
+    """A layer that is called twice, and layer norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(3, 3), nn.LayerNorm(3)
+        self.last = nn.Linear(3, 4)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(torch.tanh(self.first(x)))))
+
+
+class FromList(nn.Module):
+    """Reads its weight from a list, where it cannot be replaced."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 3))
+        self.weights = [self.weight]
+
+    def forward(self, x):
+        return x @ self.weights[0].T
+
+
+class Branching(nn.Module):
+    """Decides by a value of the batch, which vmap does not support."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x):
+        output = self.layer(x)
+        return output if output.sum() > 0 else 2 * output
+
+
+def count_passes(monkeypatch, net):
+    calls, infer = [], net.infer
+
+    def counted(x):
+        calls.append(len(x))
+        return infer(x)
+
+    monkeypatch.setattr(net, "infer", counted)
+    return calls
+
+
+def one_by_one(net, X, y, **kwargs):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worst_case, "stacked_objective", lambda *args: None)
+        return adaptive_sharpness(net, X, y, **kwargs)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize("module", [nn.Linear(3, 4), Reused()])
+def test_stacked_batches_have_the_values_of_one_by_one(norm, adaptive, module):
+    members = [make_net(copy.deepcopy(module), seed=seed) for seed in range(2)]
+    ensemble, (X, y) = ensemble_of(members, range(4)), samples(30)
+    options = {"norm": norm, "adaptive": adaptive, "random_state": 0, "rho": 0.2}
+    options |= {"per_member": True, "return_batches": True}
+    values = adaptive_sharpness(ensemble, X, y, **options)
+    assert values.shape == (2, 6)
+    expected = one_by_one(ensemble, X, y, **options)
+    np.testing.assert_allclose(values, expected, rtol=1e-9)
+
+
+def test_masks_pruned_weights_and_several_stacks(monkeypatch):
+    net, (X, y) = mlp(), samples(40)
+    with torch.no_grad():
+        net.module_[0].weight[::2] = 0
+    # 44 weights: three batches at once.
+    monkeypatch.setattr(_stacked, "STACKED_WEIGHTS", 3 * 44)
+    for mask in (None, "nonzero", {"2.weight": np.eye(4, 5)}):
+        options = {"mask": mask, "adaptive": False, "return_batches": True}
+        values = adaptive_sharpness(net, X, y, random_state=0, **options)
+        expected = one_by_one(net, X, y, random_state=0, **options)
+        np.testing.assert_allclose(values, expected, rtol=1e-9)
+
+
+def test_one_pass_serves_all_batches_of_a_small_network(monkeypatch):
+    net, (X, y) = mlp(), samples(50)
+    calls = count_passes(monkeypatch, net)
+    adaptive_sharpness(net, X, y, n_iter=20)
+    stacked = len(calls)
+    calls.clear()
+    one_by_one(net, X, y, n_iter=20)
+    assert len(calls) == 1 + 10 * 21  # the check of y, and 10 batches
+    assert stacked <= 1 + 2 + 21  # also a check of the module
+
+
+@pytest.mark.parametrize("module", [FromList(), Branching(), NoisyNet()])
+def test_other_modules_run_one_by_one(monkeypatch, module):
+    net = make_net(module)
+    is_picture = isinstance(module, NoisyNet)
+    X, y = samples(10, shape=(2, 4, 4) if is_picture else (3,), C=3)
+    expected = one_by_one(net, X, y, random_state=0, n_iter=4)
+    calls = count_passes(monkeypatch, net)
+    value = adaptive_sharpness(net, X, y, random_state=0, n_iter=4)
+    assert value == expected > 0
+    assert len(calls) >= 2 * 5
+
+
+def test_threads_are_restored_and_one_for_small_networks(monkeypatch):
+    net, (X, y) = mlp(), samples(10)
+    seen, infer = [], net.infer
+
+    def watched(x):
+        seen.append(torch.get_num_threads())
+        return infer(x)
+
+    monkeypatch.setattr(net, "infer", watched)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        adaptive_sharpness(net, X, y, n_iter=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen[1:]) == {1}  # the first checks y

@@ -67,6 +67,13 @@ class Batches:
         """Number of samples in each batch."""
         return [batch.stop - batch.start for batch in self.slices]
 
+    def joined(self, n: int) -> list[slice]:
+        """Return the samples of each ``n`` consecutive batches."""
+        return [
+            slice(group[0].start, group[-1].stop)
+            for group in (self.slices[i : i + n] for i in range(0, len(self.slices), n))
+        ]
+
     def losses(self, x: Any, y: Tensor) -> Tensor:
         """Return the loss of each sample, (B,)."""
         return sample_losses(self.net, self.net.infer(x), y)

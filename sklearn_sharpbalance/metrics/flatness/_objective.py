@@ -27,7 +27,15 @@ class Objective:
     weights : Weights
     capture : bool, default=True
         Whether to try a capture on a GPU.
+
+    Attributes
+    ----------
+    n_batches : int
+        Number of batches that are loaded together.
+    origin : tensor of shape (d,)
     """
+
+    n_batches = 1
 
     def __init__(
         self,
@@ -37,6 +45,7 @@ class Objective:
     ):
         self.losses = losses
         self.weights = weights
+        self.origin = weights.origin
         self.capture = capture and weights.origin.is_cuda
         self.batch: Any = None
         self.graph: torch.cuda.CUDAGraph | None = None

@@ -16,7 +16,9 @@ from sklearn_sharpbalance._validation import (
 from sklearn_sharpbalance.autodiff.state import evaluation_mode
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.metrics.flatness._objective import Objective
+from sklearn_sharpbalance.metrics.flatness._stacked import is_small, stacked_objective
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
+from sklearn_sharpbalance.runtime.threads import torch_threads
 
 __all__ = ["adaptive_sharpness", "ascend"]
 
@@ -25,24 +27,30 @@ INCREASING_SHARE = 0.75
 
 
 class _Ball(NamedTuple):
-    """Steepest unit step and projection for one norm."""
+    """Steepest unit step and projection for one norm, along the last axis."""
 
     steepest: Callable[[Tensor, Tensor], Tensor]
     project: Callable[[Tensor, float], Tensor]
 
 
+def _length(v):
+    return torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+
+
 def _steepest_l2(gradient, fallback):
-    norm = gradient.norm()
-    away = fallback / fallback.norm().clamp_min(1e-30)
-    return torch.where(norm > 0, gradient / norm, away)
+    norm = _length(gradient)
+    away = fallback.to(gradient) / _length(fallback).clamp_min(1e-30)
+    unit = gradient / torch.where(norm > 0, norm, 1.0)
+    return torch.addcmul(unit, away, (norm == 0).to(unit))
 
 
 def _project_l2(v, rho):
-    return v * (rho / v.norm().clamp_min(1e-30)).clamp_max(1.0)
+    return v * (rho / _length(v).clamp_min(1e-30)).clamp_max(1.0)
 
 
 def _steepest_linf(gradient, fallback):
-    return torch.where(gradient.norm() > 0, gradient.sign(), fallback.sign())
+    is_zero = (_length(gradient) == 0).to(gradient)
+    return torch.addcmul(gradient.sign(), fallback.sign().to(gradient), is_zero)
 
 
 BALLS = {
@@ -80,13 +88,15 @@ def ascend(
     """Return the largest rise of ``objective`` that Auto-PGD finds around ``origin``.
 
     It searches ``v`` with weights ``origin + scale * v`` and ``norm(v) <= rho``. All
-    decisions are tensors, so that a GPU never waits for the host.
+    decisions are tensors, so that a GPU never waits for the host. Leading axes hold
+    independent searches.
 
     Parameters
     ----------
     objective : callable
-        Returns loss and gradient (d,) at weights (d,).
-    origin, scale : tensors of shape (d,)
+        Returns loss (...) and gradient (..., d) at weights (..., d).
+    origin : tensor of shape (..., d)
+    scale : tensor of shape (d,)
     rho : float
     norm : {"l2", "linf"}
     n_iter : int
@@ -95,74 +105,84 @@ def ascend(
 
     Returns
     -------
-    tensor, scalar
+    tensor of shape (...)
         Not negative.
     """
     ball, checked = BALLS[norm], checkpoints(n_iter)
 
     def evaluate(v):
-        loss, gradient = objective(origin + scale * v)
+        loss, gradient = objective(torch.addcmul(origin, scale.to(v), v))
         # An overflow of the loss must not make the position NaN.
-        return loss.clone(), torch.nan_to_num(gradient * scale, 0.0, 0.0, 0.0)
+        return loss.clone(), (gradient * scale).nan_to_num_(0.0, 0.0, 0.0)
 
-    v = before = best_v = torch.zeros_like(origin)
+    v = before = torch.zeros_like(origin)
     first, gradient = evaluate(v)
     loss = best = best_at_check = first
-    best_gradient = gradient
+    best_v, best_gradient = v.clone(), gradient.clone()
     step = torch.full_like(first, 2 * rho)
     increases = halved = torch.zeros_like(first)
     last_check = 0
     for k in range(1, n_iter + 1):
-        target = ball.project(v + step * ball.steepest(gradient, fallback), rho)
-        if k > 1:
-            target = v + MOMENTUM * (target - v) + (1 - MOMENTUM) * (v - before)
-            target = ball.project(target, rho)
+        direction = ball.steepest(gradient, fallback)
+        target = ball.project(torch.addcmul(v, direction, step[..., None]), rho)
+        if k > 1:  # v + MOMENTUM * (target - v) + (1 - MOMENTUM) * (v - before)
+            target = target.mul_(MOMENTUM).add_(v, alpha=2 * (1 - MOMENTUM))
+            target = ball.project(target.sub_(before, alpha=1 - MOMENTUM), rho)
         before, v, old_loss = v, target, loss
         loss, gradient = evaluate(v)
         increases = increases + (loss > old_loss)
         better = loss > best
         # Unlike torch.where this keeps a NaN, and the caller raises for it.
         best = torch.maximum(best, loss)
-        best_v = torch.where(better, v, best_v)
-        best_gradient = torch.where(better, gradient, best_gradient)
+        _replace_where(better, best_v, v)
+        _replace_where(better, best_gradient, gradient)
         if k in checked:
             stuck = increases < INCREASING_SHARE * (k - last_check)
             stuck = stuck | ((halved == 0) & (best <= best_at_check))
             step = torch.where(stuck, step / 2, step)
             # Continue from the best point, without momentum.
-            v = torch.where(stuck, best_v, v)
-            before = torch.where(stuck, v, before)
-            gradient = torch.where(stuck, best_gradient, gradient)
+            _replace_where(stuck, v, best_v)
+            _replace_where(stuck, before, v)
+            _replace_where(stuck, gradient, best_gradient)
             loss = torch.where(stuck, best, loss)
             halved, increases = stuck.to(first), torch.zeros_like(first)
             best_at_check, last_check = best, k
     return best - first
 
 
-def _largest_rises(batches, *, rho, norm, adaptive, n_iter, mask):
+def _replace_where(condition, old, new):
+    """Replace vectors (..., d) in place where the condition (...) holds.
+
+    ``lerp`` is exact at weights 0 and 1, and faster than ``where`` on a CPU.
+    """
+    old.lerp_(new, condition[..., None].to(old))
+
+
+def _largest_rises(batches, *, mask, adaptive, **options):
     """Return the largest rise found for each batch, (n_batches,)."""
     with (
         evaluation_mode(batches.net.module_) as module,
         Weights(module, mask) as weights,
+        torch_threads(1 if is_small(weights, batches) else None),
     ):
         scale = weights.free * (weights.origin.abs() if adaptive else 1.0)
         fallback = batches.normal_like(scale) * (scale > 0)
-        objective = Objective(batches.losses, weights)
+        objective = stacked_objective(batches, weights)
+        if objective is None:
+            objective = Objective(batches.losses, weights)
         rises = []
-        for batch in batches.slices:
-            x, y = batches.rows[batch]
+        for part in batches.joined(objective.n_batches):
+            x, y = batches.rows[part]
             objective.load(x, y)
             rise = ascend(
                 objective,
-                weights.origin,
+                objective.origin,
                 scale,
-                rho=rho,
-                norm=norm,
-                n_iter=n_iter,
                 fallback=fallback,
+                **options,
             )
-            rises.append(rise)
-        return torch.stack(rises).double().cpu().numpy()
+            rises.append(rise.reshape(-1))
+        return torch.cat(rises).double().cpu().numpy()
 
 
 def adaptive_sharpness(

@@ -1,0 +1,140 @@
+"""Losses of many batches and their gradients, each batch with weights of its own."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sklearn_sharpbalance.autodiff.layer_taps import (
+    ParameterWatch,
+    UnsupportedModuleError,
+)
+from sklearn_sharpbalance.autodiff.losses import LossModule
+from sklearn_sharpbalance.autodiff.rows import map_tensors
+from sklearn_sharpbalance.autodiff.state import (
+    MATH_ATTENTION,
+    WITHOUT_VMAP_WARNINGS,
+    trainable_parameters,
+)
+from sklearn_sharpbalance.metrics.flatness._members import Batches
+from sklearn_sharpbalance.metrics.flatness._weights import Weights
+
+__all__ = ["StackedObjective", "is_small", "stacked_objective"]
+
+# Multiplications of a pass below which one thread is faster than several, which wait
+# for each other at every operation.
+SMALL_PASS = 2**25
+# Weights of all stacked batches: more do not fit into the cache of a CPU.
+STACKED_WEIGHTS = 2**22
+
+
+class StackedObjective:
+    """Mean loss of each loaded batch and its gradient, as functions of the weights.
+
+    A pass of a small network takes less time than the launches of its operations.
+    ``torch.func.vmap`` launches them once for all batches.
+
+    Parameters
+    ----------
+    batches : Batches
+        All of one size.
+    weights : Weights
+    n_batches : int
+        Number of batches that are loaded together; the last ones may be fewer.
+
+    Attributes
+    ----------
+    origin : tensor of shape (n_loaded, d)
+    """
+
+    def __init__(self, batches: Batches, weights: Weights, n_batches: int):
+        self.weights = weights
+        self.n_batches = n_batches
+        self.size = batches.sizes[0]
+        module = batches.net.module_
+        self.names = [f"module.{name}" for name in trainable_parameters(module)]
+        self.loss_module = LossModule(module, batches.losses)
+        self.losses = torch.func.vmap(self._loss)
+        self.batch: Any = None
+        self.origin = weights.origin[None]
+
+    def load(self, x: Any, y: Tensor) -> None:
+        """Set the batches for the next calls: samples of all batches in a row."""
+        n_loaded = len(y) // self.size
+        self.batch = map_tensors(
+            lambda t: t.reshape(n_loaded, self.size, *t.shape[1:]), (x, y)
+        )
+        self.origin = self.weights.origin.expand(n_loaded, -1)
+
+    def __call__(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return losses (n_loaded,) and gradients (n_loaded, d) at (n_loaded, d)."""
+        params = self._split(vectors)
+        # Not torch.func.grad: its first call imports torch's compiler, for seconds.
+        with WITHOUT_VMAP_WARNINGS, MATH_ATTENTION:
+            losses = self.losses(params, *self.batch)
+            grads = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
+        return losses.detach(), torch.cat([g.flatten(1) for g in grads], dim=1)
+
+    def check(self) -> None:
+        """Raise if the module does not support it, or uses weights of its own."""
+        x, y = map_tensors(lambda t: t[0], self.batch)
+        params = self.weights.params
+        leaves = [p.detach().clone().requires_grad_() for p in params]
+        watch = ParameterWatch(
+            dict.fromkeys(params, self.loss_module),
+            "a parameter is not read from its module",
+        )
+        with watch:
+            self._loss(leaves, x, y)
+        self(self.origin)
+
+    def _split(self, vectors):
+        """Return a tensor (n_loaded, ...) per parameter from vectors (n_loaded, d)."""
+        pieces = vectors.split(self.weights.sizes, dim=1)
+        return [
+            v.reshape(len(v), *p.shape).to(p.dtype).detach().requires_grad_()
+            for v, p in zip(pieces, self.weights.params)
+        ]
+
+    def _loss(self, params, x, y):
+        """Return the mean loss of one batch."""
+        swapped = dict(zip(self.names, params))
+        return torch.func.functional_call(self.loss_module, swapped, (x, y)).mean()
+
+
+def is_small(weights: Weights, batches: Batches) -> bool:
+    """Return whether all matrix products are small and on a CPU.
+
+    The cost of a convolution depends on the size of pictures; it counts as large.
+    """
+    parameters = list(batches.net.module_.parameters())
+    n_weights = sum(p.numel() for p in parameters)
+    return (
+        not weights.origin.is_cuda
+        and all(p.ndim <= 2 for p in parameters)
+        and n_weights * max(batches.sizes) < SMALL_PASS
+    )
+
+
+def stacked_objective(batches: Batches, weights: Weights) -> StackedObjective | None:
+    """Return an objective of many batches; None where batches run one by one.
+
+    Stacked are several batches of a small network on a CPU, if ``torch.func.vmap``
+    supports its module.
+    """
+    n_batches = min(len(batches.slices), STACKED_WEIGHTS // weights.origin.numel())
+    if (
+        n_batches < 2
+        or len(set(batches.sizes)) > 1
+        or not is_small(weights, batches)
+        or torch.is_autocast_enabled("cpu")
+    ):
+        return None
+    objective = StackedObjective(batches, weights, n_batches)
+    objective.load(*batches.rows[batches.joined(2)[0]])
+    try:
+        objective.check()
+    except (UnsupportedModuleError, RuntimeError, TypeError, ValueError):
+        # An actual error of the module or of the data occurs one by one too.
+        return None
+    return objective
