@@ -307,13 +307,14 @@ def main(arguments=None):
     X_train, X_test, y_train, y_test = split(X, y, options)
     rows = {}
     for name, clf in methods(options).items():
-        print(f"{name}: {len(X_train)} samples, {X.shape[1]} features")
+        print(f"{name}: {len(X_train)} samples, {X.shape[1]} features", flush=True)
         start = time.perf_counter()
         try:
             clf.fit(X_train, y_train)
         except ValueError as error:
             raise SystemExit(f"{options.data}: {error}") from error
         seconds = time.perf_counter() - start
+        print(f"{name}: measuring its sharpness", flush=True)
         rows[name] = measure(clf, X_test, y_test, options.seed) | {"s": seconds}
     print_table(rows)
     draw(rows, options.plot)

@@ -79,7 +79,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness.
     verbose : int, default=0
-        1 shows progress bars, 2 prints every epoch.
+        1 shows one line with the progress of a fit, 2 prints every epoch.
     **nested
         ``estimator__...`` and ``aggregation__...`` set parameters of these parts.
 

@@ -144,7 +144,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global RNG is neither used nor changed.
     verbose : int, default=0
-        1 shows progress bars, 2 prints every epoch.
+        1 shows one line with the progress of a fit, 2 prints every epoch.
     **nested
         ``estimator__...``, ``sharpness__...``, ``selection__...`` and
         ``aggregation__...`` set parameters of these parts.

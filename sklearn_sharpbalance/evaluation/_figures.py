@@ -24,12 +24,12 @@ from sklearn_sharpbalance.plotting._base import (
     tidy,
     wrapped,
 )
+from sklearn_sharpbalance.plotting.reliability import FEW, is_sparse
 
 __all__ = ["Picture", "figures"]
 
 DPI = 170
 WIDTH = 5.4  # inches: text of 10 points is still readable on the width of a phone
-FEW = 10  # a bin with fewer samples is left out: its accuracy is mostly chance
 
 # Section, caption and matplotlib figure; None if the report lacks the numbers.
 Drawn = tuple[str, str, Any] | None
@@ -109,16 +109,23 @@ def draw_reliability(report: Any) -> Drawn:
     if not report.calibration:
         return None
     figure, ax = _axes(5.0)
+    lowest = 1.0
     for method, bins in report.calibration.items():
-        has_enough = bins.counts >= min(FEW, bins.counts.max())
+        sparse = is_sparse(bins.counts)
+        drawn = (bins.counts > 0) & ~sparse
+        values = np.concatenate([bins.confidence[drawn], bins.accuracy[drawn]])
+        lowest = min(lowest, values.min())
         ReliabilityDisplay(
             confidence=bins.confidence,
             accuracy=bins.accuracy,
-            counts=np.where(has_enough, bins.counts, 0),
+            counts=np.where(sparse, 0, bins.counts),
             edges=bins.edges,
             ece=report.row(method, "ece")["mean"],
             name=method,
         ).plot(ax, kind="line")
+    # Confident predictions would fill a corner of the axes only.
+    low = min(np.floor(10 * lowest) / 10, 0.9)
+    ax.set(xlim=(low, 1), ylim=(low, 1))
     caption = (
         "Reliability of the ensembles: a calibrated one is on the diagonal, an "
         f"over-confident one below it. Bins of fewer than {FEW} samples are left out."
@@ -162,9 +169,20 @@ def draw_tradeoff(report: Any) -> Drawn:
         sharpness_name="Sharpness of a member",
         diversity_name="Disagreement-error ratio (DER)",
         color_name="Accuracy of the ensemble",
+        sharpness_interval=_intervals(report, names, "sharpness", "members"),
+        diversity_interval=_intervals(report, names, "der"),
     ).plot(ax, fit=False)
-    caption = "The trade-off: flat members are to the left, diverse ones at the top."
+    caption = (
+        "The trade-off: flat members are to the left, diverse ones at the top; with "
+        f"{_interval_text(report)}."
+    )
     return "diversity", caption, figure
+
+
+def _intervals(report: Any, methods: Sequence[str], *key: str) -> list[tuple]:
+    """Return the interval of a number of each method; NaN if it has none."""
+    rows = [report.row(method, *key) for method in methods]
+    return [(row["low"], row["high"]) for row in rows]
 
 
 def draw_severities(report: Any) -> Drawn:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from sklearn_sharpbalance.plotting._base import (
+    GREY,
     LINES,
     colour,
     ink,
@@ -17,6 +18,8 @@ from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
 
 # A line through two points always fits.
 MIN_POINTS = 3
+# Length of an axis without intervals, as a share of its largest value.
+MIN_SPAN = 0.2
 
 
 def drawable(x: np.ndarray, y: np.ndarray, log: bool) -> np.ndarray:
@@ -88,9 +91,40 @@ def draw_fits(
     return lines, fits
 
 
+def draw_intervals(
+    ax: Any,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    x_error: np.ndarray | None,
+    y_error: np.ndarray | None,
+) -> Any:
+    """Draw the intervals of points; ``x_error`` and ``y_error`` have shape (2, n)."""
+    if x_error is None and y_error is None:
+        return None
+    look: dict[str, Any] = {"fmt": "none", "ecolor": GREY, "elinewidth": 1.0}
+    return ax.errorbar(x, y, xerr=x_error, yerr=y_error, zorder=1.5, **look)
+
+
+def widen_axis(ax: Any, axis: str, values: np.ndarray, *, log: bool) -> None:
+    """Make an axis so long that small relative differences of values look small."""
+    if not len(values) or not values.any():
+        return
+    low, high = values.min(), values.max()
+    if log:
+        factor = np.sqrt(max(1.0, (1 + MIN_SPAN) * low / high))
+        ends = [low / factor, high * factor]
+    else:
+        missing = max(0.0, MIN_SPAN * np.abs(values).max() - (high - low))
+        ends = [low - missing / 2, high + missing / 2]
+    points = np.tile(ends, (2, 1)).T  # (2, 2)
+    ax.update_datalim(points, updatex=axis == "x", updatey=axis == "y")
+    ax.autoscale_view()
+
+
 def draw_legend(
     ax: Any,
-    groups: Sequence[str],
+    groups: Mapping[str, Any],
     fits: Mapping[str, TradeoffFit | None],
     *,
     is_grouped: bool,
@@ -99,7 +133,9 @@ def draw_legend(
 ) -> None:
     """Draw a legend with marker, line and slope of each group.
 
-    Without groups it has the slope only. ``notes`` are handles of further entries.
+    Without groups it has the slope only. ``groups`` are the scatters by name. A marker
+    has the colour of its points, and is white if they differ in colour. ``notes`` are
+    handles of further entries.
     """
     from matplotlib.lines import Line2D
 
@@ -113,7 +149,9 @@ def draw_legend(
             look["linestyle"] = LINES[g % len(LINES)]
         if is_grouped:
             look |= {"marker": marker(g), "label": name}
-            look["markerfacecolor"] = colour(g, ax) if is_filled else "white"
+            if not is_filled:
+                look["markeredgecolor"] = ink(ax)
+                look["markerfacecolor"] = _common_colour(groups[group])
         elif slope:
             look["label"] = slope
         else:
@@ -122,6 +160,13 @@ def draw_legend(
     handles += notes
     if handles and _covers_points(ax, ax.legend(handles=handles, fontsize=9)):
         legend_above(ax, handles)
+
+
+def _common_colour(scatter: Any) -> Any:
+    """Return the colour of all points of a scatter, white if they differ."""
+    scatter.update_scalarmappable()
+    colours = np.unique(scatter.get_facecolors(), axis=0)
+    return colours[0] if len(colours) == 1 else "white"
 
 
 def _covers_points(ax: Any, legend: Any) -> bool:

@@ -19,9 +19,11 @@ from sklearn_sharpbalance.plotting._base import (
     wrapped,
 )
 
-__all__ = ["ReliabilityDisplay"]
+__all__ = ["ReliabilityDisplay", "is_sparse"]
 
 MAX_ROWS = 6  # of a legend
+FEW = 10  # a bin with fewer samples is faint: its accuracy is mostly chance
+FAINT = 0.2  # opacity
 
 
 class ReliabilityDisplay(Display):
@@ -34,7 +36,8 @@ class ReliabilityDisplay(Display):
     confidence, accuracy : array-like of shape (n_bins,)
         Mean confidence and share of correct predictions in each bin.
     counts : array-like of shape (n_bins,)
-        Number of samples in each bin; empty bins are left out.
+        Number of samples in each bin. Empty bins are left out, those of fewer than 10
+        samples are faint.
     edges : array-like of shape (n_bins + 1,)
         Edges of the bins.
     ece : float, default=None
@@ -48,6 +51,9 @@ class ReliabilityDisplay(Display):
     bars_, gaps_, shares_ : matplotlib BarContainer or None
         Accuracy, difference to the confidence, and share of samples.
     line_ : matplotlib Line2D or None
+        Through the bins of at least 10 samples.
+    sparse_ : matplotlib Line2D or None
+        Markers of bins of fewer samples.
     diagonal_ : matplotlib Line2D or None
 
     Examples
@@ -183,7 +189,8 @@ class ReliabilityDisplay(Display):
         ax = self._start(ax, (4.4, 4.8), square=True)
         n_before = sum(line.get_gid() == "reliability" for line in ax.lines)
         color = colour(n_before, ax) if color is None else color
-        self.bars_ = self.gaps_ = self.shares_ = self.line_ = self.diagonal_ = None
+        self.bars_ = self.gaps_ = self.shares_ = self.diagonal_ = None
+        self.line_ = self.sparse_ = None
         drawn = any(line.get_gid() == "diagonal" for line in ax.lines)
         if ref_line and not drawn:
             (self.diagonal_,) = ax.plot(
@@ -199,11 +206,12 @@ class ReliabilityDisplay(Display):
         if legend:
             # Above the axes, since bars may cover every corner.
             handles, labels = ax.get_legend_handles_labels()
+            handles = [_clearest(handle) for handle in handles]
             if len(handles) > MAX_ROWS:
                 legend_above(ax, handles, labels)
             else:
                 place = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
-                ax.legend(**place, fontsize=9, frameon=False)
+                ax.legend(handles, labels, **place, fontsize=9, frameon=False)
         return self
 
     def _label(self, fallback):
@@ -244,16 +252,52 @@ class ReliabilityDisplay(Display):
             label="Share of samples",
             **place,
         )
+        for i in np.flatnonzero(is_sparse(counts)[full]):
+            self.bars_[i].set_alpha(FAINT)
+            self.gaps_[i].set_alpha(FAINT)
 
     def _draw_line(self, ax, color, n_before):
-        full = np.asarray(self.counts) > 0
+        counts = np.asarray(self.counts)
+        sparse = is_sparse(counts)
+        look = {
+            "color": color,
+            "marker": marker(n_before),
+            "markersize": 5,
+            "clip_on": False,
+        }
         (self.line_,) = ax.plot(
-            np.asarray(self.confidence)[full],
-            np.asarray(self.accuracy)[full],
-            color=color,
-            marker=marker(n_before),
-            markersize=5,
+            *self._points((counts > 0) & ~sparse),
             label=self._label("Accuracy"),
-            clip_on=False,
             gid="reliability",
+            **look,
         )
+        if sparse.any():
+            (self.sparse_,) = ax.plot(
+                *self._points(sparse), linestyle="none", alpha=FAINT, **look
+            )
+
+    def _points(self, chosen):
+        """Return confidence and accuracy of some bins."""
+        return np.asarray(self.confidence)[chosen], np.asarray(self.accuracy)[chosen]
+
+
+def _clearest(handle):
+    """Return the bar with the highest opacity of a container, else the handle."""
+    patches = getattr(handle, "patches", None)
+    if not patches:
+        return handle
+    return max(
+        patches, key=lambda bar: 1.0 if bar.get_alpha() is None else bar.get_alpha()
+    )
+
+
+def is_sparse(counts) -> np.ndarray:
+    """Return which bins have few samples, but some; none if no bin has many.
+
+    Examples
+    --------
+    >>> is_sparse([0, 3, 40])
+    array([False,  True, False])
+    """
+    counts = np.asarray(counts)
+    return (counts > 0) & (counts < min(FEW, counts.max()))

@@ -28,10 +28,12 @@ from sklearn_sharpbalance.plotting._base import (
 from sklearn_sharpbalance.plotting._ensembles import member_probas_of
 from sklearn_sharpbalance.plotting._groups import (
     draw_fits,
+    draw_intervals,
     draw_legend,
     draw_points,
     drawable,
     notes_on_missing,
+    widen_axis,
 )
 from sklearn_sharpbalance.plotting.fit import fit_tradeoff
 
@@ -59,6 +61,10 @@ class TradeoffDisplay(Display):
         Label of the vertical axis.
     color_name : str, default=None
         Label of the colour bar.
+    sharpness_interval, diversity_interval : array-like, default=None
+        Lower and upper end of the interval of each value, of shape (n_ensembles, 2).
+        An axis without intervals is at least a fifth as long as its largest value, so
+        that small differences, which may be chance, look small.
 
     Attributes
     ----------
@@ -69,6 +75,7 @@ class TradeoffDisplay(Display):
         Fitted line of each group; its ``slope`` is the paper's beta.
     colorbar_ : matplotlib Colorbar or None
     texts_ : list of matplotlib Annotation
+    intervals_ : matplotlib ErrorbarContainer or None
 
     References
     ----------
@@ -96,6 +103,8 @@ class TradeoffDisplay(Display):
         sharpness_name="Sharpness",
         diversity_name="Diversity",
         color_name=None,
+        sharpness_interval=None,
+        diversity_interval=None,
     ):
         self.sharpness = sharpness
         self.diversity = diversity
@@ -105,6 +114,8 @@ class TradeoffDisplay(Display):
         self.sharpness_name = sharpness_name
         self.diversity_name = diversity_name
         self.color_name = color_name
+        self.sharpness_interval = sharpness_interval
+        self.diversity_interval = diversity_interval
 
     @classmethod
     def from_estimator(
@@ -121,6 +132,7 @@ class TradeoffDisplay(Display):
         color="improvement",
         groups=None,
         random_state=None,
+        verbose=0,
         ax=None,
         **kwargs,
     ):
@@ -148,6 +160,8 @@ class TradeoffDisplay(Display):
             Group of each ensemble, such as its method.
         random_state : int, Generator, RandomState or None, default=None
             Controls the batches on which ``adaptive_sharpness`` is measured.
+        verbose : int, default=0
+            1 prints a line for each ensemble whose sharpness is measured.
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
         **kwargs
@@ -167,13 +181,19 @@ class TradeoffDisplay(Display):
         ensembles = named(estimators, "Ensemble")
         X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
         first = next(iter(ensembles.values()))
+        # Raises for an ensemble that is not fitted.
+        probas = [member_probas_of(estimator, X) for estimator in ensembles.values()]
+        values = []
+        for name, estimator in ensembles.items():
+            values.append(
+                mean_sharpness(estimator, X_train, y_train, sharpness, random_state)
+            )
+            if verbose:
+                print(f"{name}: sharpness {values[-1]:.4g}", flush=True)
         return cls.from_predictions(
             y,
-            [member_probas_of(estimator, X) for estimator in ensembles.values()],
-            [
-                mean_sharpness(estimator, X_train, y_train, sharpness, random_state)
-                for estimator in ensembles.values()
-            ],
+            probas,
+            values,
             classes=first.classes_,
             ensemble_probas=[e.predict_proba(X) for e in ensembles.values()],
             diversity=diversity,
@@ -302,6 +322,8 @@ class TradeoffDisplay(Display):
         color = None if self.color is None else np.asarray(self.color, dtype=float)
         labels = np.asarray(check_names(self.labels, len(x), "Ensemble"), dtype=object)
         _check_lengths(sharpness=x, diversity=y, groups=groups, color=color)
+        x_error = _error("sharpness_interval", self.sharpness_interval, x)
+        y_error = _error("diversity_interval", self.diversity_interval, y)
         shown = drawable(x, y, log=log and not fit)
         if log and fit and shown.any():
             # Raise before a figure is made if a value is not positive.
@@ -310,10 +332,19 @@ class TradeoffDisplay(Display):
         x, y, groups, labels = x[shown], y[shown], groups[shown], labels[shown]
         if color is not None:
             color = color[shown]
+        if x_error is not None:
+            x_error = x_error[:, shown]
+        if y_error is not None:
+            y_error = y_error[:, shown]
         ax = self._start(ax, (5.4, 4.0))
         self.scatters_ = draw_points(
             ax, x, y, groups, color=color, cmap=cmap, vmin=vmin, vmax=vmax
         )
+        self.intervals_ = draw_intervals(ax, x, y, x_error=x_error, y_error=y_error)
+        if x_error is None:
+            widen_axis(ax, "x", x, log=log)
+        if y_error is None:
+            widen_axis(ax, "y", y, log=log)
         if log:
             plain_log_axes(ax)
         self.lines_: dict[str, Any] = {}
@@ -330,7 +361,7 @@ class TradeoffDisplay(Display):
         thin_ticks(ax)
         draw_legend(
             ax,
-            list(self.scatters_),
+            self.scatters_,
             self.fits_,
             is_grouped=self.groups is not None,
             is_filled=color is None,
@@ -378,6 +409,22 @@ def _colour_values(
     pairs = zip(member_probas, ensemble_probas)
     values = [gain_of(color, y_true, probas, p, classes) for probas, p in pairs]
     return GAINS[color], np.array(values)
+
+
+def _error(name, interval, values):
+    """Return the lengths of an interval below and above each value, (2, n)."""
+    if interval is None:
+        return None
+    interval = np.asarray(interval, dtype=float)
+    if interval.shape != (len(values), 2):
+        raise InvalidInputError(
+            f"{name} must have the shape ({len(values)}, 2), a lower and an upper end "
+            f"for each ensemble, got shape {interval.shape}."
+        )
+    if not np.isfinite(interval).any():
+        return None
+    lengths = np.stack([values - interval[:, 0], interval[:, 1] - values])
+    return np.where(lengths > 0, lengths, 0.0)  # also where an end is not known
 
 
 def _check_lengths(*, sharpness, **others):

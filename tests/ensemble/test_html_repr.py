@@ -190,8 +190,9 @@ def test_progress_bars_are_drawn_full_before_they_are_left(monkeypatch):
     bars = Bars(disable=True)
     progress = "sklearn_sharpbalance.training.progress._progress"
     monkeypatch.setattr(progress, lambda: bars)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
     SharpBalanceEnsembleClassifier(max_epochs=3, random_state=0, verbose=1).fit(X, y)
-    assert drawn[-2:] == [[(3, 3)] * 3, "left"]
+    assert drawn[-2:] == [[(9, 9)], "left"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")

@@ -326,6 +326,26 @@ def test_long_names_stay_inside_the_figures():
         assert all(a.x1 < b.x0 for a, b in pairwise(labels[:2]) if a.width and b.width)
 
 
+def test_reliability_fills_its_axes():
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=400)
+    confidence = rng.uniform(0.82, 1, size=400)
+    right = rng.random(400) < 0.93
+    label = np.where(right, y, 1 - y)
+    p = np.where(np.arange(2) == label[:, None], confidence[:, None], 0)
+    p[np.arange(400), 1 - label] = 1 - confidence
+    X = np.arange(400.0)[:, None]
+    found = evaluate({"a": Fake(p[None])}, X, y, n_bootstrap=20)
+    (ax,) = draw_reliability(found)[2].axes
+    low, high = ax.get_xlim()
+    assert (low, high) == ax.get_ylim()
+    assert low >= 0.6
+    assert high == 1
+    for line in ax.lines:
+        if line.get_gid() == "reliability":
+            assert (line.get_xydata() >= low).all()
+
+
 @pytest.mark.parametrize("n_methods", [1, 3])
 def test_names_of_several_lines_do_not_overlap(n_methods):
     p, y, X = made_up(0, n_samples=80)

@@ -441,3 +441,15 @@ def test_threads_are_restored_and_one_for_small_networks(monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert set(seen[1:]) == {1}  # the first checks y
+
+
+def test_verbose_prints_a_line_for_each_member(capsys):
+    members, (X, y) = [mlp(seed=seed) for seed in range(2)], samples(10)
+    options = {"n_iter": 2, "per_member": True, "random_state": 0}
+    ensemble = ensemble_of(members, range(4))
+    values = adaptive_sharpness(ensemble, X, y, verbose=1, **options)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"sharpness of member 1 of 2: {values[0]:.4g}, ")
+    assert second.startswith(f"sharpness of member 2 of 2: {values[1]:.4g}, ")
+    adaptive_sharpness(ensemble, X, y, **options)
+    assert capsys.readouterr().out == ""

@@ -1,6 +1,7 @@
 """Reliability diagrams, compared with naive loops."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -63,3 +64,20 @@ def test_share_of_samples_is_white_on_a_dark_background():
     with plt.style.context("dark_background"):
         display = ReliabilityDisplay.from_predictions(Y, geometric_mean(PROBAS))
     assert display.shares_[0].get_edgecolor() == (1, 1, 1, 1)
+
+
+def test_bins_of_few_samples_are_faint():
+    made = ReliabilityDisplay(
+        [0.1, 0.3, 0.8], [0.0, 0.2, 0.9], [3, 0, 50], [0, 0.2, 0.5, 1]
+    )
+    bars = made.plot()
+    opacities = [bar.get_alpha() for bar in bars.bars_]
+    assert opacities == [0.2, 0.6]
+    assert [gap.get_alpha() for gap in bars.gaps_] == [0.2, None]
+    assert bars.ax_.get_legend().legend_handles[0].get_alpha() == 0.6
+    lines = made.plot(kind="line")
+    np.testing.assert_array_equal(lines.line_.get_xydata(), [[0.8, 0.9]])
+    np.testing.assert_array_equal(lines.sparse_.get_xydata(), [[0.1, 0.0]])
+    assert lines.sparse_.get_alpha() == 0.2
+    few = ReliabilityDisplay([0.2, 0.8], [0.1, 0.9], [3, 3], [0, 0.5, 1]).plot()
+    assert [bar.get_alpha() for bar in few.bars_] == [0.6, 0.6]  # no bin has many

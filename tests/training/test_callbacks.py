@@ -1,14 +1,18 @@
 """Callbacks of skorch for each member, of scikit-learn for the fit, and words."""
 
+import re
+
 import numpy as np
 import pytest
 from rich.errors import LiveError
 from rich.live import Live
 from rich.progress import Progress
+from sklearn.model_selection import GridSearchCV
 from skorch.callbacks import Callback, EarlyStopping
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.training import progress
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
 
 N, EPOCHS = 60, 4
@@ -195,17 +199,78 @@ def test_silent_by_default(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_verbose_1_shows_a_bar_for_each_member(capsys):
-    clf = SharpBalance(verbose=1, **SMALL).fit(*table())
+@pytest.fixture
+def terminal(monkeypatch):
+    """Make rich draw as in a terminal of 100 columns."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def mean_loss(clf):
+    return np.mean([history[-1]["train_loss"] for history in clf.history_])
+
+
+def last_frame(printed):
+    """Return the last line that a progress bar has drawn, without control codes."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed).strip().splitlines()[-1]
+
+
+def test_verbose_1_shows_one_bar_in_a_terminal(capsys, terminal):
+    small = {**SMALL, "verbose": 1}
+    clf = SharpBalance(rho=0.2, **small).fit(*table())
+    line = last_frame(capsys.readouterr().out)
+    assert line.startswith("SharpBalance(n_estimators=2, rho=0.2")
+    assert f"8/8 loss {mean_loss(clf):.4f}, balanced" in line
+    SharpBalance(selection="all", **small).fit(*table())
     printed = capsys.readouterr().out
-    for member in range(2):
-        loss = clf.history_[member][-1]["train_loss"]
-        line = next(row for row in printed.splitlines() if f"member {member}" in row)
-        assert "4/4" in line
-        assert f"loss {loss:.4f}" in line
-        assert f"member {member}, balanced" in line
-    DeepEnsembleClassifier(verbose=1, **SMALL).fit(*table())
+    assert last_frame(printed).count(", SAM") == 1
+    assert "balanced" not in printed
+    DeepEnsembleClassifier(**small).fit(*table())
     assert "balanced" not in capsys.readouterr().out  # which no phase of it is
+
+
+def test_verbose_1_prints_one_line_where_output_is_no_terminal(capsys):
+    grid = {"rho": [0.1, 0.2], "selection": ["all", "sharpbalance"]}
+    clf = SharpBalance(verbose=1, **SMALL)
+    GridSearchCV(clf, grid, cv=2, refit=False).fit(*table())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 * 2
+    for line in lines:
+        assert re.search(r"\): 2 members, 4 epochs, loss \d\.\d{4}, \d+\.\d s$", line)
+    names = [line.split("): ")[0] for line in lines]
+    assert len(set(names)) == 4
+    assert sum("rho=0.2" in name for name in names) == 4
+    assert sum("selection='all'" in name for name in names) == 4
+
+
+def test_a_long_fit_prints_lines_before_its_end(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    SharpBalance(verbose=1, selection="all", engine="skorch", **SMALL).fit(*table())
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8
+    assert "8 of 8 epochs of all members, SAM, loss" in lines[-1]
+    assert "2 members, 4 epochs" in last
+
+
+def test_worker_processes_print_no_progress(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "parent_process", lambda: "the process of a search")
+    SharpBalance(verbose=1, **SMALL).fit(*table())
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_workers_of_a_search_print_no_progress(capfd):
+    clf = SharpBalance(verbose=1, **SMALL)
+    GridSearchCV(clf, {"rho": [0.1, 0.2]}, cv=2, refit=False, n_jobs=2).fit(*table())
+    assert capfd.readouterr().out == ""
+
+
+def test_name_of_a_fit_has_the_parameters_that_change_its_result():
+    clf = SharpBalance(
+        rho=[0.1, 0.2], selection="all", device="cpu", estimator__module__hidden=5
+    )
+    expected = "SharpBalance(rho=[0.1, 0.2], selection='all', "
+    assert progress.fit_name(clf) == expected + "estimator__module__hidden=5)"
 
 
 def test_verbose_1_of_a_fit_that_a_checkpoint_holds_shows_no_empty_bars(
@@ -218,7 +283,7 @@ def test_verbose_1_of_a_fit_that_a_checkpoint_holds_shows_no_empty_bars(
 
 
 @pytest.mark.filterwarnings("ignore:The fit was interrupted")
-def test_bars_of_a_resumed_fit_begin_where_it_goes_on(monkeypatch, tmp_path):
+def test_bars_of_a_resumed_fit_begin_where_it_goes_on(monkeypatch, tmp_path, terminal):
     starts, add_task = [], Progress.add_task
 
     def watched(self, *args, **kwargs):
@@ -238,10 +303,10 @@ def test_bars_of_a_resumed_fit_begin_where_it_goes_on(monkeypatch, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             clf.fit(*table())
     clf.fit(*table())
-    assert starts == [0, 0, 3, 3]
+    assert starts == [0, 6]
 
 
-def test_verbose_1_where_another_display_is_alive(monkeypatch, capsys):
+def test_verbose_1_where_another_display_is_alive(monkeypatch, capsys, terminal):
     """Before 14.1, rich refuses a second one: that of the user or another thread."""
 
     def refuse(*args, **kwargs):

@@ -1,5 +1,6 @@
 """Measure the nets of an ensemble on batches of samples, and average the values."""
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -237,6 +238,7 @@ def measure_batches(
     n_batches: int | None,
     random_state: Any,
     full_only: bool = False,
+    verbose: int = 0,
     **options: Any,
 ) -> tuple[np.ndarray, list[int]]:
     """Measure each member on the same batches and with the same seed.
@@ -252,6 +254,8 @@ def measure_batches(
         As in the public functions.
     full_only : bool, default=False
         Leave out an incomplete batch, unless it is the only one.
+    verbose : int, default=0
+        1 prints a line for each member.
     **options
         Passed to ``measure``.
 
@@ -280,7 +284,18 @@ def measure_batches(
             Batches(net, _on_device(net, samples), size=batch_size, seed=seed)
             for net in nets
         ]
-        values = np.stack([measure(batches, **options) for batches in members])
+        rows = []
+        for i, batches in enumerate(members):
+            start = time.perf_counter()
+            rows.append(measure(batches, **options))
+            if verbose:
+                seconds = time.perf_counter() - start
+                print(
+                    f"sharpness of member {i + 1} of {len(members)}: "
+                    f"{rows[-1].mean():.4g}, {seconds:.1f} s",
+                    flush=True,
+                )
+    values = np.stack(rows)
     check_finite(values)
     return values, members[0].sizes
 

@@ -167,9 +167,8 @@ def _largest_rises(batches, *, mask, adaptive, **options):
     ):
         scale = weights.free * (weights.origin.abs() if adaptive else 1.0)
         fallback = batches.normal_like(scale) * (scale > 0)
-        objective = stacked_objective(batches, weights)
-        if objective is None:
-            objective = Objective(batches.losses, weights)
+        stacked = stacked_objective(batches, weights)
+        objective = stacked or Objective(batches.losses, weights)
         rises = []
         for part in batches.joined(objective.n_batches):
             x, y = batches.rows[part]
@@ -200,6 +199,7 @@ def adaptive_sharpness(
     random_state=None,
     per_member=False,
     return_batches=False,
+    verbose=0,
 ):
     r"""Worst-case sharpness of a net, by default relative to the size of its weights.
 
@@ -236,6 +236,8 @@ def adaptive_sharpness(
         Return a value for each member instead of their mean.
     return_batches : bool, default=False
         Return a value for each batch instead of their mean.
+    verbose : int, default=0
+        1 prints a line for each member.
 
     Returns
     -------
@@ -286,6 +288,7 @@ def adaptive_sharpness(
         per_member=per_member,
         return_batches=return_batches,
         full_only=True,
+        verbose=verbose,
         rho=rho,
         norm=norm,
         adaptive=adaptive,
