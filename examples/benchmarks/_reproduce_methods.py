@@ -17,15 +17,15 @@ __all__ = ["BASELINE", "ON_DIGITS", "RUNS"]
 BASELINE = "deep ensemble"
 TWICE = "deep ensemble, twice the members"
 RULES = (  # in order of worth: a run that is cut short lacks the last ones
-    "sharpbalance",
-    "reference_boost",
+    "sharpest",
+    "flattest",
     "all",
     "random",
-    "reference_union",
+    "flattest_union",
     "none",
     "same",
 )
-BEST = ("reference_boost", "random")  # of the rules on pictures, where it matters
+BEST = ("flattest", "random")  # of the rules on pictures, where it matters
 LATE = {"warmup": "sgd", "warmup_epochs": 0.75}
 AVERAGED = {"weight_averaging": "exponential"}
 FEW_RHO = (0.02, 0.1, 0.4)
@@ -71,7 +71,7 @@ class Methods:
     def deep(self, **changes):
         return DeepEnsembleClassifier(**self.recipe | changes)
 
-    def flat(self, selection="sharpbalance", **changes):
+    def flat(self, selection="sharpest", **changes):
         settings = self.recipe | self.balance | changes
         return SharpBalanceEnsembleClassifier(**settings, selection=selection)
 
@@ -136,19 +136,19 @@ class Methods:
         late = partial(self.flat, **LATE)
         return {  # in order of worth: a run that is cut short lacks the last ones
             "SAM": self.flat("all"),
-            "sharpbalance": self.flat(),
+            "sharpest": self.flat(),
             TWICE: self.deep(n_estimators=2 * n_members),
-            "sharpbalance, late": late(),
-            "sharpbalance, late, averaged": late(**AVERAGED),
+            "sharpest, late": late(),
+            "sharpest, late, averaged": late(**AVERAGED),
             "deep ensemble, averaged": self.deep(**AVERAGED),
             "SAM, late": late("all"),
-            "sharpbalance, late, ASAM": late(sam="asam", rho=self.asam_rho),
-            "sharpbalance, late, reselected": late(reselect_every=2),
-            "sharpbalance, late, twice the members": late(n_estimators=2 * n_members),
-            "reference_boost, late": late("reference_boost"),
+            "sharpest, late, ASAM": late(sam="asam", rho=self.asam_rho),
+            "sharpest, late, reselected": late(reselect_every=2),
+            "sharpest, late, twice the members": late(n_estimators=2 * n_members),
+            "flattest, late": late("flattest"),
             "random, late": late("random"),
-            "sharpbalance, SGD warm-up": self.flat(warmup="sgd"),
-            "sharpbalance, latest": self.flat(warmup="sgd", warmup_epochs=0.875),
+            "sharpest, SGD warm-up": self.flat(warmup="sgd"),
+            "sharpest, latest": self.flat(warmup="sgd", warmup_epochs=0.875),
         }
 
     def equal_cost(self, candidates=None):
@@ -168,9 +168,9 @@ def headline(options, seed):
     """
     methods = Methods(picture_recipe, options, seed)
     yield SAME_EPOCHS, "SAM", methods.flat("all")
-    yield SAME_EPOCHS, "sharpbalance", methods.flat("sharpbalance")
-    yield SAME_EPOCHS, "reference_boost", methods.flat("reference_boost")
-    yield SAME_EPOCHS, "reference_union", methods.flat("reference_union")
+    yield SAME_EPOCHS, "sharpest", methods.flat("sharpest")
+    yield SAME_EPOCHS, "flattest", methods.flat("flattest")
+    yield SAME_EPOCHS, "flattest_union", methods.flat("flattest_union")
     yield SAME_EPOCHS, BASELINE, methods.deep()
     late = next(clf for *_, clf in methods.late(BEST[:1]))
     candidates = {f"{BEST[0]}, late": late, "SAM": methods.flat("all")}
@@ -216,7 +216,7 @@ def sparsity(options, seed):
 def over_rho(methods):
     for rho in (0.01, 0.02, 0.05, 0.1, 0.2, 0.4):
         yield "SAM", f"SAM, rho {rho:g}", methods.flat("all", rho=rho)
-        yield "sharpbalance", f"sharpbalance, rho {rho:g}", methods.flat(rho=rho)
+        yield "sharpest", f"sharpest, rho {rho:g}", methods.flat(rho=rho)
 
 
 def over_widths(recipe, choices, options, seed):
@@ -243,14 +243,14 @@ def digits(options, seed):
     yield SAME_EPOCHS, BASELINE, methods.deep()
     # "none" after plain descent is the deep ensemble itself.
     yield from methods.warmups(rule for rule in RULES if rule != "none")
-    yield from methods.starts("sharpbalance")
+    yield from methods.starts("sharpest")
     yield from methods.equal_cost()
 
 
 def confirm(options, seed):
     """The best candidates on digits again, with seeds that did not choose them."""
     methods = Methods(digits_recipe, options, seed)
-    chosen = (TWICE, "SAM", "sharpbalance")
+    chosen = (TWICE, "SAM", "sharpest")
     candidates = {name: methods.candidates()[name] for name in chosen}
     candidates |= {
         "SAM, twice rho": methods.flat("all", rho=2 * options.rho),
@@ -272,7 +272,7 @@ def sizes(options, seed):
         yield group, BASELINE, methods.deep()
         if n_members <= 5:
             yield group, "SAM", methods.flat("all")
-            yield group, "sharpbalance", methods.flat()
+            yield group, "sharpest", methods.flat()
 
 
 def digits_tradeoff(options, seed):
