@@ -82,7 +82,8 @@ OPTIONS = argparse.Namespace(width=8, members=3, epochs=40, rho=0.1, flat_ratio=
 @pytest.mark.parametrize(
     "run",
     [
-        *("headline", "ablation", "tradeoff", "widths", "sparsity"),
+        *("headline", "ablation", "contest_rho", "moment", "recipe"),
+        *("tradeoff", "widths", "sparsity"),
         *("digits", "confirm", "sizes"),
         *("digits_tradeoff", "digits_widths", "digits_sparsity"),
     ],

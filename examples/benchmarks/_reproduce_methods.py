@@ -30,6 +30,19 @@ LATE = {"warmup": "sgd", "warmup_epochs": 0.75}
 AVERAGED = {"weight_averaging": "exponential"}
 FEW_RHO = (0.02, 0.1, 0.4)
 SAME_EPOCHS, SAME_COST = "same epochs", "same cost"
+# Methods for the passes of a deep ensemble, and the radii to choose from.
+LATER = {f"SAM, last {1 - share:.0%}": share for share in (0.75, 0.9, 0.95)}
+CONTEST = {
+    name: {"selection": "all", "warmup": "sgd", "warmup_epochs": share}
+    for name, share in LATER.items()
+} | {
+    "flattest, late": {"selection": "flattest", **LATE},
+    "Momentum-SAM": {"selection": "all", "warmup_epochs": 0, "sam": "momentum_sam"},
+    "flattest, Momentum-SAM": {"selection": "flattest", "sam": "momentum_sam"},
+    "LookSAM": {"selection": "all", "warmup_epochs": 0, "sam": "look_sam"},
+    "flattest, LookSAM": {"selection": "flattest", "sam": "look_sam"},
+}
+CONTEST_RHO = {"momentum_sam": (0.1, 0.3, 1.0), "look_sam": (0.05, 0.1, 0.2)}
 
 
 def picture_recipe(options, seed):
@@ -198,6 +211,48 @@ def ablation(options, seed):
     yield late_twice
 
 
+def contest_rho(options, seed):
+    """Methods for the passes of a deep ensemble, over radii; other seeds judge."""
+    methods = Methods(picture_recipe, options, seed)
+    candidates = {}
+    for name, settings in CONTEST.items():
+        for rho in CONTEST_RHO.get(settings.get("sam"), (0.05, 0.1, 0.2)):
+            candidates[f"{name}, rho {rho:g}"] = methods.flat(**settings, rho=rho)
+    yield from methods.equal_cost(candidates)
+
+
+def moment(options, seed):
+    """The selection before the drop of the rate, and one epoch after it.
+
+    The released code of the paper selects one epoch after the drop.
+    """
+    methods = Methods(picture_recipe, options, seed)
+    yield SAME_EPOCHS, BASELINE, methods.deep()
+    yield SAME_EPOCHS, BEST[0], methods.flat(BEST[0])
+    after = methods.flat(BEST[0], warmup_epochs=options.epochs // 2 + 1)
+    yield SAME_EPOCHS, f"{BEST[0]}, after the drop", after
+
+
+def recipe(options, seed):
+    """Settings that a fit on pictures could have by default, one at a time."""
+    methods = Methods(picture_recipe, options, seed)
+    flat = partial(methods.flat, BEST[0])
+    cosine = {"lr_schedule": "cosine"}
+    for method, estimator in {
+        BASELINE: methods.plain(),
+        BEST[0]: flat(),
+        f"{BEST[0]}, SGD warm-up": flat(warmup="sgd"),
+        f"{BEST[0]}, late": flat(**LATE),
+        f"{BEST[0]}, half of rho": flat(rho=options.rho / 2),
+        f"{BEST[0]}, late, half of rho": flat(**LATE, rho=options.rho / 2),
+        f"{BASELINE}, cosine": methods.deep(**cosine),
+        f"{BEST[0]}, cosine": flat(**cosine),
+        f"{BEST[0]}, late, cosine": flat(**LATE, **cosine),
+        f"{BASELINE}, no augmentation": methods.deep(train_transform=None),
+    }.items():
+        yield SAME_EPOCHS, method, estimator
+
+
 def tradeoff(options, seed):
     """SAM ensembles and SharpBalance over rho."""
     yield from over_rho(Methods(picture_recipe, options, seed))
@@ -294,7 +349,10 @@ def by_name(*runs):
     return {run.__name__: run for run in runs}
 
 
-ON_PICTURES = by_name(headline, ablation, tradeoff, widths, sparsity)
+ON_PICTURES = by_name(
+    *(headline, ablation, contest_rho, moment, recipe),
+    *(tradeoff, widths, sparsity),
+)
 ON_DIGITS = by_name(
     *(digits, confirm, sizes),
     *(digits_tradeoff, digits_widths, digits_sparsity),

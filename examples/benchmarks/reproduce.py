@@ -4,8 +4,8 @@
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
     python examples/benchmarks/reproduce.py report
 
-Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU); digits,
-confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their
+Runs: headline, ablation, contest_rho, moment, recipe, tradeoff, widths, sparsity
+(pictures, on a GPU); digits, confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their
 settings are in ``reproduce.toml``. ``--data`` takes an npz file, an ImageFolder, or
 torchvision's CIFAR-10 root. Every fit goes through the public estimators, writes
 checkpoints and shares warm-ups through ``memory``. A command that is out of time stops
