@@ -39,8 +39,8 @@ elsewhere = np.rot90(X[apart], axes=(1, 2))
 # - plain descent: three members, six of them, settings drawn for each member, averaged
 #   weights (EoA), and a greedy soup, which is *one* network when it predicts;
 # - SAM on all samples, with one radius, one for each member (SAM+), and its variants;
-# - SAM on some: the samples that the *others* find sharp (SharpBalance), what the
-#   paper's released code takes, and as many at random;
+# - SAM on some: by the rule of the paper's code (SharpBalance), by its rule for other
+#   pictures, by the rule of its text (sharpest samples), and as many at random;
 # - members trained together and driven apart, on hard samples (SED) or on those from
 #   elsewhere (A2D, DivDis).
 from scipy.stats import loguniform
@@ -95,9 +95,9 @@ family = {
         "FriendlySAM": flat(sam="friendly_sam"),
     },
     "SAM on some": {
-        "SharpBalance": flat("sharpbalance"),
-        "reference union": flat("reference_union"),
-        "reference boost": flat("reference_boost"),
+        "SharpBalance": flat("flattest"),
+        "flattest, union": flat("flattest_union"),
+        "sharpest": flat("sharpest"),
         "random sets": flat("random"),
     },
     "joint": {

@@ -37,7 +37,7 @@ X_train, X_test, y_train, y_test = train_test_split(
 # Fit
 # ---
 # Each member scores all training samples half way, and from then on applies SAM to those
-# that the *other* members find sharp. Below the parameters stands what was fitted: the
+# that the *other* members propose. Below the parameters stands what was fitted: the
 # share of the samples that each member applies SAM to, losses and time.
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 

@@ -3,7 +3,7 @@ Flatter members are more alike: the trade-off
 =============================================
 
 SAM with a larger radius ``rho`` makes the members of an ensemble flatter, and more alike.
-SharpBalance applies SAM only to the samples that the *other* members find sharp. This
+SharpBalance applies SAM only to samples that the *other* members propose. This
 example trains both over four radii with three seeds each, and draws what is bought and
 what is paid.
 
@@ -60,7 +60,7 @@ curve = tradeoff_curve(
     X_test=X_test,
     y_test=y_test,
     rho=[0.1, 0.2, 0.4] if FAST else [0.05, 0.1, 0.2, 0.4],
-    other={"selection": ["all", "sharpbalance"]},
+    other={"selection": ["all", "flattest"]},
     seeds=2 if FAST else 3,
     sharpness={"n_batches": 1 if FAST else 5},
 )
@@ -83,7 +83,7 @@ import matplotlib.pyplot as plt
 from sklearn_sharpbalance.plotting import TradeoffDisplay
 
 figure, ax = plt.subplots(figsize=(6.8, 4.6), layout="constrained")
-names = {"all": "SAM on all samples", "sharpbalance": "SharpBalance"}
+names = {"all": "SAM on all samples", "flattest": "SharpBalance"}
 sharpness, der = mean["sharpness"], mean["disagreement_error_ratio"]
 display = TradeoffDisplay(
     sharpness,

@@ -61,7 +61,7 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "reselect_every": Parameter(constraint=[COUNT, None]),
     "sharpness": Parameter(default="fisher_trace"),
-    "selection": Parameter(default="sharpbalance"),
+    "selection": Parameter(default="flattest"),
     # Joint training
     "loss": Parameter(default="sed", constraint=[StrOptions({"sed", "a2d", "divdis"})]),
     "diversity_weight": Parameter(

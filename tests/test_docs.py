@@ -206,7 +206,7 @@ def test_what_the_text_says_of_digits():
     assert members == max(gain.values())  # no SAM method gains more
     for method in ("SAM", "ASAM"):
         assert gain[method][0] > gain[method][1]  # the intervals leave out 0 ...
-    assert gain["sharpbalance"][0] < gain["sharpbalance"][1]  # ... and reach it
+    assert gain["sharpest"][0] < gain["sharpest"][1]  # ... and reach it
     for method in ("SAM", "ASAM", "SAM, twice the members"):
         for metric in ("NLL", "ECE"):
             more = cost["deep ensemble, twice the members"][metric]
@@ -217,14 +217,14 @@ def test_what_the_text_says_of_digits():
     stars = (RESULTS / "reproduce_confirm.md").read_text()
     over = f"{cost['deep ensemble, twice the members']['over deep ensemble']} *"
     assert over in stars  # the only one that Holm's test holds up
-    for method in ("SAM", "ASAM", "sharpbalance", "SAM, twice the members"):
+    for method in ("SAM", "ASAM", "sharpest", "SAM, twice the members"):
         assert f"{cost[method]['over deep ensemble']} *" not in stars
-    for rule in ("reference_boost", "reference_union", "random", "same", "all"):
-        value, half = number(rules[rule]["over sharpbalance"])
+    for rule in ("flattest", "flattest_union", "random", "same", "all"):
+        value, half = number(rules[rule]["over sharpest"])
         assert abs(value) < half  # no rule differs
-    value, half = number(rules["none"]["over sharpbalance"])
+    value, half = number(rules["none"]["over sharpest"])
     assert value < -half
-    assert rules["sharpbalance, SGD warm-up"]["NLL"] == rules["deep ensemble"]["NLL"]
+    assert rules["sharpest, SGD warm-up"]["NLL"] == rules["deep ensemble"]["NLL"]
 
 
 def test_what_the_text_says_of_pictures():
@@ -234,21 +234,21 @@ def test_what_the_text_says_of_pictures():
     tempered = "corrupted NLL, tempered"
     assert wide["SAM"][tempered] < wide["deep ensemble"][tempered]
     assert number(narrow["all"]["over deep ensemble"])[0] < 0
-    level, half = number(narrow["reference_boost, late"]["at equal cost"])
+    level, half = number(narrow["flattest, late"]["at equal cost"])
     assert abs(level) < half
-    clean, half = number(narrow["reference_boost, late"]["clean at equal cost"])
+    clean, half = number(narrow["flattest, late"]["clean at equal cost"])
     assert clean < -half
     for row, other, sign in (
         (wide, "SAM", 1),
         (wide, "deep ensemble", 1),
         (narrow, "SAM", 1),
-        (narrow, "sharpbalance", 1),
+        (narrow, "sharpest", 1),
         (narrow, "deep ensemble", -1),
     ):
-        if f"over {other}" in row["reference_boost"]:
-            value, half = number(row["reference_boost"][f"over {other}"])
+        if f"over {other}" in row["flattest"]:
+            value, half = number(row["flattest"][f"over {other}"])
             assert sign * value > half
-    late = measured()["headline_same_cost"]["reference_boost, late"]
+    late = measured()["headline_same_cost"]["flattest, late"]
     assert abs(number(late["over deep ensemble"])[0]) < 0.1  # no better ensembles
     for name in ("corrupted NLL", tempered):
         assert late[name] < wide["deep ensemble"][name]

@@ -103,7 +103,7 @@ PARAMETERS = {
     "standardize": True,
     "train_transform": None,
     "sharpness": "fisher_trace",
-    "selection": "sharpbalance",
+    "selection": "flattest",
     "aggregation": "mean_logit",
     "validation_fraction": None,
     "early_stopping": False,

@@ -17,19 +17,32 @@ __all__ = ["BASELINE", "ON_DIGITS", "RUNS"]
 BASELINE = "deep ensemble"
 TWICE = "deep ensemble, twice the members"
 RULES = (  # in order of worth: a run that is cut short lacks the last ones
-    "sharpbalance",
-    "reference_boost",
+    "sharpest",
+    "flattest",
     "all",
     "random",
-    "reference_union",
+    "flattest_union",
     "none",
     "same",
 )
-BEST = ("reference_boost", "random")  # of the rules on pictures, where it matters
+BEST = ("flattest", "random")  # of the rules on pictures, where it matters
 LATE = {"warmup": "sgd", "warmup_epochs": 0.75}
 AVERAGED = {"weight_averaging": "exponential"}
 FEW_RHO = (0.02, 0.1, 0.4)
 SAME_EPOCHS, SAME_COST = "same epochs", "same cost"
+# Methods for the passes of a deep ensemble, and the radii to choose from.
+LATER = {f"SAM, last {1 - share:.0%}": share for share in (0.75, 0.9, 0.95)}
+CONTEST = {
+    name: {"selection": "all", "warmup": "sgd", "warmup_epochs": share}
+    for name, share in LATER.items()
+} | {
+    "flattest, late": {"selection": "flattest", **LATE},
+    "Momentum-SAM": {"selection": "all", "warmup_epochs": 0, "sam": "momentum_sam"},
+    "flattest, Momentum-SAM": {"selection": "flattest", "sam": "momentum_sam"},
+    "LookSAM": {"selection": "all", "warmup_epochs": 0, "sam": "look_sam"},
+    "flattest, LookSAM": {"selection": "flattest", "sam": "look_sam"},
+}
+CONTEST_RHO = {"momentum_sam": (0.1, 0.3, 1.0), "look_sam": (0.05, 0.1, 0.2)}
 
 
 def picture_recipe(options, seed):
@@ -71,7 +84,7 @@ class Methods:
     def deep(self, **changes):
         return DeepEnsembleClassifier(**self.recipe | changes)
 
-    def flat(self, selection="sharpbalance", **changes):
+    def flat(self, selection="sharpest", **changes):
         settings = self.recipe | self.balance | changes
         return SharpBalanceEnsembleClassifier(**settings, selection=selection)
 
@@ -136,19 +149,19 @@ class Methods:
         late = partial(self.flat, **LATE)
         return {  # in order of worth: a run that is cut short lacks the last ones
             "SAM": self.flat("all"),
-            "sharpbalance": self.flat(),
+            "sharpest": self.flat(),
             TWICE: self.deep(n_estimators=2 * n_members),
-            "sharpbalance, late": late(),
-            "sharpbalance, late, averaged": late(**AVERAGED),
+            "sharpest, late": late(),
+            "sharpest, late, averaged": late(**AVERAGED),
             "deep ensemble, averaged": self.deep(**AVERAGED),
             "SAM, late": late("all"),
-            "sharpbalance, late, ASAM": late(sam="asam", rho=self.asam_rho),
-            "sharpbalance, late, reselected": late(reselect_every=2),
-            "sharpbalance, late, twice the members": late(n_estimators=2 * n_members),
-            "reference_boost, late": late("reference_boost"),
+            "sharpest, late, ASAM": late(sam="asam", rho=self.asam_rho),
+            "sharpest, late, reselected": late(reselect_every=2),
+            "sharpest, late, twice the members": late(n_estimators=2 * n_members),
+            "flattest, late": late("flattest"),
             "random, late": late("random"),
-            "sharpbalance, SGD warm-up": self.flat(warmup="sgd"),
-            "sharpbalance, latest": self.flat(warmup="sgd", warmup_epochs=0.875),
+            "sharpest, SGD warm-up": self.flat(warmup="sgd"),
+            "sharpest, latest": self.flat(warmup="sgd", warmup_epochs=0.875),
         }
 
     def equal_cost(self, candidates=None):
@@ -168,9 +181,9 @@ def headline(options, seed):
     """
     methods = Methods(picture_recipe, options, seed)
     yield SAME_EPOCHS, "SAM", methods.flat("all")
-    yield SAME_EPOCHS, "sharpbalance", methods.flat("sharpbalance")
-    yield SAME_EPOCHS, "reference_boost", methods.flat("reference_boost")
-    yield SAME_EPOCHS, "reference_union", methods.flat("reference_union")
+    yield SAME_EPOCHS, "sharpest", methods.flat("sharpest")
+    yield SAME_EPOCHS, "flattest", methods.flat("flattest")
+    yield SAME_EPOCHS, "flattest_union", methods.flat("flattest_union")
     yield SAME_EPOCHS, BASELINE, methods.deep()
     late = next(clf for *_, clf in methods.late(BEST[:1]))
     candidates = {f"{BEST[0]}, late": late, "SAM": methods.flat("all")}
@@ -198,6 +211,48 @@ def ablation(options, seed):
     yield late_twice
 
 
+def contest_rho(options, seed):
+    """Methods for the passes of a deep ensemble, over radii; other seeds judge."""
+    methods = Methods(picture_recipe, options, seed)
+    candidates = {}
+    for name, settings in CONTEST.items():
+        for rho in CONTEST_RHO.get(settings.get("sam"), (0.05, 0.1, 0.2)):
+            candidates[f"{name}, rho {rho:g}"] = methods.flat(**settings, rho=rho)
+    yield from methods.equal_cost(candidates)
+
+
+def moment(options, seed):
+    """The selection before the drop of the rate, and one epoch after it.
+
+    The released code of the paper selects one epoch after the drop.
+    """
+    methods = Methods(picture_recipe, options, seed)
+    yield SAME_EPOCHS, BASELINE, methods.deep()
+    yield SAME_EPOCHS, BEST[0], methods.flat(BEST[0])
+    after = methods.flat(BEST[0], warmup_epochs=options.epochs // 2 + 1)
+    yield SAME_EPOCHS, f"{BEST[0]}, after the drop", after
+
+
+def recipe(options, seed):
+    """Settings that a fit on pictures could have by default, one at a time."""
+    methods = Methods(picture_recipe, options, seed)
+    flat = partial(methods.flat, BEST[0])
+    cosine = {"lr_schedule": "cosine"}
+    for method, estimator in {
+        BASELINE: methods.plain(),
+        BEST[0]: flat(),
+        f"{BEST[0]}, SGD warm-up": flat(warmup="sgd"),
+        f"{BEST[0]}, late": flat(**LATE),
+        f"{BEST[0]}, half of rho": flat(rho=options.rho / 2),
+        f"{BEST[0]}, late, half of rho": flat(**LATE, rho=options.rho / 2),
+        f"{BASELINE}, cosine": methods.deep(**cosine),
+        f"{BEST[0]}, cosine": flat(**cosine),
+        f"{BEST[0]}, late, cosine": flat(**LATE, **cosine),
+        f"{BASELINE}, no augmentation": methods.deep(train_transform=None),
+    }.items():
+        yield SAME_EPOCHS, method, estimator
+
+
 def tradeoff(options, seed):
     """SAM ensembles and SharpBalance over rho."""
     yield from over_rho(Methods(picture_recipe, options, seed))
@@ -216,7 +271,7 @@ def sparsity(options, seed):
 def over_rho(methods):
     for rho in (0.01, 0.02, 0.05, 0.1, 0.2, 0.4):
         yield "SAM", f"SAM, rho {rho:g}", methods.flat("all", rho=rho)
-        yield "sharpbalance", f"sharpbalance, rho {rho:g}", methods.flat(rho=rho)
+        yield "sharpest", f"sharpest, rho {rho:g}", methods.flat(rho=rho)
 
 
 def over_widths(recipe, choices, options, seed):
@@ -243,14 +298,14 @@ def digits(options, seed):
     yield SAME_EPOCHS, BASELINE, methods.deep()
     # "none" after plain descent is the deep ensemble itself.
     yield from methods.warmups(rule for rule in RULES if rule != "none")
-    yield from methods.starts("sharpbalance")
+    yield from methods.starts("sharpest")
     yield from methods.equal_cost()
 
 
 def confirm(options, seed):
     """The best candidates on digits again, with seeds that did not choose them."""
     methods = Methods(digits_recipe, options, seed)
-    chosen = (TWICE, "SAM", "sharpbalance")
+    chosen = (TWICE, "SAM", "sharpest")
     candidates = {name: methods.candidates()[name] for name in chosen}
     candidates |= {
         "SAM, twice rho": methods.flat("all", rho=2 * options.rho),
@@ -272,7 +327,7 @@ def sizes(options, seed):
         yield group, BASELINE, methods.deep()
         if n_members <= 5:
             yield group, "SAM", methods.flat("all")
-            yield group, "sharpbalance", methods.flat()
+            yield group, "sharpest", methods.flat()
 
 
 def digits_tradeoff(options, seed):
@@ -294,7 +349,10 @@ def by_name(*runs):
     return {run.__name__: run for run in runs}
 
 
-ON_PICTURES = by_name(headline, ablation, tradeoff, widths, sparsity)
+ON_PICTURES = by_name(
+    *(headline, ablation, contest_rho, moment, recipe),
+    *(tradeoff, widths, sparsity),
+)
 ON_DIGITS = by_name(
     *(digits, confirm, sizes),
     *(digits_tradeoff, digits_widths, digits_sparsity),

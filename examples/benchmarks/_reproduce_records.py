@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 FEW_SEEDS = 10  # from here on intervals are paired
+FEWEST_DOF = 4  # with fewer degrees of freedom there are no intervals
 EARLIER = "earlier engine, three steps too many"  # "note" of such a record
 
 
@@ -119,7 +120,7 @@ def noise_of(records, metric):
         if all(metric in runs.get(seed, {}) for seed in seeds)
     ]
     dof = (len(rows) - 1) * (len(seeds) - 1)
-    if dof <= 0:
+    if dof < FEWEST_DOF:
         return Noise(np.nan, 0)
     residuals = additive_residuals(np.array(rows))
     return Noise(float(np.sqrt((residuals**2).sum() / dof)), dof)

@@ -4,10 +4,10 @@
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
     python examples/benchmarks/reproduce.py report
 
-Runs: headline, ablation, tradeoff, widths, sparsity (pictures, on a GPU); digits,
-confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their
-settings are in ``reproduce.toml``. ``--data`` takes an npz file, an ImageFolder, or
-torchvision's CIFAR-10 root. Every fit goes through the public estimators, writes
+Runs: headline, ablation, contest_rho, moment, recipe, tradeoff, widths, sparsity
+(pictures, on a GPU); digits, confirm, sizes, digits_tradeoff, digits_widths,
+digits_sparsity (on a CPU). Their settings are in ``reproduce.toml``. ``--data`` takes an
+npz file, an ImageFolder, or torchvision's CIFAR-10 root. Every fit goes through the public estimators, writes
 checkpoints and shares warm-ups through ``memory``. A command that is out of time stops
 cleanly, and the same command goes on from there. Each trained ensemble is one record of
 ``results/reproduce_RUN.json``; a table and figures stand beside it. ``--jobs`` works on

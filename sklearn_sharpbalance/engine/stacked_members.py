@@ -1,5 +1,7 @@
 """Members whose weights and optimizers are stacked along a leading member axis."""
 
+import inspect
+
 import torch
 
 from sklearn_sharpbalance.engine.stacking import (
@@ -11,6 +13,8 @@ from sklearn_sharpbalance.engine.stacking import (
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 
 __all__ = ["StackedMembers"]
+
+KERNELS = ("fused", "foreach")  # options for how a step is computed
 
 
 class StackedMembers:
@@ -95,7 +99,7 @@ class StackedMembers:
         rho = "sam_rho" if "sam_rho" in group else "rho"
         radii = [float(options[rho]) for options in own]
         group[rho] = torch.tensor(radii, device=group[rho].device)
-        for name in group.keys() - {"params", "lr", "stacked", rho}:
+        for name in group.keys() - {"params", "lr", "stacked", rho, *KERNELS}:
             values = [s.net.optimizer_.param_groups[0][name] for s in training]
             if any(value != values[0] for value in values):
                 raise UnsupportedEngineError(
@@ -111,7 +115,7 @@ def _stacked_optimizer(sessions, network, rho):
     net = sessions[0].net
     _, options = net.get_params_for_optimizer("optimizer", [])
     options.pop("params", None)
-    options |= {"rho": rho, "stacked": True}
+    options |= {"rho": rho, "stacked": True} | _fused(net, options)
     optimizer = net.optimizer(list(network.params.values()), **options)
     states = [session.net.optimizer_.state_dict() for session in sessions]
     stacked = stack_optimizer(states)
@@ -120,3 +124,14 @@ def _stacked_optimizer(sessions, network, rho):
         group["initial_lr"] = member["initial_lr"]
     optimizer.load_state_dict({**stacked, "param_groups": own})
     return optimizer
+
+
+def _fused(net, options):
+    """Return the option for a fused step, which is twice as fast on a CPU."""
+    base = options.get("base_optimizer", torch.optim.SGD)
+    is_set = any(options.get(name) is not None for name in KERNELS)
+    if is_set or "fused" not in inspect.signature(base).parameters:
+        return {}
+    if options.get("differentiable") or options.get("capturable"):
+        return {}
+    return {"fused": True}

@@ -243,7 +243,8 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
             checkpoints=setup.checkpoints,
             early_stopping=setup.early_stopping,
         )
-        segments = loop.start()
+        with torch_threads(setup.engine.threads):
+            segments = loop.start()
         progress = FitProgress(
             self,
             segments,

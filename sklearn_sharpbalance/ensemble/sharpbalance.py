@@ -9,9 +9,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     r"""Deep ensemble whose members are flat on different samples.
 
     After a warm-up, each member scores every training sample by its sharpness. After
-    that, member i applies sharpness-aware minimization (SAM) to the samples that are
-    sharp for the *other* members, and plain gradient descent to the rest. Members
-    become flat but stay diverse.
+    that, member i applies sharpness-aware minimization (SAM) to samples that the
+    *other* members propose, and plain gradient descent to the rest. Members become flat
+    but stay diverse.
 
     Parameters
     ----------
@@ -72,9 +72,12 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         or "input_curvature"
         (:data:`~sklearn_sharpbalance.sharpness.SHARPNESS_SCORERS`), an object, or a
         function ``func(net, X, y)``.
-    selection : str, SubsetSelector or callable, default="sharpbalance"
-        Which samples get SAM: "sharpbalance", "reference_union", "reference_boost",
-        "random", "same", "all" or "none"
+    selection : str, SubsetSelector or callable, default="flattest"
+        Which samples get SAM. "flattest" are those with the lowest sharpness for other
+        members, and most samples that have a low sharpness for no member, as in the
+        paper's code for CIFAR-10; "flattest_union" fewer of the latter, as in its code
+        for CIFAR-100; "sharpest" those with the highest sharpness for other members, as
+        in the paper's text; "random", "same", "all" or "none"
         (:data:`~sklearn_sharpbalance.selection.SUBSET_SELECTORS`), an object, or a
         function ``func(sharpness, random_state)``. ``flat_ratio`` applies to a rule
         given by name.
@@ -226,7 +229,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         standardize=True,
         train_transform=None,
         sharpness="fisher_trace",
-        selection="sharpbalance",
+        selection="flattest",
         aggregation="mean_logit",
         validation_fraction=None,
         early_stopping=False,

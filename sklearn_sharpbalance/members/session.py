@@ -4,7 +4,6 @@ Every engine has one session per member, so that all engines call callbacks and 
 records in the same way.
 """
 
-import dis
 import math
 import time
 import warnings
@@ -18,6 +17,7 @@ from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
 from sklearn_sharpbalance.members.averaging import updated_average
 from sklearn_sharpbalance.members.pruning import gradient_masks
 from sklearn_sharpbalance.members.state import capture, restore, to_cpu
+from sklearn_sharpbalance.runtime.interrupts import SigintRecorder
 from sklearn_sharpbalance.runtime.rng import (
     AFTER_TRAINING,
     BEFORE_TRAINING,
@@ -29,7 +29,6 @@ from sklearn_sharpbalance.runtime.torch_internals import foreach_mul_, set_train
 __all__ = ["MemberSession", "callbacks_for"]
 
 VALID_BATCH = 1024
-RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 class MemberSession:
@@ -185,15 +184,18 @@ class MemberSession:
             history.new_batch()
 
     def _notify_epoch_end(self):
-        """Call the callbacks; stop the member if one of them raises an interrupt."""
-        try:
-            self._notify("on_epoch_end")
-        except KeyboardInterrupt as interrupt:
-            # skorch's EarlyStopping stops a fit by this. A real Ctrl-C is raised by any
-            # instruction, but not by a callback's own raise statement.
-            if not _raised_by_callback(interrupt):
-                raise
-            self.stopped = True
+        """Call the callbacks; stop the member if one of them raises an interrupt.
+
+        skorch's EarlyStopping stops a fit by raising KeyboardInterrupt. That of the
+        user's Ctrl-C is raised again.
+        """
+        with SigintRecorder() as ctrl_c:
+            try:
+                self._notify("on_epoch_end")
+            except KeyboardInterrupt:
+                if ctrl_c.received:
+                    raise
+                self.stopped = True
 
     def _notify(self, event):
         """Call the callbacks; warn if one sets the learning rate without effect."""
@@ -336,17 +338,3 @@ def _schedulers(net):
 def _scheduler_state(callback):
     state = callback.lr_scheduler_.state_dict()
     return {key: value for key, value in state.items() if not callable(value)}
-
-
-def _raised_by_callback(interrupt):
-    """Whether a ``raise`` statement of a callback's method raised the interrupt.
-
-    If not, it is the user's Ctrl-C. Python handles signals between instructions, so the
-    last instruction of the innermost frame is then not that of a raise statement.
-    """
-    trace = interrupt.__traceback__
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    frame = trace.tb_frame
-    raised = frame.f_code.co_code[trace.tb_lasti] == RAISE
-    return raised and isinstance(frame.f_locals.get("self"), Callback)

@@ -4,12 +4,12 @@ from sklearn_sharpbalance._validation import Registry
 from sklearn_sharpbalance.selection.base import FunctionSelector, SubsetSelector
 from sklearn_sharpbalance.selection.rules import (
     AllSelector,
+    FlattestSelector,
+    FlattestUnionSelector,
     NoneSelector,
     RandomSelector,
-    ReferenceBoostSelector,
-    ReferenceUnionSelector,
     SameSelector,
-    SharpBalanceSelector,
+    SharpestSelector,
     extreme_samples,
     union_of_others,
 )
@@ -17,22 +17,22 @@ from sklearn_sharpbalance.selection.rules import (
 __all__ = [
     "SUBSET_SELECTORS",
     "AllSelector",
+    "FlattestSelector",
+    "FlattestUnionSelector",
     "FunctionSelector",
     "NoneSelector",
     "RandomSelector",
-    "ReferenceBoostSelector",
-    "ReferenceUnionSelector",
     "SameSelector",
-    "SharpBalanceSelector",
+    "SharpestSelector",
     "SubsetSelector",
     "extreme_samples",
     "union_of_others",
 ]
 
 SUBSET_SELECTORS = Registry("selection", SubsetSelector, wrap=FunctionSelector)
-SUBSET_SELECTORS["sharpbalance"] = SharpBalanceSelector
-SUBSET_SELECTORS["reference_union"] = ReferenceUnionSelector
-SUBSET_SELECTORS["reference_boost"] = ReferenceBoostSelector
+SUBSET_SELECTORS["flattest"] = FlattestSelector
+SUBSET_SELECTORS["flattest_union"] = FlattestUnionSelector
+SUBSET_SELECTORS["sharpest"] = SharpestSelector
 SUBSET_SELECTORS["random"] = RandomSelector
 SUBSET_SELECTORS["same"] = SameSelector
 SUBSET_SELECTORS["all"] = AllSelector

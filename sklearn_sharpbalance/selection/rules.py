@@ -14,12 +14,12 @@ from sklearn_sharpbalance.selection.base import SubsetSelector
 
 __all__ = [
     "AllSelector",
+    "FlattestSelector",
+    "FlattestUnionSelector",
     "NoneSelector",
     "RandomSelector",
-    "ReferenceBoostSelector",
-    "ReferenceUnionSelector",
     "SameSelector",
-    "SharpBalanceSelector",
+    "SharpestSelector",
     "extreme_samples",
     "union_of_others",
 ]
@@ -102,7 +102,90 @@ class _RatioSelector(SubsetSelector):
         super().check()
 
 
-class SharpBalanceSelector(_RatioSelector):
+class _FlattestSelector(_RatioSelector):
+    """Base class of the two rules of the paper's released code.
+
+    The released code calls samples that are in no member's set of lowest scores the
+    remaining ones. Both rules number them in turn by members.
+    """
+
+    @staticmethod
+    @abstractmethod
+    def _takes(number, member):
+        """Return whether ``member`` gets remaining samples with this number."""
+
+    def select(self, sharpness, *, random_state=None):
+        """Return the union of the others' lowest scores and some remaining samples."""
+        self.check()
+        lowest = extreme_samples(sharpness, self.flat_ratio, highest=False)
+        masks = union_of_others(lowest)
+        n_members = len(sharpness)
+        remaining = np.flatnonzero(~lowest.any(axis=0))
+        number = np.arange(len(remaining)) % n_members
+        for i in range(n_members):
+            masks[i, remaining[self._takes(number, i)]] = True
+        return masks
+
+
+class FlattestSelector(_FlattestSelector):
+    r"""Other members' flattest samples, and most of those that are flat for no one.
+
+    .. math:: D_i^{SAM} = \bigcup_{j \ne i} \text{bottom-}k(s_j) \cup R_i, \quad k = \text{flat\_ratio} \cdot N
+
+    where :math:`R_i` are the samples in no member's set of lowest scores, except every
+    M-th with offset i. It is the rule of the paper's released code for CIFAR-10, and
+    the default.
+
+    Parameters
+    ----------
+    flat_ratio : float, default=0.4
+        Share of the samples that each member proposes to the others.
+
+    Notes
+    -----
+    The paper's text selects the sharpest samples (:class:`SharpestSelector`), its code
+    the flattest. On pictures the code's rule was ahead of the text's.
+
+    A single member gets an empty set, so it trains without SAM.
+
+    References
+    ----------
+    Lu et al., Sharpness-diversity tradeoff: improving flat ensembles with
+    SharpBalance, NeurIPS 2024, and its released code.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s = np.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0]])
+    >>> FlattestSelector(flat_ratio=0.5).select(s)
+    array([[ True,  True, False, False],
+           [False, False,  True,  True]])
+    """  # noqa: E501
+
+    @staticmethod
+    def _takes(number, member):
+        return number != member
+
+
+class FlattestUnionSelector(_FlattestSelector):
+    """Other members' flattest samples, and some of those that are flat for no one.
+
+    As :class:`FlattestSelector`, but of the samples in no member's set of lowest scores
+    only every M-th with offset i. It is the rule of the paper's released code for
+    CIFAR-100 and TinyImageNet.
+
+    Parameters
+    ----------
+    flat_ratio : float, default=0.4
+        Share of the samples that each member proposes to the others.
+    """
+
+    @staticmethod
+    def _takes(number, member):
+        return number == member
+
+
+class SharpestSelector(_RatioSelector):
     r"""Union of the other members' sharpest samples (the paper's text).
 
     .. math:: D_i^{SAM} = \bigcup_{j \ne i} \text{top-}k(s_j), \quad k = \text{flat\_ratio} \cdot N
@@ -125,7 +208,7 @@ class SharpBalanceSelector(_RatioSelector):
     --------
     >>> import numpy as np
     >>> s = np.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0]])
-    >>> SharpBalanceSelector(flat_ratio=0.5).select(s)
+    >>> SharpestSelector(flat_ratio=0.5).select(s)
     array([[False, False,  True,  True],
            [ True,  True, False, False]])
     """  # noqa: E501
@@ -136,94 +219,35 @@ class SharpBalanceSelector(_RatioSelector):
         return union_of_others(extreme_samples(sharpness, self.flat_ratio))
 
 
-class _ReferenceSelector(_RatioSelector):
-    """Base class of the two rules of the released code.
-
-    Both use the lowest scores, and deal the remaining samples out to the members in
-    turn.
-    """
-
-    @staticmethod
-    @abstractmethod
-    def _takes(dealt_to, member):
-        """Return whether ``member`` gets a remaining sample dealt to ``dealt_to``."""
-
-    def select(self, sharpness, *, random_state=None):
-        """Return the union of the others' lowest scores and some remaining samples."""
-        self.check()
-        lowest = extreme_samples(sharpness, self.flat_ratio, highest=False)
-        masks = union_of_others(lowest)
-        n_members = len(sharpness)
-        remaining = np.flatnonzero(~lowest.any(axis=0))
-        dealt_to = np.arange(len(remaining)) % n_members
-        for i in range(n_members):
-            masks[i, remaining[self._takes(dealt_to, i)]] = True
-        return masks
-
-
-class ReferenceUnionSelector(_ReferenceSelector):
-    """Rule of the released code for CIFAR-100 and TinyImageNet.
-
-    Union of the other members' *lowest* scores, plus every M-th (offset i) of the
-    samples that are in no member's lowest set.
-
-    Parameters
-    ----------
-    flat_ratio : float, default=0.4
-        Share of the samples that each member proposes to the others.
-    """
-
-    @staticmethod
-    def _takes(dealt_to, member):
-        return dealt_to == member
-
-
-class ReferenceBoostSelector(_ReferenceSelector):
-    """Rule of the released code for CIFAR-10.
-
-    Union of the other members' *lowest* scores, plus the samples in no member's lowest
-    set *except* every M-th with offset i.
-
-    Parameters
-    ----------
-    flat_ratio : float, default=0.4
-        Share of the samples that each member proposes to the others.
-    """
-
-    @staticmethod
-    def _takes(dealt_to, member):
-        return dealt_to != member
-
-
 class RandomSelector(_RatioSelector):
-    """A random set for each member, of the size that ``sharpbalance`` gives.
+    """A random set for each member, of the size that ``sharpest`` gives.
 
     Parameters
     ----------
     flat_ratio : float, default=0.4
-        As in :class:`SharpBalanceSelector`, which determines the set sizes.
+        As in :class:`SharpestSelector`, which determines the set sizes.
     """
 
     def select(self, sharpness, *, random_state=None):
-        """Shuffle each row of the ``sharpbalance`` masks."""
+        """Shuffle each row of the ``sharpest`` masks."""
         rng = check_random_state(random_state)
-        masks = SharpBalanceSelector(self.flat_ratio).select(sharpness)
+        masks = SharpestSelector(self.flat_ratio).select(sharpness)
         return np.stack([rng.permutation(row) for row in masks])
 
 
 class SameSelector(_RatioSelector):
-    """One random set for all members, of the mean size that ``sharpbalance`` gives.
+    """One random set for all members, of the mean size that ``sharpest`` gives.
 
     Parameters
     ----------
     flat_ratio : float, default=0.4
-        As in :class:`SharpBalanceSelector`, which determines the set size.
+        As in :class:`SharpestSelector`, which determines the set size.
     """
 
     def select(self, sharpness, *, random_state=None):
         """Draw one set and repeat it for every member."""
         rng = check_random_state(random_state)
-        sizes = SharpBalanceSelector(self.flat_ratio).select(sharpness).sum(axis=1)
+        sizes = SharpestSelector(self.flat_ratio).select(sharpness).sum(axis=1)
         mask = np.arange(sharpness.shape[1]) < round(sizes.mean())
         return np.tile(rng.permutation(mask), (len(sharpness), 1))
 

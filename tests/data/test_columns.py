@@ -5,7 +5,6 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
@@ -14,6 +13,8 @@ from sklearn_sharpbalance.data import columns as columns_module
 from sklearn_sharpbalance.data.columns import TableColumns
 from sklearn_sharpbalance.data.frames import check_names, is_frame, read_columns
 from sklearn_sharpbalance.exceptions import InvalidInputError
+
+pl = pytest.importorskip("polars")
 
 NAN = float("nan")
 

@@ -67,7 +67,7 @@ def test_members_that_stopped_at_different_steps_go_on_as_in_skorch(sam):
     """Stacked members share one count of steps; those that differ are kept apart."""
     stop = EarlyStopping(monitor="train_loss", threshold=0.5, patience=2)
     options = {"max_epochs": 12, "callbacks": [("stop", stop)], "warmup_epochs": 0}
-    options |= {"sam": sam, "rho": 0.1}
+    options |= {"sam": sam, "rho": 0.1, "selection": "sharpest"}
     fits = [estimator(**options), estimator(**options).set_params(engine="skorch")]
     for clf in fits:
         clf.fit(X, Y)

@@ -173,7 +173,7 @@ def test_a_class_may_have_no_weight():
 # Selection ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("selection", ["sharpbalance", "reference_union", "same"])
+@pytest.mark.parametrize("selection", ["sharpest", "flattest_union", "same"])
 @pytest.mark.parametrize("ratio", [2, -1.0, np.nan])
 def test_a_nested_flat_ratio_is_checked_before_the_warm_up(selection, ratio):
     params = {"selection": selection, "selection__flat_ratio": ratio}

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import scipy.sparse
 import torch
@@ -20,6 +19,8 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
+
+pl = pytest.importorskip("polars")
 
 KINDS = [
     DeepEnsembleClassifier,

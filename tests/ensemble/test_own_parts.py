@@ -125,7 +125,7 @@ def test_networks_that_cannot_be_scored_are_refused_at_once(
         getattr(clf, method)(X, y)
     assert epochs == []
     clf.set_params(selection="all").fit(X, y)
-    clf.set_params(selection="sharpbalance", warmup_epochs=1.0).fit(X, y)
+    clf.set_params(selection="sharpest", warmup_epochs=1.0).fit(X, y)
     assert len(epochs) == 2 * 2 * FEW["max_epochs"]
 
 

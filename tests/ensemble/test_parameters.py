@@ -14,7 +14,7 @@ from torch import nn
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.optim import ASAM
-from sklearn_sharpbalance.selection import RandomSelector, SharpBalanceSelector
+from sklearn_sharpbalance.selection import RandomSelector, SharpestSelector
 from sklearn_sharpbalance.sharpness import LossRiseScorer, LossScorer
 
 N = 48
@@ -219,9 +219,7 @@ NESTED = {
 
 def test_parameters_of_parts_given_by_name_are_kept_for_them():
     X, y = table()
-    clf = SharpBalance(
-        Wide, sharpness="loss", selection="sharpbalance", **NESTED, **SMALL
-    )
+    clf = SharpBalance(Wide, sharpness="loss", selection="sharpest", **NESTED, **SMALL)
     assert {name: clf.get_params()[name] for name in NESTED} == NESTED
     clf.fit(X, y)
     assert clf.estimators_[0].module_.module.hidden.out_features == 5
@@ -243,7 +241,7 @@ def test_they_can_be_set_later():
 
 
 def test_parts_given_as_objects_take_theirs():
-    scorer, selector = LossRiseScorer(rho=0.1), SharpBalanceSelector(flat_ratio=0.3)
+    scorer, selector = LossRiseScorer(rho=0.1), SharpestSelector(flat_ratio=0.3)
     clf = SharpBalance(sharpness=scorer, selection=selector)
     assert clf.get_params()["sharpness__rho"] == 0.1
     clf.set_params(sharpness__rho=0.2, selection__flat_ratio=0.6)
@@ -256,9 +254,9 @@ def test_parts_given_as_objects_take_theirs():
 def test_an_object_keeps_its_own_share():
     """``flat_ratio`` speaks to a rule that was given by name."""
     X, y = table()
-    by_name = SharpBalance(selection="sharpbalance", flat_ratio=0.5, **SMALL)
+    by_name = SharpBalance(selection="sharpest", flat_ratio=0.5, **SMALL)
     assert by_name.fit(X, y).sam_masks_.sum(axis=1).tolist() == [24, 24]
-    rule = SharpBalanceSelector(flat_ratio=0.25)
+    rule = SharpestSelector(flat_ratio=0.25)
     by_object = SharpBalance(selection=rule, flat_ratio=0.5, **SMALL)
     assert by_object.fit(X, y).sam_masks_.sum(axis=1).tolist() == [12, 12]
 
@@ -294,7 +292,7 @@ def test_a_change_of_the_part_and_of_its_parameters_at_once():
 def test_an_object_that_takes_the_place_of_a_name_brings_its_own_parameters():
     X, y = table()
     clf = SharpBalance(selection__flat_ratio=0.25, **SMALL)
-    clf.set_params(selection=SharpBalanceSelector(flat_ratio=0.5))
+    clf.set_params(selection=SharpestSelector(flat_ratio=0.5))
     assert clf.get_params()["selection__flat_ratio"] == 0.5
     assert clf.fit(X, y).sam_masks_.sum(axis=1).tolist() == [24, 24]
     twin = clone(clf).set_params(selection__flat_ratio=0.75)

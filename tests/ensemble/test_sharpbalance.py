@@ -207,14 +207,19 @@ def test_scores_are_the_fisher_traces_of_the_warmed_up_members():
         np.testing.assert_allclose(clf.sharpness_[i], want, rtol=1e-3, atol=1e-9)
 
 
-def test_each_member_gets_what_the_others_find_sharp():
+@pytest.mark.parametrize(("selection", "sign"), [("sharpest", -1), ("flattest", 1)])
+def test_each_member_gets_the_samples_of_the_others(selection, sign):
     X, y = table()
-    clf = SharpBalance(flat_ratio=0.3, **{**SMALL, "n_estimators": 3}).fit(X, y)
+    small = {**SMALL, "n_estimators": 3}
+    clf = SharpBalance(selection=selection, flat_ratio=0.3, **small).fit(X, y)
     assert clf.sharpness_.shape == clf.sam_masks_.shape == (3, N)
     k = round(0.3 * N)
-    sharpest = [set(np.argsort(-scores)[:k]) for scores in clf.sharpness_]
+    proposed = [set(np.argsort(sign * scores)[:k]) for scores in clf.sharpness_]
+    remaining = sorted(set(range(N)) - set.union(*proposed))
     for i in range(3):
-        others = set.union(*(s for j, s in enumerate(sharpest) if j != i))
+        others = set.union(*(s for j, s in enumerate(proposed) if j != i))
+        if selection == "flattest":
+            others |= set(remaining) - set(remaining[i::3])
         assert set(np.flatnonzero(clf.sam_masks_[i])) == others
 
 

@@ -6,7 +6,6 @@ import warnings
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import scipy.sparse
 import torch
@@ -30,6 +29,8 @@ from sklearn_sharpbalance.exceptions import (
 from sklearn_sharpbalance.metrics import mean_fisher_trace
 from sklearn_sharpbalance.persistence.allowed_names import SPECIAL_TAGS, special_value
 from sklearn_sharpbalance.persistence.archive import read_archive, write_archive
+
+pl = pytest.importorskip("polars")
 
 N = 96
 KINDS = [SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]

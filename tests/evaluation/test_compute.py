@@ -31,23 +31,29 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
         (sharpbalance(selection="none", max_epochs=10), 3 * 15),
         (sharpbalance(selection="none", warmup_epochs=2, max_epochs=10), 3 * 12),
         # The warm-up, and balanced epochs with a share of 1 - 0.6^2.
-        (sharpbalance(max_epochs=10), 3 * (10 + 5 * 1.64)),
-        (sharpbalance(n_estimators=2, max_epochs=4), 2 * (4 + 2 * 1.4)),
+        (sharpbalance(selection="sharpest", max_epochs=10), 3 * (10 + 5 * 1.64)),
+        (
+            sharpbalance(selection="sharpest", n_estimators=2, max_epochs=4),
+            2 * (4 + 2 * 1.4),
+        ),
         (sharpbalance(selection="random", warmup="sgd", max_epochs=4), 3 * (2 + 3.28)),
         # Samples in no member's lowest: 0.6^3; a third of them, or two thirds.
         (
-            sharpbalance(selection="reference_union", warmup_epochs=0, max_epochs=2),
+            sharpbalance(selection="flattest_union", warmup_epochs=0, max_epochs=2),
             3 * 2 * (1.64 + 0.6**3 / 3),
         ),
         (
-            sharpbalance(selection="reference_boost", warmup_epochs=0, max_epochs=2),
+            sharpbalance(warmup_epochs=0, max_epochs=2),  # "flattest" is the default
             3 * 2 * (1.64 + 0.6**3 * 2 / 3),
         ),
         # Momentum-SAM passes every sample once, LookSAM its own 1 + 1/k times.
         (sharpbalance(sam="momentum_sam", max_epochs=10), 3 * 10),
         (sharpbalance(sam="momentum_sam", selection="all", max_epochs=10), 3 * 10),
         (sharpbalance(sam="look_sam", selection="all", max_epochs=10), 3 * 12),
-        (sharpbalance(sam="look_sam", max_epochs=10), 3 * (6 + 5 * (1 + 0.64 / 5))),
+        (
+            sharpbalance(sam="look_sam", selection="sharpest", max_epochs=10),
+            3 * (6 + 5 * (1 + 0.64 / 5)),
+        ),
         (
             sharpbalance(
                 sam="look_sam",

@@ -381,22 +381,6 @@ def test_early_stopping_of_skorch_ends_this_member():
     assert len(state.history) == 2
 
 
-class Interrupter(Callback):
-    """Stands for a user who presses Ctrl-C while a callback is at work."""
-
-    def on_epoch_end(self, net, **kwargs):
-        press()
-
-
-def press():
-    raise KeyboardInterrupt
-
-
-def test_a_real_interrupt_is_not_swallowed():
-    with pytest.raises(KeyboardInterrupt):
-        train(make_net([("interrupt", Interrupter())]), table())
-
-
 class Slow(Callback):
     """At work in a frame of its own when the signal comes."""
 

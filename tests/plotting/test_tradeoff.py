@@ -235,7 +235,7 @@ def test_log_of_nonpositive_values_raises_before_a_figure_is_made():
 
 
 def test_long_names_of_groups_leave_room_for_the_axes():
-    names = ["SharpBalanceEnsembleClassifier(selection='reference_union')_" * 2] * 3
+    names = ["SharpBalanceEnsembleClassifier(selection='flattest_union')_" * 2] * 3
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # matplotlib warns if the layout fails
         display = TradeoffDisplay([1, 2, 3], [1, 2, 2], groups=names).plot()

@@ -8,12 +8,12 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.selection import (
     SUBSET_SELECTORS,
     FunctionSelector,
-    SharpBalanceSelector,
+    SharpestSelector,
     SubsetSelector,
     extreme_samples,
 )
 
-RATIO_RULES = ["sharpbalance", "reference_union", "reference_boost", "random", "same"]
+RATIO_RULES = ["sharpest", "flattest_union", "flattest", "random", "same"]
 
 
 @pytest.fixture
@@ -42,23 +42,23 @@ def test_every_rule_follows_the_protocol(name, sharpness):
 
 
 def test_sharpbalance_is_the_union_of_the_others_highest(sharpness):
-    masks = SharpBalanceSelector(0.3).select(sharpness)
+    masks = SharpestSelector(0.3).select(sharpness)
     top = [lowest_k(-row, 30) for row in sharpness]
     expected = [top[1] | top[2], top[0] | top[2], top[0] | top[1]]
     assert as_sets(masks) == expected
 
 
 def test_a_single_member_gets_an_empty_set():
-    assert not SharpBalanceSelector(0.5).select(np.ones((1, 10))).any()
+    assert not SharpestSelector(0.5).select(np.ones((1, 10))).any()
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_flat_ratio_of_zero_and_one(ratio, sharpness):
-    masks = SharpBalanceSelector(ratio).select(sharpness)
+    masks = SharpestSelector(ratio).select(sharpness)
     assert masks.all() if ratio else not masks.any()
 
 
-@pytest.mark.parametrize("name", ["reference_union", "reference_boost"])
+@pytest.mark.parametrize("name", ["flattest_union", "flattest"])
 def test_reference_rules_against_their_definition(name, sharpness):
     masks = SUBSET_SELECTORS.resolve(name).set_params(flat_ratio=0.2).select(sharpness)
     low = [lowest_k(row, 20) for row in sharpness]
@@ -67,13 +67,13 @@ def test_reference_rules_against_their_definition(name, sharpness):
         union = set.union(*(low[j] for j in range(3) if j != i))
         every_third = set(remaining[i::3])
         extra = (
-            every_third if name == "reference_union" else set(remaining) - every_third
+            every_third if name == "flattest_union" else set(remaining) - every_third
         )
         assert got == union | extra
 
 
 def test_random_has_the_sizes_of_sharpbalance_and_same_has_one_set(sharpness):
-    sizes = SharpBalanceSelector(0.4).select(sharpness).sum(axis=1)
+    sizes = SharpestSelector(0.4).select(sharpness).sum(axis=1)
     random = SUBSET_SELECTORS.resolve("random").select(sharpness, random_state=0)
     np.testing.assert_array_equal(random.sum(axis=1), sizes)
     assert (random[0] != random[1]).any()
@@ -154,9 +154,9 @@ def test_masks_of_unequal_row_lengths_raise():
 
 
 def test_an_unknown_name_raises_with_the_known_names():
-    message = r"Unknown selection 'sharpest'.*'same'"
+    message = r"Unknown selection 'flatest'.*'flattest'"
     with pytest.raises(InvalidInputError, match=message):
-        SUBSET_SELECTORS.resolve("sharpest")
+        SUBSET_SELECTORS.resolve("flatest")
 
 
 @pytest.mark.parametrize("name", RATIO_RULES)
