@@ -60,7 +60,7 @@ def test_a_table_of_numbers_categories_and_gaps_is_fitted():
     ("params", "message"),
     [
         ({"rho": -1}, "rho must be finite and >= 0, got -1"),
-        ({"selection": "sharp"}, "Unknown selection 'sharp'.*sharpbalance"),
+        ({"selection": "sharp"}, "Unknown selection 'sharp'.*flattest"),
         ({"max_epochs": 0}, "max_epochs.*0"),
     ],
 )
