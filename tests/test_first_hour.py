@@ -105,7 +105,7 @@ def test_names_and_settings_can_be_found(clf):
     assert "settings" in clf._repr_html_().lower() or "lr" in clf._repr_html_()
 
 
-def test_measures_and_pictures(clf, iris, tmp_path):
+def test_measures_and_pictures(clf, iris, capsys):
     X_train, X_test, y_train, y_test = iris
     deep = sb.DeepEnsembleClassifier(**SMALL).fit(X_train, y_train)
     ensembles = {"deep": deep, "SharpBalance": clf}
@@ -117,7 +117,11 @@ def test_measures_and_pictures(clf, iris, tmp_path):
     assert display.sharpness[1] == pytest.approx(sharpness)
     plotting.ReliabilityDisplay.from_estimator(clf, X_test, y_test)
     plt.close("all")
-    report = evaluation.evaluate(ensembles, X_test, y_test, n_bootstrap=20)
+    report = evaluation.evaluate(ensembles, X_test, y_test, n_bootstrap=20, verbose=1)
+    assert capsys.readouterr().out.splitlines() == [
+        "deep: measured",
+        "SharpBalance: measured",
+    ]
     row = report.row("SharpBalance", "accuracy")
     assert row["mean"] == pytest.approx(clf.score(X_test, y_test))
 

@@ -114,6 +114,7 @@ def measure_runs(
     X_train: Any = None,
     y_train: Any = None,
     stream: int = 0,
+    names: Sequence[str] | None = None,
 ) -> list[RunResult]:
     """Measure fitted classifiers on the same samples.
 
@@ -126,6 +127,8 @@ def measure_runs(
         Samples on which sharpness is measured; ``X`` and ``y`` if None.
     stream : int, default=0
         Index of the set of samples, so that different sets are drawn independently.
+    names : sequence of str, default=None
+        Print a line with the name of a classifier after it is measured.
     """
     if (X_train is None) != (y_train is None):
         raise InvalidInputError(
@@ -164,6 +167,8 @@ def measure_runs(
             numbers = _without_members(numbers)
         bins = calibration_curve_bins(outputs.codes(y), outputs.proba)
         results.append(RunResult(numbers, bins, accuracy))
+        if names is not None:
+            print(f"{names[len(results) - 1]}: measured", flush=True)
     return results
 
 

@@ -27,6 +27,7 @@ def evaluate(
     n_bootstrap=1000,
     confidence=0.95,
     random_state=0,
+    verbose=0,
 ):
     """Measure accuracy, calibration, diversity, flatness and robustness of ensembles.
 
@@ -63,6 +64,8 @@ def evaluate(
         Confidence level of the intervals.
     random_state : int, Generator, RandomState or None, default=0
         Controls corruptions, the batches for sharpness, and the bootstrap.
+    verbose : int, default=0
+        1 prints a line after each classifier is measured.
 
     Returns
     -------
@@ -100,7 +103,15 @@ def evaluate(
     )
     names = [name for name, runs in methods.items() for _ in runs]
     classifiers = [estimator for runs in methods.values() for estimator in runs]
-    measured = measure_runs(classifiers, X, y, study, X_train=X_train, y_train=y_train)
+    measured = measure_runs(
+        classifiers,
+        X,
+        y,
+        study,
+        X_train=X_train,
+        y_train=y_train,
+        names=names if verbose else None,
+    )
     results: dict[str, list] = {name: [] for name in methods}
     for name, result in zip(names, measured):
         results[name].append(result)
