@@ -1,4 +1,4 @@
-"""Fixtures that every test may use."""
+"""Fixtures of all tests."""
 
 import gc
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
 
@@ -20,13 +21,21 @@ matplotlib.use("Agg")
 # Several test processes share the cores: one thread each, in their children too.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+    threadpool_limits(1, user_api="blas")
     os.environ["OMP_NUM_THREADS"] = "1"
+
+# Scripts of child processes, without tests or doctests.
+collect_ignore = [
+    "persistence/other_version.py",
+    "runtime/cpu_kernels.py",
+    "training/warm.py",
+]
 
 
 class WithoutKernels:
-    """Keeps doctests from importing kernels where Triton is missing.
+    """Exclude kernels from doctests if Triton is missing.
 
-    A plugin of its own: hooks of this file are heard in its folder only.
+    A separate plugin, since hooks of this file apply to its folder only.
     """
 
     FILES = (
@@ -55,14 +64,14 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Keep the garbage collector from visiting what lives as long as the process."""
+    """Exclude objects that are never freed from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def ctrl_c():
-    """Let SIGINT mean Ctrl-C, also in processes that a shell put in the background."""
+    """Raise KeyboardInterrupt for SIGINT, also in background processes of a shell."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -70,7 +79,7 @@ def ctrl_c():
 
 @pytest.fixture
 def interpreted():
-    """Calls ``check`` of a module in a process where Triton interprets its kernels."""
+    """Return a function that calls ``check`` in a process with Triton's interpreter."""
     if find_spec("triton") is None:
         pytest.skip("torch came without Triton")
 
@@ -91,7 +100,7 @@ def interpreted():
 
 @pytest.fixture
 def snapshots(tmp_path, monkeypatch):
-    """Copies of the checkpoint folder after every write."""
+    """Return copies of the checkpoint folder, one after every write."""
     copies = []
     original = CheckpointFolder.write
 

@@ -1,4 +1,4 @@
-"""Naive answers to compare with: one sample at a time, loops, float64."""
+"""Naive implementations to compare with: loops over samples in float64."""
 
 import copy
 
@@ -7,7 +7,7 @@ import torch
 
 
 def as_double(X):
-    """Copy of inputs, with floating-point tensors in float64."""
+    """Return a copy of inputs with floating-point tensors in float64."""
     if isinstance(X, dict):
         return {key: as_double(part) for key, part in X.items()}
     return X.double() if X.is_floating_point() else X
@@ -24,7 +24,7 @@ def call(module, x):
 
 
 def per_sample_gradients(module, loss_fn, X, y, names=None):
-    """Gradient of each sample's loss in the trainable parameters; (N, P) float64."""
+    """Return the gradient of each sample's loss; (N, P) float64."""
     module = copy.deepcopy(module).double().eval()
     X = as_double(X)
     params = [
@@ -50,12 +50,12 @@ def per_sample_gradients(module, loss_fn, X, y, names=None):
 
 
 def per_sample_squared_norms(module, loss_fn, X, y, names=None):
-    """Squared norm of each sample's gradient; (N,) float64."""
+    """Return the squared norm of each sample's gradient; (N,) float64."""
     return per_sample_gradients(module, loss_fn, X, y, names).square().sum(1)
 
 
 def per_sample_losses(module, loss_fn, X, y):
-    """Loss of each sample; (N,) float64."""
+    """Return the loss of each sample; (N,) float64."""
     module = copy.deepcopy(module).double().eval()
     X = as_double(X)
     with torch.no_grad():
@@ -67,7 +67,7 @@ def per_sample_losses(module, loss_fn, X, y):
 
 
 def loss_rise(module, loss_fn, X, y, rho):
-    """Rise of each sample's loss at ``w + rho g / ||g||``, g the mean gradient."""
+    """Return the rise of each loss at ``w + rho g / ||g||``, g the mean gradient."""
     gradient = per_sample_gradients(module, loss_fn, X, y).mean(0)
     step = rho * gradient / gradient.norm()
     moved = copy.deepcopy(module).double()
@@ -82,7 +82,7 @@ def loss_rise(module, loss_fn, X, y, rho):
 
 
 def hessian(module, loss_fn, X, y, h=1e-5):
-    """Hessian of the mean loss by central differences of gradients; (P, P) float64."""
+    """Return the Hessian of the mean loss by central differences; (P, P) float64."""
     module = copy.deepcopy(module).double().eval()
     X = as_double(X)
     params = [p for p in module.parameters() if p.requires_grad]
@@ -107,13 +107,13 @@ def hessian(module, loss_fn, X, y, h=1e-5):
 
 
 def input_gradient(module, loss_fn, x, y):
-    """Gradient of one sample's loss in its float64 input."""
+    """Return the gradient of one sample's loss in its float64 input."""
     x = x.clone().requires_grad_(True)
     return torch.autograd.grad(loss_fn(module(x), y).sum(), x)[0]
 
 
 def input_curvature(module, loss_fn, X, y, step, directions):
-    """Mean of ||(grad(x + h v) - grad(x)) / h||^2 over directions; (N,) float64.
+    """Return the mean of ||(grad(x + h v) - grad(x)) / h||^2; (N,) float64.
 
     ``directions`` maps a sample's gradient to a list of directions.
     """

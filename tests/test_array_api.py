@@ -1,7 +1,7 @@
 """With ``SCIPY_ARRAY_API=1``: scikit-learn's array checks, and tensors under dispatch.
 
-The variable must be set before SciPy is imported, so all of it runs in a process of
-its own; ``SCIPY_ARRAY_API=1 pytest tests/test_common.py`` runs the other checks so.
+The variable must be set before SciPy is imported, so the test runs in a new
+process; ``SCIPY_ARRAY_API=1 pytest tests/test_common.py`` runs the other checks.
 """
 
 import os

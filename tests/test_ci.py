@@ -1,4 +1,4 @@
-"""The script that CI runs: the README's command, and a stop where a step fails."""
+"""The CI script runs the README's command and stops at a failing step."""
 
 import os
 import re
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_it_runs_the_test_command_of_the_readme():
+def test_script_has_the_test_command_of_the_readme():
     (command,) = re.findall(r"^(pip .*?) +# the tests$", readme(), flags=re.MULTILINE)
     assert command in SCRIPT.read_text()
 
@@ -34,7 +34,7 @@ def write_tool(folder, name, text):
 
 
 def run_with(failing, tmp_path):
-    """Run the script among tools that only write down that they were called."""
+    """Run the script with tools that only record their calls."""
     tools, calls = tmp_path / "tools", tmp_path / "calls"
     tools.mkdir()
     calls.touch()
@@ -50,11 +50,11 @@ def run_with(failing, tmp_path):
 
 
 @pytest.mark.parametrize("failing", STEPS)
-def test_a_step_that_fails_ends_it(failing, tmp_path):
+def test_script_stops_at_a_failing_step(failing, tmp_path):
     code, called = run_with(failing, tmp_path)
     assert code != 0
     assert called == STEPS[: STEPS.index(failing) + 1]
 
 
-def test_all_steps_run_where_none_fails(tmp_path):
+def test_script_runs_all_steps(tmp_path):
     assert run_with(None, tmp_path) == (0, STEPS)

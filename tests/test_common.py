@@ -1,4 +1,4 @@
-"""Every public estimator passes scikit-learn's own checks."""
+"""Every public estimator passes scikit-learn's checks."""
 
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -23,9 +23,8 @@ ESTIMATORS = [
 ]
 SAM = SharpBalanceEnsembleClassifier(selection="all", **FAST)
 
-# A weight of two and the same sample twice are the same loss over an epoch, but not
-# the same mini-batches: the two fits see other batches, other batch counts and other
-# selections. Full-batch training would be equal; mini-batch training cannot be.
+# A sample of weight two and the same sample twice have the same loss over an epoch, but
+# give different mini-batches and selections. Only full-batch training can be equal.
 IMPOSSIBLE = {
     "check_sample_weight_equivalence_on_dense_data": "mini-batches differ",
 }
@@ -38,15 +37,15 @@ def test_scikit_learn_checks(estimator, check):
 
 @pytest.mark.slow
 @parametrize_with_checks([SAM], expected_failed_checks=lambda _: IMPOSSIBLE)
-def test_scikit_learn_checks_where_all_samples_are_selected(estimator, check):
+def test_scikit_learn_checks_with_all_samples_selected(estimator, check):
     check(estimator)
 
 
 @pytest.mark.parametrize(
     "estimator", [*ESTIMATORS, SAM], ids=lambda e: type(e).__name__
 )
-def test_weights_of_two_equal_repetition_in_one_full_batch(estimator):
-    """What the check above asks for holds where it can: in full-batch training."""
+def test_weights_equal_repetitions_in_full_batches(estimator):
+    """The check that is expected to fail holds in full-batch training."""
     import numpy as np
     from sklearn.base import clone
     from sklearn.datasets import make_blobs

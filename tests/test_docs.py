@@ -1,4 +1,4 @@
-"""The documentation is about this package: names, links, numbers and code are real."""
+"""Names, links, numbers and code of the documentation are correct."""
 
 import ast
 import builtins
@@ -48,7 +48,7 @@ def relative(path):
 
 
 def listed_names():
-    """(module, name) of all that the reference lists, in its order."""
+    """Return (module, name) of all entries of the reference, in order."""
     for path in sorted((DOCS / "api").glob("*.rst")):
         module, inside = None, False
         for line in path.read_text().splitlines():
@@ -67,7 +67,7 @@ def listed_names():
 LISTED = list(listed_names())
 
 
-def test_what_the_reference_lists_is_there_and_once():
+def test_entries_of_the_reference_exist_and_are_unique():
     assert len(LISTED) > 150
     objects = {}
     for module, name in LISTED:
@@ -99,7 +99,7 @@ def test_every_page_of_the_reference_is_in_its_index():
 
 
 def page_exists(name, start):
-    """Whether ``{doc}`name``` on a page leads somewhere."""
+    """Return whether the target of ``{doc}`name``` exists."""
     folder = DOCS if name.startswith("/") else start.parent
     path = (folder / name.lstrip("/")).resolve()
     if path.parent.name == "auto_examples":
@@ -119,7 +119,7 @@ def toctree_entries(text):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_links_between_pages_lead_somewhere(page):
+def test_links_between_pages_exist(page):
     text = page.read_text()
     names = re.findall(r"\{doc\}`(?:[^`<]*<)?([^`<>]+)>?`", text)
     names += toctree_entries(text)
@@ -139,7 +139,7 @@ def test_every_page_can_be_reached():
 
 
 @pytest.mark.parametrize("page", [*PAGES, *sorted(EXAMPLES.glob("*.py"))], ids=relative)
-def test_names_in_the_text_are_real(page):
+def test_names_in_the_text_exist(page):
     roles = r"\{?:?(?:func|class|mod|data|meth)\}?:?`(?:[^`<]*<)?~?([\w.]+)>?`"
     for name in re.findall(roles, page.read_text()):
         assert name.startswith(PACKAGE), name
@@ -163,7 +163,7 @@ def test_files_that_the_text_names_exist():
 
 
 class Attributes(dict):
-    """A dictionary whose keys are attributes too, as in the templates."""
+    """A dictionary whose keys are also attributes, as in the templates."""
 
     def __getattr__(self, name):
         return self[name]
@@ -171,7 +171,7 @@ class Attributes(dict):
 
 @cache
 def measured():
-    """What the templates see, with attributes as they have them."""
+    """Return the variables of the templates."""
     reader = runpy.run_path(str(DOCS / "_ext" / "measured.py"))
     return json.loads(json.dumps(reader["read_results"]()), object_hook=Attributes)
 
@@ -179,12 +179,12 @@ def measured():
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_measured_numbers_are_filled_in(page):
     for expression in re.findall(r"\{\{ (.*?) \}\}", page.read_text()):
-        assert "|" not in expression  # would end the cell of a table
+        assert "|" not in expression  # would end a cell of a table
         assert eval(expression, {}, measured())
 
 
-def test_what_the_text_says_of_the_numbers():
-    """Sentences of the guide that another machine, or a faster engine, would change."""
+def test_sentences_about_measured_numbers():
+    """Sentences of the guide that depend on measured numbers."""
     gpu, cpu = measured()["gpu"], measured()["cpu"]
     assert gpu.sgd_epoch_s < gpu.sam_epoch_s
     assert gpu.balanced_epoch_s_at_512 < gpu.sam_epoch_s_at_512
@@ -193,20 +193,20 @@ def test_what_the_text_says_of_the_numbers():
 
 
 def number(cell):
-    """``+0.35 ± 0.16`` as a value and half of its interval."""
+    """Return the value and the half-width of ``+0.35 ± 0.16``."""
     value, _, half = cell.partition(" ± ")
     return float(value), float(half or 0)
 
 
-def test_what_the_text_says_of_digits():
-    """Sentences of the page "Which method when" that another run would change."""
+def test_sentences_about_digits():
+    """Sentences of the page "Which method when" that depend on results."""
     cost, rules = measured()["confirm"], measured()["rules"]
     gain = {m: number(row["over deep ensemble"] or "0") for m, row in cost.items()}
     members = gain["deep ensemble, twice the members"]
     assert members == max(gain.values())  # no SAM method gains more
     for method in ("SAM", "ASAM"):
-        assert gain[method][0] > gain[method][1]  # the intervals leave out 0 ...
-    assert gain["sharpest"][0] < gain["sharpest"][1]  # ... and reach it
+        assert gain[method][0] > gain[method][1]  # the intervals exclude 0 ...
+    assert gain["sharpest"][0] < gain["sharpest"][1]  # ... and include it
     for method in ("SAM", "ASAM", "SAM, twice the members"):
         for metric in ("NLL", "ECE"):
             more = cost["deep ensemble, twice the members"][metric]
@@ -216,7 +216,7 @@ def test_what_the_text_says_of_digits():
     assert abs(tempered["SAM"] - tempered["deep ensemble"]) < 0.005
     stars = (RESULTS / "reproduce_confirm.md").read_text()
     over = f"{cost['deep ensemble, twice the members']['over deep ensemble']} *"
-    assert over in stars  # the only one that Holm's test holds up
+    assert over in stars  # the only one that is significant by Holm's test
     for method in ("SAM", "ASAM", "sharpest", "SAM, twice the members"):
         assert f"{cost[method]['over deep ensemble']} *" not in stars
     for rule in ("flattest", "flattest_union", "random", "same", "all"):
@@ -227,7 +227,7 @@ def test_what_the_text_says_of_digits():
     assert rules["sharpest, SGD warm-up"]["NLL"] == rules["deep ensemble"]["NLL"]
 
 
-def test_what_the_text_says_of_pictures():
+def test_sentences_about_pictures():
     wide, narrow = measured()["headline"], measured()["ablation"]
     assert number(wide["SAM"]["over deep ensemble"])[0] > 0
     assert number(wide["SAM"]["clean over deep ensemble"])[0] > 0
@@ -267,7 +267,7 @@ def test_cells_of_tables_are_read_by_group_method_and_column():
     }
 
 
-def test_links_of_the_benchmarks_are_moved_with_their_text(monkeypatch):
+def test_links_of_benchmark_texts_are_adapted(monkeypatch):
     pytest.importorskip("sphinx", reason="needs sphinx: pip install -e '.[docs]'")
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))
     at_home = importlib.import_module("results").at_home
@@ -285,7 +285,7 @@ def test_links_of_the_benchmarks_are_moved_with_their_text(monkeypatch):
 
 
 class MyModule(torch.nn.Module):
-    """The module that the guide calls yours."""
+    """The user's module in the guide."""
 
     def __init__(self, n_features=4, n_classes=3, width=8):
         super().__init__()
@@ -300,7 +300,7 @@ class MyModule(torch.nn.Module):
 
 
 class MyTransformer(torch.nn.Module):
-    """Takes what a tokenizer gives."""
+    """Take the output of a tokenizer."""
 
     def __init__(self, n_classes):
         super().__init__()
@@ -328,9 +328,11 @@ def fitted():
 
 @pytest.fixture
 def names(fitted, tmp_path, monkeypatch):
-    """What the guide takes as given, in a folder with files for it."""
+    """Return the variables that the guide assumes, in a folder with its files."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(NET_DEFAULTS, "max_epochs", 2)  # whether it runs, not how well
+    monkeypatch.setitem(
+        NET_DEFAULTS, "max_epochs", 2
+    )  # short, since only execution is tested
     X, y, clf, deep = fitted
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, size=(6, 32, 32, 3), dtype=np.uint8)
@@ -364,8 +366,8 @@ def test_code_of_the_pages_runs(page, names):
     plt.close("all")
 
 
-def test_what_the_guide_uses_was_imported_before():
-    """From page to page; what ``names`` gives readers have, but for our classes."""
+def test_names_in_the_guide_are_imported_before_their_use():
+    """In the order of the pages; readers have the variables of ``names``."""
     known = {"X", "y", "clf", "deep", "images", "labels", "MyModule", "folder"}
     known |= {"MyTransformer", "tokenizer", "texts", "text_labels"}
     known |= {"X_batch", "y_batch", *dir(builtins)}
@@ -385,8 +387,8 @@ def test_what_the_guide_uses_was_imported_before():
         assert not {name.id for name in used} - known, page.name
 
 
-def test_parameters_in_the_text_are_real():
-    """``name=`` in backticks is a parameter of something public."""
+def test_parameters_in_the_text_exist():
+    """``name=`` in backticks is a parameter of a public object."""
     known = {
         parameter
         for module, name in LISTED

@@ -1,4 +1,4 @@
-"""Docstrings of the reference describe the parameters that there are."""
+"""Docstrings of the reference describe exactly the existing parameters."""
 
 import ast
 import importlib
@@ -10,11 +10,11 @@ from tests.test_docs import LISTED, PACKAGE
 HEAD = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: : (.+))?$", flags=re.M)
 SECTION = r"^{}\n-+\n(.*?)(?=^[^\n]+\n---|\Z)"
 ELSEWHERE = r"arameters.* those of|See :func:.* for the parameters"
-INTERNALS = ("members", "engine", "autodiff")  # for those who read the code as well
+INTERNALS = ("members", "engine", "autodiff")  # for readers of the code
 
 
 def public():
-    """Functions, classes and methods that users call; of a method its first."""
+    """Return public functions, classes and methods, without repetitions."""
     found = {}
     for module, name in LISTED:
         value = getattr(importlib.import_module(module), name)
@@ -35,7 +35,7 @@ PUBLIC = public()
 
 
 def described(function, *sections):
-    """Names that sections describe, with their types; empty where there is none."""
+    """Return the described names with their types."""
     text = re.sub(r"\\\n\s+", "", inspect.getdoc(function) or "")
     bodies = [
         re.search(SECTION.format(section), text, flags=re.S | re.M)
@@ -69,7 +69,7 @@ def test_every_parameter_is_described():
     assert not {name: names for name, names in missing.items() if names}
 
 
-def test_described_parameters_are_there_with_their_defaults():
+def test_described_parameters_exist_with_their_defaults():
     wrong = []
     for name, value in PUBLIC.items():
         real = parameters(value)

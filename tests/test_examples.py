@@ -1,4 +1,4 @@
-"""Examples and notebooks run; notebooks are committed as they ran."""
+"""Examples and notebooks run; notebooks are committed with their outputs."""
 
 import os
 import runpy
@@ -16,23 +16,23 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 SCRIPTS = sorted(EXAMPLES.glob("plot_*.py"))
-# Several seconds even if short; the build of the documentation runs them, too.
+# Several seconds even if shortened; the documentation build also runs them.
 LONG = (
     "plot_compare_methods_digits",
     "plot_evaluate_report",
     "plot_loss_landscape",
     "plot_tradeoff",
 )
-FAST = "SHARPBALANCE_FAST"  # makes an example tell a shorter story
+FAST = "SHARPBALANCE_FAST"  # shortens the examples
 
 
 @pytest.fixture
 def short(monkeypatch, tmp_path):
-    """A short story, on one thread, in an empty folder."""
+    """Shorten examples, and run them with one thread in an empty folder."""
     monkeypatch.setenv(FAST, "1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["example"])
-    # What an example adds to the scorers is nothing to other tests.
+    # Scorers that an example registers are removed for other tests.
     kept = dict(SHARPNESS_SCORERS)
     monkeypatch.setattr(SHARPNESS_SCORERS, "_factories", kept)
     yield
@@ -51,19 +51,19 @@ def short(monkeypatch, tmp_path):
     ],
     ids=lambda p: p.stem,
 )
-def test_short_stories_run(path, short, capsys):
+def test_shortened_examples_run(path, short, capsys):
     text = path.read_text()
     assert FAST in text
     wanted = ["figure.png"] if "sys.argv" in text else []
     sys.argv += wanted
     runpy.run_path(str(path), run_name="__main__")
     assert plt.get_fignums()
-    assert [file.name for file in Path.cwd().iterdir()] == wanted  # and no litter
+    assert [file.name for file in Path.cwd().iterdir()] == wanted  # no files are left
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.stem)
-def test_stories_run(path, tmp_path):
+def test_examples_run(path, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != FAST}
     environment |= {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
@@ -78,7 +78,7 @@ def test_stories_run(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.stem)
-def test_a_story_has_a_title_and_says_what_it_is_about(path):
+def test_examples_have_a_title_and_a_description(path):
     text = path.read_text()
     _, docstring, _ = text.split('"""', 2)
     title, line, *rest = docstring.strip().splitlines()
@@ -98,7 +98,7 @@ def outputs_of(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
-def test_notebooks_are_committed_executed(path):
+def test_notebooks_are_committed_with_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
@@ -125,7 +125,7 @@ def test_no_output_of_a_notebook_is_wider_than_a_page(path):
         assert output.get("name") != "stderr", output.text
 
 
-def test_the_quickstart_shows_the_whole_way():
+def test_quickstart_covers_all_steps():
     path = EXAMPLES / "quickstart.ipynb"
     source = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells)
     for step in (".fit(", "to_frame(", "Display.", "GridSearchCV(", "make_pipeline("):

@@ -1,4 +1,4 @@
-"""The house keeps its floors: a file imports from lower floors or its own folder."""
+"""A file imports only from lower layers or from its own folder."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "sklearn_sharpbalance"
-FLOORS = [
+LAYERS = [
     ["exceptions", "_version"],
     ["_validation", "_triton_probe"],
     ["_triton", "_parameters", "runtime"],
@@ -25,16 +25,16 @@ FLOORS = [
     ["__init__"],
     ["__main__"],
 ]
-FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+LAYER = {name: layer for layer, packages in enumerate(LAYERS) for name in packages}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def room_of(path):
+def package_of(path):
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imported_rooms(path):
-    """Rooms of this package that a file imports, wherever in the file."""
+def imported_packages(path):
+    """Yield the subpackages that a file imports anywhere."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
@@ -48,23 +48,23 @@ def imported_rooms(path):
         for name in names:
             package, _, rest = name.partition(".")
             if package == PACKAGE.name and rest:
-                room = rest.split(".")[0]
-                # What is no room is a name that the package's top re-exports.
-                yield room if room in FLOOR else "__init__"
+                imported = rest.split(".")[0]
+                # Other names are exported by the package itself.
+                yield imported if imported in LAYER else "__init__"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_down(path):
-    room = room_of(path)
-    for other in imported_rooms(path):
-        assert other == room or FLOOR[other] < FLOOR[room], (
-            f"{path.relative_to(PACKAGE)} on floor {FLOOR[room]} imports {other} on "
-            f"floor {FLOOR[other]}"
+def test_imports_are_from_lower_layers(path):
+    package = package_of(path)
+    for other in imported_packages(path):
+        assert other == package or LAYER[other] < LAYER[package], (
+            f"{path.relative_to(PACKAGE)} in layer {LAYER[package]} imports "
+            f"{other} in layer {LAYER[other]}"
         )
 
 
-def test_every_room_has_a_floor():
-    assert {room_of(path) for path in FILES} == set(FLOOR)
+def test_every_package_has_a_layer():
+    assert {package_of(path) for path in FILES} == set(LAYER)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

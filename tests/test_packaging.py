@@ -1,4 +1,4 @@
-"""What is published: metadata, workflows, and the package as users install it."""
+"""Metadata, workflows, and the installed package."""
 
 import io
 import os
@@ -52,7 +52,7 @@ def test_all_files_have_the_same_version():
 
 
 def minor_versions():
-    """Versions of Python that the classifiers name."""
+    """Return the versions of Python in the classifiers."""
     pattern = r"Programming Language :: Python :: (3\.\d+)"
     found = (re.fullmatch(pattern, text) for text in PROJECT["classifiers"])
     return [match[1] for match in found if match]
@@ -68,7 +68,7 @@ def test_classifiers_agree_with_requires_python():
     assert not [text for text in PROJECT["classifiers"] if text.startswith("Private")]
 
 
-def test_urls_lead_to_the_repository():
+def test_urls_are_those_of_the_repository():
     assert {"Homepage", "Source", "Issues", "Changelog", "Documentation"} <= set(
         PROJECT["urls"]
     )
@@ -89,7 +89,7 @@ def test_the_citation_names_software_and_paper():
 
 
 def relative_links(text):
-    """Targets of Markdown links and pictures that are no address."""
+    """Return relative targets of Markdown links and pictures."""
     return [
         target
         for target in re.findall(r"\]\(([^)]*)\)", text)
@@ -98,7 +98,7 @@ def relative_links(text):
 
 
 def long_description():
-    """The README after the substitutions of pyproject.toml."""
+    """Return the README after the substitutions of pyproject.toml."""
     text = (ROOT / "README.md").read_text()
     hook = CONFIG["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
     for each in hook["substitutions"]:
@@ -148,7 +148,7 @@ def test_the_workflow_covers_all_versions_and_machines():
     ):
         (setup,) = (s for s in job["steps"] if "setup-python" in s.get("uses", ""))
         assert setup["with"]["python-version"] == versions
-    for job in tests.values():  # before the package, which would bring CUDA
+    for job in tests.values():  # before the package, which would install CUDA
         text = commands(job)
         assert 0 <= text.index("$TORCH_INDEX") < text.index("pip install -e")
     for tool in ("ruff check .", "ruff format --check .", "mypy"):
@@ -242,7 +242,7 @@ print("used", installed.version)
 
 
 def run(*command, cwd):
-    """A command outside of the repository, which Python must not see."""
+    """Run a command outside of the repository."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [*map(str, command)],
@@ -258,7 +258,7 @@ def run(*command, cwd):
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory):
-    """The sdist, and the wheel that was built from it."""
+    """Return the sdist, and the wheel that is built from it."""
     for name in ("build", "twine"):
         pytest.importorskip(name, reason=f"needs {name}: pip install {name}")
     folder = tmp_path_factory.mktemp("dist")
@@ -271,7 +271,7 @@ def distributions(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_twine_accepts_them(distributions, tmp_path):
+def test_twine_accepts_the_distributions(distributions, tmp_path):
     check = [sys.executable, "-m", "twine", "check", "--strict"]
     assert run(*check, *distributions, cwd=tmp_path).count("PASSED") == 2
 
@@ -311,7 +311,7 @@ def test_the_wheel_has_the_package_and_its_metadata(distributions):
 
 @pytest.mark.slow
 def test_the_installed_wheel_works(distributions, tmp_path):
-    """In a new environment that borrows the dependencies of this one."""
+    """In a new environment with the dependencies of this one."""
     _, wheel = distributions
     run(sys.executable, "-m", "venv", "--without-pip", "new", cwd=tmp_path)
     (python,) = (tmp_path / "new").glob(
@@ -323,7 +323,7 @@ def test_the_installed_wheel_works(distributions, tmp_path):
         "import sysconfig; print(sysconfig.get_path('purelib'))",
         cwd=tmp_path,
     )
-    # As plain paths: the files in them that point to an editable install are not read.
+    # As plain paths, so that files of an editable install are not read.
     borrowed = [
         p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")
     ]

@@ -1,4 +1,4 @@
-"""What the package offers: every name in ``__all__`` is there, in order, once."""
+"""Names in ``__all__`` exist, are sorted and are unique."""
 
 import importlib
 import inspect
@@ -12,8 +12,7 @@ import pytest
 import sklearn_sharpbalance
 from tests.conftest import WithoutKernels
 
-# __main__ is a command; kernels are imported only where Triton is, which comes with
-# torch on some machines.
+# __main__ is a command; kernels are imported only if Triton is installed.
 KERNELS = tuple(Path(file).stem for file in WithoutKernels.FILES)
 LEFT_OUT = ("__main__",) if find_spec("triton") else ("__main__", *KERNELS)
 MODULES = sorted(
@@ -29,7 +28,7 @@ FOLDERS = [
 
 
 def in_order(names):
-    """Constants, then classes, then functions, each by the alphabet."""
+    """Sort constants, classes and functions, each alphabetically."""
 
     def place(name):
         kind = 0 if name.isupper() else 1 if name[:1].isupper() else 2
@@ -39,10 +38,10 @@ def in_order(names):
 
 
 @pytest.mark.parametrize("name", ["sklearn_sharpbalance", *MODULES])
-def test_names_are_there_in_order_and_once(name):
+def test_names_exist_in_order_and_once(name):
     module = importlib.import_module(name)
     if name.rpartition(".")[2].startswith("_") and not hasattr(module, "__all__"):
-        return  # a private helper need not say what it offers
+        return  # private modules need no __all__
     names = module.__all__
     assert len(set(names)) == len(names)
     assert list(names) == in_order(names)
@@ -51,7 +50,7 @@ def test_names_are_there_in_order_and_once(name):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_offers_what_its_doors_promise(name):
+def test_packages_export_the_names_of_their_modules(name):
     module = importlib.import_module(name)
     for each in module.__all__:
         value = getattr(module, each)
@@ -60,7 +59,7 @@ def test_a_folder_offers_what_its_doors_promise(name):
             assert value.__module__.startswith("sklearn_sharpbalance.")
 
 
-def test_the_top_offers_estimators_and_networks():
+def test_the_package_exports_estimators_and_networks():
     names = set(sklearn_sharpbalance.__all__)
     assert {
         "DeepEnsembleClassifier",
@@ -72,7 +71,7 @@ def test_the_top_offers_estimators_and_networks():
     } <= names
 
 
-def test_estimators_at_the_top_are_those_of_the_folder():
+def test_exported_estimators_are_those_of_the_subpackage():
     import sklearn_sharpbalance.ensemble as ensemble
 
     for name in ensemble.__all__:
@@ -121,7 +120,7 @@ PARAMETERS = {
 }
 
 
-def test_the_face_of_the_estimator_does_not_change_by_accident():
+def test_public_methods_and_attributes_of_the_estimator():
     clf = sklearn_sharpbalance.SharpBalanceEnsembleClassifier()
     params = clf.get_params()
     assert {name: params.get(name, "missing") for name in PARAMETERS} == PARAMETERS

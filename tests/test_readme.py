@@ -1,4 +1,4 @@
-"""The README runs as pasted; its numbers and those of reference pages were measured."""
+"""Code of the README runs; its numbers and those of the reference were measured."""
 
 import io
 import json
@@ -23,12 +23,12 @@ EARLIER = "earlier engine, three steps too many"
 
 
 def text_of(*pages):
-    """Text of pages on one line."""
+    """Return the text of pages on one line."""
     return " ".join(" ".join(page.read_text().split()) for page in pages)
 
 
 def measured():
-    """Text that the pages must hold, from the files that benchmarks wrote."""
+    """Return text that pages must contain, from the files of benchmarks."""
     gpu, metrics, cpu, memory = (
         json.loads((RESULTS / f"{name}.json").read_text())
         for name in ("gpu", "metrics_gpu", "cpu", "memory")
@@ -78,7 +78,7 @@ def measured():
 
 
 def cell_of(run, method, heading):
-    """The first cell of a report with this row and column, without its star."""
+    """Return the first cell of a report with this row and column."""
     columns = []
     for line in (RESULTS / f"reproduce_{run}.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -90,7 +90,7 @@ def cell_of(run, method, heading):
 
 
 def profiled():
-    """Where the time of a step goes."""
+    """Return text about the time of the parts of a step."""
     sam, mixed = (
         json.loads((RESULTS / f"profile_fused_64_{rule}.json").read_text())
         for rule in ("all", "random")
@@ -106,7 +106,7 @@ def profiled():
 
 
 def scored():
-    """What the Fisher trace costs, and what each choice is worth."""
+    """Return text about the cost of the Fisher trace."""
     scoring = json.loads((RESULTS / "scoring.json").read_text())
     kernel, products = scoring["kernel"], scoring["products"]
     n, seconds = scoring["settings"]["images"], kernel["seconds"]["4096"]
@@ -128,7 +128,7 @@ def headline():
 
 
 def measured_on_pictures():
-    """The same of the paper's recipe."""
+    """Return text about results with the settings of the paper."""
     rows = headline()
     sam, ours = (rows[method, EARLIER][13] for method in ("SAM", "sharpest"))
     minutes = (sam["fit_seconds"] + sam["measure_seconds"]) / 60
@@ -167,7 +167,7 @@ def leads_over_sam(metric):
 
 
 def test_the_claims_of_the_readme_hold():
-    """What its sentences say without a number."""
+    """Claims without numbers."""
     rows = headline()
     leads = leads_over_sam("corrupted_accuracy")
     assert len(leads) == 2  # "both seeds"
@@ -205,7 +205,7 @@ def test_the_gpu_tests_passed():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_exist(page):
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text())
     for link in links:
         path, _, anchor = link.partition("#")
@@ -217,7 +217,7 @@ def test_links_lead_somewhere(page):
             assert anchor in [each.lower().replace(" ", "-") for each in plain]
 
 
-def test_tests_that_pages_name_are_there():
+def test_tests_named_in_pages_exist():
     named = re.findall(r"`(?:[\w/]+/)?(test_\w+\.py)`", text_of(*PAGES))
     there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     assert len(named) > 10
@@ -236,7 +236,7 @@ def test_the_readme_is_short():
 
 
 def test_code_of_the_readme_runs_as_pasted(monkeypatch):
-    """Blocks run one after the other, as in a notebook, with nothing defined before."""
+    """Blocks run one after the other in an empty namespace, as in a notebook."""
     first, *others = blocks(ROOT / "README.md")
     namespace, printed = {"__name__": "readme"}, io.StringIO()
     with redirect_stdout(printed):
@@ -245,7 +245,7 @@ def test_code_of_the_readme_runs_as_pasted(monkeypatch):
     assert float(accuracy) > 0.9
     promised = re.findall(r"# (\([\d, ]+\))", first)
     assert shapes == promised != []
-    # The first block shows the accuracy of the defaults; of the others, that they run.
+    # The first block prints the accuracy of the defaults; the others only run.
     monkeypatch.setitem(NET_DEFAULTS, "max_epochs", 2)
     for code in others:
         exec(compile(code, "README.md", "exec"), namespace)

@@ -1,4 +1,4 @@
-"""The reproduction: what it trains, what it says, that it goes on where it stopped."""
+"""The reproduction script: training, reports and resuming."""
 
 import argparse
 import io
@@ -21,8 +21,8 @@ BENCHMARKS = Path(__file__).parent.parent / "examples" / "benchmarks"
 
 
 @pytest.fixture
-def pieces(monkeypatch):
-    """The modules beside the script, which are no package."""
+def modules(monkeypatch):
+    """Return the modules next to the script, which are not a package."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import _reproduce_methods as methods
     import _reproduce_report as report
@@ -42,8 +42,8 @@ def command(*arguments):
 
 
 @pytest.fixture
-def in_process(pieces, monkeypatch, capfd):
-    """The command in this process, which has imported torch already."""
+def in_process(modules, monkeypatch, capfd):
+    """Return a function that runs the command in this process."""
     import reproduce
 
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)  # for other tests
@@ -54,7 +54,7 @@ def in_process(pieces, monkeypatch, capfd):
             reproduce.main()
         output, errors = capfd.readouterr()
         code = end.value.code
-        if isinstance(code, str):  # a message, which Python prints
+        if isinstance(code, str):  # a message that Python prints
             code, errors = 1, errors + code
         return subprocess.CompletedProcess(arguments, code or 0, output, errors)
 
@@ -63,13 +63,13 @@ def in_process(pieces, monkeypatch, capfd):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """A folder for the corrupted digits, which are drawn once."""
+    """Return a folder with the corrupted digits."""
     return tmp_path_factory.mktemp("drawn")
 
 
 @pytest.fixture
-def few_digits(pieces, monkeypatch):
-    """Let the runs on digits use the first 300 pictures."""
+def few_digits(modules, monkeypatch):
+    """Use only the first 300 pictures of digits."""
     import _reproduce_measure as measuring
 
     images, labels = measuring.digits()
@@ -88,8 +88,8 @@ OPTIONS = argparse.Namespace(width=8, members=3, epochs=40, rho=0.1, flat_ratio=
         *("digits_tradeoff", "digits_widths", "digits_sparsity"),
     ],
 )
-def test_every_method_has_a_name_of_its_own(run, pieces):
-    jobs = list(pieces[0].RUNS[run](OPTIONS, 13))
+def test_names_of_methods_are_unique(run, modules):
+    jobs = list(modules[0].RUNS[run](OPTIONS, 13))
     names = [(group, method) for group, method, _ in jobs]
     assert len(names) == len(set(names)) > 2
     assert all(clf.random_state == 13 for *_, clf in jobs)
@@ -98,8 +98,8 @@ def test_every_method_has_a_name_of_its_own(run, pieces):
 @pytest.mark.parametrize(
     ("run", "least"), [("headline", 3), ("ablation", 4), ("digits", 11)]
 )
-def test_equal_cost_is_equal(run, least, pieces):
-    jobs = list(pieces[0].RUNS[run](OPTIONS, 13))
+def test_methods_of_equal_cost_have_equal_passes(run, least, modules):
+    jobs = list(modules[0].RUNS[run](OPTIONS, 13))
     passes = {m: gradient_passes(c) for group, m, c in jobs if group == "same cost"}
     assert len(passes) >= least
     np.testing.assert_allclose(
@@ -107,16 +107,16 @@ def test_equal_cost_is_equal(run, least, pieces):
     )
 
 
-def test_deep_ensembles_of_the_ablation_enclose_the_cost_of_the_others(pieces):
-    jobs = list(pieces[0].RUNS["ablation"](OPTIONS, 13))
+def test_deep_ensembles_of_the_ablation_enclose_the_cost_of_the_others(modules):
+    jobs = list(modules[0].RUNS["ablation"](OPTIONS, 13))
     passes = {(group, m): gradient_passes(c) for group, m, c in jobs}
     cheapest = passes["same epochs", "deep ensemble"]
     assert passes["same cost", "deep ensemble"] == 2 * cheapest
     assert all(cheapest <= n <= 2 * cheapest for n in passes.values())
 
 
-def test_a_warm_up_that_is_never_over_is_the_deep_ensemble(pieces):
-    methods, _ = pieces
+def test_fit_with_only_a_warm_up_is_the_deep_ensemble(modules):
+    methods, _ = modules
     made = methods.Methods(methods.digits_recipe, OPTIONS, 13)
     X, y = load_digits(return_X_y=True)
     plain, deep = (
@@ -126,8 +126,8 @@ def test_a_warm_up_that_is_never_over_is_the_deep_ensemble(pieces):
     np.testing.assert_array_equal(plain.predict_proba(X), deep.predict_proba(X))
 
 
-def test_methods_are_held_against_deep_ensembles_of_their_cost(pieces):
-    _, report = pieces
+def test_methods_are_compared_with_deep_ensembles_of_equal_cost(modules):
+    _, report = modules
     rows = (("a", "deep ensemble", 10, 0.5), ("b", "deep ensemble", 20, 0.6))
     rows += (("a", "between", 15, 0.58), ("a", "dearer", 21, 0.9))
     names = ("group", "method", "passes", "corrupted_accuracy")
@@ -148,8 +148,8 @@ def test_methods_are_held_against_deep_ensembles_of_their_cost(pieces):
     assert not report.has_costs(records[:1])
 
 
-def test_sizes_are_drawn_as_far_as_each_method_goes(pieces):
-    _, report = pieces
+def test_sizes_are_plotted_up_to_the_size_of_each_method(modules):
+    _, report = modules
     names = ("corrupted_accuracy", "eir", "corrupted_nll", "corrupted_ece")
     records = [
         {"group": f"{n} members", "method": method, "seed": seed}
@@ -166,8 +166,8 @@ def test_sizes_are_drawn_as_far_as_each_method_goes(pieces):
         np.testing.assert_allclose(sam, [factor * (3 + i)])
 
 
-def test_results_say_what_was_recorded(pieces):
-    _, report = pieces
+def test_results_equal_the_records(modules):
+    _, report = modules
     page = (BENCHMARKS / "RESULTS.md").read_text()
     names = re.findall(r"<!-- table: (\w+) -->", page)
     runs = ("digits", "confirm", "sizes", "headline", "ablation")
@@ -188,7 +188,7 @@ def test_results_say_what_was_recorded(pieces):
         assert f"{result['minutes']:.1f} minutes" in page
 
 
-def test_sharpbalance_is_held_against_sam_at_every_rho(pieces):
+def test_sharpbalance_is_compared_with_sam_at_every_rho(modules):
     path = BENCHMARKS / "results" / "reproduce_digits_tradeoff.json"
     records = json.loads(path.read_text())["records"]
     methods = {}
@@ -198,7 +198,7 @@ def test_sharpbalance_is_held_against_sam_at_every_rho(pieces):
     for rho, text in ((0.1, "at 0.1 its DER is ahead by"), (0.2, "at 0.2 behind by")):
         pair = f"sharpest, rho {rho:g}", f"SAM, rho {rho:g}"
         runs = [methods[name] for name in pair]
-        difference, half, _ = pieces[1].difference(records, *runs, "der")
+        difference, half, _ = modules[1].difference(records, *runs, "der")
         assert f"{text} {abs(difference):.3f} ± {half:.3f}" in page
 
 
@@ -231,8 +231,8 @@ BOOST, RANDOM = "flattest", "random"
         ("ahead of all samples by {},", f"{BOOST}, late", "all, late"),
     ],
 )
-def test_the_ablation_says_what_was_measured(text, method, other, pieces):
-    _, report = pieces
+def test_ablation_equals_the_records(text, method, other, modules):
+    _, report = modules
     result = json.loads((BENCHMARKS / "results/reproduce_ablation.json").read_text())
     methods = report.by_method(result["records"], "same epochs")
     pair = methods[method], methods[other]
@@ -242,12 +242,12 @@ def test_the_ablation_says_what_was_measured(text, method, other, pieces):
 
 
 @pytest.mark.parametrize("other", ["sharpest", "all"])
-def test_the_default_rule_is_ahead_of_the_text_and_of_sam(other, pieces):
+def test_the_default_rule_is_ahead_of_the_text_and_of_sam(other, modules):
     """The evidence for ``selection="flattest"``: corrupted pictures, three seeds."""
     from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 
     default = SharpBalanceEnsembleClassifier().selection
-    _, report = pieces
+    _, report = modules
     path = BENCHMARKS / "results/reproduce_ablation.json"
     records = json.loads(path.read_text())["records"]
     methods = report.by_method(records, "same epochs")
@@ -273,8 +273,8 @@ def test_the_default_rule_is_ahead_of_the_text_and_of_sam(other, pieces):
         ("ASAM {},", f"{BOOST}, late, ASAM"),
     ],
 )
-def test_late_variants_are_held_at_equal_cost(text, method, pieces):
-    _, report = pieces
+def test_late_variants_are_compared_at_equal_cost(text, method, modules):
+    _, report = modules
     result = json.loads((BENCHMARKS / "results/reproduce_ablation.json").read_text())
     methods = report.by_method(result["records"], "same cost")
     methods |= report.by_method(result["records"], "same epochs")
@@ -295,10 +295,10 @@ def test_late_variants_are_held_at_equal_cost(text, method, pieces):
         ("pictures NLL is {} lower", f"{BOOST}, late", None, "corrupted_nll", 1),
     ],
 )
-def test_clean_accuracy_and_likelihood_are_told(
-    text, method, other, metric, factor, pieces
+def test_clean_accuracy_and_likelihood_are_reported(
+    text, method, other, metric, factor, modules
 ):
-    _, report = pieces
+    _, report = modules
     path = BENCHMARKS / "results/reproduce_ablation.json"
     records = json.loads(path.read_text())["records"]
     methods = report.by_method(records, "same epochs")
@@ -326,8 +326,8 @@ def test_clean_accuracy_and_likelihood_are_told(
         ),
     ],
 )
-def test_a_temperature_is_told_beside_the_likelihood(text, method, metric, pieces):
-    _, report = pieces
+def test_temperature_is_reported_with_the_likelihood(text, method, metric, modules):
+    _, report = modules
     path = BENCHMARKS / "results/reproduce_confirm.json"
     records = json.loads(path.read_text())["records"]
     methods = report.by_method(records, "same cost")
@@ -337,13 +337,13 @@ def test_a_temperature_is_told_beside_the_likelihood(text, method, metric, piece
     assert text.format(report.signed(found, 1, 3).lstrip("-")) in page
 
 
-def test_slopes_of_figure_5_were_fitted_to_logarithms(pieces):
+def test_slopes_of_figure_5_were_fitted_to_logarithms(modules):
     from _reproduce_records import log_slope
 
     def slopes(run):
         path = BENCHMARKS / f"results/reproduce_{run}.json"
         records = json.loads(path.read_text())["records"]
-        every = [pieces[1].by_method(records, g) for g in pieces[1].groups(records)]
+        every = [modules[1].by_method(records, g) for g in modules[1].groups(records)]
         return ["{:.2f} ± {:.2f}".format(*log_slope(methods)) for methods in every]
 
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
@@ -353,7 +353,7 @@ def test_slopes_of_figure_5_were_fitted_to_logarithms(pieces):
     assert text in page
 
 
-# Rows of the ablation that found one warm-up in the cache.
+# Rows of the ablation that used a cached warm-up.
 WARM_UPS = (
     ("sharpest", BOOST, "all", RANDOM, "flattest_union"),
     ("none", "same", f"{BOOST}, T_d 0.75", f"{BOOST}, T_d 0.875"),
@@ -369,9 +369,9 @@ WARM_UPS = (
 )
 
 
-def test_warm_ups_were_shared_as_told(pieces):
+def test_warm_ups_were_shared_as_reported(modules):
     path = BENCHMARKS / "results/reproduce_ablation.json"
-    methods = pieces[1].by_method(
+    methods = modules[1].by_method(
         json.loads(path.read_text())["records"], "same epochs"
     )
     assert sorted(methods) == sorted(name for names in WARM_UPS for name in names)
@@ -386,7 +386,7 @@ def test_warm_ups_were_shared_as_told(pieces):
                 r["fit_seconds"] > r["epoch_seconds"] for r in methods[name].values()
             )
         ]
-        assert trained == [names[0]]  # the others took what it left
+        assert trained == [names[0]]  # the others used its warm-up
     pairs = {True: [], False: []}
     group = {name: i for i, names in enumerate(WARM_UPS) for name in names}
     for one, other in itertools.combinations(methods, 2):
@@ -402,7 +402,7 @@ def test_warm_ups_were_shared_as_told(pieces):
     assert f"and {between:.2f} by other pairs" in page
 
 
-def test_the_best_row_is_judged_on_seeds_that_did_not_choose_it(pieces):
+def test_best_row_is_scored_on_other_seeds(modules):
     from _reproduce_records import chosen_on_other_seeds, seeds_of_run
 
     path = BENCHMARKS / "results/reproduce_ablation.json"
@@ -425,9 +425,9 @@ def test_the_temperature_of_the_headline_was_fitted(method):
         assert f"from {row[name]:.3f} to {after:.3f} on {where}" in page
 
 
-def test_the_temperature_of_more_members_was_fitted(pieces):
+def test_the_temperature_of_more_members_was_fitted(modules):
     result = json.loads((BENCHMARKS / "results/reproduce_ablation.json").read_text())
-    methods = pieces[1].by_method(result["records"], "same cost")
+    methods = modules[1].by_method(result["records"], "same cost")
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
     for method, text in (
         ("deep ensemble, twice the members", "from {:.3f} to {:.3f}, below"),
@@ -439,7 +439,7 @@ def test_the_temperature_of_more_members_was_fitted(pieces):
         assert text.format(*means) in page
 
 
-def test_the_headline_stands_beside_the_paper():
+def test_headline_is_compared_with_the_paper():
     result = json.loads((BENCHMARKS / "results/reproduce_headline.json").read_text())
     page = (BENCHMARKS / "RESULTS.md").read_text()
     rows = {}
@@ -464,12 +464,12 @@ def test_the_headline_stands_beside_the_paper():
 
 
 def now(records):
-    """Those of the present engine."""
+    """Return the records of the current engine."""
     return [record for record in records if "note" not in record]
 
 
-def test_what_the_headline_says():
-    """Numbers of the paragraphs under its table."""
+def test_sentences_about_the_headline():
+    """Numbers of the paragraphs below its table."""
     path = BENCHMARKS / "results/reproduce_headline.json"
     records = json.loads(path.read_text())["records"]
     seeds = {13: {}, 113: {}}
@@ -519,7 +519,7 @@ def test_what_the_headline_says():
     assert not [each for each in expected if each not in page]
 
 
-def test_the_cost_of_scoring_stands_beside_the_paper(pieces):
+def test_cost_of_scoring_is_compared_with_the_paper(modules):
     results = BENCHMARKS / "results"
     scoring = json.loads((results / "scoring.json").read_text())
     headline = json.loads((results / "reproduce_headline.json").read_text())
@@ -546,9 +546,9 @@ def test_digits_run_and_are_not_run_again(tmp_path, in_process, drawn):
         ("same cost", "deep ensemble"),
     ]
     assert len(result["records"][0]["by_members"]) == 2
-    assert not result["complete"]  # the other methods were left out
+    assert not result["complete"]  # the other methods were not run
     once, again = (r | {"group": ""} for r in result["records"][1:])
-    assert once == again  # trained once: what it costs is what it costs
+    assert once == again  # trained once, whatever the cost
     assert path.with_suffix(".png").exists()
     assert "| random | " in path.with_suffix(".md").read_text()
 
@@ -578,7 +578,7 @@ def test_a_method_that_fails_does_not_stop_the_others(tmp_path, in_process, draw
 
 @pytest.fixture
 def pictures(tmp_path, request):
-    """A file of random pictures, and options for a short run on them."""
+    """Return a file of random pictures, and options for a short run."""
     rng = np.random.default_rng(0)
     side = getattr(request, "param", 16)
     drawn = rng.integers(0, 256, (120, side, side, 3), dtype=np.uint8)
@@ -634,7 +634,7 @@ def test_packed_pictures_are_read_in_a_fixed_order(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("few_digits")
-def test_nothing_more_is_trained_where_measuring_fails(drawn, monkeypatch):
+def test_training_stops_if_measuring_fails(drawn, monkeypatch):
     import reproduce
 
     arguments = ["digits", "--seeds", 1, "--epochs", 1, "--work", drawn]
@@ -646,7 +646,7 @@ def test_nothing_more_is_trained_where_measuring_fails(drawn, monkeypatch):
     assert fitted == ["same epochs_sharpest_13"]
 
 
-def test_drawing_corrupted_copies_counts_as_time(tmp_path, pieces, monkeypatch):
+def test_time_of_corrupted_copies_is_counted(tmp_path, modules, monkeypatch):
     import reproduce
 
     arguments = ["digits", "--seeds", 1, "--minutes", 1, "--out", tmp_path]
@@ -664,7 +664,7 @@ def test_drawing_corrupted_copies_counts_as_time(tmp_path, pieces, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pictures", [32], indirect=True)
-def test_pictures_go_on_where_time_ran_out(pictures, tmp_path):
+def test_run_on_pictures_resumes_after_a_time_limit(pictures, tmp_path):
     small = ["headline", *pictures, "--epochs", 4, "--corrupted", 5]
     stopped = command(*small, "--minutes", 0.25)
     assert stopped.returncode == 3, stopped.stderr
@@ -674,7 +674,7 @@ def test_pictures_go_on_where_time_ran_out(pictures, tmp_path):
     assert [r["method"] for r in records] == ["SAM", "sharpest", "deep ensemble"]
 
 
-def test_without_pictures_it_says_what_to_pass(in_process):
+def test_missing_pictures_exit_with_advice(in_process):
     done = in_process("headline")
     assert done.returncode == 2
     assert "--data" in done.stderr

@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).parent.parent / "examples" / "benchmarks"
 
 @pytest.fixture
 def statistics(monkeypatch):
-    """The module beside the script, which is no package."""
+    """Return the module next to the script, which is not a package."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import _reproduce_records
 
@@ -21,7 +21,7 @@ def statistics(monkeypatch):
 
 
 def records_of(table, seeds=None, **more):
-    """Records from {(group, method): values of the seeds}."""
+    """Return records from {(group, method): values of the seeds}."""
     return [
         {"group": group, "method": method, "seed": seed, "score": value, **more}
         for (group, method), values in table.items()
@@ -66,7 +66,7 @@ def naive_noise(values):
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (5, 3), (19, 3), (4, 9)])
-def test_noise_is_that_of_least_squares(shape, statistics):
+def test_noise_equals_that_of_least_squares(shape, statistics):
     values = np.random.default_rng(0).normal(size=shape)
     table = {("g", f"m{i}"): row for i, row in enumerate(values)}
     assert statistics.noise_of(records_of(table), "score") == pytest.approx(
@@ -74,7 +74,7 @@ def test_noise_is_that_of_least_squares(shape, statistics):
     )
 
 
-def test_pooled_intervals_cover_as_often_as_they_say(statistics):
+def test_coverage_of_pooled_intervals(statistics):
     rng = np.random.default_rng(0)
     inside = 0
     for _ in range(400):
@@ -95,7 +95,7 @@ def test_an_ensemble_with_two_names_counts_once(statistics):
     assert statistics.noise_of(twice, "score") == pytest.approx((1.0, 4))
 
 
-def test_methods_that_lack_a_seed_are_left_out_of_the_noise(statistics):
+def test_methods_without_all_seeds_are_excluded_from_the_noise(statistics):
     more = records_of(BY_HAND) + records_of({("g", "c"): [100.0]})
     assert statistics.noise_of(more, "score") == pytest.approx((1.0, 4))
 
@@ -125,7 +125,7 @@ def test_many_seeds_are_paired(statistics):
     )
 
 
-def test_equal_cost_weighs_both_deep_ensembles(statistics):
+def test_equal_cost_interpolates_deep_ensembles(statistics):
     """Half between two deep ensembles: 1 + 1/4 + 1/4 variances instead of 2."""
     rng = np.random.default_rng(0)
     names = [("g", "deep ensemble"), ("h", "deep ensemble"), ("g", "a"), ("g", "b")]
@@ -155,8 +155,8 @@ def test_holm_by_hand(statistics):
     assert statistics.holm([]).size == 0
 
 
-def test_holm_is_the_closed_test(statistics):
-    """Reject where Bonferroni rejects every intersection that holds a hypothesis."""
+def test_holm_equals_the_closed_test(statistics):
+    """Reject if Bonferroni rejects every intersection with the hypothesis."""
     from itertools import combinations
 
     p_values = np.array([0.001, 0.012, 0.02, 0.2, 0.04])
@@ -170,7 +170,7 @@ def test_holm_is_the_closed_test(statistics):
     np.testing.assert_allclose(statistics.holm(p_values), naive)
 
 
-def test_a_row_is_judged_on_a_seed_that_did_not_choose_it(statistics):
+def test_selected_row_is_scored_on_another_seed(statistics):
     table = {
         ("g", "deep ensemble"): [0.0, 0.0, 0.0],
         ("h", "deep ensemble"): [0.0, 0.0, 0.0],
@@ -216,7 +216,7 @@ def test_the_jackknife_is_near_the_error_of_least_squares(statistics):
     assert half == pytest.approx(1.972 * line.stderr, rel=0.15)
 
 
-def test_rows_of_another_engine_are_held_against_their_own(monkeypatch, statistics):
+def test_rows_of_another_engine_are_compared_with_each_other(monkeypatch, statistics):
     import _reproduce_report as report
 
     note = {"note": statistics.EARLIER}
@@ -259,7 +259,9 @@ def test_the_report_merges_records_and_keeps_those_of_an_earlier_engine(statisti
     assert [record["value"] for record in merged] == [1, 4, 3, 5]
 
 
-def test_an_earlier_engine_is_not_taken_up(statistics, tmp_path, monkeypatch):
+def test_records_of_an_earlier_engine_are_not_resumed(
+    statistics, tmp_path, monkeypatch
+):
     import reproduce
 
     options = argparse.Namespace(run="headline", out=str(tmp_path), data=None)

@@ -1,4 +1,4 @@
-"""The documentation site: built with warnings as errors, crawled, and looked at."""
+"""The documentation site: build without warnings, links, and pages in a browser."""
 
 import functools
 import importlib.util
@@ -45,7 +45,7 @@ needs_chromium = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def site():
-    """The site as it is after its one command."""
+    """Return the site after its build."""
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-b", "html"]
     run = subprocess.run(
         [*command, "docs", "docs/_build/html"],
@@ -60,7 +60,7 @@ def site():
 
 
 class Links(HTMLParser):
-    """What a page offers (ids) and points to (href and src)."""
+    """Collect the ids and links of a page."""
 
     def __init__(self, path):
         super().__init__()
@@ -114,7 +114,7 @@ def test_no_template_is_left_unfilled(crawled):
 
 @pytest.fixture(scope="module")
 def address(site):
-    """The site on a port of this machine, as readers see it."""
+    """Return the address of a local server of the site."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -128,7 +128,7 @@ def address(site):
 
 
 def visit(browser, url, screen):
-    """Open a page of the server, and wait until it has come to rest."""
+    """Open a page of the server, and wait until it is loaded."""
     browser.events.clear()
     browser.ask("Emulation.setDeviceMetricsOverride", **screen)
     browser.ask("Page.navigate", url=url)
@@ -144,7 +144,7 @@ def wait_for(browser, condition, seconds=30):
 
 
 def errors(browser):
-    """Complaints of the console; the theme logs what it does, which is none."""
+    """Return errors of the console, without log messages of the theme."""
     return [
         event
         for event in browser.complaints()
@@ -163,14 +163,14 @@ def test_pages_in_a_real_browser(address):
                 outside = [u for u in browser.requests() if not u.startswith(address)]
                 assert outside == [], page
                 wide, window = browser.evaluate(WIDTHS)
-                assert wide <= window, page  # nothing sticks out of the screen
+                assert wide <= window, page  # nothing is wider than the screen
                 lazy = "i.loading == 'lazy'"  # those below the screen are not loaded
                 loaded = f"[...document.images].every(i => {lazy} || i.naturalWidth)"
                 assert browser.evaluate(loaded), page
 
 
 @needs_chromium
-def test_the_search_finds_things(address):
+def test_search_finds_pages(address):
     with Browser() as browser:
         visit(browser, address + "search.html?q=disagreement", DESKTOP)
         wait_for(

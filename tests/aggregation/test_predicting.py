@@ -1,4 +1,4 @@
-"""Predictions of an ensemble agree with its members' and with each other."""
+"""Predictions of an ensemble agree with each other and with its members."""
 
 import copy
 import warnings
@@ -13,30 +13,9 @@ from sklearn_sharpbalance import DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data import training_data as member_data
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
-
-N, EPOCHS = 60, 4
-SMALL = {
-    "n_estimators": 2,
-    "max_epochs": EPOCHS,
-    "batch_size": 20,
-    "random_state": 0,
-    "device": "cpu",
-    "estimator__module__hidden": (16,),
-}
-
-
-def table(n=N, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 5))
-    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
-
+from tests.cases import N_SAMPLES, SMALL, table, weights
 
 LABELS = np.array(["no", "perhaps", "yes"])
-
-
-def weights(clf, member):
-    state = clf.estimators_[member].module_.state_dict()
-    return torch.cat([value.flatten().double() for value in state.values()])
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +35,11 @@ def test_predictions_agree_with_each_other(fitted):
     )
 
 
-def test_members_predict_what_their_nets_do(fitted):
+def test_member_predictions_equal_those_of_their_nets(fitted):
     X, _ = table(seed=5)
     logits = fitted.member_decision_function(X)
     probas = fitted.member_predict_proba(X)
-    assert probas.shape == logits.shape == (3, N, 3)
+    assert probas.shape == logits.shape == (3, N_SAMPLES, 3)
     for net, member, proba in zip(fitted.estimators_, logits, probas):
         with torch.no_grad():
             want = net.module_.eval()(torch.tensor(X, dtype=torch.float32)).numpy()
@@ -68,7 +47,7 @@ def test_members_predict_what_their_nets_do(fitted):
         np.testing.assert_allclose(proba, net.predict_proba(X.astype("f4")), rtol=1e-4)
 
 
-def test_the_decision_is_the_mean_of_the_logits(fitted):
+def test_decision_function_is_the_mean_logit(fitted):
     X, _ = table(seed=5)
     mean = fitted.member_decision_function(X).mean(axis=0)
     decision = fitted.decision_function(X)
@@ -79,17 +58,17 @@ def test_the_decision_is_the_mean_of_the_logits(fitted):
     )
 
 
-def test_the_decision_of_two_classes_is_one_number():
+def test_decision_function_of_two_classes_is_one_dimensional():
     X, y = table()
     clf = SharpBalance(**SMALL).fit(X, LABELS[np.minimum(y, 1)])
     decision = clf.decision_function(X)
-    assert decision.shape == (N,)
+    assert decision.shape == (N_SAMPLES,)
     log_odds = np.log(clf.predict_proba(X)[:, 1] / clf.predict_proba(X)[:, 0])
     np.testing.assert_allclose(decision, log_odds, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(clf.predict(X) == "perhaps", decision > 0)
 
 
-def test_stages_end_at_the_whole_ensemble(fitted):
+def test_last_stage_is_the_whole_ensemble(fitted):
     X, _ = table(seed=5)
     stages = list(fitted.staged_predict_proba(X))
     assert len(stages) == 3
@@ -99,15 +78,15 @@ def test_stages_end_at_the_whole_ensemble(fitted):
     np.testing.assert_allclose(stages[1], softmax(two, axis=1), rtol=1e-4)
 
 
-def test_prediction_leaves_the_members_alone(fitted):
+def test_predict_does_not_change_the_members(fitted):
     before = [weights(fitted, i) for i in range(3)]
     fitted.predict(table()[0])
     for i in range(3):
         assert weights(fitted, i).equal(before[i])
 
 
-def by_hand(name, logits):
-    """What each aggregation means, in numpy."""
+def naive_aggregation(name, logits):
+    """Return the aggregated probabilities, computed with numpy."""
     if name == "mean_logit":
         return softmax(logits.mean(axis=0), axis=1)
     if name == "mean_proba":
@@ -122,9 +101,9 @@ def test_aggregations(name):
     X, y = table()
     clf = SharpBalance(aggregation=name, **{**SMALL, "n_estimators": 3}).fit(X, y)
     logits = clf.member_decision_function(X).astype(float)
-    want = by_hand(name, logits)
+    want = naive_aggregation(name, logits)
     np.testing.assert_allclose(clf.predict_proba(X), want, atol=2e-6)
-    assert (clf.predict_proba(X) > 0).all()  # a vote of none is no logarithm of zero
+    assert (clf.predict_proba(X) > 0).all()  # also of classes without a vote
 
 
 def test_a_function_as_aggregation():
@@ -137,7 +116,7 @@ def test_a_function_as_aggregation():
     np.testing.assert_allclose(clf.predict_proba(X), clf.member_predict_proba(X)[0])
 
 
-def test_a_soup_is_one_net_of_mean_weights():
+def test_uniform_soup_is_one_net_with_mean_weights():
     X, y = table()
     clf = SharpBalance(aggregation="uniform_soup", **SMALL).fit(X, y)
     first, second = (net.module_.state_dict() for net in clf.estimators_)
@@ -149,7 +128,7 @@ def test_a_soup_is_one_net_of_mean_weights():
 
 
 @pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
-def test_an_ensemble_that_is_not_fitted_says_so(kind):
+def test_unfitted_ensembles_raise(kind):
     X, _ = table()
     for name in (
         "predict",
@@ -168,7 +147,7 @@ def last_bias(clf, member):
     return clf.estimators_[member].module_.module[-1].bias.data
 
 
-def test_networks_that_predict_no_numbers_are_told_of(fitted):
+def test_networks_without_finite_logits_warn(fitted):
     X, _ = table()
     broken = copy.deepcopy(fitted)
     last_bias(broken, 1)[0] = torch.nan
@@ -179,7 +158,7 @@ def test_networks_that_predict_no_numbers_are_told_of(fitted):
         broken.predict(X)
 
 
-def test_a_class_that_members_rule_out_is_no_broken_prediction(fitted):
+def test_logits_of_minus_infinity_do_not_warn(fitted):
     X, _ = table()
     sure = copy.deepcopy(fitted)
     for member in range(3):
@@ -201,8 +180,8 @@ class Items(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
-def test_items_of_a_dataset_pass_in_the_memory_of_arrays(kind, monkeypatch):
-    """Rows of five floats: sixteen of them fill what may pass at once."""
+def test_datasets_are_predicted_in_batches_of_bounded_memory(kind, monkeypatch):
+    """A batch has at most sixteen rows of five floats."""
     X, y = table()
     trunk = {} if kind is SharpBalance else {"shared_trunk": torch.nn.Linear(5, 5)}
     clf = kind(**SMALL, **trunk).fit(X, y)
@@ -217,7 +196,7 @@ def test_items_of_a_dataset_pass_in_the_memory_of_arrays(kind, monkeypatch):
 
 
 class Noisy(torch.utils.data.Dataset):
-    """Each look at an item is another one."""
+    """Items are drawn whenever they are read."""
 
     def __len__(self):
         return 20
@@ -226,8 +205,8 @@ class Noisy(torch.utils.data.Dataset):
         return torch.full((5,), row / 10) + torch.rand(5)
 
 
-def test_items_drawn_at_random_are_others_in_each_call(fitted):
-    """What test-time augmentation lives on: a call must not start its own draws."""
+def test_random_items_differ_between_calls(fitted):
+    """Test-time augmentation needs this: a call must not seed the generator."""
     start = torch.get_rng_state()
     first, second = (fitted.predict_proba(Noisy()) for _ in range(2))
     assert not np.allclose(first, second, atol=1e-4)

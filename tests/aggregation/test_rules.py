@@ -1,4 +1,4 @@
-"""From members to one prediction: soups, choices and temperatures."""
+"""Aggregation rules: means, votes, soups, best member and temperature."""
 
 import copy
 import pickle
@@ -26,9 +26,14 @@ from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
 from sklearn_sharpbalance.networks import finetune
 from sklearn_sharpbalance.networks.transfer import FrozenBatchNorm1d
+from tests.cases import rest_slow
 
-JUDGES = ["greedy_soup", "best_member", "temperature"]
-FAST = {"max_epochs": 4, "random_state": 0, "device": "cpu"}
+NEED_HELD_OUT = ["greedy_soup", "best_member", "temperature"]
+FAST = {
+    "max_epochs": 4,
+    "random_state": 0,
+    "device": "cpu",
+}
 
 
 def table(n=300, seed=0):
@@ -61,14 +66,14 @@ def fit(**params):
 
 
 def split(clf, X, y):
-    """What the members trained on, and what was held out."""
+    """Return the training data with the held-out samples."""
     held = np.setdiff1d(np.arange(len(X)), clf.train_indices_)
     kept = clf.train_indices_
     return TrainingData(X[kept], y[kept], valid=TrainingData(X[held], y[held]))
 
 
-def from_one_start(n=3):
-    """Members that go on apart from one warm-up, so that their mean means something."""
+def trained_from_one_start(n=3):
+    """Return members with a common warm-up, whose mean weights are meaningful."""
     X, y = table()
     base = DeepEnsembleClassifier(
         Normed, 1, standardize=False, validation_fraction=0.3, warm_start=True, **FAST
@@ -111,8 +116,8 @@ def test_majority_breaks_ties_by_the_mean_logit():
     assert AGGREGATIONS.resolve("majority").combine(logits).argmax() == 1
 
 
-def test_a_soup_is_the_mean_of_weights_with_statistics_of_the_data():
-    nets, data = from_one_start()
+def test_uniform_soup_has_mean_weights_and_statistics_of_the_data():
+    nets, data = trained_from_one_start()
     states = [net.module_.state_dict() for net in nets]
     assert any((states[0][k] != states[1][k]).any() for k in states[0])
     soup = uniform_soup(nets, data).module_.state_dict()
@@ -128,7 +133,7 @@ def test_a_soup_is_the_mean_of_weights_with_statistics_of_the_data():
     )
 
 
-def test_an_ensemble_predicts_with_its_soup():
+def test_ensemble_predicts_with_its_soup():
     clf, X, y = fit(estimator=Normed, aggregation="uniform_soup", standardize=False)
     data = split(clf, X, y)
     (soup,) = clf.predictors_
@@ -143,8 +148,8 @@ def test_an_ensemble_predicts_with_its_soup():
     np.testing.assert_allclose(clf.predict_proba(X), logits.softmax(1), atol=1e-6)
 
 
-def test_statistics_from_one_batch_are_those_of_torch_itself():
-    nets, data = from_one_start(1)
+def test_statistics_of_one_batch_equal_those_of_torch():
+    nets, data = trained_from_one_start(1)
     net = nets[0]
     recompute_batch_statistics(net, data, batch_size=10_000)
     mine = {k: v.clone() for k, v in net.module_.state_dict().items() if "running" in k}
@@ -160,7 +165,7 @@ def test_statistics_from_one_batch_are_those_of_torch_itself():
 
 @pytest.mark.parametrize("batch_size", [7, 64])
 def test_statistics_of_the_first_layer_do_not_depend_on_batches(batch_size):
-    nets, data = from_one_start(1)
+    nets, data = trained_from_one_start(1)
     recompute_batch_statistics(nets[0], data, batch_size=batch_size)
     first = nets[0].module_.module.first
     torch.testing.assert_close(first.running_mean, torch.tensor(data.X.mean(0)))
@@ -168,7 +173,7 @@ def test_statistics_of_the_first_layer_do_not_depend_on_batches(batch_size):
 
 
 def shifted(x):
-    """What a padded picture is to a network: other moments."""
+    """Change the moments of a batch, as padding of pictures does."""
     return 2 * x + 3 + 0.1 * torch.randn_like(x)
 
 
@@ -180,7 +185,7 @@ def shifted(x):
         (Diversified, {"aggregation": "uniform_soup"}),
     ],
 )
-def test_statistics_are_those_of_what_members_trained_on(ensemble, options):
+def test_statistics_are_those_of_augmented_samples(ensemble, options):
     X, y = table()
     before = torch.get_rng_state()
     clf = ensemble(
@@ -194,7 +199,7 @@ def test_statistics_are_those_of_what_members_trained_on(ensemble, options):
     assert np.array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
-def test_recomputing_draws_nothing_and_leaves_frozen_layers_alone():
+def test_recomputing_statistics_draws_nothing_and_skips_frozen_layers():
     X, y = table()
     body = Normed(8, 3)
     body.first.running_mean.fill_(5.0)
@@ -212,7 +217,7 @@ def test_recomputing_draws_nothing_and_leaves_frozen_layers_alone():
     assert net.module_.module.first.momentum == 0.1
 
 
-def test_the_soup_of_equal_members_is_the_member():
+def test_soup_of_equal_members_is_the_member():
     clf, X, _ = fit(n_estimators=1)
     net = clf.estimators_[0]
     soup = mean_weights([net, net, net])
@@ -221,8 +226,8 @@ def test_the_soup_of_equal_members_is_the_member():
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
-class Stated(nn.Linear):
-    """Puts into its state what is no tensor."""
+class WithExtraState(nn.Linear):
+    """Has an extra state that is not a tensor."""
 
     def __init__(self, n_features, n_classes):
         super().__init__(n_features, n_classes)
@@ -234,9 +239,9 @@ class Stated(nn.Linear):
         assert state == {"version": 3}
 
 
-def test_a_state_may_hold_what_has_no_mean():
+def test_extra_state_is_not_averaged():
     params = {"aggregation": "uniform_soup", "warm_start": True}
-    clf, X, y = fit(estimator=Stated, **params)
+    clf, X, y = fit(estimator=WithExtraState, **params)
     want = np.mean(
         [net.module_.module.bias.tolist() for net in clf.estimators_], axis=0
     )
@@ -248,7 +253,7 @@ def test_a_state_may_hold_what_has_no_mean():
 
 
 class Drawn(nn.Module):
-    """Random features, kept out of the state, under complex weights."""
+    """Random features in a non-persistent buffer, with complex weights."""
 
     def __init__(self, n_features, n_classes):
         super().__init__()
@@ -258,11 +263,11 @@ class Drawn(nn.Module):
         self.weight = nn.Parameter(torch.randn(16, n_classes, dtype=torch.complex64))
 
     def forward(self, x):
-        self.late = torch.arange(len(x))  # not of one shape in all members
+        self.late = torch.arange(len(x))  # its shape differs between members
         return ((x @ self.drawn).tanh().to(torch.complex64) @ self.weight).abs()
 
 
-def test_a_soup_has_buffers_without_state_and_complex_weights():
+def test_soup_averages_non_persistent_buffers_and_complex_weights():
     clf, X, _ = fit(estimator=Drawn, n_estimators=1, aggregation="uniform_soup")
     np.testing.assert_allclose(
         clf.predict_proba(X), clf.member_predict_proba(X)[0], atol=1e-6
@@ -276,7 +281,7 @@ def test_a_soup_has_buffers_without_state_and_complex_weights():
         torch.testing.assert_close(getattr(soup, name), want)
 
 
-def test_statistics_of_one_sample_are_left_as_they_are():
+def test_statistics_are_not_recomputed_from_one_sample():
     X, y = table()
     clf = DeepEnsembleClassifier(Normed, aggregation="uniform_soup", **FAST)
     clf.partial_fit(X, y).partial_fit(X[:1], y[:1])
@@ -288,7 +293,7 @@ def test_statistics_of_one_sample_are_left_as_they_are():
 
 
 def accuracy(states, net, data):
-    """Held-out accuracy of the mean of some states, by hand."""
+    """Return the held-out accuracy of the mean of some states."""
     module = mean_weights([net]).module_
     mean = {k: sum(s[k] for s in states) / len(states) for k in states[0]}
     module.load_state_dict(mean)
@@ -297,8 +302,8 @@ def accuracy(states, net, data):
     return np.mean(guess == data.valid.y)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_greedy_soup_is_the_greedy_loop(seed):
+@pytest.mark.parametrize("seed", rest_slow(range(3)))
+def test_greedy_soup_equals_a_loop(seed):
     clf, X, y = fit(n_estimators=4, random_state=seed, max_epochs=2)
     data = split(clf, X, y)
     states = [net.module_.state_dict() for net in clf.estimators_]
@@ -314,8 +319,8 @@ def test_greedy_soup_is_the_greedy_loop(seed):
     assert accuracy([soup.module_.state_dict()], soup, data) == best >= max(alone)
 
 
-def test_greedy_soup_leaves_out_who_does_not_help():
-    """Members from different starts: the mean of their weights is no good."""
+def test_greedy_soup_excludes_members_that_do_not_help():
+    """The mean weights of members with different initial weights are poor."""
     X, y = load_digits(return_X_y=True)
     params = {"max_epochs": 8, "validation_fraction": 0.3, "random_state": 0}
     clf = DeepEnsembleClassifier(aggregation="greedy_soup", **params).fit(X, y)
@@ -337,7 +342,7 @@ def test_best_member_is_the_one_with_the_best_held_out_accuracy():
     np.testing.assert_allclose(clf.predict_proba(X), want, rtol=1e-6)
 
 
-def test_temperature_is_the_one_of_highest_held_out_likelihood():
+def test_temperature_maximises_the_held_out_likelihood():
     clf, X, y = fit(aggregation="temperature", max_epochs=60)
     plain, _, _ = fit(max_epochs=60)
     data = split(clf, X, y)
@@ -348,7 +353,7 @@ def test_temperature_is_the_one_of_highest_held_out_likelihood():
 
     want = minimize_scalar(nll, bounds=(0.1, 20), method="bounded").x
     assert clf.aggregation_.temperature_ == pytest.approx(want, rel=1e-3)
-    assert want > 1.2  # trained to the end on noisy labels: too sure of itself
+    assert want > 1.2  # overconfident after training on noisy labels
     np.testing.assert_array_equal(clf.predict(X), plain.predict(X))
     mean = clf.member_decision_function(X).astype(float).mean(0)
     np.testing.assert_allclose(
@@ -377,7 +382,7 @@ def test_temperature_weighs_held_out_samples():
     assert abs(best(weight[held]) / best(None) - 1) > 0.1
 
 
-def test_held_out_samples_that_are_all_right_set_no_temperature():
+def test_temperature_is_one_if_all_held_out_samples_are_right():
     X, y = table()
     X = X + 20 * np.eye(8, dtype=np.float32)[y]
     clf = DeepEnsembleClassifier(
@@ -393,9 +398,9 @@ def test_held_out_samples_that_are_all_right_set_no_temperature():
     np.testing.assert_allclose(clf.predict_proba(X), softmax(logits, axis=1))
 
 
-@pytest.mark.parametrize("rule", JUDGES)
+@pytest.mark.parametrize("rule", NEED_HELD_OUT)
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
-def test_judging_needs_held_out_samples(rule, kind):
+def test_rules_that_need_held_out_samples_raise_without_them(rule, kind):
     X, y = table(60)
     clf = kind(n_estimators=2, aggregation=rule, **FAST)
     with pytest.raises(
@@ -405,13 +410,13 @@ def test_judging_needs_held_out_samples(rule, kind):
         clf.fit(X, y)
 
 
-def test_early_stopping_goes_together_with_every_judge():
-    for rule in JUDGES:
+def test_early_stopping_works_with_rules_that_need_held_out_samples():
+    for rule in NEED_HELD_OUT:
         clf, X, y = fit(aggregation=rule, early_stopping=2, max_epochs=6)
         assert clf.score(X, y) > 0.5
 
 
-def test_parameters_of_a_rule_are_reached_by_name():
+def test_nested_parameters_of_a_rule():
     with pytest.warns(UndefinedMetricWarning, match="it still falls at the bound 3.0"):
         clf, _, _ = fit(aggregation="temperature", aggregation__bounds=(3.0, 4.0))
     assert clf.aggregation_.temperature_ == 3.0
@@ -419,25 +424,35 @@ def test_parameters_of_a_rule_are_reached_by_name():
 
 @pytest.mark.parametrize("bounds", [(2, 1), (0, 1), "low", None, (1, 2, 3)])
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
-def test_bounds_of_a_temperature_are_checked_before_any_epoch(kind, bounds):
-    heard = []
+def test_invalid_temperature_bounds_raise_before_training(kind, bounds):
+    epochs = []
 
-    class Listener(Callback):
+    class RecordEpochs(Callback):
         def on_epoch_begin(self, net, **kwargs):
-            heard.append(net)
+            epochs.append(net)
 
-    params = {"validation_fraction": 0.3, "callbacks": [Listener()], **FAST}
+    params = {"validation_fraction": 0.3, "callbacks": [RecordEpochs()], **FAST}
     clf = kind(aggregation="temperature", aggregation__bounds=bounds, **params)
     message = "bounds must be two increasing positive"
     with pytest.raises(InvalidInputError, match=message):
         clf.fit(*table(60))
-    assert heard == []
+    assert epochs == []
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize(
+    ("kind", "n_classes"),
+    rest_slow(
+        [
+            (DeepEnsembleClassifier, 2),
+            (Diversified, 3),
+            (DeepEnsembleClassifier, 3),
+            (Diversified, 2),
+        ],
+        keep=2,
+    ),
+)
 @pytest.mark.parametrize("rule", [*AGGREGATIONS, lambda z: softmax(-z.sum(0), axis=1)])
-@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
-def test_the_decision_is_the_prediction_by_every_rule(kind, rule, n_classes):
+def test_decision_function_agrees_with_predict_for_every_rule(kind, rule, n_classes):
     X, y = table(90)
     options = {"aggregation": rule, "validation_fraction": 0.3, "n_estimators": 3}
     clf = kind(**options, **FAST).fit(X, y % n_classes)
@@ -449,15 +464,15 @@ def test_the_decision_is_the_prediction_by_every_rule(kind, rule, n_classes):
     np.testing.assert_array_equal(clf.classes_[decision.argmax(1)], clf.predict(X))
 
 
-class Contrary(MeanLogitAggregation):
-    """A child of the mean logit that decides otherwise."""
+class NegatedMeanLogit(MeanLogitAggregation):
+    """A subclass that predicts the least likely class."""
 
     def combine(self, member_logits):
         return softmax(-member_logits.mean(axis=0), axis=-1)
 
 
-def test_the_decision_of_a_child_of_the_mean_logit_is_its_own():
-    clf, X, _ = fit(aggregation=Contrary())
+def test_decision_function_of_a_subclass_of_mean_logit():
+    clf, X, _ = fit(aggregation=NegatedMeanLogit())
     plain, _, _ = fit()
     np.testing.assert_allclose(
         clf.decision_function(X), np.log(clf.predict_proba(X)), rtol=1e-6
@@ -468,9 +483,13 @@ def test_the_decision_of_a_child_of_the_mean_logit_is_its_own():
 # Stages -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
-@pytest.mark.parametrize("rule", [r for r in AGGREGATIONS if r != "greedy_soup"])
-def test_stages_end_at_the_prediction(kind, rule, tmp_path):
+STAGED = [rule for rule in AGGREGATIONS if rule != "greedy_soup"]
+STAGED_DEEP = [(DeepEnsembleClassifier, rule) for rule in STAGED]
+STAGED_JOINT = [(Diversified, rule) for rule in STAGED]
+
+
+@pytest.mark.parametrize(("kind", "rule"), [*STAGED_DEEP, *rest_slow(STAGED_JOINT)])
+def test_last_stage_is_the_prediction_for_every_rule(kind, rule, tmp_path):
     X, y = table()
     options = {"n_estimators": 3, "validation_fraction": 0.3, **FAST}
     clf = kind(aggregation=rule, **options).fit(X, y)
@@ -484,7 +503,7 @@ def test_stages_end_at_the_prediction(kind, rule, tmp_path):
             np.testing.assert_allclose(stages[0], first, rtol=1e-4, atol=1e-6)
 
 
-def test_a_stage_of_a_soup_is_the_soup_of_its_members():
+def test_stage_of_a_soup_is_the_soup_of_the_first_members():
     clf, X, _ = fit(aggregation="uniform_soup")
     stage = list(clf.staged_predict_proba(X))[1]
     module = copy.deepcopy(clf.estimators_[0].module_)
@@ -495,7 +514,7 @@ def test_a_stage_of_a_soup_is_the_soup_of_its_members():
     np.testing.assert_allclose(stage, want, rtol=1e-4, atol=1e-6)
 
 
-def test_a_stage_of_the_best_member_is_the_best_so_far():
+def test_stage_of_best_member_is_the_best_of_the_first_members():
     clf, X, y = fit(aggregation="best_member", n_estimators=4)
     held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
     probas = clf.member_predict_proba(X)
@@ -509,7 +528,7 @@ def test_a_stage_of_the_best_member_is_the_best_so_far():
 @pytest.mark.parametrize(
     ("rule", "module"), [("greedy_soup", None), ("uniform_soup", Normed)]
 )
-def test_rules_that_need_the_data_cannot_be_staged(rule, module):
+def test_staged_prediction_raises_for_rules_that_need_the_data(rule, module):
     clf, X, _ = fit(aggregation=rule, estimator=module)
     with pytest.raises(InvalidInputError, match="applied to the first 1 members"):
         next(clf.staged_predict_proba(X))
@@ -518,7 +537,7 @@ def test_rules_that_need_the_data_cannot_be_staged(rule, module):
     np.testing.assert_array_equal(stage, alone.predict_proba(X))
 
 
-# Rules of the user's own ------------------------------------------------------------
+# User-defined rules ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -532,11 +551,11 @@ def test_rules_that_need_the_data_cannot_be_staged(rule, module):
         (lambda z: softmax(z.mean(0), 1) * np.nan, r"Row 0 is \[nan"),
     ],
 )
-def test_a_function_that_returns_no_probabilities_is_refused(rule, match):
-    def right_where_it_is_tried(z):
+def test_function_that_does_not_return_probabilities_raises(rule, match):
+    def valid_when_it_is_checked(z):
         return rule(z) if z.shape[1] == 300 else softmax(z.mean(0), 1)
 
-    clf, X, _ = fit(aggregation=right_where_it_is_tried)
+    clf, X, _ = fit(aggregation=valid_when_it_is_checked)
     for predict in (clf.predict_proba, clf.predict, clf.decision_function):
         with pytest.raises(InvalidInputError, match=match):
             predict(X)
@@ -544,13 +563,13 @@ def test_a_function_that_returns_no_probabilities_is_refused(rule, match):
         next(clf.staged_predict_proba(X))
 
 
-def test_a_function_may_round_as_float32_does():
+def test_function_may_return_rounded_probabilities():
     rule = lambda z: softmax(z.mean(0), 1).astype(np.float16)  # noqa: E731
     clf, X, _ = fit(aggregation=rule)
     np.testing.assert_allclose(clf.predict_proba(X).sum(1), 1, rtol=1e-3)
 
 
-def test_a_member_that_is_broken_is_not_the_rules_fault():
+def test_nan_weights_of_a_member_do_not_raise():
     clf, X, _ = fit()
     with torch.no_grad():
         next(clf.estimators_[0].module_.module.parameters()).fill_(torch.nan)

@@ -11,7 +11,7 @@ from tests.joint.diversified_cases import Noisy, diversified, table
 
 
 class Counting(nn.Module):
-    """Counts the samples it sees."""
+    """Counts the samples of all forward passes."""
 
     def __init__(self):
         super().__init__()
@@ -23,7 +23,7 @@ class Counting(nn.Module):
 
 
 class Square(nn.Module):
-    """The features of moved samples are not the features moved as much."""
+    """Not linear, so that an augmentation does not commute with it."""
 
     def forward(self, x):
         return x.square()
@@ -38,7 +38,7 @@ def soup(**params):
     return diversified(estimator=Noisy, standardize=False, **defaults | params)
 
 
-def test_statistics_are_those_of_features_of_augmented_samples():
+def test_batch_norm_statistics_are_those_of_augmented_samples():
     X, y = table()
     before = torch.get_rng_state()
     clf = soup(train_transform=shifted).fit(X, y)
@@ -53,7 +53,7 @@ def test_statistics_are_those_of_features_of_augmented_samples():
 
 
 @pytest.mark.parametrize("rule", ["uniform_soup", "greedy_soup"])
-def test_a_crop_is_one_of_pictures_not_of_features(rule):
+def test_augmentation_is_applied_before_the_trunk(rule):
     rng = np.random.default_rng(0)
     y = np.arange(60) % 2
     X = (rng.integers(0, 99, (60, 8, 8)) + 100 * y[:, None, None]).astype(np.uint8)
@@ -66,7 +66,7 @@ def test_a_crop_is_one_of_pictures_not_of_features(rule):
     assert clf.fit(X, y).predict_proba(X).shape == (60, 2)
 
 
-def test_features_are_made_again_only_for_statistics():
+def test_features_are_recomputed_only_for_batch_norm_statistics():
     X, y = table()
     params = {"shared_trunk": Counting(), "train_transform": shifted, "max_epochs": 2}
     for estimator, more in ((None, 0), (Noisy, 1)):
@@ -76,7 +76,7 @@ def test_features_are_made_again_only_for_statistics():
 
 
 @pytest.mark.parametrize("rule", ["greedy_soup", "mean_logits"])
-def test_a_rule_is_refused_before_the_trunk_has_work(rule):
+def test_invalid_rule_raises_before_the_trunk_runs(rule):
     X, y = table()
     trunk = nn.Sequential(nn.Identity())
     calls = []

@@ -307,6 +307,8 @@ def check_kernel(names=tuple(CONVOLUTIONS)):
         for axes, x, g in convolution_rules._calls(layer, *factors):
             want = ALGORITHMS["patches"].squared_norms(axes, x.double(), g.double())
             assert_close(kernel_squared_norms(axes, x, g), want, rtol=1e-5)
+    if len(names) < len(CONVOLUTIONS):
+        return
     rng = torch.Generator().manual_seed(0)
     axes = square(5)
     x = torch.randn(2, 130, 5, 5, generator=rng).half()  # two tiles of channels

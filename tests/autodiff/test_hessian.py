@@ -16,6 +16,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests import reference
 from tests.autodiff.traps import BY_OTHERS
 from tests.autodiff.zoo import BY_RULES, build, cross_entropy
+from tests.cases import rest_slow
 
 NAMES = ["mlp", "embedding", "dict", "transformer", "lstm", "tied"]
 
@@ -25,7 +26,7 @@ def problem(name):
     return module, cross_entropy, X, y
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rest_slow(NAMES, {*NAMES} - {"transformer", "lstm"}))
 def test_products_equal_the_full_hessian(name):
     args = problem(name)
     expected = reference.hessian(*args)

@@ -17,6 +17,7 @@ from sklearn_sharpbalance.corruption import (
 )
 from sklearn_sharpbalance.evaluation import corruption_accuracy
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.cases import rest_slow
 from tests.corruption.pictures import make_pictures, rms
 
 # Kinds whose published constants do not move ever farther from the clean picture; what
@@ -53,7 +54,7 @@ def test_shape_and_dtype_are_kept(name, shape):
 
 
 @each_kind
-@pytest.mark.parametrize("side", [8, 64, 112])
+@pytest.mark.parametrize("side", rest_slow([8, 64, 112]))
 def test_every_size_of_picture_works(name, side):
     images = make_pictures(2, side, side)
     out = corrupt(images, name, 5, random_state=0)
@@ -73,7 +74,7 @@ def test_a_seed_gives_one_result_without_the_global_generator(name):
 
 
 @each_kind
-@pytest.mark.parametrize("side", [32, 64, 112])
+@pytest.mark.parametrize("side", rest_slow([32, 64, 112]))
 def test_result_does_not_depend_on_the_batch(name, side):
     n = 40 if side == 32 else 5
     images = make_pictures(n, side, side)
@@ -93,7 +94,7 @@ def test_threads_do_not_change_the_result(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(CORRUPTIONS) - NOT_MONOTONE))
-@pytest.mark.parametrize("side", [32, 64])
+@pytest.mark.parametrize("side", rest_slow([32, 64]))
 def test_distance_from_the_clean_picture_grows_with_severity(name, side):
     images = make_pictures(64 if side == 32 else 24, side, side)
     out = [corrupt(images, name, s, random_state=0) for s in SEVERITIES]

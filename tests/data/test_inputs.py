@@ -24,6 +24,7 @@ from sklearn_sharpbalance.autodiff.rows import dataset_labels
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.training.net_building import build_net
 from sklearn_sharpbalance.training.setup import training_data
+from tests.cases import rest_slow
 
 N = 48
 SMALL = {
@@ -100,7 +101,7 @@ TABLES = {
 
 @pytest.fixture(scope="module")
 def want():
-    """The ensemble that is fitted on an array."""
+    """Return the ensemble that is fitted on an array."""
     return SharpBalance(**TABLE).fit(*table())
 
 
@@ -115,7 +116,7 @@ def test_tables_of_all_kinds(kind, want):
     assert clf.score(given, y) == want.score(X, y)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, bool])
+@pytest.mark.parametrize("dtype", rest_slow([np.uint8, np.int64, bool, np.int8], 3))
 def test_tables_of_whole_numbers(dtype):
     X, y = table()
     X = (X > 0).astype(dtype)
@@ -253,9 +254,8 @@ LABELS = {
 
 
 @pytest.mark.parametrize("kind", LABELS)
-def test_labels_of_all_kinds(kind):
+def test_labels_of_all_kinds(kind, want):
     X, codes = table()
-    want = SharpBalance(**TABLE).fit(X, codes)
     names = LABELS[kind]
     clf = SharpBalance(**TABLE).fit(X, names[codes])
     assert_same_model(clf, want)
@@ -285,16 +285,15 @@ def containers():
 
 
 @pytest.mark.parametrize("kind", containers())
-def test_labels_in_all_containers(kind):
+def test_labels_in_all_containers(kind, want):
     X, y = table()
-    want = SharpBalance(**TABLE).fit(X, y)
     given = containers()[kind](y)
     clf = SharpBalance(**TABLE).fit(X, given)
     assert_same_model(clf, want)
     np.testing.assert_array_equal(clf.predict(X), want.predict(X))
 
 
-@pytest.mark.parametrize("container", [list, torch.tensor, read_only])
+@pytest.mark.parametrize("container", rest_slow([torch.tensor, list, read_only], 2))
 def test_weights_in_all_containers(container):
     X, y = table()
     weight = np.arange(N) % 3 + 1.0
@@ -316,7 +315,7 @@ LAYOUTS = {
 
 @pytest.fixture(scope="module")
 def of_pictures():
-    """The ensemble that is fitted on channels that come last."""
+    """Return the ensemble that is fitted on pictures with channels last."""
     return SharpBalance(**PICTURES).fit(*pictures())
 
 
@@ -346,7 +345,7 @@ def test_grey_pictures_with_and_without_a_channel():
     )
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("dtype", rest_slow([np.float64, np.float32, np.int64]))
 def test_grey_pictures_of_any_type_are_predicted(dtype):
     X, y = pictures(channels=1)
     X = X[..., 0]
@@ -364,7 +363,7 @@ def test_an_ensemble_fitted_on_float_arrays_predicts_uint8():
     np.testing.assert_array_equal(clf.predict_proba(X), want)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("dtype", rest_slow([np.float32, np.uint8]))
 def test_unlabelled_grey_pictures_may_be_of_another_type(dtype):
     X, y = pictures(channels=1)
     X = X[..., 0]
@@ -373,18 +372,17 @@ def test_unlabelled_grey_pictures_may_be_of_another_type(dtype):
     assert clf.input_format_.shape == (1, 9, 8)
 
 
-def test_uint8_and_float_pictures_give_the_same_result():
+def test_uint8_and_float_pictures_give_the_same_result(of_pictures):
     X, y = pictures()
-    bytes_ = SharpBalance(**PICTURES).fit(X, y)
     floats = SharpBalance(**PICTURES).fit(X / 255, y)
     np.testing.assert_allclose(
-        floats.predict_proba(X / 255), bytes_.predict_proba(X), atol=1e-3
+        floats.predict_proba(X / 255), of_pictures.predict_proba(X), atol=1e-3
     )
 
 
-def test_each_channel_is_standardised():
-    X, y = pictures()
-    module = SharpBalance(**PICTURES).fit(X, y).estimators_[0].module_
+def test_each_channel_is_standardised(of_pictures):
+    X, _ = pictures()
+    module = of_pictures.estimators_[0].module_
     np.testing.assert_allclose(module.mean.flatten(), X.mean((0, 1, 2)), rtol=1e-5)
     np.testing.assert_allclose(module.scale.flatten(), X.std((0, 1, 2)), rtol=1e-5)
 
@@ -423,9 +421,8 @@ PLACES = {
     "place",
     [pytest.param(p, marks=pytest.mark.gpu) if p == "cuda" else p for p in PLACES],
 )
-def test_labels_on_a_device_are_copied(place):
+def test_labels_on_a_device_are_copied(place, want):
     X, y = table()
-    want = SharpBalance(**TABLE).fit(X, y)
     move = PLACES[place]
     clf = SharpBalance(**TABLE).fit(move(X), move(y))
     assert_same_model(clf, want)

@@ -1,4 +1,4 @@
-"""What tests of the graph engine share."""
+"""Fixtures of the tests of the graph engine."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from sklearn_sharpbalance.engine.graph.step import GraphedStep
 
 @pytest.fixture
 def steps(monkeypatch):
-    """The steps that were built, which on a GPU is when graphs are captured."""
+    """Record the steps that are built; on a GPU graphs are captured then."""
     built = []
 
     class Counted(GraphedStep):

@@ -1,4 +1,4 @@
-"""Modules that only call their layers stack; all others do not."""
+"""Modules that only call their layers can be stacked; others cannot."""
 
 import random
 
@@ -17,7 +17,7 @@ SMALL = {"n_estimators": 2, "max_epochs": 3, "device": "cpu", "random_state": 0}
 
 
 class Wrapper(nn.Module):
-    """A module as users write it."""
+    """A typical user-defined module."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -78,7 +78,7 @@ class Records(Wrapper):
 
 
 class Drops(Layers):
-    """Leaves layers out at random."""
+    """Skips layers at random."""
 
     def forward(self, x):
         x = self.first(x)
@@ -154,7 +154,7 @@ def test_layers_are_found_in_the_order_of_their_calls(module, names):
 
 
 @pytest.mark.parametrize("module", NOT_CHAINS)
-def test_whatever_does_more_is_no_chain(module):
+def test_other_modules_are_not_chains(module):
     module = module()
     before = torch.get_rng_state(), random.getstate()
     assert called_layers(module) is None
@@ -171,7 +171,7 @@ def test_hooks_of_a_wrapper_are_respected():
     assert stackable_layers(module) is None
 
 
-def test_weights_keep_the_order_in_which_optimizers_see_them():
+def test_weights_keep_their_order_in_the_optimizer():
     class Reversed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -190,7 +190,7 @@ def test_weights_keep_the_order_in_which_optimizers_see_them():
 
 
 @pytest.mark.parametrize("module", [Wrapper, Layers])
-def test_a_wrapper_is_stacked_and_trains_the_same_members(module):
+def test_stacked_wrapper_trains_the_same_members(module):
     stacked = DeepEnsembleClassifier(module, **SMALL).fit(X, y)
     one_by_one = DeepEnsembleClassifier(module, engine="skorch", **SMALL).fit(X, y)
     assert stacked.engine_.name == "stacked"
@@ -202,14 +202,14 @@ def test_a_wrapper_is_stacked_and_trains_the_same_members(module):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_a_wrapper_predicts_as_its_modules_do():
+def test_stacked_wrapper_predicts_like_its_modules():
     clf = DeepEnsembleClassifier(Wrapper, **SMALL).fit(X, y)
     logits = [net.forward(X).detach().numpy() for net in clf.estimators_]
     np.testing.assert_allclose(clf.member_decision_function(X), logits, atol=1e-5)
 
 
-def test_members_that_call_their_layers_otherwise_predict_one_by_one():
-    """A flag that the text of the module does not show."""
+def test_members_with_other_calls_predict_one_by_one():
+    """A flag changes the calls, which the structure of the module does not show."""
 
     class Flagged(Layers):
         def __init__(self, squash=True):
@@ -226,6 +226,6 @@ def test_members_that_call_their_layers_otherwise_predict_one_by_one():
     np.testing.assert_allclose(clf.member_decision_function(X), logits, atol=1e-5)
 
 
-def test_joint_training_stacks_a_wrapper_too():
+def test_joint_training_stacks_a_wrapper():
     clf = DiversifiedEnsembleClassifier(Wrapper, **SMALL).fit(X, y)
     assert clf.engine_.name == "stacked"

@@ -1,4 +1,4 @@
-"""All engines give the same members for the same states, data, phase and masks."""
+"""All engines give the same members for the same states, data, segments and masks."""
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from sklearn_sharpbalance.members import (
 )
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, LookSAM, MomentumSAM
+from tests.cases import rest_slow
 
 
 def table(n=90, seed=0):
@@ -39,7 +40,7 @@ def pictures(n=60, seed=0):
 
 
 def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **phase):
-    """Weights and losses of two members after two phases with masks."""
+    """Return weights and losses of two members after two phases with masks."""
     shape = data.X.shape[1:]
     net = as_skorch_net(module, shape, 3, kwargs)
     statistics = (torch.tensor(data.X.mean(), dtype=torch.float32), torch.tensor(2.0))
@@ -91,39 +92,56 @@ WITH_ADAM = NeuralNetClassifier(
 )
 
 
-@pytest.mark.parametrize("sam", OPTIMIZERS.values())
-@pytest.mark.parametrize("estimator", [MLP, WITH_ADAM], ids=["SGD", "Adam"])
-def test_stacked_equals_skorch(sam, estimator):
+PAIRS = [(MLP, sam) for sam in OPTIMIZERS.values()]
+PAIRS += [(WITH_ADAM, sam) for sam in [*OPTIMIZERS.values()][::-1]]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "sam"), rest_slow(PAIRS, keep=len(OPTIMIZERS) + 1)
+)
+def test_stacked_equals_skorch(estimator, sam):
     want = run(SkorchEngine(), table(), estimator, MLP_KWARGS, sam=sam)
     got = run(StackedEngine(), table(), estimator, MLP_KWARGS, sam=sam)
     assert_same(got, want, 2e-5)
 
 
 def between(x):
-    return x.float() + 0.5 * (x % 2)  # no numbers of uint8
+    return x.float() + 0.5 * (x % 2)  # uint8 has no negative values
 
 
 def smaller(x):
     return torch.nn.functional.avg_pool2d(x.float(), 2)
 
 
-# What rounding makes of a second phase is another training, where ReLUs flip.
+# In a second phase rounding errors flip ReLUs and grow.
 @pytest.mark.parametrize(
     ("transform", "n_phases"),
-    [(None, 2), (RandomCropFlip(padding=1), 2), (between, 1), (smaller, 1)],
+    rest_slow(
+        [(RandomCropFlip(padding=1), 2), (smaller, 1), (None, 2), (between, 1)], keep=2
+    ),
 )
 def test_graph_steps_equal_skorch_on_the_cpu(transform, n_phases):
-    """The captured step is the same code; here it runs without being captured."""
+    """The captured step runs the same code; on a CPU it is not captured."""
     options = {"transform": transform, "n_phases": n_phases}
     want = run(SkorchEngine(), pictures(), SmallCNN, {}, **options)
     got = run(GraphEngine(), pictures(), SmallCNN, {}, **options)
     assert_same(got, want, 2e-4)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("sam", [MomentumSAM, LookSAM])
+@pytest.mark.parametrize(
+    ("sam", "precision"),
+    rest_slow(
+        [
+            (MomentumSAM, "float32"),
+            (LookSAM, "bf16"),
+            (LookSAM, "float32"),
+            (MomentumSAM, "bf16"),
+        ],
+        keep=2,
+    ),
+)
 def test_graph_steps_of_fewer_passes_equal_skorch_on_the_cpu(sam, precision):
-    """Weights, statistics of BatchNorm and the optimizer's state are the same."""
+    """Compare weights, statistics of BatchNorm and the optimizer's state."""
     options = {"sam": sam, "precision": precision, "n_phases": 1}
     want = run(SkorchEngine(), pictures(), SmallCNN, {}, **options)
     got = run(GraphEngine(), pictures(), SmallCNN, {}, **options)
@@ -131,23 +149,25 @@ def test_graph_steps_of_fewer_passes_equal_skorch_on_the_cpu(sam, precision):
     counters = [k for k in want[0].module if k.endswith("num_batches_tracked")]
     assert counters
     for key in counters:
-        # Two epochs; in each step every part of the batch once.
+        # Two epochs; each step passes every part of the batch once.
         assert got[0].module[key] == want[0].module[key]
 
 
-@pytest.mark.parametrize("sam", [MomentumSAM, LookSAM])
+@pytest.mark.parametrize("sam", rest_slow([LookSAM, MomentumSAM]))
 def test_fp16_trains_with_fewer_passes(sam):
     options = {"sam": sam, "n_phases": 1}
-    states = run(SkorchEngine(), pictures(), SmallCNN, {}, precision="fp16", **options)
-    reference = run(SkorchEngine(), pictures(), SmallCNN, {}, **options)
+    few = pictures(32)
+    states = run(SkorchEngine(), few, SmallCNN, {}, precision="fp16", **options)
+    reference = run(SkorchEngine(), few, SmallCNN, {}, **options)
     for got, want in zip(states, reference):
         losses = [[row["train_loss"] for row in s.history] for s in (got, want)]
         np.testing.assert_allclose(*losses, rtol=0.1)
 
 
-def test_fp16_trains_with_a_scaled_loss_that_phases_carry_on():
-    states = run(SkorchEngine(), pictures(), SmallCNN, {}, precision="fp16")
-    reference = run(SkorchEngine(), pictures(), SmallCNN, {})
+def test_fp16_keeps_the_loss_scale_between_phases():
+    few = pictures(32)
+    states = run(SkorchEngine(), few, SmallCNN, {}, precision="fp16")
+    reference = run(SkorchEngine(), few, SmallCNN, {})
     for got, want in zip(states, reference):
         assert got.extra["scaler"]["_growth_tracker"] > 0
         losses = [[row["train_loss"] for row in s.history] for s in (got, want)]
@@ -155,8 +175,8 @@ def test_fp16_trains_with_a_scaled_loss_that_phases_carry_on():
 
 
 def test_fp16_skips_steps_that_are_not_finite():
-    """At the largest scale the first gradients overflow; weights must not notice."""
-    data = pictures()
+    """At the largest scale the first gradients overflow; weights must not change."""
+    data = pictures(32)
     data = TrainingData(data.X, data.y, np.full(len(data), 1e4, dtype=np.float32))
     (state, _) = run(SkorchEngine(), data, SmallCNN, {}, precision="fp16", n_phases=1)
     assert state.extra["scaler"]["scale"] < 65536
@@ -186,7 +206,7 @@ def test_graph_and_stacked_equal_skorch_for_tables_on_a_gpu(sam):
 
 
 def test_epoch_callbacks_see_the_same_nets_in_every_engine():
-    """A callback that looks at the weights, and skorch's own scoring."""
+    """With a callback that reads the weights, and with skorch's EpochScoring."""
     data = table()
     histories = {}
     for engine in ("skorch", "stacked"):
@@ -215,7 +235,7 @@ class WeightNorm(Callback):
 
 
 class SetsOption(Callback):
-    """Sets an option of the optimizer; ``apart``: to another value in each member."""
+    """Set an option of the optimizer; ``apart``: to another value in each member."""
 
     def __init__(self, name, value, apart=False):
         self.name, self.value, self.apart = name, value, apart
@@ -230,6 +250,7 @@ class SetsOption(Callback):
 def with_option(engine, *args, **kwargs):
     data = table()
     clf = SharpBalance(
+        n_estimators=2,
         max_epochs=3,
         batch_size=32,
         engine=engine,
@@ -240,21 +261,22 @@ def with_option(engine, *args, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("rho", 0.7), ("weight_decay", 0.3), ("momentum", 0.1)]
+    ("name", "value"),
+    rest_slow([("rho", 0.7), ("weight_decay", 0.3), ("momentum", 0.1)], keep=2),
 )
-def test_options_that_callbacks_set_are_those_of_every_engine(name, value):
+def test_options_set_by_callbacks_apply_in_every_engine(name, value):
     want = with_option("skorch", name, value)
     np.testing.assert_allclose(with_option("stacked", name, value), want, atol=1e-5)
     assert np.abs(want - with_option("skorch", "rho", 0.05)).max() > 1e-2
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_a_callback_that_sets_the_rate_is_told_who_does(engine):
+def test_callback_that_sets_the_learning_rate_warns(engine):
     with pytest.warns(SharpBalanceWarning, match=r"set lr to 0\.5.*LRScheduler"):
         with_option(engine, "lr", 0.5)
 
 
-def test_options_that_differ_between_members_are_not_for_stacked_ones():
+def test_options_that_differ_between_members_in_the_stacked_engine():
     want = with_option("skorch", "rho", 9.0, apart=True)
     got = with_option("stacked", "rho", 9.0, apart=True)
     np.testing.assert_allclose(got, want, atol=1e-5)
@@ -272,7 +294,7 @@ def test_options_that_differ_between_members_are_not_for_stacked_ones():
         ({"engine": "stacked", "estimator": torch.nn.LazyLinear}, "not a chain of"),
     ],
 )
-def test_an_engine_that_cannot_says_why(params, message):
+def test_unsupported_engine_raises_with_the_reason(params, message):
     data = table()
     if params.get("train_transform"):
         data = pictures()
@@ -280,7 +302,7 @@ def test_an_engine_that_cannot_says_why(params, message):
         SharpBalance(device="cpu", **params).fit(data.X, data.y)
 
 
-def test_auto_says_why_it_did_not_take_a_faster_engine():
+def test_auto_gives_the_reason_against_faster_engines():
     data = pictures()
     clf = DeepEnsembleClassifier(n_estimators=1, max_epochs=1, device="cpu")
     clf.fit(data.X, data.y)
@@ -289,7 +311,7 @@ def test_auto_says_why_it_did_not_take_a_faster_engine():
     assert "not graph: the device is cpu" in clf.engine_.reason
 
 
-def test_settings_serve_as_a_request():
+def test_refusal_accepts_a_segment():
     settings = Segment(
         n_epochs=1,
         batch_size=1,
@@ -303,7 +325,7 @@ def test_settings_serve_as_a_request():
 
 
 def test_graph_steps_equal_skorch_in_bf16_and_count_batches():
-    """Weights that are cast together compute what autocast computes one by one."""
+    """Weights that are cast together give the results of autocast."""
     want = run(SkorchEngine(), pictures(), SmallCNN, {}, precision="bf16")
     got = run(GraphEngine(), pictures(), SmallCNN, {}, precision="bf16")
     assert_same(got, want, 2e-2)
@@ -318,9 +340,10 @@ def test_graph_steps_equal_skorch_in_bf16_and_count_batches():
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_members_spread_over_devices_are_the_same_members(engine):
+def test_members_on_several_devices_are_the_same(engine):
     data = table()
-    settings = {"max_epochs": 3, "engine": engine, "random_state": 0}
+    settings = {"n_estimators": 2, "max_epochs": 3, "random_state": 0}
+    settings |= {"engine": engine}
     one = SharpBalance(device="cpu", **settings).fit(data.X, data.y)
     two = SharpBalance(device=["cpu", "cpu"], **settings).fit(data.X, data.y)
     np.testing.assert_allclose(
@@ -329,9 +352,10 @@ def test_members_spread_over_devices_are_the_same_members(engine):
     np.testing.assert_array_equal(two.sam_masks_, one.sam_masks_)
 
 
-def test_a_device_that_is_named_twice_draws_dropout_once():
+def test_device_listed_twice_gives_the_same_dropout():
     data = table()
-    settings = {"max_epochs": 3, "estimator__module__dropout": 0.5, "random_state": 0}
+    settings = {"n_estimators": 2, "max_epochs": 3, "random_state": 0}
+    settings |= {"estimator__module__dropout": 0.5}
     one = SharpBalance(device="cpu", **settings).fit(data.X, data.y)
     torch.manual_seed(3)
     before = torch.get_rng_state()
@@ -342,7 +366,7 @@ def test_a_device_that_is_named_twice_draws_dropout_once():
     )
 
 
-def test_streamed_batches_are_those_that_live_on_the_device():
+def test_streamed_batches_equal_resident_ones():
     data = pictures()
     rows = np.arange(60).reshape(6, 10)[::-1].copy()
     resident = DeviceData(data, "cpu", resident=True)
@@ -355,16 +379,16 @@ def test_streamed_batches_are_those_that_live_on_the_device():
 
 
 @pytest.mark.gpu
-def test_streaming_to_a_gpu_equals_residence():
+def test_streaming_to_a_gpu_equals_resident_data():
     data = pictures()
     rows = np.arange(60).reshape(6, 10)
     for x, row in DeviceData(data, "cuda", resident=False).iterate(rows):
         assert torch.equal(x.cpu(), torch.as_tensor(data.X)[row.cpu()])
 
 
-def test_graph_steps_show_callbacks_and_validation_the_trained_weights():
-    """Between epochs the module holds its own weights, not the cast copies."""
-    whole, held = pictures(80), pictures(30, seed=1)
+def test_callbacks_and_validation_of_graph_steps_use_the_trained_weights():
+    """Between epochs the module has its float32 weights, not the cast copies."""
+    whole, held = pictures(40), pictures(30, seed=1)
     data = TrainingData(whole.X, whole.y, valid=TrainingData(held.X, held.y))
     histories = []
     for engine in (SkorchEngine(), GraphEngine()):

@@ -1,4 +1,4 @@
-"""Members in other processes: the same result, also when a worker is killed."""
+"""Members in other processes give the same result, also if a worker is killed."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
 
 
 class KillOnce(Callback):
-    """Kills the process of a member at the end of an epoch, the first time only."""
+    """Kill the process of a member at the end of an epoch, only once."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -38,8 +38,8 @@ class KillOnce(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Logs(Callback):
-    """Writes down when and where each epoch ran, and on how many threads."""
+class LogEpochs(Callback):
+    """Write the time, process and number of threads of each epoch to a file."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -53,7 +53,7 @@ class Logs(Callback):
 
 
 def most_at_once(rows):
-    """Most epochs that ran at one moment."""
+    """Return the largest number of epochs that ran at the same time."""
     moments = [(begun, 1) for _, begun, _, _ in rows]
     moments += [(ended, -1) for _, _, ended, _ in rows]
     return max(accumulate(change for _, change in sorted(moments)))
@@ -82,7 +82,7 @@ def estimator(marker, **params):
 
 @pytest.fixture
 def serial(tmp_path):
-    """The result without any other process, and a marker that lets one be killed."""
+    """Return the result in this process, and a file that allows one kill."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     marker = tmp_path / "killed"
@@ -101,25 +101,26 @@ def assert_same(got, want):
     np.testing.assert_array_equal(got.sharpness_, want.sharpness_)
 
 
+@pytest.mark.slow
 def test_a_killed_process_of_this_machine(serial):
     want, marker = serial
     with pytest.warns(SharpBalanceWarning, match=r"A worker died.* are trained again"):
         got = estimator(marker, n_jobs=2).fit(*small_data())
-    assert marker.exists()  # somebody was killed
+    assert marker.exists()  # a process was killed
     assert_same(got, want)
 
 
-def where_data_are(net, data, member):
-    """Run in a worker: whether the samples lie in a mapped file, and which."""
+def data_location(net, data, member):
+    """Return whether the samples are memory-mapped, and from which file."""
     mapped = jobs_module._is_mapped(data.X)
     return mapped and not data.X.flags.writeable, os.getpid(), float(data.X[member, 0])
 
 
-def test_processes_map_the_data_instead_of_copying(monkeypatch):
+def test_processes_map_the_data_instead_of_copying_it(monkeypatch):
     monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
     X, y = small_data()
     found = MemberJobs(2).run(
-        where_data_are, None, TrainingData(X, y), [{"member": i} for i in range(3)]
+        data_location, None, TrainingData(X, y), [{"member": i} for i in range(3)]
     )
     assert [mapped for mapped, _, _ in found] == [True] * 3
     assert os.getpid() not in {pid for _, pid, _ in found}
@@ -128,7 +129,7 @@ def test_processes_map_the_data_instead_of_copying(monkeypatch):
 
 @pytest.mark.slow
 def test_a_killed_worker_of_a_cluster(serial, tmp_path):
-    """And on the same cluster a search whose fits send members of their own."""
+    """Also a search on the same cluster, whose fits submit members."""
     distributed = pytest.importorskip("dask.distributed")
     want, marker = serial
     cluster = distributed.LocalCluster(
@@ -145,7 +146,7 @@ def test_a_killed_worker_of_a_cluster(serial, tmp_path):
                 n_estimators=2,
                 max_epochs=3,
                 engine="skorch",
-                callbacks=[("logs", Logs(str(tmp_path)))],
+                callbacks=[("logs", LogEpochs(str(tmp_path)))],
                 random_state=0,
             ),
             {"lr": [0.01, 0.1]},
@@ -154,7 +155,7 @@ def test_a_killed_worker_of_a_cluster(serial, tmp_path):
     assert marker.exists()
     assert_same(got, want)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    # No more members at once than workers, none here, one thread each.
+    # At most one member per worker, none in this process, one thread each.
     rows = [json.loads(p.read_text()) for p in tmp_path.iterdir() if p != marker]
     assert len(rows) == (2 * 2 + 1) * 2 * 3  # fits, members, epochs
     pids = {pid for pid, *_ in rows}
@@ -174,11 +175,11 @@ def test_threads_do_not_mix_their_random_numbers(serial):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# The rules, without processes ---------------------------------------------------------
+# Without processes --------------------------------------------------------------------
 
 
 class Flaky(MemberJobs):
-    """Loses a worker now and then."""
+    """Lose a worker in some calls."""
 
     parallel = True
 
@@ -202,7 +203,7 @@ def square(net, data, x):
 LOST = TerminatedWorkerError("killed")
 
 
-def test_only_unfinished_members_are_sent_again():
+def test_only_unfinished_members_are_submitted_again():
     jobs = Flaky(LOST, losses=2)
     with (
         pytest.warns(SharpBalanceWarning, match="3 unfinished members"),
@@ -218,7 +219,7 @@ def test_only_unfinished_members_are_sent_again():
 
 
 @pytest.mark.filterwarnings("ignore:A worker died")
-def test_losses_come_to_an_end():
+def test_repeated_losses_raise():
     jobs = Flaky(LOST, losses=99, finished_before=0)
     with pytest.raises(TerminatedWorkerError) as error:
         jobs.run(square, None, None, [{"x": 1}])
@@ -226,14 +227,14 @@ def test_losses_come_to_an_end():
     assert len(jobs.sent) == LOSSES_ALLOWED + 1
 
 
-def test_a_member_that_fails_is_not_sent_again():
+def test_failed_member_is_not_submitted_again():
     jobs = Flaky(DivergenceError("the loss became nan"), losses=1)
     with pytest.raises(DivergenceError):
         jobs.run(square, None, None, [{"x": 1}, {"x": 2}])
     assert len(jobs.sent) == 1
 
 
-# Handing over -------------------------------------------------------------------------
+# Transfer of data ---------------------------------------------------------------------
 
 
 def test_large_arrays_are_mapped_once(tmp_path, monkeypatch):
@@ -249,13 +250,13 @@ def test_large_arrays_are_mapped_once(tmp_path, monkeypatch):
     assert jobs._share("net", data, None)[1] is mapped
     folder = next(tmp_path.iterdir())
     assert len(list(folder.iterdir())) == 3
-    # What is a map already is not written again.
+    # An array that is already mapped is not written again.
     assert map_arrays(mapped, "/nowhere").X is mapped.X
     del jobs, mapped
     assert not folder.exists()
 
 
-def test_without_room_the_arrays_travel(monkeypatch):
+def test_arrays_are_sent_if_the_disk_is_full(monkeypatch):
     monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
     data = TrainingData(*small_data())
     assert map_arrays(data, "/nowhere").X is data.X

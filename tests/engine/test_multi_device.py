@@ -1,4 +1,4 @@
-"""Members on several devices: threads that share what a process has one of."""
+"""Members on several devices: threads that share the state of the process."""
 
 import threading
 from types import SimpleNamespace
@@ -15,8 +15,8 @@ from sklearn_sharpbalance.runtime.precision import tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 
 
-class Watched:
-    """An engine that does no more than to look at the flags, on devices at once."""
+class RecordingEngine:
+    """An engine that only records the flags of torch."""
 
     name = "watched"
 
@@ -25,10 +25,10 @@ class Watched:
         self.seen = []
 
     def open(self, net, members, data, segment, masks):
-        return WatchedRun(self, net, members)
+        return RecordingRun(self, net, members)
 
 
-class WatchedRun:
+class RecordingRun:
     def __init__(self, engine, net, members):
         self.engine, self.net, self.members = engine, net, members
 
@@ -44,12 +44,12 @@ class WatchedRun:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_threads_leave_flags_and_generator_as_they_were(allowed, monkeypatch):
+def test_threads_restore_flags_and_generator(allowed, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
     before = torch.get_rng_state()
     net = NeuralNetClassifier(nn.Linear, module__in_features=2, module__out_features=2)
-    engine = Watched(2)
+    engine = RecordingEngine(2)
     spread = SpreadEngine(engine, ["cuda:0", "cuda:1"])
     segment = SimpleNamespace(precision="float32", last=True)
     members = spread.train(net, list("abcde"), None, segment, np.zeros((5, 1)))
@@ -61,7 +61,7 @@ def test_threads_leave_flags_and_generator_as_they_were(allowed, monkeypatch):
 
 
 def test_two_names_of_one_device_are_one_device():
-    """Its generator would otherwise serve two threads."""
+    """Otherwise two threads would use its generator."""
     rng = np.random.default_rng(0)
     y = np.arange(60) % 3
     X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Memory that runs out while members train."""
+"""Out-of-memory errors during training."""
 
 from contextlib import nullcontext
 
@@ -13,7 +13,7 @@ from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
 
 
 class Greedy(nn.Linear):
-    """Fails as CUDA's allocator does, once it has been told to."""
+    """Raise CUDA's out-of-memory error if requested."""
 
     full = False
 
@@ -34,7 +34,7 @@ def task():
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
-def test_the_settings_to_lower_are_named_and_the_model_stays(task, n_jobs, monkeypatch):
+def test_out_of_memory_names_settings_and_keeps_the_model(task, n_jobs, monkeypatch):
     clf = SharpBalanceEnsembleClassifier(
         Greedy, max_epochs=2, batch_size=16, engine="skorch", random_state=0
     ).fit(*task)
@@ -45,11 +45,11 @@ def test_the_settings_to_lower_are_named_and_the_model_stays(task, n_jobs, monke
     with backend, pytest.raises(OutOfDeviceMemoryError, match="`batch_size`") as e:
         clf.fit(*task)
     assert "batch_size=16" in str(e.value)
-    assert e.value.__context__ is None  # which would hold the tensors of the step
+    assert e.value.__context__ is None  # it would keep the tensors of the step alive
     np.testing.assert_array_equal(clf.predict_proba(task[0]), before)
 
 
-def test_other_errors_pass_through(task):
+def test_other_errors_are_not_changed(task):
     class Broken(nn.Linear):
         def __init__(self):
             super().__init__(4, 2)
@@ -65,8 +65,8 @@ def test_other_errors_pass_through(task):
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_is_full():
-    """A batch that no GPU can hold, after a fit that it can."""
+def test_out_of_memory_on_a_gpu():
+    """A batch too large for any GPU, after a fit that works."""
     X = np.zeros((40, 8), dtype=np.float32)
     y = np.arange(40) % 2
 
@@ -77,7 +77,7 @@ def test_a_gpu_that_is_full():
             super().__init__(8, 2)
 
         def forward(self, x):
-            wide = torch.ones(Huge.size, 1024**3, device=x.device)  # 4 GiB a row
+            wide = torch.ones(Huge.size, 1024**3, device=x.device)  # 4 GiB per row
             return super().forward(x) + wide[:, :1].mean() * 0
 
     settings = {"max_epochs": 1, "device": "cuda", "engine": "skorch"}

@@ -1,5 +1,6 @@
-"""Members that train side by side are those that train alone, whatever happens."""
+"""Members that train together equal those that train one by one."""
 
+import itertools
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -22,13 +23,14 @@ from sklearn_sharpbalance.members import (
 from sklearn_sharpbalance.members.pruning import pruned_member
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
+from tests.cases import rest_slow
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4)).astype(np.float32)
 DATA = TrainingData(X, (np.arange(40) % 3).astype(np.int64))
 MASKS = RNG.random((2, 40)) < 0.5
-# A graph's step runs on a CPU too, without being captured.
-SIDE_BY_SIDE = pytest.mark.parametrize("engine", [StackedEngine, GraphEngine])
+# The graph engine also runs on a CPU, without capturing.
+ENGINES = pytest.mark.parametrize("engine", [StackedEngine, GraphEngine])
 
 
 def members_net(*callbacks, optimizer=None):
@@ -41,7 +43,7 @@ def start(net):
 
 
 def train(engine, net, states, edges, on_epoch=None, members=(0, 1), **settings):
-    """States after segments of one phase."""
+    """Return the states after segments of one phase."""
     masks = MASKS[list(members)]
     for first, stop in pairwise(edges):
         sizes = part_sizes(MASKS, batch_size=16)
@@ -107,10 +109,14 @@ class Noise(Shift):
         return np.random.normal() if of_numpy else random.gauss()  # noqa: NPY002
 
 
-@SIDE_BY_SIDE
-@pytest.mark.parametrize("source", ["torch", "numpy", "python"])
-@pytest.mark.parametrize("event", EVENTS)
-def test_callbacks_draw_what_they_draw_alone(engine, source, event):
+SOURCES = ["torch", "numpy", "python"]
+PAIRS = list(itertools.product(SOURCES, EVENTS))
+FIRST = [*zip(SOURCES, EVENTS), ("torch", "on_train_end")]
+
+
+@ENGINES
+@pytest.mark.parametrize(("source", "event"), rest_slow(PAIRS, FIRST))
+def test_draws_of_callbacks_do_not_depend_on_the_engine(engine, source, event):
     net = members_net(("noise", Noise(event, source)))
     want = train(SkorchEngine(), net, start(net), [0, 2, 6])
     Noise(event, source).draw()
@@ -125,9 +131,9 @@ def generators():
     return torch.get_rng_state().tolist(), legacy, random.getstate()
 
 
-@SIDE_BY_SIDE
+@ENGINES
 @pytest.mark.parametrize("event", EVENTS[1:])
-def test_what_callbacks_make_of_pruned_weights_is_undone(engine, event):
+def test_changes_of_pruned_weights_by_callbacks_are_undone(engine, event):
     net = members_net(("shift", Shift(event)))
     states = [pruned_member(state, 0.5, net) for state in start(net)]
     want = train(SkorchEngine(), net, states, [0, 2, 6], pruned=True)
@@ -139,10 +145,10 @@ def test_what_callbacks_make_of_pruned_weights_is_undone(engine, event):
                 assert not a.module[key][weight == 0].any()
 
 
-@SIDE_BY_SIDE
-def test_members_go_on_that_have_not_made_as_many_steps(engine):
-    """A member that a callback had stopped may train again, in a partial_fit."""
-    # With weights of their own the counts matter: the first steps are corrected most.
+@ENGINES
+def test_members_with_different_numbers_of_steps_continue(engine):
+    """A member that a callback stopped may train again in partial_fit."""
+    # NAdam corrects the first steps most, so that the counts matter.
     optimizer = torch.optim.NAdam if engine is StackedEngine else None
     net = members_net(optimizer=optimizer)
     one, other = start(net)
@@ -157,8 +163,8 @@ def test_members_go_on_that_have_not_made_as_many_steps(engine):
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_a_member_that_was_pruned_after_it_stopped_is_left_alone(stopped):
-    """Its optimizer starts afresh and never moves; the other's momentum is kept."""
+def test_stopped_and_pruned_member_is_not_changed(stopped):
+    """Its new optimizer makes no step; the momentum of the other member is kept."""
     net = members_net()
     states = [pruned_member(state, 0.3, net) for state in start(net)]
     states[stopped] = replace(states[stopped], stopped=True)
@@ -168,8 +174,8 @@ def test_a_member_that_was_pruned_after_it_stopped_is_left_alone(stopped):
     assert got[stopped] is states[stopped]
 
 
-@SIDE_BY_SIDE
-def test_the_states_before_a_stretch_stay_as_they_were(engine):
+@ENGINES
+def test_training_does_not_change_the_given_states(engine):
     net, engine = members_net(), engine()
     before = train(engine, net, start(net), [0, 2])
     kept = list(before)
@@ -179,9 +185,9 @@ def test_the_states_before_a_stretch_stay_as_they_were(engine):
     assert not any(state.stopped for state in before)
 
 
-@SIDE_BY_SIDE
-def test_epochs_are_those_of_the_phase_not_of_the_history(engine):
-    """Going back to the best epoch, or to a checkpoint, cuts the history."""
+@ENGINES
+def test_epochs_are_counted_by_the_phase_not_by_the_history(engine):
+    """Restoring the best epoch or a checkpoint shortens the history."""
     net = members_net()
     states = train(SkorchEngine(), net, start(net), [0, 3])
     cut = [replace(state, history=state.history[:1]) for state in states]
@@ -191,14 +197,14 @@ def test_epochs_are_those_of_the_phase_not_of_the_history(engine):
     assert_same(got, want)
 
 
-class SlowsDown(Callback):
+class ReduceInitialRate(Callback):
     def on_epoch_end(self, net, **kwargs):
         net.optimizer_.param_groups[0]["initial_lr"] *= 0.1
 
 
-@SIDE_BY_SIDE
-def test_the_rate_to_start_from_counts_from_the_next_epoch_on(engine):
-    net = members_net(("slow", SlowsDown()))
+@ENGINES
+def test_initial_lr_set_by_a_callback_applies_from_the_next_epoch(engine):
+    net = members_net(("slow", ReduceInitialRate()))
     want, got = (train(e, net, start(net), [0, 3]) for e in (SkorchEngine(), engine()))
     assert_same(got, want)
     rates = [[row["lr"] for row in state.history] for state in (*want, *got)]

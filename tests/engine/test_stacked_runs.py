@@ -7,13 +7,14 @@ from skorch.callbacks import EarlyStopping
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.engine import stacked
+from tests.cases import rest_slow
 
-X, Y = load_iris(return_X_y=True)
+X, Y = (array[::2] for array in load_iris(return_X_y=True))
 
 
 @pytest.fixture
 def sessions(monkeypatch):
-    """Members whose nets were restored, in order."""
+    """Record the members whose nets were restored, in order."""
     made = []
 
     class Counted(stacked.MemberSession):
@@ -34,7 +35,7 @@ def estimator(**params):
     return SharpBalanceEnsembleClassifier(engine="stacked", **options | params)
 
 
-@pytest.mark.parametrize("every", [1, 3, None])
+@pytest.mark.parametrize("every", rest_slow([3, 1, None]))
 def test_members_are_restored_once_per_phase(every, sessions, tmp_path):
     folder = None if every is None else tmp_path
     cut = estimator(checkpoint_dir=folder, checkpoint_every=every).fit(X, Y)
@@ -49,7 +50,7 @@ def test_members_are_restored_once_per_phase(every, sessions, tmp_path):
         )
 
 
-def test_members_that_a_callback_stopped_stay_as_they_were(tmp_path):
+def test_members_stopped_by_a_callback_do_not_change(tmp_path):
     stop = EarlyStopping(monitor="train_loss", threshold=0.5, patience=2)
     options = {"max_epochs": 12, "callbacks": [("stop", stop)], "warmup_epochs": 0}
     cut = estimator(checkpoint_dir=tmp_path, checkpoint_every=1, **options).fit(X, Y)
@@ -62,9 +63,9 @@ def test_members_that_a_callback_stopped_stay_as_they_were(tmp_path):
     )
 
 
-@pytest.mark.parametrize("sam", ["momentum_sam", "look_sam"])
-def test_members_that_stopped_at_different_steps_go_on_as_in_skorch(sam):
-    """Stacked members share one count of steps; those that differ are kept apart."""
+@pytest.mark.parametrize("sam", rest_slow(["look_sam", "momentum_sam"]))
+def test_members_stopped_at_different_steps_continue_as_in_skorch(sam):
+    """Stacked members share one step count; members that differ are separated."""
     stop = EarlyStopping(monitor="train_loss", threshold=0.5, patience=2)
     options = {"max_epochs": 12, "callbacks": [("stop", stop)], "warmup_epochs": 0}
     options |= {"sam": sam, "rho": 0.1, "selection": "sharpest"}

@@ -1,4 +1,4 @@
-"""What may be stacked: members compute what their modules compute, or do not stack."""
+"""Stacked members give the outputs of their modules; other modules are not stacked."""
 
 import numpy as np
 import pytest
@@ -36,14 +36,14 @@ def one_activation():
     return chain(lambda: shared)
 
 
-def a_layer_twice():
+def repeated_layer():
     shared = nn.Linear(8, 8)
     return nn.Sequential(
         nn.Linear(4, 8), nn.Tanh(), shared, nn.Tanh(), shared, nn.Linear(8, 3)
     )
 
 
-def a_block_twice():
+def repeated_block():
     shared = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
     return nn.Sequential(nn.Linear(4, 8), shared, shared, nn.Linear(8, 3))
 
@@ -62,7 +62,7 @@ def hooked():
     return module
 
 
-def hooked_as_a_whole():
+def hooked_module():
     module = chain()
     module.register_forward_pre_hook(lambda layer, args: (-args[0],))
     return module
@@ -76,7 +76,7 @@ def reparametrised():
     return chain(middle=nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))
 
 
-def a_forward_of_its_own():
+def custom_forward():
     module = chain()
     module[2].forward = lambda x: x
     return module
@@ -97,14 +97,14 @@ def in_place_later():
 STACK = [chain, one_activation, in_place_later]
 DO_NOT = [
     lambda: chain(ScaledReLU),
-    a_layer_twice,
-    a_block_twice,
+    repeated_layer,
+    repeated_block,
     tied,
     hooked,
-    hooked_as_a_whole,
+    hooked_module,
     spectral,
     reparametrised,
-    a_forward_of_its_own,
+    custom_forward,
     flattened_elsewhere,
     in_place_first,
 ]
@@ -112,7 +112,7 @@ DO_NOT = [
 
 @pytest.mark.parametrize("module", STACK + DO_NOT)
 @pytest.mark.parametrize("engine", ["auto", "skorch"])
-def test_members_predict_what_their_modules_compute(module, engine):
+def test_predictions_equal_the_outputs_of_the_modules(module, engine):
     clf = DeepEnsembleClassifier(
         module, n_estimators=2, max_epochs=2, engine=engine, random_state=0
     ).fit(X, y)
@@ -125,8 +125,8 @@ def test_members_predict_what_their_modules_compute(module, engine):
 
 
 @pytest.mark.parametrize("module", [in_place_first, in_place_later])
-def test_joint_members_predict_what_their_modules_compute(module):
-    """They share their batches, which no member may change for the others."""
+def test_joint_predictions_equal_the_outputs_of_the_modules(module):
+    """Joint members share their batches, which no member may change."""
     clf = DiversifiedEnsembleClassifier(
         module, n_estimators=2, max_epochs=2, random_state=0
     )
@@ -139,7 +139,7 @@ def test_joint_members_predict_what_their_modules_compute(module):
 
 
 @pytest.mark.parametrize("module", STACK)
-def test_stacked_members_are_those_of_skorch(module):
+def test_stacked_members_equal_those_of_skorch(module):
     settings = dict(n_estimators=2, max_epochs=3, random_state=0)
     stacked, skorch = (
         DeepEnsembleClassifier(module, engine=engine, **settings).fit(X, y)
@@ -151,7 +151,7 @@ def test_stacked_members_are_those_of_skorch(module):
 
 
 @pytest.mark.parametrize("flatten", [nn.Flatten(), nn.Flatten(2), nn.Flatten(0)])
-def test_only_the_usual_flatten_stacks(flatten):
+def test_only_the_default_flatten_is_stacked(flatten):
     layers = stackable_layers(nn.Sequential(flatten, nn.Linear(4, 3)))
     assert (layers is not None) == (flatten.start_dim == 1)
 
@@ -161,7 +161,7 @@ class Inverted(NeuralNetClassifier):
         return super().infer(-x, **fit_params)
 
 
-def test_an_overridden_infer_is_used_in_predictions():
+def test_overridden_infer_is_used_by_predict():
     net = Inverted(chain, criterion=nn.CrossEntropyLoss, lr=0.1, max_epochs=5)
     clf = DeepEnsembleClassifier(net, n_estimators=2, random_state=0).fit(X, y)
     member = clf.estimators_[0]
@@ -173,7 +173,7 @@ def test_an_overridden_infer_is_used_in_predictions():
 
 
 class StopsAbove(Callback):
-    """Stops members of a large loss, and counts the ends of their training."""
+    """Stop members with a large loss, and count calls of on_train_end."""
 
     def __init__(self, loss):
         self.loss = loss
@@ -187,8 +187,8 @@ class StopsAbove(Callback):
 
 
 @pytest.mark.parametrize("engine", ["stacked", "skorch"])
-def test_a_member_that_stopped_ends_its_training_once(engine):
-    """The others go on through several segments."""
+def test_on_train_end_is_called_once_for_a_stopped_member(engine):
+    """The other members train through several segments."""
     settings = dict(n_estimators=2, engine=engine, random_state=0)
     short = DeepEnsembleClassifier(chain, max_epochs=1, **settings).fit(X, y)
     losses = [history[0]["train_loss"] for history in short.history_]
@@ -203,7 +203,7 @@ def test_a_member_that_stopped_ends_its_training_once(engine):
 
 
 class StopsFirst(Callback):
-    """Stops the member whose first loss it is told."""
+    """Stop the member with a given first loss."""
 
     def __init__(self, loss):
         self.loss = loss
@@ -216,7 +216,7 @@ class StopsFirst(Callback):
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.NAdam])
-def test_steps_are_counted_by_those_that_train(optimizer):
+def test_step_counts_grow_only_for_members_that_train(optimizer):
     """Corrections by the number of steps; the first member stops early.
 
     Adam's count grows with the steps, and NAdam's product falls, too.
@@ -247,8 +247,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("moves", [False, True])
-def test_a_split_pass_gives_the_gradients_of_two(device, bias, dtype, moves):
-    """Both parts at the same weights, or the first one at weights that moved."""
+def test_split_pass_gives_the_gradients_of_two_passes(device, bias, dtype, moves):
+    """Both parts at the same weights, or the first at perturbed weights."""
     torch.manual_seed(0)
     members = [
         nn.Sequential(nn.Linear(4, 8, bias=bias), nn.Tanh(), nn.Linear(8, 3))
@@ -277,11 +277,11 @@ def test_a_split_pass_gives_the_gradients_of_two(device, bias, dtype, moves):
     if moves:
         network.hold_second_weights()
         move(0.1)
-        network.hold_second_weights()  # those of now
+        network.hold_second_weights()  # at the current weights
     move(0.1)
     logits, first = gradients(x, 4)
     second = network.second_gradients()
-    assert not network.second_gradients()  # they were taken
+    assert not network.second_gradients()  # they were removed
     tolerances = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {}
     for found, part in ((first, slice(4)), (second, slice(4, None))):
         if part.start == 4:

@@ -1,4 +1,4 @@
-"""Why an engine does not train some members: true reasons, and nothing else happens."""
+"""Reasons why an engine does not support some members."""
 
 import random
 from functools import partial
@@ -47,13 +47,13 @@ def shared():
     return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(4, 3))
 
 
-def looks_at_its_weights():
+def reads_its_weights():
     module = chain()
-    assert module[0].weight.abs().sum().item() > 0  # there are none on "meta"
+    assert module[0].weight.abs().sum().item() > 0  # "meta" tensors have no values
     return module
 
 
-class OwnForward(nn.Module):
+class CustomForward(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = chain()
@@ -67,7 +67,7 @@ class OwnForward(nn.Module):
     [
         (lambda: chain(nn.Dropout()), r"Dropout \(1\) is neither"),
         (lambda: chain(nn.LayerNorm(5)), r"LayerNorm \(1\) is neither"),
-        (OwnForward, "OwnForward is not a chain .*: it does more than to call"),
+        (CustomForward, "CustomForward is not a chain .*: it does more than to call"),
         (frozen, "frozen is not a chain .*: some of its weights are frozen"),
         (shared, "its layers share weights"),
         (hooked, r"ReLU \(1\) has hooks"),
@@ -76,15 +76,15 @@ class OwnForward(nn.Module):
             lambda: nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(4, 3)),
             "Flatten",
         ),
-        (looks_at_its_weights, "cannot be built on the meta device"),
+        (reads_its_weights, "cannot be built on the meta device"),
     ],
 )
-def test_the_reason_names_what_is_in_the_way(factory, reason):
+def test_reason_names_the_unsupported_part(factory, reason):
     with pytest.raises(ValueError, match=reason):
         fitted(factory, engine="stacked")
 
 
-def test_an_optimizer_that_is_not_known_is_named():
+def test_unknown_optimizer_is_named():
     reason = fitted(optimizer=torch.optim.Adadelta).engine_.reason
     assert "Adadelta is not among the optimizers known" in reason
 
@@ -97,13 +97,13 @@ def test_an_optimizer_that_is_not_known_is_named():
             "optimizer": torch.optim.RMSprop,
             "sam": "gsam",
             "lr": 0.01,
-            "estimator__optimizer__alpha": 0.5,  # GSAM has one, too
+            "estimator__optimizer__alpha": 0.5,  # GSAM has this option too
         },
         {"optimizer": SAM},
     ],
     ids=["partial", "bound", "SAM"],
 )
-def test_known_optimizers_stack_in_whatever_form_they_come(params):
+def test_known_optimizers_are_stacked_in_every_form(params):
     stacked, skorch = fitted(**params), fitted(engine="skorch", **params)
     assert stacked.engine_.name == "stacked"
     np.testing.assert_allclose(
@@ -111,14 +111,14 @@ def test_known_optimizers_stack_in_whatever_form_they_come(params):
     )
 
 
-def test_a_graph_sees_dampening_in_a_partial():
+def test_graph_engine_finds_dampening_in_a_partial():
     net = as_skorch_net(None, (4,), 3)
     base = partial(torch.optim.SGD, momentum=0.9, dampening=0.5)
     member_net(net, 3, sam=SAM, device="cpu", settings={"optimizer": base})
     assert "dampening" in module_refusal(net, TrainingData(X, y))
 
 
-def test_a_graph_refuses_what_reads_on_the_host():
+def test_graph_engine_refuses_host_synchronisation():
     net = as_skorch_net(None, (4,), 3)
     settings = {"optimizer": torch.optim.Adagrad}
     member_net(net, 3, sam=SAM, device="cpu", settings=settings)
@@ -137,7 +137,7 @@ def test_a_graph_refuses_what_reads_on_the_host():
         (nn.RReLU(), "RReLU draws random numbers"),
     ],
 )
-def test_a_graph_refuses_layers_that_draw(layer, reason):
+def test_graph_engine_refuses_random_layers(layer, reason):
     net = as_skorch_net(lambda: chain(layer), (4,), 3)
     member_net(net, 3, sam=SAM, device="cpu")
     refused = module_refusal(net, TrainingData(X, y))
@@ -145,7 +145,7 @@ def test_a_graph_refuses_layers_that_draw(layer, reason):
 
 
 class Layerwise(SAM):
-    """Normalises by layers: of stacked members it would take all for one."""
+    """Normalise by layer, which would treat stacked members as one."""
 
     def _direction(self, bucket, grad_scale):
         directions = [g / g.norm() for g in bucket.grads]
@@ -153,7 +153,7 @@ class Layerwise(SAM):
 
 
 class Unstacked(SharpnessAwareOptimizer):
-    """Knows nothing of stacked members."""
+    """Does not support stacked members."""
 
     def __init__(self, params, base_optimizer=torch.optim.SGD, rho=0.05, **kwargs):
         options = {"rho": rho, "stacked": False}
@@ -164,7 +164,7 @@ class Unstacked(SharpnessAwareOptimizer):
 
 
 @pytest.mark.parametrize("sam", [Layerwise, Unstacked])
-def test_a_step_of_ones_own_is_not_stacked(sam):
+def test_custom_sharpness_aware_steps_are_not_stacked(sam):
     clf = fitted(sam=sam, rho=0.5)
     assert f"{sam.__name__} may treat stacked members as one" in clf.engine_.reason
     with pytest.raises(ValueError, match=r"engine='stacked' .* as one"):
@@ -172,7 +172,7 @@ def test_a_step_of_ones_own_is_not_stacked(sam):
 
 
 class Drawing(nn.Sequential):
-    """Its constructor draws from a global generator, whatever the default device."""
+    """The constructor draws from a global generator for any default device."""
 
     def __init__(self, draw):
         super().__init__(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
@@ -189,7 +189,7 @@ class Drawing(nn.Sequential):
     ],
     ids=["torch", "numpy", "python"],
 )
-def test_modules_that_draw_depend_on_the_seed_and_leave_generators_alone(draw):
+def test_random_modules_depend_on_the_seed_and_keep_global_generators(draw):
     members = []
     for _ in range(2):
         draw()

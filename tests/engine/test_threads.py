@@ -98,7 +98,7 @@ def test_threads_follow_the_largest_product(module, batch_size, n_members, threa
     assert choose_threads(net, batch_size, n_members) == threads
 
 
-def test_a_gpu_leaves_the_setting_alone():
+def test_a_gpu_does_not_change_the_setting():
     net = NeuralNetClassifier(nn.Linear, module__module=nn.Linear(2, 2), device="cuda")
     assert choose_threads(net, 128) is None
 

@@ -43,7 +43,7 @@ def configured():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_object_is_the_class_with_its_arguments(kind):
+def test_object_equals_the_class_with_its_arguments(kind):
     given = smooth()
     made = kind(**FEW, estimator__criterion=given).fit(X, Y)
     named = kind(**FEW, estimator__criterion__label_smoothing=0.3).fit(X, Y)
@@ -51,12 +51,12 @@ def test_an_object_is_the_class_with_its_arguments(kind):
     plain = kind(**FEW).fit(X, Y)
     assert not np.allclose(made.predict_proba(X), plain.predict_proba(X), 1e-3)
     criteria = {id(net.criterion_) for net in made.estimators_} | {id(given)}
-    assert len(criteria) == 3  # members do not share it, nor is it the user's
+    assert len(criteria) == 3  # neither shared by members nor the user's object
     assert made.estimator__criterion is given
     assert given.reduction == "mean"
 
 
-def test_a_search_takes_objects_of_several_settings():
+def test_search_over_criterion_objects():
     clf = DeepEnsembleClassifier(**FEW)
     grid = {"estimator__criterion": [smooth(0.0), smooth(0.9)]}
     scores = GridSearchCV(clf, grid, cv=2, scoring="neg_log_loss").fit(X, Y)
@@ -64,7 +64,7 @@ def test_a_search_takes_objects_of_several_settings():
     assert first != second
 
 
-def test_what_a_class_may_not_have_an_object_may_not():
+def test_unsupported_objects_raise_like_their_class():
     weighted = nn.CrossEntropyLoss(weight=torch.ones(3))
     clf = DeepEnsembleClassifier(**FEW, estimator__criterion=weighted)
     with pytest.raises(InvalidInputError, match="weight of the criterion CrossEntropy"):
@@ -72,7 +72,7 @@ def test_what_a_class_may_not_have_an_object_may_not():
 
 
 @pytest.mark.parametrize("how", ["nested", "configured"])
-def test_a_file_asks_for_the_object(how, tmp_path):
+def test_load_requires_the_object(how, tmp_path):
     clf = DeepEnsembleClassifier(**FEW, estimator__criterion=smooth())
     if how == "configured":
         few = {k: v for k, v in FEW.items() if "__" not in k}
@@ -106,8 +106,8 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("how", BESIDE)
-def test_arguments_beside_an_object_are_refused(how):
-    """skorch would make another one by these alone, here one that smooths nothing."""
+def test_arguments_in_addition_to_an_object_raise(how):
+    """skorch would build a new criterion from these arguments only."""
     message = "criterion__ignore_index.*criterion is an instance.*ass its class to give"
     with pytest.raises(InvalidInputError, match=message):
         BESIDE[how]().fit(X, Y)
@@ -119,13 +119,13 @@ def net_of_classes(**params):
     return DeepEnsembleClassifier(net, **few)
 
 
-def test_a_configured_net_takes_an_object_later():
+def test_set_params_of_a_configured_net_accepts_an_object():
     clf = net_of_classes(module__hidden=(6,))
     given, net = smooth(), clf.estimator
     clf.set_params(estimator__criterion=given, estimator__lr=0.2)
     assert clf.get_params()["estimator__criterion"] is given
     assert clf.estimator.lr == 0.2
-    assert net.criterion is nn.CrossEntropyLoss  # the user's own net is as it was
+    assert net.criterion is nn.CrossEntropyLoss  # the user's net is not changed
     expected = DeepEnsembleClassifier(configured().set_params(lr=0.2))
     expected.set_params(**{k: v for k, v in FEW.items() if "__" not in k})
     for each in (clf, clone(clf), expected):
@@ -135,20 +135,20 @@ def test_a_configured_net_takes_an_object_later():
     assert clf.estimators_[0].criterion_.label_smoothing == 0
 
 
-def test_a_configured_net_takes_a_network_later():
+def test_set_params_of_a_configured_net_accepts_a_module():
     model = MLP(5, 3, hidden=(4,))
     clf = net_of_classes().set_params(estimator__module=model).fit(X, Y)
     assert clf.estimators_[0].module_.module[1].out_features == 4
 
 
-def test_an_object_comes_together_with_its_net():
+def test_object_and_net_can_be_set_together():
     clf = DeepEnsembleClassifier(**FEW)
     clf.set_params(estimator=net_of_classes().estimator, estimator__criterion=smooth())
     assert clf.estimator.criterion.label_smoothing == 0.3
     assert not any(name.startswith("estimator__") for name in vars(clf))
 
 
-def test_a_search_takes_objects_for_a_configured_net():
+def test_search_over_criterion_objects_of_a_configured_net():
     grid = {"estimator__criterion": [smooth(0.0), smooth(0.9)]}
     search = GridSearchCV(net_of_classes(), grid, cv=2, scoring="neg_log_loss")
     first, second = search.fit(X, Y).cv_results_["mean_test_score"]

@@ -1,4 +1,4 @@
-"""Every method of the papers through one interface: fit, search, keep, compare."""
+"""Every method of the papers can be fitted, searched, saved and compared."""
 
 import pickle
 
@@ -15,6 +15,7 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.evaluation import compare, gradient_passes
+from tests.cases import rest_slow
 
 SMALL = {
     "n_estimators": 2,
@@ -56,7 +57,7 @@ METHODS = {
     "naive A2D": joint("a2d"),
     "DivDis": joint("divdis"),
 }
-ALONE = ("diverse hyper-parameters",)  # members that do not share one step
+ALONE = ("diverse hyper-parameters",)  # members that are not trained in one step
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +68,15 @@ def data():
     return X, y, X[::2] + 1
 
 
-def more(name, unlabeled):
-    """Arguments of ``fit`` beside the samples and labels."""
+def fit_params(name, unlabeled):
+    """Return further arguments of ``fit``."""
     return {"X_unlabeled": unlabeled} if name in ("naive A2D", "DivDis") else {}
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_fits_and_is_kept(name, data, tmp_path):
+def test_every_method_fits_and_is_restored(name, data, tmp_path):
     X, y, unlabeled = data
-    clf = clone(METHODS[name]).fit(X, y, **more(name, unlabeled))
+    clf = clone(METHODS[name]).fit(X, y, **fit_params(name, unlabeled))
     assert clf.engine_.name == ("skorch" if name in ALONE else "stacked")
     assert clf.member_predict_proba(X).shape == (2, 120, 3)
     assert clf.score(X, y) > 0.5
@@ -88,9 +89,17 @@ def test_a_method_fits_and_is_kept(name, data, tmp_path):
         np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if "SAM" in name])
-def test_a_saved_method_goes_on_where_it_was(name, data, tmp_path):
-    """The state of the optimizer is in the file, with its momentum and counts."""
+KINDS_OF_SAM = [name for name in METHODS if "SAM" in name]
+WITH_STATE = [
+    "SharpBalance with FriendlySAM",
+    "Momentum-SAM ensemble",
+    "SharpBalance with LookSAM",
+]
+
+
+@pytest.mark.parametrize("name", rest_slow(KINDS_OF_SAM, WITH_STATE))
+def test_partial_fit_continues_after_save_and_load(name, data, tmp_path):
+    """The file contains the state of the optimizer, with momentum and step counts."""
     X, y, _ = data
     clf = clone(METHODS[name]).fit(X, y)
     clf.save(tmp_path / "model")
@@ -101,16 +110,19 @@ def test_a_saved_method_goes_on_where_it_was(name, data, tmp_path):
     assert twin.n_passes_ == clf.n_passes_
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_can_be_searched(name, data):
+FEW = ["deep ensemble", "EoA", "SharpBalance", "SED", "naive A2D"]
+
+
+@pytest.mark.parametrize("name", rest_slow(METHODS, FEW))
+def test_search_over_every_method(name, data):
     X, y, unlabeled = data
     clf = clone(METHODS[name]).set_params(max_epochs=2)
     grid = {"estimator__module__hidden": [(4,), (6,)]}
     search = GridSearchCV(clf, grid, cv=2, scoring="neg_log_loss")
-    search.fit(X, y, **more(name, unlabeled))
+    search.fit(X, y, **fit_params(name, unlabeled))
     scores = search.cv_results_["mean_test_score"]
     assert np.isfinite(scores).all()
-    assert len(set(scores)) > 1  # the settings arrive
+    assert len(set(scores)) > 1  # the settings are used
 
 
 def test_all_methods_are_compared_at_matched_compute(data):
@@ -121,7 +133,7 @@ def test_all_methods_are_compared_at_matched_compute(data):
         y,
         cv=0.4,
         seeds=2,
-        fit_params={name: more(name, unlabeled) for name in METHODS},
+        fit_params={name: fit_params(name, unlabeled) for name in METHODS},
         n_bootstrap=200,
     )
     passes = {name: report.row(name, "gradient_passes")["mean"] for name in METHODS}
@@ -129,9 +141,9 @@ def test_all_methods_are_compared_at_matched_compute(data):
     assert passes["deep ensemble"] == gradient_passes(METHODS["deep ensemble"]) == 16
     assert epochs["SAM ensemble"] == epochs["SAM+"] == 4  # SAM counts double
     assert epochs["SED"] == epochs["diverse hyper-parameters"] == 8
-    assert epochs["Momentum-SAM ensemble"] == 8  # it passes every sample once
+    assert epochs["Momentum-SAM ensemble"] == 8  # one pass per sample
     assert epochs["SharpBalance with Momentum-SAM"] == 8
-    # One epoch of two members is the smallest step there is: 2 passes, 4 with SAM.
+    # Passes can be matched up to one epoch of two members: 2 passes, 4 with SAM.
     assert max(abs(value - 16) for value in passes.values()) <= 2
     ranking = report.ranking
     assert sorted(ranking["method"]) == sorted(METHODS)

@@ -1,4 +1,4 @@
-"""What a fit can be told: phases, schedules, augmentation, weights, going on."""
+"""Options of fit: phases, schedules, augmentation, weights, continued training."""
 
 from typing import ClassVar
 
@@ -15,38 +15,17 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.sharpness import FisherTraceScorer, LossScorer
-
-N, BATCH, EPOCHS = 60, 20, 4
-SMALL = {
-    "n_estimators": 2,
-    "max_epochs": EPOCHS,
-    "batch_size": BATCH,
-    "random_state": 0,
-    "device": "cpu",
-    "estimator__module__hidden": (16,),
-}
-
-
-def table(n=N, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 5))
-    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
-
-
-def pictures(n=40, seed=0):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(2, size=n)
-    X = rng.integers(0, 100, size=(n, 1, 8, 8)) + 100 * y[:, None, None, None]
-    return X.astype(np.uint8), y
-
-
-def column(clf, name, member=0):
-    return [row[name] for row in clf.history_[member]]
-
-
-def weights(clf, member):
-    state = clf.estimators_[member].module_.state_dict()
-    return torch.cat([value.flatten().double() for value in state.values()])
+from tests.cases import (
+    N_EPOCHS,
+    N_SAMPLES,
+    SMALL,
+    column,
+    noise,
+    pictures,
+    rest_slow,
+    table,
+    weights,
+)
 
 
 def assert_same_members(one, other):
@@ -61,23 +40,23 @@ def assert_same_members(one, other):
     ("warmup_epochs", "n_warmup"),
     [(0, 0), (1, 1), (4, 4), (0.5, 2), (0.3, 1), (1.0, 4)],
 )
-def test_warm_up_as_a_count_or_a_share(warmup_epochs, n_warmup):
+def test_warmup_epochs_as_a_count_or_a_fraction(warmup_epochs, n_warmup):
     clf = SharpBalance(warmup_epochs=warmup_epochs, **SMALL).fit(*table())
-    phases = ["warmup"] * n_warmup + ["balanced"] * (EPOCHS - n_warmup)
+    phases = ["warmup"] * n_warmup + ["balanced"] * (N_EPOCHS - n_warmup)
     assert column(clf, "phase") == phases
     assert column(clf, "epoch") == [1, 2, 3, 4]
-    assert clf.n_iter_ == EPOCHS
+    assert clf.n_iter_ == N_EPOCHS
 
 
-@pytest.mark.parametrize(("warmup", "everybody"), [("sam", True), ("sgd", False)])
-def test_a_fit_that_is_all_warm_up_never_scores(warmup, everybody):
+@pytest.mark.parametrize(("warmup", "all_samples"), [("sam", True), ("sgd", False)])
+def test_fit_with_only_a_warm_up_computes_no_scores(warmup, all_samples):
     clf = SharpBalance(warmup=warmup, warmup_epochs=1.0, **SMALL).fit(*table())
     assert clf.sharpness_ is None
-    assert (clf.sam_masks_ == everybody).all()
+    assert (clf.sam_masks_ == all_samples).all()
 
 
 @pytest.mark.parametrize(("warmup", "selection"), [("sam", "all"), ("sgd", "none")])
-def test_the_warm_up_is_that_of_the_baseline(warmup, selection):
+def test_warm_up_equals_that_of_the_baseline(warmup, selection):
     X, y = table()
     clf = SharpBalance(warmup=warmup, warmup_epochs=2, rho=0.3, **SMALL).fit(X, y)
     baseline = SharpBalance(selection=selection, warmup_epochs=0, rho=0.3, **SMALL)
@@ -90,8 +69,8 @@ def test_the_warm_up_is_that_of_the_baseline(warmup, selection):
 @pytest.mark.parametrize(
     ("reselect_every", "epochs"), [(None, [2]), (1, [2, 3, 4, 5]), (3, [2, 5])]
 )
-def test_selecting_again(reselect_every, epochs):
-    """Each selection sees members that have trained for so many epochs."""
+def test_reselect_every(reselect_every, epochs):
+    """Check after how many epochs samples are selected."""
     seen = []
 
     def scorer(net, X, y):
@@ -105,10 +84,12 @@ def test_selecting_again(reselect_every, epochs):
         **{**SMALL, "max_epochs": 6},
     ).fit(*table())
     assert seen == [epoch for epoch in epochs for _ in range(2)]
-    np.testing.assert_array_equal(clf.sharpness_[0], np.arange(N) + 100.0 * epochs[-1])
+    np.testing.assert_array_equal(
+        clf.sharpness_[0], np.arange(N_SAMPLES) + 100.0 * epochs[-1]
+    )
 
 
-def test_random_sets_are_drawn_anew_at_every_selection():
+def test_random_sets_differ_between_selections():
     drawn = []
 
     def selection(sharpness, random_state):
@@ -123,7 +104,7 @@ def test_random_sets_are_drawn_anew_at_every_selection():
     np.testing.assert_array_equal(clf.sam_masks_, drawn[-1])
 
 
-def test_one_radius_for_each_member():
+def test_rho_per_member():
     X, y = table()
     options = {"selection": "all", "engine": "skorch", **SMALL}
     mixed = SharpBalance(rho=[0.0, 0.4], **options).fit(X, y)
@@ -133,12 +114,17 @@ def test_one_radius_for_each_member():
         assert not weights(mixed, 1 - member).equal(weights(alone, 1 - member))
 
 
+@pytest.fixture(scope="module")
+def plain_fit():
+    """Return an ensemble with default settings."""
+    return SharpBalance(**SMALL).fit(*table())
+
+
 @pytest.mark.parametrize("sam", [name for name in OPTIMIZERS if name != "sam"])
-def test_other_kinds_of_sharpness_aware_steps(sam):
+def test_every_sharpness_aware_optimizer(sam, plain_fit):
     X, y = table()
     clf = SharpBalance(sam=sam, **SMALL).fit(X, y)
-    plain = SharpBalance(**SMALL).fit(X, y)
-    assert not weights(clf, 0).equal(weights(plain, 0))
+    assert not weights(clf, 0).equal(weights(plain_fit, 0))
     assert column(clf, "train_loss")[-1] < column(clf, "train_loss")[0]
 
 
@@ -149,7 +135,7 @@ def test_other_kinds_of_sharpness_aware_steps(sam):
         ({"estimator__optimizer__momentum": 0.0}, r"got SGD with momentum=0\.0"),
     ],
 )
-def test_momentum_sam_needs_an_optimizer_with_momentum(params, message):
+def test_momentum_sam_raises_without_momentum(params, message):
     X, y = table()
     clf = SharpBalance(sam="momentum_sam", **params, **SMALL)
     with pytest.raises(InvalidInputError, match=message):
@@ -157,7 +143,7 @@ def test_momentum_sam_needs_an_optimizer_with_momentum(params, message):
 
 
 class CountsRows(nn.Module):
-    """Counts the samples that pass in training mode."""
+    """Count the samples of forward passes in training mode."""
 
     rows: ClassVar[int] = 0
 
@@ -182,7 +168,9 @@ class CountsRows(nn.Module):
         ("look_sam", "all", 1.2),
     ],
 )
-def test_samples_pass_as_often_as_is_counted(sam, selection, passes, monkeypatch):
+def test_n_passes_is_the_number_of_passes_per_sample(
+    sam, selection, passes, monkeypatch
+):
     monkeypatch.setattr(CountsRows, "rows", 0)
     X, y = table()
     clf = SharpBalance(
@@ -192,23 +180,23 @@ def test_samples_pass_as_often_as_is_counted(sam, selection, passes, monkeypatch
         warmup_epochs=0,
         n_estimators=2,
         max_epochs=5,
-        batch_size=BATCH,
+        batch_size=20,
         flat_ratio=0.5,
         random_state=0,
         device="cpu",
     ).fit(X, y)
-    # Batches of equal parts repeat a few samples to fill the last one, at weight zero.
-    assert CountsRows.rows / (2 * 5 * N) == pytest.approx(passes, rel=0.15)
+    # The last batch is filled up with samples of weight zero.
+    assert CountsRows.rows / (2 * 5 * N_SAMPLES) == pytest.approx(passes, rel=0.15)
     assert clf.n_passes_ == pytest.approx(2 * 5 * passes)
-    steps = sum(1 for _ in range(0, N, BATCH)) * 5
+    steps = sum(1 for _ in range(0, N_SAMPLES, 20)) * 5
     counted = clf.estimators_[0].module_.module.norm.num_batches_tracked.item()
-    assert counted in (steps, 2 * steps)  # one update for each part of a batch
+    assert counted in (steps, 2 * steps)  # one or two parts per batch
 
 
 # Learning rates ---------------------------------------------------------------------
 
-# The recorded rate is that of the last of three batches.
-DONE = (np.arange(EPOCHS) + 2 / 3) / EPOCHS
+# The history has the learning rate of the last of three batches.
+DONE = (np.arange(N_EPOCHS) + 2 / 3) / N_EPOCHS
 
 
 @pytest.mark.parametrize(
@@ -221,8 +209,8 @@ DONE = (np.arange(EPOCHS) + 2 / 3) / EPOCHS
         (lambda done: 1 - done, 1 - DONE),
     ],
 )
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_the_rate_follows_its_schedule_through_both_phases(schedule, factors, engine):
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
+def test_learning_rate_follows_the_schedule_in_both_phases(schedule, factors, engine):
     clf = SharpBalance(lr=0.2, lr_schedule=schedule, engine=engine, **SMALL)
     clf.fit(*table())
     for member in range(2):
@@ -230,7 +218,7 @@ def test_the_rate_follows_its_schedule_through_both_phases(schedule, factors, en
         np.testing.assert_allclose(got, 0.2 * np.asarray(factors), rtol=1e-6)
 
 
-def test_one_cycle_rises_and_falls():
+def test_one_cycle_increases_and_decreases():
     options = {**SMALL, "max_epochs": 20}
     clf = SharpBalance(lr=0.2, lr_schedule="one_cycle", **options).fit(*table())
     rates = np.array(column(clf, "lr"))
@@ -241,7 +229,7 @@ def test_one_cycle_rises_and_falls():
     assert rates[-1] < 0.2 / 100
 
 
-def test_a_scheduler_of_skorch():
+def test_skorch_scheduler():
     schedule = LRScheduler("StepLR", step_size=1, gamma=0.5)
     clf = SharpBalance(lr=0.2, lr_schedule=schedule, **SMALL).fit(*table())
     for member in range(2):
@@ -254,7 +242,7 @@ def test_a_scheduler_of_skorch():
 # Augmentation -----------------------------------------------------------------------
 
 
-def test_scoring_and_prediction_never_see_the_augmentation():
+def test_scores_and_predictions_are_not_augmented():
     X, y = pictures()
     calls = []
 
@@ -269,13 +257,13 @@ def test_scoring_and_prediction_never_see_the_augmentation():
     n_batches = 2 * 2 * 2  # members, epochs, batches
     assert len(calls) == n_batches
     plain = SharpBalance(**options).fit(X, y)
-    # Scores at epoch 0 come from members that have not trained: the pictures decide.
+    # Scores at epoch 0 depend on the pictures and the initial weights only.
     np.testing.assert_array_equal(wiped.sharpness_, plain.sharpness_)
     before = len(calls)
     probas = wiped.predict_proba(X)
     assert len(calls) == before
-    assert np.ptp(probas[:, 0]) > 0  # of pictures, not of blanks
-    # A member that only saw blanks has learned nothing of the pictures.
+    assert np.ptp(probas[:, 0]) > 0  # predictions depend on the pictures
+    # Members that were trained on blank pictures have a larger loss.
     assert column(wiped, "train_loss")[-1] > column(plain, "train_loss")[-1]
 
 
@@ -305,13 +293,7 @@ def test_kinds_of_augmentation(kind):
 # Held-out samples -------------------------------------------------------------------
 
 
-def noise(n=80, seed=0):
-    """Labels that nothing can be learned of: a member only gets worse."""
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, 5)), rng.integers(3, size=n)
-
-
-def test_a_stratified_share_is_held_out():
+def test_validation_split_is_stratified():
     y = np.repeat(["a", "b", "c"], [60, 30, 10])
     X = np.random.default_rng(0).normal(size=(100, 5))
     clf = SharpBalance(validation_fraction=0.2, **SMALL).fit(X, y)
@@ -322,7 +304,7 @@ def test_a_stratified_share_is_held_out():
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_early_stopping_goes_back_to_the_ensembles_best_epoch(engine):
+def test_early_stopping_restores_the_best_epoch_of_the_ensemble(engine):
     X, y = noise()
     clf = SharpBalance(
         validation_fraction=0.25,
@@ -335,17 +317,19 @@ def test_early_stopping_goes_back_to_the_ensembles_best_epoch(engine):
     scores = clf.validation_scores_
     assert clf.n_iter_ == len(scores) < 60
     best = len(clf.history_[0])
-    assert clf.n_iter_ - (scores.argmax() + 1) == 3  # after the warm-up, as it is
+    assert (
+        clf.n_iter_ - (scores.argmax() + 1) == 3
+    )  # the best epoch is after the warm-up
     assert scores[best - 1] == scores.max()
     held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
     assert clf.score(X[held], y[held]) == pytest.approx(scores.max())
-    # The score of the ensemble, not of a member: the mean of the logits decides.
+    # The score is that of the ensemble, by the mean of the logits.
     logits = clf.member_decision_function(X[held]).mean(axis=0)
     assert (logits.argmax(1) == y[held]).mean() == pytest.approx(scores.max())
 
 
-@pytest.mark.parametrize("switch", [True, np.True_])
-def test_early_stopping_by_true_waits_ten_epochs(switch):
+@pytest.mark.parametrize("switch", rest_slow([True, np.True_]))
+def test_early_stopping_true_has_a_patience_of_ten_epochs(switch):
     X, y = noise()
     options = {**SMALL, "max_epochs": 100, "lr": 0.5}
     clf = DeepEnsembleClassifier(
@@ -355,8 +339,8 @@ def test_early_stopping_by_true_waits_ten_epochs(switch):
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_the_best_epoch_comes_back_with_its_momentum(engine):
-    """Not with that of the last epoch, so that training can go on from there."""
+def test_early_stopping_restores_the_momentum_of_the_best_epoch(engine):
+    """Training can be continued from the best epoch."""
     X, y = noise()
     options = {**SMALL, "max_epochs": 60, "lr": 0.5, "lr_schedule": "constant"}
     options |= {"validation_fraction": 0.25, "engine": engine}
@@ -376,10 +360,10 @@ def test_the_best_epoch_comes_back_with_its_momentum(engine):
 @pytest.mark.parametrize(
     ("scorer", "degree"), [(FisherTraceScorer(), 2), (LossScorer(), 1)]
 )
-def test_weights_enter_the_scores_as_they_enter_the_loss(scorer, degree):
-    """A loss of twice the weight has a gradient of twice the length."""
+def test_sample_weights_scale_the_scores_like_the_loss(scorer, degree):
+    """A loss with weight two has a gradient of twice the norm."""
     X, y = table()
-    weight = np.random.default_rng(2).uniform(0.5, 2, N)
+    weight = np.random.default_rng(2).uniform(0.5, 2, N_SAMPLES)
     options = {"sharpness": scorer, "warmup_epochs": 0, "standardize": False, **SMALL}
     plain = SharpBalance(**options).fit(X, y).sharpness_
     weighted = SharpBalance(**options).fit(X, y, sample_weight=weight).sharpness_
@@ -387,15 +371,15 @@ def test_weights_enter_the_scores_as_they_enter_the_loss(scorer, degree):
     np.testing.assert_allclose(weighted, plain * factor, rtol=1e-5)
 
 
-def test_only_ratios_of_weights_matter():
+def test_scale_of_sample_weights_does_not_matter():
     X, y = table()
-    weight = np.random.default_rng(2).integers(1, 4, N)
+    weight = np.random.default_rng(2).integers(1, 4, N_SAMPLES)
     one = SharpBalance(**SMALL).fit(X, y, sample_weight=weight)
     other = SharpBalance(**SMALL).fit(X, y, sample_weight=8 * weight)
     assert_same_members(one, other)
     plain = SharpBalance(**SMALL).fit(X, y)
     assert not weights(one, 0).equal(weights(plain, 0))
-    equal = SharpBalance(**SMALL).fit(X, y, sample_weight=np.full(N, 3.0))
+    equal = SharpBalance(**SMALL).fit(X, y, sample_weight=np.full(N_SAMPLES, 3.0))
     assert_same_members(equal, plain)
 
 
@@ -405,7 +389,7 @@ LABELS = np.array(["no", "perhaps", "yes"])
 @pytest.mark.parametrize(
     "class_weight", ["balanced", {"no": 1, "perhaps": 3, "yes": 5}]
 )
-def test_class_weights_are_sample_weights(class_weight):
+def test_class_weights_equal_sample_weights(class_weight, plain_fit):
     X, y = table()
     y = LABELS[y]
     one = SharpBalance(class_weight=class_weight, **SMALL).fit(X, y)
@@ -413,22 +397,22 @@ def test_class_weights_are_sample_weights(class_weight):
     other = SharpBalance(**SMALL).fit(X, y, sample_weight=by_class)
     assert_same_members(one, other)
     np.testing.assert_array_equal(one.sharpness_, other.sharpness_)
-    assert not weights(one, 0).equal(weights(SharpBalance(**SMALL).fit(X, y), 0))
+    assert not weights(one, 0).equal(weights(plain_fit, 0))
 
 
 def test_class_weights_and_sample_weights_multiply():
     X, y = table()
-    weight = np.random.default_rng(2).uniform(0.5, 2, N)
+    weight = np.random.default_rng(2).uniform(0.5, 2, N_SAMPLES)
     both = SharpBalance(class_weight={0: 1, 1: 2, 2: 4}, **SMALL)
     both.fit(X, y, sample_weight=weight)
     product = SharpBalance(**SMALL).fit(X, y, sample_weight=weight * 2.0**y)
     assert_same_members(both, product)
 
 
-# Going on ---------------------------------------------------------------------------
+# Continued training -----------------------------------------------------------------
 
 
-def test_warm_start_goes_on_from_the_fitted_weights():
+def test_warm_start_continues_from_the_fitted_weights():
     X, y = table()
     clf = SharpBalance(warm_start=True, **SMALL).fit(X, y)
     before = [weights(clf, i) for i in range(2)]
@@ -437,10 +421,10 @@ def test_warm_start_goes_on_from_the_fitted_weights():
         torch.testing.assert_close(weights(clf, i), before[i], atol=1e-7, rtol=0)
     clf.set_params(warm_start=False).fit(X, y)
     assert (weights(clf, 0) - before[0]).abs().max() > 1e-2
-    assert len(clf.history_[0]) == EPOCHS
+    assert len(clf.history_[0]) == N_EPOCHS
 
 
-def test_warm_start_takes_more_members():
+def test_warm_start_adds_members():
     X, y = table()
     clf = SharpBalance(warm_start=True, **SMALL).fit(X, y)
     before = weights(clf, 0)
@@ -450,12 +434,12 @@ def test_warm_start_takes_more_members():
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_calls_of_partial_fit_are_epochs_of_fit(engine):
-    """Bit for bit, where the rate is constant and sets are chosen every epoch."""
+def test_calls_of_partial_fit_equal_epochs_of_fit(engine):
+    """Bit for bit, for a constant learning rate and a selection in every epoch."""
     X, y = table()
     options = {"warmup_epochs": 2, "engine": engine, **SMALL}
     steps = SharpBalance(**options)
-    for epoch in range(EPOCHS):
+    for epoch in range(N_EPOCHS):
         assert steps.partial_fit(X, y) is steps
         assert steps.n_iter_ == epoch + 1
     whole = SharpBalance(reselect_every=1, lr_schedule="constant", **options).fit(X, y)
@@ -464,12 +448,12 @@ def test_calls_of_partial_fit_are_epochs_of_fit(engine):
     np.testing.assert_array_equal(steps.sam_masks_, whole.sam_masks_)
 
 
-def test_partial_fit_learns_classes_that_come_later():
+def test_partial_fit_learns_classes_of_later_calls():
     X, y = table()
     order = np.argsort(y, kind="stable")
     clf = SharpBalance(**SMALL)
     clf.partial_fit(X[order[:20]], y[order[:20]] * 0 + 1, classes=[0, 1, 2])
-    assert clf.predict_proba(X).shape == (N, 3)
+    assert clf.predict_proba(X).shape == (N_SAMPLES, 3)
     for _ in range(15):
         clf.partial_fit(X, y)
     assert clf.score(X, y) > 0.8
@@ -477,7 +461,7 @@ def test_partial_fit_learns_classes_that_come_later():
 
 
 @pytest.mark.parametrize("names", [np.arange(3), LABELS])
-def test_class_weights_hold_for_classes_that_come_later(names):
+def test_class_weights_apply_to_classes_of_later_calls(names):
     X, y = table()
     early = y < 2
     options = {**SMALL, "class_weight": {names[1]: 3.0, names[2]: 5.0}}
@@ -490,7 +474,7 @@ def test_class_weights_hold_for_classes_that_come_later(names):
     assert_same_members(clf, want)
 
 
-def test_a_scheduler_of_skorch_goes_on_from_call_to_call():
+def test_skorch_scheduler_continues_between_calls_of_partial_fit():
     schedule = LRScheduler("StepLR", step_size=1, gamma=0.5)
     clf = SharpBalance(lr=0.2, lr_schedule=schedule, **SMALL)
     for _ in range(4):
@@ -498,20 +482,20 @@ def test_a_scheduler_of_skorch_goes_on_from_call_to_call():
     assert column(clf, "lr") == pytest.approx([0.2, 0.1, 0.05, 0.025])
 
 
-def test_partial_fit_goes_on_from_fit():
+def test_partial_fit_continues_after_fit():
     X, y = table()
     clf = SharpBalance(**SMALL).fit(X, y)
     clf.partial_fit(X[:30], y[:30])
-    assert clf.n_iter_ == EPOCHS + 1
+    assert clf.n_iter_ == N_EPOCHS + 1
     assert column(clf, "phase")[-1] == "balanced"
     assert clf.sam_masks_.shape == (2, 30)
-    assert clf.predict(X).shape == (N,)
+    assert clf.predict(X).shape == (N_SAMPLES,)
 
 
 def test_one_member():
     X, y = table()
     clf = SharpBalance(warmup="sgd", **{**SMALL, "n_estimators": 1}).fit(X, y)
-    assert not clf.sam_masks_.any()  # there are no others to propose anything
+    assert not clf.sam_masks_.any()  # no other members select samples
     np.testing.assert_allclose(
         clf.predict_proba(X), clf.member_predict_proba(X)[0], rtol=1e-6
     )
@@ -520,15 +504,25 @@ def test_one_member():
 # Settings that change between calls of partial_fit ----------------------------------
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
-@pytest.mark.parametrize("name", ["lr", "estimator__lr"])
-def test_partial_fit_takes_the_rate_that_holds_now(engine, name):
-    """Momentum is kept: it is what one fit does whose schedule falls."""
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    rest_slow(
+        [
+            ("skorch", "lr"),
+            ("stacked", "estimator__lr"),
+            ("skorch", "estimator__lr"),
+            ("stacked", "lr"),
+        ],
+        keep=2,
+    ),
+)
+def test_partial_fit_uses_the_current_learning_rate(engine, name):
+    """Momentum is kept, as in one fit whose schedule decreases."""
     X, y = table()
     options = {"warmup_epochs": 2, "engine": engine, **SMALL, name: 0.5}
     steps = SharpBalance(**options)
-    for epoch in range(EPOCHS):
-        if 2 * epoch >= EPOCHS:
+    for epoch in range(N_EPOCHS):
+        if 2 * epoch >= N_EPOCHS:
             steps.set_params(**{name: 0.125})
         steps.partial_fit(X, y)
     whole = SharpBalance(
@@ -541,7 +535,7 @@ def test_partial_fit_takes_the_rate_that_holds_now(engine, name):
     assert steps.net_.lr == steps.estimators_[0].lr == 0.125
 
 
-def test_a_rate_of_a_members_own_stays_and_none_is_the_default_again():
+def test_partial_fit_with_lr_in_member_params_or_none():
     X, y = table()
     clf = SharpBalance(lr=0.2, member_params=[{}, {"lr": 0.03}], **SMALL)
     for rate in (0.2, 0.02, 0.02, None):
@@ -551,7 +545,7 @@ def test_a_rate_of_a_members_own_stays_and_none_is_the_default_again():
     assert rates[1] == pytest.approx([0.03] * 4)
 
 
-def test_a_net_of_the_users_own_may_change_its_rate():
+def test_partial_fit_uses_the_current_lr_of_a_configured_net():
     X, y = table()
     net = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss, lr=0.3)
     clf = SharpBalance(net, **SMALL).partial_fit(X, y)
@@ -566,7 +560,7 @@ class Batches(Callback):
         self.seen.append(len(batch[1]))
 
 
-def test_partial_fit_takes_the_batch_size_that_holds_now():
+def test_partial_fit_uses_the_current_batch_size():
     X, y = table()
     Batches.seen.clear()
     options = {**SMALL, "n_estimators": 1, "warmup_epochs": 4, "batch_size": 30}
@@ -578,15 +572,15 @@ def test_partial_fit_takes_the_batch_size_that_holds_now():
     assert len(Batches.seen) == len(first) + 3 * len(first)
 
 
-# Where members are scored -----------------------------------------------------------
+# Scores in one process --------------------------------------------------------------
 
 
-def test_n_jobs_starts_nothing_for_an_engine_of_one_process(monkeypatch):
+def test_n_jobs_starts_no_process_with_the_stacked_engine(monkeypatch):
     def start(*args, **kwargs):
-        raise AssertionError("a process was to start")
+        raise AssertionError("a process was started")
 
     monkeypatch.setattr("sklearn_sharpbalance.engine.jobs.Parallel", start)
     X, y = table()
     with pytest.warns(SharpBalanceWarning, match="n_jobs=2 has no effect with engine"):
         clf = SharpBalance(engine="stacked", n_jobs=2, **SMALL).fit(X, y)
-    assert clf.sharpness_.shape == (2, N)
+    assert clf.sharpness_.shape == (2, N_SAMPLES)

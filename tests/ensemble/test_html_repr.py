@@ -1,4 +1,4 @@
-"""What a notebook shows of an ensemble: scikit-learn's diagram and the fitted state."""
+"""HTML representation: scikit-learn's diagram and the fitted state."""
 
 import copy
 import re
@@ -41,7 +41,7 @@ def balanced():
 
 
 class Summary(HTMLParser):
-    """Lines and rows of a summary; every element that is opened is closed again."""
+    """Lines and rows of a summary; elements must be closed in order."""
 
     def __init__(self, html):
         super().__init__()
@@ -72,8 +72,8 @@ class Summary(HTMLParser):
         return [row[head.index(name)] for row in rows]
 
 
-def test_a_notebook_shows_the_diagram_and_then_the_state(fitted):
-    # scikit-learn numbers its diagrams, so that two of them differ in their ids.
+def test_html_has_the_diagram_and_the_state(fitted):
+    # scikit-learn numbers its diagrams, whose ids therefore differ.
     diagram, shown = (
         re.sub(r"(sk-(?:container|estimator)-id)-\d+", r"\1", html)
         for html in (estimator_html_repr(fitted), fitted._repr_html_())
@@ -84,7 +84,7 @@ def test_a_notebook_shows_the_diagram_and_then_the_state(fitted):
     assert bundle["text/html"].endswith(fitted_summary_html(fitted))
 
 
-def test_the_state_is_that_of_the_members(fitted):
+def test_state_has_the_values_of_the_members(fitted):
     summary = Summary(fitted_summary_html(fitted))
     assert summary.column("member") == [str(i) for i in range(3)]
     assert summary.column("epochs") == [str(len(h)) for h in fitted.history_]
@@ -111,8 +111,8 @@ def test_masks_and_scores(balanced):
     assert f"ensemble {best:.4f} on held-out samples" in summary.lines[0]
 
 
-def test_the_score_is_that_of_the_epoch_that_was_kept():
-    """Not of one before the pruning, nor of another that was right as often."""
+def test_score_is_that_of_the_restored_epoch():
+    """Not that of an epoch before pruning or with equal accuracy."""
     X, y = load_digits(return_X_y=True)
     clf = DeepEnsembleClassifier(
         n_estimators=2,
@@ -131,18 +131,18 @@ def test_the_score_is_that_of_the_epoch_that_was_kept():
     assert f"ensemble {score:.4f} on held-out samples in epoch {epoch}" in line
 
 
-def test_an_unfitted_ensemble_shows_its_parameters_only():
+def test_unfitted_ensemble_shows_only_its_parameters():
     clf = SharpBalanceEnsembleClassifier()
     assert fitted_summary_html(clf) == ""
     assert "Fitted ensemble" not in clf._repr_html_()
     assert "SharpBalanceEnsembleClassifier" in clf._repr_html_()
 
 
-def test_a_pipeline_shows_its_diagram_alone(balanced):
+def test_pipeline_shows_only_its_diagram(balanced):
     assert "Fitted ensemble" not in make_pipeline(balanced)._repr_html_()
 
 
-def test_the_setting_of_scikit_learn_counts(balanced):
+def test_display_option_of_scikit_learn_is_used(balanced):
     with config_context(display="text"):
         assert not hasattr(balanced, "_repr_html_")
         assert list(balanced._repr_mimebundle_()) == ["text/plain"]
@@ -154,13 +154,13 @@ def test_a_loaded_ensemble_shows_the_same(balanced, tmp_path):
     assert fitted_summary_html(again) == fitted_summary_html(balanced)
 
 
-def test_partial_fit_shows_what_there_is():
+def test_state_after_partial_fit():
     clf = SharpBalanceEnsembleClassifier(max_epochs=2, random_state=0)
     clf.partial_fit(X, y)
     assert Summary(fitted_summary_html(clf)).column("epochs") == ["1"] * 3
 
 
-def test_large_ensembles_and_long_reasons_are_cut(balanced):
+def test_large_ensembles_and_long_reasons_are_shortened(balanced):
     clf = copy.copy(balanced)
     clf.history_ = balanced.history_ * 5
     clf.sam_masks_ = np.tile(balanced.sam_masks_, (5, 1))
@@ -173,8 +173,8 @@ def test_large_ensembles_and_long_reasons_are_cut(balanced):
     assert "<b>" not in html
 
 
-def test_progress_bars_are_drawn_full_before_they_are_left(monkeypatch):
-    """In a notebook nothing is drawn after that, and the last epoch would miss."""
+def test_progress_bars_are_refreshed_before_they_stop(monkeypatch):
+    """Otherwise a notebook would not show the last epoch."""
     from rich.progress import Progress
 
     drawn = []

@@ -1,4 +1,4 @@
-"""Memory that does not grow from fit to fit, nor with copies of the data."""
+"""Memory does not grow between fits, and the data are not copied."""
 
 import ctypes
 import gc
@@ -22,9 +22,9 @@ psutil = pytest.importorskip("psutil")
 
 
 def resident():
-    """Bytes that the process holds, once everything that can be freed is freed."""
+    """Return the resident memory of the process in bytes, after freeing."""
     gc.collect()
-    with suppress(OSError):  # another C library has its own habits
+    with suppress(OSError):  # not with another C library
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     return psutil.Process().memory_info().rss
 
@@ -35,7 +35,7 @@ def live_tensors():
 
 
 def large_data():
-    """4 MB of samples: copies that stay would be seen."""
+    """Return 4 MB of samples, so that copies are detected."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((500, 2000), dtype=np.float32)
     return X, (X[:, 0] > 0).astype(int)
@@ -55,7 +55,7 @@ def joint(**params):
 
 @pytest.mark.parametrize("n_fits", [6, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("engine", ["skorch", "stacked", "joint"])
-def test_memory_stays_flat_over_many_fits(engine, n_fits, tmp_path):
+def test_memory_is_constant_over_many_fits(engine, n_fits, tmp_path):
     X, y = large_data()
     # {fit} makes every fit write; the same folder would be read back.
     kept = {"checkpoint_dir": tmp_path / "{fit}"}
@@ -63,7 +63,7 @@ def test_memory_stays_flat_over_many_fits(engine, n_fits, tmp_path):
     sizes, tensors = [], {}
     for i in range(n_fits):
         clf.set_params(random_state=i).fit(X, y).predict_proba(X)
-        if i >= 2:  # the first ones warm up
+        if i >= 2:  # the first fits allocate caches
             sizes.append(resident())
         if i in (2, n_fits - 1):
             tensors[i] = live_tensors()
@@ -73,17 +73,17 @@ def test_memory_stays_flat_over_many_fits(engine, n_fits, tmp_path):
     assert tensors[n_fits - 1] == tensors[2]
 
 
-def test_memory_stays_flat_over_a_search():
+def test_memory_is_constant_over_a_search():
     X, y = large_data()
     sizes = []
 
-    class Watching(SharpBalance):
+    class RecordMemory(SharpBalance):
         def fit(self, X, y):
             super().fit(X, y)
             sizes.append(resident())
             return self
 
-    watching = Watching(**estimator(max_epochs=1).get_params(deep=False))
+    watching = RecordMemory(**estimator(max_epochs=1).get_params(deep=False))
     grid = {"rho": [0.01, 0.05, 0.1]}
     GridSearchCV(clone(watching), grid, cv=2, refit=False).fit(X, y)
     assert len(sizes) == 6
@@ -94,17 +94,17 @@ def test_memory_stays_flat_over_a_search():
 
 
 @pytest.mark.parametrize("backend", ["one thread", "threads"])
-def test_members_train_on_the_samples_themselves(backend, monkeypatch):
-    """Every member reads the array that the user passed, not a copy of it."""
+def test_members_train_on_the_given_array(backend, monkeypatch):
+    """Every member reads the user's array, not a copy."""
     X, y = large_data()
     seen = []
 
-    class Watched(DeviceData):
+    class RecordPointer(DeviceData):
         def __init__(self, data, *args, **kwargs):
             super().__init__(data, *args, **kwargs)
             seen.append(self.X.data_ptr())
 
-    monkeypatch.setattr(train, "DeviceData", Watched)
+    monkeypatch.setattr(train, "DeviceData", RecordPointer)
     n_jobs = 3 if backend == "threads" else 1
     with joblib.parallel_config(backend="threading", n_jobs=n_jobs):
         estimator(engine="skorch", n_estimators=3, n_jobs=n_jobs).fit(X, y)
@@ -118,20 +118,19 @@ def fit_on_80_mb():
     return partial(estimator(engine="skorch", n_estimators=4, max_epochs=1).fit, X, y)
 
 
-def test_the_peak_does_not_know_how_large_the_data_are(tmp_path):
-    """Four members of 64 kB, batches of 1 MB, 1024 samples that are scored at a time
-    and belong to the module then: a single copy of X would be 80 MB more."""
-    assert peak_of(fit_on_80_mb, tmp_path) < 110 * MB  # 68 to 87 MB were measured
+def test_peak_memory_does_not_depend_on_the_size_of_the_data(tmp_path):
+    """Members have 64 kB, batches 1 MB; a copy of X would add 80 MB."""
+    assert peak_of(fit_on_80_mb, tmp_path) < 110 * MB  # measured: 68 to 87 MB
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("engine", ["skorch", "graph"])
-def test_a_gpu_is_given_back(engine):
+def test_gpu_memory_is_freed(engine):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 255, (256, 16, 16, 3), dtype=np.uint8)
     y = np.arange(256) % 3
     few = {"n_estimators": 2, "max_epochs": 2, "device": "cuda", "engine": engine}
-    SharpBalance(SmallCNN, **few).fit(X, y)  # what a library sets up once stays
+    SharpBalance(SmallCNN, **few).fit(X, y)  # libraries allocate some memory once
     before = allocated()
     for _ in range(3):
         SharpBalance(SmallCNN, **few).fit(X, y).predict(X)
@@ -139,7 +138,7 @@ def test_a_gpu_is_given_back(engine):
 
 
 def allocated():
-    """Bytes of tensors on the GPU.
+    """Return the bytes of tensors on the GPU.
 
     cuBLAS keeps a workspace for every stream that it has seen, up to 32 of them, and
     each fit takes other streams from torch's pool.

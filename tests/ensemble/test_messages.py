@@ -1,4 +1,4 @@
-"""Messages that a new user meets: they name the cause and the way out."""
+"""Error messages for common mistakes name the cause and a remedy."""
 
 import numpy as np
 import pandas as pd
@@ -43,28 +43,28 @@ TABLE = pd.DataFrame({"a": X[:, 0], "city": CITIES})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_column_of_text_in_an_array_goes_by_its_number(kind):
+def test_text_column_of_an_array_is_named_by_its_index(kind):
     message = r"1 of 2 columns: 1 \(such as 'Bonn'\).*DataFrame.*OneHotEncoder"
     with pytest.raises(InvalidInputError, match=message):
         ensemble(kind).fit(np.array(TABLE, dtype=object), y)
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
-def test_a_column_of_text_is_named_by_predict_after_a_fit_on_an_array(frame):
+def test_predict_names_a_text_column_after_a_fit_on_an_array(frame):
     clf = ensemble().fit(X, y)
     table = frame({"a": X[:, 0], "city": CITIES.tolist()})
     with pytest.raises(InvalidInputError, match=r"'city' .such as 'Bonn'.*to fit as"):
         clf.predict(table)
 
 
-def test_many_columns_of_text_are_cut():
+def test_list_of_many_text_columns_is_shortened():
     table = np.full((30, 9), "Ulm", dtype=object)
     with pytest.raises(InvalidInputError, match=r"9 of 9 columns: .*4 .*\.\.\.") as e:
         ensemble().fit(table, y)
     assert "5 (such" not in str(e.value)
 
 
-def test_the_encoder_that_is_offered_works():
+def test_suggested_encoder_works():
     encode = make_column_transformer(
         (OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["city"]),
         remainder="passthrough",
@@ -73,7 +73,7 @@ def test_the_encoder_that_is_offered_works():
     assert model.fit(TABLE, y).score(TABLE, y) > 0.9
 
 
-def test_other_errors_of_x_stay_as_they_are():
+def test_other_errors_of_x_are_not_changed():
     with pytest.raises(ValueError, match="Input X contains NaN"):
         ensemble().fit(np.where(X > 0, X, np.nan), y)
     with pytest.raises(ValueError, match="inhomogeneous"):
@@ -110,13 +110,13 @@ SEVERAL = {
 
 @pytest.mark.parametrize("name", SEVERAL)
 @pytest.mark.parametrize("kind", KINDS)
-def test_several_labels_per_sample_name_what_takes_them(kind, name):
+def test_multioutput_labels_raise_with_a_suggestion(kind, name):
     message = "one label per sample: .*MultiOutputClassifier"
     with pytest.raises(InvalidInputError, match=message):
         ensemble(kind).fit(X, SEVERAL[name])
 
 
-def test_multi_output_classifier_takes_several_labels():
+def test_suggested_multi_output_classifier_works():
     several = np.stack([y, y > 0], axis=1).astype(int)
     model = MultiOutputClassifier(ensemble()).fit(X, several)
     assert model.predict(X).shape == several.shape
@@ -127,13 +127,13 @@ def test_multi_output_classifier_takes_several_labels():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["optimizer", "estimator__optimizer"])
-def test_an_optimizer_by_name_offers_the_class(kind, name):
+def test_optimizer_name_raises_with_the_class(kind, name):
     message = f"^{name} must be a class .* got 'adam'. Pass {name}=torch.optim.Adam,"
     with pytest.raises(InvalidInputError, match=message):
         ensemble(kind, **{name: "adam"}).fit(X, y)
 
 
-def test_an_optimizer_object_offers_its_class():
+def test_optimizer_object_raises_with_its_class():
     optimizer = torch.optim.AdamW([torch.zeros(1)])
     message = "got an object of AdamW. Pass optimizer=torch.optim.AdamW"
     with pytest.raises(InvalidInputError, match=message):
@@ -153,7 +153,7 @@ NET = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss)
         ("max_epoch", "max_epochs"),
     ],
 )
-def test_an_unknown_setting_of_the_net_offers_the_known_one(estimator, name, offered):
+def test_unknown_setting_of_the_net_raises_with_a_suggestion(estimator, name, offered):
     clf = ensemble(estimator=estimator, **{f"estimator__{name}": 5})
     message = f"parameter 'estimator__{name}'. Did you mean 'estimator__{offered}'"
     with pytest.raises(InvalidInputError, match=message) as caught:
@@ -161,13 +161,13 @@ def test_an_unknown_setting_of_the_net_offers_the_known_one(estimator, name, off
     assert " _" not in str(caught.value)  # no private names
 
 
-def test_set_params_of_a_net_offers_the_known_name_as_well():
+def test_set_params_of_a_net_raises_with_a_suggestion():
     message = "Did you mean 'estimator__module__hidden'"
     with pytest.raises(InvalidInputError, match=message):
         ensemble(estimator=NET).set_params(estimator__hidden=5)
 
 
-def test_known_settings_of_the_net_are_taken():
+def test_known_settings_of_the_net_are_accepted():
     clf = ensemble(
         estimator__module__hidden=(5,),
         estimator__iterator_train__num_workers=0,
@@ -201,7 +201,7 @@ def no_training(monkeypatch):
         (lambda logits: logits.mean(0), "must return probabilities"),
     ],
 )
-def test_an_aggregation_function_is_tried_before_training(
+def test_aggregation_function_is_checked_before_training(
     kind, function, message, no_training
 ):
     with pytest.raises(InvalidInputError, match=message):
@@ -232,13 +232,13 @@ class Two(nn.Module):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_keys_of_a_dictionary_name_the_arguments(kind):
+def test_wrong_keys_of_a_dictionary_raise_with_the_arguments(kind):
     message = r"dictionary of 'left', 'rigth', .*Two.forward .*takes \(left, right\)"
     with pytest.raises(InvalidInputError, match=message):
         ensemble(kind, estimator=Two).fit({"left": X, "rigth": X}, y)
 
 
-def test_a_module_that_fails_on_a_dictionary_shows_its_shapes():
+def test_module_that_fails_on_a_dictionary_raises_with_shapes():
     message = r"failed on a batch of shapes \{'left': \(2, 2\), 'right': \(2, 1\)\}"
     with pytest.raises(InvalidInputError, match=message):
         ensemble(estimator=Two).fit({"left": X, "right": X[:, :1]}, y)

@@ -1,4 +1,4 @@
-"""Parameters: what ``estimator`` may be, and the round trip of nested ones."""
+"""The parameter ``estimator``, and nested parameters."""
 
 import copy
 import pickle
@@ -34,7 +34,7 @@ def table():
 
 
 class Wide(nn.Module):
-    """One hidden layer; ``softmax`` ends it as skorch's default criterion wants."""
+    """One hidden layer; ``softmax`` for skorch's default criterion."""
 
     def __init__(self, n_features, n_classes, width=8, softmax=False):
         super().__init__()
@@ -55,11 +55,11 @@ def weights(clf, member=0):
     return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
-# What a member is -------------------------------------------------------------------
+# The parameter ``estimator`` --------------------------------------------------------
 
 
 @pytest.mark.parametrize("estimator", [Wide, make_wide])
-def test_a_class_or_a_factory_gets_its_sizes(estimator):
+def test_sizes_are_passed_to_a_class_or_a_function(estimator):
     X, y = table()
     clf = SharpBalance(estimator, estimator__module__width=5, **SMALL).fit(X, y)
     for net in clf.estimators_:
@@ -68,7 +68,7 @@ def test_a_class_or_a_factory_gets_its_sizes(estimator):
     assert not weights(clf, 0).equal(weights(clf, 1))
 
 
-def test_a_class_and_a_factory_are_the_same_members():
+def test_class_and_function_give_the_same_members():
     X, y = table()
     one, other = (SharpBalance(e, **SMALL).fit(X, y) for e in (Wide, make_wide))
     assert weights(one).equal(weights(other))
@@ -88,7 +88,7 @@ def test_an_instance_is_a_prototype():
     assert weights(SharpBalance(prototype, **options).fit(X, y)).equal(members[0])
 
 
-def test_settings_of_the_default_recipe_by_name():
+def test_nested_parameters_of_the_default_net():
     X, y = table()
     nested = {"estimator__optimizer__momentum": 0.5, "estimator__module__hidden": (4,)}
     clf = SharpBalance(**nested, **SMALL).fit(X, y)
@@ -108,7 +108,7 @@ def test_label_smoothing_of_the_criterion(engine):
 
 
 class Counter(Callback):
-    """Counts epochs in the history."""
+    """Count epochs in the history."""
 
     def on_epoch_end(self, net, **kwargs):
         net.history.record("counted", len(net.history))
@@ -119,7 +119,7 @@ def configured(**options):
     return NeuralNetClassifier(Wide, **{**defaults, "module__n_classes": 3, **options})
 
 
-def test_a_configured_net_keeps_what_the_ensemble_leaves_open():
+def test_configured_net_keeps_settings_that_the_ensemble_does_not_set():
     X, y = table()
     net = configured(
         lr=0.02,
@@ -135,14 +135,14 @@ def test_a_configured_net_keeps_what_the_ensemble_leaves_open():
         base = member.optimizer_.base_optimizer
         assert isinstance(base, torch.optim.Adam)
         assert base.param_groups[0]["betas"] == (0.7, 0.8)
-        assert [row["lr"] for row in history] == [0.02, 0.02]  # does not anneal
+        assert [row["lr"] for row in history] == [0.02, 0.02]  # constant learning rate
         assert [row["counted"] for row in history] == [1, 2]
         assert member.module_.module.hidden.out_features == 7
     assert clf.n_iter_ == 2
     assert not net.initialized_
 
 
-def test_the_ensemble_wins_where_it_says_something():
+def test_parameters_of_the_ensemble_replace_those_of_the_net():
     X, y = table()
     net = configured(lr=0.02, max_epochs=2, optimizer=torch.optim.Adam)
     clf = SharpBalance(net, lr=0.3, optimizer=torch.optim.RMSprop, **SMALL).fit(X, y)
@@ -151,7 +151,7 @@ def test_the_ensemble_wins_where_it_says_something():
     assert isinstance(clf.estimators_[0].optimizer_.base_optimizer, torch.optim.RMSprop)
 
 
-def test_nested_parameters_reach_a_configured_net():
+def test_nested_parameters_of_a_configured_net():
     X, y = table()
     clf = SharpBalance(configured(), **SMALL)
     clf.set_params(estimator__module__width=3, estimator__lr=0.07)
@@ -160,8 +160,8 @@ def test_nested_parameters_reach_a_configured_net():
     assert clf.history_[0][0]["lr"] == 0.07
 
 
-def test_a_net_of_probabilities_equals_one_of_logits():
-    """skorch's convention: a softmax at the end goes with NLLLoss."""
+def test_net_of_probabilities_equals_net_of_logits():
+    """By skorch's convention NLLLoss takes probabilities."""
     X, y = table()
     with_softmax = configured(criterion=nn.NLLLoss, module__softmax=True)
     one = SharpBalance(with_softmax, **SMALL).fit(X, y)
@@ -192,13 +192,13 @@ def test_a_sharpness_aware_optimizer_of_the_net_is_used():
 
 
 class Halved(NeuralNetClassifier):
-    """A net with a loss of its own."""
+    """A net with an overridden loss."""
 
     def get_loss(self, y_pred, y_true, *args, **kwargs):
         return super().get_loss(y_pred, y_true, *args, **kwargs) / 2
 
 
-def test_a_loss_of_the_users_own_is_the_one_that_is_trained():
+def test_overridden_get_loss_is_used():
     X, y = table()
     options = {"module__n_features": 4, "module__n_classes": 3, "lr": 0.1}
     net = Halved(Wide, criterion=nn.CrossEntropyLoss, **options)
@@ -208,7 +208,7 @@ def test_a_loss_of_the_users_own_is_the_one_that_is_trained():
     assert clf.engine_.name == "skorch"
 
 
-# The round trip of parameters -------------------------------------------------------
+# Nested parameters ------------------------------------------------------------------
 
 NESTED = {
     "estimator__module__width": 5,
@@ -217,16 +217,19 @@ NESTED = {
 }
 
 
-def test_parameters_of_parts_given_by_name_are_kept_for_them():
+def test_nested_parameters_of_parts_given_by_name():
     X, y = table()
     clf = SharpBalance(Wide, sharpness="loss", selection="sharpest", **NESTED, **SMALL)
     assert {name: clf.get_params()[name] for name in NESTED} == NESTED
     clf.fit(X, y)
     assert clf.estimators_[0].module_.module.hidden.out_features == 5
-    assert clf.sam_masks_.sum(axis=1).tolist() == [12, 12]  # a quarter, of one other
+    assert clf.sam_masks_.sum(axis=1).tolist() == [
+        12,
+        12,
+    ]  # a quarter of the samples of one other member
 
 
-def test_a_clone_has_them_too():
+def test_clone_keeps_nested_parameters():
     clf = SharpBalance(Wide, **NESTED, **SMALL)
     twin = clone(clf)
     assert twin.get_params() == clf.get_params()
@@ -234,13 +237,13 @@ def test_a_clone_has_them_too():
     assert clf.get_params()["selection__flat_ratio"] == 0.25
 
 
-def test_they_can_be_set_later():
+def test_set_params_of_nested_parameters():
     clf = SharpBalance().set_params(**NESTED)
     assert {name: clf.get_params()[name] for name in NESTED} == NESTED
     assert clf.get_params(deep=False)["rho"] == 0.05
 
 
-def test_parts_given_as_objects_take_theirs():
+def test_nested_parameters_of_parts_given_as_objects():
     scorer, selector = LossRiseScorer(rho=0.1), SharpestSelector(flat_ratio=0.3)
     clf = SharpBalance(sharpness=scorer, selection=selector)
     assert clf.get_params()["sharpness__rho"] == 0.1
@@ -251,8 +254,8 @@ def test_parts_given_as_objects_take_theirs():
     assert twin.sharpness.rho == 0.2
 
 
-def test_an_object_keeps_its_own_share():
-    """``flat_ratio`` speaks to a rule that was given by name."""
+def test_flat_ratio_does_not_change_a_selector_object():
+    """``flat_ratio`` applies to rules that are given by name."""
     X, y = table()
     by_name = SharpBalance(selection="sharpest", flat_ratio=0.5, **SMALL)
     assert by_name.fit(X, y).sam_masks_.sum(axis=1).tolist() == [24, 24]
@@ -270,7 +273,7 @@ def test_parts_are_not_changed_by_fit():
     assert (vars(scorer), vars(selector), str(clf.get_params())) == before
 
 
-def test_names_and_objects_are_the_same_parts():
+def test_names_and_objects_give_the_same_result():
     X, y = table()
     by_name = SharpBalance(sharpness="loss", selection="random", **SMALL).fit(X, y)
     by_object = SharpBalance(
@@ -279,7 +282,7 @@ def test_names_and_objects_are_the_same_parts():
     assert weights(by_name).equal(weights(by_object))
 
 
-def test_a_change_of_the_part_and_of_its_parameters_at_once():
+def test_set_params_of_a_part_and_its_parameters():
     clf = SharpBalance(sharpness="loss")
     scorer = LossRiseScorer()
     clf.set_params(sharpness=scorer, sharpness__rho=0.7)
@@ -289,7 +292,7 @@ def test_a_change_of_the_part_and_of_its_parameters_at_once():
     assert scorer.rho == 0.7
 
 
-def test_an_object_that_takes_the_place_of_a_name_brings_its_own_parameters():
+def test_object_that_replaces_a_name_keeps_its_parameters():
     X, y = table()
     clf = SharpBalance(selection__flat_ratio=0.25, **SMALL)
     clf.set_params(selection=SharpestSelector(flat_ratio=0.5))
@@ -300,26 +303,26 @@ def test_an_object_that_takes_the_place_of_a_name_brings_its_own_parameters():
 
 
 @pytest.mark.parametrize("name", ["selction__flat_ratio", "typo"])
-def test_an_unknown_parameter_is_refused(name):
+def test_unknown_parameter_raises(name):
     with pytest.raises(TypeError, match=f"unexpected parameter '{name}'"):
         SharpBalance(**{name: 1})
     with pytest.raises(ValueError, match="Invalid parameter"):
         SharpBalance().set_params(**{name: 1})
 
 
-def test_a_parameter_that_the_part_does_not_have_is_refused():
+def test_unknown_parameter_of_a_part_raises():
     clf = SharpBalance(selection__flatness=0.3, **SMALL)
     with pytest.raises(ValueError, match="Invalid parameter 'flatness'"):
         clf.fit(*table())
 
 
-def test_the_text_shows_what_was_set():
+def test_repr_shows_changed_parameters():
     text = repr(SharpBalance(rho=0.2, selection__flat_ratio=0.3))
     assert "rho=0.2" in text
     assert "selection__flat_ratio=0.3" in text
 
 
-def test_a_fitted_ensemble_survives_a_pickle():
+def test_pickled_ensemble_predicts_the_same():
     X, y = table()
     clf = SharpBalance(Wide, **SMALL).fit(X, y)
     twin = pickle.loads(pickle.dumps(clf))
@@ -328,7 +331,7 @@ def test_a_fitted_ensemble_survives_a_pickle():
     assert weights(one).equal(weights(other))
 
 
-def test_the_default_network_is_built_by_the_shape():
+def test_default_network_depends_on_the_shape():
     X, y = table()
     clf = DeepEnsembleClassifier(**SMALL).fit(X, y)
     assert isinstance(clf.estimators_[0].module_.module, MLP)

@@ -1,4 +1,4 @@
-"""Names that can be found, and the settings that a fit used."""
+"""Documented names, and the attribute ``settings_``."""
 
 import inspect
 import re
@@ -56,7 +56,7 @@ def description(kind, parameter):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("parameter", REGISTRIES)
-def test_help_lists_every_name(kind, parameter):
+def test_docstrings_list_every_registered_name(kind, parameter):
     if parameter not in kind().get_params():
         pytest.skip("not a parameter of this ensemble")
     text = description(kind, parameter)
@@ -78,7 +78,7 @@ def test_registries_print_their_names(parameter):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_defaults_are_filled_in(kind):
+def test_settings_contain_defaults(kind):
     clf = kind(**SMALL).fit(X, y)
     joint = kind is DiversifiedEnsembleClassifier
     assert clf.settings_ == {
@@ -89,11 +89,11 @@ def test_defaults_are_filled_in(kind):
         "optimizer": "AdamW" if joint else "SGD",
         "device": "cpu",
         "precision": "float32",
-        "threads": 1,  # for small networks, whatever the setting of torch
+        "threads": 1,  # for small networks, with any setting of torch
     }
 
 
-def test_threads_of_large_networks_are_those_of_torch():
+def test_large_networks_use_the_threads_of_torch():
     clf = DeepEnsembleClassifier(**SMALL, estimator__module__hidden=(512, 512))
     clf.fit(X, y)
     assert clf.engine_.threads is None
@@ -122,12 +122,12 @@ def triangle(progress):
         ({"device": ["cpu", "cpu"]}, {"device": "cpu, cpu"}),
     ],
 )
-def test_settings_are_those_that_were_given(params, settings):
+def test_settings_contain_given_parameters(params, settings):
     clf = DeepEnsembleClassifier(**{**SMALL, **params}).fit(X, y)
     assert settings.items() <= clf.settings_.items()
 
 
-def test_settings_of_a_configured_net_are_found():
+def test_settings_of_a_configured_net():
     net = NeuralNetClassifier(
         MLP, criterion=nn.CrossEntropyLoss, lr=0.05, batch_size=9, max_epochs=3
     )
@@ -137,13 +137,13 @@ def test_settings_of_a_configured_net_are_found():
     assert expected.items() <= settings.items()
 
 
-def test_single_epochs_do_not_anneal():
+def test_partial_fit_has_a_constant_learning_rate():
     clf = DeepEnsembleClassifier(**SMALL).partial_fit(X, y)
     assert clf.settings_["lr_schedule"] == "constant"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_settings_are_kept_in_files(kind, tmp_path):
+def test_settings_are_restored_from_files(kind, tmp_path):
     clf = kind(**SMALL).fit(X, y)
     clf.save(tmp_path / "model")
     assert load(tmp_path / "model").settings_ == clf.settings_
@@ -152,13 +152,13 @@ def test_settings_are_kept_in_files(kind, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [[], {"lr": [1]}, {"lr": None}])
-def test_files_set_numbers_and_texts_only(settings):
+def test_settings_in_files_must_be_numbers_or_strings(settings):
     with pytest.raises(ModelFileError, match="it sets settings_"):
         check_fitted({"settings_": settings}, 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_notebook_shows_the_settings(kind):
+def test_html_shows_the_settings(kind):
     clf = kind(**SMALL).fit(X, y)
     text = clf._repr_html_()
     for part in ("lr 0.", "max_epochs 2", "batch_size 128", "device cpu"):

@@ -1,4 +1,4 @@
-"""The method: identities with plain loops, one source of randomness, its accuracy."""
+"""The method: comparison with plain loops, randomness, and accuracy."""
 
 import random
 from itertools import pairwise
@@ -13,6 +13,7 @@ from torch import nn
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from tests.cases import rest_slow
 from tests.reference import per_sample_squared_norms
 
 N, BATCH, EPOCHS, LR, RHO = 70, 32, 4, 0.1, 0.2
@@ -34,7 +35,7 @@ def table(n=N, seed=0):
 
 
 def third(sharpness, random_state):
-    """A selection that always chooses the same samples, others for each member."""
+    """Select a fixed third of the samples for each member."""
     members, samples = np.indices(sharpness.shape)
     return (samples + members) % 3 == 0
 
@@ -58,19 +59,19 @@ def differ(one, other):
     return any(not mine[name].equal(theirs[name]) for name in mine)
 
 
-# The method written out -------------------------------------------------------------
+# Naive implementation ---------------------------------------------------------------
 
 
 def split(samples, n_batches, rng, up=False):
-    """Shuffled samples, cut into parts of equal size or one more."""
+    """Split shuffled samples into parts whose sizes differ by at most one."""
     samples = rng.permutation(samples)
     edges = np.arange(n_batches + 1) * len(samples) / n_batches
     edges = (np.ceil(edges) if up else np.floor(edges)).astype(int)
     return [samples[a:b] for a, b in pairwise(edges)]
 
 
-def train_by_hand(seed, X, y, mask, *, weight=None, rho=RHO, n_epochs=EPOCHS):
-    """One member by a plain loop: standardise, deal batches, take SAM's two passes."""
+def naive_train(seed, X, y, mask, *, weight=None, rho=RHO, n_epochs=EPOCHS):
+    """Train one member in a plain loop with mixed SAM updates."""
     mean = np.average(X, axis=0, weights=weight)
     spread = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weight))
     X = torch.tensor((X - mean) / spread, dtype=torch.float32)
@@ -96,16 +97,16 @@ def train_by_hand(seed, X, y, mask, *, weight=None, rho=RHO, n_epochs=EPOCHS):
             done = (epoch + t / n_batches) / n_epochs
             optimizer.param_groups[0]["lr"] = LR * 0.5 * (1 + np.cos(np.pi * done))
             parts = [sam[t] if sam else [], rest[t] if rest else []]
-            update_by_hand(module, optimizer, X, y, weight, parts, rho)
+            naive_update(module, optimizer, X, y, weight, parts, rho)
     return dict(module.named_parameters())
 
 
-def update_by_hand(module, optimizer, X, y, weight, parts, rho):
+def naive_update(module, optimizer, X, y, weight, parts, rho):
     n = sum(map(len, parts))
     params = list(module.parameters())
 
     def gradient(rows):
-        """Gradient of the sum of the rows' losses over the size of the batch."""
+        """Return the gradient of the rows' losses, divided by the size of the batch."""
         losses = nn.functional.cross_entropy(module(X[rows]), y[rows], reduction="none")
         return torch.autograd.grad((losses * weight[rows]).sum() / n, params)
 
@@ -129,11 +130,14 @@ def update_by_hand(module, optimizer, X, y, weight, parts, rho):
     optimizer.step()
 
 
+WEIGHTED = [("none", True), ("all", True), (third, True)]
+UNWEIGHTED = [(third, False), ("none", False), ("all", False)]
+
+
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("selection", ["none", "all", third])
-def test_members_are_those_of_a_plain_loop(selection, weighted, engine):
-    """No sample gets SAM: SGD. All get it: SAM. Some: the mixed update."""
+@pytest.mark.parametrize(("selection", "weighted"), [*WEIGHTED, *rest_slow(UNWEIGHTED)])
+def test_members_equal_those_of_a_plain_loop(selection, weighted, engine):
+    """Without SAM samples it is SGD, with all it is SAM, else the mixed update."""
     X, y = table()
     weight = np.random.default_rng(1).uniform(0.2, 3, N) if weighted else None
     clf = SharpBalance(
@@ -143,13 +147,13 @@ def test_members_are_those_of_a_plain_loop(selection, weighted, engine):
         mask = {"none": np.zeros(N, bool), "all": np.ones(N, bool)}.get(
             selection, (np.arange(N) + i) % 3 == 0
         )
-        want = train_by_hand(seed, X, y, mask, weight=weight)
+        want = naive_train(seed, X, y, mask, weight=weight)
         np.testing.assert_array_equal(clf.sam_masks_[i], mask)
         for name, value in weights(clf, i).items():
             torch.testing.assert_close(value, want[name].data, atol=1e-6, rtol=1e-5)
 
 
-def test_warm_up_without_sam_and_selection_none_is_a_plain_deep_ensemble():
+def test_selection_none_without_sam_equals_a_deep_ensemble():
     X, y = table()
     plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
     for warmup, warmup_epochs in (("sam", 0), ("sgd", 0), ("sgd", 2), ("sgd", 1.0)):
@@ -159,14 +163,14 @@ def test_warm_up_without_sam_and_selection_none_is_a_plain_deep_ensemble():
         assert_bitwise(clf.fit(X, y), plain)
 
 
-def test_rho_zero_is_a_plain_deep_ensemble():
+def test_rho_zero_equals_a_deep_ensemble():
     X, y = table()
     plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
     assert_bitwise(SharpBalance(selection="all", rho=0.0, **SMALL).fit(X, y), plain)
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_choosing_the_same_samples_again_changes_nothing(engine):
+def test_reselecting_the_same_samples_changes_nothing(engine):
     X, y = table()
     options = {"selection": third, "warmup_epochs": 1, "engine": engine, **SMALL}
     once = SharpBalance(**options).fit(X, y)
@@ -176,7 +180,7 @@ def test_choosing_the_same_samples_again_changes_nothing(engine):
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_looking_at_the_members_after_every_epoch_changes_nothing(engine):
+def test_scoring_after_every_epoch_does_not_change_the_members(engine):
     X, y = table()
     options = {"validation_fraction": 0.2, "engine": engine, **SMALL}
     plain = SharpBalance(**options).fit(X, y)
@@ -184,17 +188,17 @@ def test_looking_at_the_members_after_every_epoch_changes_nothing(engine):
     assert watched.n_iter_ == EPOCHS
     np.testing.assert_array_equal(plain.train_indices_, watched.train_indices_)
     for member, want in zip(watched.history_, plain.history_):
-        assert member  # the best epoch is one of them
+        assert member  # until the best epoch
         for row, twin in zip(member, want):
             for name in ("train_loss", "valid_loss", "valid_acc", "lr"):
                 assert row[name] == twin[name]
 
 
-# Scores and sets --------------------------------------------------------------------
+# Scores and selection ---------------------------------------------------------------
 
 
-def test_scores_are_the_fisher_traces_of_the_warmed_up_members():
-    """Against a loop over samples in float64, at the weights after the warm-up."""
+def test_scores_are_fisher_traces_after_the_warm_up():
+    """Compare with a loop over samples in float64."""
     X, y = table()
     options = {"lr_schedule": "constant", **SMALL}
     clf = SharpBalance(warmup_epochs=2, **options).fit(X, y)
@@ -208,7 +212,7 @@ def test_scores_are_the_fisher_traces_of_the_warmed_up_members():
 
 
 @pytest.mark.parametrize(("selection", "sign"), [("sharpest", -1), ("flattest", 1)])
-def test_each_member_gets_the_samples_of_the_others(selection, sign):
+def test_sam_samples_are_proposed_by_the_other_members(selection, sign):
     X, y = table()
     small = {**SMALL, "n_estimators": 3}
     clf = SharpBalance(selection=selection, flat_ratio=0.3, **small).fit(X, y)
@@ -223,11 +227,11 @@ def test_each_member_gets_the_samples_of_the_others(selection, sign):
         assert set(np.flatnonzero(clf.sam_masks_[i])) == others
 
 
-# One source of randomness -----------------------------------------------------------
+# Randomness -------------------------------------------------------------------------
 
 
-class Dropping(nn.Module):
-    """Draws in training."""
+class WithDropout(nn.Module):
+    """A network with dropout."""
 
     def __init__(self, n_features, n_classes, width=8):
         super().__init__()
@@ -243,8 +247,8 @@ def jitter(x):
     return x + 0.1 * torch.randn_like(x)
 
 
-RESTLESS = {
-    "estimator": Dropping,
+RANDOM_PARTS = {
+    "estimator": WithDropout,
     "selection": "random",
     "train_transform": jitter,
     "validation_fraction": 0.2,
@@ -261,14 +265,14 @@ def global_states():
     )
 
 
-@pytest.mark.parametrize("options", [SMALL, RESTLESS], ids=["stacked", "skorch"])
-def test_global_generators_neither_matter_nor_change(options):
+@pytest.mark.parametrize("options", [SMALL, RANDOM_PARTS], ids=["stacked", "skorch"])
+def test_global_generators_are_neither_used_nor_changed(options):
     X, y = table()
     fitted = []
     kept = global_states()
     try:
         for seed in (1, 2):
-            np.random.seed(seed)  # noqa: NPY002 the very thing that must not matter
+            np.random.seed(seed)  # noqa: NPY002
             torch.manual_seed(seed)
             random.seed(seed)
             before = global_states()
@@ -284,17 +288,17 @@ def test_global_generators_neither_matter_nor_change(options):
     assert_bitwise(*fitted)
 
 
-def test_the_same_seed_gives_the_same_ensemble_and_another_seed_another():
+def test_ensemble_depends_on_random_state():
     X, y = table()
     one, same, other = (
-        SharpBalance(**{**RESTLESS, "random_state": s}).fit(X, y) for s in (0, 0, 1)
+        SharpBalance(**{**RANDOM_PARTS, "random_state": s}).fit(X, y) for s in (0, 0, 1)
     )
     assert_bitwise(one, same)
     np.testing.assert_array_equal(one.sam_masks_, same.sam_masks_)
     assert differ(one, other)
 
 
-def test_a_generator_goes_on_from_fit_to_fit():
+def test_generator_advances_between_fits():
     X, y = table()
     rng = np.random.RandomState(0)
     first, second = (
@@ -305,7 +309,7 @@ def test_a_generator_goes_on_from_fit_to_fit():
     assert differ(first, second)
 
 
-def test_without_a_seed_every_fit_is_another_one():
+def test_fits_without_random_state_differ():
     X, y = table()
     options = {**SMALL, "random_state": None, "max_epochs": 1}
     kept = np.random.get_state()  # noqa: NPY002
@@ -319,7 +323,7 @@ def test_without_a_seed_every_fit_is_another_one():
     assert differ(*fitted)
 
 
-def test_the_first_members_of_a_larger_ensemble_are_those_of_a_smaller_one():
+def test_first_members_do_not_depend_on_n_estimators():
     X, y = table()
     small = DeepEnsembleClassifier(**SMALL).fit(X, y)
     large = DeepEnsembleClassifier(**{**SMALL, "n_estimators": 3}).fit(X, y)
@@ -337,15 +341,18 @@ def test_members_differ():
     assert np.abs(probas[0] - probas[1]).max() > 1e-3
 
 
-def test_two_jobs_give_the_members_of_one():
-    """Bit for bit, if both sides compute with one thread."""
+def test_two_jobs_give_the_same_members_as_one():
+    """Bit for bit, if both use one thread."""
     X, y = table()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     apart = [{"lr": 0.01, "module__width": 9}, {"optimizer__momentum": 0.1}]
     try:
-        for member_params in (None, apart):  # in one test: processes start slowly
-            options = {**RESTLESS, "engine": "skorch", "train_transform": None}
+        for member_params in (
+            None,
+            apart,
+        ):  # in one test, because starting processes is slow
+            options = {**RANDOM_PARTS, "engine": "skorch", "train_transform": None}
             options |= {"member_params": member_params}
             serial = SharpBalance(**options).fit(X, y)
             with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
@@ -360,10 +367,10 @@ def test_two_jobs_give_the_members_of_one():
         torch.set_num_threads(threads)
 
 
-# What it is worth -------------------------------------------------------------------
+# Accuracy ---------------------------------------------------------------------------
 
 
-def test_raw_digits_are_learned_without_any_setting():
+def test_accuracy_on_digits_with_default_parameters():
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(
         X, y, test_size=0.25, random_state=0

@@ -151,7 +151,7 @@ def test_unknown_categories_and_new_missing_values_are_predicted(fitted):
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
-def test_frames_of_complete_numbers_are_as_arrays(frame):
+def test_frames_of_complete_numbers_equal_arrays(frame):
     """Bit for bit, with and without booleans, and also with held-out samples."""
     rng = np.random.default_rng(0)
     X = {f"x{i}": rng.normal(size=N) for i in range(3)}
@@ -249,7 +249,7 @@ def test_copies_are_exact(fitted, tmp_path):
         np.testing.assert_array_equal(one.predict_proba(X), want)
     again = clone(fitted).fit(*as_pandas())
     assert_same_weights(again, fitted)
-    # A loaded ensemble goes on with the columns of its fit.
+    # partial_fit of a loaded ensemble uses the columns of its fit.
     copies[1].partial_fit(X, y)
     assert copies[1].input_format_ == fitted.input_format_
 
@@ -282,7 +282,7 @@ CRAFTED = {
 
 
 @pytest.mark.parametrize("case", CRAFTED)
-def test_crafted_columns_are_refused(case, fitted, tmp_path):
+def test_crafted_columns_raise(case, fitted, tmp_path):
     fitted.save(tmp_path / "model")
     tree = read_archive(tmp_path / "model", "model", SPECIAL_TAGS)
     CRAFTED[case](tree)
@@ -309,7 +309,7 @@ def test_exports_take_the_encoded_matrix(write, fitted, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
-def test_checkpoints_see_the_values_of_the_frame(kind, tmp_path):
+def test_checkpoints_depend_on_the_values_of_the_frame(kind, tmp_path):
     X, y = as_pandas()
     clf = kind(checkpoint_dir=tmp_path / "fit", **SMALL).fit(X, y)
     again = clone(clf).fit(X, y)

@@ -94,9 +94,10 @@ def test_tradeoff_curve_as_a_frame(curve):
 def test_tradeoff_curve_of_a_pipeline_varies_its_last_step(data):
     X, y = data
     X = 100 * X
-    settings = {"rho": [0.05, 0.5], "sharpness": {"n_batches": 2}}
-    alone = tradeoff_curve(sharpbalance(), scaled(X), y, **settings)
-    inside = make_pipeline(FunctionTransformer(scaled), sharpbalance())
+    settings = {"rho": [0.05, 0.5], "sharpness": {"n_batches": 1, "n_iter": 2}}
+    few = sharpbalance(max_epochs=2, n_estimators=2)
+    alone = tradeoff_curve(few, scaled(X), y, **settings)
+    inside = make_pipeline(FunctionTransformer(scaled), few)
     nested = make_pipeline(FunctionTransformer(), inside)
     for pipeline in (inside, nested):
         curve = tradeoff_curve(pipeline, X, y, **settings)

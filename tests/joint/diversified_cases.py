@@ -1,4 +1,4 @@
-"""Data and modules that the tests of joint training share."""
+"""Data and modules of the tests of joint training."""
 
 import numpy as np
 import torch
@@ -19,14 +19,14 @@ def table(n=120, seed=0):
 
 
 class Looped(MLP):
-    """An MLP that cannot be stacked, because its forward pass is its own."""
+    """An MLP with a custom forward, which is not stacked."""
 
     def forward(self, x):
         return super().forward(x)
 
 
 class Noisy(nn.Module):
-    """Draws random numbers and keeps running statistics."""
+    """A network with dropout and running statistics."""
 
     def __init__(self, n_features, n_classes):
         super().__init__()
@@ -40,7 +40,7 @@ class Noisy(nn.Module):
 
 
 def configured(module=MLP, optimizer=torch.optim.AdamW, lr=0.01, **params):
-    """A net whose settings are the same in any ensemble."""
+    """Return a net with settings that do not depend on the ensemble."""
     return NeuralNetClassifier(
         module, criterion=nn.CrossEntropyLoss, optimizer=optimizer, lr=lr, **params
     )

@@ -1,4 +1,4 @@
-"""Batches of joint training: what their items draw, and what callbacks make of them."""
+"""Batches of joint training: random items, and changes by callbacks."""
 
 import random
 
@@ -19,7 +19,7 @@ DRAWS = {
 
 
 class Noisy(Dataset):
-    """Items with a random number, all of which it remembers."""
+    """Items with a random number, which are recorded."""
 
     def __init__(self, kind):
         self.draw, self.drawn = DRAWS[kind], []
@@ -34,7 +34,7 @@ class Noisy(Dataset):
 
 @pytest.mark.parametrize("kind", DRAWS)
 @pytest.mark.parametrize("loss", ["sed", "divdis"])
-def test_items_draw_anew_in_every_batch_and_alike_in_every_fit(kind, loss):
+def test_random_items_differ_between_batches_and_not_between_fits(kind, loss):
     runs = []
     for _ in range(2):
         DRAWS[kind]()
@@ -43,14 +43,14 @@ def test_items_draw_anew_in_every_batch_and_alike_in_every_fit(kind, loss):
             MLP, 2, loss=loss, max_epochs=2, batch_size=4, random_state=0
         )
         clf.fit(data, X_unlabeled=others if loss == "divdis" else None)
-        trained = data.drawn[-24:]  # two epochs; what came before was looked at only
+        trained = data.drawn[-24:]  # two epochs, after the checks
         assert len(set(trained)) == 24
         runs.append((trained, others.drawn[-24:]))
     assert runs[0] == runs[1]
 
 
 class Restarts(Callback):
-    """Weights and options of its own, set where an epoch begins."""
+    """Set weights and options at the beginning of an epoch."""
 
     def on_epoch_begin(self, net, **kwargs):
         with torch.no_grad():
@@ -60,7 +60,7 @@ class Restarts(Callback):
 
 
 class Looped(nn.Module):
-    """The same as a chain that stacks, but not seen as one."""
+    """Equal to a chain, but not recognised as one."""
 
     def __init__(self):
         super().__init__()
@@ -70,7 +70,7 @@ class Looped(nn.Module):
         return self.inner(X) + 0.0
 
 
-def test_callbacks_set_weights_and_options_where_an_epoch_begins():
+def test_callbacks_may_set_weights_and_options_in_on_epoch_begin():
     X = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
     stacked, modules = (
         DiversifiedEnsembleClassifier(

@@ -1,4 +1,4 @@
-"""The face of the estimator: parameters, trunks, reproducibility, persistence."""
+"""The estimator of joint training: parameters, trunks, randomness, persistence."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ from tests.joint.diversified_cases import Looped, diversified, table, weights
 
 
 class Trunk(nn.Module):
-    """Counts the samples it sees; has statistics that must not move."""
+    """Count the samples; has running statistics that must not change."""
 
     def __init__(self, width=6):
         super().__init__()
@@ -35,7 +35,7 @@ class Trunk(nn.Module):
         return self.norm(self.linear(x)).tanh()
 
 
-def test_the_trunk_is_shared_frozen_and_left_as_it_was():
+def test_trunk_is_shared_frozen_and_not_changed():
     X, y = table()
     trunk = Trunk()
     clf = diversified(shared_trunk=trunk).fit(X, y)
@@ -66,7 +66,7 @@ def test_every_sample_passes_the_trunk_once():
     assert clf.trunk_.module.seen == 4 * len(X)
 
 
-def test_a_transform_that_changes_nothing_changes_nothing():
+def test_identity_as_transform_changes_nothing():
     X, y = table()
     trunk = Trunk()
     fits = [
@@ -79,7 +79,7 @@ def test_a_transform_that_changes_nothing_changes_nothing():
 
 
 @pytest.mark.parametrize("head", [None, Looped])
-def test_members_with_a_trunk_take_samples_themselves(head):
+def test_members_with_a_trunk_accept_samples(head):
     X, y = table()
     clf = diversified(estimator=head, shared_trunk=Trunk()).fit(X, y)
     probas = clf.member_predict_proba(X)
@@ -91,19 +91,19 @@ def test_members_with_a_trunk_take_samples_themselves(head):
     assert not clf.trunk_.module.training
 
 
-def test_a_trunk_alone_and_heads_equal_features_given_by_hand():
+def test_trunk_and_heads_equal_a_fit_on_features():
     X, y = table()
     trunk = Trunk().eval()
     with torch.no_grad():
         features = trunk(torch.tensor(X)).numpy()
     whole = diversified(shared_trunk=trunk).fit(X, y)
-    by_hand = diversified().fit(features, y)
+    on_features = diversified().fit(features, y)
     np.testing.assert_allclose(
-        whole.predict_proba(X), by_hand.predict_proba(features), atol=1e-5
+        whole.predict_proba(X), on_features.predict_proba(features), atol=1e-5
     )
 
 
-def test_a_function_makes_the_trunk_from_the_seed():
+def test_trunk_from_a_function_depends_on_random_state():
     X, y = table()
     one, two = (diversified(shared_trunk=Trunk).fit(X, y) for _ in range(2))
     np.testing.assert_array_equal(one.predict_proba(X), two.predict_proba(X))
@@ -112,7 +112,7 @@ def test_a_function_makes_the_trunk_from_the_seed():
     assert (a != b).any()
 
 
-def test_a_trunk_that_cannot_serve_says_so():
+def test_invalid_trunks_raise():
     X, y = table()
     for trunk, message in (
         (nn.Linear(4, 2), "The shared trunk Linear failed on X"),
@@ -138,8 +138,8 @@ def test_pickles_and_copies_predict_the_same(trunk):
             }
 
 
-def test_a_pickle_holds_the_trunk_twice_not_once_a_member():
-    """Once as the parameter, once fitted."""
+def test_pickle_contains_the_trunk_only_twice():
+    """As a parameter and as a fitted attribute."""
     X, y = table()
     trunk = Trunk(20_000)  # 0.6 MB
     sizes = [
@@ -164,7 +164,7 @@ def global_state():
     return random.getstate(), numpy_state, torch.get_rng_state().tolist()
 
 
-def test_the_global_rng_is_neither_used_nor_changed():
+def test_global_generators_are_neither_used_nor_changed():
     X, y = table()
 
     def fit(seed):
@@ -189,7 +189,7 @@ class NoisyLoop(nn.Module):
         return self.layers(x)
 
 
-def test_random_state_decides_everything():
+def test_result_depends_on_random_state_only():
     X, y = table()
     one, two, three = (
         diversified(random_state=seed).fit(X, y).predict_proba(X) for seed in (0, 0, 1)
@@ -198,7 +198,7 @@ def test_random_state_decides_everything():
     assert (one != three).any()
 
 
-def test_members_start_as_those_of_a_deep_ensemble():
+def test_initial_weights_equal_those_of_a_deep_ensemble():
     X, y = table()
     frozen = {"lr": 1e-12, "max_epochs": 1, "random_state": 3, "device": "cpu"}
     joint = diversified(**frozen).fit(X, y)
@@ -209,7 +209,7 @@ def test_members_start_as_those_of_a_deep_ensemble():
 
 
 @pytest.mark.parametrize("trunk", [None, Trunk(), Trunk])
-def test_warm_start_goes_on_from_the_fitted_weights(trunk):
+def test_warm_start_continues_from_the_fitted_weights(trunk):
     X, y = table()
     clf = diversified(shared_trunk=trunk, warm_start=True, max_epochs=10).fit(X, y)
     want = clf.predict_proba(X)
@@ -220,7 +220,7 @@ def test_warm_start_goes_on_from_the_fitted_weights(trunk):
         clf.fit(X, y)
 
 
-def test_warm_heads_need_the_trunk_that_they_were_fitted_to():
+def test_warm_start_with_another_trunk_raises():
     X, y = table()
     clf = diversified(shared_trunk=Trunk, warm_start=True, max_epochs=1).fit(X, y)
     clf.set_params(shared_trunk=lambda: nn.Linear(5, 6))
@@ -229,7 +229,7 @@ def test_warm_heads_need_the_trunk_that_they_were_fitted_to():
 
 
 class Projected(nn.Module):
-    """Weights over random features that are kept out of the state."""
+    """Random features in a non-persistent buffer."""
 
     def __init__(self, n_features, n_classes):
         super().__init__()
@@ -242,7 +242,7 @@ class Projected(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
-def test_warm_start_keeps_buffers_that_no_state_has(kind):
+def test_warm_start_keeps_non_persistent_buffers(kind):
     X, y = table()
     params = {"standardize": False, "max_epochs": 1, "random_state": 0}
     clf = kind(Projected, warm_start=True, **params).fit(X, y)
@@ -251,8 +251,8 @@ def test_warm_start_keeps_buffers_that_no_state_has(kind):
     np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-5)
 
 
-def test_whole_members_are_their_heads():
-    """Buffers that no state has, and what callbacks have recorded."""
+def test_members_have_buffers_and_history_of_their_heads():
+    """Non-persistent buffers, and values recorded by callbacks."""
 
     class Recorder(Callback):
         def on_epoch_end(self, net, **kwargs):
@@ -270,14 +270,14 @@ def test_whole_members_are_their_heads():
             assert dict(net.callbacks_)["recorder"].seen == 4
 
 
-def test_one_member_has_nobody_to_differ_from():
+def test_one_member():
     X, y = table()
     one = diversified(n_estimators=1).fit(X, y)
     none = diversified(n_estimators=1, diversity_weight=0).fit(X, y)
     np.testing.assert_array_equal(one.predict_proba(X), none.predict_proba(X))
 
 
-def test_dictionaries_reach_the_module_as_keywords():
+def test_dictionaries_are_passed_as_keywords():
     X, y = table()
 
     class Two(nn.Module):
@@ -297,7 +297,7 @@ def test_dictionaries_reach_the_module_as_keywords():
         clf.fit(parts, y, X_unlabeled={"a": X[:, :2]})
 
 
-def test_it_can_be_searched_and_piped():
+def test_search_over_a_pipeline():
     X, y = table()
     grid = {"diversity_weight": [0.0, 0.1], "estimator__module__hidden": [(4,), (8,)]}
     search = GridSearchCV(diversified(max_epochs=2), grid, cv=2).fit(X, y)
@@ -326,13 +326,13 @@ def test_clones_keep_all_parameters():
         ({"diversity_weight": -0.1}, "'diversity_weight' parameter"),
     ],
 )
-def test_wrong_parameters_are_refused(params, message):
+def test_invalid_parameters_raise(params, message):
     X, y = table()
     with pytest.raises(ValueError, match=message):
         diversified(**params).fit(X, y)
 
 
-def test_any_optimizer_goes_with_the_default_network():
+def test_every_optimizer_with_the_default_network():
     X, y = table()
     for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop):
         clf = diversified(optimizer=optimizer, lr=0.01, max_epochs=2).fit(X, y)
@@ -342,7 +342,7 @@ def test_any_optimizer_goes_with_the_default_network():
 @pytest.mark.gpu
 @pytest.mark.parametrize("module", [None, Looped])
 @pytest.mark.parametrize("loss", ["sed", "a2d", "divdis"])
-def test_a_gpu_gives_what_the_cpu_gives(loss, module):
+def test_gpu_equals_cpu(loss, module):
     X, y = table()
     params = {"loss": loss, "estimator": module, "shared_trunk": Trunk()}
     probas = []
@@ -353,7 +353,7 @@ def test_a_gpu_gives_what_the_cpu_gives(loss, module):
 
 
 @pytest.mark.parametrize("weight", [None, {0: 1.0, 1: 2.0, 2: 5.0}])
-def test_divdis_when_the_last_class_is_held_out_as_a_whole(weight):
+def test_divdis_if_the_last_class_is_held_out(weight):
     X, _ = table()
     y = np.arange(len(X)) % 2
     y[[3, 50]] = 2
@@ -365,7 +365,7 @@ def test_divdis_when_the_last_class_is_held_out_as_a_whole(weight):
 
 
 @pytest.mark.parametrize("device", ["cpu", ["cpu"], ("cpu",)])
-def test_one_device_may_come_in_a_list(device):
+def test_device_may_be_a_list_of_one(device):
     X, y = table()
     assert diversified(device=device, max_epochs=1).fit(X, y).heads_[0].device == "cpu"
 
@@ -379,7 +379,7 @@ class WritesToItsInput(nn.Module):
         return self.linear(x.mul_(2).add_(1))
 
 
-def test_a_trunk_that_works_in_place_leaves_samples_alone():
+def test_trunk_that_works_in_place_does_not_change_samples():
     X, y = table()
     clf = diversified(shared_trunk=WritesToItsInput()).fit(X, y)
     net, given = clf.estimators_[0], torch.tensor(X)
@@ -389,7 +389,7 @@ def test_a_trunk_that_works_in_place_leaves_samples_alone():
 
 
 @pytest.mark.parametrize("width", [5, 6], ids=["as_wide_as_x", "wider"])
-def test_flatness_over_a_trunk_is_that_of_whole_members(width):
+def test_flatness_of_heads_equals_that_of_whole_members(width):
     X, y = table()
     clf = diversified(shared_trunk=Trunk(width)).fit(X, y)
     whole = [metrics.fisher_rao_norm(net, X, y) for net in clf.estimators_]

@@ -1,7 +1,7 @@
-"""What diversified ensembles are for: a shortcut that holds in the training data only.
+"""Diversified ensembles detect a shortcut that holds in the training data only.
 
-Two moons, and a third feature that tells the class at a glance and is right for 95 % of
-the samples. Members of a deep ensemble all take it. Where it contradicts the moons they
+Two moons, and a third feature that gives the class directly and is right for 95 % of
+the samples. Members of a deep ensemble all use it. Where it contradicts the moons they
 are wrong together, and where it is stronger than ever seen they are sure of it: neither
 their confidence nor their diversity gives these samples away. Members that are trained
 to disagree differ there.
@@ -46,7 +46,7 @@ METHODS = {
 
 
 def samples(n, seed, *, right=0.95, strength=1.0):
-    """Moons with a shortcut that is right that often and that strong."""
+    """Return moons with a shortcut of given accuracy and strength."""
     X, y = make_moons(n, noise=0.1, random_state=seed)
     rng = np.random.default_rng(seed)
     shortcut = np.where(rng.random(n) < right, 2 * y - 1, 1 - 2 * y)
@@ -55,7 +55,7 @@ def samples(n, seed, *, right=0.95, strength=1.0):
 
 
 def measure(clf, seed):
-    """Numbers of one fitted ensemble."""
+    """Return the numbers of one fitted ensemble."""
     X, y = samples(1000, seed + 100)
     contradicting, _ = samples(1000, seed + 200, right=0.0)
     foreign, _ = samples(1000, seed + 200, right=0.0, strength=3.0)
@@ -70,7 +70,7 @@ def measure(clf, seed):
 
 
 def measure_all(seeds, n, **params):
-    """{method: {number: one value per seed}}."""
+    """Return {method: {name: values of the seeds}}."""
     rows = {name: [] for name in METHODS}
     for seed in seeds:
         X, y = samples(n, seed)
@@ -91,7 +91,7 @@ def results():
     return measure_all(SEEDS, 600)
 
 
-def test_members_disagree_more_and_find_foreign_samples_in_a_short_training():
+def test_diversity_and_detection_after_a_short_training():
     """The means of two seeds, without a test of significance."""
     results = measure_all(range(2), 300, max_epochs=10, lr=0.02)
     means = {name: {k: v.mean() for k, v in r.items()} for name, r in results.items()}
@@ -104,7 +104,7 @@ def test_members_disagree_more_and_find_foreign_samples_in_a_short_training():
 
 
 def is_higher(values, others):
-    """Paired over seeds, at the five per cent level."""
+    """Return whether a paired test over seeds is significant at 5 %."""
     return ttest_rel(values, others, alternative="greater").pvalue < 0.05
 
 
@@ -120,7 +120,7 @@ def test_members_disagree_more_at_equal_accuracy(results, method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["sed", "a2d"])
-def test_their_diversity_score_finds_foreign_samples(results, method):
+def test_diversity_score_detects_foreign_samples(results, method):
     deep, other = results["deep"], results[method]
     assert is_higher(other["PDS"], deep["PDS"])
     assert is_higher(other["PDS"], other["BMA"])

@@ -1,4 +1,4 @@
-"""Members trained together go on from any checkpoint as if nothing had happened."""
+"""Joint training that resumes from any checkpoint gives the same result."""
 
 import shutil
 
@@ -16,9 +16,10 @@ from sklearn_sharpbalance.exceptions import (
 )
 from sklearn_sharpbalance.joint import members as joint
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
+from tests.cases import rest_slow
 from tests.joint.diversified_cases import Noisy
 from tests.training.killing import (
-    TrainedAlone,
+    NotStackable,
     assert_bitwise,
     joint_estimator,
     small_data,
@@ -33,18 +34,18 @@ from tests.training.test_checkpoint import (
 
 X, Y = small_data()
 OTHER = np.random.default_rng(1).normal(size=(40, 5)).astype(np.float32)
-OWN = {"estimator__module__hidden": None}
+NO_HIDDEN = {"estimator__module__hidden": None}
 
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Numbers of the epochs that are trained."""
+    """Record the numbers of trained epochs."""
     epochs = []
     original = joint.train_epoch
 
-    def train_epoch(team, feed, objective, epoch):
+    def train_epoch(members, feed, objective, epoch):
         epochs.append(epoch)
-        return original(team, feed, objective, epoch)
+        return original(members, feed, objective, epoch)
 
     monkeypatch.setattr(joint, "train_epoch", train_epoch)
     return epochs
@@ -59,7 +60,7 @@ class Unlabeled(Dataset):
 
 
 class Frozen(torch.nn.Module):
-    """A trunk whose weights come from the seed."""
+    """A trunk whose weights depend on the seed."""
 
     def __init__(self):
         super().__init__()
@@ -70,10 +71,10 @@ class Frozen(torch.nn.Module):
 
 
 class StopsAt(Callback):
-    """Asks each member to stop at an epoch of its own, and to forget its bias then.
+    """Stop each member at a different epoch, and set its bias to zero at the end.
 
-    Members go on until all were asked. Were a member told more than once that it is
-    over, or too early, it would train on without its bias.
+    Members train until all have stopped. If on_train_end were called too early or
+    more than once, a member would train without its bias.
     """
 
     def on_train_begin(self, net, **kwargs):
@@ -105,10 +106,10 @@ def datasets():
     return pairs, None, Unlabeled()
 
 
-MODULE = {"estimator": TrainedAlone}
+MODULE = {"estimator": NotStackable}
 CASES = {
     "stacked": ({}, table),
-    "dropout_and_norms": ({"estimator": Noisy, **OWN}, table),
+    "dropout_and_norms": ({"estimator": Noisy, **NO_HIDDEN}, table),
     "a2d": ({"loss": "a2d"}, with_unlabeled),
     "divdis": ({**MODULE, "loss": "divdis", "pair_members": None}, with_unlabeled),
     "datasets": ({"loss": "a2d"}, datasets),
@@ -138,7 +139,7 @@ CASES = {
         {**MODULE, "callbacks": [("stops", StopsAt())], "max_epochs": 6},
         table,
     ),
-    # Steps that overflow are left out, and the scale of the loss is halved.
+    # Steps that overflow are skipped, and the loss scale is halved.
     "fp16": ({**MODULE, "precision": "fp16", "standardize": False}, lambda: LARGE),
 }
 LARGE = (300 * X, Y, None)
@@ -156,18 +157,21 @@ def fit(clf, data):
     return clf.fit(X, y, X_unlabeled=X_unlabeled)
 
 
+@pytest.mark.parametrize("checkpoints", rest_slow(["middle", "all"]))
 @pytest.mark.parametrize("case", CASES)
-def test_every_checkpoint_leads_to_the_same_end(case, tmp_path, snapshots, trained):
+def test_resuming_from_every_checkpoint_gives_the_same_result(
+    case, checkpoints, tmp_path, snapshots, trained
+):
     params, data = CASES[case]
     params = {"max_epochs": 4, **params}
     whole = fit(make(tmp_path / "whole", **params), data)
     want, proba = weights(whole), whole.predict_proba(data()[0])
     copies, n_epochs = list(snapshots), whole.n_iter_
     assert len(copies) == n_epochs + 1
-    if params.get("random_state", 3) is not None:
+    if checkpoints == "all" and params.get("random_state", 3) is not None:
         plain = fit(make(None, **params), data)
         assert_bitwise(weights(plain), want)
-    for done in (1, n_epochs - 1):
+    for done in range(1, n_epochs) if checkpoints == "all" else [n_epochs // 2]:
         trained.clear()
         clf = fit(make(copies[done], **params), data)
         assert trained == list(range(done, n_epochs))
@@ -178,8 +182,8 @@ def test_every_checkpoint_leads_to_the_same_end(case, tmp_path, snapshots, train
         np.testing.assert_array_equal(clf.predict_proba(data()[0]), proba)
 
 
-def test_the_cases_are_what_they_seem(tmp_path):
-    """A scale that was halved; members that stop apart but end together, once."""
+def test_cases_have_the_intended_effects(tmp_path):
+    """A halved loss scale; members that stop at different epochs and end once."""
     fit(make(tmp_path, **CASES["fp16"][0]), CASES["fp16"][1])
     saved = CheckpointFolder(tmp_path).latest()
     assert saved["state"]["members"][0]["extra"]["scaler"]["scale"] < 2**16
@@ -190,9 +194,9 @@ def test_the_cases_are_what_they_seem(tmp_path):
     assert clf.n_iter_ == max(asked) < 6
 
 
-@pytest.mark.parametrize("every", [None, 4])
+@pytest.mark.parametrize("every", rest_slow([4, None]))
 def test_checkpoints_change_nothing(every, tmp_path, snapshots):
-    for estimator in (None, TrainedAlone):
+    for estimator in (None, NotStackable):
         snapshots.clear()
         plain = make(None, estimator=estimator).fit(X, Y)
         folder = tmp_path / f"{estimator}"
@@ -204,7 +208,7 @@ def test_checkpoints_change_nothing(every, tmp_path, snapshots):
             shutil.rmtree(copy)
 
 
-def test_old_checkpoints_are_pruned(tmp_path, snapshots):
+def test_old_checkpoints_are_deleted(tmp_path, snapshots):
     make(tmp_path / "whole").fit(X, Y)
     names = [sorted(p.name for p in folder.iterdir()) for folder in snapshots]
     assert names[0] == ["epoch-000000.safetensors"]
@@ -242,7 +246,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A folder with a finished fit, and its weights."""
+    """Return a folder with a finished fit, and its weights."""
     folder = tmp_path_factory.mktemp("finished")
     torch.manual_seed(0)
     params = {"loss": "a2d", "shared_trunk": Frozen(), "max_epochs": 2}
@@ -251,7 +255,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_fit_is_refused_by_what_differs(other, finished):
+def test_other_settings_or_data_raise(other, finished):
     folder, params, _ = finished
     changes, data, message = OTHERS[other]
     with pytest.raises(CheckpointMismatchError, match=message) as caught:
@@ -259,7 +263,7 @@ def test_another_fit_is_refused_by_what_differs(other, finished):
     assert str(caught.value).count(" was ") == 1  # nothing else
 
 
-def test_a_finished_fit_is_read_back(finished, trained):
+def test_finished_fit_is_loaded(finished, trained):
     folder, params, clf = finished
     again = fit(make(folder, **params), with_unlabeled)
     assert trained == []
@@ -267,14 +271,14 @@ def test_a_finished_fit_is_read_back(finished, trained):
     assert again.history_ == clf.history_
 
 
-def test_unlabeled_samples_that_nobody_uses_do_not_count(tmp_path, trained):
+def test_unused_unlabeled_samples_do_not_matter(tmp_path, trained):
     make(tmp_path, max_epochs=2).fit(X, Y, X_unlabeled=OTHER)
     trained.clear()
     make(tmp_path, max_epochs=2).fit(X, Y)
     assert trained == []
 
 
-def test_a_checkpoint_of_another_kind_of_ensemble(tmp_path):
+def test_checkpoint_of_another_class_raises(tmp_path):
     from tests.training.killing import estimator
 
     estimator(tmp_path, max_epochs=4).fit(X, Y)
@@ -282,7 +286,7 @@ def test_a_checkpoint_of_another_kind_of_ensemble(tmp_path):
         make(tmp_path).fit(X, Y)
 
 
-def test_goes_on_from_a_warm_start_only_with_the_same_weights(tmp_path):
+def test_warm_start_resumes_only_with_the_same_weights(tmp_path):
     clf = make(tmp_path / "a", warm_start=True).fit(X, Y)
     with pytest.raises(CheckpointMismatchError, match="first weights was fresh and is"):
         clf.fit(X, Y)
@@ -290,7 +294,7 @@ def test_goes_on_from_a_warm_start_only_with_the_same_weights(tmp_path):
     assert clf.n_iter_ == 6
 
 
-def test_the_fits_of_a_search_get_a_folder_each(tmp_path, trained):
+def test_fits_of_a_search_have_separate_folders(tmp_path, trained):
     grid = {"diversity_weight": [0.0, 0.1]}
     clf = make(tmp_path / "{fit}", max_epochs=2)
     search = GridSearchCV(clf, grid, cv=2).fit(X, Y)
@@ -302,17 +306,17 @@ def test_the_fits_of_a_search_get_a_folder_each(tmp_path, trained):
     np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots, trained):
+def test_damaged_checkpoint_is_skipped(tmp_path, snapshots, trained):
     whole = make(tmp_path / "whole").fit(X, Y)
     damage(max(snapshots[4].iterdir()))
     trained.clear()
     with pytest.warns(SharpBalanceWarning, match=r"skipped.*is damaged"):
         clf = make(snapshots[4]).fit(X, Y)
-    assert trained == [3, 4, 5]  # from the one before
+    assert trained == [3, 4, 5]  # from the previous one
     assert_bitwise(weights(clf), weights(whole))
 
 
-def test_a_disk_that_cannot_be_written(tmp_path):
+def test_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(CheckpointError, match="Cannot "):
         make(tmp_path / "file/sub").fit(X, Y)
@@ -322,8 +326,8 @@ def test_a_disk_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_in_a_first_fit_leaves_what_it_has(tmp_path, monkeypatch):
-    clf = make(tmp_path, estimator=Interrupting, **OWN)
+def test_ctrl_c_in_a_first_fit_keeps_the_last_epoch(tmp_path, monkeypatch):
+    clf = make(tmp_path, estimator=Interrupting, **NO_HIDDEN)
     press_ctrl_c(monkeypatch, at=71)
     with (
         pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 3"),
@@ -339,7 +343,7 @@ def test_ctrl_c_in_a_first_fit_leaves_what_it_has(tmp_path, monkeypatch):
 def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
     trunk, tmp_path, monkeypatch, trained
 ):
-    params = {"estimator": Interrupting, "shared_trunk": trunk, **OWN}
+    params = {"estimator": Interrupting, "shared_trunk": trunk, **NO_HIDDEN}
     press_ctrl_c(monkeypatch, at=None)
     clf = make(None, **params).fit(X, Y)
     before, proba = weights(clf), clf.predict_proba(X)
@@ -365,6 +369,6 @@ def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
         ({"on_checkpoint_error": "ignore"}, "'on_checkpoint_error' parameter"),
     ],
 )
-def test_wrong_parameters_are_refused(params, message):
+def test_invalid_parameters_raise(params, message):
     with pytest.raises(ValueError, match=message):
         make(None, **params).fit(X, Y)

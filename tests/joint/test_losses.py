@@ -1,4 +1,4 @@
-"""The terms that drive members apart, against float64 loops and other libraries."""
+"""Compare diversity losses with float64 loops and other libraries."""
 
 from itertools import combinations
 
@@ -30,14 +30,14 @@ def softmax(f):
 
 
 def naive_a2d(f, g):
-    """The formula, for one sample."""
+    """Return the loss of one sample by the formula."""
     p, q = softmax(f), softmax(g)
     c = int(np.argmax(p))
     return -np.log(p[c] * (1 - q[c]) + (1 - p[c]) * q[c])
 
 
 def naive_sed(logits, everyone, y, weight):
-    """The pair term of SED, sample by sample and pair by pair."""
+    """Return the pair term of SED by a loop over samples and pairs."""
     n = len(y)
     ce = [-np.log(softmax(everyone.mean(0)[i])[y[i]]) for i in range(n)]
     batch = sum(weight[i] * ce[i] for i in range(n)) / sum(weight)
@@ -51,7 +51,7 @@ def naive_sed(logits, everyone, y, weight):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 8])
-def test_a2d_is_its_formula(n_classes):
+def test_a2d_equals_its_formula(n_classes):
     f, g = logits_of(2, 50, n_classes)
     got = agree_to_disagree(torch.tensor(f), torch.tensor(g))
     want = [naive_a2d(a, b) for a, b in zip(f, g)]
@@ -64,11 +64,11 @@ def test_a2d_of_members_certain_of_the_same_class_is_finite_in_float32():
     loss = agree_to_disagree(f, f.detach().clone())
     loss.backward()
     assert loss.item() == pytest.approx(40 - np.log(4), rel=1e-6)
-    # Each of the two 1 - p is half of what stands in the logarithm.
+    # Each of the two 1 - p is half of the logarithm's argument.
     assert f.grad.tolist() == pytest.approx([0.5, -0.25, -0.25], rel=1e-5)
 
 
-def test_a2d_takes_the_class_of_the_first_member():
+def test_a2d_uses_the_class_of_the_first_member():
     f, g = torch.tensor([2.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, 0.5])
     assert agree_to_disagree(f, g) != agree_to_disagree(g, f)
     two = f[:2], g[:2]  # with two classes the choice does not matter
@@ -78,7 +78,7 @@ def test_a2d_takes_the_class_of_the_first_member():
 
 
 @pytest.mark.parametrize("n_members", [2, 3, 5])
-def test_sed_is_its_formula(n_members):
+def test_sed_equals_its_formula(n_members):
     everyone = logits_of(6)
     rng = np.random.default_rng(1)
     y, weight = rng.integers(4, size=7), rng.uniform(0.1, 0.2, size=7)
@@ -110,22 +110,22 @@ def test_gradient_does_not_flow_through_the_hard_sample_weights():
     assert not torch.allclose(got, gradient(frozen=False), rtol=1e-2)
 
 
-def test_hard_samples_weigh_more_and_all_weigh_little_at_first():
+def test_hard_samples_have_larger_weights_that_grow_with_training():
     y = torch.tensor([0, 0])
     uniform = torch.tensor([0.5, 0.5], dtype=torch.float64)
     early = hard_sample_weights(torch.zeros(2, 2).double(), y, uniform)
     later = torch.tensor([[4.0, 0.0], [0.0, 1.0]]).double()
     late = hard_sample_weights(later, y, uniform)
     assert late[1] > late[0]
-    # Their mean is the inverse of the batch's loss.
+    # Their mean is the inverse of the loss of the batch.
     loss = torch.nn.functional.cross_entropy(later, y)
     assert late.mean().item() == pytest.approx(1 / loss.item())
     assert early.mean().item() == pytest.approx(1 / np.log(2))
 
 
 @pytest.mark.parametrize("factor", [100.0, 1e-3, 1e-9, 0.0])
-def test_the_term_of_a_batch_counts_as_its_samples_do(factor):
-    """Samples of little weight do not end in a batch that outweighs all others."""
+def test_term_of_a_batch_scales_with_its_sample_weights(factor):
+    """A batch of small sample weights does not dominate the others."""
     logits, y = torch.tensor(logits_of(3)), torch.arange(7) % 4
     weight = torch.full((7,), 1 / 7, dtype=torch.float64)
     whole = sed_term(logits, logits.mean(0), y, weight)
@@ -160,7 +160,7 @@ def test_mean_over_all_subsets_is_the_term_over_all_members(loss, n_drawn):
     )
 
 
-def test_mutual_information_of_hard_predictions_is_that_of_scikit_learn():
+def test_mutual_information_of_hard_predictions_equals_scikit_learns():
     rng = np.random.default_rng(0)
     a, b = rng.integers(3, size=(2, 200))
     b = np.where(rng.random(200) < 0.5, a, b)
@@ -168,7 +168,7 @@ def test_mutual_information_of_hard_predictions_is_that_of_scikit_learn():
     assert got.item() == pytest.approx(mutual_info_score(a, b), rel=1e-10)
 
 
-def test_divdis_is_its_formula():
+def test_divdis_equals_its_formula():
     logits, prior = logits_of(3, 20), np.array([0.1, 0.2, 0.3, 0.4])
     probas = np.array([[softmax(f) for f in member] for member in logits])
     information = 0.0
@@ -181,7 +181,7 @@ def test_divdis_is_its_formula():
     assert got.item() == pytest.approx(information / 6 + drift, rel=1e-10)
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_equal_finite_differences():
     f = torch.tensor(logits_of(3, 4)).requires_grad_()
     weight = torch.full((4,), 0.25, dtype=torch.float64)
     prior = torch.full((4,), 0.25, dtype=torch.float64)
@@ -204,16 +204,16 @@ def test_members_are_drawn_uniformly_and_in_order():
 
 
 @pytest.mark.parametrize("n_drawn", [None, 3, 8])
-def test_all_members_where_as_many_are_asked_for(n_drawn):
+def test_all_members_are_drawn_if_requested(n_drawn):
     rng = np.random.default_rng(0)
     assert draw_members(3, n_drawn, 2, rng) == [[0, 1, 2]] * 2
 
 
-def test_unlabeled_samples_go_round():
+def test_unlabeled_samples_are_repeated():
     rows = unlabeled_rows(10, 7, 4, np.random.default_rng(0))
     assert rows.shape == (7, 4)
     assert sorted(rows.ravel()[:10]) == list(range(10))
     assert sorted(rows.ravel()[10:20]) == list(range(10))
     assert unlabeled_rows(3, 5, 4, np.random.default_rng(0)).shape == (5, 3)
-    # Twice, for the variance that BatchNorm takes.
+    # Two samples, since BatchNorm needs a variance.
     assert unlabeled_rows(1, 5, 4, np.random.default_rng(0)).tolist() == [[0, 0]] * 5

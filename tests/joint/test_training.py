@@ -1,4 +1,4 @@
-"""Joint training: what it computes, against loops that share nothing with it."""
+"""Compare joint training with independent loops."""
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from sklearn_sharpbalance.members import initial_state, train
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.runtime.rng import epoch_rng
 from sklearn_sharpbalance.training.state import draw_seeds
+from tests.cases import rest_slow
 from tests.joint.diversified_cases import (
     LOSSES,
     Looped,
@@ -28,10 +29,12 @@ from tests.joint.diversified_cases import (
 )
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("optimizer", rest_slow([torch.optim.AdamW, torch.optim.SGD]))
 @pytest.mark.parametrize("module", [MLP, Looped, Noisy])
-def test_without_diversity_it_is_a_deep_ensemble(module, optimizer, monkeypatch):
-    """On the same batches: a deep ensemble that is given one order for all members."""
+def test_joint_training_without_diversity_equals_a_deep_ensemble(
+    module, optimizer, monkeypatch
+):
+    """The deep ensemble uses the same order of samples for all members."""
     X, y = table()
     net = configured(module, optimizer)
     joint = diversified(estimator=net, diversity_weight=0, lr_schedule="cosine")
@@ -58,7 +61,7 @@ def test_without_diversity_it_is_a_deep_ensemble(module, optimizer, monkeypatch)
 
 
 def naive_sed_training(clf, X, y, n_members, n_drawn, n_epochs, weight):
-    """SED with SGD as the paper writes it, times the number of members."""
+    """Train with SED and SGD as in the paper, times the number of members."""
     seeds = draw_seeds(0, n_members)
     states = [initial_state(clf.net_, i, s) for i, s in enumerate(seeds.members)]
     modules = [MLP(5, 3, hidden=(8,)).double() for _ in states]
@@ -69,10 +72,10 @@ def naive_sed_training(clf, X, y, n_members, n_drawn, n_epochs, weight):
     params = [p for module in modules for p in module.parameters()]
     optimizer = torch.optim.SGD(params, lr=0.05, momentum=0.9)
     X, y = torch.tensor(X).double(), torch.tensor(y)
-    nobody = np.zeros((1, len(X)), dtype=bool)
-    sizes = part_sizes(nobody, 32)
+    no_sam = np.zeros((1, len(X)), dtype=bool)
+    sizes = part_sizes(no_sam, 32)
     for epoch in range(n_epochs):
-        dealt = epoch_batches(nobody[0], sizes, epoch_rng(seeds.selection, epoch))
+        dealt = epoch_batches(no_sam[0], sizes, epoch_rng(seeds.selection, epoch))
         rng = np.random.default_rng([seeds.selection, epoch, 1])
         drawn = draw_members(n_members, n_drawn, sizes.n_batches, rng)
         for t in range(sizes.n_batches):
@@ -103,9 +106,11 @@ def naive_pairs(logits, y, drawn):
     return total / (len(drawn) * (len(drawn) - 1))
 
 
-@pytest.mark.parametrize("n_drawn", [2, None])
-@pytest.mark.parametrize("module", [MLP, Looped])
-def test_sed_training_is_the_naive_loop(module, n_drawn):
+@pytest.mark.parametrize(
+    ("module", "n_drawn"),
+    rest_slow([(MLP, 2), (Looped, None), (MLP, None), (Looped, 2)], keep=2),
+)
+def test_sed_training_equals_the_naive_loop(module, n_drawn):
     X, y = table()
     net = configured(
         module, torch.optim.SGD, 0.05, module__hidden=(8,), optimizer__momentum=0.9
@@ -126,7 +131,7 @@ def test_sed_training_is_the_naive_loop(module, n_drawn):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_stacked_members_equal_modules(loss):
+def test_stacked_members_equal_separate_modules(loss):
     X, y = table()
     common = {"loss": loss, "diversity_weight": 0.5, "n_estimators": 4}
     unlabeled, _ = table(50, seed=1)
@@ -143,7 +148,7 @@ def test_stacked_members_equal_modules(loss):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_loss_moves_members_apart(loss):
+def test_losses_increase_diversity(loss):
     X, y = table()
     unlabeled, _ = table(80, seed=1)
 
@@ -159,7 +164,7 @@ def test_the_loss_moves_members_apart(loss):
 
 
 @pytest.mark.parametrize("loss", ["a2d", "divdis"])
-def test_losses_on_unlabeled_samples_say_what_to_pass(loss):
+def test_missing_unlabeled_samples_raise_with_advice(loss):
     X, y = table()
     clf = diversified(loss=loss)
     with pytest.raises(InvalidInputError, match=f"loss='{loss}'.*Pass X_unlabeled"):
@@ -189,7 +194,7 @@ def test_unlabeled_samples_may_be_a_dataset_without_labels():
     np.testing.assert_allclose(from_items, from_array, atol=1e-6)
 
 
-def test_unlabeled_samples_leave_running_statistics_alone():
+def test_unlabeled_samples_do_not_change_running_statistics():
     X, y = table()
     clf = diversified(estimator=Noisy, loss="a2d", standardize=False, max_epochs=20)
     clf.fit(X, y, X_unlabeled=X + 1000)
@@ -197,13 +202,13 @@ def test_unlabeled_samples_leave_running_statistics_alone():
         assert net.module_.module.norm.running_mean.abs().max() < 1
 
 
-def test_one_unlabeled_sample_passes_batch_norm():
+def test_one_unlabeled_sample_with_batch_norm():
     X, y = table()
     clf = diversified(estimator=Noisy, loss="a2d").fit(X, y, X_unlabeled=X[:1])
     assert np.isfinite(clf.predict_proba(X)).all()
 
 
-def test_pictures_go_through_an_augmentation_all_members_share():
+def test_members_share_the_augmentation_of_pictures():
     rng = np.random.default_rng(0)
     y = rng.integers(2, size=60)
     X = (rng.integers(0, 99, (60, 8, 8)) + 100 * y[:, None, None]).astype(np.uint8)
@@ -215,7 +220,7 @@ def test_pictures_go_through_an_augmentation_all_members_share():
 
     clf = diversified(estimator=SmallCNN, train_transform=shift, max_epochs=3)
     clf.fit(X, y)
-    assert seen == [(30, 1, 8, 8)] * 6  # once a batch, however many members
+    assert seen == [(30, 1, 8, 8)] * 6  # once per batch for any number of members
     again = diversified(estimator=SmallCNN, train_transform=shift, max_epochs=3)
     np.testing.assert_array_equal(
         again.fit(X, y).predict_proba(X), clf.predict_proba(X)
@@ -223,7 +228,7 @@ def test_pictures_go_through_an_augmentation_all_members_share():
     assert clf.score(X, y) > 0.9
 
 
-def test_probabilities_for_nll_loss_train_like_logits():
+def test_probabilities_with_nll_loss_equal_logits():
     X, y = table()
 
     class Proba(Looped):
@@ -240,7 +245,7 @@ def test_probabilities_for_nll_loss_train_like_logits():
     assert_same_weights(logits.estimators_, proba.estimators_, 1e-4)
 
 
-def test_sample_weights_of_zero_are_samples_left_out():
+def test_samples_of_weight_zero_are_ignored():
     X, y = table()
     wrong = np.r_[y, 2 - y]
     weight = np.r_[np.ones(120), np.zeros(120)]
@@ -253,7 +258,7 @@ def test_sample_weights_of_zero_are_samples_left_out():
     )
 
 
-def test_samples_of_hardly_any_weight_are_hardly_there():
+def test_samples_of_small_weight_have_little_influence():
     X, y = table()
     heavy = np.arange(len(y)) % 8 == 0
     clf = diversified(batch_size=4, optimizer=torch.optim.SGD, lr=0.01)
@@ -265,14 +270,14 @@ def test_samples_of_hardly_any_weight_are_hardly_there():
     assert little == pytest.approx(nothing, rel=1e-2)
 
 
-def test_callbacks_hear_epochs_and_members_stop_together():
+def test_callbacks_are_called_and_members_stop_together():
     X, y = table()
 
     class StopAt(Callback):
         def on_epoch_end(self, net, **kwargs):
             norm = sum(p.abs().sum().item() for p in net.module_.parameters())
             net.history.record("norm", norm)
-            # Members are told apart by their weights; all have asked by epoch 5.
+            # Members differ by their weights; all have stopped by epoch 5.
             if len(net.history) >= 3 + int(norm * 1e4) % 3:
                 raise KeyboardInterrupt
 
@@ -296,7 +301,7 @@ def test_scoring_on_held_out_samples_is_allowed():
     assert clf.n_iter_ < 40
 
 
-def test_callbacks_that_need_batches_are_refused():
+def test_callbacks_that_need_batches_raise():
     X, y = table()
 
     class OnBatch(Callback):
@@ -311,7 +316,7 @@ def test_callbacks_that_need_batches_are_refused():
             diversified(**params).fit(X, y)
 
 
-def test_divergence_names_the_remedy_and_keeps_the_old_model():
+def test_divergence_raises_with_advice_and_keeps_the_old_model():
     X, y = table()
     clf = diversified().fit(X, y)
     before, members = clf.predict_proba(X), clf.estimators_
@@ -324,7 +329,7 @@ def test_divergence_names_the_remedy_and_keeps_the_old_model():
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_half_precision_learns_what_single_precision_learns(loss, precision):
+def test_half_precision_learns_like_single_precision(loss, precision):
     X, y = table()
     fits = [
         diversified(loss=loss, precision=p, estimator=Looped, max_epochs=3)

@@ -1,4 +1,4 @@
-"""Which epochs an average of weights covers, and what it is."""
+"""Epochs that a weight average covers, and its values."""
 
 from fractions import Fraction
 
@@ -32,7 +32,7 @@ def test_average_covers_the_epochs_that_end_after_its_start(n_epochs):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
-def test_averages_are_means_whole_numbers_the_last_value(dtype):
+def test_floats_are_averaged_and_integers_are_the_last_value(dtype):
     average = None
     for value in (1, 2, 6):
         weights = {"w": torch.tensor([value], dtype=dtype), "n": torch.tensor(value)}
@@ -41,7 +41,7 @@ def test_averages_are_means_whole_numbers_the_last_value(dtype):
     assert average["weights"]["n"] == 6
 
 
-def test_what_is_no_tensor_is_that_of_the_last_epoch():
+def test_other_values_are_those_of_the_last_epoch():
     average, seen = None, {"calls": []}
     for call in (1, 2):
         seen["calls"].append(call)
@@ -53,6 +53,6 @@ def test_what_is_no_tensor_is_that_of_the_last_epoch():
 
 @pytest.mark.parametrize("name", ["start", "decay"])
 @pytest.mark.parametrize("value", ["0.5", None, 1, -0.1, float("nan")])
-def test_shares_are_numbers_below_one(name, value):
+def test_start_must_be_a_number_below_one(name, value):
     with pytest.raises(InvalidInputError, match=rf"{name} must be in \[0, 1\), got"):
         WeightAveraging(**{name: value})

@@ -30,9 +30,9 @@ def blobs():
 
 @pytest.fixture(scope="module", params=["skorch", "stacked"])
 def last_epochs(request, blobs):
-    """An engine, and weights of member 0 after epochs 4 to 6, by fits of each length.
+    """Return an engine, and weights of member 0 after epochs 4, 5 and 6.
 
-    A constant learning rate makes the shorter fits the beginning of the longer ones.
+    With a constant learning rate shorter fits are the beginning of longer ones.
     """
     engine = request.param
     fits = [
@@ -45,7 +45,7 @@ def last_epochs(request, blobs):
 
 
 @pytest.mark.parametrize("kind", ["uniform", "exponential"])
-def test_average_is_that_of_the_weights_after_each_epoch(blobs, last_epochs, kind):
+def test_average_equals_that_of_the_weights_after_each_epoch(blobs, last_epochs, kind):
     engine, steps = last_epochs
     clf = DeepEnsembleClassifier(
         lr_schedule="constant", engine=engine, weight_averaging=kind, **SMALL
@@ -77,7 +77,7 @@ def test_batch_norm_statistics_of_an_average_are_those_of_the_data():
     torch.testing.assert_close(norm.running_mean, mean, atol=1e-4, rtol=1e-3)
 
 
-def test_unknown_averaging_names_the_known():
+def test_invalid_averaging_raises():
     with pytest.raises(InvalidInputError, match="Unknown weight_averaging 'swa'"):
         DeepEnsembleClassifier(weight_averaging="swa").fit([[0.0], [1.0]], [0, 1])
     with pytest.raises(InvalidInputError, match=r"start must be in \[0, 1\)"):
@@ -86,7 +86,7 @@ def test_unknown_averaging_names_the_known():
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
 @pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
-def test_pruned_weights_stay_zero_through_training(blobs, engine, optimizer):
+def test_pruned_weights_stay_zero_during_training(blobs, engine, optimizer):
     clf = SharpBalance(
         **SMALL, engine=engine, prune=0.6, rho=0.1, optimizer=optimizer, lr=0.01
     ).fit(*blobs)
@@ -97,7 +97,7 @@ def test_pruned_weights_stay_zero_through_training(blobs, engine, optimizer):
         assert all((bias != 0).any() for bias in biases)
 
 
-def test_engines_prune_alike(blobs):
+def test_engines_prune_the_same_weights(blobs):
     probas = [
         SharpBalance(**SMALL, engine=engine, prune=0.5)
         .fit(*blobs)
@@ -107,7 +107,7 @@ def test_engines_prune_alike(blobs):
     np.testing.assert_allclose(*probas, atol=1e-5)
 
 
-def test_pruning_takes_the_smallest_of_all_layers():
+def test_smallest_weights_of_all_layers_are_pruned():
     rng = np.random.default_rng(0)
     state = {
         "module.a.weight": torch.tensor(rng.normal(size=(4, 5))),
@@ -130,10 +130,10 @@ def test_pruning_takes_the_smallest_of_all_layers():
         (WeightAveraging(start=0.0), 0.5),
         (WeightAveraging("exponential", start=0.2), 0.5),
         ("uniform", 0.8),
-        ("uniform", 1.0),  # pruned half-way: no phase comes after the warm-up
+        ("uniform", 1.0),  # pruned half-way, without a phase after the warm-up
     ],
 )
-def test_averages_are_as_sparse_as_asked(blobs, engine, averaging, warmup_epochs):
+def test_averages_have_the_requested_sparsity(blobs, engine, averaging, warmup_epochs):
     clf = SharpBalance(
         **SMALL,
         engine=engine,
@@ -174,8 +174,8 @@ def test_only_trained_weights_are_pruned(blobs):
         assert sparsity(net) == 0.5
 
 
-class Shaking(Callback):
-    """Moves all weights after every batch."""
+class MoveWeights(Callback):
+    """Move all weights after every batch."""
 
     def on_batch_end(self, net, **kwargs):
         with torch.no_grad():
@@ -184,8 +184,8 @@ class Shaking(Callback):
 
 
 @pytest.mark.parametrize("share", [None, 0.3])
-def test_callbacks_of_batches_do_not_fill_an_average_of_pruned_weights(blobs, share):
+def test_callbacks_do_not_change_the_sparsity_of_an_average(blobs, share):
     options = {**SMALL, "weight_averaging": "uniform", "validation_fraction": share}
-    clf = DeepEnsembleClassifier(prune=0.5, callbacks=[Shaking()], **options)
+    clf = DeepEnsembleClassifier(prune=0.5, callbacks=[MoveWeights()], **options)
     clf.fit(*blobs)
     assert sparsity(clf.estimators_[0]) == pytest.approx(0.5, abs=0.02)

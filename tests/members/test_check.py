@@ -1,4 +1,4 @@
-"""What a module returns while it trains is looked at before any training."""
+"""The output of a module in training mode is checked before training."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ PASSES = []
 
 
 class Auxiliary(nn.Module):
-    """Two heads while it trains, as torchvision's googlenet has them."""
+    """Two outputs in training mode, like torchvision's googlenet."""
 
     def __init__(self, n_features, n_classes, kind=tuple):
         super().__init__()
@@ -42,8 +42,8 @@ class MainOnly(Auxiliary):
         return output[0] if self.training else output
 
 
-class Restless(nn.Module):
-    """Draws, and moves buffers, in every pass of its training."""
+class RandomInTraining(nn.Module):
+    """Draw random numbers and change buffers in training mode."""
 
     def __init__(self, n_features, n_classes):
         super().__init__()
@@ -59,13 +59,15 @@ class Restless(nn.Module):
         return self.last(self.drop(torch.relu(self.norm(self.first(x)))))
 
 
-class Ghosts(Restless):
-    """Halves with statistics of their own, which two samples are too few for."""
+class GhostBatchNorm(RandomInTraining):
+    """Batch statistics of each half, which need more than two samples."""
 
     def forward(self, x):
         if not self.training:
             return super().forward(x)
-        return torch.cat([super(Ghosts, self).forward(half) for half in x.chunk(2)])
+        return torch.cat(
+            [super(GhostBatchNorm, self).forward(half) for half in x.chunk(2)]
+        )
 
 
 KINDS = [
@@ -77,7 +79,7 @@ KINDS = [
 
 @pytest.mark.parametrize("ensemble", KINDS)
 @pytest.mark.parametrize("kind", [tuple, list, dict])
-def test_outputs_for_training_alone_are_refused_before_it(ensemble, kind, tmp_path):
+def test_several_outputs_in_training_mode_raise(ensemble, kind, tmp_path):
     PASSES.clear()
     clf = ensemble(
         Auxiliary, estimator__module__kind=kind, checkpoint_dir=tmp_path / "run", **FEW
@@ -89,7 +91,7 @@ def test_outputs_for_training_alone_are_refused_before_it(ensemble, kind, tmp_pa
     before = torch.get_rng_state()
     with pytest.raises(InvalidInputError, match=message):
         clf.fit(X, Y)
-    assert PASSES == [2]  # the look
+    assert PASSES == [2]  # the check
     assert not (tmp_path / "run").exists()
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -99,25 +101,25 @@ def test_a_wrapper_that_returns_the_logits_trains(ensemble):
     assert ensemble(MainOnly, **FEW).fit(X, Y).predict(X).shape == (33,)
 
 
-@pytest.mark.parametrize("module", [Restless, Ghosts])
+@pytest.mark.parametrize("module", [RandomInTraining, GhostBatchNorm])
 @pytest.mark.parametrize("ensemble", KINDS)
-def test_the_look_leaves_no_trace(ensemble, module, monkeypatch):
-    """Neither in buffers nor in what is drawn."""
+def test_the_check_has_no_side_effects(ensemble, module, monkeypatch):
+    """Neither on buffers nor on random numbers."""
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    looked = ensemble(module, **FEW).fit(X, Y)
+    checked = ensemble(module, **FEW).fit(X, Y)
     assert torch.equal(torch.get_rng_state(), before[0])
     np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
     monkeypatch.setattr(
         "sklearn_sharpbalance.members.check._check_training", lambda *args: None
     )
-    blind = ensemble(module, **FEW).fit(X, Y)
-    for one, other in zip(looked.estimators_, blind.estimators_):
+    unchecked = ensemble(module, **FEW).fit(X, Y)
+    for one, other in zip(checked.estimators_, unchecked.estimators_):
         for name, value in one.module_.state_dict().items():
             assert torch.equal(value, other.module_.state_dict()[name]), name
         assert one.module_.module.n_passes == other.module_.module.n_passes
 
 
-def test_a_look_at_two_samples_may_fail():
+def test_forward_with_two_samples_may_fail():
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        Ghosts(4, 3)(torch.from_numpy(X[:2]))
-    Ghosts(4, 3)(torch.from_numpy(X[:4]))
+        GhostBatchNorm(4, 3)(torch.from_numpy(X[:2]))
+    GhostBatchNorm(4, 3)(torch.from_numpy(X[:4]))

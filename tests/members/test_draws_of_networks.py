@@ -1,4 +1,4 @@
-"""Networks that draw, when made or in evaluation mode, leave the user's draws alone."""
+"""Random networks neither use nor change the global generators."""
 
 import random
 
@@ -14,11 +14,12 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
     load,
 )
+from tests.cases import rest_slow
 from tests.joint.diversified_cases import Diversified, table
 
 
-class Restless(nn.Module):
-    """Dropout that never rests, before statistics of batches."""
+class AlwaysDropout(nn.Module):
+    """Dropout also in evaluation mode, before batch statistics."""
 
     def __init__(self, n_features, n_classes):
         super().__init__()
@@ -30,23 +31,22 @@ class Restless(nn.Module):
         return self.last(self.norm(dropout(self.first(x), 0.5, training=True)))
 
 
+RULES = ("uniform_soup", "greedy_soup", "temperature", "mean_logit")
 CASES = [
-    (kind, {"aggregation": rule})
-    for kind in (DeepEnsembleClassifier, Diversified)
-    for rule in ("mean_logit", "uniform_soup", "greedy_soup", "temperature")
-] + [
+    *rest_slow([(DeepEnsembleClassifier, {"aggregation": rule}) for rule in RULES], 3),
+    *rest_slow([(Diversified, {"aggregation": rule}) for rule in RULES]),
     (DeepEnsembleClassifier, {"early_stopping": 2}),
     (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),
     (SharpBalanceEnsembleClassifier, {}),
-    (Diversified, {"estimator": None, "shared_trunk": lambda: Restless(5, 6)}),
+    (Diversified, {"estimator": None, "shared_trunk": lambda: AlwaysDropout(5, 6)}),
 ]
 
 
 @pytest.mark.filterwarnings("ignore:.*set no temperature")
 @pytest.mark.parametrize(("kind", "params"), CASES)
-def test_a_fit_neither_takes_nor_leaves_draws(kind, params):
+def test_fit_and_predict_do_not_use_global_generators(kind, params):
     X, y = table()
-    defaults = {"estimator": Restless, "validation_fraction": 0.2, "max_epochs": 3}
+    defaults = {"estimator": AlwaysDropout, "validation_fraction": 0.2, "max_epochs": 3}
     probas = []
     for seed in (1, 2):
         clf = kind(random_state=0, device="cpu", **defaults | params)
@@ -54,13 +54,13 @@ def test_a_fit_neither_takes_nor_leaves_draws(kind, params):
         before = torch.get_rng_state()
         clf.fit(X, y)
         assert torch.equal(torch.get_rng_state(), before)
-        torch.manual_seed(5)  # predictions draw as well
+        torch.manual_seed(5)  # predictions are random too
         probas.append(clf.predict_proba(X))
     np.testing.assert_array_equal(*probas)
 
 
-class OfDrawnWidth(nn.Module):
-    """Its width and a factor come from the generators of Python and numpy."""
+class RandomWidth(nn.Module):
+    """The width and a factor are drawn with Python's and numpy's generators."""
 
     def __init__(self, n_features, n_classes):
         super().__init__()
@@ -78,27 +78,27 @@ def states_of_generators():
     return random.getstate(), numpy_state[1].tolist(), numpy_state[2]
 
 
-def test_a_file_makes_networks_from_their_own_draws(tmp_path):
+def test_load_rebuilds_random_networks(tmp_path):
     X, y = table()
     clf = DeepEnsembleClassifier(
-        OfDrawnWidth, n_estimators=2, max_epochs=2, random_state=0, device="cpu"
+        RandomWidth, n_estimators=2, max_epochs=2, random_state=0, device="cpu"
     ).fit(X, y)
     clf.save(tmp_path / "model")
     before = states_of_generators()
-    loaded = load(tmp_path / "model", module=OfDrawnWidth)
+    loaded = load(tmp_path / "model", module=RandomWidth)
     assert states_of_generators() == before
     np.testing.assert_array_equal(loaded.predict_proba(X), clf.predict_proba(X))
 
 
-class DrawsAtOnce(Callback):
+class RandomCallback(Callback):
     def initialize(self):
         self.factor_ = np.random.rand() + random.random()  # noqa: NPY002
         return self
 
 
-def test_callbacks_that_draw_when_they_are_made_leave_the_generators_alone():
+def test_callbacks_that_draw_when_initialised_keep_global_generators():
     X, y = table()
-    clf = DeepEnsembleClassifier(max_epochs=1, callbacks=[("mine", DrawsAtOnce())])
+    clf = DeepEnsembleClassifier(max_epochs=1, callbacks=[("mine", RandomCallback())])
     before = states_of_generators()
     clf.set_params(random_state=0, device="cpu").fit(X, y)
     assert states_of_generators() == before

@@ -1,7 +1,7 @@
-"""Members with settings of their own.
+"""Members with different settings.
 
-The independent witness is an ensemble in which *all* members have the settings of one:
-its member of that position must be the same, bit for bit.
+The reference is an ensemble in which *all* members have the settings of one member:
+its member at that position must be equal bit for bit.
 """
 
 import pickle
@@ -63,7 +63,7 @@ def table(n=60):
 
 
 def as_common(settings):
-    """Settings of one member as parameters that all members get."""
+    """Return the settings of one member as parameters of an ensemble."""
     return {
         name if name == "lr" else f"estimator__{name}": value
         for name, value in settings.items()
@@ -86,7 +86,7 @@ def assert_bitwise(one, other):
     assert one.member_params_ == other.member_params_
 
 
-# What a member is -------------------------------------------------------------------
+# Settings of members ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def assert_bitwise(one, other):
         (SharpBalance, {"selection": "all", "rho": [0.1, 0.2, 0.05]}),
     ],
 )
-def test_a_member_is_that_of_an_ensemble_where_all_have_its_settings(kind, params):
+def test_member_equals_that_of_an_ensemble_with_common_settings(kind, params):
     X, y = table()
     params = {"engine": "skorch", **FAST, "max_epochs": 3, "batch_size": 30, **params}
     clf = kind(member_params=APART, **params).fit(X, y)
@@ -113,7 +113,7 @@ def test_a_member_is_that_of_an_ensemble_where_all_have_its_settings(kind, param
         np.testing.assert_allclose(*proba, atol=1e-6)
 
 
-def test_members_of_any_shape_score_the_same_samples():
+def test_members_of_different_shapes_are_scored():
     X, y = table()
     clf = SharpBalance(member_params=APART, **FAST).fit(X, y)
     assert clf.sharpness_.shape == clf.sam_masks_.shape == (3, 60)
@@ -122,7 +122,7 @@ def test_members_of_any_shape_score_the_same_samples():
         np.testing.assert_array_equal(alike.fit(X, y).sharpness_[i], clf.sharpness_[i])
 
 
-def test_members_of_one_shape_with_other_layers_predict_by_themselves():
+def test_members_with_different_activations_predict_one_by_one():
     """Weights of equal shapes can be stacked, activations cannot."""
     X, y = table()
     apart = [{"module__activation": name} for name in ("relu", "tanh", "identity")]
@@ -136,7 +136,7 @@ def test_members_of_one_shape_with_other_layers_predict_by_themselves():
     np.testing.assert_allclose(clf.predict_proba(X), want, atol=1e-6)
 
 
-def test_early_stopping_judges_members_of_different_shapes():
+def test_early_stopping_with_members_of_different_shapes():
     X, y = table()
     clf = DeepEnsembleClassifier(
         member_params=APART, validation_fraction=0.3, early_stopping=2, **FAST
@@ -146,7 +146,7 @@ def test_early_stopping_judges_members_of_different_shapes():
     assert clf.score(X[held], y[held]) == max(clf.validation_scores_)
 
 
-def test_without_it_nothing_differs():
+def test_empty_settings_change_nothing():
     X, y = table()
     clf = DeepEnsembleClassifier(**FAST).fit(X, y)
     assert clf.member_params_ == [{}, {}, {}]
@@ -155,7 +155,7 @@ def test_without_it_nothing_differs():
     assert empty.engine_.name == "stacked"
 
 
-# Drawing ----------------------------------------------------------------------------
+# Random settings --------------------------------------------------------------------
 
 
 def test_drawn_values_follow_their_distributions():
@@ -173,7 +173,7 @@ def test_drawn_values_follow_their_distributions():
     assert np.abs(counts - 100).max() < 50
 
 
-def test_random_state_decides_what_is_drawn():
+def test_drawn_settings_depend_on_random_state():
     X, y = table()
     options = {**FAST, "max_epochs": 1}
 
@@ -192,7 +192,7 @@ def test_random_state_decides_what_is_drawn():
     assert fit(random_state=None) != fit(random_state=None)
 
 
-def test_drawing_what_is_given_is_giving_it():
+def test_drawn_settings_equal_the_same_settings_given():
     X, y = table()
     drawn = DeepEnsembleClassifier(member_params=DRAWN, **FAST).fit(X, y)
     given = DeepEnsembleClassifier(member_params=drawn.member_params_, **FAST)
@@ -202,7 +202,7 @@ def test_drawing_what_is_given_is_giving_it():
 # Engines ----------------------------------------------------------------------------
 
 
-def test_engines_say_why_they_do_not_take_members_that_differ():
+def test_engines_give_the_reason_against_members_that_differ():
     X, y = table()
     apart = [{"lr": 0.1}, {"lr": 0.2, "module__dropout": 0.1}, {}]
     clf = DeepEnsembleClassifier(member_params=apart, **FAST)
@@ -229,8 +229,8 @@ def shared_net(settings, **params):
     return give_settings(net, settings)
 
 
-def test_graph_steps_give_every_member_its_own_settings():
-    """The captured step is the same code; here it runs without being captured."""
+def test_graph_steps_use_the_settings_of_each_member():
+    """The captured step runs the same code; on a CPU it is not captured."""
     X, y = table()
     data = TrainingData(X, y.astype(np.int64))
     apart = [{"lr": 0.02, "optimizer__weight_decay": 0.1}, {"module__hidden": (5, 4)}]
@@ -258,7 +258,7 @@ def test_graph_steps_give_every_member_its_own_settings():
     assert want[0].history[0]["lr"] != want[1].history[0]["lr"]
 
 
-def test_the_graph_engine_looks_at_every_member():
+def test_graph_engine_checks_every_member():
     X, y = table()
     data = TrainingData(X, y.astype(np.int64))
     settings = Segment(
@@ -279,8 +279,8 @@ def test_the_graph_engine_looks_at_every_member():
     assert "dampening" in refusal([{}, {"optimizer__dampening": 0.1}])
 
 
-def test_several_devices_do_not_matter():
-    """Nor do processes: see ``test_two_jobs_give_the_members_of_one``."""
+def test_several_devices_give_the_same_members():
+    """For processes see ``test_two_jobs_give_the_same_members_as_one``."""
     X, y = table()
     apart = [{"lr": 0.02}, {"module__hidden": (5, 4)}, {"optimizer__momentum": 0.5}]
     options = {"member_params": apart, **FAST}
@@ -289,14 +289,19 @@ def test_several_devices_do_not_matter():
     assert_bitwise(two, one)
 
 
-# Going on, keeping, sharing ---------------------------------------------------------
+# Checkpoints, files and caching -----------------------------------------------------
 
 
-@pytest.mark.parametrize("member_params", [APART, DRAWN])
-@pytest.mark.parametrize("random_state", [0, None])
-def test_a_fit_that_was_interrupted_goes_on(
-    tmp_path, monkeypatch, member_params, random_state
-):
+@pytest.mark.parametrize(
+    ("member_params", "random_state"),
+    [
+        (APART, 0),
+        (DRAWN, None),
+        pytest.param(APART, None, marks=pytest.mark.slow),
+        pytest.param(DRAWN, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_interrupted_fit_resumes(tmp_path, monkeypatch, member_params, random_state):
     X, y = table()
     options = {"member_params": member_params, "checkpoint_every": 1}
     options |= {**FAST, "random_state": random_state, "checkpoint_dir": tmp_path}
@@ -306,12 +311,12 @@ def test_a_fit_that_was_interrupted_goes_on(
 
     write = CheckpointFolder.write
 
-    def write_and_die(self, epoch, *args, **kwargs):
+    def write_and_raise(self, epoch, *args, **kwargs):
         write(self, epoch, *args, **kwargs)
         if epoch == 3:
             raise KilledError
 
-    monkeypatch.setattr(CheckpointFolder, "write", write_and_die)
+    monkeypatch.setattr(CheckpointFolder, "write", write_and_raise)
     with pytest.raises(KilledError):
         SharpBalance(**options).fit(X, y)
     monkeypatch.undo()
@@ -328,11 +333,11 @@ def test_a_fit_that_was_interrupted_goes_on(
 
 
 @pytest.mark.parametrize("member_params", [APART, DRAWN])
-def test_an_ensemble_is_the_same_after_a_pickle_or_a_file(tmp_path, member_params):
+def test_ensemble_is_restored_from_a_pickle_and_a_file(tmp_path, member_params):
     X, y = table()
     clf = SharpBalance(member_params=member_params, **FAST).fit(X, y)
     clf.save(tmp_path / "model")
-    # A file holds no distributions: they are passed again.
+    # Files contain no distributions, so they are passed again.
     again = {"member_params": DRAWN} if member_params is DRAWN else {}
     twins = [
         pickle.loads(pickle.dumps(clf)),
@@ -344,7 +349,7 @@ def test_an_ensemble_is_the_same_after_a_pickle_or_a_file(tmp_path, member_param
         np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
 
 
-def test_a_file_without_its_distributions_says_what_to_pass(tmp_path):
+def test_load_without_distributions_raises_with_advice(tmp_path):
     X, y = table()
     clf = DeepEnsembleClassifier(member_params=DRAWN, **FAST).fit(X, y)
     clf.save(tmp_path / "model")
@@ -352,7 +357,7 @@ def test_a_file_without_its_distributions_says_what_to_pass(tmp_path):
         sklearn_sharpbalance.load(tmp_path / "model")
 
 
-def test_a_file_of_other_shapes_or_names_is_refused(tmp_path):
+def test_file_with_other_shapes_or_names_raises(tmp_path):
     X, y = table()
     clf = DeepEnsembleClassifier(member_params=APART, **FAST).fit(X, y)
     for wrong, message in (
@@ -366,7 +371,7 @@ def test_a_file_of_other_shapes_or_names_is_refused(tmp_path):
             sklearn_sharpbalance.load(tmp_path / "model")
 
 
-def test_partial_fit_keeps_what_the_first_call_drew():
+def test_partial_fit_keeps_the_settings_of_the_first_call():
     X, y = table()
     options = {"member_params": DRAWN, "lr_schedule": "constant", **FAST}
     clf = DeepEnsembleClassifier(**options).partial_fit(X, y)
@@ -378,7 +383,7 @@ def test_partial_fit_keeps_what_the_first_call_drew():
     assert_bitwise(clf, whole)
 
 
-def test_warm_start_takes_weights_that_fit():
+def test_warm_start_requires_weights_of_the_same_shapes():
     X, y = table()
     clf = DeepEnsembleClassifier(member_params=APART, warm_start=True, **FAST)
     want = clf.fit(X, y).predict_proba(X)
@@ -389,7 +394,7 @@ def test_warm_start_takes_weights_that_fit():
         clf.set_params(member_params=APART[1:] + APART[:1]).fit(X, y)
 
 
-def test_the_cache_tells_members_apart(tmp_path, monkeypatch):
+def test_memory_distinguishes_settings_of_members(tmp_path, monkeypatch):
     X, y = table()
     phases = []
     train = SkorchEngine.train
@@ -408,10 +413,10 @@ def test_the_cache_tells_members_apart(tmp_path, monkeypatch):
     assert_bitwise(clf, SharpBalance(**options).fit(X, y))
 
 
-# The face ---------------------------------------------------------------------------
+# Parameter --------------------------------------------------------------------------
 
 
-def test_it_is_a_parameter_like_any_other():
+def test_get_params_set_params_and_clone():
     for kind in (DeepEnsembleClassifier, SharpBalance):
         clf = kind(member_params=APART)
         assert clf.get_params()["member_params"] is APART
@@ -445,7 +450,7 @@ def test_scikit_learn_checks(kind):
 
 
 @pytest.mark.parametrize("rule", ["uniform_soup", "greedy_soup"])
-def test_soups_of_different_networks_are_refused_before_the_work(rule, monkeypatch):
+def test_soups_of_different_networks_raise_before_training(rule, monkeypatch):
     X, y = table()
     monkeypatch.setattr(SkorchEngine, "train", None)
     clf = DeepEnsembleClassifier(
@@ -457,14 +462,14 @@ def test_soups_of_different_networks_are_refused_before_the_work(rule, monkeypat
         clf.fit(X, y)
 
 
-def test_the_soup_function_refuses_them_too():
+def test_mean_weights_of_different_networks_raises():
     X, y = table()
     clf = DeepEnsembleClassifier(member_params=APART, **FAST).fit(X, y)
     with pytest.raises(InvalidInputError, match="nets of different shapes"):
         mean_weights(clf.estimators_)
 
 
-def test_a_soup_of_members_that_differ_in_their_training(tmp_path):
+def test_soup_of_members_with_different_training(tmp_path):
     X, y = table()
     apart = [{"lr": 0.01}, {"optimizer__weight_decay": 0.1}, {}]
     clf = DeepEnsembleClassifier(
@@ -507,16 +512,14 @@ def test_a_soup_of_members_that_differ_in_their_training(tmp_path):
         ("lr", "'member_params' parameter"),
     ],
 )
-def test_wrong_settings_are_refused_before_the_work(
-    member_params, message, monkeypatch
-):
+def test_invalid_settings_raise_before_training(member_params, message, monkeypatch):
     monkeypatch.setattr(SkorchEngine, "train", None)
     clf = DeepEnsembleClassifier(member_params=member_params, **FAST)
     with pytest.raises(ValueError, match=message):
         clf.fit(*table())
 
 
-def test_the_error_lists_what_can_be_set():
+def test_error_lists_valid_names():
     clf = SharpBalance(sam="gsam", member_params={"depth": [1, 2]}, **FAST)
     with pytest.raises(InvalidInputError) as caught:
         clf.fit(*table())
@@ -531,7 +534,7 @@ def test_the_error_lists_what_can_be_set():
     assert not {"optimizer__rho", "module__n_features", "module__module"} & set(names)
 
 
-def test_a_network_must_take_what_a_member_gives_it():
+def test_module_must_accept_the_settings():
     X, y = table()
     prototype = nn.Linear(4, 3)
     clf = DeepEnsembleClassifier(prototype, member_params=[{"module__bias": False}] * 3)
@@ -552,7 +555,7 @@ def test_a_network_must_take_what_a_member_gives_it():
         clf.set_params(member_params=wrong).fit(X, y)
 
 
-def test_a_rate_that_would_have_no_effect_is_refused():
+def test_learning_rate_without_effect_raises():
     X, y = table()
     net = NeuralNetClassifier(
         MLP, criterion=nn.CrossEntropyLoss, optimizer__lr=0.1, max_epochs=1
@@ -562,7 +565,7 @@ def test_a_rate_that_would_have_no_effect_is_refused():
         clf.fit(X, y)
 
 
-def test_a_copy_for_one_member_leaves_the_shared_net_alone():
+def test_net_of_one_member_does_not_change_the_shared_net():
     net = shared_net([{"lr": 0.5}, {}])
     before = net.get_params(deep=False).copy()
     assert (own_net(net, 0).lr, own_net(net, 1).lr) == (0.5, net.lr)

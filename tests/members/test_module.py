@@ -1,4 +1,4 @@
-"""The module of a member: standardised input, fresh copies of a prototype."""
+"""The module of a member: standardised input, new copies of a prototype."""
 
 import warnings
 
@@ -23,14 +23,14 @@ def test_input_is_standardised_before_the_inner_module():
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
-def test_whole_numbers_become_floats(dtype):
+def test_integers_are_converted_to_floats(dtype):
     module = MemberModule(nn.Identity)
     result = module(torch.tensor([[0, 1]], dtype=dtype))
     assert result.dtype == torch.float32
     assert result.tolist() == [[0.0, 1.0]]
 
 
-def test_wide_floats_become_those_of_the_weights():
+def test_float64_is_converted_to_the_type_of_the_weights():
     mean, scale = torch.tensor([1.0, -2.0]), torch.tensor([2.0, 4.0])
     module = MemberModule(MLP, mean, scale, n_features=2, n_classes=3)
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
@@ -45,8 +45,8 @@ def wide_linear():
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_weights_of_float64_get_input_of_float64(engine):
-    """The tables of an ensemble are float32."""
+def test_float64_weights_get_float64_input(engine):
+    """An ensemble passes tables as float32."""
     X, y = load_iris(return_X_y=True)
     options = {"n_estimators": 2, "max_epochs": 3, "lr": 0.1, "random_state": 0}
     options |= {"engine": engine}
@@ -58,13 +58,13 @@ def test_weights_of_float64_get_input_of_float64(engine):
     )
 
 
-def test_input_follows_the_width_of_all_weights():
+def test_input_type_depends_on_all_weights():
     seen = []
     module = MemberModule(Watched, seen=seen)
     x = torch.ones(1, 2)
     for moved in (nn.Module.cpu, nn.Module.double, nn.Module.float):
         moved(module)(x)
-    module.module.second.double()  # one float64 layer does not make float64 of all
+    module.module.second.double()  # a single float64 layer does not change the input
     module.to("cpu")(x)
     assert seen == [torch.float32, torch.float64, torch.float32, torch.float32]
 
@@ -79,7 +79,7 @@ class Watched(nn.Module):
         return self.second(self.first(X).to(self.second.weight.dtype))
 
 
-def test_keywords_follow_weights_of_float64():
+def test_keyword_inputs_are_converted_to_float64():
     module = MemberModule(nn.Bilinear, in1_features=2, in2_features=2, out_features=1)
     parts = {"input1": torch.ones(3, 2), "input2": torch.ones(3, 2)}
     assert module.double()(**parts).dtype is torch.float64
@@ -87,7 +87,7 @@ def test_keywords_follow_weights_of_float64():
 
 
 @pytest.mark.parametrize("standardize", [True, False])
-def test_a_member_takes_the_tables_that_its_ensemble_takes(standardize):
+def test_member_accepts_tables_like_its_ensemble(standardize):
     X, y = load_iris(return_X_y=True)  # float64
     clf = DeepEnsembleClassifier(
         n_estimators=2, max_epochs=2, standardize=standardize, random_state=0
@@ -103,12 +103,12 @@ class Sum(nn.Module):
         return left + 10 * right
 
 
-def test_keywords_reach_the_inner_module_as_they_are():
+def test_keyword_inputs_are_not_standardised():
     module = MemberModule(Sum)
     assert module(left=torch.ones(2), right=torch.ones(2)).tolist() == [11.0, 11.0]
 
 
-def test_statistics_travel_with_the_weights():
+def test_statistics_are_part_of_the_state_dict():
     mean, scale = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
     module = MemberModule(MLP, mean, scale, n_features=2, n_classes=3)
     twin = MemberModule(MLP, torch.zeros(2), torch.ones(2), n_features=2, n_classes=3)
@@ -121,11 +121,11 @@ def test_statistics_travel_with_the_weights():
 def prototype():
     layers = [nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)]
     module = nn.Sequential(*layers)
-    module(torch.randn(8, 3))  # moves the running statistics
+    module(torch.randn(8, 3))  # changes the running statistics
     return module
 
 
-def test_copies_of_a_prototype_start_anew_and_apart():
+def test_copies_of_a_prototype_have_new_and_different_weights():
     original = prototype()
     before = {key: value.clone() for key, value in original.state_dict().items()}
     copies = [fresh_copy(original) for _ in range(2)]
@@ -149,13 +149,13 @@ class WithToken(nn.Module):
         return self.head(X + self.token)
 
 
-def test_a_layer_that_cannot_start_anew_is_told_of():
+def test_layer_that_cannot_be_reinitialised_warns():
     with pytest.warns(SharpBalanceWarning, match="WithToken"):
         MemberModule(WithToken())
 
 
 class Constants(nn.Module):
-    """Starts at constants, by ways that leave and that do not leave a trace."""
+    """Initialise parameters with constants in several ways."""
 
     def __init__(self):
         super().__init__()
@@ -169,23 +169,23 @@ class Constants(nn.Module):
         self.ramp = nn.Parameter(torch.arange(3.0))
 
 
-def test_layers_that_start_at_constants_are_not_told_of():
+def test_layers_with_constant_initial_values_do_not_warn():
     layers = [nn.LayerNorm(3), nn.BatchNorm1d(3), nn.PReLU(), Constants()]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fresh_copy(nn.Sequential(*layers, nn.LSTM(2, 3), nn.Embedding(3, 2)))
 
 
-def test_a_layer_whose_weights_are_out_of_its_reach_is_told_of():
-    """The norm keeps them under another name, where reset_parameters does not look."""
+def test_layer_with_renamed_weights_warns():
+    """Spectral norm renames the weights, which reset_parameters does not reach."""
     layer = nn.utils.spectral_norm(nn.Linear(4, 2))
     with pytest.warns(SharpBalanceWarning, match=r"Linear \(weight_orig\)"):
         copied = fresh_copy(nn.Sequential(layer))
     assert copied[0].weight_orig.equal(layer.weight_orig)
 
 
-def test_the_prototype_keeps_its_settings():
-    """Re-initialising draws weights anew, it does not change what a layer is."""
+def test_copies_have_the_settings_of_the_prototype():
+    """Only the weights are initialised again."""
     original = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2, bias=False), nn.Dropout(0.3))
     copied = fresh_copy(original)
     assert repr(copied) == repr(original)

@@ -1,4 +1,4 @@
-"""From what a user passes as ``estimator`` to the net that members are copies of."""
+"""The net of a member for every type of ``estimator``."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from sklearn_sharpbalance.optim import ASAM, SAM
 
 
 class Sized(nn.Module):
-    """Takes its sizes under other names."""
+    """A module with other names for its sizes."""
 
     def __init__(self, input_dim, num_classes, width=3):
         super().__init__()
@@ -36,18 +36,18 @@ def built(net, **options):
     return member_net(net, 3, sam=SAM, device="cpu", **options).initialize()
 
 
-def test_no_estimator_takes_a_network_by_the_shape():
+def test_default_network_depends_on_the_shape():
     assert as_skorch_net(None, (4,), 3).module is MLP
     assert as_skorch_net(None, (3, 32, 32), 3).module is SmallCNN
 
 
-def test_a_class_gets_its_sizes_by_any_usual_name():
+def test_sizes_are_passed_by_any_common_name():
     net = built(as_skorch_net(Sized, (4,), 3, {"module__width": 5}))
     assert net.module_.module.layers[0].weight.shape == (5, 4)
     assert net.module_.module.layers[2].weight.shape == (3, 5)
 
 
-def test_sizes_that_were_given_are_kept():
+def test_given_sizes_are_kept():
     net = as_skorch_net(Sized, (4,), 3, {"module__input_dim": 9})
     assert built(net).module_.module.layers[0].in_features == 9
     net = built(as_skorch_net(partial(Sized, input_dim=9), (4,), 3))
@@ -55,7 +55,7 @@ def test_sizes_that_were_given_are_kept():
     assert net.module_.module.layers[2].out_features == 3
 
 
-def test_an_instance_takes_no_more_arguments():
+def test_arguments_for_an_instance_raise():
     network = Sized(4, 3)
     assert as_skorch_net(network, (4,), 3).module is network
     message = r"module__width is not used: .* an instance of Sized\. Pass its class"
@@ -66,12 +66,12 @@ def test_an_instance_takes_no_more_arguments():
         as_skorch_net(net, (4,), 3)
 
 
-def test_channels_are_filled_in_for_pictures():
+def test_in_channels_is_set_for_pictures():
     net = built(as_skorch_net(SmallCNN, (3, 16, 16), 3, {"module__width": 4}))
     assert net.module_.module[0].in_channels == 3
 
 
-def test_a_factory_is_called_for_every_member():
+def test_function_is_called_for_every_member():
     net = as_skorch_net(factory, (4,), 3, {"module__width": 2})
     net = member_net(net, 3, sam=SAM, device="cpu")
     first, second = (net.__class__(**net.get_params(deep=False)) for _ in range(2))
@@ -80,7 +80,7 @@ def test_a_factory_is_called_for_every_member():
     assert modules[0][0].weight.shape == (2, 4)
 
 
-def test_the_default_recipe_is_the_papers():
+def test_default_settings_are_those_of_the_paper():
     net = as_skorch_net(Sized, (4,), 3)
     assert (net.lr, net.batch_size, net.max_epochs) == (0.1, 128, 50)
     options = built(net).optimizer_.param_groups[0]
@@ -97,7 +97,7 @@ def configured(**options):
     )
 
 
-def test_a_configured_net_keeps_its_settings_and_is_not_touched():
+def test_configured_net_keeps_its_settings_and_is_not_changed():
     given = configured(
         lr=0.03, optimizer=torch.optim.Adam, optimizer__betas=(0.8, 0.9), batch_size=7
     )
@@ -112,7 +112,7 @@ def test_a_configured_net_keeps_its_settings_and_is_not_touched():
     assert not given.initialized_
 
 
-def test_settings_of_the_ensemble_win_where_they_are_given():
+def test_settings_of_the_ensemble_replace_those_of_the_net():
     settings = {"lr": 0.5, "batch_size": None, "max_epochs": 3, "optimizer": None}
     net = built(as_skorch_net(configured(lr=0.03), (4,), 3), settings=settings)
     assert (net.lr, net.batch_size, net.max_epochs) == (0.5, 128, 3)
@@ -126,22 +126,28 @@ def test_a_sharpness_aware_optimizer_is_not_wrapped_again():
     assert isinstance(net.optimizer_.base_optimizer, torch.optim.SGD)
 
 
-def test_the_statistics_are_in_the_module():
+def test_module_has_the_statistics():
     statistics = (torch.zeros(4), torch.full((4,), 2.0))
     net = built(as_skorch_net(Sized, (4,), 3), statistics=statistics)
     assert isinstance(net.module_, MemberModule)
     np.testing.assert_array_equal(net.module_.scale, statistics[1])
 
 
-OWN = {"epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log"}
+DEFAULT_CALLBACKS = {
+    "epoch_timer",
+    "train_loss",
+    "valid_loss",
+    "valid_acc",
+    "print_log",
+}
 
 
 def names(net):
     return [name for name, _ in net.callbacks_]
 
 
-def test_skorchs_own_records_are_off():
-    assert not OWN & set(names(built(as_skorch_net(Sized, (4,), 3))))
+def test_default_callbacks_of_skorch_are_disabled():
+    assert not DEFAULT_CALLBACKS & set(names(built(as_skorch_net(Sized, (4,), 3))))
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
@@ -154,7 +160,7 @@ def test_callbacks_of_the_net_and_of_the_ensemble_are_both_kept(as_dict):
     assert len(given.callbacks) == 2
 
 
-def test_records_that_a_net_of_its_own_kind_does_not_have_are_not_missed():
+def test_net_class_with_other_default_callbacks():
     class Quiet(NeuralNetClassifier):
         @property
         def _default_callbacks(self):
@@ -164,14 +170,14 @@ def test_records_that_a_net_of_its_own_kind_does_not_have_are_not_missed():
     assert names(built(as_skorch_net(given, (4,), 3))) == ["timer"]
 
 
-def test_callbacks_that_were_disabled_stay_disabled():
+def test_disabled_callbacks_stay_disabled():
     assert names(built(as_skorch_net(configured(callbacks="disable"), (4,), 3))) == []
     more = [("timer", EpochTimer())]
     net = as_skorch_net(configured(callbacks="disable"), (4,), 3)
     assert names(built(net, callbacks=more)) == ["timer"]
 
 
-def test_settings_of_callbacks_reach_them_by_name():
+def test_nested_parameters_of_callbacks():
     given = configured(callbacks=[("schedule", LRScheduler())])
     nested = {"callbacks__schedule__policy": "StepLR"}
     net = built(as_skorch_net(given, (4,), 3, nested))
@@ -179,7 +185,7 @@ def test_settings_of_callbacks_reach_them_by_name():
 
 
 class Wrapping(nn.Module):
-    """A part of it has the name by which members hold the user's module."""
+    """Has a submodule named ``module``, like the wrapper of members."""
 
     def __init__(self):
         super().__init__()
@@ -189,7 +195,7 @@ class Wrapping(nn.Module):
         return self.head(self.module(X))
 
 
-def test_parameter_groups_of_a_part_that_is_called_module():
+def test_parameter_groups_of_a_submodule_named_module():
     groups = [("module.bias", {"weight_decay": 0.5}), ("head.*", {"lr": 0.0})]
     net = as_skorch_net(Wrapping, (4,), 3, {"optimizer__param_groups": groups})
     net = built(net)

@@ -1,4 +1,4 @@
-"""Sparse members: which tensors are pruned, and what stays as it is."""
+"""Sparse members: which tensors are pruned and which are not."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from sklearn_sharpbalance.optim import SAM
 
 
 class Parts(nn.Module):
-    """A matrix of every kind: trained, frozen, never used, and no weight at all."""
+    """Trained, frozen and unused matrices, and a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class Parts(nn.Module):
 
 
 class Tied(nn.Module):
-    """Two layers with one matrix."""
+    """Two layers that share a weight."""
 
     def __init__(self):
         super().__init__()
@@ -59,7 +59,7 @@ class Tied(nn.Module):
 
 
 class OnlyBiases(nn.Module):
-    """Nothing that could be pruned is trained."""
+    """No trainable matrix."""
 
     def __init__(self):
         super().__init__()
@@ -109,7 +109,7 @@ def test_buffers_and_frozen_weights_are_not_pruned():
     assert sparsity(restore(net, after)) == 0.25
 
 
-def test_weights_without_a_gradient_are_trained_around():
+def test_pruned_members_with_unused_weights_are_trained():
     net = make_net(Parts)
     state = pruned_member(initial_state(net, 0, seed=3), 0.5, net)
     trained = train(net, state, 0, 2, pruned=True)
@@ -127,7 +127,7 @@ class NoBiases(nn.Sequential):
         super().__init__(*layers)
 
 
-def test_an_optimizer_that_mixes_weights_leaves_zeros_alone():
+def test_optimizer_that_mixes_weights_keeps_zeros():
     net = make_net(NoBiases, {"optimizer": torch.optim.Muon})
     state = pruned_member(initial_state(net, 0, seed=3), 0.5, net)
     trained = train(net, state, 0, 2, pruned=True)
@@ -137,7 +137,7 @@ def test_an_optimizer_that_mixes_weights_leaves_zeros_alone():
         assert not after.equal(before)
 
 
-def test_a_weight_of_two_layers_is_pruned_in_both_and_counted_once():
+def test_shared_weight_is_pruned_and_counted_once():
     net = make_net(Tied)
     state = pruned_member(initial_state(net, 0, seed=3), 0.5, net)
     assert n_zeros(state.module, "first", "last") == (25 + 15) // 2
@@ -147,7 +147,7 @@ def test_a_weight_of_two_layers_is_pruned_in_both_and_counted_once():
     assert sparsity(restore(net, state)) == 0.5
 
 
-def test_a_member_without_weights_to_prune_stays_as_it_is():
+def test_member_without_prunable_weights_is_not_changed():
     net = make_net(OnlyBiases)
     before = initial_state(net, 0, seed=3)
     after = pruned_member(before, 0.5, net)
@@ -155,14 +155,14 @@ def test_a_member_without_weights_to_prune_stays_as_it_is():
     assert sparsity(restore(net, after)) == 0.0
 
 
-def test_average_begins_anew_with_the_pruned_weights():
+def test_average_restarts_with_the_pruned_weights():
     net, every = make_net(Tied), WeightAveraging(start=0.0)
     dense = train(
         net, initial_state(net, 0, seed=3), 0, 2, pruned=False, averaging=every
     )
     assert dense.extra["average"]["count"] == 2
     pruned = pruned_member(dense, 0.5, net)
-    assert "average" in dense.extra  # the state before is not changed
+    assert "average" in dense.extra  # the given state is not changed
     one = train(net, pruned, 2, 3, pruned=True)
     both = train(net, one, 3, 4, pruned=True)
     got = train(net, pruned, 2, 4, pruned=True, averaging=every).extra["average"]
@@ -174,7 +174,7 @@ def test_average_begins_anew_with_the_pruned_weights():
     assert n_zeros(got["weights"], "first", "last") == (25 + 15) // 2
 
 
-def test_masks_are_those_of_trainable_weights_with_zeros():
+def test_gradient_masks_cover_trainable_weights_with_zeros():
     weight = nn.Parameter(torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
     frozen = nn.Parameter(torch.zeros(2, 2), requires_grad=False)
     weights = {
@@ -189,7 +189,7 @@ def test_masks_are_those_of_trainable_weights_with_zeros():
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])
-def test_named_weights_alone_are_pruned(share):
+def test_only_named_weights_are_pruned(share):
     rng = np.random.default_rng(0)
     state = {f"module.{k}": torch.tensor(rng.normal(size=(4, 4))) for k in "ab"}
     pruned = prune_by_magnitude(state, share, ["module.b"])
@@ -200,7 +200,7 @@ def test_named_weights_alone_are_pruned(share):
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
-def test_of_weights_of_one_size_the_share_is_pruned(share):
+def test_share_of_equal_weights_is_pruned(share):
     signs = torch.ones(4, 5)
     signs[::2] = -1
     state = {"module.a": 0.5 * signs, "module.b": torch.full((4, 5), 0.5)}

@@ -20,7 +20,7 @@ N_STEPS = 2000
 
 
 def by_torch(kind, **options):
-    """Rates of a torch scheduler over N_STEPS steps from rate one."""
+    """Return the rates of a torch scheduler over N_STEPS steps, from rate one."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = kind(optimizer, **options)
     rates = []
@@ -53,9 +53,9 @@ def test_one_cycle_is_torchs_one_cycle():
         total_steps=N_STEPS,
         cycle_momentum=False,
         div_factor=25,
-        final_div_factor=400,  # of the first rate, 1/25: ends at 1e-4
+        final_div_factor=400,  # relative to the initial rate 1/25: ends at 1e-4
     )
-    # torch counts its two stretches between steps, which shifts it by one of 2000.
+    # torch's phases are shifted by one of 2000 steps.
     np.testing.assert_allclose(ours(one_cycle), want, atol=5e-3)
     assert one_cycle(0.0) == pytest.approx(1 / 25)
     assert one_cycle(1.0) == pytest.approx(1e-4)
@@ -70,7 +70,7 @@ def test_names_and_functions_resolve():
     assert resolve(abs) is abs
 
 
-def test_a_phase_knows_its_place_in_the_whole_training():
+def test_progress_of_a_segment_is_relative_to_the_whole_training():
     sizes = PartSizes(n_batches=4, sam=0, normal=8)
     phase = Segment(
         name="balanced",

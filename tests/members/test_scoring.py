@@ -1,4 +1,4 @@
-"""Scores of one member: at any precision, wherever the data lie, and checked."""
+"""Scores of one member: precision, devices and checks."""
 
 from unittest.mock import MagicMock
 
@@ -32,7 +32,7 @@ HALF = pytest.mark.parametrize("precision", ["bf16", "fp16"])
 
 @pytest.fixture(scope="module")
 def member():
-    """A net, its state and its data: random labels, so that the loss is steep."""
+    """Return a net, its state and data with random labels."""
     rng = np.random.default_rng(0)
     data = TrainingData(rng.normal(size=(N, 6)).astype(np.float32), np.arange(N) % 3)
     net = as_skorch_net(MLP, (6,), 3, {"module__hidden": (32, 32)})
@@ -46,8 +46,8 @@ def member():
 
 
 @HALF
-def test_half_precision_sees_the_perturbed_weights(member, precision):
-    """Cast weights that were kept from before would hide the perturbation."""
+def test_half_precision_uses_the_perturbed_weights(member, precision):
+    """Cached casts of the weights would hide the perturbation."""
     exact = score_member(*member, LossRiseScorer(rho=0.2))
     rough = score_member(*member, LossRiseScorer(rho=0.2), precision)
     assert np.median(rough) == pytest.approx(np.median(exact), rel=0.1)
@@ -60,7 +60,7 @@ def test_a_scorer_of_finite_differences_runs_in_float32(member, precision):
     np.testing.assert_array_equal(
         score_member(*member, InputCurvatureScorer(), precision), exact
     )
-    # In half precision it is another number, which is why.
+    # In half precision the result differs.
     with torch.autocast("cpu", dtype=torch.bfloat16):
         net = scoring.restore(*member[:2])
         rough = InputCurvatureScorer()(net, member[2].X, member[2].y)
@@ -68,15 +68,15 @@ def test_a_scorer_of_finite_differences_runs_in_float32(member, precision):
 
 
 @pytest.mark.parametrize("needs", [False, True])
-def test_a_scorer_of_the_users_own_says_what_it_needs(member, needs):
-    class Mine(SharpnessScorer):
+def test_needs_float32_of_a_user_defined_scorer(member, needs):
+    class RecordDtype(SharpnessScorer):
         needs_float32 = needs
 
         def score_samples(self, net, X, y):
             self.dtype = net.infer(X).dtype
             return np.zeros(len(y))
 
-    scorer = Mine()
+    scorer = RecordDtype()
     score_member(*member, scorer, "bf16")
     assert scorer.dtype == (torch.float32 if needs else torch.bfloat16)
     assert not SharpnessScorer.needs_float32
@@ -84,7 +84,7 @@ def test_a_scorer_of_the_users_own_says_what_it_needs(member, needs):
 
 @pytest.mark.parametrize("keys", [False, True])
 def test_data_too_large_for_the_device_stay_on_the_host(member, monkeypatch, keys):
-    """As in training: more than half of the memory that is free."""
+    """As in training: data larger than half of the free memory."""
     net, state, data = member
     X = {"a": data.X} if keys else data.X
     given = {}
@@ -107,7 +107,7 @@ def test_data_too_large_for_the_device_stay_on_the_host(member, monkeypatch, key
 
 
 @pytest.mark.parametrize("name", ["fisher_trace", "loss"])
-def test_a_member_that_diverged_is_called_so(member, name):
+def test_diverged_member_raises(member, name):
     net, state, data = member
     broken = {key: value * torch.nan for key, value in state.module.items()}
     state = type(state)(1, 0, broken)
@@ -116,15 +116,15 @@ def test_a_member_that_diverged_is_called_so(member, name):
     assert error.value.__notes__ == ["Member 1 was being scored."]
 
 
-def test_scores_of_the_wrong_shape_are_the_scorers_fault(member):
+def test_scores_of_a_wrong_shape_raise(member):
     scorer = FunctionScorer(lambda net, X, y: np.zeros((len(y), 2)))
     with pytest.raises(InvalidInputError, match=r"shape \(80,\)\. Got shape \(80, 2\)"):
         score_member(*member, scorer)
 
 
 @pytest.mark.parametrize("keys", [False, True])
-def test_a_scorer_that_changes_the_data_is_told_so(member, keys):
-    """They are those of the user, and what the next member trains on."""
+def test_scorer_that_changes_the_data_raises(member, keys):
+    """The data belong to the user, and the next member trains on them."""
     net, state, data = member
     X = {"a": data.X.copy()} if keys else data.X.copy()
 
@@ -142,8 +142,8 @@ def test_a_scorer_that_changes_the_data_is_told_so(member, keys):
     score_member(net, state, TrainingData(X, data.y), FunctionScorer(careful))
 
 
-class Restless(torch.nn.Sequential):
-    """Behaves otherwise while it trains, and draws then."""
+class RandomInTraining(torch.nn.Sequential):
+    """Random and with batch statistics in training mode."""
 
     def __init__(self, n_features, n_classes):
         super().__init__(
@@ -155,27 +155,27 @@ class Restless(torch.nn.Sequential):
 
 
 def plain_loss(net, X, y):
-    """What a user writes who does not think of modes."""
+    """Return losses without setting the mode of the module."""
     with torch.no_grad():
         output, target = net.infer(X), torch.as_tensor(y)
         return torch.nn.functional.cross_entropy(output, target, reduction="none")
 
 
 @pytest.fixture(scope="module")
-def restless(member):
-    net = as_skorch_net(Restless, (6,), 3)
+def random_member(member):
+    net = as_skorch_net(RandomInTraining, (6,), 3)
     net = member_net(net, 3, sam=SAM, device="cpu")
     return net, initial_state(net, 0, seed=3), member[2]
 
 
-def test_a_function_gets_the_net_in_evaluation_mode(restless):
-    scores = score_member(*restless, FunctionScorer(plain_loss))
-    want = score_member(*restless, SHARPNESS_SCORERS["loss"]())
+def test_a_function_gets_the_net_in_evaluation_mode(random_member):
+    scores = score_member(*random_member, FunctionScorer(plain_loss))
+    want = score_member(*random_member, SHARPNESS_SCORERS["loss"]())
     np.testing.assert_allclose(scores, want, rtol=1e-5)
 
 
-def test_what_a_scorer_draws_depends_on_the_member_alone(restless):
-    net, state, data = restless
+def test_draws_of_a_scorer_depend_on_the_member_only(random_member):
+    net, state, data = random_member
     scorer = FunctionScorer(lambda net, X, y: torch.rand(len(y)))
     before = torch.get_rng_state()
     scores = score_member(net, state, data, scorer)
@@ -187,7 +187,7 @@ def test_what_a_scorer_draws_depends_on_the_member_alone(restless):
     assert (score_member(net, other, data, scorer) != scores).all()
 
 
-def test_scorers_that_draw_are_the_same_in_every_engine():
+def test_random_scorers_give_the_same_scores_in_every_engine():
     from joblib import parallel_config
 
     from sklearn_sharpbalance import SharpBalanceEnsembleClassifier

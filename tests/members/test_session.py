@@ -1,4 +1,4 @@
-"""A member at work: callbacks, records, stopping, and cuts that nobody notices."""
+"""Training of one member: callbacks, history, stopping, and segments."""
 
 import os
 import pickle
@@ -71,8 +71,8 @@ def train(net, data, cuts=(0, N_EPOCHS), *, mask=None, schedule=cosine, on_epoch
     return state
 
 
-class Dropping(nn.Module):
-    """Everything that remembers or draws: BatchNorm and dropout."""
+class WithDropout(nn.Module):
+    """BatchNorm and dropout: buffers and random numbers."""
 
     def __init__(self):
         super().__init__()
@@ -85,27 +85,27 @@ class Dropping(nn.Module):
 
 
 class Recorder(Callback):
-    """Writes down what it hears."""
+    """Record the calls."""
 
     def initialize(self):
-        self.heard_ = []
+        self.calls_ = []
         return self
 
     def on_train_begin(self, net, X=None, y=None, **kwargs):
-        self.heard_.append("train begins")
+        self.calls_.append("train begins")
 
     def on_train_end(self, net, X=None, y=None, **kwargs):
-        self.heard_.append("train ends")
+        self.calls_.append("train ends")
 
     def on_epoch_begin(self, net, dataset_train=None, dataset_valid=None, **kwargs):
-        self.heard_.append("epoch begins")
+        self.calls_.append("epoch begins")
 
     def on_epoch_end(self, net, dataset_train=None, dataset_valid=None, **kwargs):
-        self.heard_.append(f"epoch {net.history[-1, 'epoch']} ends")
+        self.calls_.append(f"epoch {net.history[-1, 'epoch']} ends")
 
 
-class Shrinking(Callback):
-    """Halves the radius of the perturbation after every epoch."""
+class HalveRho(Callback):
+    """Halve rho after every epoch."""
 
     def on_epoch_end(self, net, **kwargs):
         net.history.record("rho", net.optimizer_.param_groups[0]["rho"])
@@ -113,22 +113,23 @@ class Shrinking(Callback):
             group["rho"] /= 2
 
 
+SLOW_CUTS = pytest.param((0, 1, 2, 3, N_EPOCHS), marks=pytest.mark.slow)
 STEP_LR = {"policy": "StepLR", "step_size": 1, "gamma": 0.5}
 
 
-@pytest.mark.parametrize("module", [MLP, Dropping])
+@pytest.mark.parametrize("module", [MLP, WithDropout])
 @pytest.mark.parametrize(
     "callbacks",
     [
         None,
         [("schedule", LRScheduler(**STEP_LR))],
-        [("heard", Recorder())],
-        [("radius", Shrinking())],
+        [("recorder", Recorder())],
+        [("radius", HalveRho())],
     ],
     ids=["none", "scheduler", "recorder", "radius"],
 )
-@pytest.mark.parametrize("cuts", [(0, 1, N_EPOCHS), (0, 1, 2, 3, N_EPOCHS)])
-def test_cutting_a_phase_changes_nothing(module, callbacks, cuts):
+@pytest.mark.parametrize("cuts", [(0, 1, N_EPOCHS), SLOW_CUTS], ids=["two", "four"])
+def test_segments_do_not_change_the_result(module, callbacks, cuts):
     data, net = table(held_out=12), make_net(callbacks, module)
     whole, cut = train(net, data), train(net, data, cuts)
     for key, value in whole.module.items():
@@ -142,8 +143,8 @@ def test_cutting_a_phase_changes_nothing(module, callbacks, cuts):
     assert len(whole.history) == len(cut.history) == N_EPOCHS
 
 
-def test_a_phase_of_another_radius_begins_with_it():
-    data, net = table(), make_net([("radius", Shrinking())])
+def test_another_rho_replaces_that_set_by_a_callback():
+    data, net = table(), make_net([("radius", HalveRho())])
     state, mask = initial_state(net, 0, seed=3), np.arange(48) % 3 == 0
     sizes = part_sizes(mask[None], 16)
     for start, rho in ((0, 0.4), (2, 0.4), (4, 0.2), (6, 0.4)):
@@ -171,7 +172,7 @@ SCHEDULERS = {
         "policy": "ReduceLROnPlateau",
         "monitor": "train_loss",
         "patience": 0,
-        "threshold": 0.5,  # the loss would have to halve
+        "threshold": 0.5,  # requires a loss of less than half
     },
     "cosine": {"policy": "CosineAnnealingLR", "T_max": 4},
     "one cycle": {
@@ -192,7 +193,7 @@ SCHEDULERS = {
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
-def test_cutting_a_phase_changes_nothing_for_any_scheduler(kind):
+def test_segments_do_not_change_the_result_with_any_scheduler(kind):
     net = make_net([("schedule", LRScheduler(**SCHEDULERS[kind]))])
     whole, cut = train(net, table()), train(net, table(), (0, 1, 3, N_EPOCHS))
     rates = [row["lr"] for row in whole.history]
@@ -203,8 +204,8 @@ def test_cutting_a_phase_changes_nothing_for_any_scheduler(kind):
 
 
 @pytest.mark.parametrize("kind", ["lambda", "cosine", "cyclic"])
-def test_a_scheduler_outlives_its_optimizer(kind):
-    """Pruning, for one, lets the optimizer forget; the rate goes on."""
+def test_scheduler_continues_with_a_new_optimizer(kind):
+    """Pruning resets the optimizer, but not the learning rate."""
     net = make_net([("schedule", LRScheduler(**SCHEDULERS[kind]))])
     rates = [row["lr"] for row in train(net, table()).history]
     state = replace(train(net, table(), (0, 2)), optimizer=None)
@@ -222,7 +223,7 @@ def test_a_scheduler_outlives_its_optimizer(kind):
     assert [row["lr"] for row in state.history] == pytest.approx(rates)
 
 
-def test_a_state_can_be_trained_from_twice():
+def test_state_can_be_used_twice():
     net = make_net([("schedule", LRScheduler(**SCHEDULERS["cyclic"]))])
     state = train(net, table(), (0, 2))
     sizes = part_sizes(np.zeros((1, 48), dtype=bool), 16)
@@ -235,8 +236,8 @@ def test_a_state_can_be_trained_from_twice():
         rho=(0.0,),
         lr_schedule=constant,
     )
-    nobody = np.zeros(48, dtype=bool)
-    one, two = (train_member(net, state, table(), phase, nobody) for _ in range(2))
+    no_sam = np.zeros(48, dtype=bool)
+    one, two = (train_member(net, state, table(), phase, no_sam) for _ in range(2))
     assert all(value.equal(two.module[key]) for key, value in one.module.items())
 
 
@@ -260,32 +261,32 @@ def test_training_does_not_change_the_state_it_starts_from():
 
 
 @pytest.mark.parametrize("cuts", [(0, 3), (0, 1, 3)])
-def test_callbacks_live_through_all_phases(cuts):
-    state = train(make_net([("heard", Recorder())]), table(), cuts)
+def test_callbacks_are_kept_between_segments(cuts):
+    state = train(make_net([("recorder", Recorder())]), table(), cuts)
     epochs = [f"epoch {i} ends" for i in (1, 2, 3)]
     expected = ["train begins"]
     for line in epochs:
         expected += ["epoch begins", line]
-    assert state.extra["callbacks"]["heard"].heard_ == [*expected, "train ends"]
+    assert state.extra["callbacks"]["recorder"].calls_ == [*expected, "train ends"]
 
 
-class Proud(NeuralNetClassifier):
-    """Tells by itself when it has trained."""
+class RecordsTrainEnd(NeuralNetClassifier):
+    """Record the end of training in the history."""
 
     def on_train_end(self, net, **kwargs):
         super().on_train_end(net, **kwargs)
         self.history.record("done", True)
 
 
-def test_a_net_hears_of_its_end_without_callbacks():
-    mine = Proud(MLP, criterion=nn.CrossEntropyLoss, module__hidden=(6,))
+def test_on_train_end_of_the_net_is_called_without_callbacks():
+    mine = RecordsTrainEnd(MLP, criterion=nn.CrossEntropyLoss, module__hidden=(6,))
     given = as_skorch_net(mine, (5,), 3)
     net = member_net(given, 3, sam=SAM, device="cpu", settings={"batch_size": 16})
     assert [row.get("done") for row in train(net, table()).history][-1]
 
 
-class BatchWatcher(Callback):
-    """Keeps what is said about batches and gradients."""
+class RecordBatches(Callback):
+    """Record batches and gradient norms."""
 
     def initialize(self):
         self.batches_, self.norms_ = [], []
@@ -299,9 +300,9 @@ class BatchWatcher(Callback):
         self.norms_.append(sum(float(p.grad.norm()) for _, p in named_parameters))
 
 
-def test_callbacks_hear_of_batches_and_gradients():
+def test_callbacks_get_batches_and_gradients():
     data = table(n=48, held_out=10)
-    net = make_net([("watch", BatchWatcher())])
+    net = make_net([("watch", RecordBatches())])
     mask = np.arange(48) < 24  # three batches of eight and eight
     watcher = train(net, data, (0, 2), mask=mask).extra["callbacks"]["watch"]
     training = [(True, 16, 16, (16, 3))] * 3
@@ -311,7 +312,7 @@ def test_callbacks_hear_of_batches_and_gradients():
     assert min(watcher.norms_) > 0
 
 
-def test_records_of_the_held_out_part_are_those_of_the_member():
+def test_history_has_the_scores_of_held_out_samples():
     data, net = table(held_out=25), make_net()
     state = train(net, data)
     logits = restore(net, state).module_.eval()(torch.tensor(data.valid.X))
@@ -324,11 +325,11 @@ def test_records_of_the_held_out_part_are_those_of_the_member():
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_a_held_out_sample_without_prediction_is_wrong(weight):
+def test_held_out_sample_without_prediction_counts_as_wrong(weight):
     data = table(held_out=25)
     plain = train(make_net(), data).history[-1]
     X, y = (np.concatenate([a[:1], a]) for a in (data.valid.X, data.valid.y))
-    X[0], y[0] = np.nan, 0  # the class that argmax names
+    X[0], y[0] = np.nan, 0  # the class that argmax returns
     weights = np.r_[weight, np.ones(25)].astype(np.float32)
     valid = replace(data.valid, X=X, y=y, weight=weights)
     row = train(make_net(), replace(data, valid=valid)).history[-1]
@@ -337,7 +338,7 @@ def test_a_held_out_sample_without_prediction_is_wrong(weight):
         assert row["valid_loss"] == pytest.approx(plain["valid_loss"], rel=1e-5)
 
 
-def test_skorchs_scoring_sees_the_held_out_part():
+def test_epoch_scoring_of_skorch_uses_held_out_samples():
     scoring = EpochScoring("accuracy", name="mine", lower_is_better=False)
     data = table(held_out=25)
     state = train(make_net([("mine", scoring)]), data)
@@ -345,35 +346,35 @@ def test_skorchs_scoring_sees_the_held_out_part():
         assert row["mine"] == pytest.approx(row["valid_acc"])
 
 
-def test_callbacks_that_the_user_holds_stay_as_they_are():
-    mine = [("heard", Recorder()), ("schedule", LRScheduler(**STEP_LR))]
+def test_callbacks_of_the_user_are_not_changed():
+    mine = [("recorder", Recorder()), ("schedule", LRScheduler(**STEP_LR))]
     before = [dict(vars(callback)) for _, callback in mine]
     train(make_net(mine), table(), (0, 1))
     assert [vars(callback) for _, callback in mine] == before
 
 
-def test_a_scheduler_of_skorch_sets_the_rate():
+def test_skorch_scheduler_sets_the_learning_rate():
     net = make_net([("schedule", LRScheduler(**STEP_LR))], lr=0.2)
     rates = [row["lr"] for row in train(net, table(), (0, 2, 4)).history]
     assert rates == pytest.approx([0.2, 0.1, 0.05, 0.025])
 
 
-def test_a_scheduler_that_steps_with_every_batch():
+def test_skorch_scheduler_with_steps_per_batch():
     options = {"policy": "ExponentialLR", "gamma": 0.5, "step_every": "batch"}
     net = make_net([("schedule", LRScheduler(**options))], lr=1.0)
     rates = [row["lr"] for row in train(net, table(48), (0, 1, 2)).history]
-    # Three batches an epoch; each record holds the rate after the last batch's step.
+    # Three batches per epoch; the history has the rate after the last one.
     assert rates == pytest.approx([0.5**3, 0.5**6])
 
 
-def test_the_rate_of_a_schedule_is_set_before_every_batch():
+def test_learning_rate_is_set_before_every_batch():
     state = train(make_net(lr=0.5), table(48), (0, 2), schedule=lambda done: 1 - done)
-    # The last of three batches in the first and in the second of two epochs.
+    # The last of three batches in each of two epochs.
     rates = [0.5 * (1 - 2 / 6), 0.5 * (1 - 5 / 6)]
     assert [row["lr"] for row in state.history] == pytest.approx(rates)
 
 
-def test_early_stopping_of_skorch_ends_this_member():
+def test_early_stopping_of_skorch_stops_the_member():
     stopper = EarlyStopping(monitor="train_loss", patience=1, threshold=10.0)
     net = make_net([("stop", stopper)])
     state = train(net, table(), (0, 3, 6))
@@ -381,8 +382,8 @@ def test_early_stopping_of_skorch_ends_this_member():
     assert len(state.history) == 2
 
 
-class Slow(Callback):
-    """At work in a frame of its own when the signal comes."""
+class ReceivesSigint(Callback):
+    """Receive SIGINT in the callback's own frame."""
 
     def on_epoch_end(self, net, **kwargs):
         os.kill(os.getpid(), signal.SIGINT)
@@ -390,8 +391,8 @@ class Slow(Callback):
             pass
 
 
-class Tidy(Slow):
-    """Raises again what it has caught, in several ways."""
+class Reraises(ReceivesSigint):
+    """Catch and raise the interrupt again."""
 
     def __init__(self, how):
         self.how = how
@@ -407,18 +408,20 @@ class Tidy(Slow):
             if self.how == "by name":
                 raise interrupt
         finally:
-            self.tidied_ = True
+            self.finished_ = True
 
 
-@pytest.mark.parametrize("callback", [Slow(), Tidy("again"), Tidy("by name")])
+@pytest.mark.parametrize(
+    "callback", [ReceivesSigint(), Reraises("again"), Reraises("by name")]
+)
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_in_a_callbacks_own_frame_is_not_swallowed(callback):
+def test_ctrl_c_in_the_frame_of_a_callback_is_raised(callback):
     with pytest.raises(KeyboardInterrupt):
         train(make_net([("slow", callback)]), table())
 
 
-class Satisfied(Callback):
-    """Asks to stop in each of the ways that there are to say it."""
+class StopsByInterrupt(Callback):
+    """Raise KeyboardInterrupt in different ways to stop training."""
 
     def __init__(self, how):
         self.how = how
@@ -440,27 +443,27 @@ class Satisfied(Callback):
 
 
 @pytest.mark.parametrize("how", ["class", "message", "method", "cause"])
-def test_a_callback_that_raises_asks_its_member_to_stop(how):
-    state = train(make_net([("enough", Satisfied(how))]), table())
+def test_callback_that_raises_keyboard_interrupt_stops_the_member(how):
+    state = train(make_net([("enough", StopsByInterrupt(how))]), table())
     assert state.stopped
     assert len(state.history) == 1
 
 
-def test_the_listener_is_told_and_can_stop_the_member():
-    heard = []
+def test_on_epoch_is_called_and_can_stop_the_member():
+    calls = []
 
     def on_epoch(member, record):
-        heard.append((member, record["epoch"], record["phase"]))
+        calls.append((member, record["epoch"], record["phase"]))
         return record["epoch"] == 2
 
     state = train(make_net(), table(), on_epoch=on_epoch)
-    assert heard == [(0, 1, "balanced"), (0, 2, "balanced")]
+    assert calls == [(0, 1, "balanced"), (0, 2, "balanced")]
     assert state.stopped
     again = train_member(make_net(), state, table(), None, None)
     assert again is state
 
 
-def test_a_loss_that_is_no_number_stops_with_a_remedy():
+def test_loss_that_is_not_finite_raises_with_advice():
     data = table()
     data = replace(data, X=data.X * 1e20)
     with pytest.raises(

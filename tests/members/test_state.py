@@ -1,4 +1,4 @@
-"""A member between phases: plain values, exact round trips, no global randomness."""
+"""State of a member between phases: plain values that are restored exactly."""
 
 import pickle
 import random
@@ -28,7 +28,7 @@ def same(one, other):
     return all(one[key].equal(other[key]) for key in one) and len(one) == len(other)
 
 
-def test_weights_come_from_the_seed_alone(net):
+def test_initial_weights_depend_on_the_seed_only(net):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         first = initial_state(net, 0, seed=7)
@@ -38,7 +38,7 @@ def test_weights_come_from_the_seed_alone(net):
     assert not same(first.module, initial_state(net, 0, seed=8).module)
 
 
-def test_weights_are_those_of_the_module_under_its_seed(net):
+def test_initial_weights_equal_those_of_the_module_with_the_seed(net):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         plain = MLP(4, 3, hidden=(5,)).state_dict()
@@ -47,7 +47,7 @@ def test_weights_are_those_of_the_module_under_its_seed(net):
 
 
 class Shuffled(nn.Module):
-    """Draws what is part of no state dict."""
+    """Draw values that are not in the state dict."""
 
     def __init__(self, n_features=4, n_classes=3):
         super().__init__()
@@ -58,7 +58,7 @@ class Shuffled(nn.Module):
         return self.head(x[:, self.order])
 
 
-def test_what_a_module_draws_beside_its_weights_comes_from_the_seed():
+def test_other_draws_of_a_module_depend_on_the_seed():
     net = as_skorch_net(Shuffled, (4,), 3)
     net = member_net(net, 3, sam=SAM, device="cpu")
     orders = []
@@ -75,7 +75,7 @@ def global_states():
     return torch.get_rng_state().tolist(), legacy, random.getstate()
 
 
-def test_making_a_member_keeps_the_global_generators(net):
+def test_initial_state_keeps_the_global_generators(net):
     before = global_states()
     state = initial_state(net, 0, seed=7)
     restore_member(net, state)
@@ -97,7 +97,7 @@ def take_steps(net, n=3):
         net.optimizer_.descend()
 
 
-def test_a_member_goes_on_from_its_state_as_if_it_had_never_stopped(net):
+def test_restored_member_continues_exactly(net):
     straight = restore_member(net, initial_state(net, 0, seed=1))
     take_steps(straight, 6)
 
@@ -112,7 +112,7 @@ def test_a_member_goes_on_from_its_state_as_if_it_had_never_stopped(net):
         assert momentum[key]["momentum_buffer"].equal(entries["momentum_buffer"])
 
 
-def test_a_state_does_not_move_with_the_net(net):
+def test_state_does_not_change_with_the_net(net):
     state = initial_state(net, 0, seed=1)
     live = restore_member(net, state)
     take_steps(live)
@@ -127,7 +127,7 @@ def test_a_state_does_not_move_with_the_net(net):
 
 
 class Remembering(nn.Module):
-    """Draws and counts in buffers that are not in its state dict."""
+    """Random values and counts in non-persistent buffers."""
 
     def __init__(self):
         super().__init__()
@@ -137,12 +137,12 @@ class Remembering(nn.Module):
 
     def forward(self, X):
         self.count += 1
-        if self.count == 2:  # a cache that is made when it is needed
+        if self.count == 2:  # a lazily created cache
             self.register_buffer("late", X.mean(0), persistent=False)
         return self.head(X * self.drawn)
 
 
-def test_buffers_outside_the_state_dict_live_through_all_phases():
+def test_non_persistent_buffers_are_kept_between_phases():
     net = member_net(as_skorch_net(Remembering, (4,), 3), 3, sam=SAM, device="cpu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
@@ -160,7 +160,7 @@ def test_buffers_outside_the_state_dict_live_through_all_phases():
 
 
 class Versioned(nn.Linear):
-    """Reads weights of known versions only, as torchvision's MNASNet does."""
+    """Load weights of known versions only, like torchvision's MNASNet."""
 
     _version = 2
 
@@ -169,7 +169,7 @@ class Versioned(nn.Linear):
         super()._load_from_state_dict(state, prefix, metadata, *args)
 
 
-def test_weights_come_with_the_versions_of_their_layers():
+def test_versions_of_layers_are_kept():
     net = as_skorch_net(Versioned, (4,), 3)
     net = member_net(net, 3, sam=SAM, device="cpu")
     state = pickle.loads(pickle.dumps(initial_state(net, 0, seed=7)))
@@ -180,7 +180,7 @@ def test_weights_come_with_the_versions_of_their_layers():
 
 
 class Counting(nn.CrossEntropyLoss):
-    """Counts its calls in a buffer of its state dict, and in one that is not in it."""
+    """Count calls in a persistent and a non-persistent buffer."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -193,7 +193,7 @@ class Counting(nn.CrossEntropyLoss):
         return super().forward(input, target)
 
 
-def test_buffers_of_a_criterion_live_through_all_phases():
+def test_buffers_of_a_criterion_are_kept_between_phases():
     net = as_skorch_net(MLP, (4,), 3, {"criterion": Counting})
     net = member_net(net, 3, sam=SAM, device="cpu")
     state = initial_state(net, 0, seed=7)
@@ -207,7 +207,7 @@ def test_buffers_of_a_criterion_live_through_all_phases():
         assert set(criterion.state_dict()) == {"saved"}
 
 
-def test_history_survives_the_round_trip(net):
+def test_history_is_restored(net):
     state = initial_state(net, 0, seed=1)
     live = restore_member(net, state)
     live.history.new_epoch()
@@ -217,7 +217,7 @@ def test_history_survives_the_round_trip(net):
     assert again.history[:, ("epoch", "train_loss")] == [(1, 0.5)]
 
 
-def test_to_cpu_copies_all_the_way_down():
+def test_to_cpu_copies_nested_values():
     inner = torch.ones(2, requires_grad=True)
     tree = {"a": [inner, (inner, "text")], "n": 3}
     copied = to_cpu(tree)

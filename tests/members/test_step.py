@@ -1,4 +1,4 @@
-"""The mixed update against its formula, written out in float64."""
+"""Compare the mixed update with its formula in float64."""
 
 import copy
 
@@ -28,7 +28,7 @@ def module():
 
 
 def flat_gradient(module, x, y):
-    """Gradient of the mean loss as one vector."""
+    """Return the gradient of the mean loss as one vector."""
     loss = nn.functional.cross_entropy(module(x), y)
     gradients = torch.autograd.grad(loss, list(module.parameters()))
     return torch.cat([g.flatten() for g in gradients])
@@ -46,7 +46,7 @@ def moved(module, epsilon):
 
 
 def formula(module, x, y, n_sam, rho):
-    """(1 - s) grad L_R(w) + s grad L_S(w + eps), in the order of the paper."""
+    """Return (1 - s) grad L_R(w) + s grad L_S(w + eps), as in the paper."""
     share = n_sam / len(y)
     direction = torch.zeros_like(flat_weights(module))
     if n_sam < len(y):
@@ -59,7 +59,7 @@ def formula(module, x, y, n_sam, rho):
 
 
 def losses_of(module, x, y):
-    """The loss of a slice as engines give it: samples weigh 1/B each."""
+    """Return the loss of a slice as engines compute it, with weights 1/B."""
 
     def loss_of(part):
         return (
@@ -70,7 +70,7 @@ def losses_of(module, x, y):
 
 
 @pytest.mark.parametrize("n_sam", [0, 1, N_SAM, N])
-def test_the_update_is_the_formula(module, batch, n_sam):
+def test_update_equals_the_formula(module, batch, n_sam):
     expected = formula(module, *batch, n_sam, RHO)
     before = flat_weights(module)
     optimizer = SAM(module.parameters(), rho=RHO, lr=LR)
@@ -84,7 +84,7 @@ def test_the_update_is_the_formula(module, batch, n_sam):
     )
 
 
-def test_no_sam_sample_is_the_base_optimizer_bit_for_bit(module, batch):
+def test_update_without_sam_samples_is_the_base_optimizer_bitwise(module, batch):
     twin = copy.deepcopy(module)
     options = {"lr": LR, "momentum": 0.9, "weight_decay": 1e-2}
     ours = SAM(module.parameters(), rho=RHO, **options)
@@ -97,7 +97,7 @@ def test_no_sam_sample_is_the_base_optimizer_bit_for_bit(module, batch):
     assert flat_weights(module).equal(flat_weights(twin))
 
 
-def test_only_sam_samples_are_sam_bit_for_bit(module, batch):
+def test_update_with_only_sam_samples_is_sam_bitwise(module, batch):
     twin = copy.deepcopy(module)
     options = {"rho": RHO, "lr": LR, "momentum": 0.9}
     ours, sam = SAM(module.parameters(), **options), SAM(twin.parameters(), **options)
@@ -114,7 +114,7 @@ def test_only_sam_samples_are_sam_bit_for_bit(module, batch):
     assert flat_weights(module).equal(flat_weights(twin))
 
 
-def test_rho_zero_makes_all_samples_alike(module, batch):
+def test_rho_zero_treats_all_samples_equally(module, batch):
     twin = copy.deepcopy(module)
     for model, n_sam in ((module, N_SAM), (twin, 0)):
         optimizer = SAM(model.parameters(), rho=0.0, lr=LR)
@@ -132,7 +132,7 @@ def test_clean_passes_update_batch_norm_once_and_the_perturbed_pass_never(
     given = True if find_out else module
     balanced_step(optimizer, losses_of(module, x, y), N_SAM, N, module=given)
     parts = [x[:N_SAM].mean(0), x[N_SAM:].mean(0)]
-    # Momentum 0.1; which part goes first is the step's own business.
+    # Momentum 0.1; the order of the parts is not specified.
     expected = [0.09 * first + 0.1 * last for first, last in (parts, parts[::-1])]
     got = module[0].running_mean
     assert any(torch.allclose(got, mean, atol=1e-12) for mean in expected)
@@ -140,7 +140,7 @@ def test_clean_passes_update_batch_norm_once_and_the_perturbed_pass_never(
 
 
 def counted(loss_of):
-    """The losses, and how many samples were passed through each slice."""
+    """Return the losses, and counts of the samples of each slice."""
     passed = []
 
     def counting(part):
@@ -151,7 +151,7 @@ def counted(loss_of):
 
 
 @pytest.mark.parametrize("n_sam", [0, 1, N_SAM, N])
-def test_momentum_sam_passes_each_part_once_as_in_the_formula(module, batch, n_sam):
+def test_momentum_sam_equals_the_formula_with_one_pass_per_part(module, batch, n_sam):
     x, y = batch
     share, mu = n_sam / N, 0.9
     optimizer = MomentumSAM(module.parameters(), rho=RHO, lr=LR, momentum=mu)
@@ -210,8 +210,10 @@ def test_look_sam_reuses_the_component_of_the_sam_part(module, batch):
 
 @pytest.mark.parametrize("sam", [MomentumSAM, LookSAM])
 @pytest.mark.parametrize("n_sam", [0, N])
-def test_fewer_passes_with_none_or_all_samples(module, batch, sam, n_sam):
-    """None is the base optimizer and all is ``step(closure)``, bit for bit."""
+def test_methods_with_fewer_passes_without_or_with_only_sam_samples(
+    module, batch, sam, n_sam
+):
+    """Without SAM samples it is the base optimizer, with all ``step(closure)``."""
     twin = copy.deepcopy(module)
     options = {"lr": LR, "momentum": 0.9, "weight_decay": 1e-2}
     ours = sam(module.parameters(), rho=RHO, **options)
@@ -233,7 +235,7 @@ def test_fewer_passes_with_none_or_all_samples(module, batch, sam, n_sam):
 
 
 @pytest.mark.parametrize("sam", [MomentumSAM, LookSAM])
-def test_fewer_passes_update_batch_norm_once_for_each_part(batch, sam):
+def test_methods_with_fewer_passes_update_batch_norm_once_per_part(batch, sam):
     module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4)).double()
     optimizer = sam(module.parameters(), rho=RHO, lr=LR, momentum=0.9)
     for step in range(7):
@@ -241,7 +243,7 @@ def test_fewer_passes_update_batch_norm_once_for_each_part(batch, sam):
         assert module[0].num_batches_tracked == 2 * (step + 1)
 
 
-def test_gradients_are_complete_when_they_are_shown(module, batch):
+def test_gradients_are_complete_when_callbacks_get_them(module, batch):
     expected = formula(module, *batch, N_SAM, RHO)
     shown = []
 
@@ -254,7 +256,7 @@ def test_gradients_are_complete_when_they_are_shown(module, batch):
     torch.testing.assert_close(shown[0], expected, atol=1e-12, rtol=1e-10)
 
 
-def test_learning_rates_are_factors_of_where_groups_started():
+def test_learning_rates_are_relative_to_the_initial_ones():
     weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
     groups = [{"params": weights[0], "lr": 0.2}, {"params": weights[1], "lr": 0.4}]
     optimizer = SAM(groups, lr=1.0)

@@ -1,4 +1,4 @@
-"""One member through one phase: what callbacks are shown of its batches."""
+"""Batches that callbacks get during a phase of one member."""
 
 import numpy as np
 import pytest
@@ -18,13 +18,13 @@ from sklearn_sharpbalance.members import (
 from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.optim import SAM
 
-N, N_SAM, BATCH = 50, 23, 16  # four batches with 6 + 7 places, two of them to fill
+N, N_SAM, BATCH = 50, 23, 16  # four batches of 6 + 7 samples, two of them padding
 
 
 def train(*callbacks, own=lambda x: x, precision="float32"):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 5)).astype(np.float32)
-    X[:, 4] = np.arange(N)  # tells samples apart
+    X[:, 4] = np.arange(N)  # identifies samples
     data = TrainingData(own(X), (X[:, 0] > 0).astype(np.int64))
     net = as_skorch_net(MLP, (5,), 2, {"module__hidden": (6,)})
     named = [(type(one).__name__, one) for one in callbacks]
@@ -47,7 +47,7 @@ def train(*callbacks, own=lambda x: x, precision="float32"):
 
 
 class Census(Callback):
-    """Which samples are shown, and with which logits."""
+    """Record samples and logits of batches."""
 
     def initialize(self):
         self.begun_, self.ended_ = [], []
@@ -63,14 +63,14 @@ class Census(Callback):
         assert y.equal((x[:, 0] > 0).long())
 
 
-def test_callbacks_see_every_sample_once_an_epoch():
+def test_callbacks_get_every_sample_once_per_epoch():
     heard = train(Census()).extra["callbacks"]["Census"]
     for seen in (heard.begun_, heard.ended_):
         assert sorted(seen[:N]) == sorted(seen[N:]) == list(range(N))
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
-def test_scores_on_batches_are_those_of_the_samples(precision):
+def test_batch_scoring_equals_the_score_of_the_samples(precision):
     scoring = EpochScoring("accuracy", on_train=True, name="acc", lower_is_better=False)
     history = train(scoring, precision=precision).history
     for row in history:
@@ -80,13 +80,13 @@ def test_scores_on_batches_are_those_of_the_samples(precision):
 
 
 class Edit(Callback):
-    """Changes what it is shown in place."""
+    """Change the batch in place."""
 
     def on_batch_begin(self, net, batch=None, training=None, **kwargs):
         batch[0].neg_()
 
 
-def test_what_a_callback_makes_of_a_batch_is_trained_on():
+def test_batches_changed_by_a_callback_are_trained_on():
     edited, expected = train(Edit()), train(own=np.negative)
     assert not edited.module["module.1.weight"].equal(train().module["module.1.weight"])
     for key, value in expected.module.items():

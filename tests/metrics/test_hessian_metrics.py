@@ -13,6 +13,7 @@ from sklearn_sharpbalance.exceptions import (
 )
 from sklearn_sharpbalance.metrics import hessian_top_eigenvalue, hessian_trace
 from sklearn_sharpbalance.metrics.flatness import hessian
+from tests.cases import rest_slow
 from tests.metrics.nets import (
     NoisyNet,
     SquaredError,
@@ -128,17 +129,24 @@ def difference_quotient_hessian(net, X, y, step=1e-6):
     return torch.stack(rows).detach().numpy()
 
 
+PARAMETRIZED, BY_HOOK = nn.utils.parametrizations.weight_norm, nn.utils.weight_norm
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize(
-    "weight_norm",
-    [
-        nn.utils.parametrizations.weight_norm,
-        pytest.param(
-            nn.utils.weight_norm,
-            marks=pytest.mark.filterwarnings("ignore::FutureWarning"),
-        ),
-    ],
+    ("weight_norm", "dim"),
+    rest_slow(
+        [
+            (PARAMETRIZED, 0),
+            (PARAMETRIZED, None),
+            (BY_HOOK, 1),
+            (PARAMETRIZED, 1),
+            (BY_HOOK, 0),
+            (BY_HOOK, None),
+        ],
+        keep=3,
+    ),
 )
-@pytest.mark.parametrize("dim", [0, 1, None])
 def test_curvature_of_weight_norm_equals_finite_differences(weight_norm, dim):
     """The second derivative of torch's own weight norm is wrong."""
     first = weight_norm(nn.Linear(3, 4), dim=dim)

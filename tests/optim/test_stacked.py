@@ -5,6 +5,7 @@ import torch
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import SAM
+from tests.cases import rest_slow
 from tests.optim.reference import BASES, METHODS, loss_of, make, problem, train
 
 M = 3
@@ -18,7 +19,7 @@ def stacked_loss(weights, batches):
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", rest_slow([torch.float64, torch.float32]))
 def test_stacked_members_equal_separate_optimizers(method, base, dtype):
     problems = [problem(seed, dtype=dtype) for seed in range(M)]
     separate = []

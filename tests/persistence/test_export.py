@@ -13,6 +13,7 @@ from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.persistence import archive
 from sklearn_sharpbalance.persistence.export import RULES, as_module
+from tests.cases import rest_slow
 from tests.training.killing import small_data
 
 FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 32, "random_state": 0}
@@ -122,7 +123,7 @@ def test_the_module_gives_the_same_probabilities(case):
     np.testing.assert_allclose(got, clf.predict_proba(X), atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["mean_logit", "channels_last"])
+@pytest.mark.parametrize("case", rest_slow(["channels_last", "mean_logit"]))
 def test_the_torch_program_gives_the_same_probabilities(case, tmp_path):
     clf, X = TORCH_CASES[case]()
     clf.export_torch(tmp_path / "model.pt2")
@@ -135,7 +136,7 @@ def test_the_torch_program_gives_the_same_probabilities(case, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["model.pt2"]
 
 
-@pytest.mark.parametrize("case", ONNX_CASES)
+@pytest.mark.parametrize("case", rest_slow(ONNX_CASES))
 def test_the_onnx_model_gives_the_same_probabilities(case, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -263,8 +264,18 @@ def test_an_unfitted_ensemble_is_refused(tmp_path):
         SharpBalance().export_torch(tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", ["export_torch", "export_onnx"])
-@pytest.mark.parametrize("failing", ["fsync", "replace"])
+@pytest.mark.parametrize(
+    ("name", "failing"),
+    rest_slow(
+        [
+            ("export_torch", "fsync"),
+            ("export_torch", "replace"),
+            ("export_onnx", "fsync"),
+            ("export_onnx", "replace"),
+        ],
+        keep=2,
+    ),
+)
 def test_an_export_that_fails_leaves_the_old_file(name, failing, tmp_path, monkeypatch):
     """No incomplete file, and the new one only when it is on the disk."""
     if name == "export_onnx":

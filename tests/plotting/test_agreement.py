@@ -49,5 +49,5 @@ def test_long_names_leave_room_for_the_matrix():
         warnings.simplefilter("error")  # matplotlib warns if the layout fails
         names = ["a" * 90, "b"]
         display = MemberAgreementDisplay([[0, 0.5], [0.5, 0]], member_names=names)
-        display.plot().figure_.canvas.draw()
+        display.plot().figure_.draw_without_rendering()
     assert display.ax_.get_window_extent().width > 0.2 * display.figure_.bbox.width

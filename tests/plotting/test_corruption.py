@@ -71,7 +71,7 @@ def test_legend_and_names_do_not_overlap(kind, given):
         accuracy, member_accuracy=accuracy - 0.02, names=METHODS
     )
     ax = plt.subplots()[1] if given else None
-    display.plot(ax, kind=kind).figure_.canvas.draw()
+    display.plot(ax, kind=kind).figure_.draw_without_rendering()
     ax = display.ax_
     box = ax.get_legend().get_window_extent()
     assert box.y0 >= ax.get_window_extent().y1
@@ -130,5 +130,5 @@ def test_bars_without_height_are_drawn(kind, value):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         display = CorruptionDisplay([[value, value]], names=["a" * 90]).plot(kind=kind)
-        display.figure_.canvas.draw()
+        display.figure_.draw_without_rendering()
     assert len(display.bars_) == 1

@@ -188,10 +188,11 @@ def shown(request, ensemble, digits):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         display = BUILDERS[request.param](ensemble, digits, None)
-        display.figure_.canvas.draw()
+        display.figure_.draw_without_rendering()
     return display
 
 
+@pytest.mark.slow
 def test_every_constructor_of_every_display_is_tested(ensemble, digits, monkeypatch):
     displays = [getattr(plotting, n) for n in plotting.__all__ if n.endswith("Display")]
     assert len(displays) == 9

@@ -101,7 +101,7 @@ def test_infinite_settings_are_left_out_and_listed():
     display = TheoryDisplay.from_theory(
         6, [0.01, 1e60, 0.02], 0.1, labels=["a", "b", "c"], **SIZES
     )
-    display.figure_.canvas.draw()
+    display.figure_.draw_without_rendering()
     assert display.upper[1] == np.inf
     assert display.ax_.get_xlim()[1] < 2 * display.upper[0]
     texts = [t.get_text() for t in display.ax_.get_legend().get_texts()]
@@ -114,7 +114,7 @@ def test_diverging_simulations_do_not_change_the_axes():
     display = TheoryDisplay.from_simulation(
         [1, 400], 1.0, 1.0, n_matrices=3, n_starts=3, random_state=0, **SIZES
     )
-    display.figure_.canvas.draw()
+    display.figure_.draw_without_rendering()
     left, right = display.ax_.get_xlim()
     assert left < display.simulated_sharpness[0] < right < np.inf
     assert display.simulated_sharpness[1] == np.inf

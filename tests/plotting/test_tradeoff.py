@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting import TradeoffDisplay, fit_tradeoff
+from tests.cases import rest_slow
 from tests.plotting.made_up import PROBAS, Y, geometric_mean
 
 rng = np.random.default_rng(1)
@@ -122,7 +123,7 @@ def test_default_sharpness_is_adaptive_sharpness(ensemble, digits):
 def test_labels_of_close_points_do_not_overlap():
     x = np.linspace(0, 1, 9)
     display = TradeoffDisplay(x, x, labels=[f"$\\rho$ = {v:.2f}" for v in x]).plot()
-    display.figure_.canvas.draw()
+    display.figure_.draw_without_rendering()
     boxes = [t.get_window_extent() for t in display.texts_]
     for a, b in combinations(boxes, 2):
         assert not a.overlaps(b)
@@ -158,12 +159,12 @@ def test_long_labels_are_wrapped_but_formulas_are_not():
     assert texts == ["a method with a name of many\nwords", labels[1]]
 
 
-@pytest.mark.parametrize("off", [-np.inf, np.inf, np.nan])
+@pytest.mark.parametrize("off", rest_slow([np.nan, np.inf, -np.inf]))
 def test_points_without_a_finite_colour_are_white(off):
     display = TradeoffDisplay([1, 2, 3], [0.1, 0.2, 0.4], color=[0.1, off, 0.2])
     display.labels = ["a", "b", "c"]
     scatter = display.plot().scatters_["all"]
-    display.figure_.canvas.draw()
+    display.figure_.draw_without_rendering()
     assert scatter.get_clim() == (0.1, 0.2)
     assert len(scatter.get_offsets()) == 3
     first, white, last = scatter.get_facecolors()
@@ -239,7 +240,7 @@ def test_long_names_of_groups_leave_room_for_the_axes():
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # matplotlib warns if the layout fails
         display = TradeoffDisplay([1, 2, 3], [1, 2, 2], groups=names).plot()
-        display.figure_.canvas.draw()
+        display.figure_.draw_without_rendering()
     assert display.ax_.get_legend().get_window_extent().width < 0.9 * (
         display.figure_.bbox.width
     )

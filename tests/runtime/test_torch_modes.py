@@ -1,5 +1,6 @@
 """Fits and predictions do not depend on the torch modes of the user."""
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -16,6 +17,7 @@ from sklearn_sharpbalance import (
     load,
 )
 from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from tests.cases import rest_slow
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3
@@ -90,8 +92,12 @@ def plain():
     return [clf.fit(X, y).predict_proba(X) for clf in made]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", range(len(CASES)))
+ALL = list(itertools.product(MODES, range(len(CASES))))
+
+
+@pytest.mark.parametrize(
+    ("mode", "case"), rest_slow(ALL, [(m, i % 3) for i, m in enumerate(MODES)])
+)
 def test_a_fit_does_not_depend_on_the_users_modes(plain, mode, case, tmp_path):
     kind, params = CASES[case]
     with MODES[mode]():
@@ -111,7 +117,7 @@ def test_a_fit_does_not_depend_on_the_users_modes(plain, mode, case, tmp_path):
     np.testing.assert_array_equal(clf.predict_proba(X), plain[case])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", rest_slow(MODES, ["inference_mode", "float64"]))
 def test_a_step_does_not_depend_on_the_users_modes(mode):
     def steps(around):
         clf = SharpBalanceEnsembleClassifier(**SMALL)

@@ -20,7 +20,7 @@ def test_narayana_rows_are_symmetric_and_sum_to_catalan_numbers():
 
 def test_narayana_counts_dyck_paths_by_peaks():
     def peaks(m):
-        """Peaks of every balanced word of m ups (+1) and m downs (-1)."""
+        """Yield the peaks of every Dyck path of m ups (+1) and m downs (-1)."""
         for bits in range(4**m):
             word = [1 if bits >> i & 1 else -1 for i in range(2 * m)]
             heights = np.cumsum(word)
@@ -33,19 +33,19 @@ def test_narayana_counts_dyck_paths_by_peaks():
 
 
 @pytest.mark.parametrize("m", range(1, 9))
-def test_moments_of_one_column_are_those_of_chi_squared(m):
+def test_moments_of_one_column_equal_those_of_chi_squared(m):
     n = 7
     assert wishart_moment(m, n=n, d=1) == prod(n + 2 * q for q in range(m))
 
 
 @pytest.mark.parametrize("m", range(1, 9))
-def test_moments_of_one_row_are_those_of_its_length(m):
+def test_moments_of_one_row_equal_those_of_its_norm(m):
     d = 5
     length = Fraction(prod(d + 2 * q for q in range(m)), d**m)
     assert wishart_moment(m, n=1, d=d) == length / d
 
 
-def test_low_moments_have_their_closed_forms():
+def test_low_moments_equal_closed_forms():
     for n, d in [(3, 2), (10, 4), (4, 10)]:
         r, e = Fraction(n, d), Fraction(1, d)
         assert wishart_moment(0, n=n, d=d) == 1
@@ -89,7 +89,7 @@ def test_moments_match_simulated_matrices():
         assert abs(sample.mean() - exact) < 4 * error
 
 
-def test_printed_moments_are_those_of_the_marchenko_pastur_density():
+def test_printed_moments_equal_those_of_the_marchenko_pastur_density():
     r = 4.0
     low, high = (np.sqrt(r) - 1) ** 2, (np.sqrt(r) + 1) ** 2
     turn = (np.arange(2000) + 0.5) / 2000 * np.pi

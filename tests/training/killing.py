@@ -28,7 +28,7 @@ def small_data(n=96):
 
 
 def estimator(folder=None, **params):
-    """A small ensemble with a warm-up, two selections and a checkpoint an epoch."""
+    """Return an ensemble with a warm-up, two selections and a checkpoint per epoch."""
     defaults = {
         "n_estimators": 2,
         "max_epochs": 12,
@@ -46,7 +46,7 @@ def estimator(folder=None, **params):
 
 
 def joint_estimator(folder=None, **params):
-    """Members that are trained together, with a checkpoint an epoch."""
+    """Return an ensemble of joint training with a checkpoint per epoch."""
     defaults = {
         "n_estimators": 3,
         "max_epochs": 12,
@@ -60,8 +60,8 @@ def joint_estimator(folder=None, **params):
     return DiversifiedEnsembleClassifier(**{**defaults, **params})
 
 
-class TrainedAlone(MLP):
-    """An MLP with dropout that cannot be stacked, because its forward is its own."""
+class NotStackable(MLP):
+    """An MLP with dropout and a custom forward, which is not stacked."""
 
     def __init__(self, n_features, n_classes, hidden=(8,)):
         super().__init__(n_features, n_classes, hidden=hidden, dropout=0.2)
@@ -70,17 +70,17 @@ class TrainedAlone(MLP):
         return super().forward(x)
 
 
-# What is killed, by name: functions of modules travel to a child, settings too.
+# Ensembles by name; functions of modules can be sent to a child process.
 KINDS = {
     "skorch": partial(estimator, engine="skorch"),
     "stacked": partial(estimator, engine="stacked"),
     "sed_stacked": joint_estimator,
-    "sed_modules": partial(joint_estimator, estimator=TrainedAlone),
+    "sed_modules": partial(joint_estimator, estimator=NotStackable),
 }
 
 
 def weights(clf):
-    """All weights and momenta of an ensemble by name."""
+    """Return all weights and momenta of an ensemble by name."""
     found = {}
     for i, net in enumerate(getattr(clf, "heads_", clf.estimators_)):
         for key, value in net.module_.state_dict().items():
@@ -98,36 +98,36 @@ def assert_bitwise(got, want):
 
 
 def fit_to_file(kind, folder, path, kill_at_write, params):
-    """Run in the child: fit, then leave the weights in a file."""
+    """Fit, and write the weights to a file; runs in the child process."""
     torch.set_num_threads(1)
     if kill_at_write is not None:
-        _die_while_writing(*kill_at_write)
+        _exit_while_writing(*kill_at_write)
     torch.save(weights(KINDS[kind](folder, **params).fit(*small_data())), path)
 
 
-def _die_while_writing(function, count):
-    """Kill this process when it calls ``os.function`` for the ``count``-th time."""
+def _exit_while_writing(function, count):
+    """Kill this process in the ``count``-th call of ``os.function``."""
     original, calls = getattr(os, function), []
 
-    def deadly(*args, **kwargs):
+    def exit_in_call(*args, **kwargs):
         calls.append(1)
         if len(calls) == count:
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*args, **kwargs)
 
-    setattr(os, function, deadly)
+    setattr(os, function, exit_in_call)
 
 
 def start(kind, folder, path, kill_at_write=None, **params):
-    """A new process that fits."""
+    """Start a process that fits."""
     args = (kind, str(folder), str(path), kill_at_write, params)
     return start_in_child(fit_to_file, *args)
 
 
 def start_in_child(function, *args):
-    """A new process that shares nothing with this one but imported code."""
+    """Start a process that shares only imported code with this one."""
     context = multiprocessing.get_context("forkserver")
-    # The server imports once and forks; it finds modules by the environment only.
+    # The server imports once and forks; it finds modules by the environment.
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     context.set_forkserver_preload(["tests.training.warm"])
     process = context.Process(target=function, args=args, daemon=True)
@@ -136,7 +136,7 @@ def start_in_child(function, *args):
 
 
 def peak_to_file(prepare, path):
-    """Run in the child: bytes at the peak of a run beyond those before it."""
+    """Write the peak memory of a call in bytes; runs in the child process."""
     import psutil
 
     torch.set_num_threads(1)
@@ -148,7 +148,7 @@ def peak_to_file(prepare, path):
 
 
 def peak_of(prepare, tmp_path, patience=120):
-    """Bytes that what ``prepare()`` returns takes, in a process of its own."""
+    """Return the peak memory of calling what ``prepare()`` returns, in a child."""
     process = start_in_child(peak_to_file, prepare, str(tmp_path / "peak"))
     process.join(patience)
     assert process.exitcode == 0
@@ -156,7 +156,7 @@ def peak_of(prepare, tmp_path, patience=120):
 
 
 class KillOnce(Callback):
-    """Kills the process of a member at the end of an epoch, the first time only."""
+    """Kill the process of a member at the end of an epoch, only once."""
 
     def __init__(self, marker, epoch=2):
         self.marker = marker

@@ -1,4 +1,4 @@
-"""``memory=``: the same ensembles, and work that several fits share is done once."""
+"""``memory=`` gives the same ensembles and avoids repeated work."""
 
 from collections import Counter
 
@@ -12,8 +12,8 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.engine import SkorchEngine, StackedEngine
 from sklearn_sharpbalance.members.averaging import WeightAveraging
 from sklearn_sharpbalance.sharpness import FisherTraceScorer
+from tests.cases import rest_slow, table
 
-N = 60
 SMALL = {
     "n_estimators": 2,
     "max_epochs": 4,
@@ -24,15 +24,9 @@ SMALL = {
 }
 
 
-def table():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(N, 4))
-    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
-
-
 @pytest.fixture
-def work(monkeypatch):
-    """Counts the phases that were trained and the scores that were computed."""
+def n_calls(monkeypatch):
+    """Count the phases that are trained and the scores that are computed."""
     done = Counter()
 
     def counting(kind, method, name_of):
@@ -46,7 +40,7 @@ def work(monkeypatch):
 
     for engine in (SkorchEngine, StackedEngine):
         counting(engine, "train", lambda **call: [call["segment"].name])
-    # Two samples are looked at before the warm-up of every fit.
+    # Every fit scores two samples before the warm-up as a check.
     names = ["scores"]
     counting(FisherTraceScorer, "score_samples", lambda net, X, y: names * (len(y) > 2))
     return done
@@ -64,20 +58,32 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_a_cached_fit_is_the_same_fit(tmp_path, work, engine):
+def test_cached_fit_equals_a_plain_fit(tmp_path, n_calls, engine):
     X, y = table()
     options = {"validation_fraction": 0.2, "engine": engine, **SMALL}
     plain = SharpBalance(**options).fit(X, y)
-    work.clear()
+    n_calls.clear()
     first = SharpBalance(memory=str(tmp_path), **options).fit(X, y)
-    assert work == {"warmup": 1, "balanced": 1, "scores": 2}
+    assert n_calls == {"warmup": 1, "balanced": 1, "scores": 2}
     second = SharpBalance(memory=str(tmp_path), **options).fit(X, y)
-    assert work == {"warmup": 1, "balanced": 1, "scores": 2}  # nothing was done again
+    assert n_calls == {
+        "warmup": 1,
+        "balanced": 1,
+        "scores": 2,
+    }  # nothing was computed again
     assert_same(first, plain)
     assert_same(second, plain)
     np.testing.assert_array_equal(second.predict_proba(X), plain.predict_proba(X))
-    # A member that was read from the store trains on as any other.
+    # Members from the cache continue to train in the same way.
     assert_same(second.partial_fit(X, y), plain.partial_fit(X, y))
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Return a folder with the results of a fit."""
+    folder = str(tmp_path_factory.mktemp("stored"))
+    SharpBalance(memory=folder, **SMALL).fit(*table())
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -96,42 +102,43 @@ def test_a_cached_fit_is_the_same_fit(tmp_path, work, engine):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_what_matters_to_the_warm_up_is_not_mixed_up(tmp_path, work, change):
+def test_settings_of_the_warm_up_are_distinguished(stored, n_calls, change):
     X, y = table()
-    options = {"memory": str(tmp_path), **SMALL}
+    options = {"memory": stored, **SMALL}
     SharpBalance(**options).fit(X, y)
+    assert n_calls["warmup"] == 0
     other = SharpBalance(**{**options, **change}).fit(X, y)
-    assert work["warmup"] == 2
+    assert n_calls["warmup"] == 1
     assert_same(other, SharpBalance(**{**SMALL, **change}).fit(X, y))
 
 
-def test_functions_without_a_name_go_by_their_code(tmp_path, work):
+def test_functions_are_distinguished_by_their_code(tmp_path, n_calls):
     X, y = table()
     options = {"memory": str(tmp_path), **SMALL}
     for slope in (1.0, 1.0, 0.5):
         clf = SharpBalance(lr_schedule=lambda done, a=slope: 1 - a * done, **options)
         clf.fit(X, y)
-    assert work["warmup"] == 2
+    assert n_calls["warmup"] == 2
 
 
-def test_other_data_are_other_work(tmp_path, work):
+def test_data_are_distinguished(tmp_path, n_calls):
     X, y = table()
     options = {"memory": str(tmp_path), **SMALL}
     SharpBalance(**options).fit(X, y)
     nudged = X.copy()
     nudged[0, 0] += 1e-3
     SharpBalance(**options).fit(nudged, y)
-    assert work["warmup"] == 2
+    assert n_calls["warmup"] == 2
 
 
-def test_a_search_trains_the_warm_up_of_each_fold_once(tmp_path, work):
-    """Warm-up without SAM: neither rho nor flat_ratio matters before the selection."""
+def test_a_search_trains_the_warm_up_of_each_fold_once(tmp_path, n_calls):
+    """A warm-up without SAM does not depend on rho and flat_ratio."""
     X, y = table()
     clf = SharpBalance(warmup="sgd", memory=joblib.Memory(tmp_path, verbose=0), **SMALL)
     grid = {"rho": [0.05, 0.3], "flat_ratio": [0.2, 0.5]}
     search = GridSearchCV(clf, grid, cv=2, refit=False, scoring="neg_log_loss")
     search.fit(X, y)
-    assert work == {"warmup": 2, "balanced": 8, "scores": 4}
+    assert n_calls == {"warmup": 2, "balanced": 8, "scores": 4}
     plain = GridSearchCV(clf.set_params(memory=None), grid, cv=2, refit=False)
     plain.set_params(scoring="neg_log_loss").fit(X, y)
     np.testing.assert_array_equal(
@@ -139,24 +146,24 @@ def test_a_search_trains_the_warm_up_of_each_fold_once(tmp_path, work):
     )
 
 
-def test_averages_that_begin_later_share_the_warm_up(tmp_path, work):
+def test_averages_that_start_after_the_warm_up_share_it(tmp_path, n_calls):
     X, y = table()
     options = {"memory": str(tmp_path), **SMALL}
     SharpBalance(**options).fit(X, y)
     for start, trained in ((0.5, 1), (0.25, 2)):  # the warm-up is half of the epochs
         averaged = {"weight_averaging": WeightAveraging(start=start)}
         clf = SharpBalance(**options, **averaged).fit(X, y)
-        assert work["warmup"] == trained
+        assert n_calls["warmup"] == trained
         assert_same(clf, SharpBalance(**SMALL, **averaged).fit(X, y))
-        work["warmup"] -= 1
+        n_calls["warmup"] -= 1
 
 
-def test_a_search_shares_the_warm_up_with_sam_over_flat_ratio_only(tmp_path, work):
+def test_search_over_flat_ratio_shares_a_warm_up_with_sam(tmp_path, n_calls):
     X, y = table()
     clf = SharpBalance(warmup="sam", memory=str(tmp_path), **SMALL)
     grid = {"rho": [0.05, 0.3], "flat_ratio": [0.2, 0.5]}
     GridSearchCV(clf, grid, cv=2, refit=False).fit(X, y)
-    assert work == {"warmup": 4, "balanced": 8, "scores": 8}
+    assert n_calls == {"warmup": 4, "balanced": 8, "scores": 8}
 
 
 STEPS = {
@@ -173,34 +180,36 @@ STEPS = {
     ("engine", "optimizer"),
     [
         ("skorch", None),
-        ("stacked", torch.optim.Adam),
+        pytest.param("stacked", torch.optim.Adam, marks=pytest.mark.slow),
         pytest.param("stacked", None, marks=pytest.mark.slow),
         pytest.param("skorch", torch.optim.RMSprop, marks=pytest.mark.slow),
     ],
 )
-def test_kinds_of_sam_share_a_warm_up_without_it(tmp_path, work, engine, optimizer):
-    """And go on from it, momentum included, as if it had been their own."""
+def test_sharpness_aware_optimizers_share_a_warm_up_without_sam(
+    tmp_path, n_calls, engine, optimizer
+):
+    """They continue with its momentum as after a separate warm-up."""
     X, y = table()
     options = {**SMALL, "warmup": "sgd", "rho": 0.3, "engine": engine}
     options |= {"optimizer": optimizer, "lr": 0.1 if optimizer is None else 0.003}
     shared = []
     for sam, own in STEPS.items():
         if (sam, optimizer) == ("gsam", torch.optim.RMSprop):
-            own = {}  # its alpha is that of RMSprop
+            own = {}  # RMSprop has an alpha too
         if (sam, optimizer) == ("momentum_sam", torch.optim.RMSprop):
-            continue  # it has no momentum
+            continue  # RMSprop has no momentum here
         shared.append(
             SharpBalance(sam=sam, memory=str(tmp_path), **options, **own).fit(X, y)
         )
         alone = SharpBalance(sam=sam, **options, **own)
-        before = work["warmup"]
+        before = n_calls["warmup"]
         assert_same(shared[-1], alone.fit(X, y))
         assert_same_steps(shared[-1], alone)
         assert_same(shared[-1].partial_fit(X, y), alone.partial_fit(X, y))
-        work["warmup"] = before
-    assert work["warmup"] == 1
+        n_calls["warmup"] = before
+    assert n_calls["warmup"] == 1
     ends = {tuple(row["train_loss"] for row in clf.history_[0]) for clf in shared}
-    assert len(ends) == len(shared)  # the kinds differ later
+    assert len(ends) == len(shared)  # the optimizers differ after the warm-up
 
 
 def assert_same_steps(one, other):
@@ -214,7 +223,7 @@ def assert_same_steps(one, other):
         assert state["state"].keys() == twin["state"].keys()
 
 
-def test_a_kind_of_sam_with_options_of_each_member_has_its_own_warm_up(tmp_path, work):
+def test_options_per_member_have_a_separate_warm_up(tmp_path, n_calls):
     X, y = table()
     apart = [{"optimizer__alpha": 0.1}, {"optimizer__alpha": 0.9}]
     options = {**SMALL, "warmup": "sgd", "sam": "gsam", "member_params": apart}
@@ -222,16 +231,16 @@ def test_a_kind_of_sam_with_options_of_each_member_has_its_own_warm_up(tmp_path,
     assert_same(cached, SharpBalance(**options).fit(X, y))
 
 
-def test_without_a_place_nothing_is_kept(tmp_path, work, monkeypatch):
+def test_nothing_is_cached_without_memory(tmp_path, n_calls, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X, y = table()
     for _ in range(2):
         SharpBalance(**SMALL).fit(X, y)
-    assert work["warmup"] == 2
+    assert n_calls["warmup"] == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_early_stopping_from_the_store(tmp_path, work):
+def test_early_stopping_with_memory(tmp_path, n_calls):
     X, y = table()
     options = {"validation_fraction": 0.25, "early_stopping": 2, **SMALL}
     plain = SharpBalance(**options).fit(X, y)
@@ -241,8 +250,8 @@ def test_early_stopping_from_the_store(tmp_path, work):
         np.testing.assert_array_equal(clf.validation_scores_, plain.validation_scores_)
 
 
-class StopAtOnce:
-    """A callback of scikit-learn's kind that ends members after their first epoch."""
+class StopAfterFirstEpoch:
+    """A scikit-learn callback that stops members after their first epoch."""
 
     def __init__(self):
         self.epochs = 0
@@ -258,22 +267,22 @@ class StopAtOnce:
         return context.task_name == "epoch"
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_what_a_callback_ended_is_not_found_by_a_fit_without_it(tmp_path, work, engine):
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
+def test_phase_stopped_by_a_callback_is_not_cached(tmp_path, n_calls, engine):
     pytest.importorskip("sklearn.callback")
     X, y = table()
     options = {"engine": engine, **SMALL}
     plain = SharpBalance(**options).fit(X, y)
-    stop = StopAtOnce()
-    for n_fits in (1, 2):  # the second hears of its epochs as the first did
+    stop = StopAfterFirstEpoch()
+    for n_fits in (1, 2):  # callbacks are called in the second fit too
         clf = SharpBalance(memory=str(tmp_path), **options).set_callbacks(stop)
         clf.fit(X, y)
         assert [len(history) for history in clf.history_] == [1, 1]
         assert stop.epochs == 2 * n_fits
     assert_same(SharpBalance(memory=str(tmp_path), **options).fit(X, y), plain)
-    # Nor is a whole phase that was kept given to a callback that would have ended it.
+    # A cached phase is not used with a callback that may stop it.
     clf.fit(X, y)
     assert [len(history) for history in clf.history_] == [1, 1]
-    work.clear()
+    n_calls.clear()
     SharpBalance(memory=str(tmp_path), **options).fit(X, y)
-    assert work == {}
+    assert n_calls == {}

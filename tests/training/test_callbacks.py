@@ -1,4 +1,4 @@
-"""Callbacks of skorch for each member, of scikit-learn for the fit, and words."""
+"""Callbacks of skorch for each member, of scikit-learn for the fit, and output."""
 
 import re
 
@@ -14,33 +14,13 @@ from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.training import progress
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
+from tests.cases import N_EPOCHS, N_SAMPLES, SMALL, column, table
 
-N, EPOCHS = 60, 4
-SMALL = {
-    "n_estimators": 2,
-    "max_epochs": EPOCHS,
-    "batch_size": 20,
-    "random_state": 0,
-    "device": "cpu",
-    "estimator__module__hidden": (16,),
-}
-
-
-def table(n=N, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 5))
-    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
-
-
-def column(clf, name, member=0):
-    return [row[name] for row in clf.history_[member]]
-
-
-# skorch's, for each member ----------------------------------------------------------
+# skorch -----------------------------------------------------------------------------
 
 
 class WeightNorm(Callback):
-    """Looks at the net after every epoch."""
+    """Record the norm of the weights after every epoch."""
 
     def on_epoch_end(self, net, **kwargs):
         norms = [float(p.detach().square().sum()) for p in net.module_.parameters()]
@@ -48,19 +28,19 @@ class WeightNorm(Callback):
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_callbacks_see_every_member_after_every_epoch(engine):
+def test_callbacks_are_called_for_every_member_and_epoch(engine):
     clf = SharpBalance(callbacks=[WeightNorm()], engine=engine, **SMALL).fit(*table())
     for net, history in zip(clf.estimators_, clf.history_):
         norm = sum(float(p.detach().square().sum()) for p in net.module_.parameters())
-        assert len(history) == EPOCHS
+        assert len(history) == N_EPOCHS
         assert history[-1]["norm"] == pytest.approx(norm, rel=1e-5)
     assert column(clf, "norm", 0) != column(clf, "norm", 1)
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_early_stopping_of_skorch_stops_one_member_and_not_the_others(engine):
+def test_early_stopping_of_skorch_stops_single_members(engine):
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(80, 5)), rng.integers(3, size=80)  # nothing to learn
+    X, y = rng.normal(size=(80, 5)), rng.integers(3, size=80)  # random labels
     options = {**SMALL, "max_epochs": 12, "n_estimators": 3, "lr": 0.3}
     options |= {"validation_fraction": 0.25, "engine": engine}
     stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
@@ -75,7 +55,7 @@ def test_early_stopping_of_skorch_stops_one_member_and_not_the_others(engine):
 
 
 def epochs_until_stop(losses, patience):
-    """skorch's rule, written out."""
+    """Return the number of epochs by skorch's rule."""
     best, misses = np.inf, 0
     for epoch, loss in enumerate(losses, 1):
         misses = 0 if loss < best else misses + 1
@@ -85,11 +65,11 @@ def epochs_until_stop(losses, patience):
     return len(losses)
 
 
-# scikit-learn's, for the fit --------------------------------------------------------
+# scikit-learn -----------------------------------------------------------------------
 
 
-class Witness:
-    """A callback of scikit-learn's kind that writes down what it is told."""
+class RecordTasks:
+    """A scikit-learn callback that records its calls."""
 
     def __init__(self, stop_at=None):
         self.calls, self.stop_at = [], stop_at
@@ -110,7 +90,7 @@ class Witness:
 
 def test_callbacks_of_scikit_learn_follow_phases_members_and_epochs():
     pytest.importorskip("sklearn.callback")
-    witness = Witness()
+    witness = RecordTasks()
     options = {**SMALL, "max_epochs": 3, "warmup_epochs": 1, "engine": "skorch"}
     SharpBalance(**options).set_callbacks(witness).fit(*table())
     warm_up = ["+warmup 0"]
@@ -146,7 +126,7 @@ def test_callbacks_of_scikit_learn_follow_phases_members_and_epochs():
 )
 def test_callbacks_of_scikit_learn_can_stop_a_fit(engine, stop_at, n_epochs):
     pytest.importorskip("sklearn.callback")
-    clf = SharpBalance(engine=engine, **SMALL).set_callbacks(Witness(stop_at))
+    clf = SharpBalance(engine=engine, **SMALL).set_callbacks(RecordTasks(stop_at))
     clf.fit(*table())
     assert [len(history) for history in clf.history_] == [n_epochs] * 2
 
@@ -157,7 +137,7 @@ def test_callbacks_of_scikit_learn_are_torn_down_after_an_error():
     def fail(net, X, y):
         raise RuntimeError("no scores today")
 
-    witness = Witness()
+    witness = RecordTasks()
     clf = SharpBalance(sharpness=fail, **SMALL).set_callbacks(witness)
     with pytest.raises(RuntimeError, match="no scores today"):
         clf.fit(*table())
@@ -181,20 +161,20 @@ def test_scores_of_the_ensemble_after_each_phase():
     clf.set_callbacks(monitor).fit(X, y)
     rows = monitor.get_logs().data
     assert [row["task_name"] for row in rows] == ["warmup", "balanced"]
-    # Until the selection it is the SAM ensemble.
+    # Before the selection it equals the SAM ensemble.
     half = SharpBalance(
         selection="all", lr_schedule="constant", **{**SMALL, "max_epochs": 2}
     ).fit(X, y)
     for row, fitted in zip(rows, (half, clf)):
         assert row["accuracy"] == fitted.score(X, y)
-        loss = -np.log(fitted.predict_proba(X)[np.arange(N), y]).mean()
+        loss = -np.log(fitted.predict_proba(X)[np.arange(N_SAMPLES), y]).mean()
         assert row["neg_log_loss"] == pytest.approx(-loss)
 
 
-# Words ------------------------------------------------------------------------------
+# Output -----------------------------------------------------------------------------
 
 
-def test_silent_by_default(capsys):
+def test_no_output_by_default(capsys):
     SharpBalance(**SMALL).fit(*table())
     assert capsys.readouterr() == ("", "")
 
@@ -227,7 +207,7 @@ def test_verbose_1_shows_one_bar_in_a_terminal(capsys, terminal):
     assert last_frame(printed).count(", SAM") == 1
     assert "balanced" not in printed
     DeepEnsembleClassifier(**small).fit(*table())
-    assert "balanced" not in capsys.readouterr().out  # which no phase of it is
+    assert "balanced" not in capsys.readouterr().out  # no phase has this name
 
 
 def test_verbose_1_prints_one_line_where_output_is_no_terminal(capsys):
@@ -274,17 +254,15 @@ def test_name_of_a_fit_has_the_parameters_that_change_its_result():
     assert progress.fit_name(clf) == expected + "estimator__module__hidden=5)"
 
 
-def test_verbose_1_of_a_fit_that_a_checkpoint_holds_shows_no_empty_bars(
-    tmp_path, capsys
-):
+def test_verbose_1_of_a_finished_checkpoint_shows_no_bars(tmp_path, capsys):
     clf = SharpBalance(checkpoint_dir=tmp_path, **SMALL).fit(*table())
     clf.set_params(verbose=1).fit(*table())
     assert capsys.readouterr() == ("", "")
-    assert clf.n_iter_ == EPOCHS
+    assert clf.n_iter_ == N_EPOCHS
 
 
 @pytest.mark.filterwarnings("ignore:The fit was interrupted")
-def test_bars_of_a_resumed_fit_begin_where_it_goes_on(monkeypatch, tmp_path, terminal):
+def test_bar_of_a_resumed_fit_starts_at_its_epoch(monkeypatch, tmp_path, terminal):
     starts, add_task = [], Progress.add_task
 
     def watched(self, *args, **kwargs):
@@ -307,8 +285,8 @@ def test_bars_of_a_resumed_fit_begin_where_it_goes_on(monkeypatch, tmp_path, ter
     assert starts == [0, 6]
 
 
-def test_verbose_1_where_another_display_is_alive(monkeypatch, capsys, terminal):
-    """Before 14.1, rich refuses a second one: that of the user or another thread."""
+def test_verbose_1_with_another_active_display(monkeypatch, capsys, terminal):
+    """Before 14.1 rich raises for a second display of the user or another thread."""
 
     def refuse(*args, **kwargs):
         raise LiveError("Only one live display may be active at once")
@@ -316,7 +294,7 @@ def test_verbose_1_where_another_display_is_alive(monkeypatch, capsys, terminal)
     monkeypatch.setattr(Live, "start", refuse)
     clf = SharpBalance(verbose=1, **SMALL).fit(*table())
     assert capsys.readouterr() == ("", "")
-    assert clf.n_iter_ == EPOCHS
+    assert clf.n_iter_ == N_EPOCHS
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])

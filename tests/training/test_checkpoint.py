@@ -1,4 +1,4 @@
-"""A fit goes on from any of its checkpoints as if nothing had happened."""
+"""A fit that resumes from any of its checkpoints gives the same result."""
 
 import os
 import re
@@ -29,6 +29,7 @@ from sklearn_sharpbalance.persistence.archive import MAX_AGE, atomic_file
 from sklearn_sharpbalance.training import checkpoint
 from sklearn_sharpbalance.training.checkpoint import NAME, CheckpointFolder
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
+from tests.cases import rest_slow
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
 
 FEW = {"max_epochs": 6, "warmup_epochs": 2, "reselect_every": 2}
@@ -79,14 +80,14 @@ ADAM = NeuralNetClassifier(
     module__n_classes=3,
     module__hidden=(4,),
 )
-OWN = {"estimator__module__hidden": None}
+NO_HIDDEN = {"estimator__module__hidden": None}
 CASES = {
     "skorch": ({"engine": "skorch"}, small_data),
     "stacked": ({"engine": "stacked"}, small_data),
     "momentum_sam": ({"sam": "momentum_sam", "engine": "skorch"}, small_data),
     "momentum_sam_stacked": ({"sam": "momentum_sam"}, small_data),
     "momentum_sam_adam": (
-        {"sam": "momentum_sam", "estimator": ADAM, **OWN},
+        {"sam": "momentum_sam", "estimator": ADAM, **NO_HIDDEN},
         small_data,
     ),
     "look_sam": ({"sam": "look_sam", "engine": "skorch"}, small_data),
@@ -96,8 +97,8 @@ CASES = {
         small_data,
     ),
     "no_seed": ({"random_state": None}, small_data),
-    "adam": ({"estimator": ADAM, **OWN}, small_data),
-    "dropout_and_norms": ({"estimator": NormNet, **OWN}, small_data),
+    "adam": ({"estimator": ADAM, **NO_HIDDEN}, small_data),
+    "dropout_and_norms": ({"estimator": NormNet, **NO_HIDDEN}, small_data),
     "early_stopping": (
         {"early_stopping": 2, "validation_fraction": 0.3, "max_epochs": 8},
         small_data,
@@ -122,7 +123,7 @@ CASES = {
         pictures,
     ),
     "dict": (
-        {"estimator": TwoInputs, **OWN, "max_epochs": 4},
+        {"estimator": TwoInputs, **NO_HIDDEN, "max_epochs": 4},
         lambda: as_dict(*small_data()),
     ),
     "dataset": ({"max_epochs": 4}, lambda: as_dataset(*small_data())),
@@ -151,14 +152,27 @@ def without_time(history):
     ]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_checkpoint_leads_to_the_same_end(case, tmp_path, snapshots):
+VARIANTS = {
+    "adam",
+    "look_sam",
+    "look_sam_stacked",
+    "momentum_sam",
+    "momentum_sam_stacked",
+}
+
+
+@pytest.mark.parametrize("checkpoints", rest_slow(["middle", "all"]))
+@pytest.mark.parametrize("case", rest_slow(CASES, CASES.keys() - VARIANTS))
+def test_resuming_from_every_checkpoint_gives_the_same_result(
+    case, checkpoints, tmp_path, snapshots
+):
     params, data = CASES[case]
     X, y = data()
     whole = make(tmp_path / "whole", **params).fit(X, y)
     want, n_written = weights(whole), len(snapshots)
     assert n_written > 4
-    for folder in snapshots[1 : n_written : n_written // 3]:
+    middle = [snapshots[n_written // 2]]
+    for folder in snapshots[:n_written] if checkpoints == "all" else middle:
         clf = make(folder, **params).fit(X, y)
         assert_bitwise(weights(clf), want)
         assert without_time(clf.history_) == without_time(whole.history_)
@@ -178,7 +192,7 @@ def test_checkpoints_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [estimator, DeepEnsembleClassifier])
-def test_a_finished_fit_is_read_back(kind, tmp_path, monkeypatch):
+def test_finished_fit_is_loaded(kind, tmp_path, monkeypatch):
     X, y = small_data()
     params = {"checkpoint_dir": tmp_path, "max_epochs": 4, "random_state": 0}
     first = kind(**params).fit(X, y)
@@ -188,7 +202,7 @@ def test_a_finished_fit_is_read_back(kind, tmp_path, monkeypatch):
     assert again.history_ == first.history_
 
 
-def test_another_number_of_jobs_or_engine_goes_on(tmp_path, snapshots):
+def test_resuming_with_another_engine_or_number_of_jobs(tmp_path, snapshots):
     X, y = small_data()
     make(tmp_path / "whole", engine="skorch").fit(X, y)
     other = {"verbose": 0, "n_jobs": 1, "engine": "stacked", "checkpoint_every": 4}
@@ -222,20 +236,20 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A folder with a finished fit."""
+    """Return a folder with a finished fit."""
     folder = tmp_path_factory.mktemp("finished")
     make(folder).fit(*small_data())
     return folder
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_fit_is_refused_by_what_differs(other, finished):
+def test_other_settings_or_data_raise(other, finished):
     params, X, y, message = OTHERS[other]
     with pytest.raises(CheckpointMismatchError, match=message):
         make(finished, **params).fit(X, y)
 
 
-def test_a_generator_goes_by_where_it_stands(tmp_path, monkeypatch):
+def test_generators_are_distinguished_by_their_state(tmp_path, monkeypatch):
     def fit(random_state):
         return make(tmp_path, random_state=random_state, max_epochs=2).fit(X, Y)
 
@@ -250,7 +264,7 @@ def test_a_generator_goes_by_where_it_stands(tmp_path, monkeypatch):
     assert_bitwise(weights(fit(np.random.RandomState(1))), weights(first))
 
 
-def test_goes_on_from_a_warm_start_only_with_the_same_weights(tmp_path):
+def test_warm_start_resumes_only_with_the_same_weights(tmp_path):
     X, y = small_data()
     clf = make(tmp_path / "a", warm_start=True).fit(X, y)
     with pytest.raises(CheckpointMismatchError, match="first weights was fresh and is"):
@@ -259,7 +273,7 @@ def test_goes_on_from_a_warm_start_only_with_the_same_weights(tmp_path):
     assert clf.n_iter_ == 6
 
 
-def test_the_fits_of_a_search_get_a_folder_each(tmp_path, monkeypatch):
+def test_fits_of_a_search_have_separate_folders(tmp_path, monkeypatch):
     X, y = small_data()
     grid = {"rho": [0.01, 0.1]}
     clf = make(tmp_path / "{fit}", max_epochs=2, warmup_epochs=1)
@@ -271,7 +285,7 @@ def test_the_fits_of_a_search_get_a_folder_each(tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])
 
 
-def test_old_checkpoints_are_pruned(tmp_path, snapshots):
+def test_old_checkpoints_are_deleted(tmp_path, snapshots):
     make(tmp_path / "whole").fit(*small_data())
     names = [sorted(p.name for p in folder.iterdir()) for folder in snapshots]
     assert names[0] == ["epoch-000000.safetensors"]
@@ -279,10 +293,10 @@ def test_old_checkpoints_are_pruned(tmp_path, snapshots):
     assert names[-1] == ["epoch-000006.safetensors"]
 
 
-# Disks --------------------------------------------------------------------------------
+# Files --------------------------------------------------------------------------------
 
 
-def test_writers_do_not_disturb_each_other(tmp_path):
+def test_concurrent_writers(tmp_path):
     folder = CheckpointFolder(tmp_path)
 
     def write(number):
@@ -295,7 +309,7 @@ def test_writers_do_not_disturb_each_other(tmp_path):
     assert all(NAME.fullmatch(path.name) for path in tmp_path.iterdir())
 
 
-def test_what_was_written_while_looking_is_found(tmp_path, monkeypatch):
+def test_checkpoint_written_during_a_read_is_found(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path)
     folder.write(1, {"number": 1})
     read, overtaken = checkpoint.read_archive, []
@@ -312,7 +326,7 @@ def test_what_was_written_while_looking_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_only_what_the_dead_have_left_is_removed(tmp_path):
+def test_only_temporary_files_of_dead_processes_are_deleted(tmp_path):
     path = tmp_path / "epoch-000001.safetensors"
     child = os.fork()
     if child == 0:
@@ -337,20 +351,20 @@ def test_only_what_the_dead_have_left_is_removed(tmp_path):
 
 @pytest.fixture
 def full_disk():
-    """No file may grow beyond 4096 bytes in this process."""
+    """Limit the size of files of this process to 4096 bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_an_error_before_the_work(tmp_path, full_disk):
+def test_full_disk_raises_before_training(tmp_path, full_disk):
     with pytest.raises(CheckpointError, match=r"Cannot write .*too large"):
         make(tmp_path).fit(*small_data())
-    assert list(tmp_path.iterdir()) == []  # no half file is left behind
+    assert list(tmp_path.iterdir()) == []  # no incomplete file
 
 
-def test_a_full_disk_is_a_warning_if_the_user_says_so(tmp_path, full_disk):
+def test_full_disk_warns_with_on_checkpoint_error(tmp_path, full_disk):
     clf = make(tmp_path, on_checkpoint_error="warn")
     with pytest.warns(SharpBalanceWarning, match=r"Cannot write .* The fit continues"):
         clf.fit(*small_data())
@@ -358,7 +372,7 @@ def test_a_full_disk_is_a_warning_if_the_user_says_so(tmp_path, full_disk):
 
 
 @pytest.mark.parametrize("folder", ["/proc/sharpbalance", "{tmp}/file/sub"])
-def test_a_place_that_cannot_be_written(folder, tmp_path):
+def test_folder_that_cannot_be_written(folder, tmp_path):
     (tmp_path / "file").write_text("no folder")
     folder = folder.format(tmp=tmp_path)
     with pytest.raises(CheckpointError, match=re.escape(folder)):
@@ -373,7 +387,7 @@ def damage(path):
     path.write_bytes(content)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots):
+def test_damaged_checkpoint_is_skipped(tmp_path, snapshots):
     whole = make(tmp_path / "whole").fit(*small_data())
     damage(max(snapshots[4].iterdir()))
     with pytest.warns(SharpBalanceWarning, match=r"skipped.*is damaged"):
@@ -381,7 +395,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, snapshots):
     assert_bitwise(weights(clf), weights(whole))
 
 
-def test_nothing_but_damaged_checkpoints(tmp_path, snapshots):
+def test_only_damaged_checkpoints_raise(tmp_path, snapshots):
     whole = make(tmp_path / "whole").fit(*small_data())
     for path in snapshots[4].iterdir():
         damage(path)
@@ -413,9 +427,9 @@ def test_mutated_checkpoints_never_crash(tmp_path):
 
 
 class Interrupting(torch.nn.Module):
-    """Presses Ctrl-C in the middle of an epoch."""
+    """Send SIGINT in the middle of an epoch."""
 
-    # Not part of the code's identity: an object of a class of Python's own.
+    # An object of a standard class is not part of the code's identity.
     plan = SimpleNamespace(press_at=None, calls=0)
 
     def __init__(self, n_features, n_classes):
@@ -430,13 +444,13 @@ class Interrupting(torch.nn.Module):
 
 
 def press_ctrl_c(monkeypatch, at):
-    """In this call of the module, counted from now on; None never does."""
+    """Send SIGINT in this call of the module, counted from now; never for None."""
     monkeypatch.setattr(Interrupting.plan, "press_at", at)
     monkeypatch.setattr(Interrupting.plan, "calls", 0)
 
 
 class Raising(Callback):
-    """Fails by what happens around it, not by a setting: that is another fit."""
+    """Fail depending on the environment, since other settings are another fit."""
 
     def on_epoch_end(self, net, **kwargs):
         if os.environ["SERVER"] == "lost" and len(net.history) == 4:
@@ -444,7 +458,7 @@ class Raising(Callback):
 
 
 class Keeps(Callback):
-    """Keeps what no file can hold, and what a new start does not make again."""
+    """Has attributes that cannot be stored or created again."""
 
     def on_train_begin(self, net, **kwargs):
         self.count_ = 0
@@ -457,12 +471,12 @@ class Keeps(Callback):
 
 @pytest.mark.parametrize("how", ["ctrl_c", "callback"])
 @pytest.mark.usefixtures("ctrl_c")
-def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
+def test_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     how, tmp_path, monkeypatch
 ):
     X, y = small_data()
     if how == "ctrl_c":
-        params, error = {"estimator": Interrupting, **OWN}, KeyboardInterrupt
+        params, error = {"estimator": Interrupting, **NO_HIDDEN}, KeyboardInterrupt
         stop = partial(press_ctrl_c, monkeypatch)
         inactive, active = None, 71
     else:
@@ -480,16 +494,16 @@ def test_an_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     np.testing.assert_array_equal(clf.predict_proba(X), proba)
     stop(inactive)
     assert list((tmp_path / "interrupted").iterdir())
-    clf.fit(X, y)  # goes on
+    clf.fit(X, y)  # resumes
     whole = make(None, random_state=7, **params).fit(X, y)
     assert_bitwise(weights(clf), weights(whole))
     assert len(clf.history_[0]) == 6
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_an_interrupted_first_fit_leaves_no_half_model(tmp_path, monkeypatch):
+def test_interrupt_in_the_first_epoch_leaves_no_model(tmp_path, monkeypatch):
     press_ctrl_c(monkeypatch, at=9)
-    clf = make(tmp_path, estimator=Interrupting, **OWN)
+    clf = make(tmp_path, estimator=Interrupting, **NO_HIDDEN)
     with pytest.raises(KeyboardInterrupt):
         clf.fit(*small_data())
     assert not hasattr(clf, "estimators_")
@@ -497,13 +511,13 @@ def test_an_interrupted_first_fit_leaves_no_half_model(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("with_checkpoints", [False, True])
 @pytest.mark.usefixtures("ctrl_c")
-def test_an_interrupted_first_fit_leaves_what_it_has(
+def test_interrupted_first_fit_keeps_the_last_common_epoch(
     with_checkpoints, tmp_path, monkeypatch
 ):
-    """The last epoch that all members had finished: here the end of the warm-up."""
+    """The last epoch that all members finished is the end of the warm-up here."""
     X, y = small_data()
     folder = tmp_path if with_checkpoints else None
-    clf = make(folder, estimator=Interrupting, checkpoint_every=None, **OWN)
+    clf = make(folder, estimator=Interrupting, checkpoint_every=None, **NO_HIDDEN)
     press_ctrl_c(monkeypatch, at=71)
     with (
         pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 2"),
@@ -515,14 +529,16 @@ def test_an_interrupted_first_fit_leaves_what_it_has(
     assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
     press_ctrl_c(monkeypatch, at=None)
     clf.fit(X, y)
-    whole = make(None, estimator=Interrupting, checkpoint_every=None, **OWN).fit(X, y)
+    whole = make(None, estimator=Interrupting, checkpoint_every=None, **NO_HIDDEN).fit(
+        X, y
+    )
     assert_bitwise(weights(clf), weights(whole))
 
 
 @pytest.mark.parametrize("engine", ["skorch", "auto"])
 @pytest.mark.usefixtures("ctrl_c")
-def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
-    """Without checkpoints, members come together every few epochs."""
+def test_interrupted_long_phase_keeps_its_last_segment(engine, monkeypatch):
+    """Without checkpoints members are synchronised every few epochs."""
     X, y = small_data()
     long = {"max_epochs": 14, "warmup_epochs": 0, "reselect_every": None}
     clf = make(
@@ -531,7 +547,7 @@ def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
         engine=engine,
         checkpoint_every=None,
         **long,
-        **OWN,
+        **NO_HIDDEN,
     )
     press_ctrl_c(monkeypatch, at=None)
     whole = clone(clf).fit(X, y)
@@ -547,7 +563,7 @@ def test_a_long_phase_is_not_lost_as_a_whole(engine, monkeypatch):
         assert [row["train_loss"] for row in got] == losses[:10]
 
 
-def test_an_interrupted_fit_names_the_best_epoch_where_that_is_kept(monkeypatch):
+def test_interrupted_fit_with_early_stopping_names_the_best_epoch(monkeypatch):
     run = PhasedTrainer.train
 
     def interrupted(trainer, state, segment, on_epoch=None):
@@ -568,7 +584,7 @@ def test_an_interrupted_fit_names_the_best_epoch_where_that_is_kept(monkeypatch)
     assert any(f"after epoch {kept}," in str(one.message) for one in warned)
 
 
-def test_what_a_callback_loses_is_named(tmp_path, snapshots):
+def test_lost_attributes_of_callbacks_are_named(tmp_path, snapshots):
     params = {"callbacks": [("keeps", Keeps())], "engine": "skorch"}
     make(tmp_path / "whole", **params).fit(*small_data())
     with pytest.warns(SharpBalanceWarning, match=r"'keeps' \(Keeps\).* seen_\."):
@@ -581,7 +597,7 @@ class Records(Callback):
         net.history.record("object", object())
 
 
-def test_a_history_that_no_file_can_hold(tmp_path):
+def test_history_that_cannot_be_stored_raises(tmp_path):
     clf = make(tmp_path, callbacks=[Records()])
     with pytest.raises(
         CheckpointError, match=r"members\.0\.history\.0\.object is a object"

@@ -1,4 +1,6 @@
-"""Early stopping judges what would predict; epochs that were run are counted so."""
+"""Early stopping scores the aggregated prediction; all trained epochs are counted."""
+
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.evaluation import gradient_passes
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.cases import rest_slow
 
 SMALL = {
     "max_epochs": 5,
@@ -39,9 +42,15 @@ def held_out(clf, *arrays):
     return tuple(array[rows] for array in arrays)
 
 
-@pytest.mark.parametrize("averaging", [None, "uniform"])
-@pytest.mark.parametrize("rule", [*AGGREGATIONS, lambda z: softmax(z[-1], axis=1)])
-def test_the_best_score_is_that_of_what_predicts(digits, rule, averaging):
+RULES = [*AGGREGATIONS, lambda z: softmax(z[-1], axis=1)]
+WITH_AVERAGES = [(rule, "uniform") for rule in RULES]
+
+
+@pytest.mark.parametrize(
+    ("rule", "averaging"),
+    rest_slow([*product(RULES, [None]), *WITH_AVERAGES], keep=len(RULES) + 1),
+)
+def test_best_score_is_that_of_the_final_prediction(digits, rule, averaging):
     clf = DeepEnsembleClassifier(aggregation=rule, weight_averaging=averaging, **SMALL)
     clf.fit(*digits)
     best = len(clf.history_[0]) - 1
@@ -51,7 +60,7 @@ def test_the_best_score_is_that_of_what_predicts(digits, rule, averaging):
 
 
 class Normed(nn.Module):
-    """A mean of weights needs BatchNorm statistics of its own."""
+    """Mean weights need new BatchNorm statistics."""
 
     def __init__(self, n_features, n_classes):
         super().__init__()
@@ -63,17 +72,17 @@ class Normed(nn.Module):
         return self.last(self.norm(self.first(x)).relu())
 
 
-def far_off(x):
-    """Statistics that are not those of a transform make other predictions."""
+def scale_and_shift(x):
+    """Change the statistics of a batch, and thereby predictions."""
     return 3 * x + torch.rand_like(x)
 
 
-@pytest.mark.parametrize("transform", [None, far_off])
-def test_every_epoch_is_judged_as_a_fit_that_ends_there(digits, transform):
+@pytest.mark.parametrize("transform", rest_slow([scale_and_shift, None]))
+def test_score_of_every_epoch_equals_that_of_a_shorter_fit(digits, transform):
     options = {**SMALL, "aggregation": "uniform_soup", "lr_schedule": "constant"}
     options |= {"train_transform": transform}
-    watched = DeepEnsembleClassifier(Normed, **options).fit(*digits)
-    scores = watched.validation_scores_
+    whole_fit = DeepEnsembleClassifier(Normed, **options).fit(*digits)
+    scores = whole_fit.validation_scores_
     assert len(set(scores)) > 3
     for n, score in enumerate(scores, 1):
         short = {**options, "max_epochs": n, "early_stopping": False}
@@ -82,25 +91,25 @@ def test_every_epoch_is_judged_as_a_fit_that_ends_there(digits, transform):
 
 
 def noise(n=100):
-    """Labels that nothing can be learned of: accuracies go up and down."""
+    """Return random labels, for which the accuracy fluctuates."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(n, 5)), rng.integers(3, size=n)
 
 
-def test_averages_change_what_is_judged():
+def test_averages_change_the_scores():
     options = {**SMALL, "max_epochs": 12, "early_stopping": 12, "lr": 0.5}
     plain, averaged = (
         DeepEnsembleClassifier(weight_averaging=kind, **options).fit(*noise())
         for kind in (None, "uniform")
     )
     one, other = plain.validation_scores_, averaged.validation_scores_
-    np.testing.assert_array_equal(one[:6], other[:6])  # averaging begins half-way
+    np.testing.assert_array_equal(one[:6], other[:6])  # averaging starts half-way
     assert (one[7:] != other[7:]).any()
 
 
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_epochs_are_those_that_were_run(engine):
-    """Members that callbacks end in the middle of a segment; the longest counts."""
+def test_n_iter_is_the_number_of_trained_epochs(engine):
+    """The maximum over members, which callbacks stop inside a segment."""
     options = {**SMALL, "early_stopping": False, "max_epochs": 40, "lr": 0.3}
     stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
     clf = DeepEnsembleClassifier(callbacks=[stopper], engine=engine, **options)
@@ -108,44 +117,46 @@ def test_epochs_are_those_that_were_run(engine):
     lengths = [len(history) for history in clf.history_]
     assert clf.n_iter_ == max(lengths) < 40
     assert min(lengths) < max(lengths)
-    assert max(lengths) % 5  # no end of a segment
+    assert max(lengths) % 5  # inside a segment
 
 
 def easy(n=60):
-    """Two classes that are apart: the first epoch gets all of them right."""
+    """Return two separate classes, which are learned in the first epoch."""
     y = np.arange(n) % 2
     X = np.random.default_rng(0).normal(size=(n, 4)) + 8 * y[:, None]
     return X, y
 
 
 @pytest.mark.parametrize("patience", [1, 4])
-def test_patience_counts_accuracy_and_likelihood_chooses_among_equals(patience):
+def test_patience_counts_accuracy_and_likelihood_breaks_ties(patience):
     options = {**SMALL, "max_epochs": 30, "early_stopping": patience}
     clf = DeepEnsembleClassifier(**options).fit(*easy())
     rises = np.flatnonzero(clf.validation_scores_ == clf.validation_scores_.max())
     assert clf.n_iter_ == len(clf.validation_scores_) == rises[0] + 1 + patience < 30
     for history in clf.history_:
         losses = [record["valid_loss"] for record in history]
-        assert losses == sorted(losses, reverse=True)  # more sure with every epoch
-    assert len(clf.history_[0]) == clf.n_iter_  # so the last one was kept
+        assert losses == sorted(
+            losses, reverse=True
+        )  # the likelihood rises in every epoch
+    assert len(clf.history_[0]) == clf.n_iter_  # so that the last epoch was kept
 
 
-def test_the_cost_is_that_of_all_epochs_that_were_run():
+def test_n_passes_counts_all_trained_epochs():
     options = {**SMALL, "max_epochs": 40, "lr": 0.5, "early_stopping": 3}
     clf = DeepEnsembleClassifier(**options).fit(*noise())
     assert len(clf.history_[0]) < clf.n_iter_ < 40
     assert gradient_passes(clf) == clf.n_passes_ == 2 * clf.n_iter_
 
 
-def test_the_cost_counts_the_sets_of_epochs_after_the_best(tmp_path):
-    """The best epoch may lie in the warm-up, before there were any sets."""
+def test_n_passes_counts_selections_after_the_best_epoch(tmp_path):
+    """The best epoch may be in the warm-up, before any selection."""
     options = {**SMALL, "max_epochs": 6, "lr": 0.5, "warmup_epochs": 3, "rho": 0.3}
     options |= {"n_estimators": 3, "flat_ratio": 0.2}
     whole = SharpBalanceEnsembleClassifier(**{**options, "early_stopping": False})
     share = whole.fit(*noise()).sam_masks_.mean(axis=1)
     want = (3 * 2 + 3 * (1 + share)).sum()
     assert gradient_passes(whole) == pytest.approx(want)
-    for _ in range(2):  # the second reads it back
+    for _ in range(2):  # the second fit is loaded
         clf = SharpBalanceEnsembleClassifier(
             **{**options, "early_stopping": 6}, checkpoint_dir=tmp_path / "fit"
         ).fit(*noise())
@@ -153,10 +164,12 @@ def test_the_cost_counts_the_sets_of_epochs_after_the_best(tmp_path):
         assert gradient_passes(clf) == pytest.approx(want)
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
-@pytest.mark.parametrize("patience", [None, 2])
-def test_epochs_of_a_history_that_was_cut_are_counted(tmp_path, engine, patience):
-    """skorch's Checkpoint reads the history of the best epoch back at the end."""
+@pytest.mark.parametrize(
+    ("engine", "patience"),
+    rest_slow([("skorch", 2), ("stacked", None), ("skorch", None), ("stacked", 2)], 2),
+)
+def test_epochs_of_a_shortened_history_are_counted(tmp_path, engine, patience):
+    """skorch's Checkpoint loads the history of the best epoch at the end."""
     options = {**SMALL, "early_stopping": False, "max_epochs": 12, "lr": 0.5}
     options |= {"engine": engine, "rho": 0.3, "flat_ratio": 0.2}
     stopper = [EarlyStopping("valid_loss", patience=patience)] if patience else []
@@ -171,7 +184,7 @@ def test_epochs_of_a_history_that_was_cut_are_counted(tmp_path, engine, patience
     assert (whole.n_iter_ < 12) == bool(patience)
 
 
-def test_joint_epochs_of_a_history_that_was_cut_are_counted(tmp_path):
+def test_joint_epochs_of_a_shortened_history_are_counted(tmp_path):
     best = Checkpoint(monitor="valid_loss_best", dirname=tmp_path, load_best=True)
     options = {**SMALL, "lr": 0.5, "callbacks": [best], "max_epochs": 8}
     del options["early_stopping"]
@@ -179,8 +192,8 @@ def test_joint_epochs_of_a_history_that_was_cut_are_counted(tmp_path):
     assert len(clf.history_[0]) < clf.n_iter_ == 8
 
 
-def test_patience_begins_after_the_warm_up():
-    """Which ends with the selection that the method is about."""
+def test_patience_starts_after_the_warm_up():
+    """The warm-up ends with the first selection."""
     options = {**SMALL, "max_epochs": 12, "warmup_epochs": 7, "early_stopping": 2}
     clf = SharpBalanceEnsembleClassifier(**options).fit(*easy())
     assert clf.validation_scores_[0] == clf.validation_scores_.max()
@@ -192,7 +205,7 @@ def test_patience_begins_after_the_warm_up():
     )
 
 
-def test_sets_that_change_are_each_counted():
+def test_n_passes_counts_every_selection():
     shares = []
 
     def half_then_all(sharpness, random_state=None):
@@ -207,8 +220,8 @@ def test_sets_that_change_are_each_counted():
     assert gradient_passes(clf) == pytest.approx(2 * (2 + 2 * 1.5 + 2 * 2))
 
 
-def test_members_that_were_to_be_pruned_are(digits):
-    """The best epoch, and the last one, come after the weights were taken away."""
+def test_restored_members_are_pruned(digits):
+    """The best and the last epoch are after the pruning."""
     X, y = digits
     options = {**SMALL, "max_epochs": 20, "early_stopping": 2, "lr": 0.5}
     clf = DeepEnsembleClassifier(prune=0.95, **options).fit(X, y)
@@ -221,9 +234,9 @@ def test_members_that_were_to_be_pruned_are(digits):
 
 
 @pytest.mark.parametrize("rule", ["mean_logit", "best_member", "greedy_soup"])
-@pytest.mark.parametrize("class_weight", [None, {0: 30.0}])
-def test_held_out_samples_count_by_their_sample_weight(digits, rule, class_weight):
-    """As in scikit-learn, not by the class weights of the loss."""
+@pytest.mark.parametrize("class_weight", rest_slow([{0: 30.0}, None]))
+def test_scores_use_the_weights_of_held_out_samples(digits, rule, class_weight):
+    """As in scikit-learn; class weights are not used."""
     weight = np.random.default_rng(0).exponential(size=200) ** 3
     options = {**SMALL, "aggregation": rule, "class_weight": class_weight}
     clf = DeepEnsembleClassifier(**options).fit(*digits, sample_weight=weight)
@@ -241,8 +254,8 @@ def test_held_out_samples_count_by_their_sample_weight(digits, rule, class_weigh
         np.testing.assert_allclose(clf.aggregation_.accuracies_, members, rtol=1e-5)
 
 
-def test_likelihood_chooses_by_sample_weight_as_well(digits):
-    """Epochs of equal accuracy: all the weight lies on two samples."""
+def test_likelihood_uses_the_weights_of_held_out_samples(digits):
+    """Only two samples have weight, so that accuracies are equal."""
     X, y = digits
     plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
     rows = np.setdiff1d(np.arange(200), plain.train_indices_)[:2]
@@ -263,17 +276,17 @@ def test_likelihood_chooses_by_sample_weight_as_well(digits):
 
 
 @pytest.mark.parametrize(
-    ("options", "judge"),
+    ("options", "name"),
     [
         ({"early_stopping": 2}, "early_stopping"),
         ({"early_stopping": False, "aggregation": "best_member"}, "BestMemberAggreg"),
     ],
 )
-def test_held_out_samples_without_any_weight_judge_nothing(digits, options, judge):
+def test_held_out_samples_of_weight_zero_raise(digits, options, name):
     params = {**SMALL, **options}
     seen = DeepEnsembleClassifier(**SMALL).fit(*digits).train_indices_
     weight = np.isin(np.arange(200), seen).astype(float)
-    with pytest.raises(InvalidInputError, match=f"{judge}.* have weight zero"):
+    with pytest.raises(InvalidInputError, match=f"{name}.* have weight zero"):
         DeepEnsembleClassifier(**params).fit(*digits, sample_weight=weight)
     params |= {"early_stopping": False, "aggregation": "mean_logit"}
     DeepEnsembleClassifier(**params).fit(*digits, sample_weight=weight)
@@ -283,7 +296,7 @@ def test_held_out_samples_without_any_weight_judge_nothing(digits, options, judg
 @pytest.mark.parametrize(
     "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
 )
-def test_the_history_weighs_held_out_samples(digits, kind, estimator):
+def test_history_uses_the_weights_of_held_out_samples(digits, kind, estimator):
     weight = np.random.default_rng(0).exponential(size=200) ** 3
     options = {name: SMALL[name] for name in SMALL if name != "early_stopping"}
     clf = kind(estimator, **options).fit(*digits, sample_weight=weight)
@@ -296,7 +309,7 @@ def test_the_history_weighs_held_out_samples(digits, kind, estimator):
         assert got != pytest.approx((losses.mean(), right.mean()), rel=1e-3)
 
 
-def test_the_history_counts_held_out_samples_without_any_weight_alike(digits):
+def test_history_ignores_weights_that_are_all_zero(digits):
     X, y = digits
     options = {**SMALL, "early_stopping": False}
     plain = DeepEnsembleClassifier(**options).fit(X, y)
@@ -309,7 +322,7 @@ def test_the_history_counts_held_out_samples_without_any_weight_alike(digits):
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_scores_of_an_earlier_fit_do_not_stay(digits, method):
+def test_scores_of_an_earlier_fit_are_removed(digits, method):
     clf = DeepEnsembleClassifier(**SMALL).fit(*digits)
     assert "held-out samples" in clf._repr_html_()
     clf.set_params(early_stopping=False, validation_fraction=None)

@@ -1,4 +1,4 @@
-"""Before a fit: epochs of the warm-up, and what is left when some is held out."""
+"""Preparation of a fit: epochs of the warm-up, and weights of held-out samples."""
 
 from fractions import Fraction
 
@@ -13,14 +13,14 @@ from sklearn_sharpbalance.training.plan import warmup_length
 
 
 @pytest.mark.parametrize("n_epochs", [1, 9, 100, 200])
-def test_warm_up_is_the_whole_epochs_of_its_share(n_epochs):
+def test_fraction_of_warmup_epochs_is_rounded_down(n_epochs):
     for percent in range(101):
         exact = int(Fraction(percent, 100) * n_epochs)
         assert warmup_length(percent / 100, n_epochs) == exact
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_weights_of_the_part_that_is_left_have_mean_one(seed):
+def test_weights_of_training_samples_have_mean_one(seed):
     rng = np.random.default_rng(seed)
     weight = rng.exponential(size=40) ** 3
     weight = (weight / weight.mean()).astype(np.float32)
@@ -32,7 +32,7 @@ def test_weights_of_the_part_that_is_left_have_mean_one(seed):
     np.testing.assert_allclose(ratio, ratio[0], rtol=1e-5)
 
 
-def test_held_out_part_may_not_take_all_the_weight():
+def test_training_samples_of_weight_zero_raise():
     y = np.arange(40) % 2
     held = hold_out(TrainingData(np.zeros((40, 3)), y), 0.5, 0).valid.rows
     weight = np.isin(np.arange(40), held).astype(np.float32) * 2
@@ -42,7 +42,7 @@ def test_held_out_part_may_not_take_all_the_weight():
 
 
 def test_weights_of_held_out_samples_do_not_change_the_training():
-    # Samples of one weight train like samples without weights, whoever is held out.
+    # Equal weights of the training samples equal no weights.
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
     options = {

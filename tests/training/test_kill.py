@@ -1,4 +1,4 @@
-"""A fit that is killed without warning goes on in a new process, bit for bit."""
+"""A killed fit resumes in a new process with the same result, bit for bit."""
 
 import os
 import random
@@ -12,7 +12,7 @@ import torch
 
 from tests.training.killing import KINDS, assert_bitwise, small_data, start, weights
 
-PATIENCE = 120  # seconds until a child that hangs is given up
+PATIENCE = 120  # seconds until a child process counts as hanging
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,7 +35,7 @@ def finish(process, path):
 
 
 def length_of_a_fit(tmp_path, kind, max_epochs):
-    """Seconds that a child takes; the first one also waits for the server."""
+    """Return the seconds of a fit in a child; the first one starts the server."""
     for name in ("first", "second"):
         path = tmp_path / f"{name}.pt"
         begun = time.perf_counter()
@@ -49,7 +49,7 @@ def length_of_a_fit(tmp_path, kind, max_epochs):
     + [pytest.param(20, 24, kind, marks=pytest.mark.slow) for kind in KINDS],
 )
 def test_killed_at_random_moments(n_kills, max_epochs, kind, tmp_path):
-    """One fit is killed over and over; every process goes on where the last died."""
+    """One fit is killed repeatedly; each process resumes where the last one ended."""
     want = uninterrupted(kind, max_epochs)
     duration, kills, fits = length_of_a_fit(tmp_path, kind, max_epochs), 0, 0
     while kills < n_kills:
@@ -60,7 +60,7 @@ def test_killed_at_random_moments(n_kills, max_epochs, kind, tmp_path):
             os.kill(process.pid, signal.SIGKILL)
             process.join(PATIENCE)
             kills += 1
-        else:  # it came to its end between two kills: begin another one
+        else:  # it finished between two kills: start another one
             assert_bitwise(finish(process, path), want)
             fits += 1
     got = finish(start(kind, folder, path, max_epochs=max_epochs), path)
@@ -79,7 +79,7 @@ ALL_WRITES = product(["stacked", "sed_stacked"], ["fsync", "replace"], [1, 3])
     ],
 )
 def test_killed_while_writing(kind, function, count, tmp_path):
-    """Before the bytes are on the disk, and before the file has its name."""
+    """Before the content is on the disk, and before the file is renamed."""
     want = uninterrupted(kind, 6)
     folder, path = tmp_path / "checkpoints", tmp_path / "weights.pt"
     process = start(kind, folder, path, (function, count), max_epochs=6)

@@ -1,4 +1,4 @@
-"""A configured skorch net is honoured, or refused before any work."""
+"""Settings of a configured skorch net are used, or raise before training."""
 
 import pickle
 from functools import partial
@@ -30,6 +30,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import ASAM, GSAM, SAM
 from sklearn_sharpbalance.persistence.fingerprint import describe
+from tests.cases import rest_slow
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3
@@ -63,7 +64,7 @@ def half(z):
 
 
 class Tempered(nn.CrossEntropyLoss):
-    """Learns by how much to divide the logits."""
+    """A criterion with a trainable temperature."""
 
     def __init__(self, learns=True, **options):
         super().__init__(**options)
@@ -126,13 +127,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED)
 @pytest.mark.parametrize("kind", [SharpBalance, DeepEnsembleClassifier])
-def test_what_nobody_would_hear_is_refused(kind, settings, message):
+def test_unused_settings_of_the_net_raise(kind, settings, message):
     with pytest.raises(InvalidInputError, match=message):
         kind(configured(**settings)).fit(X, y)
 
 
 @pytest.mark.parametrize("kind", [SharpBalance, DeepEnsembleClassifier])
-def test_two_learning_rates_are_one_too_many(kind):
+def test_two_learning_rates_raise(kind):
     message = "lr=0.5 has no effect, because the net has optimizer__lr=0.03"
     with pytest.raises(InvalidInputError, match=message):
         kind(configured(optimizer__lr=0.03), lr=0.5).fit(X, y)
@@ -143,13 +144,13 @@ def test_two_learning_rates_are_one_too_many(kind):
         assert clf.estimators_[0].optimizer_.param_groups[0]["initial_lr"] == 0.03
 
 
-def test_what_nobody_would_hear_is_refused_of_a_dataset_too():
+def test_unused_settings_of_the_net_raise_with_a_dataset():
     pairs = TensorDataset(torch.tensor(X), torch.tensor(y))
     with pytest.raises(InvalidInputError, match="drop_last=True is not used"):
         SharpBalance(configured(iterator_train__drop_last=True)).fit(pairs)
 
 
-def test_a_criterion_that_learns_nothing_is_taken():
+def test_criterion_without_parameters_is_accepted():
     plain, tempered = (
         SharpBalance(configured(criterion=c), random_state=0, engine="skorch").fit(X, y)
         for c in (nn.CrossEntropyLoss, partial(Tempered, learns=False))
@@ -159,7 +160,7 @@ def test_a_criterion_that_learns_nothing_is_taken():
     )
 
 
-def test_a_criterion_that_draws_leaves_the_global_rng_alone():
+def test_random_criterion_keeps_the_global_generator():
     def criterion():
         torch.rand(3)
         return nn.CrossEntropyLoss()
@@ -169,7 +170,7 @@ def test_a_criterion_that_draws_leaves_the_global_rng_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# Options that the net's optimizer and the one around it have by the same name.
+# Options that the base optimizer and the sharpness-aware optimizer both have.
 OWN_OPTIONS = [
     ("gsam", torch.optim.RMSprop, "alpha", 0.5, 0.4),
     ("gsam", torch.optim.ASGD, "alpha", 0.6, 0.4),
@@ -177,8 +178,10 @@ OWN_OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("sam", "optimizer", "name", "value", "default"), OWN_OPTIONS)
-def test_options_of_the_net_are_those_of_its_own_optimizer(
+@pytest.mark.parametrize(
+    ("sam", "optimizer", "name", "value", "default"), rest_slow(OWN_OPTIONS)
+)
+def test_options_of_the_net_apply_to_its_base_optimizer(
     sam, optimizer, name, value, default, tmp_path
 ):
     net = configured(optimizer=optimizer, **{f"optimizer__{name}": value})
@@ -200,7 +203,7 @@ def test_options_of_the_net_are_those_of_its_own_optimizer(
     )
 
 
-def test_groups_may_differ_in_the_rho_of_adadelta():
+def test_rho_of_adadelta_per_parameter_group():
     groups = [("*bias", {"rho": 0.5})]
     net = configured(optimizer=torch.optim.Adadelta, optimizer__param_groups=groups)
     clf = SharpBalance(net, rho=0.2, random_state=0).fit(X, y)
@@ -209,13 +212,13 @@ def test_groups_may_differ_in_the_rho_of_adadelta():
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, SAM])
-def test_the_rho_of_an_optimizer_that_is_replaced_is_refused(optimizer):
+def test_rho_of_a_replaced_optimizer_raises(optimizer):
     net = configured(optimizer=torch.optim.Adadelta, optimizer__rho=0.95)
     with pytest.raises(InvalidInputError, match=r"optimizer__rho=0.95 .* not used"):
         SharpBalance(net, optimizer=optimizer).fit(X, y)
 
 
-def test_options_of_a_sharpness_aware_optimizer_stay_its_own():
+def test_options_of_a_sharpness_aware_optimizer_are_kept():
     base = partial(torch.optim.RMSprop, alpha=0.5)
     own = {"optimizer__base_optimizer": base, "optimizer__alpha": 0.3}
     clf = SharpBalance(configured(optimizer=GSAM, **own), max_epochs=1).fit(X, y)
@@ -223,7 +226,7 @@ def test_options_of_a_sharpness_aware_optimizer_stay_its_own():
     assert (group["alpha"], group["sam_alpha"]) == (0.5, 0.3)
 
 
-def test_what_the_ensemble_says_itself_has_the_last_word():
+def test_parameters_of_the_ensemble_replace_those_of_the_net():
     clf = SharpBalance(configured(batch_size=-1, max_epochs=0), batch_size=30)
     clf.set_params(max_epochs=2, random_state=0).fit(X, y)
     assert clf.n_iter_ == 2
@@ -241,7 +244,7 @@ def test_what_the_ensemble_says_itself_has_the_last_word():
         {"estimator": NeuralNetClassifier(Module), "optimizer": SAM},
     ],
 )
-def test_ensembles_without_sam_refuse_a_sharpness_aware_optimizer(kind, params):
+def test_sharpness_aware_optimizer_raises_in_ensembles_without_sam(kind, params):
     clf = kind(**params)
     with pytest.raises(
         InvalidInputError, match=r"does not apply SAM, .* optimizer=SAM"
@@ -249,7 +252,7 @@ def test_ensembles_without_sam_refuse_a_sharpness_aware_optimizer(kind, params):
         clf.fit(X, y)
 
 
-def test_two_kinds_of_sharpness_aware_steps_are_one_too_many():
+def test_two_sharpness_aware_optimizers_raise():
     for given in ({"optimizer": ASAM}, {"estimator": configured(optimizer=ASAM)}):
         clf = SharpBalance(**{"estimator": Module} | given)
         with pytest.raises(InvalidInputError, match="sam='gsam' is not used"):
@@ -260,7 +263,7 @@ def test_two_kinds_of_sharpness_aware_steps_are_one_too_many():
 
 
 @pytest.mark.parametrize("pattern", ["lin1.*", "*lin1.*", "module.lin1.*"])
-def test_parameter_groups_go_by_the_names_of_the_users_module(pattern):
+def test_parameter_groups_use_the_names_of_the_users_module(pattern):
     net = configured(optimizer__param_groups=[(pattern, {"lr": 0.0})])
     before = DeepEnsembleClassifier(net, max_epochs=1, lr=1e-30, random_state=0)
     after = DeepEnsembleClassifier(net, random_state=0)
@@ -284,13 +287,13 @@ def lazy():
     ("module", "message"),
     [(frozen, "no weights to train: 4 weights"), (lazy, "lazy layers")],
 )
-def test_modules_that_cannot_be_members(module, message):
+def test_unsupported_modules_raise(module, message):
     with pytest.raises(InvalidInputError, match=message):
         SharpBalance(module).fit(X, y)
 
 
 @pytest.mark.parametrize("device", ["meta", "xla"])
-def test_devices_that_do_not_compute(device):
+def test_meta_device_raises(device):
     with pytest.raises(InvalidInputError, match=f"device='{device}' cannot be used"):
         SharpBalance(device=device).fit(X, y)
 
@@ -301,7 +304,7 @@ def test_devices_that_do_not_compute(device):
 def checkpointed(tmp_path, *callbacks, **settings):
     return SharpBalance(
         Module,
-        max_epochs=6,
+        max_epochs=3,
         validation_fraction=0.2,
         callbacks=list(callbacks),
         random_state=0,
@@ -309,7 +312,7 @@ def checkpointed(tmp_path, *callbacks, **settings):
     ).fit(X, y)
 
 
-def test_members_keep_checkpoints_apart(tmp_path):
+def test_members_have_separate_skorch_checkpoints(tmp_path):
     scoring = EpochScoring("accuracy", name="va", lower_is_better=False)
     best = Checkpoint(monitor="va_best", dirname=str(tmp_path), load_best=True)
     clf = checkpointed(tmp_path, scoring, best, n_estimators=3)
@@ -321,12 +324,12 @@ def test_members_keep_checkpoints_apart(tmp_path):
     assert {f"member_{i}_params.pt" for i in range(3)} <= names
 
 
-@pytest.mark.parametrize("engine", ["skorch", "auto"])
+@pytest.mark.parametrize("engine", rest_slow(["auto", "skorch"]))
 @pytest.mark.parametrize(
     "make",
     [Checkpoint, TrainEndCheckpoint, lambda **k: Checkpoint(monitor=None, **k)],
 )
-def test_the_common_checkpoints_of_skorch_work(make, engine, tmp_path):
+def test_skorch_checkpoint_options(make, engine, tmp_path):
     clf = checkpointed(tmp_path, make(dirname=str(tmp_path)), engine=engine)
     names = {path.name for path in tmp_path.iterdir() if "params" in path.name}
     assert len(names) == 3
@@ -346,7 +349,7 @@ class Recorder(Callback):
 
 
 @pytest.mark.parametrize("engine", ["skorch", "auto"])
-def test_what_a_callback_recorded_is_kept(engine):
+def test_recorded_values_of_callbacks_are_kept(engine):
     clf = SharpBalance(
         max_epochs=5, callbacks=[("recorder", Recorder())], engine=engine
     ).fit(X, y)
@@ -368,7 +371,7 @@ class Clip(Callback):
         DiversifiedEnsembleClassifier(),
     ],
 )
-def test_weights_that_a_callback_changes_stay_changed(ensemble):
+def test_weights_changed_by_a_callback_are_kept(ensemble):
     clf = ensemble.set_params(max_epochs=4, random_state=0, callbacks=[Clip()])
     weights = clf.fit(X, y).estimators_[0].module_.parameters()
     assert max(weight.abs().max() for weight in weights) <= 0.01

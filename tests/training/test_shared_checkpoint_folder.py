@@ -1,4 +1,4 @@
-"""Fits that begin in one checkpoint folder at once: the same goes on, another ends."""
+"""Two fits with one checkpoint folder: the same fit is shared, another one raises."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -17,7 +17,7 @@ SEEDS = Seeds((1, 2), 3, 4)
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Nobody writes before both have looked into the folder."""
+    """Let both fits read the folder before one of them writes."""
     both, look = Barrier(2), CheckpointFolder.latest
 
     def latest(folder):
@@ -36,7 +36,7 @@ def fit(clf):
         return error
 
 
-def test_of_two_fits_at_once_one_is_told_and_one_is_kept(tmp_path, at_once):
+def test_one_of_two_different_fits_raises(tmp_path, at_once):
     pair = [estimator(tmp_path, rho=rho, **FEW) for rho in (0.05, 0.2)]
     with ThreadPoolExecutor(2) as threads:
         ends = list(threads.map(fit, pair))
@@ -53,7 +53,7 @@ def test_of_two_fits_at_once_one_is_told_and_one_is_kept(tmp_path, at_once):
     assert_bitwise(weights(again), weights(alone))
 
 
-def test_the_same_fit_twice_at_once_disturbs_nobody(tmp_path, at_once):
+def test_the_same_fit_twice_at_the_same_time(tmp_path, at_once):
     pair = [estimator(tmp_path, **FEW) for _ in range(2)]
     with ThreadPoolExecutor(2) as threads:
         ends = list(threads.map(fit, pair))
@@ -63,21 +63,21 @@ def test_the_same_fit_twice_at_once_disturbs_nobody(tmp_path, at_once):
         assert_bitwise(weights(clf), weights(alone))
 
 
-def test_the_file_of_another_fit_is_known_by_any_name(tmp_path):
-    """Also where it has taken the place of one's own, or an older one is removed."""
+def test_file_of_another_fit_is_recognised_by_its_content(tmp_path):
+    """Also if it replaced a file of this fit, or an older one is deleted."""
     first = FitCheckpoints.open(tmp_path, {"rho": "0.05"}, SEEDS)
     second = FitCheckpoints.open(tmp_path, {"rho": "0.2"}, SEEDS)
     first.write(EnsembleState([]))
     tree = CheckpointFolder(tmp_path).latest() | {"fingerprint": second.fingerprint}
     for epoch in (0, 3):
         second.folder.write(epoch, tree)
-        second.write(EnsembleState([], epoch=epoch))  # goes on
+        second.write(EnsembleState([], epoch=epoch))  # resumes
         with pytest.raises(CheckpointMismatchError, match=r"rho was 0\.2 and is 0\.05"):
             first.write(EnsembleState([], epoch=epoch + 1))
     assert CheckpointFolder(tmp_path).latest()["fingerprint"] == second.fingerprint
 
 
-def test_ones_own_checkpoints_are_not_read_again(tmp_path, monkeypatch):
+def test_checkpoints_of_the_same_fit_are_not_read_again(tmp_path, monkeypatch):
     FitCheckpoints.open(tmp_path, {"rho": "0.05"}, SEEDS).write(EnsembleState([]))
     resumed = FitCheckpoints.open(tmp_path, {"rho": "0.05"}, SEEDS)
     monkeypatch.setattr(checkpoint, "read_archive", None)

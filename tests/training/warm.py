@@ -1,9 +1,9 @@
-"""Imported by the server that children are forked from: pays for the first fit once."""
+"""Imported by the server of child processes, so that they start after a first fit."""
 
 import torch
 
 from tests.training.killing import KINDS, small_data
 
-torch.set_num_threads(1)  # a fork takes no threads along
+torch.set_num_threads(1)  # a fork does not copy threads
 for make in KINDS.values():
     make(max_epochs=5).fit(*small_data())

@@ -1,4 +1,4 @@
-"""Buffers of the captured step: what they hold, and that nothing in use is written."""
+"""Buffers of the captured step: their contents, and no writes to those in use."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def make_feed(device, transform=None):
 
 
 def read(feed):
-    """All steps of all epochs, each read when its piece is handed out."""
+    """Return the batches of all steps, read as soon as a chunk is available."""
     found = []
     for epoch in range(N_EPOCHS):
         for first, n_steps in feed.chunks(epoch):
@@ -103,7 +103,7 @@ def test_on_a_gpu(half_bytes, monkeypatch):
     check_contents("cuda")
 
 
-def test_pieces_do_not_change_the_augmentation(monkeypatch):
+def test_augmentation_does_not_depend_on_chunks(monkeypatch):
     whole = read(make_feed("cpu", RandomCropFlip(2))[0])
     monkeypatch.setattr(feed_module, "HALF_BYTES", 3000)
     feed, _ = make_feed("cpu", RandomCropFlip(2))
@@ -118,7 +118,7 @@ def test_steps_that_may_be_running_are_not_overwritten(monkeypatch):
     running = None
     for epoch in range(N_EPOCHS):
         for first, n_steps in feed.chunks(epoch):
-            if running is not None:  # the piece before, after the next was fetched
+            if running is not None:  # the previous chunk, after the next was fetched
                 places, kept = running
                 torch.testing.assert_close(feed.x[0][places], kept)
             places = slice(first, first + n_steps)
@@ -134,13 +134,13 @@ class Grows:
         return x if self.n_calls < 9 else x.repeat(1, 1, 2, 2)
 
 
-def test_batches_of_another_size_are_refused():
+def test_batches_of_another_size_raise():
     feed, _ = make_feed("cpu", Grows())
     with pytest.raises(UnsupportedEngineError, match=r"1, 16, 16\) .* engine='skorch'"):
         read(feed)
 
 
-def test_nothing_is_fetched_that_nobody_will_use():
+def test_no_batches_are_fetched_after_the_last_step():
     feed, _ = make_feed("cpu")
     for _ in feed.chunks(N_EPOCHS - 1):
         pass

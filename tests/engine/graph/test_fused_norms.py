@@ -1,4 +1,4 @@
-"""BatchNorm fused with what follows it, by Triton's interpreter where no GPU is."""
+"""BatchNorm fused with later operations; in Triton's interpreter without a GPU."""
 
 import copy
 
@@ -23,7 +23,7 @@ def steps(module):
 
 
 def check_kernels(device):
-    """Outputs, statistics and gradients against float64 without fusion."""
+    """Compare outputs, statistics and gradients with float64 without fusion."""
     generator = torch.Generator(device).manual_seed(0)
 
     def draw(*size):
@@ -35,7 +35,7 @@ def check_kernels(device):
             norm.weight.copy_(draw(size[1]))
             norm.bias.copy_(draw(size[1]))
         exact = copy.deepcopy(norm).double()
-        # Far from zero, where sums of squares lose their digits.
+        # Far from zero, where sums of squares cancel.
         x = (draw(*size) + 10).to(dtype).requires_grad_()
         residual = draw(*size).to(dtype).requires_grad_() if add else None
         grad = draw(*size).to(dtype)
@@ -48,7 +48,7 @@ def check_kernels(device):
         second = None
         if n_first is None:
             want = exact(x64)
-        else:  # running statistics see the second group first
+        else:  # running statistics are updated by the second group first
             others64 = copy.deepcopy(exact)
             second = others64(x64[n_first:])
             exact.load_state_dict(others64.state_dict())
@@ -74,7 +74,7 @@ def check_kernels(device):
     exact, half = (torch.float32, 1e-5), (torch.bfloat16, 2e-2)
     for relu, add in ((False, False), (True, False), (False, True), (True, True)):
         check((7, 5, 3, 2), relu, add, *exact)
-        if relu == add or device != "cpu":  # half of them where they are interpreted
+        if relu == add or device != "cpu":  # half of the cases in the interpreter
             check((7, 5, 3, 2), relu, add, *half)
             check((9, 70, 3, 2), relu, add, *exact, n_first=4)
         if relu != add or device != "cpu":
@@ -87,7 +87,7 @@ def check_kernels(device):
 
 
 @pytest.mark.slow
-def test_kernels_compute_what_torch_does(interpreted):
+def test_kernels_equal_torch(interpreted):
     interpreted(
         "from tests.engine.graph.test_fused_norms import check_kernels as check", "cpu"
     )
@@ -98,7 +98,7 @@ def test_kernels_on_a_gpu():
     check_kernels("cuda")
 
 
-def test_a_resnet_is_fused_and_stays_the_same_function():
+def test_fused_resnet_gives_the_same_outputs():
     torch.manual_seed(0)
     module = ResNet18(width=4)
     plain, fused = copy.deepcopy(module), fuse_norms(module)
@@ -114,7 +114,7 @@ def test_a_resnet_is_fused_and_stays_the_same_function():
 
 
 class Block(nn.Module):
-    """A body of one norm; children say what follows it."""
+    """One norm layer; subclasses define what follows it."""
 
     def __init__(self):
         super().__init__()
@@ -124,7 +124,7 @@ class Block(nn.Module):
         return self.after(self.norm(self.conv(x)), x)
 
 
-class Twice(Block):  # the norm's output is used before the ReLU, too
+class Twice(Block):  # the norm's output is also used before the ReLU
     def after(self, y, x):
         return y.relu() + y
 
@@ -161,7 +161,7 @@ class Hooked(Block):
 
 
 def shaped(place, kind):
-    """A chain with a hook or a forward of its own at one place."""
+    """Return a function that builds a chain with a hook or a custom forward."""
 
     def make():
         body = nn.Sequential(nn.BatchNorm2d(2), nn.ReLU())
@@ -188,7 +188,7 @@ KINDS = ("forward", "pre", "after", "backward")
 @pytest.mark.parametrize(
     ("place", "clamps"), [("", None), ("body", None), ("norm", None), ("relu", [False])]
 )
-def test_hooks_and_own_forwards_are_kept(place, clamps, kind):
+def test_hooks_and_custom_forwards_are_kept(place, clamps, kind):
     torch.manual_seed(0)
     module = shaped(place, kind)()
     torch.manual_seed(0)
@@ -207,7 +207,7 @@ def test_hooks_and_own_forwards_are_kept(place, clamps, kind):
 
 
 class KeepsNorm(Block):
-    """Trains with the statistics that it found, as fine-tuning does."""
+    """Trains with frozen statistics, as in fine-tuning."""
 
     def train(self, mode=True):
         super().train(mode)
@@ -223,7 +223,7 @@ class ByKeyword(Block):
         return self.norm(input=self.conv(x)).relu()
 
 
-class Counting(Block):  # a layer whose output nobody uses
+class Counting(Block):  # a layer whose output is not used
     def __init__(self):
         super().__init__()
         self.extra = nn.BatchNorm2d(2, affine=False)
@@ -258,7 +258,7 @@ class Branching(Block):
         (lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), None),
     ],
 )
-def test_only_what_is_safe_is_fused(kind, clamps):
+def test_unsafe_layers_are_not_fused(kind, clamps):
     torch.manual_seed(0)
     module = kind()
     fused = fuse_norms(module)
@@ -273,14 +273,14 @@ def test_only_what_is_safe_is_fused(kind, clamps):
 
 
 @pytest.mark.parametrize("run", [True, False])
-def test_on_a_gpu_the_kernels_must_run(run, monkeypatch):
+def test_fusion_requires_working_kernels_on_a_gpu(run, monkeypatch):
     gpu = torch.device("cuda:0")
     monkeypatch.setattr(fused_norms, "_norm_devices", lambda module: {gpu})
     monkeypatch.setattr(fused_norms, "kernels_run_on", lambda device: run)
     assert (fuse_norms(ResNet18(width=4)) is not None) == run
 
 
-class AsksForTheMode(nn.Module):
+class DependsOnTheMode(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm = nn.BatchNorm2d(2)
@@ -290,9 +290,9 @@ class AsksForTheMode(nn.Module):
         return 2 * x if self.training else x
 
 
-def test_layers_are_fused_as_they_train():
-    """Whatever the mode they are found in, which stays as it is."""
-    module = AsksForTheMode().eval()
+def test_layers_are_fused_in_training_mode():
+    """The mode of the module does not matter and is not changed."""
+    module = DependsOnTheMode().eval()
     fused = fuse_norms(module)
     assert not module.training
     assert not module.norm.training
@@ -301,7 +301,7 @@ def test_layers_are_fused_as_they_train():
     torch.testing.assert_close(fused.train()(x), want)
 
 
-def test_the_owner_gets_its_module_back():
+def test_the_original_module_is_not_changed():
     owner = MemberModule(SmallCNN, in_channels=1, n_classes=3)
     own, names = owner.module, list(owner.state_dict())
     norms = FusedNorms(owner, wanted=True)
@@ -315,7 +315,7 @@ def test_the_owner_gets_its_module_back():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_members_are_those_of_unfused_layers(precision, monkeypatch):
+def test_members_with_fused_layers_equal_those_without(precision, monkeypatch):
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=96)
     X = rng.integers(0, 120, size=(96, 3, 32, 32)) + 60 * y[:, None, None, None]
@@ -323,12 +323,12 @@ def test_members_are_those_of_unfused_layers(precision, monkeypatch):
     def fit():
         clf = SharpBalanceEnsembleClassifier(
             ResNet18,
-            # Narrower, or on smaller pictures, rounding to bf16 alone leads elsewhere.
+            # In narrower networks or smaller pictures rounding to bf16 dominates.
             estimator__module__width=16,
             n_estimators=2,
             max_epochs=2,
             lr=0.01,
-            selection="all",  # by scores, rounding would choose other samples
+            selection="all",  # with scores, rounding would change the selection
             batch_size=32,
             device="cuda",
             engine="graph",

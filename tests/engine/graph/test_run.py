@@ -1,4 +1,4 @@
-"""One graph for all segments of a phase, here without being captured."""
+"""One graph for all segments of a phase; on a CPU nothing is captured."""
 
 import pickle
 from itertools import pairwise
@@ -24,6 +24,7 @@ from sklearn_sharpbalance.members import (
 )
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
+from tests.cases import rest_slow
 
 
 class Task:
@@ -72,18 +73,18 @@ def assert_equal(got, want, tol=0.0):
             assert group == other
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_stretches_share_a_step_and_give_the_same_members(steps, precision):
+@pytest.mark.parametrize("precision", rest_slow(["bf16", "float32"]))
+def test_segments_share_a_step_and_give_the_same_members(steps, precision):
     task = Task(precision=precision)
     whole = task.run(GraphEngine(), [0, 6])
     cut = task.run(GraphEngine(), [0, 1, 2, 5, 6])
-    assert len(steps) == 2  # one for each
+    assert len(steps) == 2  # one for each run
     assert_equal(cut, whole)
     assert [len(state.history) for state in cut] == [6, 6]
 
 
-def test_members_between_stretches_are_those_of_skorch():
-    """Settings for the capture must not leave the engine in a state."""
+def test_members_between_segments_equal_those_of_skorch():
+    """States do not contain the settings that a capture needs."""
     task = Task()
     want = task.run(SkorchEngine(), [0, 2, 4])
     got = task.run(GraphEngine(), [0, 2, 4])
@@ -91,12 +92,12 @@ def test_members_between_stretches_are_those_of_skorch():
     assert_equal(got, want, 2e-4)
 
 
-def test_other_states_masks_or_epochs_begin_anew(steps):
+def test_other_states_masks_or_epochs_build_a_new_step(steps):
     task, engine = Task(), GraphEngine()
     first = task.run(engine, [0, 2])
     second = task.run(engine, [2, 3], first)
     assert len(steps) == 1
-    task.run(engine, [2, 3], first)  # again from before
+    task.run(engine, [2, 3], first)  # again from an earlier state
     assert len(steps) == 2
     third = task.run(engine, [3, 4], second[:])  # a copy may have been changed
     assert len(steps) == 3
@@ -104,7 +105,7 @@ def test_other_states_masks_or_epochs_begin_anew(steps):
     assert len(steps) == 4
 
 
-def test_an_earlier_result_is_not_changed_by_what_follows():
+def test_returned_states_are_not_changed_by_later_segments():
     task, engine = Task(), GraphEngine()
     first = task.run(engine, [0, 2])
     before = [{k: v.clone() for k, v in state.module.items()} for state in first]
@@ -114,16 +115,16 @@ def test_an_earlier_result_is_not_changed_by_what_follows():
         assert all(torch.equal(state.module[k], v) for k, v in want.items())
 
 
-class Ends(Callback):
+class CountEnds(Callback):
     ends = 0
 
     def on_train_end(self, net, **kwargs):
-        Ends.ends += 1
+        CountEnds.ends += 1
 
 
-def test_a_member_that_stops_leaves_and_ends_once(steps, monkeypatch):
-    monkeypatch.setattr(Ends, "ends", 0)
-    task = Task(callbacks=[("ends", Ends())])
+def test_stopped_member_is_removed_and_ends_once(steps, monkeypatch):
+    monkeypatch.setattr(CountEnds, "ends", 0)
+    task = Task(callbacks=[("ends", CountEnds())])
 
     def stop_first(member, record):
         return member == 0 and record["epoch"] == 3
@@ -132,12 +133,12 @@ def test_a_member_that_stops_leaves_and_ends_once(steps, monkeypatch):
     assert [len(state.history) for state in got] == [3, 6]
     assert [state.stopped for state in got] == [True, False]
     assert len(steps) == 2  # both members, then the second alone
-    assert Ends.ends == 2
+    assert CountEnds.ends == 2
     want = task.run(SkorchEngine(), [0, 2, 4, 5, 6], on_epoch=stop_first)
     assert_equal(got, want, 2e-4)
 
 
-def test_what_is_kept_is_freed_and_does_not_travel(steps):
+def test_run_is_freed_and_not_pickled(steps):
     task, engine = Task(), GraphEngine()
     states = task.run(engine, [0, 2])
     assert engine._run is not None
@@ -150,8 +151,8 @@ def test_what_is_kept_is_freed_and_does_not_travel(steps):
 
 
 @pytest.mark.parametrize("kind", [*ELEMENTWISE, "momentum"])
-def test_steps_that_are_put_back_leave_no_trace(kind):
-    """What the optimizer makes in the steps before a capture starts afresh."""
+def test_restored_steps_leave_no_optimizer_state(kind):
+    """The optimizer's state of the steps before a capture is discarded."""
 
     def make():
         module = nn.Linear(3, 2)
@@ -181,8 +182,8 @@ def test_steps_that_are_put_back_leave_no_trace(kind):
     torch.testing.assert_close(*states)
 
 
-class Decays(Callback):
-    """Sets weight decay in the third epoch, and looks at what callbacks get."""
+class SetWeightDecay(Callback):
+    """Set weight decay in the third epoch; check the net that callbacks receive."""
 
     def on_epoch_begin(self, net, **kwargs):
         (group,) = net.optimizer_.param_groups
@@ -193,7 +194,7 @@ class Decays(Callback):
 
 
 def squared_norms(states):
-    """Of the weights of each member; a flip of one rounding does not move them."""
+    """Return the squared norm of each member's weights, robust to rounding."""
     return [
         sum(
             v.square().sum().item() for k, v in s.module.items() if k.endswith("weight")
@@ -202,14 +203,14 @@ def squared_norms(states):
     ]
 
 
-def test_options_that_callbacks_set_are_those_of_the_next_epoch():
-    task = Task([Decays()])
+def test_options_set_by_callbacks_apply_from_the_next_epoch():
+    task = Task([SetWeightDecay()])
     got, want = (task.run(engine, [0, 6]) for engine in (GraphEngine(), SkorchEngine()))
     assert got[0].optimizer["param_groups"][0]["weight_decay"] == 0.5
     assert squared_norms(got) == pytest.approx(squared_norms(want), rel=1e-3)
 
 
-def test_a_graph_with_other_options_is_captured_anew(steps):
+def test_changed_options_require_a_new_capture(steps):
     Task().run(GraphEngine(), [0, 2])
     (step,) = steps
     graphs = {(True, True): object()}
@@ -225,8 +226,8 @@ def test_a_graph_with_other_options_is_captured_anew(steps):
 
 
 @pytest.mark.gpu
-def test_graphs_on_a_gpu_follow_options_that_callbacks_set():
-    task = Task([Decays()])
+def test_graphs_on_a_gpu_use_options_set_by_callbacks():
+    task = Task([SetWeightDecay()])
     got = squared_norms(run_on_gpu(task, [0, 6]))
     want = squared_norms(task.run(SkorchEngine(), [0, 6]))
     assert got == pytest.approx(want, rel=0.02)
@@ -240,7 +241,7 @@ def run_on_gpu(task, edges):
 
 
 @pytest.mark.gpu
-def test_a_graph_on_a_gpu_serves_all_stretches():
+def test_one_graph_on_a_gpu_is_used_for_all_segments():
     cut, whole = (run_on_gpu(Task(), edges) for edges in ([0, 1, 2, 6], [0, 6]))
     for a, b in zip(cut, whole):
         for key, value in b.module.items():

@@ -1,4 +1,4 @@
-"""Both parts of a mixed batch in one pass, their gradients apart."""
+"""Both parts of a mixed batch in one pass, with separate gradients."""
 
 import copy
 
@@ -27,7 +27,7 @@ from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
 
 
-class Every(nn.Module):
+class AllLayers(nn.Module):
     """Each kind of layer and call that can be split."""
 
     def __init__(self):
@@ -48,7 +48,7 @@ class Every(nn.Module):
 
 
 def two_passes(module, x, y, weight, n_first):
-    """Gradients of both parts by a pass for each, the second part first."""
+    """Return the gradients of both parts by separate passes, the second part first."""
     found = []
     for part in (slice(n_first, None), slice(n_first)):
         module.zero_grad()
@@ -59,9 +59,9 @@ def two_passes(module, x, y, weight, n_first):
 
 
 @pytest.mark.parametrize(
-    "kind", [Every, lambda: ResNet18(width=4, n_classes=4), lambda: SmallCNN(3, 4)]
+    "kind", [AllLayers, lambda: ResNet18(width=4, n_classes=4), lambda: SmallCNN(3, 4)]
 )
-def test_gradients_are_those_of_two_passes(kind):
+def test_gradients_equal_those_of_two_passes(kind):
     torch.manual_seed(0)
     module = kind().train()
     plain = copy.deepcopy(module)
@@ -83,7 +83,7 @@ def test_gradients_are_those_of_two_passes(kind):
 
 
 def wrapped(layer=None, forward=None):
-    """A network with BatchNorm and something that may not be split."""
+    """Return a network with BatchNorm and an operation that cannot be split."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -117,14 +117,14 @@ def wrapped(layer=None, forward=None):
         wrapped(forward=lambda x: functional.batch_norm(x, None, None, training=True)),
     ],
 )
-def test_where_samples_may_meet_there_is_no_split(module):
+def test_operations_that_mix_samples_are_not_split(module):
     fused = fuse_norms(module)
     assert fused is not None
     assert SplitPass(fused, 2).module is None
 
 
 class Chain(nn.Module):
-    """One of each layer that is split, and one that needs not be."""
+    """One of each layer that is split, and one that need not be."""
 
     def __init__(self):
         super().__init__()
@@ -208,12 +208,12 @@ class Tied(Chain):
         (Tied(), False),
     ],
 )
-def test_a_weight_that_is_used_twice_is_not_split(module, splits):
+def test_weights_used_twice_are_not_split(module, splits):
     assert (SplitPass(fuse_norms(module), 2).module is not None) == splits
 
 
-class Idle(Chain):
-    """Layers that get no gradient, and a weight that an idle layer holds, too."""
+class UnusedLayers(Chain):
+    """Layers without gradients, one of which shares its weight."""
 
     def __init__(self):
         super().__init__()
@@ -223,7 +223,7 @@ class Idle(Chain):
 
 
 class Overwriting(Chain):
-    """Its first layer changes the input, which a second pass needs."""
+    """The first layer changes its input in place."""
 
     def __init__(self):
         super().__init__()
@@ -243,7 +243,9 @@ def task(precision="float32", pruned=False, kind=ResNet18):
     net = as_skorch_net(kind, (3, 8, 8), 3, options)
     net = member_net(net, 3, sam=SAM, device="cpu")
     masks = rng.random((2, 48)) < 0.5
-    sizes = part_sizes(masks, batch_size=48)  # one step: later ones amplify rounding
+    sizes = part_sizes(
+        masks, batch_size=48
+    )  # one step: later steps amplify rounding errors
     settings = {"precision": precision, "pruned": pruned}
     phase = Segment(
         name="balanced",
@@ -262,8 +264,8 @@ def task(precision="float32", pruned=False, kind=ResNet18):
 
 
 @pytest.mark.parametrize("kind", [Tied, Repeated])
-def test_a_weight_that_is_used_twice_trains_in_bf16(kind):
-    """By a pass for each part, as skorch has it."""
+def test_weights_used_twice_train_in_bf16(kind):
+    """With one pass for each part, as in the skorch engine."""
     module = Repeated("inner") if kind is Repeated else Tied()
     work = task("bf16", kind=module)
     got, want = (e.train(*work) for e in (GraphEngine(), SkorchEngine()))
@@ -274,8 +276,8 @@ def test_a_weight_that_is_used_twice_trains_in_bf16(kind):
             assert error <= 0.05 * change, key
 
 
-def test_a_hook_on_the_whole_member_keeps_it_from_being_split(monkeypatch):
-    """The split pass goes round the member's own call."""
+def test_member_with_a_hook_is_not_split(monkeypatch):
+    """The split pass does not call the member's module itself."""
     work = task(kind=Chain)
     original, split = GraphedStep.__init__, []
 
@@ -297,12 +299,12 @@ def test_a_hook_on_the_whole_member_keeps_it_from_being_split(monkeypatch):
         (ResNet18, "float32", False, 1e-4),
         (ResNet18, "float32", True, 1e-4),
         (ResNet18, "bf16", False, 1e-2),
-        (Idle, "float32", True, 1e-4),
-        (Idle, "bf16", False, 1e-2),
+        (UnusedLayers, "float32", True, 1e-4),
+        (UnusedLayers, "bf16", False, 1e-2),
         (Overwriting, "float32", False, 1e-4),
     ],
 )
-def test_members_are_those_of_two_passes(kind, precision, pruned, tol, monkeypatch):
+def test_members_equal_those_of_two_passes(kind, precision, pruned, tol, monkeypatch):
     parts = []
     original = _MemberStep._both_parts_of
 

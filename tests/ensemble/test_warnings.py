@@ -1,4 +1,4 @@
-"""Choices that an ensemble makes for the user are told."""
+"""Warnings about settings without effect and ambiguous shapes."""
 
 import warnings
 
@@ -38,18 +38,18 @@ def no_warnings():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_float_pictures_without_a_channel_axis_are_told(kind):
+def test_float_pictures_without_a_channel_axis_warn(kind):
     with pytest.warns(SharpBalanceWarning, match=r"\(8, 8\) .*pass X\[:, None\]"):
         kind(**SMALL).fit(PICTURES, y)
 
 
-def test_a_dataset_of_float_pictures_is_told_too():
+def test_dataset_of_float_pictures_without_a_channel_axis_warns():
     items = TensorDataset(torch.as_tensor(PICTURES), torch.as_tensor(y))
     with pytest.warns(SharpBalanceWarning, match=r"\(8, 8\) have no channel axis"):
         DeepEnsembleClassifier(**SMALL).fit(items)
 
 
-def test_what_the_warning_offers_works_without_a_warning(no_warnings):
+def test_suggestions_of_the_warning_do_not_warn(no_warnings):
     clf = DeepEnsembleClassifier(**SMALL).fit(PICTURES[:, None], y)
     assert isinstance(clf.estimators_[0].module_.module, SmallCNN)
     clf.fit(PICTURES.reshape(30, -1), y)
@@ -57,7 +57,7 @@ def test_what_the_warning_offers_works_without_a_warning(no_warnings):
     DeepEnsembleClassifier(own, **SMALL).fit(PICTURES, y)
 
 
-def test_uint8_pictures_and_short_sequences_are_not_told(no_warnings):
+def test_uint8_pictures_and_short_sequences_do_not_warn(no_warnings):
     clf = DeepEnsembleClassifier(**SMALL)
     clf.fit(np.uint8(PICTURES > 0), y)
     clf.fit(PICTURES[:, :3], y)
@@ -67,13 +67,15 @@ def test_uint8_pictures_and_short_sequences_are_not_told(no_warnings):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_checkpoint_every_without_a_folder_is_told(kind):
+def test_checkpoint_every_without_checkpoint_dir_warns(kind):
     with pytest.warns(SharpBalanceWarning, match="without checkpoint_dir. Pass the"):
         kind(checkpoint_every=1, **SMALL).fit(TABLE, y)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_checkpoint_every_with_a_folder_is_fine(kind, tmp_path, no_warnings):
+def test_checkpoint_every_with_checkpoint_dir_does_not_warn(
+    kind, tmp_path, no_warnings
+):
     kind(checkpoint_every=1, checkpoint_dir=tmp_path, **SMALL).fit(TABLE, y)
 
 
@@ -81,14 +83,14 @@ def test_checkpoint_every_with_a_folder_is_fine(kind, tmp_path, no_warnings):
 
 
 @pytest.mark.parametrize("n_jobs", [2, -1])
-def test_jobs_of_stacked_members_are_told(n_jobs):
+def test_n_jobs_with_stacked_members_warns(n_jobs):
     clf = DeepEnsembleClassifier(n_jobs=n_jobs, **SMALL)
     message = f"n_jobs={n_jobs} has no effect with engine='stacked'.* engine='skorch'"
     with pytest.warns(SharpBalanceWarning, match=message):
         clf.fit(TABLE, y)
 
 
-def test_jobs_of_several_devices_are_told():
+def test_n_jobs_with_several_devices_warns():
     clf = DeepEnsembleClassifier(n_jobs=2, engine="skorch", **SMALL)
     clf.set_params(device=["cpu", "cpu"])
     with pytest.warns(SharpBalanceWarning, match="no effect with a list of devices"):
@@ -96,5 +98,5 @@ def test_jobs_of_several_devices_are_told():
 
 
 @pytest.mark.parametrize("params", [{"n_jobs": 1}, {"n_jobs": 2, "engine": "skorch"}])
-def test_jobs_that_work_are_not_told(params, no_warnings):
+def test_n_jobs_with_effect_does_not_warn(params, no_warnings):
     DeepEnsembleClassifier(**params, **SMALL).fit(TABLE, y)

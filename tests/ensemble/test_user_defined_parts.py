@@ -1,4 +1,4 @@
-"""Parts that a user writes: what is honoured, and what is refused before any work."""
+"""User-defined selectors, scorers and nets are used, or raise before training."""
 
 import numpy as np
 import pytest
@@ -26,21 +26,21 @@ X, y = rng.normal(size=(40, 4)).astype("f4"), np.arange(40) % 3
 # Selectors --------------------------------------------------------------------------
 
 
-class Mine(SubsetSelector):
-    """Any half; the mask in a form of the test's choice."""
+class RandomHalf(SubsetSelector):
+    """Select a random half, and convert the masks."""
 
     needs_sharpness = False
 
-    def __init__(self, form):
-        self.form = form
+    def __init__(self, convert):
+        self.convert = convert
 
     def select(self, sharpness, *, random_state=None):
         masks = random_state.random_sample(sharpness.shape) > 0.5
-        return self.form(masks)
+        return self.convert(masks)
 
 
 @pytest.mark.parametrize(
-    ("form", "got"),
+    ("convert", "got"),
     [
         (lambda masks: masks.astype(int), r"int64 of shape \(2, 40\)"),
         (lambda masks: masks * 1.0, r"float64 of shape \(2, 40\)"),
@@ -49,17 +49,15 @@ class Mine(SubsetSelector):
         (lambda masks: None, r"object of shape \(\)"),
     ],
 )
-def test_masks_of_any_selector_are_checked(form, got):
-    clf = SharpBalance(selection=Mine(form), **FEW)
-    match = (
-        rf"Mine.select must return a boolean array of the shape \(2, 40\).*got {got}"
-    )
+def test_masks_of_any_selector_are_checked(convert, got):
+    clf = SharpBalance(selection=RandomHalf(convert), **FEW)
+    match = rf"RandomHalf.select must return a boolean array .*\(2, 40\).*got {got}"
     with pytest.raises(InvalidInputError, match=match):
         clf.fit(X, y)
 
 
 class InPlace(SubsetSelector):
-    """Ranks in the array that it gets."""
+    """Change the scores in place."""
 
     def select(self, sharpness, *, random_state=None):
         sharpness -= np.median(sharpness, axis=1, keepdims=True)
@@ -73,9 +71,11 @@ def test_a_selector_may_work_in_place():
     assert np.array_equal(clf.sam_masks_, clf.sharpness_ > median)
 
 
-def test_masks_as_lists_of_truth_values_are_masks():
-    clf = SharpBalance(selection=Mine(lambda masks: masks.tolist()), **FEW).fit(X, y)
-    plain = SharpBalance(selection=Mine(np.asarray), **FEW).fit(X, y)
+def test_masks_may_be_lists_of_booleans():
+    clf = SharpBalance(selection=RandomHalf(lambda masks: masks.tolist()), **FEW).fit(
+        X, y
+    )
+    plain = SharpBalance(selection=RandomHalf(np.asarray), **FEW).fit(X, y)
     assert clf.sam_masks_.dtype == bool
     np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
 
@@ -83,8 +83,8 @@ def test_masks_as_lists_of_truth_values_are_masks():
 # Scorers ----------------------------------------------------------------------------
 
 
-class BatchBound(MLP):
-    """One whose samples depend on each other."""
+class WithBatchStatistics(MLP):
+    """Samples depend on each other through batch statistics."""
 
     def __init__(self, n_features, n_classes):
         super().__init__(n_features, n_classes, hidden=(8,))
@@ -92,7 +92,7 @@ class BatchBound(MLP):
 
 
 class Recomputed(MLP):
-    """One whose gradients can only be had by ``backward``."""
+    """Reentrant checkpoints only support ``backward``."""
 
     def forward(self, x):
         x = self[1](self[0](x))
@@ -105,14 +105,14 @@ class Recomputed(MLP):
 @pytest.mark.parametrize(
     ("module", "sharpness", "match"),
     [
-        (BatchBound, "fisher_trace", "keeps no running statistics"),
+        (WithBatchStatistics, "fisher_trace", "keeps no running statistics"),
         (Recomputed, "loss_rise", "use_reentrant"),
     ],
 )
-def test_networks_that_cannot_be_scored_are_refused_at_once(
+def test_networks_that_cannot_be_scored_raise_before_training(
     module, sharpness, match, method
 ):
-    """Before anything is trained, and only where scores are needed."""
+    """They only raise if scores are needed."""
     epochs = []
 
     class Count(Callback):
@@ -129,11 +129,11 @@ def test_networks_that_cannot_be_scored_are_refused_at_once(
     assert len(epochs) == 2 * 2 * FEW["max_epochs"]
 
 
-def test_one_member_of_several_kinds_that_cannot_be_scored():
+def test_one_member_that_cannot_be_scored_raises():
     apart = [{}, {"module__norm": True}]
 
     def either(n_features, n_classes, norm=False):
-        return (BatchBound if norm else MLP)(n_features, n_classes)
+        return (WithBatchStatistics if norm else MLP)(n_features, n_classes)
 
     clf = SharpBalance(either, member_params=apart, **FEW)
     with pytest.raises(InvalidInputError, match="running statistics") as error:
@@ -142,8 +142,8 @@ def test_one_member_of_several_kinds_that_cannot_be_scored():
     assert not hasattr(clf, "estimators_")
 
 
-def test_the_look_ahead_draws_nothing():
-    """Neither from a scorer's generator nor from those that items draw from."""
+def test_trial_scoring_draws_no_random_numbers():
+    """Neither from the scorer's generator nor from those of the items."""
     curvature = InputCurvatureScorer(random_state=np.random.RandomState(0))
     clf = SharpBalance(sharpness=curvature, engine="skorch", **FEW)
     seen = clf.fit(X, y).sharpness_
@@ -154,14 +154,14 @@ def test_the_look_ahead_draws_nothing():
     np.testing.assert_array_equal(seen, unseen)
 
 
-def test_scorers_of_ones_own_are_asked_once():
-    """They may return what they have ready for all samples."""
+def test_scoring_functions_are_called_once_per_member():
+    """They may return precomputed scores of all samples."""
     ready = np.arange(40.0)
     clf = SharpBalance(sharpness=lambda net, X, y: ready, **FEW).fit(X, y)
     np.testing.assert_array_equal(clf.sharpness_, [ready, ready])
 
 
-def test_scoring_that_runs_out_of_memory_says_what_to_do():
+def test_scoring_out_of_memory_raises_with_advice():
     def scorer(net, X, y):
         raise torch.OutOfMemoryError("tried to allocate 2 GiB")
 
@@ -173,8 +173,8 @@ def test_scoring_that_runs_out_of_memory_says_what_to_do():
 # Nets -------------------------------------------------------------------------------
 
 
-def net_that(**methods):
-    """A net of a class with these methods, for the table above."""
+def net_with(**methods):
+    """Return a net whose class overrides these methods."""
     kind = type("Own", (NeuralNetClassifier,), methods)
     return kind(
         MLP,
@@ -185,27 +185,27 @@ def net_that(**methods):
 
 
 def never(self, *args, **kwargs):
-    raise AssertionError("no work was to start")
+    raise AssertionError("training was started")
 
 
 @pytest.mark.parametrize("name", NOT_CALLED)
 @pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
-def test_methods_that_nobody_calls_are_refused(kind, name):
+def test_overridden_methods_that_are_not_called_raise(kind, name):
     assert callable(getattr(NeuralNetClassifier, name))
-    net = net_that(**{name: never, "initialize": never})
+    net = net_with(**{name: never, "initialize": never})
     match = f"Own overrides {name}, which are not called.*Supported are infer, get_loss"
     with pytest.raises(InvalidInputError, match=match):
         kind(net, **FEW).fit(X, y)
 
 
-def test_all_that_are_refused_are_named_at_once():
-    net = net_that(train_step=never, fit_loop=never)
+def test_all_unsupported_methods_are_named():
+    net = net_with(train_step=never, fit_loop=never)
     with pytest.raises(InvalidInputError, match="overrides fit_loop, train_step, "):
         SharpBalance(net, **FEW).partial_fit(X, y)
 
 
 def proba(**methods):
-    clf = DeepEnsembleClassifier(net_that(**methods), **FEW).fit(X, y)
+    clf = DeepEnsembleClassifier(net_with(**methods), **FEW).fit(X, y)
     return clf.predict_proba(X), clf.engine_
 
 
@@ -247,8 +247,8 @@ def smooth_criterion(self):
         ("initialize_criterion", smooth_criterion),
     ],
 )
-def test_methods_that_are_honoured_change_the_members(name, method):
-    """With engine="auto" as well, which must not train around them."""
+def test_supported_overrides_change_the_members(name, method):
+    """Also with engine="auto", which must choose the skorch engine."""
     plain, engine = proba()
     assert engine.name == "stacked"
     own, engine = proba(**{name: method})
@@ -257,17 +257,17 @@ def test_methods_that_are_honoured_change_the_members(name, method):
     assert np.abs(own - plain).max() > 1e-3
 
 
-def test_a_net_hears_of_its_own_epochs():
-    heard = []
+def test_overridden_on_epoch_end_is_called():
+    epochs_seen = []
 
     def on_epoch_end(self, net, **kwargs):
-        heard.append(len(net.history))
+        epochs_seen.append(len(net.history))
 
     for engine in ("skorch", "stacked"):
-        heard.clear()
-        net = net_that(on_epoch_end=on_epoch_end)
+        epochs_seen.clear()
+        net = net_with(on_epoch_end=on_epoch_end)
         DeepEnsembleClassifier(net, engine=engine, **FEW).fit(X, y)
-        assert sorted(heard) == [1, 1, 2, 2]
+        assert sorted(epochs_seen) == [1, 1, 2, 2]
 
 
 # partial_fit ------------------------------------------------------------------------
@@ -293,21 +293,21 @@ def test_a_net_hears_of_its_own_epochs():
         ),
     ],
 )
-def test_partial_fit_refuses_what_follows_a_whole_fit(kind, params, match):
-    clf = kind(net_that(initialize=never), **FEW, **params)
+def test_partial_fit_raises_for_settings_of_a_whole_fit(kind, params, match):
+    clf = kind(net_with(initialize=never), **FEW, **params)
     with pytest.raises(InvalidInputError, match=match):
         clf.partial_fit(X, y)
     assert not hasattr(clf, "estimators_")
 
 
-def test_partial_fit_with_a_share_of_nothing_prunes_nothing():
+def test_partial_fit_with_prune_zero_equals_no_pruning():
     clf = SharpBalance(prune=0.0, **FEW).partial_fit(X, y)
     plain = SharpBalance(**FEW).partial_fit(X, y)
     np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
 
 
 @pytest.mark.parametrize("first", ["fit", "partial_fit"])
-def test_partial_fit_holds_to_its_classes(first):
+def test_partial_fit_with_other_classes_raises(first):
     names = np.array(["a", "b", "c"])
     clf = getattr(SharpBalance(**FEW), first)(X, names[y])
     before = clf.predict_proba(X)
@@ -316,5 +316,5 @@ def test_partial_fit_holds_to_its_classes(first):
         with pytest.raises(InvalidInputError, match=match):
             clf.partial_fit(X, names[y], classes=classes)
         np.testing.assert_array_equal(clf.predict_proba(X), before)
-    clf.partial_fit(X, names[y], classes=["c", "a", "b"])  # the order says nothing
+    clf.partial_fit(X, names[y], classes=["c", "a", "b"])  # the order does not matter
     assert (clf.predict_proba(X) != before).any()

@@ -1,0 +1,70 @@
+"""Small tables, settings and parametrisations that several test files use."""
+
+import numpy as np
+import pytest
+import torch
+
+N_SAMPLES, N_EPOCHS = 60, 4
+
+# An ensemble of two members, with three batches per epoch.
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": N_EPOCHS,
+    "batch_size": 20,
+    "random_state": 0,
+    "device": "cpu",
+    "estimator__module__hidden": (16,),
+}
+
+
+def table(n=N_SAMPLES, n_features=5, seed=0):
+    """Return X of shape (n, n_features) and labels of three classes."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, n_features))
+    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
+
+
+def noise(n=80, seed=0):
+    """Return a table with random labels, whose accuracy does not increase."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 5)), rng.integers(3, size=n)
+
+
+def pictures(n=40, seed=0):
+    """Return uint8 pictures of shape (n, 1, 8, 8), of a dark and a bright class."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(2, size=n)
+    X = rng.integers(0, 100, size=(n, 1, 8, 8)) + 100 * y[:, None, None, None]
+    return X.astype(np.uint8), y
+
+
+def column(clf, name, member=0):
+    """Return a value of each epoch from the history of a member."""
+    return [row[name] for row in clf.history_[member]]
+
+
+def weights(clf, member=0):
+    """Return the state of a member as one float64 vector."""
+    state = clf.estimators_[member].module_.state_dict()
+    return torch.cat([value.flatten().double() for value in state.values()])
+
+
+def rest_slow(values, keep=1):
+    """Return parameters of which only some run in the default suite.
+
+    Parameters
+    ----------
+    values : iterable
+        Values of ``pytest.mark.parametrize``.
+    keep : int or collection, default=1
+        Number of leading values without the mark ``slow``, or these values.
+    """
+    values = list(values)
+    if isinstance(keep, int):
+        return values[:keep] + [_slow(value) for value in values[keep:]]
+    return [value if value in keep else _slow(value) for value in values]
+
+
+def _slow(value):
+    values = value if isinstance(value, tuple) else (value,)
+    return pytest.param(*values, marks=pytest.mark.slow)
