@@ -21,6 +21,7 @@ FLOORS = [
     ["plotting", "training"],
     ["joint"],
     ["ensemble"],
+    ["model_selection"],
     ["evaluation"],
     ["__init__"],
     ["__main__"],
