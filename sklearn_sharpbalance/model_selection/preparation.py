@@ -202,11 +202,21 @@ class TransformerCache:
         """Return the attributes without results: a process has its own."""
         return {"_results": {}}
 
-    def cache(self, function, **options):
-        """Return a function whose results are kept by a hash of its arguments."""
+    def cache(self, function, ignore=None, **options):
+        """Return a function whose results are kept by a hash of its arguments.
+
+        Parameters
+        ----------
+        function : callable
+        ignore : list of str or None, default=None
+            Keyword arguments that do not change the result.
+        **options
+            Those of a joblib.Memory; not used.
+        """
 
         def cached_function(*args, **kwargs):
-            key = joblib_hash((function.__qualname__, args, kwargs))
+            relevant = {k: v for k, v in kwargs.items() if k not in (ignore or ())}
+            key = joblib_hash((function.__qualname__, args, relevant))
             if key not in self._results:
                 self._results[key] = function(*args, **kwargs)
             return self._results[key]

@@ -199,9 +199,10 @@ refit_time_, multimetric_, classes_, n_features_in_, feature_names_in_
             self.__dict__.update(given)
             self.__dict__.pop("_search", None)
         if self.refit:
-            known = self.best_estimator_.get_params()
-            undo = {name: value for name, value in before.items() if name in known}
-            self.best_estimator_.set_params(**undo)
+            best = self.best_estimator_
+            for name in before.keys() & best.get_params().keys():
+                if name not in self.best_params_:
+                    best.set_params(**{name: before[name]})
         return self
 
     def _candidates(self):
