@@ -68,8 +68,8 @@ class EnsembleSearchCV(BaseSearchCV):
         As in ``GridSearchCV``.
     random_state : int, RandomState instance or None, default=None
         For the candidates of ``n_iter``.
-    error_score : "raise" or float, default=np.nan
-        As in ``GridSearchCV``.
+    error_score : "raise" or float
+        As in ``GridSearchCV``; NaN by default.
     return_train_score : bool, default=False
         As in ``GridSearchCV``.
     checkpoint_dir : str, path-like or None, default=None

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
@@ -55,7 +56,7 @@ def probas(ensemble, digits):
 
 def search():
     """A search that was fitted, without a fit."""
-    fitted = GridSearchCV(None, {})
+    fitted = GridSearchCV(DummyClassifier(), {})
     radii, ratios = np.meshgrid([0.02, 0.1], [0.2, 0.4, 0.6])
     scores = 0.9 + 0.01 * np.arange(6)
     fitted.cv_results_ = {
