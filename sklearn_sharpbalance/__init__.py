@@ -54,6 +54,7 @@ SUBPACKAGES = (
     "evaluation",
     "exceptions",
     "metrics",
+    "model_selection",
     "networks",
     "optim",
     "plotting",

@@ -21,6 +21,7 @@ LAYERS = [
     ["plotting", "training"],
     ["joint"],
     ["ensemble"],
+    ["model_selection"],
     ["evaluation"],
     ["__init__"],
     ["__main__"],

@@ -46,6 +46,50 @@ class EpochBatches:
     indices: np.ndarray
     share: np.ndarray
 
+    def padded(self, sizes: PartSizes, wider: PartSizes) -> "EpochBatches":
+        """Return the batches with more places, which have weight zero.
+
+        Parameters
+        ----------
+        sizes : PartSizes
+            Shape of these batches.
+        wider : PartSizes
+            Shape of the result, with at least as many places for each part.
+
+        Examples
+        --------
+        >>> batches = EpochBatches(np.array([[4, 7]]), np.array([[0.5, 0.5]]))
+        >>> sizes = PartSizes(n_batches=1, sam=1, normal=1)
+        >>> wider = PartSizes(n_batches=1, sam=2, normal=1)
+        >>> batches.padded(sizes, wider)
+        EpochBatches(indices=array([[4, 4, 7]]), share=array([[0.5, 0. , 0.5]]))
+        """
+        if sizes == wider:
+            return self
+        n_batches = len(self.indices)
+        more_sam = (n_batches, wider.sam - sizes.sam)
+        more_normal = (n_batches, wider.normal - sizes.normal)
+        any_sample = self.indices[:, :1]  # (n_batches, 1)
+        indices = np.concatenate(
+            [
+                self.indices[:, : sizes.sam],
+                np.broadcast_to(any_sample, more_sam),
+                self.indices[:, sizes.sam :],
+                np.broadcast_to(any_sample, more_normal),
+            ],
+            axis=1,
+        )
+        share = np.concatenate(
+            [
+                self.share[:, : sizes.sam],
+                np.zeros(more_sam, self.share.dtype),
+                self.share[:, sizes.sam :],
+                np.zeros(more_normal, self.share.dtype),
+            ],
+            axis=1,
+        )
+        return EpochBatches(indices, share)
+
 
 def part_sizes(masks, batch_size):
     """Return the shape of the batches for the masks of all members.

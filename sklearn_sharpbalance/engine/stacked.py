@@ -1,10 +1,12 @@
 """The engine that trains MLP-like members in one batched computation."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from sklearn_sharpbalance.data.batches import epoch_batches
+from sklearn_sharpbalance.data.batches import EpochBatches, PartSizes, epoch_batches
 from sklearn_sharpbalance.data.training_data import as_tensor
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
@@ -23,7 +25,7 @@ from sklearn_sharpbalance.runtime.precision import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_rng
 from sklearn_sharpbalance.runtime.torch_internals import foreach_mul_
 
-__all__ = ["StackedEngine"]
+__all__ = ["StackedEngine", "StackedGroup"]
 
 
 class StackedEngine(Engine):
@@ -58,12 +60,9 @@ class StackedRun(EngineRun):
 
     def __init__(self, net, members, data, segment, masks):
         super().__init__(net, members, data, segment, masks)
+        sessions = [MemberSession(net, member, data, segment) for member in members]
         self.groups = {
-            tuple(group): _StackedGroup(
-                [MemberSession(net, members[i], data, segment) for i in group],
-                data,
-                masks[group],
-            )
+            tuple(group): StackedGroup([sessions[i] for i in group], masks[group])
             for group in in_step(members)
         }
 
@@ -72,36 +71,80 @@ class StackedRun(EngineRun):
         self.segment = segment
         self.members = list(self.members)
         for group, stack in self.groups.items():
-            for i, member in zip(group, stack.train(segment, on_epoch)):
+            for session in stack.sessions:
+                session.segment, session.on_epoch = segment, on_epoch
+            for i, member in zip(group, stack.train()):
                 self.members[i] = member
         return self.members
 
 
-class _StackedGroup:
+class StackedGroup:
     """Stacked members, and the data they train on.
+
+    Members may come from several ensembles: each has the data, the segment and the
+    mask of its own. Their segments have the same epochs, precision, learning rate and
+    number of batches; ``rho`` and the sizes of the parts may differ.
 
     Parameters
     ----------
     sessions : list of MemberSession
-    data : TrainingData
-    masks : ndarray of shape (M, N), dtype bool
+        Set ``segment`` and ``on_epoch`` of each before :meth:`train`.
+    masks : sequence of ndarray of shape (N,), dtype bool
+        SAM mask of each member.
     """
 
-    def __init__(self, sessions, data, masks):
+    def __init__(self, sessions, masks):
         self.sessions, self.masks = sessions, masks
-        self.segment = sessions[0].segment
-        self.stack = StackedMembers(sessions, self.segment.rho)
+        self.stack = StackedMembers(sessions)
         self.network, self.optimizer = self.stack.network, self.stack.optimizer
         self.device = self.stack.device
-        with torch.no_grad():  # once for all batches
-            self.X = self.stack.standardize(as_tensor(data.X, self.device))
-        self.y = torch.as_tensor(data.y, device=self.device)
-        self.weight = None
-        if data.weight is not None:
-            self.weight = torch.as_tensor(data.weight, device=self.device)
+        sizes = [session.segment.sizes for session in sessions]
+        self.sizes = PartSizes(
+            n_batches=sizes[0].n_batches,
+            sam=max(size.sam for size in sizes),
+            normal=max(size.normal for size in sizes),
+        )
+        self._join_data()
         self.pruning_masks = self._pruning_masks()
         self.draws = CallbackDraws(self.device)
         self.results = [session.state for session in sessions]
+
+    @property
+    def segment(self):
+        """Segment of the first member, for what all segments have in common."""
+        return self.sessions[0].segment
+
+    def _join_data(self):
+        """Put the data of all members on the device, each data set once."""
+        parts: dict[tuple, tuple[int, Any]] = {}
+        self.first_rows = []  # of each member's data in the joined data
+        n_rows = 0
+        for session in self.sessions:
+            key = (id(session.data), *_statistics_bytes(session.net.module_))
+            if key not in parts:
+                parts[key] = (n_rows, session)
+                n_rows += len(session.data)
+            self.first_rows.append(parts[key][0])
+        firsts = [session for _, session in parts.values()]
+        with torch.no_grad():  # once for all batches
+            samples = [
+                session.net.module_.standardize(
+                    as_tensor(session.data.X, self.device)
+                ).flatten(1)
+                for session in firsts
+            ]  # (N, F) each
+        labels = [torch.as_tensor(s.data.y, device=self.device) for s in firsts]
+        self.X, self.y, self.weight = _joined(samples), _joined(labels), None
+        if any(session.data.weight is not None for session in firsts):
+            weights = [
+                np.ones(len(session.data), dtype=np.float32)
+                if session.data.weight is None
+                else session.data.weight
+                for session in firsts
+            ]
+            self.weight = _joined(
+                [torch.as_tensor(weight, device=self.device) for weight in weights]
+            )
 
     def _pruning_masks(self):
         """Return masks of pruned weights with a member axis, by weight name."""
@@ -117,11 +160,9 @@ class _StackedGroup:
         """Return positions of the members that have not stopped."""
         return [i for i, session in enumerate(self.sessions) if not session.stopped]
 
-    def train(self, segment, on_epoch):
-        """Train all members through a segment and return their states."""
-        self.segment = segment
-        for session in self.sessions:
-            session.segment, session.on_epoch = segment, on_epoch
+    def train(self):
+        """Train all members through their segments and return their states."""
+        segment = self.segment
         started = self.running()
         with self.draws.own(self.sessions), tf32(segment.precision):
             for epoch in range(segment.start, segment.stop):
@@ -135,11 +176,11 @@ class _StackedGroup:
 
     def epoch(self, epoch):
         """Train all members for one epoch."""
-        seeds = [session.state.seed for session in self.sessions]
-        batches = [
-            epoch_batches(mask, self.segment.sizes, epoch_rng(seed, epoch))
-            for mask, seed in zip(self.masks, seeds)
-        ]
+        batches = []
+        for session, mask, first in zip(self.sessions, self.masks, self.first_rows):
+            sizes, rng = session.segment.sizes, epoch_rng(session.state.seed, epoch)
+            own = epoch_batches(mask, sizes, rng).padded(sizes, self.sizes)
+            batches.append(EpochBatches(own.indices + first, own.share))
         rows = torch.as_tensor(np.stack([b.indices for b in batches], axis=1))
         share = torch.as_tensor(np.stack([b.share for b in batches], axis=1))
         rows, share = rows.to(self.device), share.to(self.device)  # (T, M, B)
@@ -157,7 +198,7 @@ class _StackedGroup:
         """Make one update of all members and return their losses (M,)."""
         x, y = self.X[rows], self.y[rows]  # (M, B, F), (M, B)
         weight = share if self.weight is None else share * self.weight[rows]
-        n_sam = self.segment.sizes.sam
+        n_sam = self.sizes.sam
         losses = []  # the first one is that of the whole batch
 
         def loss_of(part, n_first=None):
@@ -218,11 +259,25 @@ class _StackedGroup:
             self.stack.write_weights(running)
         lr = self.stack.lr
         for i in running:
-            self.draws.end_epoch(self.sessions[i], epoch, losses[i], lr)
+            self.end_member_epoch(i, epoch, losses[i], lr)
         self.stack.read_weights(running)
         stopped = [i for i in running if self.sessions[i].stopped]
         if stopped:
             self.stack.write_back(stopped)
+
+    def end_member_epoch(self, i, epoch, loss, lr):
+        """Write the record of one member and call its callbacks."""
+        self.draws.end_epoch(self.sessions[i], epoch, loss, lr)
+
+
+def _statistics_bytes(module):
+    """Return the statistics with which a member standardises its input."""
+    tensors = (module.mean, module.scale)
+    return [None if t is None else t.cpu().numpy().tobytes() for t in tensors]
+
+
+def _joined(tensors):
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _module_refusal(net):

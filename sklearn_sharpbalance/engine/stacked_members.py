@@ -23,8 +23,8 @@ class StackedMembers:
     Parameters
     ----------
     sessions : list of MemberSession
-    rho : sequence of float
-        Radius of the perturbation for each member, by its index.
+        Their segments may differ in ``rho``, their nets in the statistics of the
+        input.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class StackedMembers:
     optimizer : SharpnessAwareOptimizer
     """
 
-    def __init__(self, sessions, rho):
+    def __init__(self, sessions):
         self.sessions = sessions
         net = sessions[0].net
         self.device = torch.device(net.device)
@@ -45,9 +45,8 @@ class StackedMembers:
             [session.net.module_.state_dict() for session in sessions],
             self.device,
         )
-        self.optimizer = _stacked_optimizer(
-            sessions, self.network, [rho[session.state.index] for session in sessions]
-        )
+        rho = [session.segment.rho[session.state.index] for session in sessions]
+        self.optimizer = _stacked_optimizer(sessions, self.network, rho)
 
     def __len__(self):
         return len(self.sessions)
@@ -58,7 +57,7 @@ class StackedMembers:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def standardize(self, x):
-        """Return standardised samples (N, F) for the members' first layer."""
+        """Return samples (N, F), standardised as by the first member."""
         return self.sessions[0].net.module_.standardize(x).flatten(1)
 
     def write_weights(self, members):

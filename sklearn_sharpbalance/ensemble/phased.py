@@ -43,6 +43,7 @@ from sklearn_sharpbalance.training.setup import (
     split_and_encode,
     training_data,
 )
+from sklearn_sharpbalance.training.sharing import active_sharing
 from sklearn_sharpbalance.training.state import EnsembleState, draw_seeds
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
 
@@ -91,8 +92,23 @@ class PhasedEnsemble(BaseDeepEnsemble):
         """
         with FittedState(self) as fitted, own_torch_modes():
             setup = self._prepare(X, y, sample_weight, checkpoints=True)
-            self._fit(setup, X, y, fitted)
+            if not self._is_fitted_by_search(setup):
+                self._fit(setup, X, y, fitted)
         return self
+
+    def _is_fitted_by_search(self, setup):
+        """Whether a search trains this fit later, or has trained it before."""
+        shared = active_sharing()
+        if shared is None:
+            return False
+        if shared.collecting is not None:
+            shared.collecting.append(setup)
+            return True
+        trained = shared.fit_of(setup.key)
+        if trained is None:
+            return False
+        self._keep_result(*trained)
+        return True
 
     @with_callbacks
     def partial_fit(self, X, y=None, classes=None, sample_weight=None):
@@ -170,6 +186,12 @@ class PhasedEnsemble(BaseDeepEnsemble):
             check_same_classes(classes, self.classes_)
         n_members = len(self.estimators_) if resume else params["n_estimators"]
         seeds, saved = draw_seeds(params["random_state"], n_members), None
+        shared, key = active_sharing(), None
+        memory, make_members = params["memory"], first_members
+        if shared is not None:
+            key = shared.fit_key(params, data, classes)
+            if shared.collecting is not None and memory is None and key is not None:
+                memory, make_members = shared, shared.cached(first_members)
         if checkpoints:
             saved = make_checkpoints(params, data, classes, seeds=seeds, warm_nets=warm)
         if saved is not None:
@@ -182,6 +204,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
             sample_weight=sample_weight,
             columns=self._warm_columns(),
         )
+        if shared is not None:
+            data = shared.one_of_equal(data)
         check_early_stopping(params["early_stopping"], data)
         if resume:
             net = self._resumed_net(params, fmt)
@@ -210,7 +234,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             warmup=params["warmup"],
             n_warmup=n_warmup,
             make_members=partial(
-                first_members,
+                make_members,
                 net=net,
                 seeds=seeds,
                 data=data,
@@ -222,7 +246,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             engine=engine,
             selection_seed=seeds.selection,
             prune_epoch=pruning_epoch(params, training.n_epochs),
-            memory=params["memory"],
+            memory=memory,
             has_callbacks=has_callbacks(self),
         )
         trainer.check()
@@ -238,6 +262,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             engine=choice,
             checkpoints=saved,
             early_stopping=early_stopping,
+            key=key,
         )
 
     def _plan(self, params, trainer, early_stopping):
@@ -245,7 +270,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         cut_every = cut_length(
             trainer.training.n_epochs,
             params["checkpoint_every"],
-            whole_phases=params["memory"] is not None or has_callbacks(self),
+            whole_phases=trainer.memory is not None or has_callbacks(self),
         )
         return plan_segments(
             trainer.training,

@@ -22,7 +22,7 @@ class StackedTeam(Team):
 
     def __init__(self, sessions, segment):
         super().__init__(sessions, segment)
-        self.stack = StackedMembers(sessions, segment.rho)
+        self.stack = StackedMembers(sessions)
         self.network, self.optimizer = self.stack.network, self.stack.optimizer
 
     def labeled(self, x, y):

@@ -11,6 +11,7 @@ from sklearn_sharpbalance.plotting.history import TrainingHistoryDisplay
 from sklearn_sharpbalance.plotting.landscape import LossLandscapeDisplay
 from sklearn_sharpbalance.plotting.overlap import SubsetOverlapDisplay, subset_overlap
 from sklearn_sharpbalance.plotting.reliability import ReliabilityDisplay
+from sklearn_sharpbalance.plotting.search import SearchDisplay
 from sklearn_sharpbalance.plotting.size import EnsembleSizeDisplay
 from sklearn_sharpbalance.plotting.theory import TheoryDisplay
 from sklearn_sharpbalance.plotting.tradeoff import TradeoffDisplay
@@ -21,6 +22,7 @@ __all__ = [
     "LossLandscapeDisplay",
     "MemberAgreementDisplay",
     "ReliabilityDisplay",
+    "SearchDisplay",
     "SubsetOverlapDisplay",
     "TheoryDisplay",
     "TradeoffDisplay",

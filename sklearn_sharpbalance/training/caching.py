@@ -25,13 +25,15 @@ def cached(memory, function: Callable, ignore=()) -> Callable:
 
     Parameters
     ----------
-    memory : None, str or joblib.Memory
-        None does not cache.
+    memory : None, str, joblib.Memory or object with a method ``cached``
+        None does not cache. An own method ``cached(function, ignore)`` is used.
     function : callable
         A function of a module. Call the result with keyword arguments only.
     ignore : sequence of str
         Arguments that do not change the result.
     """
+    if hasattr(memory, "cached"):
+        return memory.cached(function, ignore)
     try:
         memory = check_memory(memory)
         if getattr(memory, "location", "somewhere") is None:

@@ -1,15 +1,16 @@
 """The training loop: warm-up, score, select, train, stop and checkpoint."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
 from sklearn_sharpbalance.training.early_stopping import EarlyStopping
 from sklearn_sharpbalance.training.plan import remaining
-from sklearn_sharpbalance.training.progress import FitProgress
 from sklearn_sharpbalance.training.state import EnsembleState
 
-__all__ = ["Trainer", "TrainingLoop"]
+__all__ = ["Progress", "Trainer", "TrainingLoop"]
 
 
 class Trainer(Protocol):
@@ -33,6 +34,21 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Free memory that is kept between segments."""
+
+
+class Progress(Protocol):
+    """Follows the segments of a fit; such as ``FitProgress``."""
+
+    stop: bool
+
+    def fit(self) -> AbstractContextManager:
+        """Return the context of the whole fit."""
+
+    def segment(self, segment: Segment) -> AbstractContextManager:
+        """Return the context of a segment, with what engines call after epochs."""
+
+    def offer(self, state: EnsembleState) -> None:
+        """Take the state at the end of a segment."""
 
 
 class TrainingLoop:
@@ -85,8 +101,19 @@ class TrainingLoop:
             self.early_stopping.resume(saved.scores, saved.best, saved.best_score)
         return [] if saved.finished else remaining(self.plan, saved.state.epoch)
 
-    def run(self, segments: list[Segment], progress: FitProgress) -> None:
+    def run(self, segments: list[Segment], progress: Progress) -> None:
         """Train the segments until the last one, or until a stop is requested."""
+        for _ in self.steps(segments, progress):
+            pass
+
+    def steps(
+        self, segments: list[Segment], progress: Progress
+    ) -> Iterator[tuple[EnsembleState, Segment]]:
+        """Train the segments; yield the state and the segment before each training.
+
+        A search runs many fits side by side, and trains their next segments together
+        before it continues them.
+        """
         trainer, state = self.trainer, self.state
         with progress.fit():
             for i, segment in enumerate(segments):
@@ -96,6 +123,7 @@ class TrainingLoop:
                         state = trainer.prune(state, segment)
                     if segment.select:
                         state = trainer.select(state, segment)
+                    yield state, segment
                     state = trainer.train(state, segment, on_epoch)
                     progress.offer(state)
                 self.state = state

@@ -70,6 +70,8 @@ class FitSetup:
     engine : EngineChoice
     checkpoints : FitCheckpoints or None
     early_stopping : EarlyStopping or None
+    key : str or None
+        Of the fit among those of a search.
     """
 
     params: dict[str, Any]
@@ -82,6 +84,7 @@ class FitSetup:
     engine: EngineChoice
     checkpoints: FitCheckpoints | None = None
     early_stopping: EarlyStopping | None = None
+    key: str | None = None
 
 
 def training_data(

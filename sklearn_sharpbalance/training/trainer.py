@@ -21,7 +21,7 @@ from sklearn_sharpbalance.sharpness.base import FunctionScorer
 from sklearn_sharpbalance.training.caching import cached
 from sklearn_sharpbalance.training.state import EnsembleState
 
-__all__ = ["EpochCount", "PhasedTrainer"]
+__all__ = ["EpochCount", "PhasedTrainer", "train_members"]
 
 
 class PhasedTrainer:
@@ -47,7 +47,7 @@ class PhasedTrainer:
         Seed of selectors that draw at random.
     prune_epoch : int or None, default=None
         Epoch before which members are pruned.
-    memory : None, str or joblib.Memory
+    memory : None, str, joblib.Memory or SharedTraining
         Cache of segments and scores.
     has_callbacks : bool, default=False
         Whether the estimator has callbacks of scikit-learn. Segments are then not
@@ -122,21 +122,11 @@ class PhasedTrainer:
 
     def train(self, state: EnsembleState, segment: Segment, on_epoch=None):
         """Train all members for a segment and return the new state."""
-        masks = self.masks(state, segment.name)  # (M, N)
-        # Without SAM, fits with different kinds of SAM share the cached segment.
-        uses_plain_net = self.memory is not None and not masks.any()
         train = train_members
         if not self.has_callbacks:
             train = cached(self.memory, train_members, ignore=["on_epoch"])
-        members, epochs = train(
-            engine=self.engine,
-            net=self._plain_net if uses_plain_net else self.net,
-            members=state.members,
-            data=self.data,
-            segment=segment.with_masks(masks),
-            masks=masks,
-            on_epoch=on_epoch,
-        )
+        inputs = self.training_inputs(state, segment)
+        members, epochs = train(engine=self.engine, **inputs, on_epoch=on_epoch)
         before = state.epochs or [0] * len(members)
         return replace(
             state,
@@ -144,8 +134,21 @@ class PhasedTrainer:
             epoch=segment.stop,
             phases=[*state.phases, segment.name],
             epochs=[n + more for n, more in zip(before, epochs)],
-            passes=state.passes + self._passes(epochs, masks),
+            passes=state.passes + self._passes(epochs, inputs["masks"]),
         )
+
+    def training_inputs(self, state: EnsembleState, segment: Segment) -> dict:
+        """Return what the result of a segment depends on, by name."""
+        masks = self.masks(state, segment.name)  # (M, N)
+        # Without SAM, fits with different kinds of SAM share the cached segment.
+        uses_plain_net = self.memory is not None and not masks.any()
+        return {
+            "net": self._plain_net if uses_plain_net else self.net,
+            "members": state.members,
+            "data": self.data,
+            "segment": segment.with_masks(masks),
+            "masks": masks,
+        }
 
     def _passes(self, epochs, masks) -> float:
         """Passes over the training samples in a segment, all members together."""

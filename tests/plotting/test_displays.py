@@ -12,7 +12,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
 
 import sklearn_sharpbalance.plotting as plotting
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -22,6 +24,7 @@ from sklearn_sharpbalance.plotting import (
     LossLandscapeDisplay,
     MemberAgreementDisplay,
     ReliabilityDisplay,
+    SearchDisplay,
     SubsetOverlapDisplay,
     TheoryDisplay,
     TradeoffDisplay,
@@ -49,6 +52,23 @@ class Pictures(Ensemble):
 
 def probas(ensemble, digits):
     return ensemble.member_predict_proba(digits.X)
+
+
+def search():
+    """A search that was fitted, without a fit."""
+    fitted = GridSearchCV(DummyClassifier(), {})
+    radii, ratios = np.meshgrid([0.02, 0.1], [0.2, 0.4, 0.6])
+    scores = 0.9 + 0.01 * np.arange(6)
+    fitted.cv_results_ = {
+        "param_rho": radii.ravel(),
+        "param_flat_ratio": ratios.ravel(),
+        "mean_test_score": scores,
+        "std_test_score": np.full(6, 0.01),
+        "split0_test_score": scores - 0.01,
+        "split1_test_score": scores + 0.01,
+    }
+    fitted.best_index_ = 5
+    return fitted
 
 
 # Constructors of displays, as functions of ensemble, data and axes.
@@ -120,6 +140,10 @@ BUILDERS = {
     "landscape_plane": lambda e, d, ax: LossLandscapeDisplay.from_estimator(
         e, d.X, d.y, n_dims=2, n_points=3, ax=ax
     ),
+    "search_init": lambda e, d, ax: SearchDisplay(
+        [[0.9, 0.93], [0.91, 0.89]], [0.2, 0.4], [0.02, 0.1], best=(0, 1)
+    ).plot(ax),
+    "search_estimator": lambda e, d, ax: SearchDisplay.from_estimator(search(), ax=ax),
     "agreement_init": lambda e, d, ax: MemberAgreementDisplay(
         [[0.0, 0.2], [0.2, 0.0]]
     ).plot(ax),
@@ -195,7 +219,7 @@ def shown(request, ensemble, digits):
 @pytest.mark.slow
 def test_every_constructor_of_every_display_is_tested(ensemble, digits, monkeypatch):
     displays = [getattr(plotting, n) for n in plotting.__all__ if n.endswith("Display")]
-    assert len(displays) == 9
+    assert len(displays) == 10
     constructors = {
         (display, name)
         for display in displays

@@ -1,0 +1,212 @@
+"""Train the fits of a search together: side by side, from segment to segment."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from sklearn_sharpbalance.engine.stacked_ensembles import (
+    EnsembleSegment,
+    groups_of_ensembles,
+    train_ensembles,
+)
+from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
+from sklearn_sharpbalance.model_selection.preparation import PreparedFit
+from sklearn_sharpbalance.model_selection.progress import SearchProgress
+from sklearn_sharpbalance.runtime.threads import torch_threads
+from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
+from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.training.caching import stable_hash
+from sklearn_sharpbalance.training.loop import TrainingLoop
+from sklearn_sharpbalance.training.sharing import SharedTraining
+from sklearn_sharpbalance.training.trainer import train_members
+
+__all__ = ["train_one_by_one", "train_together"]
+
+STATISTICS = ("module__mean", "module__scale")  # of the samples of a split
+
+
+def train_together(
+    fits: list[PreparedFit], shared: SharedTraining, progress: SearchProgress
+) -> None:
+    """Train fits whose members can be stacked, and keep them in ``shared``.
+
+    The loops of all fits run side by side. Each stops before it trains a segment; then
+    the segments of all fits are trained, equal ones once, and the loops continue.
+
+    Parameters
+    ----------
+    fits : list of PreparedFit
+    shared : SharedTraining
+    progress : SearchProgress
+    """
+    with own_torch_modes():
+        loops = [FitLoop(fit, shared, progress) for fit in fits]
+        for loop in loops:
+            loop.advance()
+        while waiting := [loop for loop in loops if loop.request is not None]:
+            epoch = min(loop.next_epoch for loop in waiting)
+            ready = [loop for loop in waiting if loop.next_epoch == epoch]
+            _train_segments(ready, shared, progress)
+            for loop in ready:
+                loop.advance()
+    shared.forget(loop.last_key for loop in loops)
+
+
+def train_one_by_one(
+    fits: list[PreparedFit], shared: SharedTraining, progress: SearchProgress
+) -> None:
+    """Train fits one after the other, each with its own engine.
+
+    Segments that were trained for an earlier fit, such as a warm-up, are used again.
+
+    Parameters
+    ----------
+    fits : list of PreparedFit
+    shared : SharedTraining
+    progress : SearchProgress
+    """
+    with own_torch_modes():
+        for fit in fits:
+            loop = FitLoop(fit, shared, progress)
+            with torch_threads(loop.setup.engine.threads):
+                loop.advance()
+                while loop.request is not None:
+                    loop.inputs()
+                    progress.advance(loop.request[1].stop - loop.next_epoch)
+                    loop.advance()
+            shared.forget([loop.last_key])
+
+
+class FitLoop:
+    """The training loop of one fit, which stops before each segment.
+
+    Parameters
+    ----------
+    fit : PreparedFit
+    shared : SharedTraining
+        Gets the fit when it is complete.
+    progress : SearchProgress
+
+    Attributes
+    ----------
+    request : tuple of (EnsembleState, Segment) or None
+        The segment that is to be trained next; None at the end.
+    """
+
+    def __init__(self, fit, shared, progress):
+        self.fit, self.shared, self.progress = fit, shared, progress
+        self.setup: Any = fit.setup
+        self.request: Any = None
+        self.last_key = ""
+        self._steps: Any = None
+
+    @property
+    def next_epoch(self) -> int:
+        """First epoch of the next segment."""
+        return self.request[1].start
+
+    def advance(self) -> None:
+        """Run the loop until the next segment, or to its end."""
+        try:
+            if self._steps is None:
+                self._steps = self._start()
+            self.request = next(self._steps, None)
+        except Exception as error:  # raised again where the fit is asked for
+            self.shared.keep_fit(self.setup.key, error)
+            self.fit.failed, self.request = True, None
+        if self.request is None:
+            self.setup.trainer.close()
+
+    def _start(self):
+        loop = TrainingLoop(
+            self.setup.trainer,
+            self.setup.plan,
+            checkpoints=self.setup.checkpoints,
+            early_stopping=self.setup.early_stopping,
+        )
+        segments = loop.start()
+        yield from loop.steps(segments, _NoReport())
+        self.shared.keep_fit(self.setup.key, (self.setup, loop))
+
+    def inputs(self) -> tuple[str, EnsembleSegment]:
+        """Return the key of the next segment, and what it depends on."""
+        inputs = self.setup.trainer.training_inputs(*self.request)
+        key = self.shared.key(train_members, inputs)
+        if self.request[1].last:
+            self.last_key = key
+        return key, EnsembleSegment(**inputs)
+
+
+class _NoReport:
+    """Takes the place of the progress of one fit."""
+
+    stop = False
+
+    @contextmanager
+    def fit(self) -> Iterator["_NoReport"]:
+        yield self
+
+    @contextmanager
+    def segment(self, segment) -> Iterator[None]:
+        yield None
+
+    def offer(self, state):
+        """Do nothing: there are no callbacks."""
+
+
+def _train_segments(loops, shared, progress):
+    """Train the next segments of several fits, equal ones once."""
+    new: dict[str, EnsembleSegment] = {}
+    n_fits: dict[str, int] = {}  # that wait for a segment
+    for loop in loops:
+        key, inputs = loop.inputs()
+        n_fits[key] = n_fits.get(key, 0) + 1
+        if not shared.has(key):
+            new[key] = inputs
+    keys, ensembles = list(new), list(new.values())
+    groups = groups_of_ensembles(ensembles, [_stacking_key(e) for e in ensembles])
+    while groups:
+        group = groups.pop(0)
+        waiting = sum(n_fits[keys[i]] for i in group)
+        try:
+            results = train_ensembles(
+                [ensembles[i] for i in group],
+                on_epoch=partial(progress.advance, waiting),
+            )
+        except OutOfDeviceMemoryError:
+            half = len(group) // 2
+            if half:  # a single fit is trained by its own engine, or raises again
+                groups[:0] = [group[:half], group[half:]]
+            continue
+        for i, result in zip(group, results):
+            shared.keep(keys[i], _with_epochs(result, ensembles[i].segment))
+
+
+def _with_epochs(result, segment):
+    """Return the result as ``train_members`` does: members, and epochs of each."""
+    if isinstance(result, Exception):
+        return result
+    return result, [segment.stop - segment.start] * len(result)
+
+
+def _stacking_key(ensemble: EnsembleSegment) -> str:
+    """Return a text that is equal for ensembles whose members can be stacked."""
+    net, segment = ensemble.net, ensemble.segment
+    left_out = (*STATISTICS, SET_PARAMETERS)
+    settings = {
+        name: value
+        for name, value in net.get_params(deep=False).items()
+        if name not in left_out
+    }
+    common = (
+        segment.start,
+        segment.stop,
+        segment.n_epochs,
+        segment.lr_schedule,
+        segment.precision,
+        segment.averaging,
+        segment.pruned,
+        segment.sizes.n_batches,
+    )
+    return stable_hash((type(net), sorted(settings.items()), common))

@@ -1,0 +1,383 @@
+"""EnsembleSearchCV as a search of scikit-learn: options, errors, plans, resuming."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from joblib import Memory
+from scipy.stats import uniform
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, RandomizedSearchCV
+from sklearn.pipeline import make_pipeline
+from skorch.callbacks import EpochScoring
+from skorch.helper import SliceDataset
+from torch.utils.data import TensorDataset
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import (
+    OutOfDeviceMemoryError,
+    SharpBalanceWarning,
+)
+from sklearn_sharpbalance.model_selection import EnsembleSearchCV, together
+from sklearn_sharpbalance.training import trainer
+from tests.model_selection.cases import (
+    SMALL,
+    assert_same_ensembles,
+    assert_same_search,
+    both_searches,
+    ensemble,
+    table,
+)
+
+GRID = {"rho": [0.02, 0.5], "flat_ratio": [0.1, 0.7]}
+FEW = {"max_epochs": 2}
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Number of members and epochs of every stacked training."""
+    calls, train = [], together.train_ensembles
+
+    def counted(ensembles, on_epoch=None):
+        segment = ensembles[0].segment
+        calls.append((sum(len(e.members) for e in ensembles), segment.start))
+        return train(ensembles, on_epoch)
+
+    monkeypatch.setattr(together, "train_ensembles", counted)
+    return calls
+
+
+def test_shared_warmups_are_trained_once(trained):
+    X, y = table()
+    EnsembleSearchCV(ensemble(), GRID, cv=3, refit=False).fit(X, y)
+    warmup = sum(n for n, start in trained if start == 0)
+    balanced = sum(n for n, start in trained if start == 2)
+    assert warmup == 2 * 3 * 2  # values of rho, folds, members
+    assert balanced == 4 * 3 * 2
+
+
+def test_without_sam_all_radii_share_the_warmup(trained):
+    X, y = table()
+    search = EnsembleSearchCV(ensemble(warmup="sgd"), GRID, cv=3, refit=False)
+    search.fit(X, y)
+    assert sum(n for n, start in trained if start == 0) == 3 * 2
+
+
+def test_folds_with_different_numbers_of_batches(trained):
+    X, y = table()
+    folds = [(np.arange(48), np.arange(48, 70)), (np.arange(20, 70), np.arange(20))]
+    ours, theirs, fits = both_searches(
+        ensemble(), {"rho": [0.05, 0.5]}, X, y, cv=folds, refit=False
+    )
+    assert_same_search(ours, theirs, fits)
+    assert len(trained) == 4  # two phases, with three and with four batches
+
+
+def test_a_randomized_search():
+    X, y = table()
+    space = {"rho": uniform(0.01, 0.4), "flat_ratio": [0.2, 0.6]}
+    options = {"n_iter": 3, "random_state": 3, "cv": 2, "scoring": "neg_log_loss"}
+    ours = EnsembleSearchCV(ensemble(**FEW), space, **options).fit(X, y)
+    theirs = RandomizedSearchCV(ensemble(**FEW), space, **options).fit(X, y)
+    assert_same_search(ours, theirs)
+    assert ours.best_params_ == theirs.best_params_
+
+
+class Shift(TransformerMixin, BaseEstimator):
+    """Counts its fits."""
+
+    n_fits = 0
+
+    def __init__(self, by=1.0):
+        self.by = by
+
+    def fit(self, X, y=None):
+        Shift.n_fits += 1
+        self.mean_ = X.mean(axis=0)
+        return self
+
+    def transform(self, X):
+        return X - self.mean_ + self.by
+
+
+def test_steps_of_a_pipeline_are_fitted_once_per_fold():
+    X, y = table()
+    name = "sharpbalanceensembleclassifier"
+    pipeline = make_pipeline(Shift(), ensemble(**FEW))
+    grid = {f"{name}__rho": [0.02, 0.5], f"{name}__flat_ratio": [0.1, 0.7]}
+    Shift.n_fits = 0
+    ours = EnsembleSearchCV(pipeline, grid, cv=3, scoring="neg_log_loss").fit(X, y)
+    assert Shift.n_fits == 3 + 1  # folds, and the refit
+    theirs = GridSearchCV(pipeline, grid, cv=3, scoring="neg_log_loss").fit(X, y)
+    assert_same_search(ours, theirs)
+    assert_same_ensembles(ours.best_estimator_[-1], theirs.best_estimator_[-1])
+    assert ours.best_estimator_.memory is None
+    assert ours.estimator is pipeline
+    assert {fit.training for fit in ours.plan_} == {"stacked"}
+
+
+def test_settings_of_earlier_steps_may_differ():
+    X, y = table()
+    grid = {"shift__by": [0.0, 3.0], "sharpbalanceensembleclassifier__rho": [0.1]}
+    pipeline = make_pipeline(Shift(), ensemble(standardize=False, **FEW))
+    ours = EnsembleSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X, y)
+    theirs = GridSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X, y)
+    assert_same_search(ours, theirs)
+
+
+def test_several_scores_and_training_scores():
+    X, y = table()
+    options = {
+        "scoring": ["accuracy", "neg_log_loss"],
+        "refit": "neg_log_loss",
+        "return_train_score": True,
+    }
+    grid = {"rho": [0.02, 0.5]}
+    ours = EnsembleSearchCV(ensemble(**FEW), grid, cv=2, **options).fit(X, y)
+    theirs = GridSearchCV(ensemble(**FEW), grid, cv=2, **options).fit(X, y)
+    assert_same_search(ours, theirs)
+    assert ours.best_index_ == theirs.best_index_
+    np.testing.assert_allclose(
+        ours.predict_proba(X), theirs.predict_proba(X), atol=1e-5
+    )
+
+
+@pytest.mark.filterwarnings("ignore:The scoring")  # without weights
+def test_sample_weights_and_groups():
+    X, y = table()
+    rng = np.random.default_rng(0)
+    weights, groups = rng.uniform(0.5, 2, len(X)), rng.integers(4, size=len(X))
+    ours, theirs, fits = both_searches(
+        ensemble(**FEW),
+        {"rho": [0.05, 0.5]},
+        X,
+        y,
+        cv=GroupKFold(3),
+        fit_params={"sample_weight": weights, "groups": groups},
+    )
+    assert_same_search(ours, theirs, fits)
+    assert_same_ensembles(ours.best_estimator_, theirs.best_estimator_)
+
+
+def test_folds_that_are_drawn_once():
+    X, y = table()
+    scores = []
+    for kind in (EnsembleSearchCV, GridSearchCV):
+        cv = KFold(2, shuffle=True, random_state=np.random.RandomState(0))
+        search = kind(ensemble(**FEW), {"rho": [0.05, 0.5]}, cv=cv, refit=False)
+        scores.append(search.fit(X, y).cv_results_["split0_test_score"])
+    np.testing.assert_allclose(*scores)
+
+
+def test_a_generator_of_folds():
+    X, y = table()
+    folds = ((train, test) for train, test in KFold(2).split(X))
+    search = EnsembleSearchCV(ensemble(**FEW), {"rho": [0.05, 0.5]}, cv=folds)
+    search.fit(X, y)
+    assert search.n_splits_ == 2
+    assert search.cv is folds
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_candidate_that_diverges_does_not_affect_others():
+    X, y = table()
+    grid = {"rho": [0.05, 1e30]}
+    ours, theirs, fits = both_searches(ensemble(), grid, X, y, cv=2)
+    assert_same_search(ours, theirs, fits)
+    scores = ours.cv_results_["mean_test_score"]
+    np.testing.assert_array_equal(np.isnan(scores), [False, True])
+    with pytest.raises(Exception, match="became nan in epoch 1"):
+        EnsembleSearchCV(ensemble(), grid, cv=2, error_score="raise").fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_setting_that_is_not_valid():
+    X, y = table()
+    search = EnsembleSearchCV(ensemble(**FEW), {"flat_ratio": [0.3, 7]}, cv=2)
+    search.fit(X, y)
+    scores = search.cv_results_["mean_test_score"]
+    np.testing.assert_array_equal(np.isnan(scores), [False, True])
+    assert [fit.training for fit in search.plan_] == ["stacked"] * 2 + ["ordinary"] * 2
+    assert "flat_ratio" in search.plan_[-1].reason
+
+
+def pictures():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, size=(36, 1, 8, 8), dtype=np.uint8)
+    y = rng.integers(0, 2, size=36)
+    X[np.arange(36), 0, 4 * y] = 255
+    return X, y
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """First epoch of every training by the engine of one fit."""
+    starts, train = [], trainer.train_members
+
+    def counted(**arguments):
+        starts.append(arguments["segment"].start)
+        return train(**arguments)
+
+    counted.__qualname__ = train.__qualname__
+    monkeypatch.setattr(trainer, "train_members", counted)
+    return starts
+
+
+def convolutions(**params):
+    """An ensemble whose members cannot be stacked."""
+    params = {"max_epochs": 2, "warmup": "sgd", **params}
+    common = {k: v for k, v in SMALL.items() if not k.startswith("estimator__")}
+    width = {"estimator__module__width": 2}
+    return SharpBalance(SmallCNN, **(common | width | params))
+
+
+def test_convolutions_share_warmups(alone):
+    X, y = pictures()
+    options = {"cv": 2, "scoring": "neg_log_loss", "refit": False}
+    ours = EnsembleSearchCV(convolutions(), GRID, **options).fit(X, y)
+    assert {fit.training for fit in ours.plan_} == {"one by one"}
+    assert "not stacked" in ours.plan_[0].reason
+    assert alone.count(0) == 2  # one warm-up for each fold
+    assert alone.count(1) == 4 * 2
+    theirs = GridSearchCV(convolutions(), GRID, **options).fit(X, y)
+    assert_same_search(ours, theirs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["table", "pictures"])
+def test_on_a_gpu(kind):
+    X, y = table() if kind == "table" else pictures()
+    clf = ensemble() if kind == "table" else convolutions()
+    clf.set_params(device="cuda")
+    before = torch.cuda.memory_allocated()
+    ours, theirs, fits = both_searches(clf, GRID, X, y, cv=2, refit=False)
+    expected = {"table": "stacked", "pictures": "one by one"}[kind]
+    assert {fit.training for fit in ours.plan_} == {expected}
+    if kind == "table":
+        assert_same_search(ours, theirs, fits)
+    else:  # bfloat16
+        np.testing.assert_allclose(
+            ours.cv_results_["mean_test_score"],
+            theirs.cv_results_["mean_test_score"],
+            atol=0.02,
+        )
+    del ours, theirs, fits
+    gc.collect()
+    assert torch.cuda.memory_allocated() <= before
+
+
+def test_what_is_fitted_as_usual():
+    X, y = table()
+    items = TensorDataset(torch.as_tensor(X, dtype=torch.float32))
+    callback = EpochScoring("accuracy", on_train=False)
+    cases = [
+        (ensemble(**FEW, callbacks=[callback]), X, "callbacks"),
+        (LogisticRegression(), X, "does not train in phases"),
+        (ensemble(**FEW, memory=Memory(None)), X, "memory"),
+        (ensemble(**FEW), SliceDataset(items), "Dataset"),
+    ]
+    for estimator, samples, reason in cases:
+        name = "C" if isinstance(estimator, LogisticRegression) else "rho"
+        search = EnsembleSearchCV(
+            estimator, {name: [0.1, 0.5]}, cv=2, error_score="raise"
+        ).fit(samples, y)
+        assert {fit.training for fit in search.plan_} == {"ordinary"}
+        assert reason in search.plan_[0].reason
+        expected = GridSearchCV(estimator, {name: [0.1, 0.5]}, cv=2).fit(samples, y)
+        assert_same_search(search, expected)
+
+
+def test_a_deep_ensemble_and_seeds_that_are_drawn():
+    X, y = table()
+    clf = DeepEnsembleClassifier(**(SMALL | FEW | {"random_state": None}))
+    search = EnsembleSearchCV(clf, {"lr": [0.05, 0.1]}, cv=2).fit(X, y)
+    assert {fit.training for fit in search.plan_} == {"stacked"}
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+class Stop:
+    """Raises KeyboardInterrupt in the n-th call of a function."""
+
+    def __init__(self, function, n):
+        self.function, self.n_left = function, n
+        self.__qualname__ = function.__qualname__
+
+    def __call__(self, *args, **kwargs):
+        self.n_left -= 1
+        if self.n_left == 0:
+            raise KeyboardInterrupt
+        return self.function(*args, **kwargs)
+
+
+def test_a_search_continues_from_its_checkpoints(tmp_path, monkeypatch, trained):
+    X, y = table()
+    options = {"cv": 2, "scoring": "neg_log_loss"}
+    search = EnsembleSearchCV(ensemble(), GRID, checkpoint_dir=tmp_path, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(together, "train_ensembles", Stop(together.train_ensembles, 2))
+        with pytest.raises(KeyboardInterrupt):
+            clone(search).fit(X, y)
+    trained.clear()
+    ours = clone(search).fit(X, y)
+    assert {start for _, start in trained} == {2}  # no warm-up again
+    theirs = GridSearchCV(ensemble(), GRID, **options).fit(X, y)
+    assert_same_search(ours, theirs)
+    assert_same_ensembles(ours.best_estimator_, theirs.best_estimator_)
+    assert ours.best_estimator_.checkpoint_dir is None
+    trained.clear()
+    again = clone(search).fit(X, y)
+    assert trained == []
+    assert_same_search(again, theirs)
+
+
+def test_an_interrupt_leaves_complete_candidates(monkeypatch):
+    X, y = pictures()
+    search = EnsembleSearchCV(convolutions(), GRID, cv=2)
+    # Two candidates take two warm-ups and four balanced phases.
+    monkeypatch.setattr(trainer, "train_members", Stop(trainer.train_members, 7))
+    with (
+        pytest.warns(SharpBalanceWarning, match="2 of 4 candidates"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        search.fit(X, y)
+    assert len(search.cv_results_["mean_test_score"]) == 2
+    assert not hasattr(search, "best_estimator_")
+    assert search.n_jobs is None
+
+
+def test_groups_that_do_not_fit_the_memory_are_split(monkeypatch):
+    X, y = table()
+    train, sizes = together.train_ensembles, []
+
+    def small_memory(ensembles, on_epoch=None):
+        sizes.append(len(ensembles))
+        if len(ensembles) > 2:
+            raise OutOfDeviceMemoryError("full")
+        return train(ensembles, on_epoch)
+
+    monkeypatch.setattr(together, "train_ensembles", small_memory)
+    ours, theirs, fits = both_searches(ensemble(), GRID, X, y, cv=2, refit=False)
+    assert max(sizes) > 2
+    assert_same_search(ours, theirs, fits)
+
+
+def test_the_progress_bar_counts_epochs(capsys):
+    X, y = table()
+    search = EnsembleSearchCV(ensemble(), GRID, cv=2, verbose=1, refit=False)
+    search.fit(X, y)
+    shown = capsys.readouterr().out
+    assert "4/4 candidates x 2 folds, best 0." in shown
+    assert "32/32 epochs" in shown  # four candidates, two folds, four epochs
+
+
+def test_parameters_are_checked():
+    X, y = table()
+    for name, value in (("n_iter", 0), ("checkpoint_dir", 3), ("param_grid", "rho")):
+        search = EnsembleSearchCV(ensemble(), {"rho": [0.1]}).set_params(
+            **{name: value}
+        )
+        with pytest.raises(ValueError, match=name):
+            search.fit(X, y)
