@@ -114,7 +114,7 @@ def _stacked_optimizer(sessions, network, rho):
     net = sessions[0].net
     _, options = net.get_params_for_optimizer("optimizer", [])
     options.pop("params", None)
-    options |= {"rho": rho, "stacked": True} | _fused(net, options)
+    options |= {"rho": rho, "stacked": True} | _fused(options)
     optimizer = net.optimizer(list(network.params.values()), **options)
     states = [session.net.optimizer_.state_dict() for session in sessions]
     stacked = stack_optimizer(states)
@@ -125,7 +125,7 @@ def _stacked_optimizer(sessions, network, rho):
     return optimizer
 
 
-def _fused(net, options):
+def _fused(options):
     """Return the option for a fused step, which is twice as fast on a CPU."""
     base = options.get("base_optimizer", torch.optim.SGD)
     is_set = any(options.get(name) is not None for name in KERNELS)

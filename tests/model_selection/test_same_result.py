@@ -28,7 +28,7 @@ GRIDS = {
     "momentum": {"estimator__optimizer__momentum": [0.0, 0.9]},
     "optimizer": {"optimizer": [None, torch.optim.AdamW], "lr": [0.01]},
     "seeds": {"random_state": [0, 1, 7]},
-    "selection": {"selection": ["sharpbalance", "random", "reference_union"]},
+    "selection": {"selection": ["flattest", "random", "sharpest"]},
     "sharpness": {"sharpness": ["fisher_trace", "loss"]},
     "none and all": {"flat_ratio": [0.0, 0.4, 1.0]},
     "class_weight": {"class_weight": [None, "balanced", {"a": 3.0}]},
