@@ -3,16 +3,20 @@
 from argparse import Namespace
 from functools import partial
 
+import torch
+from scipy.stats import loguniform
+
 from sklearn_sharpbalance import (
     MLP,
     DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
     ResNet18,
     SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.members.averaging import WeightAveraging
 
-__all__ = ["BASELINE", "ON_DIGITS", "RUNS"]
+__all__ = ["BASELINE", "CONTROLS", "ON_DIGITS", "RUNS", "SHALLOW"]
 
 BASELINE = "deep ensemble"
 TWICE = "deep ensemble, twice the members"
@@ -43,6 +47,22 @@ CONTEST = {
     "flattest, LookSAM": {"selection": "flattest", "sam": "look_sam"},
 }
 CONTEST_RHO = {"momentum_sam": (0.1, 0.3, 1.0), "look_sam": (0.05, 0.1, 0.2)}
+
+SHALLOW = "shallow ensemble"
+LAMBDAS = (0.1, 0, 1, 0.01, 10)  # in order of worth
+N_HEADS = (2, 3, 5, 8, 12, 20)
+# Hyper-parameters that members may differ in, and be averaged nevertheless.
+DIVERSE = {
+    "lr": loguniform(3e-4, 3e-3),
+    "optimizer__weight_decay": loguniform(1e-3, 1e-1),
+    "criterion__label_smoothing": [0.0, 0.05, 0.1],
+}
+CONTROLS = {
+    "no control": {"train_transform": None, "estimator__optimizer__weight_decay": 0.0},
+    "augmentation": {"estimator__optimizer__weight_decay": 0.0},
+    "weight decay": {"train_transform": None},
+    "both": {},
+}
 
 
 def picture_recipe(options, seed):
@@ -253,6 +273,62 @@ def recipe(options, seed):
         yield SAME_EPOCHS, method, estimator
 
 
+def sed(options, seed):
+    """Heads on a frozen trunk, which ``fit_heads`` adds: tables 1-3, figures 3 and 4.
+
+    The shallow ensemble and the one of diverse hyper-parameters draw batches for each
+    member; the others are trained jointly. Naive methods take all pairs of members.
+    """
+    settings = {
+        "estimator": MLP,
+        "estimator__module__hidden": (8 * options.width,),  # as many as features
+        "n_estimators": options.members,
+        "max_epochs": options.head_epochs,
+        "lr": 1e-3,
+        "batch_size": 128,
+        "random_state": seed,
+    }
+    deep = partial(DeepEnsembleClassifier, optimizer=torch.optim.AdamW)
+    joint = DiversifiedEnsembleClassifier
+    naive = {"pair_members": None, "diversity_weight": 0.1}
+    group = heads_group(options.members)
+    yield group, SHALLOW, deep(**settings)
+    for weight in LAMBDAS[:2]:
+        yield group, sed_name(weight), joint(**settings, diversity_weight=weight)
+    yield group, "naive A2D", joint(**settings, **naive, loss="a2d")
+    yield group, "naive DivDis", joint(**settings, **naive, loss="divdis")
+    yield group, "diverse hyper-parameters", deep(**settings, member_params=DIVERSE)
+    for weight in LAMBDAS[2:]:
+        yield group, sed_name(weight), joint(**settings, diversity_weight=weight)
+    for n_heads in N_HEADS:
+        if n_heads != options.members:
+            changed = settings | {"n_estimators": n_heads}
+            for weight in LAMBDAS[:2]:
+                clf = joint(**changed, diversity_weight=weight)
+                yield heads_group(n_heads), sed_name(weight), clf
+
+
+def sed_name(weight):
+    return f"SED-A2D, lambda {weight:g}"
+
+
+def heads_group(n_heads):
+    return f"{n_heads} heads"
+
+
+def rethinking(options, seed):
+    """SGD and SAM under four controls; members also are single nets.
+
+    A control is the augmentation and the weight decay that all optimizers have.
+    """
+    for control, settings in CONTROLS.items():
+        methods = Methods(picture_recipe, options, seed)
+        methods.recipe |= settings
+        yield control, "SGD", methods.deep()
+        for rho in (0.05, 0.2):
+            yield control, f"SAM {rho:g}", methods.flat("all", rho=rho)
+
+
 def tradeoff(options, seed):
     """SAM ensembles and SharpBalance over rho."""
     yield from over_rho(Methods(picture_recipe, options, seed))
@@ -352,6 +428,7 @@ def by_name(*runs):
 ON_PICTURES = by_name(
     *(headline, ablation, contest_rho, moment, recipe),
     *(tradeoff, widths, sparsity),
+    *(sed, rethinking),
 )
 ON_DIGITS = by_name(
     *(digits, confirm, sizes),

@@ -19,6 +19,8 @@ __all__ = [
     "Difference",
     "Noise",
     "additive_residuals",
+    "are_controls",
+    "are_heads",
     "are_sizes",
     "at_equal_cost",
     "by_method",
@@ -30,6 +32,7 @@ __all__ = [
     "holm",
     "interval",
     "is_sweep",
+    "jackknife",
     "labelled",
     "log_slope",
     "mean",
@@ -260,10 +263,20 @@ def log_slope(methods, metric="der", confidence=0.95):
         x, y = (np.log([p[name] for p in points]) for name in ("sharpness", metric))
         return np.polyfit(x, y, 1)[0]
 
+    found = jackknife(slope, seeds, confidence)
+    return found.mean, found.half
+
+
+def jackknife(statistic, seeds, confidence=0.95):
+    """``statistic(seeds)`` with half of its interval; nan where there is one seed."""
     n = len(seeds)
-    left = np.array([slope([s for s in seeds if s != out]) for out in seeds])
+    value = float(statistic(seeds))
+    if n < 2:
+        return Difference(value, np.nan, np.nan)
+    left = np.array([statistic([s for s in seeds if s != out]) for out in seeds])
     error = np.sqrt((n - 1) / n * ((left - left.mean()) ** 2).sum())
-    return slope(seeds), stats.t.ppf((1 + confidence) / 2, n - 1) * error
+    half = stats.t.ppf((1 + confidence) / 2, n - 1) * error
+    return Difference(value, float(half), np.nan)
 
 
 def has_costs(records):
@@ -279,6 +292,16 @@ def mean(runs, name):
 
 def are_sizes(records):
     return all(record["group"].endswith(" members") for record in records)
+
+
+def are_heads(records):
+    """Whether they are of heads on a frozen trunk."""
+    return all("n_heads" in record for record in records)
+
+
+def are_controls(records):
+    """Whether they have the values of single nets, under controls."""
+    return all("nets" in record for record in records)
 
 
 def is_sweep(records):

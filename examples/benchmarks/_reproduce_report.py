@@ -6,20 +6,30 @@ import numpy as np
 from _reproduce_figures import draw
 from _reproduce_methods import BASELINE
 from _reproduce_records import (
-    FEW_SEEDS,
-    Difference,
+    are_controls,
+    are_heads,
     are_sizes,
     at_equal_cost,
     by_method,
     difference,
     groups,
     has_costs,
-    holm,
     labelled,
     mean,
-    noise_of,
-    seeds_of_run,
     with_engine,
+)
+from _reproduce_report_rethinking import controls_figures, controls_markdown
+from _reproduce_report_sed import heads_figures, heads_markdown
+from _reproduce_tables import (
+    count,
+    gain,
+    marked,
+    noise_text,
+    plain,
+    row,
+    rows_of,
+    signed,
+    table_of,
 )
 
 __all__ = [
@@ -91,8 +101,17 @@ def write_report(path, result):
     page = path.parent.parent / "RESULTS.md"
     if page.exists():
         page.write_text(with_table(page.read_text(), path.stem, table))
-    figure = draw(labelled(records))
-    figure.savefig(path.with_suffix(".png"), dpi=110)
+    for name, figure in figures(labelled(records)).items():
+        figure.savefig(path.with_name(path.stem + name + ".png"), dpi=110)
+
+
+def figures(records):
+    """{end of the file's name: figure}; the first has the name of the run."""
+    if are_heads(records):
+        return heads_figures(records)
+    if are_controls(records):
+        return controls_figures(records)
+    return {"": draw(records)}
 
 
 def with_table(page, name, table):
@@ -104,6 +123,10 @@ def with_table(page, name, table):
 def markdown(records):
     """Tables of a run: accuracy and differences, probabilities, severities."""
     records = labelled(records)
+    if are_heads(records):
+        return heads_markdown(records)
+    if are_controls(records):
+        return controls_markdown(records)
     if are_sizes(records):
         return sizes_markdown(records)
     parts = []
@@ -192,15 +215,6 @@ def against(records, methods, other, metric):
         if reference in methods and reference != method:
             found[method] = difference(records, runs, methods[reference], metric)
     return found
-
-
-def marked(found, factor=100, digits=2):
-    """Cells of {method: Difference}; a star where Holm's p-value is below 0.05."""
-    adjusted = holm([each.p_value for each in found.values()])
-    return {
-        method: signed(each, factor, digits) + (" *" if p_value < 0.05 else "")
-        for (method, each), p_value in zip(found.items(), adjusted)
-    }
 
 
 def both_means(methods):
@@ -325,66 +339,3 @@ def boost_over_sam(headline, ablation):
         seeds = "one seed, no interval" if number == 1 else f"{number} seeds"
         lines.append(row([f"{text} ({seeds})", *cells]))
     return "\n".join(lines) + "\n"
-
-
-def table_of(methods, columns):
-    return "\n".join(rows_of(methods, columns))
-
-
-def rows_of(methods, columns, with_head=True):
-    """Lines of a table; the name of a row comes first, after ``members``."""
-    headings = list(columns)
-    at = 1 if "members" in headings[:1] else 0
-    head = [*headings[:at], "method", *headings[at:]]
-    lines = [row(head), "|---" * len(head) + "|"] if with_head else []
-    for method in methods:
-        cells = [columns[heading].get(method, "") for heading in headings]
-        lines.append(row([*cells[:at], method, *cells[at:]]))
-    return lines
-
-
-def noise_text(records):
-    """What the intervals of a run with few seeds come from."""
-    if not 1 < len(seeds_of_run(records)) < FEW_SEEDS:
-        return ""
-    clean, corrupted = (
-        noise_of(records, name) for name in ("accuracy", "corrupted_accuracy")
-    )
-    if corrupted.dof == 0:
-        return ""
-    return (
-        f"; pooled standard deviation {100 * clean.sd:.2f} points clean, "
-        f"{100 * corrupted.sd:.2f} corrupted, {corrupted.dof} degrees of freedom"
-    )
-
-
-def count(methods):
-    """How many ensembles stand behind a row."""
-    numbers = sorted({len(runs) for runs in methods.values()})
-    text = " to ".join(dict.fromkeys((str(numbers[0]), str(numbers[-1]))))
-    return f"{text} ensemble{'s' if text != '1' else ''} a row"
-
-
-def row(cells):
-    return "| " + " | ".join(cells) + " |"
-
-
-def plain(value, digits):
-    return "" if np.isnan(value) else f"{value:.{digits}f}"
-
-
-def gain(runs, name):
-    """Members -> ensemble in percent; the spread is that of the ensemble."""
-    values = 100 * np.array([record[name] for record in runs.values()])
-    text = f"{100 * mean(runs, f'member_{name}'):.2f} → {values.mean():.2f}"
-    return text + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
-
-
-def signed(found, factor=100, digits=2):
-    """A Difference, in points of a hundred, with its interval if there is one."""
-    found = Difference(*found)
-    if np.isnan(found.mean):
-        return ""
-    text = f"{factor * found.mean:+.{digits}f}"
-    half = "" if np.isnan(found.half) else f" ± {factor * found.half:.{digits}f}"
-    return text + half

@@ -4,11 +4,12 @@
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
     python examples/benchmarks/reproduce.py report
 
-Runs: headline, ablation, contest_rho, moment, recipe, tradeoff, widths, sparsity
-(pictures, on a GPU); digits, confirm, sizes, digits_tradeoff, digits_widths,
-digits_sparsity (on a CPU). Their settings are in ``reproduce.toml``. ``--data`` takes an
-npz file, an ImageFolder, or torchvision's CIFAR-10 root. Every fit goes through the public estimators, writes
-checkpoints and shares warm-ups through ``memory``. A command that is out of time stops
+Runs: headline, ablation, contest_rho, moment, recipe, tradeoff, widths, sparsity, sed,
+rethinking (pictures, on a GPU; the last two are of other papers); digits, confirm,
+sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their settings are in
+``reproduce.toml``. ``--data`` takes an npz file, an ImageFolder, or torchvision's
+CIFAR-10 root. Every fit goes through the public estimators, writes checkpoints and
+shares warm-ups through ``memory``. A command that is out of time stops
 cleanly, and the same command goes on from there. Each trained ensemble is one record of
 ``results/reproduce_RUN.json``; a table and figures stand beside it. ``--jobs`` works on
 several seeds at once, which fills a GPU that narrow networks leave idle. ``report``
@@ -36,12 +37,16 @@ from _machine import RESULTS, machine
 from _reproduce_measure import measure, prepare
 from _reproduce_methods import ON_DIGITS, RUNS
 from _reproduce_report import beside_the_paper, boost_over_sam, with_table, write_report
+from _reproduce_rethinking import measure_nets
+from _reproduce_sed import fit_heads, measure_heads, prepare_heads
 
 from sklearn_sharpbalance.exceptions import DivergenceError
 
 SEEDS = (13, 113, 43, 17, 117, 59, 27, 127, 223, 7)  # the first nine are the paper's
 CONFIG = Path(__file__).with_suffix(".toml")
 COMPLETE, FAILED, OUT_OF_TIME = 0, 1, 3
+# Options that only some runs have; absent from the settings of the others.
+OF_SOME_RUNS = ("head_epochs", "trunk_share")
 
 
 def run_seed(options, seed):
@@ -51,7 +56,7 @@ def run_seed(options, seed):
     measuring fails no more is trained. Returns the methods that failed; what was
     trained is in its checkpoint, and is measured by the next call.
     """
-    task = prepare(options)(seed)
+    task = prepare_run(options)(seed)
     failed, trained = [], {}
     for group, method, clf in RUNS[options.run](options, seed):
         path = record_path(options, seed, group, method)
@@ -73,7 +78,7 @@ def run_seed(options, seed):
             failed.append(method)
             continue
         try:
-            record |= measure(clf, task, options.sharpness_batches)
+            record |= measure_run(clf, task, options)
         except Exception as error:
             traceback.print_exc()
             failed.append(method)
@@ -84,12 +89,30 @@ def run_seed(options, seed):
         record["measure_seconds"] = time.perf_counter() - start - seconds
         save(path, record)
         shown = ("group", "method", "seed", "accuracy", "corrupted_accuracy", "der")
-        print({k: record[k] for k in (*shown, "fit_seconds")}, flush=True)
+        shown += ("fit_seconds",)
+        print({k: record[k] for k in shown if k in record}, flush=True)
     return failed
 
 
+def prepare_run(options):
+    """Return a function from a seed to its data."""
+    return prepare_heads(options) if options.run == "sed" else prepare(options)
+
+
+def measure_run(clf, task, options):
+    """Return the numbers about a fitted ensemble."""
+    if options.run == "sed":
+        return measure_heads(clf, task)
+    if options.run == "rethinking":
+        return measure_nets(clf, task, options.sharpness_batches)
+    return measure(clf, task, options.sharpness_batches)
+
+
 def fit(clf, task, options, name):
-    """On pictures, with checkpoints and shared warm-ups; digits take a second."""
+    """On pictures, with checkpoints and shared warm-ups; digits and heads are fast."""
+    if options.run == "sed":
+        fit_heads(clf, task)
+        return
     if options.run not in ON_DIGITS:
         work = Path(options.work)
         clf.set_params(
@@ -297,11 +320,13 @@ def parse():
     parser.add_argument("--minutes", type=float, help="stop and keep what there is")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
     parser.add_argument("--only", default=".*", help="methods, as a regular expression")
-    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument("--members", type=int)
     parser.add_argument("--width", type=int)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--first-seed", type=int, help="-1: those of the paper")
+    parser.add_argument("--head-epochs", type=int)
+    parser.add_argument("--trunk-share", type=float, help="of the training pictures")
     parser.add_argument("--rho", type=float)
     parser.add_argument("--flat-ratio", type=float)
     parser.add_argument("--images", type=int, help="train on the first so many only")
@@ -312,10 +337,14 @@ def parse():
     options = parser.parse_args()
     if options.run == "report":
         return options
-    settings = tomllib.loads(Path(options.config).read_text())[options.run]
+    settings = {"members": 3}
+    settings |= tomllib.loads(Path(options.config).read_text())[options.run]
     for name, value in settings.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    for name in OF_SOME_RUNS:
+        if name not in settings:
+            delattr(options, name)
     if options.run not in ON_DIGITS and options.data is None:
         parser.error(f"{options.run} needs --data: an npz file, a folder of pictures")
     return options
@@ -330,7 +359,7 @@ def main():
     deadline = None if options.minutes is None else start + 60 * options.minutes
     seeds = seeds_of(options)
     take_up(options)
-    prepare(options)  # draws the corrupted copies before there are several workers
+    prepare_run(options)  # draws the corrupted copies before there are several workers
     end = run_all(options, seeds, deadline)
     found = [read_records(options, seed) for seed in seeds]
     records = [record for records in found for record in records]

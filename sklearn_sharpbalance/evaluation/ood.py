@@ -1,6 +1,6 @@
 """Detect samples of another distribution than the training data's."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,25 +9,16 @@ from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
 from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_auroc
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics import LOGIT_SCORES, OOD_SCORES, ood_auroc
+from sklearn_sharpbalance.metrics import ood_auroc
+from sklearn_sharpbalance.metrics._ood_outputs import (
+    SCORE_NAMES,
+    check_score_names,
+    ensemble_scores,
+    member_scores,
+)
 from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
 
-__all__ = ["DEFAULT_SCORES", "OODEvaluation", "ood_evaluation"]
-
-DEFAULT_SCORES = ("msp", "entropy", "energy", "mutual_information", "pds")
-# Scores that compare members: a single member has none.
-OF_DIFFERENCES = frozenset({"mutual_information", "pds", "unique"})
-# Scores of one prediction: those of an ensemble use its own prediction.
-OF_PREDICTION = frozenset({"msp", "entropy"})
-SCORE_NAMES = {
-    "msp": "MSP",
-    "bma": "BMA",
-    "pds": "PDS",
-    "entropy": "entropy",
-    "energy": "energy",
-    "mutual_information": "mutual information",
-    "unique": "unique predictions",
-}
+__all__ = ["OODEvaluation", "ood_evaluation"]
 
 
 class OODEvaluation(Table):
@@ -103,65 +94,16 @@ def ood_evaluation(estimator, X_in, X_out, scores=None):
     dict_keys(['msp', 'entropy'])
     """
     inside, outside = outputs_of(estimator, X_in), outputs_of(estimator, X_out)
-    names = check_scores(scores, inside, type(estimator).__name__)
+    names = check_score_names(scores, inside, type(estimator).__name__)
     ensemble, members = [], []
     for name in names:
-        pairs = zip(_member_scores(name, inside), _member_scores(name, outside))
+        pairs = zip(member_scores(name, inside), member_scores(name, outside))
         of_members = [ood_auroc(known, foreign) for known, foreign in pairs]
-        ensemble.append(ood_auroc(_scores(name, inside), _scores(name, outside)))
+        ensemble.append(
+            ood_auroc(ensemble_scores(name, inside), ensemble_scores(name, outside))
+        )
         members.append(float(np.mean(of_members)) if of_members else np.nan)
     return OODEvaluation(names, ensemble, members)
-
-
-def check_scores(
-    scores: Iterable[str] | None, outputs: Outputs, name: str
-) -> list[str]:
-    """Return the names of the scores, or raise if the classifier lacks one."""
-    missing = _missing_scores(outputs)
-    if scores is None:
-        return [score for score in DEFAULT_SCORES if score not in missing]
-    names = [scores] if isinstance(scores, str) else list(scores)
-    for score in names:
-        if score not in OOD_SCORES:
-            raise InvalidInputError(
-                f"Unknown score {score!r}. Choose one of "
-                f"{', '.join(map(repr, OOD_SCORES))}."
-            )
-        if score in missing:
-            raise InvalidInputError(f"{name} has no score {score!r}: {missing[score]}.")
-    if not names:
-        raise InvalidInputError("scores is empty. Pass None for the default scores.")
-    return names
-
-
-def _missing_scores(outputs: Outputs) -> dict[str, str]:
-    """Return the scores that a classifier does not have, and why."""
-    missing: dict[str, str] = {}
-    if outputs.member_logits is None:
-        why = "it needs logits, from a method member_decision_function"
-        missing |= dict.fromkeys(LOGIT_SCORES, why)
-    if len(outputs.member_probas) == 1:
-        why = "it compares members, and there is only one"
-        missing |= dict.fromkeys(OF_DIFFERENCES, why)
-    return missing
-
-
-def _scores(name: str, outputs: Outputs) -> np.ndarray:
-    """Return the ensemble's score of each sample, (N,); larger is more foreign."""
-    if name in OF_PREDICTION:
-        return OOD_SCORES[name](outputs.proba[None])
-    if name in LOGIT_SCORES:
-        return OOD_SCORES[name](outputs.member_logits)
-    return OOD_SCORES[name](outputs.member_probas)
-
-
-def _member_scores(name: str, outputs: Outputs) -> list[np.ndarray]:
-    """Return each member's own score (N,); nothing for a score that compares them."""
-    if name in OF_DIFFERENCES:
-        return []
-    values = outputs.member_logits if name in LOGIT_SCORES else outputs.member_probas
-    assert values is not None
-    return [OOD_SCORES[name](member[None]) for member in values]
 
 
 def measure_ood(
@@ -173,13 +115,15 @@ def measure_ood(
     """
     run: Run = {}
     for number, (set_name, out) in enumerate(outside.items()):
-        for score in check_scores(None, inside, ""):
+        for score in check_score_names(None, inside, ""):
             detail = SCORE_NAMES[score]
             detail = f"{set_name}: {detail}" if len(outside) > 1 else detail
             pairs = {
-                "ensemble": [(_scores(score, inside), _scores(score, out))],
+                "ensemble": [
+                    (ensemble_scores(score, inside), ensemble_scores(score, out))
+                ],
                 "members": list(
-                    zip(_member_scores(score, inside), _member_scores(score, out))
+                    zip(member_scores(score, inside), member_scores(score, out))
                 ),
             }
             for part, scores in pairs.items():

@@ -9,6 +9,7 @@ from sklearn_sharpbalance.plotting.corruption import CorruptionDisplay
 from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
 from sklearn_sharpbalance.plotting.history import TrainingHistoryDisplay
 from sklearn_sharpbalance.plotting.landscape import LossLandscapeDisplay
+from sklearn_sharpbalance.plotting.ood import OODDisplay
 from sklearn_sharpbalance.plotting.overlap import SubsetOverlapDisplay, subset_overlap
 from sklearn_sharpbalance.plotting.reliability import ReliabilityDisplay
 from sklearn_sharpbalance.plotting.search import SearchDisplay
@@ -21,6 +22,7 @@ __all__ = [
     "EnsembleSizeDisplay",
     "LossLandscapeDisplay",
     "MemberAgreementDisplay",
+    "OODDisplay",
     "ReliabilityDisplay",
     "SearchDisplay",
     "SubsetOverlapDisplay",

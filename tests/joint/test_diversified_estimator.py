@@ -66,6 +66,50 @@ def test_every_sample_passes_the_trunk_once():
     assert clf.trunk_.module.seen == 4 * len(X)
 
 
+class TwoLayers(nn.Module):
+    """A head of two layers, written as a module of its own."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.hidden, self.relu = nn.Linear(n_features, 8), nn.ReLU()
+        self.last = nn.Linear(8, n_classes)
+
+    def forward(self, x):
+        return self.last(self.relu(self.hidden(x)))
+
+
+class Convolution(nn.Module):
+    """A head that contains a convolution."""
+
+    def __init__(self, n_features, n_classes):
+        super().__init__()
+        self.conv = nn.Conv1d(1, 2, 3, padding=1)
+        self.last = nn.Linear(2 * n_features, n_classes)
+
+    def forward(self, x):
+        return self.last(self.conv(x.unsqueeze(1)).relu().flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("head", "engine"),
+    [
+        ({"estimator__module__hidden": (8,)}, "stacked"),
+        ({"estimator": TwoLayers}, "stacked"),
+        ({"estimator": Convolution}, "modules"),
+    ],
+)
+def test_heads_of_two_linear_layers_are_stacked(head, engine):
+    X, y = table()
+    clf = diversified(**head, shared_trunk=Trunk(), loss="a2d", max_epochs=2)
+    clf.fit(X, y, X_unlabeled=X[:40])
+    assert clf.engine_.name == engine
+    assert clf.trunk_.module.seen == len(X) + 40
+    features = clf.trunk_.features(X)
+    np.testing.assert_allclose(
+        member_logits(clf.heads_, features), clf.member_decision_function(X)
+    )
+
+
 def test_identity_as_transform_changes_nothing():
     X, y = table()
     trunk = Trunk()

@@ -23,6 +23,7 @@ from sklearn_sharpbalance.plotting import (
     EnsembleSizeDisplay,
     LossLandscapeDisplay,
     MemberAgreementDisplay,
+    OODDisplay,
     ReliabilityDisplay,
     SearchDisplay,
     SubsetOverlapDisplay,
@@ -123,6 +124,15 @@ BUILDERS = {
         classes=e.classes_,
         ax=ax,
         kind="mean",
+    ),
+    "ood_init": lambda e, d, ax: OODDisplay(
+        [0.1, 0.2, 0.3], [0.25, 0.4], name="one"
+    ).plot(ax),
+    "ood_estimator": lambda e, d, ax: OODDisplay.from_estimator(
+        e, d.X, d.X[::-1] * 3, score="pds", ax=ax
+    ),
+    "ood_predictions": lambda e, d, ax: OODDisplay.from_predictions(
+        d.X[:, 20], d.X[:, 21] + 0.3, score_name="PDS", kind="histogram", ax=ax
     ),
     "overlap_init": lambda e, d, ax: SubsetOverlapDisplay(
         [[1.0, 0.4], [0.4, 1.0]], member_names="ab"
@@ -324,6 +334,7 @@ def test_texts_do_not_overlap(shown):
         (SubsetOverlapDisplay, False),
         (LossLandscapeDisplay, True),
         (CorruptionDisplay, True),
+        (OODDisplay, True),
     ],
 )
 def test_unfitted_ensembles_raise(display, needs_y, digits):

@@ -19,6 +19,7 @@ from sklearn_sharpbalance.plotting import (
     EnsembleSizeDisplay,
     LossLandscapeDisplay,
     MemberAgreementDisplay,
+    OODDisplay,
     SubsetOverlapDisplay,
     TradeoffDisplay,
     TrainingHistoryDisplay,
@@ -87,6 +88,9 @@ SHOWN = {
     ),
     "agreement": lambda e, X, y: (
         MemberAgreementDisplay.from_estimator(e, X).disagreement
+    ),
+    "ood": lambda e, X, y: (
+        OODDisplay.from_estimator(e, X[:120], X[120:], score="pds").scores_out
     ),
     "tradeoff": lambda e, X, y: [
         getattr(TradeoffDisplay.from_estimator(e, X, y, sharpness=spread), name)

@@ -1,0 +1,91 @@
+"""ROC curves and histograms of out-of-distribution scores."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import RocCurveDisplay
+
+from sklearn_sharpbalance.evaluation import ood_evaluation
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import predictive_diversity_score
+from sklearn_sharpbalance.plotting import OODDisplay
+from sklearn_sharpbalance.plotting._base import PALETTE
+
+rng = np.random.default_rng(0)
+IN, OUT = rng.normal(size=50), rng.normal(1, 1, size=30)
+
+
+def test_curve_is_that_of_scikit_learn():
+    display = OODDisplay.from_predictions(IN, OUT)
+    is_out = np.r_[np.zeros(50), np.ones(30)]
+    other = RocCurveDisplay.from_predictions(is_out, np.r_[IN, OUT])
+    np.testing.assert_allclose(display.line_.get_xydata(), other.line_.get_xydata())
+    assert display.auroc == pytest.approx(other.roc_auc)
+    pairs = (OUT[:, None] > IN).mean()
+    assert display.auroc == pytest.approx(pairs)
+
+
+def test_curves_on_one_axes_have_different_colours_and_names():
+    first = OODDisplay.from_predictions(IN, OUT, name="PDS")
+    second = OODDisplay.from_predictions(IN, OUT + 1, name="BMA", ax=first.ax_)
+    assert first.line_.get_color() == PALETTE[0]
+    assert second.line_.get_color() == PALETTE[1]
+    assert first.line_.get_linestyle() != second.line_.get_linestyle()
+    assert second.diagonal_ is None  # there is one already
+    texts = [text.get_text() for text in first.ax_.get_legend().get_texts()]
+    assert texts == [
+        f"PDS (AUROC {first.auroc:.3f})",
+        f"BMA (AUROC {second.auroc:.3f})",
+    ]
+
+
+def test_histograms_are_shares_in_the_same_bins():
+    display = OODDisplay.from_predictions(
+        IN, OUT, score_name="PDS", kind="histogram", n_bins=7
+    )
+    assert display.line_ is None
+    assert display.ax_.get_xlabel() == "PDS"
+    edges = np.linspace(min(IN.min(), OUT.min()), max(IN.max(), OUT.max()), 8)
+    for bars, scores in ((display.bars_in_, IN), (display.bars_out_, OUT)):
+        values, found, _ = bars.get_data()
+        np.testing.assert_allclose(found, edges)
+        counts = [
+            np.sum((scores >= low) & (scores < high))
+            for low, high in zip(edges, [*edges[1:-1], np.inf])
+        ]
+        np.testing.assert_allclose(values, np.array(counts) / len(scores))
+
+
+def test_scores_of_an_ensemble(ensemble, digits):
+    foreign = digits.X[:40] * 5
+    display = OODDisplay.from_estimator(ensemble, digits.X, foreign, score="pds")
+    expected = predictive_diversity_score(ensemble.member_predict_proba(foreign))
+    np.testing.assert_allclose(display.scores_out, expected)
+    assert display.score_name == "PDS"
+    assert display.name == "Ensemble, PDS"
+    table = ood_evaluation(ensemble, digits.X, foreign, scores=["pds"])
+    assert display.auroc == pytest.approx(table.auroc["pds"])
+
+
+def test_any_classifier_has_the_default_score(digits):
+    clf = LogisticRegression().fit(digits.X, digits.y)
+    display = OODDisplay.from_estimator(clf, digits.X, digits.X * 0.1)
+    np.testing.assert_allclose(display.scores_in, -clf.predict_proba(digits.X).max(1))
+    with pytest.raises(InvalidInputError, match="has no score 'pds': it compares"):
+        OODDisplay.from_estimator(clf, digits.X, digits.X, score="pds")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "bars"}, "kind must be 'roc' or 'histogram', got 'bars'"),
+        ({"scores_out": []}, "scores_out"),
+        ({"scores_in": [np.nan]}, "scores_in"),
+    ],
+)
+def test_bad_input_raises_before_a_figure_is_made(arguments, message):
+    arguments = {"scores_in": IN, "scores_out": OUT} | arguments
+    with pytest.raises(InvalidInputError, match=message):
+        OODDisplay.from_predictions(**arguments)
+    assert plt.get_fignums() == []
