@@ -27,9 +27,13 @@ from sklearn_sharpbalance.data.frames import (
     read_columns,
 )
 from sklearn_sharpbalance.data.statistics import (
+    is_wide,
     moments,
+    quartiles,
+    relevance,
     rounded_columns,
     scale_or_one,
+    soft_clip,
     warn_of_columns,
     warn_of_rounding,
 )
@@ -56,6 +60,7 @@ __all__ = [
 PICTURE_CHANNELS = (1, 3, 4)
 MAX_NAMES = 5  # columns that a message names
 STATISTICS_ITEMS = 4096  # items of a Dataset to read: a full pass may take minutes
+CLIP = 3.0  # bound of the features of a table, in their scale
 
 
 @dataclass(frozen=True)
@@ -418,37 +423,51 @@ def _is_missing(label):
     return isinstance(label, float | np.floating) and not np.isfinite(label)
 
 
-def input_statistics(X, fmt, weight=None):
-    """Return mean and scale of each feature or channel as tensors.
+def input_statistics(data, fmt):
+    """Return center and scale of each feature or channel, and the bound of values.
 
-    The scale of a constant feature is one. Columns of zeros and ones that encode
-    categories and missing values have mean zero and scale one, since a rare one would
-    get a large weight otherwise. None is returned for dictionaries.
+    Features of a table or sequence have the median as center and a scale by the
+    quartiles, and are bounded; in a wide table, features without a relation to the
+    classes are scaled down. Channels of pictures have mean and standard deviation, and
+    no bound. The scale of a constant feature is one. Columns of zeros and ones that
+    encode categories and missing values have center zero and scale one, since a rare
+    one would get a large weight otherwise. None is returned for dictionaries.
 
     Parameters
     ----------
-    X : ndarray, dict or Dataset
-        Validated samples.
+    data : TrainingData
+        Validated samples; one of weight two counts as if it were there twice.
     fmt : InputFormat
-    weight : ndarray of shape (N,) or None, default=None
-        Sample weights; a sample of weight two counts as if it were there twice.
     """
     if fmt.kind == "dict":
         return None
+    X, y, weight = data.X, data.y, data.weight
     if fmt.kind == "dataset":
         rows = range(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
-        weight = None if weight is None else np.asarray(weight)[rows]
         X = stack_inputs([_as_array(X[i][0]) for i in rows])
+        y, weight = y[rows], None if weight is None else weight[rows]
         if X.ndim < 4:
             warn_of_rounding(X)
-    mean, scale = moments(X, weight)
+    if X.ndim == 4:
+        center, scale = moments(X, weight)
+        scale = scale_or_one(center, scale)
+        return (*_as_tensors(center, scale, (-1, 1, 1)), None)
+    shape, X = X.shape[1:], X.reshape(len(X), -1)
+    center, scale = quartiles(X, weight)
     if fmt.columns is not None:
-        mean = np.where(fmt.columns.is_code, 0.0, mean)
+        center = np.where(fmt.columns.is_code, 0.0, center)
         scale = np.where(fmt.columns.is_code, 1.0, scale)
-    shape = (-1, 1, 1) if X.ndim == 4 else mean.shape
+    scale = scale_or_one(center, scale)
+    if is_wide(X):
+        clipped = soft_clip(torch.from_numpy((X - center) / scale), CLIP).numpy()
+        scale = scale / relevance(clipped, y, weight)
+    return (*_as_tensors(center, scale, shape), CLIP)
+
+
+def _as_tensors(center, scale, shape):
     return tuple(
         torch.tensor(value.reshape(shape), dtype=torch.float32)
-        for value in (mean, scale_or_one(mean, scale))
+        for value in (center, scale)
     )
 
 

@@ -1,15 +1,20 @@
-"""Mean and standard deviation of features, and a check of float32 rounding."""
+"""Center and scale of features, and a check of float32 rounding."""
 
 import warnings
 
 import numpy as np
+import torch
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
 __all__ = [
+    "is_wide",
     "moments",
+    "quartiles",
+    "relevance",
     "rounded_columns",
     "scale_or_one",
+    "soft_clip",
     "warn_of_columns",
     "warn_of_rounding",
 ]
@@ -17,6 +22,9 @@ __all__ = [
 BLOCK_SIZE = 2**20  # numbers that are converted to float64 at once
 MAX_ROUNDING = 0.01  # largest rounding error without a warning, in standard deviations
 MAX_NAMED = 10  # columns that a warning names
+NORMAL_RANGE = 1.349  # interquartile range of the standard normal distribution
+WIDE = 100  # features of a table that may be scaled down
+LEAST_RELEVANCE = 0.02
 
 
 def moments(X, weight=None):
@@ -60,6 +68,107 @@ def moments(X, weight=None):
     mean = total / n_values
     variance = np.maximum(total_squares / n_values - mean**2, 0.0)
     return mean + center.reshape(mean.shape), np.sqrt(variance)
+
+
+def quartiles(X, weight=None):
+    """Return median and scale in float64, which outliers hardly change.
+
+    The scale is the interquartile range, divided by that of the standard normal
+    distribution. If half of the values are equal and it is zero, it is half the
+    distance between the smallest and the largest value.
+
+    Parameters
+    ----------
+    X : ndarray of shape (N, F)
+    weight : array-like of shape (N,) or None, default=None
+        A sample of weight two counts twice; samples of weight zero are ignored.
+
+    Returns
+    -------
+    median, scale : ndarrays of shape (F,)
+
+    Examples
+    --------
+    >>> X = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [900.0, 4.0]])
+    >>> quartiles(X, weight=[1, 1, 1, 1])
+    (array([2., 0.]), array([1.48257969, 2.        ]))
+    """
+    if weight is None or not np.any(weight):
+        weight = np.ones(len(X))
+    weight = np.asarray(weight, dtype=np.float64)
+    X, weight = X[weight > 0], weight[weight > 0]
+    found = np.empty((5, X.shape[1]))
+    for column in range(X.shape[1]):
+        order = np.argsort(X[:, column])
+        values, total = X[order, column], np.cumsum(weight[order])
+        # The smallest value that at least this share of the weight does not exceed.
+        shares = np.array([0.0, 0.25, 0.5, 0.75, 1.0]) * total[-1]
+        rows = np.searchsorted(total, shares * (1.0 - 1e-12))
+        found[:, column] = values[np.minimum(rows, len(values) - 1)]
+    low, first, median, third, high = found
+    scale = np.where(third > first, (third - first) / NORMAL_RANGE, (high - low) / 2)
+    return median, scale
+
+
+def soft_clip(values, bound):
+    """Return ``z / sqrt(1 + (z / bound)**2)`` of each value z of a tensor.
+
+    Small values hardly change, and no value exceeds the bound.
+
+    Examples
+    --------
+    >>> soft_clip(torch.tensor([0.1, 1.0, 1000.0]), 3.0)
+    tensor([0.0999, 0.9487, 3.0000])
+    """
+    return values / torch.sqrt(1.0 + torch.square(values / bound))
+
+
+def is_wide(X):
+    """Whether a table has many features, and fewer than ten samples for each."""
+    return X.shape[1] >= WIDE and len(X) < 10 * X.shape[1]
+
+
+def relevance(X, y, weight=None):
+    """Return how much the means of each feature differ between classes.
+
+    It is ``1 - c / F`` with the F statistic of an analysis of variance, and at least
+    0.02. The statistic of a feature without any relation to the classes is about 1;
+    the largest one of D such features is about ``c = 2 log D``.
+
+    Parameters
+    ----------
+    X : ndarray of shape (N, D)
+    y : ndarray of shape (N,)
+        Class codes.
+    weight : array-like of shape (N,) or None, default=None
+
+    Returns
+    -------
+    relevance : ndarray of shape (D,)
+        Between 0.02 and 1.
+
+    Examples
+    --------
+    >>> X, y = np.array([[0.0, 3.0], [1.0, 4.0], [8.0, 4.0], [9.0, 3.0]]), [0, 0, 1, 1]
+    >>> relevance(X, y).round(2)
+    array([0.99, 0.02])
+    """
+    weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=float)
+    classes = np.unique(y)
+    mean = np.average(X, axis=0, weights=weight)
+    between, within = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for label in classes:
+        rows = np.flatnonzero((y == label) & (weight > 0))
+        if not len(rows):
+            continue
+        own = np.average(X[rows], axis=0, weights=weight[rows])
+        between += weight[rows].sum() * (own - mean) ** 2
+        within += (weight[rows, None] * (X[rows] - own) ** 2).sum(axis=0)
+    n_free = max(1.0, weight.sum() - len(classes))
+    within = np.maximum(within / n_free, np.finfo(np.float64).tiny)
+    statistic = between / max(1, len(classes) - 1) / within
+    bound = 2 * np.log(X.shape[1])
+    return np.clip(1 - bound / np.maximum(statistic, bound), LEAST_RELEVANCE, 1.0)
 
 
 def _blocks(X, weight):

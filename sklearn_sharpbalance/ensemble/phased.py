@@ -45,6 +45,7 @@ from sklearn_sharpbalance.training.setup import (
 )
 from sklearn_sharpbalance.training.sharing import active_sharing
 from sklearn_sharpbalance.training.state import EnsembleState, draw_seeds
+from sklearn_sharpbalance.training.table_recipe import table_recipe
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
 
 __all__ = ["PhasedEnsemble"]
@@ -168,7 +169,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         resume : bool, default=False
             Whether to continue with the fitted members.
         checkpoints : bool, default=False
-            Whether ``checkpoint_dir`` is used.
+            Whether ``checkpoint_dir`` is used; False in ``partial_fit``.
         """
         self._validate_params()
         params = self._full_params()
@@ -207,10 +208,26 @@ class PhasedEnsemble(BaseDeepEnsemble):
         if shared is not None:
             data = shared.one_of_equal(data)
         check_early_stopping(params["early_stopping"], data)
+        params, nested = table_recipe(
+            params,
+            self._nested("estimator"),
+            fmt=fmt,
+            n_rows=len(data),
+            whole_fit=checkpoints,
+            fitted=self.net_ if resume else None,
+        )
         if resume:
-            net = self._resumed_net(params, fmt)
+            net = self._resumed_net(params, nested, fmt=fmt)
         else:
-            net = self._net(params, fmt, data=data, n_classes=len(classes), seeds=seeds)
+            net = build_net(
+                params,
+                nested,
+                fmt=fmt,
+                data=data,
+                n_classes=len(classes),
+                seed=seeds.split,
+            )
+            net = self._with_own_settings(net, params, seeds.members)
         aggregation = self._aggregation(params)
         aggregation.check(data)
         aggregation.check_settings(net)
@@ -280,27 +297,14 @@ class PhasedEnsemble(BaseDeepEnsemble):
             prune_epoch=trainer.prune_epoch,
         )
 
-    def _net(self, params, fmt, data, n_classes, seeds):
-        """Return the net that every member is a copy of, with ``member_params``."""
-        net = build_net(
-            params,
-            self._nested("estimator"),
-            fmt=fmt,
-            X=data.X,
-            n_classes=n_classes,
-            weight=data.weight,
-            seed=seeds.split,
-        )
-        return self._with_own_settings(net, params, seeds.members)
-
-    def _resumed_net(self, params, fmt):
+    def _resumed_net(self, params, nested, fmt):
         """Return the net for the current parameters; raise if fixed ones changed."""
         n_members = {"n_estimators": len(self.estimators_)}
         check_unchanged(n_members, {name: params[name] for name in n_members})
         net = renewed_net(
             self.net_,
             params,
-            self._nested("estimator"),
+            nested,
             fmt=fmt,
             n_classes=len(self.classes_),
         )

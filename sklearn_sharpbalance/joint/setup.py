@@ -112,9 +112,8 @@ def prepare_joint(
         params,
         nested,
         fmt=seen_format,
-        X=data.X,
+        data=data,
         n_classes=len(classes),
-        weight=data.weight,
         seed=seeds.split,
     )
     n_members = params["n_estimators"]

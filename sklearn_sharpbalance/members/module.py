@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from sklearn_sharpbalance.data.statistics import soft_clip
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.runtime.memory_format import (
     contiguous_on_cpu,
@@ -17,7 +18,7 @@ from sklearn_sharpbalance.runtime.torch_internals import in_place_version
 __all__ = ["OWN_ARGUMENTS", "MemberModule", "fresh_copy"]
 
 # Arguments that are not passed to the user's module.
-OWN_ARGUMENTS = ("module", "mean", "scale", "compile", "member_params")
+OWN_ARGUMENTS = ("module", "mean", "scale", "clip", "compile", "member_params")
 
 
 class MemberModule(nn.Module):
@@ -34,6 +35,9 @@ class MemberModule(nn.Module):
     mean, scale : tensor or None, default=None
         Subtracted from the input, which is then divided by ``scale``; None does
         not standardise.
+    clip : float or None, default=None
+        Bound of standardised values z, which become ``z / sqrt(1 + (z / clip)**2)``:
+        small values hardly change, and no outlier exceeds the bound.
     compile : bool or None, default=None
         Whether training runs the module through ``torch.compile``.
     member_params : sequence of dict or None, default=None
@@ -43,13 +47,16 @@ class MemberModule(nn.Module):
         Passed to the class or factory.
     """
 
-    _is_float64 = False  # for members that were pickled by an older version
+    # For members that were pickled by an older version.
+    _is_float64 = False
+    clip: float | None = None
 
     def __init__(
         self,
         module,
         mean=None,
         scale=None,
+        clip=None,
         compile=None,
         member_params=None,
         **kwargs,
@@ -59,6 +66,7 @@ class MemberModule(nn.Module):
         self.module = fresh_copy(module) if is_instance else module(**kwargs)
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
+        self.clip = clip
         self._is_float64 = _all_of(self.module, torch.float64)
         contiguous_weights_on_cpu(self.module)
 
@@ -98,6 +106,8 @@ class MemberModule(nn.Module):
         X = X.to(self._input_type(X))
         if self.mean is not None:
             X = (X - self.mean) / self.scale
+            if self.clip is not None:
+                X = soft_clip(X, self.clip)
         return contiguous_on_cpu(X)
 
     def _own(self, part):

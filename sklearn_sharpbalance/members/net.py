@@ -224,8 +224,8 @@ def member_net(
         From :func:`as_skorch_net`; changed in place.
     n_classes : int
         Labels are encoded as 0 to ``n_classes - 1``.
-    statistics : tuple of (mean, scale) tensors or None
-        Standardisation of the input.
+    statistics : tuple of (mean, scale, clip) or None
+        Standardisation of the input: two tensors, and the bound or None.
     sam : type
         Class of the sharpness-aware optimizer around the net's own.
     device : str
@@ -237,7 +237,7 @@ def member_net(
     for name, value in (settings or {}).items():
         if value is not None:
             net.set_params(**{name: value})
-    mean, scale = statistics or (None, None)
+    mean, scale, clip = statistics or (None, None, None)
     # Sessions compile in place: skorch's own compile would rename every weight.
     wants_compile = net.compile or None
     net.set_params(
@@ -245,6 +245,7 @@ def member_net(
         module__module=net.module,
         module__mean=mean,
         module__scale=scale,
+        module__clip=clip,
         module__compile=wants_compile,
         compile=False,
         device=device,

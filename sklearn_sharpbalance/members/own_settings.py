@@ -25,6 +25,7 @@ RESERVED = {
     "module__module",
     "module__mean",
     "module__scale",
+    "module__clip",
     "module__compile",
     "module__member_params",
     "optimizer__base_optimizer",

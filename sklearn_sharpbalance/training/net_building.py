@@ -19,7 +19,7 @@ from sklearn_sharpbalance.training.net_settings import (
 __all__ = ["base_rate", "build_net", "renewed_member", "renewed_net"]
 
 
-def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
+def build_net(params, nested, fmt, data, n_classes, seed=0):
     """Return the net that every member is a copy of.
 
     Parameters
@@ -29,11 +29,9 @@ def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
     nested : dict
         ``estimator__...`` parameters without their prefix.
     fmt : InputFormat
-    X : ndarray, dict or Dataset
+    data : TrainingData
         Samples to compute the statistics of the input from.
     n_classes : int
-    weight : ndarray of shape (N,) or None, default=None
-        Sample weights in these statistics.
     seed : int, default=0
         Seed for items of a Dataset that are drawn at random.
     """
@@ -41,7 +39,7 @@ def build_net(params, nested, fmt, X, n_classes, weight=None, seed=0):
     with random_stream(seed=seed):
         statistics = None
         if params["standardize"]:
-            statistics = input_statistics(X, fmt, weight)
+            statistics = input_statistics(data, fmt)
     return _members_net(net, params, n_classes, statistics=statistics)
 
 
@@ -56,8 +54,10 @@ def renewed_net(fitted, params, nested, fmt, n_classes):
         As in :func:`build_net`.
     """
     net = _users_net(params, nested, fmt=fmt, n_classes=n_classes)
-    mean = fitted.module__mean
-    statistics = None if mean is None else (mean, fitted.module__scale)
+    statistics = None
+    if fitted.module__mean is not None:
+        names = ("module__mean", "module__scale", "module__clip")
+        statistics = tuple(getattr(fitted, name, None) for name in names)
     return _members_net(net, params, n_classes, statistics=statistics)
 
 

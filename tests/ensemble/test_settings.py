@@ -80,13 +80,12 @@ def test_registries_print_their_names(parameter):
 @pytest.mark.parametrize("kind", KINDS)
 def test_settings_contain_defaults(kind):
     clf = kind(**SMALL).fit(X, y)
-    joint = kind is DiversifiedEnsembleClassifier
     assert clf.settings_ == {
-        "lr": 0.003 if joint else 0.1,
+        "lr": 0.003,
         "lr_schedule": "cosine",
         "max_epochs": 2,
         "batch_size": 128,
-        "optimizer": "AdamW" if joint else "SGD",
+        "optimizer": "AdamW",
         "device": "cpu",
         "precision": "float32",
         "threads": 1,  # for small networks, with any setting of torch

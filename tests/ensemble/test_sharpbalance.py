@@ -70,11 +70,21 @@ def split(samples, n_batches, rng, up=False):
     return [samples[a:b] for a, b in pairwise(edges)]
 
 
+def quantile(X, share, weight=None):
+    """Return the smallest value of each column that covers a share of the weight."""
+    weight = np.ones(len(X)) if weight is None else weight
+    cuts = []
+    for column in X.T:
+        covered = [weight[column <= value].sum() for value in column]
+        cuts.append(column[np.array(covered) >= share * weight.sum()].min())
+    return np.array(cuts)
+
+
 def naive_train(seed, X, y, mask, *, weight=None, rho=RHO, n_epochs=EPOCHS):
     """Train one member in a plain loop with mixed SAM updates."""
-    mean = np.average(X, axis=0, weights=weight)
-    spread = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weight))
-    X = torch.tensor((X - mean) / spread, dtype=torch.float32)
+    cuts = [quantile(X, share, weight) for share in (0.25, 0.5, 0.75)]
+    X = (X - cuts[1]) / (cuts[2] - cuts[0]) * 1.349
+    X = torch.tensor(X / np.sqrt(1 + X**2 / 9), dtype=torch.float32)
     y = torch.tensor(y)
     weight = np.ones(len(y)) if weight is None else weight / weight.mean()
     weight = torch.tensor(weight, dtype=torch.float32)
@@ -141,7 +151,7 @@ def test_members_equal_those_of_a_plain_loop(selection, weighted, engine):
     X, y = table()
     weight = np.random.default_rng(1).uniform(0.2, 3, N) if weighted else None
     clf = SharpBalance(
-        selection=selection, warmup_epochs=0, rho=RHO, engine=engine, **SMALL
+        selection=selection, warmup_epochs=0, rho=RHO, engine=engine, lr=LR, **SMALL
     ).fit(X, y, sample_weight=weight)
     for i, seed in enumerate(clf.member_seeds_):
         mask = {"none": np.zeros(N, bool), "all": np.ones(N, bool)}.get(

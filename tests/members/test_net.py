@@ -127,7 +127,7 @@ def test_a_sharpness_aware_optimizer_is_not_wrapped_again():
 
 
 def test_module_has_the_statistics():
-    statistics = (torch.zeros(4), torch.full((4,), 2.0))
+    statistics = (torch.zeros(4), torch.full((4,), 2.0), None)
     net = built(as_skorch_net(Sized, (4,), 3), statistics=statistics)
     assert isinstance(net.module_, MemberModule)
     np.testing.assert_array_equal(net.module_.scale, statistics[1])

@@ -61,7 +61,7 @@ def own_net(**params):
 
 
 def small():
-    return SharpBalance(**FEW)
+    return SharpBalance(**FEW, lr=0.1)
 
 
 def apart(member_params):

