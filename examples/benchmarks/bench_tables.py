@@ -258,17 +258,18 @@ def losses_by_table(records, methods, tables):
 
 def report(records):
     """Return the comparisons as markdown."""
-    with_peers = [name for name in OURS | SCIKIT_LEARN]
-    everyone = [name for name in METHODS]
+    present = {method for _, _, method in records}
+    with_peers = [name for name in OURS | SCIKIT_LEARN if name in present]
+    everyone = [name for name in METHODS if name in present]
     parts = [
-        "Evaluation tables, scikit-learn's classifiers, five splits:",
-        comparison(records, with_peers, EVALUATION),
-        "Evaluation tables, with RealMLP and TabM, on the splits that were run for "
+        "Evaluation tables, scikit-learn's classifiers, on the splits that were run for "
         "all:",
+        comparison(records, with_peers, EVALUATION),
+        "Evaluation tables that were run with RealMLP and TabM, too:",
         comparison(records, everyone, EVALUATION),
-        "All tables, scikit-learn's classifiers, five splits:",
+        "All tables, scikit-learn's classifiers:",
         comparison(records, with_peers, (*REAL, *SYNTHETIC)),
-        "Log-loss by table, a mean over splits (D: used in development):",
+        "Log-loss by table, a mean over the splits that were run:",
         losses_by_table(records, everyone, (*REAL, *SYNTHETIC)),
     ]
     return "\n\n".join(parts)

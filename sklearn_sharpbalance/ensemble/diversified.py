@@ -57,7 +57,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         adaptive steps, because the weight of the "sed" loss grows as a batch is fitted
         better.
     standardize : bool, default=True
-        Give each feature or channel that the members see mean zero and variance one.
+        Scale what the members see: features by median and quartiles, with a bound for
+        outliers, channels of pictures by mean and variance.
     train_transform : {"crop_flip"}, callable or None, default=None
         Augmentation of a batch on the device, the same for all members.
     aggregation : str, Aggregation or callable, default="mean_logit"

@@ -213,6 +213,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             self._nested("estimator"),
             fmt=fmt,
             n_rows=len(data),
+            n_classes=len(classes),
             whole_fit=checkpoints,
             fitted=self.net_ if resume else None,
         )

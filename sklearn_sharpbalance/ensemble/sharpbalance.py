@@ -38,11 +38,13 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     warmup_epochs : int or float, default=0.5
         Epochs before the selection, as a count or as a share of ``max_epochs``.
     max_epochs : int or None, default=None
-        Number of epochs; None is 50, or the setting of a configured net.
+        Number of epochs; None is 20 to 40 for tables, by rows and classes, 50 for
+        other data, or the setting of a configured net.
     reselect_every : int or None, default=None
         Score and select again every so many epochs; None selects once.
     lr : float or None, default=None
-        Learning rate; None is 0.1, or the setting of a configured net.
+        Learning rate; None is 0.003 for tables, 0.1 for other data, or the setting of a
+        configured net.
     lr_schedule : {"cosine", "steps", "one_cycle", "constant"}, callable or skorch \
             LRScheduler, default=None
         "steps" divides the rate by ten after one half and three quarters of the
@@ -51,8 +53,10 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     batch_size : int or None, default=None
         Samples in a batch; None is 128, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
-        Base optimizer; None is SGD with momentum 0.9 and weight decay 5e-4, or the
-        setting of a configured net.
+        Base optimizer; None is AdamW for tables, and for other data SGD with momentum
+        0.9 and weight decay 5e-4, or the setting of a configured net. The defaults for
+        tables need ``estimator=None``; if ``lr`` or an option of the optimizer is set,
+        the others are those for other data.
     member_params : list of dict, dict or None, default=None
         Settings that differ between members: one dictionary per member, or one
         dictionary of distributions (``scipy.stats``, objects with ``rvs``) and lists,
@@ -62,8 +66,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         The first members of a larger ensemble draw the same values as those of a
         smaller one. (For one radius per member pass ``rho=[...]``.)
     standardize : bool, default=True
-        Give each feature or channel mean zero and variance one. The statistics are
-        stored in the members.
+        Scale the input: features of tables by median and quartiles, with a bound for
+        outliers, channels of pictures by mean and variance. The statistics are stored
+        in the members.
     train_transform : {"crop_flip"}, callable or None, default=None
         Augmentation of a batch on the device, before standardisation; not applied in
         scoring and prediction. ``torchvision.transforms.v2`` transforms can be used.

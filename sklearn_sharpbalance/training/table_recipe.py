@@ -22,6 +22,7 @@ def table_recipe(
     nested: dict[str, Any],
     fmt: InputFormat,
     n_rows: int,
+    n_classes: int,
     *,
     whole_fit: bool = True,
     fitted: Any = None,
@@ -41,6 +42,7 @@ def table_recipe(
     fmt : InputFormat
     n_rows : int
         Training samples.
+    n_classes : int
     whole_fit : bool, default=True
         Whether the number of epochs is set; False in ``partial_fit``, whose number of
         calls is not known.
@@ -56,7 +58,7 @@ def table_recipe(
     >>> names = ("estimator", "optimizer", "lr", "max_epochs", "member_params")
     >>> params, nested = dict.fromkeys(names), {}
     >>> table = InputFormat("table", (4,), (4,))
-    >>> params, nested = table_recipe(params, nested, table, n_rows=5000)
+    >>> params, nested = table_recipe(params, nested, table, 5000, n_classes=2)
     >>> params["lr"], params["max_epochs"], nested
     (0.003, 20, {'optimizer__weight_decay': 1.0})
     """
@@ -69,7 +71,7 @@ def table_recipe(
         return params, nested
     if fitted is None and not sets_lr:
         lr = LEARNING_RATE
-        decay = weight_decay(n_rows, n_columns=math.prod(shape))
+        decay = weight_decay(n_rows, math.prod(shape), n_classes)
     elif getattr(fitted, "optimizer__base_optimizer", None) is torch.optim.AdamW:
         lr, decay = fitted.lr, fitted.optimizer__weight_decay
     else:
@@ -78,33 +80,39 @@ def table_recipe(
     if not sets_lr:
         chosen["lr"] = lr
     if params["max_epochs"] is None and "max_epochs" not in nested and whole_fit:
-        chosen["max_epochs"] = n_epochs(n_rows)
+        chosen["max_epochs"] = n_epochs(n_rows, n_classes)
     return params | chosen, nested | {"optimizer__weight_decay": decay}
 
 
-def weight_decay(n_rows: int, n_columns: int) -> float:
+def weight_decay(n_rows: int, n_columns: int, n_classes: int) -> float:
     """Return the weight decay for a table: larger for fewer rows per column.
+
+    A row says more about a network if there are more classes.
 
     Examples
     --------
-    >>> [weight_decay(n, n_columns=20) for n in (100, 1500, 10_000)]
+    >>> [weight_decay(n, n_columns=20, n_classes=2) for n in (100, 1500, 9000)]
     [3.0, 2.0, 1.0]
     """
     low, high = WEIGHT_DECAY
-    return min(max(DECAY_PER_COLUMN * n_columns / n_rows, low), high)
+    decay = DECAY_PER_COLUMN * n_columns / (n_rows * max(1, n_classes - 1))
+    return min(max(decay, low), high)
 
 
-def n_epochs(n_rows: int) -> int:
-    """Return the number of epochs for a table.
+def n_epochs(n_rows: int, n_classes: int) -> int:
+    """Return the number of epochs: fewer for large tables of two classes.
 
     Examples
     --------
-    >>> [n_epochs(n) for n in (100, 250, 1000, 10_000)]
-    [40, 40, 20, 20]
+    >>> [n_epochs(n, n_classes=2) for n in (100, 250, 500, 1000, 10_000)]
+    [40, 40, 28, 20, 20]
+    >>> n_epochs(10_000, n_classes=3)
+    40
     """
     low, high = EPOCHS
     share = min(1.0, n_rows / FEW_ROWS)
-    return min(round(low / share**0.5), high, NET_DEFAULTS["max_epochs"])
+    n_needed = round(low / share**0.5) if n_classes < 3 else high
+    return min(n_needed, high, NET_DEFAULTS["max_epochs"])
 
 
 def _names_given(params, nested):
