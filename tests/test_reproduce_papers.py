@@ -150,6 +150,7 @@ def heads_records(seeds=(13, 113)):
                     f"{prefix}oracle_accuracy": 0.9,
                     f"{prefix}soup_accuracy": 0.8,
                     f"{prefix}bma_auroc": 0.7 + 0.01 * seed / 113,
+                    f"{prefix}member_auroc": 0.65,
                     f"{prefix}pds_auroc": 0.6 + 0.02 * weight + 0.01 * seed / 113,
                 }
             scores = {"clean": [0.1, 0.2, 0.3], "classes": [0.2, 0.3, 0.5]}
@@ -162,7 +163,8 @@ def test_tables_of_heads_compare_methods_and_scores(report):
     assert "**5 heads**, 2 ensembles a row; pooled standard deviation" in text
     rows = {line.split(" | ")[0][2:]: line for line in text.splitlines()}
     last = rows["SED-A2D, lambda 10, PDS"]  # 0.6 + 0.2 against 0.7
-    assert last.endswith("| 0.806 | +0.100 ± 0.000 * | +0.100 ± 0.000 * |")
+    assert last.endswith("| 0.806 |  | +0.100 ± 0.000 * | +0.100 ± 0.000 * |")
+    assert "| 0.706 | 0.650 |  |" in rows["SED-A2D, lambda 10, BMA"]
     assert "| 1 | SED" not in text
     assert text.count("SED-A2D, lambda 0.1 | 1.10 | 0.706 | 0.608 | 1.00 |") == 6
 
@@ -182,6 +184,15 @@ def test_figures_of_heads_show_what_was_recorded(report):
     ]
     sizes = figures["_members"].axes[0].containers[0].lines[0].get_xdata()
     assert list(sizes) == [2, 3, 5, 8, 12, 20]
+
+
+@pytest.mark.parametrize("n_records", [1, 2, 4])
+def test_a_run_of_heads_that_was_cut_short_is_reported(report, n_records):
+    records = heads_records(seeds=(13,))[:n_records]
+    text = report.markdown(records)
+    assert "±" not in text  # one seed
+    assert "| shallow ensemble, PDS |" in text
+    assert list(report.figures(records))[-1] == "_scores"
 
 
 def nets_records(seeds=(13, 113)):
@@ -232,6 +243,14 @@ def test_figures_of_controls_show_every_net(report):
     axes = figures[""].axes
     assert len(axes) == 16
     assert len(axes[1].lines) == 72
+
+
+@pytest.mark.parametrize("n_records", [1, 2, 4])
+def test_a_run_of_controls_that_was_cut_short_is_reported(report, n_records):
+    records = nets_records(seeds=(13,))[:n_records]
+    text = report.markdown(records)
+    assert f"ensembles**, {n_records} of them" in text
+    assert len(report.figures(records)) == 2
 
 
 def test_controls_differ_in_augmentation_and_weight_decay(report):

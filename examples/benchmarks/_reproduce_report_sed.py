@@ -81,6 +81,9 @@ def by_score(records):
                 for prefix in FOREIGN.values()
             }
             areas["auroc"] = float(np.mean(list(areas.values())))
+            if score == "BMA":
+                alone = [record[f"{prefix}member_auroc"] for prefix in FOREIGN.values()]
+                areas["member_auroc"] = float(np.mean(alone))
             own = {name: record[name] for name in kept}
             method = {"method": f"{record['method']}, {score}", "score": score}
             found.append(own | method | areas)
@@ -124,6 +127,9 @@ def detection_columns(scored, group):
             m: plain(mean(runs, f"{prefix}auroc"), 3) for m, runs in methods.items()
         }
         for heading, prefix in (FOREIGN | {"mean": ""}).items()
+    }
+    columns["mean, one head alone"] = {
+        m: plain(mean(runs, "member_auroc"), 3) for m, runs in methods.items()
     }
     own = {
         m: difference(scored, runs, methods[m.replace(", PDS", ", BMA")], "auroc")
@@ -187,12 +193,17 @@ def lambda_of(method):
 
 
 def heads_figures(records):
-    """Figure 3 (lambda), figure 4 (members), and the scores behind the AUROC."""
-    return {
-        "": draw_lambda(records),
-        "_members": draw_members(records),
-        "_scores": draw_scores(records),
-    }
+    """Figure 3 (lambda), figure 4 (members), and the scores behind the AUROC.
+
+    A run that was cut short may lack the first two.
+    """
+    figures = {}
+    weights = [lambda_of(record["method"]) for record in records]
+    if any(weight is not None for weight in weights):
+        figures[""] = draw_lambda(records)
+    if USUAL_LAMBDA in weights:
+        figures["_members"] = draw_members(records)
+    return figures | {"_scores": draw_scores(records)}
 
 
 def draw_lambda(records):
@@ -289,7 +300,7 @@ def draw_scores(records):
 
     methods = by_method(records, main_group(records))
     chosen = [SHALLOW, f"SED-A2D, lambda {USUAL_LAMBDA:g}"]
-    chosen = [method for method in chosen if method in methods]
+    chosen = [method for method in chosen if method in methods] or list(methods)[:1]
     figure = Figure(figsize=(4.6 * (1 + len(chosen)), 4.8), layout="constrained")
     axes = figure.subplots(1, 1 + len(chosen), squeeze=False)[0]
     for ax, method in zip(axes[1:], chosen):
