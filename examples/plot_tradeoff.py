@@ -75,9 +75,9 @@ mean.assign(spread_of_accuracy=spread["ensemble_accuracy"]).round(4)
 # ----------
 # Each point is the mean over the seeds, its bars are one standard deviation, the number
 # beside it is ``rho``. Along each line members become flatter (to the left) and more alike
-# (down). The line of SharpBalance lies above that of SAM: at equal flatness its members
-# differ more. The colour is the accuracy of the ensemble. It does not settle which is better:
-# the accuracies differ by no more than about their spread over the seeds.
+# (down). SharpBalance and SAM lie on one curve on this table; with the same ``rho``,
+# SharpBalance goes less far along it. The colour is the accuracy of the ensemble, which
+# a large ``rho`` lowers here.
 import matplotlib.pyplot as plt
 
 from sklearn_sharpbalance.plotting import TradeoffDisplay
