@@ -65,7 +65,7 @@ def naive_noise(values):
     return np.sqrt(residual @ residual / dof), dof
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (5, 3), (19, 3), (4, 9)])
+@pytest.mark.parametrize("shape", [(3, 3), (5, 3), (19, 3), (4, 9)])
 def test_noise_equals_that_of_least_squares(shape, statistics):
     values = np.random.default_rng(0).normal(size=shape)
     table = {("g", f"m{i}"): row for i, row in enumerate(values)}

@@ -27,6 +27,7 @@ from sklearn_sharpbalance.data.frames import (
     read_columns,
 )
 from sklearn_sharpbalance.data.statistics import (
+    column_blocks,
     is_wide,
     moments,
     quartiles,
@@ -459,8 +460,10 @@ def input_statistics(data, fmt):
         scale = np.where(fmt.columns.is_code, 1.0, scale)
     scale = scale_or_one(center, scale)
     if is_wide(X):
-        clipped = soft_clip(torch.from_numpy((X - center) / scale), CLIP).numpy()
-        scale = scale / relevance(clipped, y, weight)
+        for columns in column_blocks(X):
+            block = (X[:, columns] - center[columns]) / scale[columns]
+            clipped = soft_clip(torch.from_numpy(block), CLIP).numpy()
+            scale[columns] /= relevance(clipped, y, weight, n_features=X.shape[1])
     return (*_as_tensors(center, scale, shape), CLIP)
 
 

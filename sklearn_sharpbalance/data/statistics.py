@@ -8,6 +8,7 @@ import torch
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
 __all__ = [
+    "column_blocks",
     "is_wide",
     "moments",
     "quartiles",
@@ -21,6 +22,7 @@ __all__ = [
 
 BLOCK_SIZE = 2**20  # numbers that are converted to float64 at once
 MAX_ROUNDING = 0.01  # largest rounding error without a warning, in standard deviations
+MAX_ROWS = 2**16  # rows from which quartiles are computed
 MAX_NAMED = 10  # columns that a warning names
 NORMAL_RANGE = 1.349  # interquartile range of the standard normal distribution
 WIDE = 100  # features of a table that may be scaled down
@@ -75,7 +77,8 @@ def quartiles(X, weight=None):
 
     The scale is the interquartile range, divided by that of the standard normal
     distribution. If half of the values are equal and it is zero, it is half the
-    distance between the smallest and the largest value.
+    distance between the smallest and the largest value. Of many rows, some evenly
+    spaced ones are used.
 
     Parameters
     ----------
@@ -96,18 +99,38 @@ def quartiles(X, weight=None):
     if weight is None or not np.any(weight):
         weight = np.ones(len(X))
     weight = np.asarray(weight, dtype=np.float64)
-    X, weight = X[weight > 0], weight[weight > 0]
+    rows = np.flatnonzero(weight > 0)
+    rows = rows[:: -(-len(rows) // MAX_ROWS)]
+    weight = weight[rows]
     found = np.empty((5, X.shape[1]))
-    for column in range(X.shape[1]):
-        order = np.argsort(X[:, column])
-        values, total = X[order, column], np.cumsum(weight[order])
-        # The smallest value that at least this share of the weight does not exceed.
-        shares = np.array([0.0, 0.25, 0.5, 0.75, 1.0]) * total[-1]
-        rows = np.searchsorted(total, shares * (1.0 - 1e-12))
-        found[:, column] = values[np.minimum(rows, len(values) - 1)]
+    for columns in column_blocks(X):
+        block = X[rows, columns]  # (n_rows, n_columns)
+        order = np.argsort(block, axis=0)
+        for j, column in enumerate(range(columns.start, columns.stop)):
+            values, total = block[order[:, j], j], np.cumsum(weight[order[:, j]])
+            # The smallest value that at least this share of the weight does not exceed.
+            shares = np.array([0.0, 0.25, 0.5, 0.75, 1.0]) * total[-1]
+            places = np.searchsorted(total, shares * (1.0 - 1e-12))
+            found[:, column] = values[np.minimum(places, len(values) - 1)]
     low, first, median, third, high = found
     scale = np.where(third > first, (third - first) / NORMAL_RANGE, (high - low) / 2)
     return median, scale
+
+
+def column_blocks(X):
+    """Return slices of columns, such that a block has a bounded size.
+
+    Examples
+    --------
+    >>> column_blocks(np.zeros((3, 4)))
+    [slice(0, 4, None)]
+    """
+    n_rows, n_columns = X.shape
+    width = max(1, BLOCK_SIZE // 4 // max(1, n_rows))  # there are copies of a block
+    return [
+        slice(first, min(first + width, n_columns))
+        for first in range(0, n_columns, width)
+    ]
 
 
 def soft_clip(values, bound):
@@ -128,7 +151,7 @@ def is_wide(X):
     return X.shape[1] >= WIDE and len(X) < 10 * X.shape[1]
 
 
-def relevance(X, y, weight=None):
+def relevance(X, y, weight=None, n_features=None):
     """Return how much the means of each feature differ between classes.
 
     It is ``1 - c / F`` with the F statistic of an analysis of variance, and at least
@@ -141,6 +164,8 @@ def relevance(X, y, weight=None):
     y : ndarray of shape (N,)
         Class codes.
     weight : array-like of shape (N,) or None, default=None
+    n_features : int or None, default=None
+        Number of features of the table, if X has only some of them.
 
     Returns
     -------
@@ -167,7 +192,7 @@ def relevance(X, y, weight=None):
     n_free = max(1.0, weight.sum() - len(classes))
     within = np.maximum(within / n_free, np.finfo(np.float64).tiny)
     statistic = between / max(1, len(classes) - 1) / within
-    bound = 2 * np.log(X.shape[1])
+    bound = 2 * np.log(n_features or X.shape[1])
     return np.clip(1 - bound / np.maximum(statistic, bound), LEAST_RELEVANCE, 1.0)
 
 

@@ -119,4 +119,5 @@ def _names_given(params, nested):
     """Return the names of the settings that the user gives to all or some members."""
     own = params["member_params"] or []
     members = [own] if isinstance(own, dict) else own
-    return {name for each in (nested, *members) for name in each}
+    given = [each for each in (nested, *members) if isinstance(each, dict)]
+    return {name for each in given for name in each if isinstance(name, str)}

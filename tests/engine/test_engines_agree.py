@@ -43,7 +43,8 @@ def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **ph
     """Return weights and losses of two members after two phases with masks."""
     shape = data.X.shape[1:]
     net = as_skorch_net(module, shape, 3, kwargs)
-    statistics = (torch.tensor(data.X.mean(), dtype=torch.float32), torch.tensor(2.0))
+    mean = torch.tensor(data.X.mean(), dtype=torch.float32)
+    statistics = (mean, torch.tensor(2.0), None)
     net = member_net(net, 3, statistics=statistics, sam=sam, device=device)
     states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
     rng = np.random.default_rng(5)

@@ -451,7 +451,7 @@ def test_calls_of_partial_fit_equal_epochs_of_fit(engine):
 def test_partial_fit_learns_classes_of_later_calls():
     X, y = table()
     order = np.argsort(y, kind="stable")
-    clf = SharpBalance(**SMALL)
+    clf = SharpBalance(lr=0.1, **SMALL)
     clf.partial_fit(X[order[:20]], y[order[:20]] * 0 + 1, classes=[0, 1, 2])
     assert clf.predict_proba(X).shape == (N_SAMPLES, 3)
     for _ in range(15):

@@ -154,7 +154,7 @@ NET = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss)
     ],
 )
 def test_unknown_setting_of_the_net_raises_with_a_suggestion(estimator, name, offered):
-    clf = ensemble(estimator=estimator, **{f"estimator__{name}": 5})
+    clf = ensemble(estimator=estimator, lr=0.1, **{f"estimator__{name}": 5})
     message = f"parameter 'estimator__{name}'. Did you mean 'estimator__{offered}'"
     with pytest.raises(InvalidInputError, match=message) as caught:
         clf.fit(X, y)

@@ -221,7 +221,7 @@ def overfit():
     labels = np.random.default_rng(1).permutation(y[:90])
     y = np.concatenate([labels, np.random.default_rng(2).permutation(y[90:])])
     options = {**SMALL, "max_epochs": 60, "estimator__module__hidden": (32,)}
-    return SharpBalance(**options), X, y
+    return SharpBalance(lr=0.1, **options), X, y
 
 
 def test_calibration_by_temperature():
@@ -239,7 +239,7 @@ def test_calibration_by_temperature():
 
 def test_cross_validation_and_prediction():
     X, y = table()
-    clf = SharpBalance(**{**SMALL, "max_epochs": 15})
+    clf = SharpBalance(lr=0.1, **{**SMALL, "max_epochs": 15})
     assert cross_val_score(clf, X, y, cv=3).mean() > 0.6
     probas = cross_val_predict(clf, X, y, cv=3, method="predict_proba")
     np.testing.assert_allclose(probas.sum(axis=1), 1)

@@ -47,6 +47,7 @@ FAST = {
     "random_state": 0,
     "device": "cpu",
     "estimator__module__hidden": (8,),
+    "estimator__optimizer__nesterov": False,  # SGD in place of the default for tables
 }
 APART = [
     {"lr": 0.02, "optimizer__weight_decay": 0.01},

@@ -97,7 +97,7 @@ def noise(n=100):
 
 
 def test_averages_change_the_scores():
-    options = {**SMALL, "max_epochs": 12, "early_stopping": 12, "lr": 0.5}
+    options = {**SMALL, "max_epochs": 12, "early_stopping": 12, "lr": 0.2}
     plain, averaged = (
         DeepEnsembleClassifier(weight_averaging=kind, **options).fit(*noise())
         for kind in (None, "uniform")
@@ -110,7 +110,7 @@ def test_averages_change_the_scores():
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
 def test_n_iter_is_the_number_of_trained_epochs(engine):
     """The maximum over members, which callbacks stop inside a segment."""
-    options = {**SMALL, "early_stopping": False, "max_epochs": 40, "lr": 0.3}
+    options = {**SMALL, "early_stopping": False, "max_epochs": 40, "lr": 0.1}
     stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
     clf = DeepEnsembleClassifier(callbacks=[stopper], engine=engine, **options)
     clf.set_params(n_estimators=3).fit(*noise())
@@ -186,7 +186,7 @@ def test_epochs_of_a_shortened_history_are_counted(tmp_path, engine, patience):
 
 def test_joint_epochs_of_a_shortened_history_are_counted(tmp_path):
     best = Checkpoint(monitor="valid_loss_best", dirname=tmp_path, load_best=True)
-    options = {**SMALL, "lr": 0.5, "callbacks": [best], "max_epochs": 8}
+    options = {**SMALL, "lr": 0.01, "callbacks": [best], "max_epochs": 8}
     del options["early_stopping"]
     clf = DiversifiedEnsembleClassifier(**options).fit(*noise())
     assert len(clf.history_[0]) < clf.n_iter_ == 8
