@@ -80,7 +80,7 @@ def test_heads_are_trained_and_measured(report, options, monkeypatch):
     (task,), (clf, _, deep) = tasks, fitted
     assert set(task.y) == set(range(8))  # the last two classes are foreign
     assert len(task.y) == len(task.of_trunk[1]) == 24
-    assert task.foreign["digits"].shape == (1797, 16, 16, 3)
+    assert task.foreign["digits"].shape[1:] == (16, 16, 3)
     assert len(task.unlabeled) == 48
     assert (clf.engine_.name, clf.trunk_ is None) == ("stacked", False)
     assert len({each["lr"] for each in deep.member_params_}) == 2

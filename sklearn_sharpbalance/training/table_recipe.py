@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from sklearn_sharpbalance.data.inputs import InputFormat
-from sklearn_sharpbalance.members.net import NET_DEFAULTS
 
 __all__ = ["table_recipe"]
 
@@ -112,7 +111,7 @@ def n_epochs(n_rows: int, n_classes: int) -> int:
     low, high = EPOCHS
     share = min(1.0, n_rows / FEW_ROWS)
     n_needed = round(low / share**0.5) if n_classes < 3 else high
-    return min(n_needed, high, NET_DEFAULTS["max_epochs"])
+    return min(n_needed, high)
 
 
 def _names_given(params, nested):

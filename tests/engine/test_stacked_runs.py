@@ -51,7 +51,7 @@ def test_members_are_restored_once_per_phase(every, sessions, tmp_path):
 
 
 def test_members_stopped_by_a_callback_do_not_change(tmp_path):
-    stop = EarlyStopping(monitor="train_loss", threshold=0.2, patience=2)
+    stop = EarlyStopping(monitor="train_loss", threshold=0.5, patience=2)
     options = {"max_epochs": 12, "callbacks": [("stop", stop)], "warmup_epochs": 0}
     cut = estimator(checkpoint_dir=tmp_path, checkpoint_every=1, **options).fit(X, Y)
     whole = estimator(memory=str(tmp_path / "cache"), **options).fit(X, Y)
@@ -66,7 +66,7 @@ def test_members_stopped_by_a_callback_do_not_change(tmp_path):
 @pytest.mark.parametrize("sam", rest_slow(["look_sam", "momentum_sam"]))
 def test_members_stopped_at_different_steps_continue_as_in_skorch(sam):
     """Stacked members share one step count; members that differ are separated."""
-    stop = EarlyStopping(monitor="train_loss", threshold=0.5, patience=2)
+    stop = EarlyStopping(monitor="train_loss", threshold=0.2, patience=2)
     options = {"max_epochs": 12, "callbacks": [("stop", stop)], "warmup_epochs": 0}
     options |= {"sam": sam, "rho": 0.1, "selection": "sharpest", "lr": 0.05}
     fits = [estimator(**options), estimator(**options).set_params(engine="skorch")]
