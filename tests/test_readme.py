@@ -50,12 +50,21 @@ def measured():
         ('three skorch nets (`engine="skorch"`)', "skorch_nets_ratio"),
         ("`DeepEnsembleClassifier`", "deep_ratio"),
         ("`SharpBalanceEnsembleClassifier`", "sharpbalance_ratio"),
+        ('the same with `sam="momentum_sam"`', "sharpbalance_momentum_sam_ratio"),
+        ('the same with `sam="look_sam"`', "sharpbalance_look_sam_ratio"),
+        (
+            'Momentum-SAM for all samples (`selection="all"`)',
+            "momentum_sam_ratio",
+        ),
     ):
         yield f"| {name} | {small[key]:.2f} | {large[key]:.2f} |"
     yield f"`predict_proba` takes {cpu['prediction']['ratio']:.2f} of a bare loop"
     yield f"do not stack {cpu['parallel']['dropout']['speedup']:.2f} times"
     yield f"and {cpu['parallel']['convolutions']['speedup']:.2f} times"
     yield f"with `memory=` takes {cpu['search']['ratio']:.2f} of the time"
+    search = json.loads((RESULTS / "search.json").read_text())["digits"]
+    yield f"`EnsembleSearchCV` takes {search['ratio']:.2f} of the time"
+    yield f"and {search['processor_ratio']:.2f} of its"
     yield f"threads too | {memory['skorch']['times_weights_per_member']:.1f} |"
     yield f"its making | {memory['stacked']['times_weights_per_member']:.1f} |"
     yield f"{memory['stacked']['times_data']:.1f}: one standardised copy"

@@ -72,7 +72,8 @@ def bagging(epochs):
 
 def against_bagging(X, y, epochs, repeats):
     """Fit times of our ensembles and of Bagging(MLPClassifier) on the same data."""
-    settings = {"max_epochs": epochs, "random_state": 0, "device": "cpu"}
+    # lr brings momentum SGD back, the optimizer of all in this comparison.
+    settings = {"lr": 0.1, "max_epochs": epochs, "random_state": 0, "device": "cpu"}
     deep = DeepEnsembleClassifier(**settings)
     sharpbalance = SharpBalanceEnsembleClassifier(**settings)
     momentum = {"sam": "momentum_sam", "rho": 0.3, **settings}
@@ -151,7 +152,12 @@ def search(X, y):
 
     def fit(memory):
         clf = SharpBalanceEnsembleClassifier(
-            warmup="sgd", max_epochs=20, random_state=0, memory=memory, device="cpu"
+            warmup="sgd",
+            lr=0.1,
+            max_epochs=20,
+            random_state=0,
+            memory=memory,
+            device="cpu",
         )
         return GridSearchCV(clf, grid, cv=3, refit=False).fit(X, y)
 
@@ -167,7 +173,9 @@ def scaling(quick):
 
     def fit(m, n):
         X, y = rng.normal(size=(n, 50)), rng.integers(5, size=n)
-        clf = SharpBalanceEnsembleClassifier(n_estimators=m, max_epochs=4, device="cpu")
+        clf = SharpBalanceEnsembleClassifier(
+            n_estimators=m, lr=0.1, max_epochs=4, device="cpu"
+        )
         start = time.perf_counter()
         clf.fit(X, y)
         return time.perf_counter() - start
@@ -192,7 +200,7 @@ def overhead(X, y, repeats):
         inside.append(time.perf_counter() - start)
         return members
 
-    clf = DeepEnsembleClassifier(max_epochs=20, random_state=0, device="cpu")
+    clf = DeepEnsembleClassifier(lr=0.1, max_epochs=20, random_state=0, device="cpu")
     clf.fit(X, y)
     shares = []
     StackedEngine.train = timed

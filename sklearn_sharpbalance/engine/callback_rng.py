@@ -39,7 +39,9 @@ class CallbackDraws:
         self.device = device
         self._saved: dict[int, _GeneratorStates] = {}  # by the index of the member
 
-    def own(self, sessions: list[MemberSession]) -> AbstractContextManager:
+    def preserve_generators(
+        self, sessions: list[MemberSession]
+    ) -> AbstractContextManager:
         """Return a context that restores the user's generators after callbacks."""
         drawing = any(session.net.callbacks_ for session in sessions)
         return random_stream(self.device) if drawing else nullcontext()

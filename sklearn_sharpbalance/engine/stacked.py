@@ -164,7 +164,7 @@ class StackedGroup:
         """Train all members through their segments and return their states."""
         segment = self.segment
         started = self.running()
-        with self.draws.own(self.sessions), tf32(segment.precision):
+        with self.draws.preserve_generators(self.sessions), tf32(segment.precision):
             for epoch in range(segment.start, segment.stop):
                 if not self.running():
                     break

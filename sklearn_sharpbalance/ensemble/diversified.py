@@ -112,8 +112,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         member after the other, the reason for the choice, and the threads of torch.
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
-        ``max_epochs``, ``batch_size``, ``optimizer``, ``device``, ``precision`` and
-        ``threads``.
+        ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``, ``device``,
+        ``precision`` and ``threads``.
     n_iter_ : int
         Epochs that were run.
 

@@ -1,5 +1,6 @@
 """The settings that a fit used, with every default and "auto" filled in."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
     -------
     settings : dict
         ``lr``, ``lr_schedule``, ``max_epochs``, ``batch_size``, ``optimizer``,
-        ``device``, ``precision`` and ``threads``, those of torch on the CPU.
+        ``weight_decay``, ``device``, ``precision`` and ``threads``, those of torch on
+        the CPU.
     """
     net, training = setup.trainer.net, setup.trainer.training
     optimizer, _ = base_optimizer(net)
@@ -35,10 +37,20 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
         "max_epochs": int(training.n_epochs),
         "batch_size": int(training.batch_size),
         "optimizer": getattr(optimizer, "__name__", type(optimizer).__name__),
+        "weight_decay": _weight_decay(net),
         "device": ", ".join(resolve_devices(setup.params["device"])),
         "precision": training.precision,
         "threads": setup.engine.threads or torch.get_num_threads(),
     }
+
+
+def _weight_decay(net):
+    """Return the weight decay of the net, of its optimizer, or that one's default."""
+    optimizer, bound = base_optimizer(net)
+    parameter = inspect.signature(optimizer).parameters.get("weight_decay")
+    default = 0.0 if parameter is None else parameter.default
+    value = getattr(net, "optimizer__weight_decay", bound.get("weight_decay", default))
+    return float(value)
 
 
 def _schedule_name(given, training):

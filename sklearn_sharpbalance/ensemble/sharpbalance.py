@@ -183,8 +183,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Name of the engine, the reason for the choice, and the threads of torch.
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
-        ``max_epochs``, ``batch_size``, ``optimizer``, ``device``, ``precision`` and
-        ``threads``.
+        ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``, ``device``,
+        ``precision`` and ``threads``.
     n_iter_ : int
         Epochs run by the member that trained the longest.
     n_passes_ : float

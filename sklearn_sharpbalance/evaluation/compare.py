@@ -140,8 +140,6 @@ def compare(
         confidence=confidence,
         random_state=random_state,
     )
-    if matched_compute:
-        named = _match(named, reference)
     fit_params = _check_fit_params(fit_params, named)
     rank_by = _check_rank_by(rank_by, study)
     if study.has_corruptions:
@@ -150,11 +148,13 @@ def compare(
     _check_foreign(as_foreign_sets(study.ood, X), X, named)
     seeds = as_seeds(seeds, study.random_state)
     y = np.asarray(y)
+    folds = list(_splits(cv, X, y, random_state=study.random_state))
+    if matched_compute:
+        train, _ = folds[0]
+        named = _match(named, reference, take(X, train), y[train])
     results: dict[str, list] = {name: [] for name in named}
     n_tested = 0
-    for fold, (train, test) in enumerate(
-        _splits(cv, X, y, random_state=study.random_state)
-    ):
+    for fold, (train, test) in enumerate(folds):
         X_train, y_train = take(X, train), y[train]
         fold_params = _fit_params_of_fold(fit_params, train)
         fitted = []
@@ -264,8 +264,14 @@ def _one_of_each(methods: Any) -> dict[str, Any]:
     return {name: estimators[0] for name, estimators in named.items()}
 
 
-def _match(named: dict[str, Any], reference: str | None) -> dict[str, Any]:
-    """Return clones whose ``max_epochs`` give them the cost of the reference."""
+def _match(
+    named: dict[str, Any], reference: str | None, X: Any, y: np.ndarray
+) -> dict[str, Any]:
+    """Return clones whose ``max_epochs`` give them the cost of the reference.
+
+    The data are those of one training: on tables the reference's own number of epochs
+    depends on them, and is set as well, so that it is the same in all folds.
+    """
     if reference is None:
         reference = next(iter(named))
     if reference not in named:
@@ -274,7 +280,7 @@ def _match(named: dict[str, Any], reference: str | None) -> dict[str, Any]:
             f"{', '.join(map(repr, named))}."
         )
     try:
-        passes = gradient_passes(clone(named[reference]))
+        passes = gradient_passes(clone(named[reference]), X, y)
     except InvalidInputError as error:
         raise InvalidInputError(
             f"The cost of the reference {reference!r} is not known: {error} Name "
@@ -283,8 +289,9 @@ def _match(named: dict[str, Any], reference: str | None) -> dict[str, Any]:
     matched = {}
     for name, given in named.items():
         matched[name] = estimator = clone(given)
-        if name != reference and counts_passes(estimator):
-            last_step(estimator).set_params(**match_passes(estimator, passes))
+        if counts_passes(estimator):
+            params = match_passes(estimator, passes, X, y)
+            last_step(estimator).set_params(**params)
     return matched
 
 

@@ -1,10 +1,13 @@
 """Count gradient passes of a training, and match those of another one."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
 from skorch import NeuralNetClassifier
 
 from sklearn_sharpbalance.ensemble import DiversifiedEnsembleClassifier
@@ -25,13 +28,17 @@ TRIAL_SAMPLES = 4000
 TRIAL_DRAWS = 100
 
 
-def gradient_passes(estimator):
+def gradient_passes(estimator, X=None, y=None):
     r"""Count the passes over the training set of all members together.
 
     Parameters
     ----------
     estimator : SharpBalance, deep or diversified ensemble, or a pipeline around one
         Fitted or not.
+    X, y : training data or None, default=None
+        For an unfitted ensemble with ``max_epochs=None``: on a table the number of
+        epochs depends on the number of rows and classes. Transformers of a pipeline
+        are fitted to them. Without data it is the number for other inputs, 50.
 
     Returns
     -------
@@ -72,10 +79,11 @@ def gradient_passes(estimator):
     ensemble = _ensemble_of(estimator)
     if hasattr(ensemble, "history_"):
         return _passes_run(ensemble)
-    return _Cost.of(ensemble).passes(_max_epochs(ensemble))
+    n_epochs = _max_epochs(estimator, X, y)
+    return _Cost.of(ensemble, n_epochs).passes(n_epochs)
 
 
-def match_passes(estimator, passes):
+def match_passes(estimator, passes, X=None, y=None):
     """Return parameters with which an ensemble takes about this many passes.
 
     Parameters
@@ -83,6 +91,8 @@ def match_passes(estimator, passes):
     estimator : unfitted ensemble of this package, or a pipeline around one
     passes : float
         Number of passes, as :func:`gradient_passes` counts them.
+    X, y : training data or None, default=None
+        As in :func:`gradient_passes`.
 
     Returns
     -------
@@ -100,7 +110,7 @@ def match_passes(estimator, passes):
     {'max_epochs': 25}
     """
     ensemble = _ensemble_of(estimator)
-    cost = _Cost.of(ensemble)
+    cost = _Cost.of(ensemble, _max_epochs(estimator, X, y))
     # An epoch of a member costs at least 1, so that no more epochs can be nearest.
     most = max(1, int(np.ceil(passes / cost.n_members)))
     n_epochs = min(range(1, most + 1), key=lambda n: abs(cost.passes(n) - passes))
@@ -120,7 +130,7 @@ class _Cost(NamedTuple):
     later_cost: float
 
     @classmethod
-    def of(cls, ensemble: Any) -> "_Cost":
+    def of(cls, ensemble: Any, max_epochs: int) -> "_Cost":
         if isinstance(ensemble, DiversifiedEnsembleClassifier):
             warmup_epochs = 0.0
             warmup_cost = later_cost = 1 + _unlabeled_share(ensemble)
@@ -132,7 +142,7 @@ class _Cost(NamedTuple):
             later_cost = 1 + (sam_cost - 1) * _expected_share(ensemble, params)
         return cls(
             n_members=ensemble.n_estimators,
-            max_epochs=_max_epochs(ensemble),
+            max_epochs=max_epochs,
             warmup_epochs=warmup_epochs,
             warmup_cost=warmup_cost,
             later_cost=later_cost,
@@ -222,8 +232,9 @@ def _passes_run(ensemble: Any) -> float:
     return float(total)
 
 
-def _max_epochs(ensemble: Any) -> int:
+def _max_epochs(estimator: Any, X: Any, y: Any) -> int:
     """Return the epochs that a fit would run, with the defaults of a fit."""
+    ensemble = _ensemble_of(estimator)
     if ensemble.max_epochs is not None:
         return ensemble.max_epochs
     nested = ensemble._nested("estimator")
@@ -231,7 +242,17 @@ def _max_epochs(ensemble: Any) -> int:
         return nested["max_epochs"]
     if isinstance(ensemble.estimator, NeuralNetClassifier):
         return ensemble.estimator.max_epochs
-    return int(NET_DEFAULTS["max_epochs"])
+    if X is None or not isinstance(ensemble, PhasedEnsemble):
+        return int(NET_DEFAULTS["max_epochs"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit warns, too
+        while isinstance(estimator, Pipeline):
+            if len(estimator) > 1:
+                X = clone(estimator[:-1]).fit_transform(X, y)
+            estimator = estimator[-1]
+        unfitted = clone(ensemble).set_params(checkpoint_dir=None)
+        setup = unfitted._prepare(X, y, None, checkpoints=True)
+    return setup.trainer.training.n_epochs
 
 
 def counts_passes(estimator: Any) -> bool:

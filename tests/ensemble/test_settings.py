@@ -86,6 +86,7 @@ def test_settings_contain_defaults(kind):
         "max_epochs": 2,
         "batch_size": 128,
         "optimizer": "AdamW",
+        "weight_decay": 0.01 if kind is DiversifiedEnsembleClassifier else 3.0,
         "device": "cpu",
         "precision": "float32",
         "threads": 1,  # for small networks, with any setting of torch
@@ -116,7 +117,15 @@ def triangle(progress):
             {"lr_schedule": "LRScheduler"},
         ),
         ({"batch_size": 7, "max_epochs": 3}, {"batch_size": 7, "max_epochs": 3}),
-        ({"optimizer": torch.optim.Adam}, {"optimizer": "Adam"}),
+        (
+            {"optimizer": torch.optim.Adam},
+            {"optimizer": "Adam", "weight_decay": 0.0},
+        ),
+        (
+            {"optimizer": partial(torch.optim.SGD, weight_decay=0.25)},
+            {"optimizer": "SGD", "weight_decay": 0.25},
+        ),
+        ({"estimator__optimizer__weight_decay": 0.5}, {"weight_decay": 0.5}),
         ({"precision": "bf16"}, {"precision": "bf16"}),
         ({"device": ["cpu", "cpu"]}, {"device": "cpu, cpu"}),
     ],

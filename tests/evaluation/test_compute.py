@@ -1,7 +1,10 @@
 """Gradient passes of a training, and epochs that match those of another one."""
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.base import clone
+from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -12,8 +15,10 @@ from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
 )
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._outputs import last_step
 from sklearn_sharpbalance.optim import LookSAM
 from tests.evaluation.cases import SMALL, sharpbalance
 
@@ -91,6 +96,23 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 )
 def test_expected_passes_equal_values_by_hand(estimator, passes):
     assert gradient_passes(estimator) == pytest.approx(passes, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SharpBalance])
+@pytest.mark.parametrize("in_pipeline", [False, True])
+def test_epochs_that_follow_the_table_are_counted(kind, in_pipeline):
+    X, y = make_classification(300, 5, random_state=0)
+    frame = pd.DataFrame(X).add_prefix("x")
+    frame["text"] = np.where(y == 1, "yes", "no")
+    clf = kind(max_epochs=None, random_state=0)
+    if in_pipeline:
+        frame = frame.drop(columns="text")
+        clf = make_pipeline(make_pipeline(StandardScaler()), clf)
+    expected = gradient_passes(clf, frame, y)
+    clf.fit(frame, y)
+    assert last_step(clf).settings_["max_epochs"] == 37
+    assert gradient_passes(clf) == pytest.approx(expected, rel=0.03)
+    assert match_passes(clone(clf), expected, frame, y) == {"max_epochs": 37}
 
 
 def test_passes_of_a_fitted_ensemble_count_its_own_sets(data):

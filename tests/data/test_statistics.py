@@ -1,0 +1,102 @@
+"""Center, scale and relevance of the features of a table."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.feature_selection import f_classif
+
+from sklearn_sharpbalance.data import statistics
+from sklearn_sharpbalance.data.statistics import (
+    column_blocks,
+    is_wide,
+    moments,
+    quartiles,
+    relevance,
+    scale_or_one,
+    soft_clip,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 5)) * [1, 10, 0.1, 3, 5] + [0, 7, -2, 0, 100]
+NORMAL_RANGE = 1.3489795  # interquartile range of the standard normal distribution
+
+
+def test_quartiles_equal_those_of_numpy():
+    median, scale = quartiles(X)
+    low, middle, high = np.quantile(X, [0.25, 0.5, 0.75], axis=0, method="inverted_cdf")
+    np.testing.assert_array_equal(median, middle)
+    np.testing.assert_allclose(scale, (high - low) / NORMAL_RANGE, rtol=1e-3)
+
+
+def test_weights_count_as_repeated_rows():
+    weight = RNG.integers(0, 4, len(X))
+    repeated = np.repeat(X, weight, axis=0)
+    for statistic in (quartiles, moments):
+        for got, expected in zip(statistic(X, weight), statistic(repeated)):
+            np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_one_outlier_hardly_changes_quartiles():
+    changed = X.copy()
+    changed[7] = 1e6
+    median, scale = quartiles(changed)
+    expected_median, expected_scale = quartiles(X)
+    assert np.all(np.abs(median - expected_median) < 0.5 * expected_scale)
+    np.testing.assert_allclose(scale, expected_scale, rtol=0.3)
+
+
+def test_scale_of_a_rare_value_is_half_of_the_range():
+    column = np.zeros((50, 1))
+    column[:5] = 4.0
+    assert quartiles(column) == (0.0, 2.0)
+
+
+def test_constant_columns_have_scale_one():
+    center, scale = quartiles(np.full((9, 2), 3.5))
+    np.testing.assert_array_equal(center, 3.5)
+    np.testing.assert_array_equal(scale_or_one(center, scale), 1.0)
+
+
+def test_quartiles_of_many_rows_use_some_of_them(monkeypatch):
+    many = RNG.standard_normal((5000, 2))
+    monkeypatch.setattr(statistics, "MAX_ROWS", 1000)
+    np.testing.assert_array_equal(quartiles(many), quartiles(many[::5]))
+
+
+def test_small_blocks_give_the_same_quartiles(monkeypatch):
+    expected = quartiles(X)
+    monkeypatch.setattr(statistics, "BLOCK_SIZE", 1)
+    assert len(column_blocks(X)) == X.shape[1]
+    np.testing.assert_array_equal(quartiles(X), expected)
+
+
+def test_soft_clip_is_bounded_and_increasing():
+    values = torch.linspace(-50, 50, 1001, dtype=torch.float64)
+    clipped = soft_clip(values, 3.0)
+    assert clipped.abs().max() < 3
+    assert (clipped.diff() > 0).all()
+    assert soft_clip(torch.zeros(1), 3.0) == 0
+    small = values.abs() < 0.3
+    torch.testing.assert_close(clipped[small], values[small], rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_relevance_depends_on_the_f_statistic(n_classes):
+    y = np.arange(len(X)) % n_classes
+    shifted = X + np.outer(y, [4, 0, 0.02, 30, 1])
+    expected = f_classif(shifted, y)[0]
+    bound = 2 * np.log(5)
+    expected = np.clip(1 - bound / np.maximum(expected, bound), 0.02, 1)
+    np.testing.assert_allclose(relevance(shifted, y), expected, rtol=1e-9)
+    weight = RNG.integers(1, 3, len(X))
+    np.testing.assert_allclose(
+        relevance(shifted, y, weight),
+        relevance(np.repeat(shifted, weight, axis=0), np.repeat(y, weight)),
+        rtol=1e-9,
+    )
+
+
+def test_wide_tables_have_few_rows_for_each_of_many_features():
+    assert is_wide(np.zeros((999, 100)))
+    assert not is_wide(np.zeros((1000, 100)))
+    assert not is_wide(np.zeros((10, 99)))

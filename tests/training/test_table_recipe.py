@@ -1,0 +1,105 @@
+"""Default optimizer, learning rate, weight decay and epochs for tables."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_classification
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
+
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.ensemble.settings import settings_in_force
+
+X, y = make_classification(60, 5, random_state=0)
+PICTURES = np.zeros((60, 3, 8, 8), dtype=np.uint8)
+ADAMW = {"optimizer": "AdamW", "lr": 0.003, "weight_decay": 3.0, "max_epochs": 40}
+SGD = {"optimizer": "SGD", "lr": 0.1, "weight_decay": 5e-4, "max_epochs": 50}
+
+
+def settings(X, y, **params):
+    """Return the settings of a fit, without the training."""
+    clf = DeepEnsembleClassifier(device="cpu", random_state=0, **params)
+    return settings_in_force(clf._prepare(X, y, None, checkpoints=True))
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, ADAMW),
+        ({"max_epochs": 7}, {**ADAMW, "max_epochs": 7}),
+        ({"estimator__max_epochs": 7}, {**ADAMW, "max_epochs": 7}),
+        ({"estimator__module__hidden": (3,)}, ADAMW),
+        # A rate or an optimizer of the user brings the defaults of SGD back.
+        ({"lr": 0.02}, {**SGD, "lr": 0.02}),
+        ({"estimator__lr": 0.02}, {**SGD, "lr": 0.02}),
+        ({"optimizer": torch.optim.SGD}, SGD),
+        ({"estimator__optimizer__weight_decay": 0.1}, {**SGD, "weight_decay": 0.1}),
+        ({"member_params": {"lr": [0.1, 0.2]}}, {"optimizer": "SGD"}),
+        ({"estimator": MLP}, SGD),
+    ],
+)
+def test_user_settings_replace_the_defaults(params, expected):
+    assert expected.items() <= settings(X, y, **params).items()
+
+
+def test_pictures_have_other_defaults():
+    assert settings(PICTURES, y)["optimizer"] == "SGD"
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_columns", "n_classes", "expected"),
+    [
+        (60, 5, 2, {"weight_decay": 3.0, "max_epochs": 40}),
+        (500, 5, 2, {"weight_decay": 1.5, "max_epochs": 28}),
+        (2000, 5, 2, {"weight_decay": 1.0, "max_epochs": 20}),
+        (2000, 5, 4, {"weight_decay": 1.0, "max_epochs": 40}),
+    ],
+)
+def test_defaults_depend_on_rows_columns_and_classes(
+    n_rows, n_columns, n_classes, expected
+):
+    table = np.random.default_rng(0).standard_normal((n_rows, n_columns))
+    labels = np.arange(n_rows) % n_classes
+    assert expected.items() <= settings(table, labels).items()
+
+
+def test_held_out_rows_are_not_counted():
+    table, labels = np.tile(X, (10, 1)), np.tile(y, 10)
+    kept = settings(table, labels, validation_fraction=0.5, early_stopping=5)
+    assert kept["max_epochs"] == round(20 / 0.3**0.5)
+
+
+def test_partial_fit_keeps_the_first_decay_and_a_constant_rate():
+    clf = DeepEnsembleClassifier(device="cpu", random_state=0)
+    clf.partial_fit(X, y, classes=[0, 1])
+    first = dict(clf.settings_)
+    clf.partial_fit(np.tile(X, (9, 1)), np.tile(y, 9))
+    assert clf.settings_ == first
+    assert first["weight_decay"] == 3.0
+
+
+def separable(n_rows=200):
+    table = np.random.default_rng(0).standard_normal((n_rows, 4))
+    return table, (table[:, 0] > 0).astype(int)
+
+
+@pytest.mark.parametrize("value", [1e3, -1e6])
+def test_one_outlier_does_not_change_the_accuracy(value):
+    table, labels = separable()
+    table[17] = value
+    clf = SharpBalance(random_state=0, device="cpu").fit(table[:150], labels[:150])
+    assert clf.score(table[150:], labels[150:]) >= 0.94
+
+
+def test_noisy_labels_do_not_make_probabilities_overconfident():
+    """The best log-loss with a fifth of the labels replaced is that of the noise."""
+    table, labels = separable(1500)
+    rng = np.random.default_rng(1)
+    wrong = rng.random(len(labels)) < 0.2
+    labels = np.where(wrong, 1 - labels, labels)
+    parts = train_test_split(table, labels, test_size=500, random_state=0)
+    X_train, X_test, y_train, y_test = parts
+    clf = SharpBalance(random_state=0, device="cpu").fit(X_train, y_train)
+    best = -(0.2 * np.log(0.2) + 0.8 * np.log(0.8))
+    assert log_loss(y_test, clf.predict_proba(X_test)) < 1.15 * best
