@@ -57,6 +57,7 @@ class StackedObjective:
         self.losses = torch.func.vmap(self._loss)
         self.batch: Any = None
         self.origin = weights.origin[None]
+        self.gradients = torch.empty_like(self.origin)
 
     def load(self, x: Any, y: Tensor) -> None:
         """Set the batches for the next calls: samples of all batches in a row."""
@@ -65,15 +66,21 @@ class StackedObjective:
             lambda t: t.reshape(n_loaded, self.size, *t.shape[1:]), (x, y)
         )
         self.origin = self.weights.origin.expand(n_loaded, -1)
+        if len(self.gradients) != n_loaded:
+            self.gradients = torch.empty_like(self.origin)
 
     def __call__(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return losses (n_loaded,) and gradients (n_loaded, d) at (n_loaded, d)."""
+        """Return losses (n_loaded,) and gradients (n_loaded, d) at (n_loaded, d).
+
+        The gradients are valid until the next call.
+        """
         params = self._split(vectors)
         # Not torch.func.grad: its first call imports torch's compiler, for seconds.
         with WITHOUT_VMAP_WARNINGS, MATH_ATTENTION:
             losses = self.losses(params, *self.batch)
             grads = torch.autograd.grad(losses.sum(), params, materialize_grads=True)
-        return losses.detach(), torch.cat([g.flatten(1) for g in grads], dim=1)
+        torch.cat([g.flatten(1) for g in grads], dim=1, out=self.gradients)
+        return losses.detach(), self.gradients
 
     def check(self) -> None:
         """Raise if the module does not support it, or uses weights of its own."""

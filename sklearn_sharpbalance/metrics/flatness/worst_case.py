@@ -27,7 +27,7 @@ INCREASING_SHARE = 0.75
 
 
 class _Ball(NamedTuple):
-    """Steepest unit step and projection for one norm, along the last axis."""
+    """Steepest unit step and projection for one norm, in place, along the last axis."""
 
     steepest: Callable[[Tensor, Tensor], Tensor]
     project: Callable[[Tensor, float], Tensor]
@@ -40,22 +40,29 @@ def _length(v):
 def _steepest_l2(gradient, fallback):
     norm = _length(gradient)
     away = fallback.to(gradient) / _length(fallback).clamp_min(1e-30)
-    unit = gradient / torch.where(norm > 0, norm, 1.0)
-    return torch.addcmul(unit, away, (norm == 0).to(unit))
-
-
-def _project_l2(v, rho):
-    return v * (rho / _length(v).clamp_min(1e-30)).clamp_max(1.0)
+    gradient.div_(torch.where(norm > 0, norm, 1.0))
+    return _add_where_zero(gradient, norm, away)
 
 
 def _steepest_linf(gradient, fallback):
-    is_zero = (_length(gradient) == 0).to(gradient)
-    return torch.addcmul(gradient.sign(), fallback.sign().to(gradient), is_zero)
+    norm = _length(gradient)
+    return _add_where_zero(gradient.sign_(), norm, fallback.sign().to(gradient))
+
+
+def _add_where_zero(direction, norm, away):
+    """Add ``away`` to directions whose gradient is zero."""
+    if not norm.is_cuda and bool(norm.all()):  # a GPU does not wait for the host
+        return direction
+    return direction.addcmul_(away, (norm == 0).to(direction))
+
+
+def _project_l2(v, rho):
+    return v.mul_((rho / _length(v).clamp_min(1e-30)).clamp_max(1.0))
 
 
 BALLS = {
     "l2": _Ball(_steepest_l2, _project_l2),
-    "linf": _Ball(_steepest_linf, lambda v, rho: v.clamp(-rho, rho)),
+    "linf": _Ball(_steepest_linf, lambda v, rho: v.clamp_(-rho, rho)),
 }
 
 
@@ -94,7 +101,8 @@ def ascend(
     Parameters
     ----------
     objective : callable
-        Returns loss (...) and gradient (..., d) at weights (..., d).
+        Returns loss (...) and gradient (..., d) at weights (..., d). The gradient is
+        changed in place.
     origin : tensor of shape (..., d)
     scale : tensor of shape (d,)
     rho : float
@@ -110,12 +118,15 @@ def ascend(
     """
     ball, checked = BALLS[norm], checkpoints(n_iter)
 
-    def evaluate(v):
-        loss, gradient = objective(torch.addcmul(origin, scale.to(v), v))
-        # An overflow of the loss must not make the position NaN.
-        return loss.clone(), (gradient * scale).nan_to_num_(0.0, 0.0, 0.0)
+    # Written again and again: new tensors cost more than the arithmetic.
+    v, before, spare, weights = (torch.zeros_like(origin) for _ in range(4))
 
-    v = before = torch.zeros_like(origin)
+    def evaluate(v):
+        torch.addcmul(origin, scale.to(v), v, out=weights)
+        loss, gradient = objective(weights)
+        # An overflow of the loss must not make the position NaN.
+        return loss.clone(), gradient.mul_(scale).nan_to_num_(0.0, 0.0, 0.0)
+
     first, gradient = evaluate(v)
     loss = best = best_at_check = first
     best_v, best_gradient = v.clone(), gradient.clone()
@@ -124,11 +135,12 @@ def ascend(
     last_check = 0
     for k in range(1, n_iter + 1):
         direction = ball.steepest(gradient, fallback)
-        target = ball.project(torch.addcmul(v, direction, step[..., None]), rho)
+        target = torch.addcmul(v, direction, step[..., None], out=spare)
+        target = ball.project(target, rho)
         if k > 1:  # v + MOMENTUM * (target - v) + (1 - MOMENTUM) * (v - before)
             target = target.mul_(MOMENTUM).add_(v, alpha=2 * (1 - MOMENTUM))
             target = ball.project(target.sub_(before, alpha=1 - MOMENTUM), rho)
-        before, v, old_loss = v, target, loss
+        v, before, spare, old_loss = target, v, before, loss
         loss, gradient = evaluate(v)
         increases = increases + (loss > old_loss)
         better = loss > best
@@ -151,11 +163,12 @@ def ascend(
 
 
 def _replace_where(condition, old, new):
-    """Replace vectors (..., d) in place where the condition (...) holds.
-
-    ``lerp`` is exact at weights 0 and 1, and faster than ``where`` on a CPU.
-    """
-    old.lerp_(new, condition[..., None].to(old))
+    """Replace vectors (..., d) in place where the condition (...) holds."""
+    if old.is_cuda:  # without waiting for the host; lerp is exact at weights 0 and 1
+        old.lerp_(new, condition[..., None].to(old))
+        return
+    for index in condition.nonzero().tolist():
+        old[tuple(index)].copy_(new[tuple(index)])
 
 
 def _largest_rises(batches, *, mask, adaptive, **options):
