@@ -24,7 +24,7 @@ from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
-from sklearn_sharpbalance.data import inputs
+from sklearn_sharpbalance.data import input_statistics
 
 DEFAULT = "default"
 ADAMW = {"optimizer": torch.optim.AdamW, "lr": 3e-3}
@@ -38,7 +38,9 @@ class Patched:
 
     def fit(self, X, y):
         with (
-            patch.multiple(inputs, **self.replaced) if self.replaced else nullcontext()
+            patch.multiple(input_statistics, **self.replaced)
+            if self.replaced
+            else nullcontext()
         ):
             return self.classifier.fit(X, y)
 
@@ -62,7 +64,8 @@ VARIANTS = {
     "Momentum-SAM, rho 0.3": balanced(sam="momentum_sam", rho=0.3),
     "40 epochs": balanced(max_epochs=40),
     "SGD, rate 0.1, 50 epochs": balanced(lr=0.1),
-    "mean and variance": patched(quartiles=inputs.moments, CLIP=None),
+    "mean and variance": patched(quartiles=input_statistics.moments, CLIP=None),
+    "no piecewise linear inputs": patched(ROWS_PER_COLUMN=10**9),
     "no relevance": patched(is_wide=lambda X: False),
     "weight decay 0.01": decay(0.01),
     "label smoothing 0.1": balanced(estimator__criterion__label_smoothing=0.1),

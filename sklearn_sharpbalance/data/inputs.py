@@ -27,14 +27,7 @@ from sklearn_sharpbalance.data.frames import (
     read_columns,
 )
 from sklearn_sharpbalance.data.statistics import (
-    column_blocks,
-    is_wide,
-    moments,
-    quartiles,
-    relevance,
     rounded_columns,
-    scale_or_one,
-    soft_clip,
     warn_of_columns,
     warn_of_rounding,
 )
@@ -43,25 +36,22 @@ from sklearn_sharpbalance.data.torch_dataset import (
     SlicedItems,
     check_countable,
     first_input,
-    stack_inputs,
 )
 from sklearn_sharpbalance.data.training_data import n_rows
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
     "InputFormat",
+    "as_array",
     "check_X",
     "check_layout",
     "check_y",
     "encode_frame",
-    "input_statistics",
     "other_layout",
 ]
 
 PICTURE_CHANNELS = (1, 3, 4)
 MAX_NAMES = 5  # columns that a message names
-STATISTICS_ITEMS = 4096  # items of a Dataset to read: a full pass may take minutes
-CLIP = 3.0  # bound of the features of a table, in their scale
 
 
 @dataclass(frozen=True)
@@ -155,7 +145,7 @@ def check_X(estimator, X, *, reset, fitted=None):
         return _check_frame(estimator, X, reset=reset, fitted=fitted)
     if not is_frame(X) and fitted is not None and fitted.columns is not None:
         _check_replaces_frame(estimator, fitted.columns)
-    given = X = _as_array(X) if torch.is_tensor(X) else X
+    given = X = as_array(X) if torch.is_tensor(X) else X
     has_axes = getattr(X, "ndim", 2) > 2
     is_uint8 = has_axes and getattr(X, "dtype", None) == np.uint8
     keep_uint8 = is_uint8 and (fitted is None or fitted.kind != "array")
@@ -312,7 +302,7 @@ def _check_dict(X):
         raise InvalidInputError("X is an empty dictionary. Pass one array per input.")
     arrays = {}
     for key, value in X.items():
-        value = _as_array(value) if torch.is_tensor(value) else value
+        value = as_array(value) if torch.is_tensor(value) else value
         array = check_array(
             value, order="C", allow_nd=True, ensure_2d=False, input_name=key
         )
@@ -388,7 +378,7 @@ def check_y(X, y, classes=None):
 
 def _as_labels(y):
     """Return y as an array of shape (N,); raise on several labels per sample."""
-    y = _as_array(y) if torch.is_tensor(y) else y
+    y = as_array(y) if torch.is_tensor(y) else y
     try:
         return column_or_1d(y, warn=True)
     except (TypeError, ValueError) as error:
@@ -424,57 +414,7 @@ def _is_missing(label):
     return isinstance(label, float | np.floating) and not np.isfinite(label)
 
 
-def input_statistics(data, fmt):
-    """Return center and scale of each feature or channel, and the bound of values.
-
-    Features of a table or sequence have the median as center and a scale by the
-    quartiles, and are bounded; in a wide table, features without a relation to the
-    classes are scaled down. Channels of pictures have mean and standard deviation, and
-    no bound. The scale of a constant feature is one. Columns of zeros and ones that
-    encode categories and missing values have center zero and scale one, since a rare
-    one would get a large weight otherwise. None is returned for dictionaries.
-
-    Parameters
-    ----------
-    data : TrainingData
-        Validated samples; one of weight two counts as if it were there twice.
-    fmt : InputFormat
-    """
-    if fmt.kind == "dict":
-        return None
-    X, y, weight = data.X, data.y, data.weight
-    if fmt.kind == "dataset":
-        rows = range(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
-        X = stack_inputs([_as_array(X[i][0]) for i in rows])
-        y, weight = y[rows], None if weight is None else weight[rows]
-        if X.ndim < 4:
-            warn_of_rounding(X)
-    if X.ndim == 4:
-        center, scale = moments(X, weight)
-        scale = scale_or_one(center, scale)
-        return (*_as_tensors(center, scale, (-1, 1, 1)), None)
-    shape, X = X.shape[1:], X.reshape(len(X), -1)
-    center, scale = quartiles(X, weight)
-    if fmt.columns is not None:
-        center = np.where(fmt.columns.is_code, 0.0, center)
-        scale = np.where(fmt.columns.is_code, 1.0, scale)
-    scale = scale_or_one(center, scale)
-    if is_wide(X):
-        for columns in column_blocks(X):
-            block = (X[:, columns] - center[columns]) / scale[columns]
-            clipped = soft_clip(torch.from_numpy(block), CLIP).numpy()
-            scale[columns] /= relevance(clipped, y, weight, n_features=X.shape[1])
-    return (*_as_tensors(center, scale, shape), CLIP)
-
-
-def _as_tensors(center, scale, shape):
-    return tuple(
-        torch.tensor(value.reshape(shape), dtype=torch.float32)
-        for value in (center, scale)
-    )
-
-
-def _as_array(values):
+def as_array(values):
     """Convert a tensor to an array; float dtypes that numpy lacks become float32."""
     numpy_floats = (torch.float16, torch.float32, torch.float64)
     if torch.is_tensor(values) and values.is_floating_point():

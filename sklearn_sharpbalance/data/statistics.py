@@ -10,7 +10,10 @@ from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 __all__ = [
     "column_blocks",
     "is_wide",
+    "linear_pieces",
     "moments",
+    "piecewise_linear",
+    "quantiles",
     "quartiles",
     "relevance",
     "rounded_columns",
@@ -27,6 +30,7 @@ MAX_NAMED = 10  # columns that a warning names
 NORMAL_RANGE = 1.349  # interquartile range of the standard normal distribution
 WIDE = 100  # features of a table that may be scaled down
 LEAST_RELEVANCE = 0.02
+PIECE_HEIGHT = 0.5
 
 
 def moments(X, weight=None):
@@ -96,25 +100,108 @@ def quartiles(X, weight=None):
     >>> quartiles(X, weight=[1, 1, 1, 1])
     (array([2., 0.]), array([1.48257969, 2.        ]))
     """
+    low, first, median, third, high = quantiles(X, [0, 0.25, 0.5, 0.75, 1], weight)
+    scale = np.where(third > first, (third - first) / NORMAL_RANGE, (high - low) / 2)
+    return median, scale
+
+
+def quantiles(X, shares, weight=None):
+    """Return quantiles of each column, the smallest values that reach a share.
+
+    Of many rows, some evenly spaced ones are used.
+
+    Parameters
+    ----------
+    X : ndarray of shape (N, F)
+    shares : array-like of shape (S,)
+        Between 0 and 1.
+    weight : array-like of shape (N,) or None, default=None
+
+    Returns
+    -------
+    quantiles : ndarray of shape (S, F)
+
+    Examples
+    --------
+    >>> quantiles(np.array([[1.0], [2.0], [9.0]]), [0, 0.5, 1]).ravel()
+    array([1., 2., 9.])
+    """
     if weight is None or not np.any(weight):
         weight = np.ones(len(X))
     weight = np.asarray(weight, dtype=np.float64)
     rows = np.flatnonzero(weight > 0)
     rows = rows[:: -(-len(rows) // MAX_ROWS)]
     weight = weight[rows]
-    found = np.empty((5, X.shape[1]))
+    found = np.empty((len(shares), X.shape[1]))
     for columns in column_blocks(X):
         block = X[rows, columns]  # (n_rows, n_columns)
         order = np.argsort(block, axis=0)
         for j, column in enumerate(range(columns.start, columns.stop)):
             values, total = block[order[:, j], j], np.cumsum(weight[order[:, j]])
             # The smallest value that at least this share of the weight does not exceed.
-            shares = np.array([0.0, 0.25, 0.5, 0.75, 1.0]) * total[-1]
-            places = np.searchsorted(total, shares * (1.0 - 1e-12))
+            reached = np.asarray(shares, dtype=np.float64) * total[-1]
+            places = np.searchsorted(total, reached * (1.0 - 1e-12))
             found[:, column] = values[np.minimum(places, len(values) - 1)]
-    low, first, median, third, high = found
-    scale = np.where(third > first, (third - first) / NORMAL_RANGE, (high - low) / 2)
-    return median, scale
+    return found
+
+
+def linear_pieces(Z, n_pieces, weight=None):
+    """Return the pieces of a piecewise linear encoding, between quantiles of columns.
+
+    Parameters
+    ----------
+    Z : ndarray of shape (N, F)
+    n_pieces : int
+        Number of pieces of each column.
+    weight : array-like of shape (N,) or None, default=None
+
+    Returns
+    -------
+    pieces : ndarray of shape (3, F * n_pieces)
+        Column, lower end and slope of each piece. A piece between equal quantiles has
+        slope zero.
+
+    Examples
+    --------
+    >>> Z = np.array([[0.0], [1.0], [1.0], [5.0]])
+    >>> linear_pieces(Z, 3)
+    array([[0.  , 0.  , 0.  ],
+           [0.  , 1.  , 1.  ],
+           [1.  , 0.  , 0.25]])
+    """
+    knots = quantiles(Z, np.linspace(0, 1, n_pieces + 1), weight).T  # (F, n_pieces + 1)
+    low, width = knots[:, :-1], np.diff(knots, axis=1)
+    slope = np.divide(1.0, width, out=np.zeros_like(width), where=width > 0)
+    columns = np.repeat(np.arange(Z.shape[1]), n_pieces)
+    return np.stack([columns, low.ravel(), slope.ravel()])
+
+
+def piecewise_linear(values, pieces):
+    """Return the part of each piece that lies below the value of its column.
+
+    It rises from 0 at the lower end of a piece to a constant at its upper end. A linear
+    layer of these inputs is a piecewise linear function of the column.
+
+    Parameters
+    ----------
+    values : tensor of shape (..., F)
+    pieces : tensor of shape (3, P)
+        From :func:`linear_pieces`.
+
+    Returns
+    -------
+    encoded : tensor of shape (..., P)
+
+    Examples
+    --------
+    >>> pieces = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.25]])
+    >>> piecewise_linear(torch.tensor([[0.5], [3.0]]), pieces) / PIECE_HEIGHT
+    tensor([[0.5000, 0.0000],
+            [1.0000, 0.5000]])
+    """
+    column, low, slope = pieces
+    below = (values[..., column.long()] - low) * slope
+    return PIECE_HEIGHT * below.clamp(0.0, 1.0)
 
 
 def column_blocks(X):

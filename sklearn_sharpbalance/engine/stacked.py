@@ -272,7 +272,7 @@ class StackedGroup:
 
 def _statistics_bytes(module):
     """Return the statistics with which a member standardises its input."""
-    tensors = (module.mean, module.scale)
+    tensors = (module.mean, module.scale, module.pieces)
     return [None if t is None else t.cpu().numpy().tobytes() for t in tensors]
 
 

@@ -67,8 +67,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         smaller one. (For one radius per member pass ``rho=[...]``.)
     standardize : bool, default=True
         Scale the input: features of tables by median and quartiles, with a bound for
-        outliers, channels of pictures by mean and variance. The statistics are stored
-        in the members.
+        outliers, channels of pictures by mean and variance. The default network gets
+        more inputs of tables with many rows. The statistics are stored in the members.
     train_transform : {"crop_flip"}, callable or None, default=None
         Augmentation of a batch on the device, before standardisation; not applied in
         scoring and prediction. ``torchvision.transforms.v2`` transforms can be used.

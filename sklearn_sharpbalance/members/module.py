@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from sklearn_sharpbalance.data.statistics import soft_clip
+from sklearn_sharpbalance.data.statistics import piecewise_linear, soft_clip
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.runtime.memory_format import (
     contiguous_on_cpu,
@@ -18,7 +18,15 @@ from sklearn_sharpbalance.runtime.torch_internals import in_place_version
 __all__ = ["OWN_ARGUMENTS", "MemberModule", "fresh_copy"]
 
 # Arguments that are not passed to the user's module.
-OWN_ARGUMENTS = ("module", "mean", "scale", "clip", "compile", "member_params")
+OWN_ARGUMENTS = (
+    "module",
+    "mean",
+    "scale",
+    "clip",
+    "pieces",
+    "compile",
+    "member_params",
+)
 
 
 class MemberModule(nn.Module):
@@ -38,6 +46,9 @@ class MemberModule(nn.Module):
     clip : float or None, default=None
         Bound of standardised values z, which become ``z / sqrt(1 + (z / clip)**2)``:
         small values hardly change, and no outlier exceeds the bound.
+    pieces : tensor of shape (3, P) or None, default=None
+        More inputs of a table, see :func:`piecewise_linear`: a column, the value where
+        it begins to rise, and the slope of each. They follow the bounded values.
     compile : bool or None, default=None
         Whether training runs the module through ``torch.compile``.
     member_params : sequence of dict or None, default=None
@@ -57,6 +68,7 @@ class MemberModule(nn.Module):
         mean=None,
         scale=None,
         clip=None,
+        pieces=None,
         compile=None,
         member_params=None,
         **kwargs,
@@ -66,6 +78,7 @@ class MemberModule(nn.Module):
         self.module = fresh_copy(module) if is_instance else module(**kwargs)
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
+        self.register_buffer("pieces", pieces)
         self.clip = clip
         self._is_float64 = _all_of(self.module, torch.float64)
         contiguous_weights_on_cpu(self.module)
@@ -80,6 +93,7 @@ class MemberModule(nn.Module):
     def __setstate__(self, state):
         """Make weights contiguous that were channels-last on a GPU."""
         super().__setstate__(state)
+        self._buffers.setdefault("pieces", None)  # pickled by an older version
         contiguous_weights_on_cpu(self.module)
 
     def forward(self, X=None, /, **inputs):
@@ -105,9 +119,11 @@ class MemberModule(nn.Module):
         """
         X = X.to(self._input_type(X))
         if self.mean is not None:
-            X = (X - self.mean) / self.scale
+            z = X = (X - self.mean) / self.scale
             if self.clip is not None:
-                X = soft_clip(X, self.clip)
+                X = soft_clip(z, self.clip)
+            if self.pieces is not None:
+                X = torch.cat([X, piecewise_linear(z, self.pieces)], dim=-1)
         return contiguous_on_cpu(X)
 
     def _own(self, part):

@@ -224,8 +224,8 @@ def member_net(
         From :func:`as_skorch_net`; changed in place.
     n_classes : int
         Labels are encoded as 0 to ``n_classes - 1``.
-    statistics : tuple of (mean, scale, clip) or None
-        Standardisation of the input: two tensors, and the bound or None.
+    statistics : InputStatistics or None
+        Standardisation of the input.
     sam : type
         Class of the sharpness-aware optimizer around the net's own.
     device : str
@@ -237,7 +237,7 @@ def member_net(
     for name, value in (settings or {}).items():
         if value is not None:
             net.set_params(**{name: value})
-    mean, scale, clip = statistics or (None, None, None)
+    mean, scale, clip, pieces = statistics or (None, None, None, None)
     # Sessions compile in place: skorch's own compile would rename every weight.
     wants_compile = net.compile or None
     net.set_params(
@@ -246,6 +246,7 @@ def member_net(
         module__mean=mean,
         module__scale=scale,
         module__clip=clip,
+        module__pieces=pieces,
         module__compile=wants_compile,
         compile=False,
         device=device,

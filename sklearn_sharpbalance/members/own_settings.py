@@ -26,6 +26,7 @@ RESERVED = {
     "module__mean",
     "module__scale",
     "module__clip",
+    "module__pieces",
     "module__compile",
     "module__member_params",
     "optimizer__base_optimizer",

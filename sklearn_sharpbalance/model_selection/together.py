@@ -23,7 +23,8 @@ from sklearn_sharpbalance.training.trainer import train_members
 
 __all__ = ["train_one_by_one", "train_together"]
 
-STATISTICS = ("module__mean", "module__scale")  # of the samples of a split
+# Of the samples of a split.
+STATISTICS = ("module__mean", "module__scale", "module__pieces")
 
 
 def train_together(

@@ -225,11 +225,13 @@ def _set_fitted(estimator, tree, net):
             zip(tree["members"], seeds, histories, strict=True)
         )
     ]
+    shape = estimator.input_format_.shape
     for member in members:
         check_weights(own_net(net, member.index), member.module, member.seed)
+        _check_pieces(member.module.get("pieces"), shape)
     nets = [restore(net, member) for member in members]
     estimator.predictors_ = [
-        nets[one] if isinstance(one, int) else _restore_weights(net, **one)
+        nets[one] if isinstance(one, int) else _restore_weights(net, shape, **one)
         for one in tree["predictors"]
     ]
     _set_nets(estimator, nets, tree["trunk"])
@@ -242,9 +244,21 @@ def _check_n_features(estimator):
         raise ModelFileError(f"it has {n_features} features in samples of {shape}.")
 
 
-def _restore_weights(net, module, **more):
+def _restore_weights(net, shape, module, **more):
     check_weights(own_net(net, 0), module)
+    _check_pieces(module.get("pieces"), shape)
     return restore(net, MemberState(0, 0, module, **more))
+
+
+def _check_pieces(pieces, shape):
+    """Raise if the encoding of a table names columns that samples do not have."""
+    if pieces is None:
+        return
+    is_valid = pieces.ndim == 2 and len(pieces) == 3 and len(shape or ()) == 1
+    if is_valid:
+        is_valid = bool(((pieces[0] >= 0) & (pieces[0] < shape[0])).all())
+    if not is_valid:
+        raise ModelFileError("its encoding of columns does not fit its samples.")
 
 
 def _set_nets(estimator, nets, trunk):

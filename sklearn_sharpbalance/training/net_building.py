@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 
-from sklearn_sharpbalance.data.inputs import input_statistics
+from sklearn_sharpbalance.data.input_statistics import (
+    InputStatistics,
+    input_statistics,
+    n_pieces,
+)
 from sklearn_sharpbalance.engine.support import check_overrides
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import as_skorch_net, member_net
@@ -35,11 +39,15 @@ def build_net(params, nested, fmt, data, n_classes, seed=0):
     seed : int, default=0
         Seed for items of a Dataset that are drawn at random.
     """
-    net = _users_net(params, nested, fmt=fmt, n_classes=n_classes)
+    n_more = 0
+    if params["estimator"] is None and params["standardize"]:
+        n_more = n_pieces(fmt, len(data))
+    shape = (fmt.shape[0] + n_more,) if n_more else fmt.shape
+    net = _users_net(params, nested, shape=shape, n_classes=n_classes)
     with random_stream(seed=seed):
         statistics = None
         if params["standardize"]:
-            statistics = input_statistics(data, fmt)
+            statistics = input_statistics(data, fmt, encode=n_more > 0)
     return _members_net(net, params, n_classes, statistics=statistics)
 
 
@@ -53,19 +61,25 @@ def renewed_net(fitted, params, nested, fmt, n_classes):
     params, nested, fmt, n_classes
         As in :func:`build_net`.
     """
-    net = _users_net(params, nested, fmt=fmt, n_classes=n_classes)
-    statistics = None
+    statistics, shape = None, fmt.shape
     if fitted.module__mean is not None:
-        names = ("module__mean", "module__scale", "module__clip")
-        statistics = tuple(getattr(fitted, name, None) for name in names)
+        statistics = InputStatistics(
+            fitted.module__mean,
+            fitted.module__scale,
+            clip=getattr(fitted, "module__clip", None),  # older files have neither
+            pieces=getattr(fitted, "module__pieces", None),
+        )
+        if statistics.pieces is not None:
+            shape = (fmt.shape[0] + statistics.pieces.shape[1],)
+    net = _users_net(params, nested, shape=shape, n_classes=n_classes)
     return _members_net(net, params, n_classes, statistics=statistics)
 
 
-def _users_net(params, nested, fmt, n_classes):
+def _users_net(params, nested, shape, n_classes):
     """Return the user's estimator as a skorch net; raise if members cannot use it."""
     net = as_skorch_net(
         params["estimator"],
-        fmt.shape,
+        shape,
         n_classes,
         nested=nested,
         optimizer=params["optimizer"],

@@ -9,7 +9,10 @@ from sklearn_sharpbalance.data import statistics
 from sklearn_sharpbalance.data.statistics import (
     column_blocks,
     is_wide,
+    linear_pieces,
     moments,
+    piecewise_linear,
+    quantiles,
     quartiles,
     relevance,
     scale_or_one,
@@ -100,3 +103,36 @@ def test_wide_tables_have_few_rows_for_each_of_many_features():
     assert is_wide(np.zeros((999, 100)))
     assert not is_wide(np.zeros((1000, 100)))
     assert not is_wide(np.zeros((10, 99)))
+
+
+def test_pieces_are_parts_between_quantiles():
+    n_pieces = 4
+    knots = np.quantile(
+        X, np.linspace(0, 1, n_pieces + 1), axis=0, method="inverted_cdf"
+    )
+    pieces = torch.as_tensor(linear_pieces(X, n_pieces))
+    encoded = piecewise_linear(torch.as_tensor(X), pieces).numpy()
+    for row, values in zip(X, encoded.reshape(len(X), X.shape[1], n_pieces)):
+        for column, parts in enumerate(values):
+            below = [
+                np.interp(row[column], knots[k : k + 2, column], [0, 1])
+                for k in range(n_pieces)
+            ]
+            np.testing.assert_allclose(parts, statistics.PIECE_HEIGHT * np.array(below))
+
+
+def test_pieces_between_equal_quantiles_are_zero():
+    column = np.array([[0.0]] * 9 + [[1.0]])
+    pieces = torch.as_tensor(linear_pieces(column, 4))
+    encoded = piecewise_linear(torch.as_tensor(column), pieces)
+    assert torch.isfinite(encoded).all()
+    assert (encoded[:, :3] == 0).all()
+    assert encoded[:, 3].tolist() == [0] * 9 + [statistics.PIECE_HEIGHT]
+
+
+def test_weights_of_quantiles_count_as_repeated_rows():
+    weight = RNG.integers(0, 4, len(X))
+    shares = np.linspace(0, 1, 7)
+    np.testing.assert_array_equal(
+        quantiles(X, shares, weight), quantiles(np.repeat(X, weight, axis=0), shares)
+    )

@@ -10,6 +10,7 @@ from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.input_statistics import InputStatistics
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning, UnsupportedEngineError
@@ -44,7 +45,7 @@ def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **ph
     shape = data.X.shape[1:]
     net = as_skorch_net(module, shape, 3, kwargs)
     mean = torch.tensor(data.X.mean(), dtype=torch.float32)
-    statistics = (mean, torch.tensor(2.0), None)
+    statistics = InputStatistics(mean, torch.tensor(2.0))
     net = member_net(net, 3, statistics=statistics, sam=sam, device=device)
     states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
     rng = np.random.default_rng(5)

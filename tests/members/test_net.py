@@ -10,6 +10,7 @@ from skorch.callbacks import EpochScoring, EpochTimer, LRScheduler
 from torch import nn
 
 from sklearn_sharpbalance import MLP, SmallCNN
+from sklearn_sharpbalance.data.input_statistics import InputStatistics
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import MemberModule, as_skorch_net, member_net
 from sklearn_sharpbalance.optim import ASAM, SAM
@@ -127,10 +128,10 @@ def test_a_sharpness_aware_optimizer_is_not_wrapped_again():
 
 
 def test_module_has_the_statistics():
-    statistics = (torch.zeros(4), torch.full((4,), 2.0), None)
+    statistics = InputStatistics(torch.zeros(4), torch.full((4,), 2.0))
     net = built(as_skorch_net(Sized, (4,), 3), statistics=statistics)
     assert isinstance(net.module_, MemberModule)
-    np.testing.assert_array_equal(net.module_.scale, statistics[1])
+    np.testing.assert_array_equal(net.module_.scale, statistics.scale)
 
 
 DEFAULT_CALLBACKS = {

@@ -1,0 +1,140 @@
+"""Center, scale and encoding of the input, from the training samples."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sklearn_sharpbalance.data.inputs import InputFormat, as_array
+from sklearn_sharpbalance.data.statistics import (
+    column_blocks,
+    is_wide,
+    linear_pieces,
+    moments,
+    quartiles,
+    relevance,
+    scale_or_one,
+    soft_clip,
+    warn_of_rounding,
+)
+from sklearn_sharpbalance.data.torch_dataset import stack_inputs
+
+__all__ = ["InputStatistics", "input_statistics", "n_pieces"]
+
+STATISTICS_ITEMS = 4096  # items of a Dataset to read: a full pass may take minutes
+CLIP = 3.0  # bound of the features of a table, in their scale
+PIECES = 16  # of each column of numbers in the encoding for the default network
+ROWS_PER_COLUMN = 100  # fewest rows for each of these columns
+MAX_ENCODED = 2**26  # numbers of an encoded table
+
+
+class InputStatistics(NamedTuple):
+    """How members standardise their input, see ``MemberModule``.
+
+    Attributes
+    ----------
+    center, scale : tensor
+    clip : float or None
+    pieces : tensor of shape (3, P) or None
+    """
+
+    center: torch.Tensor
+    scale: torch.Tensor
+    clip: float | None = None
+    pieces: torch.Tensor | None = None
+
+
+def n_pieces(fmt: InputFormat, n_rows: int) -> int:
+    """Return the number of inputs that a piecewise linear encoding adds to a table.
+
+    It is zero for other inputs, for tables with few rows for each column of numbers,
+    and for tables so large that their encoding would take much memory.
+
+    Parameters
+    ----------
+    fmt : InputFormat
+    n_rows : int
+
+    Examples
+    --------
+    >>> [n_pieces(InputFormat("table", (5,), (5,)), n_rows) for n_rows in (400, 4000)]
+    [0, 80]
+    """
+    if fmt.kind not in ("table", "frame"):
+        return 0
+    n_numbers = len(_number_columns(fmt))
+    n_encoded = PIECES * n_numbers
+    fits = n_rows * n_encoded <= MAX_ENCODED
+    return n_encoded if fits and n_rows >= ROWS_PER_COLUMN * n_numbers else 0
+
+
+def _number_columns(fmt):
+    """Return the positions of the columns that are not zeros and ones of categories."""
+    if fmt.columns is None:
+        return np.arange(fmt.shape[0])
+    return np.flatnonzero(~fmt.columns.is_code)
+
+
+def input_statistics(data, fmt, *, encode=False):
+    """Return center and scale of each feature or channel, and the bound of values.
+
+    Features of a table or sequence have the median as center and a scale by the
+    quartiles, and are bounded; in a wide table, features without a relation to the
+    classes are scaled down. Channels of pictures have mean and standard deviation, and
+    no bound. The scale of a constant feature is one. Columns of zeros and ones that
+    encode categories and missing values have center zero and scale one, since a rare
+    one would get a large weight otherwise. None is returned for dictionaries.
+
+    Parameters
+    ----------
+    data : TrainingData
+        Validated samples; one of weight two counts as if it were there twice.
+    fmt : InputFormat
+    encode : bool, default=False
+        Whether to return the pieces of a piecewise linear encoding of a table, too.
+
+    Returns
+    -------
+    statistics : InputStatistics or None
+    """
+    if fmt.kind == "dict":
+        return None
+    X, y, weight = data.X, data.y, data.weight
+    if fmt.kind == "dataset":
+        rows = range(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
+        X = stack_inputs([as_array(X[i][0]) for i in rows])
+        y, weight = y[rows], None if weight is None else weight[rows]
+        if X.ndim < 4:
+            warn_of_rounding(X)
+    if X.ndim == 4:
+        center, scale = moments(X, weight)
+        scale = scale_or_one(center, scale)
+        center, scale = _as_tensors(center, scale, (-1, 1, 1))
+        return InputStatistics(center, scale)
+    shape, X = X.shape[1:], X.reshape(len(X), -1)
+    center, scale = quartiles(X, weight)
+    if fmt.columns is not None:
+        center = np.where(fmt.columns.is_code, 0.0, center)
+        scale = np.where(fmt.columns.is_code, 1.0, scale)
+    scale = scale_or_one(center, scale)
+    if is_wide(X):
+        for columns in column_blocks(X):
+            block = (X[:, columns] - center[columns]) / scale[columns]
+            clipped = soft_clip(torch.from_numpy(block), CLIP).numpy()
+            scale[columns] /= relevance(clipped, y, weight, n_features=X.shape[1])
+    pieces = None
+    if encode:
+        columns = _number_columns(fmt)
+        Z = (X[:, columns] - center[columns]) / scale[columns]
+        found = linear_pieces(Z, PIECES, weight)
+        found[0] = np.repeat(columns, PIECES)
+        pieces = torch.tensor(found, dtype=torch.float32)
+    center, scale = _as_tensors(center, scale, shape)
+    return InputStatistics(center, scale, clip=CLIP, pieces=pieces)
+
+
+def _as_tensors(center, scale, shape):
+    return tuple(
+        torch.tensor(value.reshape(shape), dtype=torch.float32)
+        for value in (center, scale)
+    )

@@ -1,0 +1,160 @@
+"""Piecewise linear inputs of the default network for tables."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from sklearn_sharpbalance import (
+    MLP,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    load,
+)
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data.input_statistics import PIECES, n_pieces
+from sklearn_sharpbalance.data.inputs import InputFormat
+from sklearn_sharpbalance.exceptions import ModelFileError
+from sklearn_sharpbalance.model_selection import EnsembleSearchCV
+from sklearn_sharpbalance.persistence import rebuilding
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, (400, 2))
+y = (np.floor(3 * X[:, 0]) % 2).astype(int)  # stripes
+FRAME = pd.DataFrame(
+    {"a": X[:, 0], "city": np.tile(["Bonn", "Ulm"], 200), "b": X[:, 1]}
+)
+SMALL = {
+    "n_estimators": 2,
+    "max_epochs": 3,
+    "estimator__module__hidden": (8,),
+    "random_state": 0,
+    "device": "cpu",
+}
+KINDS = [SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_of_numbers_have_more_inputs(kind):
+    clf = kind(**SMALL).fit(X, y)
+    assert clf.estimators_[0].module_.pieces.shape == (3, 2 * PIECES)
+    assert clf.n_features_in_ == 2
+
+
+def test_categories_have_no_more_inputs():
+    clf = SharpBalance(**SMALL).fit(FRAME, y)
+    width = clf.member_inputs(FRAME).shape[1]
+    net = clf.estimators_[0].module_
+    seen = net.standardize(torch.as_tensor(clf.member_inputs(FRAME)))
+    assert seen.shape == (400, width + 2 * PIECES)
+    is_code = clf.input_format_.columns.is_code
+    assert set(net.pieces[0].tolist()) == set(np.flatnonzero(~is_code))
+
+
+@pytest.mark.parametrize(
+    ("rows", "params"),
+    [
+        (slice(150), {}),  # 75 rows for each column
+        (slice(400), {"estimator": MLP}),
+        (slice(400), {"standardize": False}),
+    ],
+)
+def test_other_fits_have_no_more_inputs(rows, params):
+    clf = SharpBalance(**{**SMALL, **params}).fit(X[rows], y[rows])
+    assert clf.estimators_[0].module_.pieces is None
+
+
+def test_large_tables_are_not_encoded():
+    table = InputFormat("table", (5,), (5,))
+    assert n_pieces(table, 800_000) == 5 * PIECES
+    assert n_pieces(table, 900_000) == 0  # 0.3 GB
+    assert n_pieces(InputFormat("array", (5, 5), (5, 5)), 10_000) == 0
+
+
+def test_stripes_are_learned():
+    """Without the encoding the accuracy is 0.7."""
+    large = np.random.default_rng(1).uniform(-1, 1, (3000, 2))
+    stripes = (np.floor(6 * large[:, 0]) % 2).astype(int)
+    clf = DeepEnsembleClassifier(random_state=0, device="cpu")
+    clf.fit(large[:2000], stripes[:2000])
+    assert clf.score(large[2000:], stripes[2000:]) > 0.95
+
+
+@pytest.mark.parametrize("data", [X, FRAME], ids=["array", "frame"])
+def test_engines_agree(data):
+    stacked, skorch = (
+        SharpBalance(**SMALL, engine=engine).fit(data, y)
+        for engine in ("stacked", "skorch")
+    )
+    np.testing.assert_allclose(
+        stacked.predict_proba(data), skorch.predict_proba(data), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("data", [X, FRAME], ids=["array", "frame"])
+def test_fitted_models_are_restored(data, tmp_path):
+    clf = SharpBalance(**SMALL).fit(data, y)
+    expected = clf.predict_proba(data)
+    clf.save(tmp_path / "model")
+    for restored in (
+        pickle.loads(pickle.dumps(clf)),
+        load(tmp_path / "model"),
+        clone(clf).fit(data, y),
+    ):
+        np.testing.assert_array_equal(restored.predict_proba(data), expected)
+    clf.export_torch(tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    inputs = torch.as_tensor(clf.member_inputs(data))
+    np.testing.assert_allclose(program(inputs).numpy(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [torch.zeros(3), torch.zeros(2, 4), torch.full((3, 4), 2.0), -torch.ones(3, 4)],
+)
+def test_pieces_of_a_file_must_fit_its_samples(pieces):
+    with pytest.raises(ModelFileError, match="encoding of columns"):
+        rebuilding._check_pieces(pieces, (2,))
+
+
+def test_resumed_fit_equals_one_in_a_row(tmp_path):
+    whole = SharpBalance(**SMALL).fit(X, y)
+    SharpBalance(**SMALL, checkpoint_dir=tmp_path).fit(X, y)
+    again = SharpBalance(**SMALL, checkpoint_dir=tmp_path).fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), whole.predict_proba(X))
+
+
+def test_partial_fit_keeps_the_encoding():
+    clf = DeepEnsembleClassifier(**{**SMALL, "max_epochs": None})
+    clf.partial_fit(X, y)
+    first = clf.estimators_[0].module_.pieces.clone()
+    clf.partial_fit(X[:20] + 1, y[:20])
+    assert torch.equal(clf.estimators_[0].module_.pieces, first)
+
+
+def test_weights_count_as_repeated_rows():
+    weight = RNG.integers(1, 3, len(X))
+    weighted = DeepEnsembleClassifier(**SMALL).fit(X, y, sample_weight=weight)
+    repeated = DeepEnsembleClassifier(**SMALL).fit(
+        np.repeat(X, weight, axis=0), np.repeat(y, weight)
+    )
+    torch.testing.assert_close(
+        *(clf.estimators_[0].module_.pieces for clf in (weighted, repeated))
+    )
+
+
+def test_a_stacked_search_equals_a_grid_search():
+    grid = {"flat_ratio": [0.2, 0.6]}
+    clf = SharpBalance(**SMALL)
+    stacked = EnsembleSearchCV(clf, grid, cv=2, scoring="neg_log_loss").fit(X, y)
+    usual = GridSearchCV(clf, grid, cv=2, scoring="neg_log_loss").fit(X, y)
+    assert {fit.training for fit in stacked.plan_} == {"stacked"}
+    np.testing.assert_allclose(
+        stacked.cv_results_["mean_test_score"],
+        usual.cv_results_["mean_test_score"],
+        rtol=1e-4,
+    )
