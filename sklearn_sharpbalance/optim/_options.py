@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,15 @@ def group_keys(
     (Adadelta's ``rho``, RMSprop's ``alpha``) needs another key.
     """
     try:
-        taken: Iterable[str] = inspect.signature(base_optimizer).parameters
-    except (TypeError, ValueError):
-        taken = ()
+        taken = _arguments(base_optimizer)
+    except (TypeError, ValueError):  # not hashable, or without a signature
+        taken = frozenset()
     return {name: f"sam_{name}" if name in taken else name for name in names}
+
+
+@lru_cache(maxsize=64)  # for every member anew
+def _arguments(base_optimizer: Callable[..., Optimizer]) -> frozenset[str]:
+    return frozenset(inspect.signature(base_optimizer).parameters)
 
 
 def make_base(

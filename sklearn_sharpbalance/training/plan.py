@@ -18,7 +18,7 @@ __all__ = [
     "warmup_length",
 ]
 
-SHORTEST_SEGMENT = 5  # epochs: collecting the members costs some milliseconds
+SHORTEST_SEGMENT = 10  # epochs: collecting the members costs some milliseconds
 
 
 def warmup_length(warmup_epochs, n_epochs):
@@ -43,7 +43,7 @@ def cut_length(n_epochs, checkpoint_every, *, whole_phases):
     """Return the epochs after which members are synchronised; None cuts no phase.
 
     Ctrl-C loses the epochs since the last cut: by default up to a tenth of all epochs,
-    or up to five if that is more.
+    or up to ten if that is more.
 
     Parameters
     ----------
