@@ -299,7 +299,7 @@ def test_crafted_columns_raise(case, fitted, tmp_path):
         load(tmp_path / "crafted")
 
 
-@pytest.mark.parametrize("write", ["export_torch", "export_onnx"])
+@pytest.mark.parametrize("write", rest_slow(["export_torch", "export_onnx"]))
 def test_exports_take_the_encoded_matrix(write, fitted, tmp_path):
     X, _ = as_pandas(seed=2)
     encoded, path = fitted.member_inputs(X), tmp_path / "model"

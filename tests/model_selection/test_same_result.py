@@ -61,8 +61,11 @@ GRIDS = {
 }
 
 
+SIMILAR = {"label_smoothing", "momentum", "momentum_sam", "none and all"}
+
+
 @pytest.mark.parametrize("n_folds", rest_slow([1, 2]))
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", rest_slow(GRIDS, GRIDS.keys() - SIMILAR))
 def test_parameter(name, n_folds):
     X, y = table()
     cv = list(StratifiedKFold(2).split(X, y))[:n_folds]
