@@ -20,8 +20,8 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 
 SMALL = {
     "n_estimators": 2,
-    "max_epochs": 4,
-    "batch_size": 20,
+    "max_epochs": 2,
+    "batch_size": 30,
     "random_state": 0,
     "device": "cpu",
     "estimator__module__hidden": (8,),

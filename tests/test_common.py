@@ -11,8 +11,8 @@ from sklearn_sharpbalance import (
 
 FAST = {
     "n_estimators": 2,
-    "max_epochs": 6,
-    "batch_size": 32,
+    "max_epochs": 3,
+    "batch_size": 64,
     "random_state": 0,
 }
 ESTIMATORS = [

@@ -23,6 +23,7 @@ from sklearn.utils import shuffle
 import sklearn_sharpbalance
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.members.net import NET_DEFAULTS
+from sklearn_sharpbalance.training import table_recipe
 
 ROOT = Path(__file__).parent.parent
 DOCS, EXAMPLES = ROOT / "docs", ROOT / "examples"
@@ -321,8 +322,9 @@ def tokenizer(texts, **_):
 def fitted():
     X, y = shuffle(*load_iris(return_X_y=True), random_state=0)
     X, y = X[:60], y[:60]
-    clf = SharpBalanceEnsembleClassifier(max_epochs=2, random_state=0).fit(X, y)
-    deep = DeepEnsembleClassifier(max_epochs=2, random_state=0).fit(X, y)
+    few = {"n_estimators": 2, "max_epochs": 2, "random_state": 0}
+    clf = SharpBalanceEnsembleClassifier(**few).fit(X, y)
+    deep = DeepEnsembleClassifier(**few).fit(X, y)
     return X, y, clf, deep
 
 
@@ -330,9 +332,9 @@ def fitted():
 def names(fitted, tmp_path, monkeypatch):
     """Return the variables that the guide assumes, in a folder with its files."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(
-        NET_DEFAULTS, "max_epochs", 2
-    )  # short, since only execution is tested
+    # Short, since only execution is tested.
+    monkeypatch.setitem(NET_DEFAULTS, "max_epochs", 2)
+    monkeypatch.setattr(table_recipe, "EPOCHS", (2, 2))
     X, y, clf, deep = fitted
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, size=(6, 32, 32, 3), dtype=np.uint8)

@@ -11,6 +11,7 @@ import pytest
 
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.members.net import NET_DEFAULTS
+from sklearn_sharpbalance.training import table_recipe
 from tests.test_docs import blocks
 
 ROOT = Path(__file__).parent.parent
@@ -256,5 +257,6 @@ def test_code_of_the_readme_runs_as_pasted(monkeypatch):
     assert shapes == promised != []
     # The first block prints the accuracy of the defaults; the others only run.
     monkeypatch.setitem(NET_DEFAULTS, "max_epochs", 2)
+    monkeypatch.setattr(table_recipe, "EPOCHS", (2, 2))
     for code in others:
         exec(compile(code, "README.md", "exec"), namespace)

@@ -538,7 +538,7 @@ def test_cost_of_scoring_is_compared_with_the_paper(modules):
     assert text in (BENCHMARKS / "RESULTS.md").read_text()
 
 
-@pytest.mark.usefixtures("few_digits")
+@pytest.mark.usefixtures("few_digits", "two_kinds")
 def test_digits_run_and_are_not_run_again(tmp_path, in_process, drawn):
     small = ["digits", "--seeds", 1, "--epochs", 2, "--only", "deep ensemble|random"]
     small += ["--sharpness-batches", 1, "--out", tmp_path, "--work", drawn]
@@ -570,7 +570,7 @@ def test_digits_run_and_are_not_run_again(tmp_path, in_process, drawn):
     assert "Move it away" in other.stderr
 
 
-@pytest.mark.usefixtures("few_digits")
+@pytest.mark.usefixtures("few_digits", "two_kinds")
 def test_a_method_that_fails_does_not_stop_the_others(tmp_path, in_process, drawn):
     few = ["digits", "--seeds", 1, "--epochs", 2, "--only", "all|deep ensemble"]
     few += ["--sharpness-batches", 1, "--out", tmp_path, "--work", drawn]
@@ -603,6 +603,7 @@ def pictures(tmp_path, request):
     return [*small, "--out", tmp_path, "--work", tmp_path / "work"]
 
 
+@pytest.mark.usefixtures("two_kinds")
 def test_pictures_are_trained_and_measured(pictures, tmp_path, in_process):
     few = ["--epochs", 1, "--images", 20, "--corrupted", 3, "--only", "sharpest"]
     done = in_process("headline", *pictures, *few, "--members", 2)

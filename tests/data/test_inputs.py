@@ -87,7 +87,6 @@ def mirrored_view(X):
 
 TABLES = {
     "float32": lambda X: X.astype(np.float32),
-    "float64": lambda X: X,
     "fortran": np.asfortranarray,
     "list": lambda X: X.tolist(),
     "negative strides": mirrored_view,
@@ -116,12 +115,17 @@ def test_tables_of_all_kinds(kind, want):
     assert clf.score(given, y) == want.score(X, y)
 
 
-@pytest.mark.parametrize("dtype", rest_slow([np.uint8, np.int64, bool, np.int8], 3))
-def test_tables_of_whole_numbers(dtype):
+@pytest.fixture(scope="module")
+def of_zeros_and_ones():
     X, y = table()
-    X = (X > 0).astype(dtype)
-    want = SharpBalance(**TABLE).fit(X.astype(np.float64), y)
-    assert_same_model(SharpBalance(**TABLE).fit(X, y), want)
+    return SharpBalance(**TABLE).fit((X > 0).astype(np.float64), y)
+
+
+@pytest.mark.parametrize("dtype", rest_slow([np.uint8, np.int64, bool, np.int8], 3))
+def test_tables_of_whole_numbers(dtype, of_zeros_and_ones):
+    X, y = table()
+    clf = SharpBalance(**TABLE).fit((X > 0).astype(dtype), y)
+    assert_same_model(clf, of_zeros_and_ones)
 
 
 @pytest.mark.parametrize("frame", [as_pandas, as_polars])
@@ -150,11 +154,11 @@ def test_huge_tiny_and_constant_columns():
     assert clf.score(X, y) > 0.9
 
 
-def test_without_standardisation_the_network_sees_raw_values():
+def test_without_standardisation_the_network_sees_raw_values(want):
     X, y = table()
     raw = SharpBalance(standardize=False, **TABLE).fit(X, y)
     assert raw.estimators_[0].module_.mean is None
-    done = SharpBalance(**TABLE).fit(X, y).estimators_[0].module_
+    done = want.estimators_[0].module_
     cuts = [0.25, 0.5, 0.75]
     first, median, third = np.quantile(X, cuts, axis=0, method="inverted_cdf")
     np.testing.assert_allclose(done.mean, median, rtol=1e-6)
@@ -163,9 +167,8 @@ def test_without_standardisation_the_network_sees_raw_values():
 
 
 @pytest.mark.parametrize("unit", [1e-30, 1e-9, 1e-4, 1e9, 1e30])
-def test_units_do_not_matter(unit):
+def test_units_do_not_matter(unit, want):
     X, y = table()
-    want = SharpBalance(**TABLE).fit(X, y)
     clf = SharpBalance(**TABLE).fit(X * unit, y)
     np.testing.assert_allclose(
         clf.predict_proba(X * unit), want.predict_proba(X), atol=1e-4
@@ -488,14 +491,22 @@ DATASETS = {
 }
 
 
-@pytest.mark.parametrize("kind", DATASETS)
-def test_a_dataset_equals_an_array_of_its_samples(kind):
+HELD_OUT = {"engine": "skorch", "validation_fraction": 0.25, **TABLE}
+
+
+@pytest.fixture(scope="module")
+def with_held_out():
+    """Return the ensemble that is fitted on a part of an array."""
     X, y = table()
-    X = X.astype(np.float32)
-    options = {"engine": "skorch", "validation_fraction": 0.25, **TABLE}
-    want = SharpBalance(**options).fit(X, y)
+    return SharpBalance(**HELD_OUT).fit(X.astype(np.float32), y)
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_a_dataset_equals_an_array_of_its_samples(kind, with_held_out):
+    X, y = table()
+    X, want = X.astype(np.float32), with_held_out
     dataset = DATASETS[kind](X, y)
-    clf = SharpBalance(**options).fit(dataset)
+    clf = SharpBalance(**HELD_OUT).fit(dataset)
     assert_same_model(clf, want)
     np.testing.assert_array_equal(clf.predict_proba(dataset), want.predict_proba(X))
     np.testing.assert_array_equal(clf.classes_, want.classes_)
@@ -524,9 +535,9 @@ class Bare(Pairs):
         return self.X[i]
 
 
-def test_a_dataset_without_labels_is_predicted():
+def test_a_dataset_without_labels_is_predicted(want):
     X, y = table()
-    clf = SharpBalance(**TABLE).fit(X, y)
+    clf = want
     bare = Bare(X.astype(np.float32), y)
     np.testing.assert_array_equal(clf.predict_proba(bare), clf.predict_proba(X))
     np.testing.assert_array_equal(clf.predict(Subset(bare, [3])), clf.predict(X[3:4]))
@@ -534,7 +545,7 @@ def test_a_dataset_without_labels_is_predicted():
     with pytest.raises(InvalidInputError, match="items of Bare have no labels"):
         clf.score(bare)
     with pytest.raises(InvalidInputError, match="without labels cannot be fitted"):
-        clf.fit(bare, y)
+        SharpBalance(**TABLE).fit(bare, y)
 
 
 def global_rng():
@@ -711,7 +722,6 @@ def two_inputs():
 
 
 DICTIONARIES = {
-    "arrays": lambda v: v,
     "tensors": torch.tensor,
     "negative strides": lambda v: v[::-1].copy()[::-1],
     "read-only": read_only,
@@ -719,13 +729,18 @@ DICTIONARIES = {
 }
 
 
+@pytest.fixture(scope="module")
+def of_arrays():
+    """Return the ensemble that is fitted on a dictionary of arrays."""
+    return SharpBalance(Two, validation_fraction=0.25, **SMALL).fit(*two_inputs())
+
+
 @pytest.mark.parametrize("kind", DICTIONARIES)
-def test_a_dictionary_is_passed_to_the_module_by_keyword(kind):
+def test_a_dictionary_is_passed_to_the_module_by_keyword(kind, of_arrays):
     X, y = two_inputs()
-    options = {"validation_fraction": 0.25, **SMALL}
-    want = SharpBalance(Two, **options).fit(X, y)
+    want = of_arrays
     given = {key: DICTIONARIES[kind](value) for key, value in X.items()}
-    clf = SharpBalance(Two, **options).fit(given, y)
+    clf = SharpBalance(Two, validation_fraction=0.25, **SMALL).fit(given, y)
     assert_same_model(clf, want)
     np.testing.assert_array_equal(clf.predict_proba(given), want.predict_proba(X))
     reordered = dict(reversed(given.items()))

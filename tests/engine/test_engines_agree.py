@@ -82,6 +82,7 @@ def assert_same(states, reference, tol):
 
 
 MLP_KWARGS = {"module__hidden": (16, 8)}
+NARROW = {"module__width": 8}
 
 
 WITH_ADAM = NeuralNetClassifier(
@@ -125,8 +126,8 @@ def smaller(x):
 def test_graph_steps_equal_skorch_on_the_cpu(transform, n_phases):
     """The captured step runs the same code; on a CPU it is not captured."""
     options = {"transform": transform, "n_phases": n_phases}
-    want = run(SkorchEngine(), pictures(), SmallCNN, {}, **options)
-    got = run(GraphEngine(), pictures(), SmallCNN, {}, **options)
+    want = run(SkorchEngine(), pictures(), SmallCNN, NARROW, **options)
+    got = run(GraphEngine(), pictures(), SmallCNN, NARROW, **options)
     assert_same(got, want, 2e-4)
 
 
@@ -145,8 +146,8 @@ def test_graph_steps_equal_skorch_on_the_cpu(transform, n_phases):
 def test_graph_steps_of_fewer_passes_equal_skorch_on_the_cpu(sam, precision):
     """Compare weights, statistics of BatchNorm and the optimizer's state."""
     options = {"sam": sam, "precision": precision, "n_phases": 1}
-    want = run(SkorchEngine(), pictures(), SmallCNN, {}, **options)
-    got = run(GraphEngine(), pictures(), SmallCNN, {}, **options)
+    want = run(SkorchEngine(), pictures(), SmallCNN, NARROW, **options)
+    got = run(GraphEngine(), pictures(), SmallCNN, NARROW, **options)
     assert_same(got, want, 2e-4 if precision == "float32" else 2e-2)
     counters = [k for k in want[0].module if k.endswith("num_batches_tracked")]
     assert counters
@@ -159,8 +160,8 @@ def test_graph_steps_of_fewer_passes_equal_skorch_on_the_cpu(sam, precision):
 def test_fp16_trains_with_fewer_passes(sam):
     options = {"sam": sam, "n_phases": 1}
     few = pictures(32)
-    states = run(SkorchEngine(), few, SmallCNN, {}, precision="fp16", **options)
-    reference = run(SkorchEngine(), few, SmallCNN, {}, **options)
+    states = run(SkorchEngine(), few, SmallCNN, NARROW, precision="fp16", **options)
+    reference = run(SkorchEngine(), few, SmallCNN, NARROW, **options)
     for got, want in zip(states, reference):
         losses = [[row["train_loss"] for row in s.history] for s in (got, want)]
         np.testing.assert_allclose(*losses, rtol=0.1)
@@ -168,8 +169,8 @@ def test_fp16_trains_with_fewer_passes(sam):
 
 def test_fp16_keeps_the_loss_scale_between_phases():
     few = pictures(32)
-    states = run(SkorchEngine(), few, SmallCNN, {}, precision="fp16")
-    reference = run(SkorchEngine(), few, SmallCNN, {})
+    states = run(SkorchEngine(), few, SmallCNN, NARROW, precision="fp16")
+    reference = run(SkorchEngine(), few, SmallCNN, NARROW)
     for got, want in zip(states, reference):
         assert got.extra["scaler"]["_growth_tracker"] > 0
         losses = [[row["train_loss"] for row in s.history] for s in (got, want)]
@@ -180,7 +181,9 @@ def test_fp16_skips_steps_that_are_not_finite():
     """At the largest scale the first gradients overflow; weights must not change."""
     data = pictures(32)
     data = TrainingData(data.X, data.y, np.full(len(data), 1e4, dtype=np.float32))
-    (state, _) = run(SkorchEngine(), data, SmallCNN, {}, precision="fp16", n_phases=1)
+    (state, _) = run(
+        SkorchEngine(), data, SmallCNN, NARROW, precision="fp16", n_phases=1
+    )
     assert state.extra["scaler"]["scale"] < 65536
     assert all(torch.isfinite(v).all() for v in state.module.values())
 
@@ -258,6 +261,7 @@ def with_option(engine, *args, **kwargs):
         engine=engine,
         callbacks=[SetsOption(*args, **kwargs)],
         random_state=0,
+        estimator__optimizer__nesterov=False,  # SGD in place of the default for tables
     )
     return clf.fit(data.X, data.y).member_predict_proba(data.X)
 
@@ -328,8 +332,8 @@ def test_refusal_accepts_a_segment():
 
 def test_graph_steps_equal_skorch_in_bf16_and_count_batches():
     """Weights that are cast together give the results of autocast."""
-    want = run(SkorchEngine(), pictures(), SmallCNN, {}, precision="bf16")
-    got = run(GraphEngine(), pictures(), SmallCNN, {}, precision="bf16")
+    want = run(SkorchEngine(), pictures(), SmallCNN, NARROW, precision="bf16")
+    got = run(GraphEngine(), pictures(), SmallCNN, NARROW, precision="bf16")
     assert_same(got, want, 2e-2)
     counters = [k for k in want[0].module if k.endswith("num_batches_tracked")]
     assert counters
@@ -394,7 +398,7 @@ def test_callbacks_and_validation_of_graph_steps_use_the_trained_weights():
     data = TrainingData(whole.X, whole.y, valid=TrainingData(held.X, held.y))
     histories = []
     for engine in (SkorchEngine(), GraphEngine()):
-        states = run(engine, data, SmallCNN, {}, precision="bf16")
+        states = run(engine, data, SmallCNN, NARROW, precision="bf16")
         histories.append([[r["valid_loss"] for r in s.history] for s in states])
         assert all(v.dtype != torch.bfloat16 for v in states[0].module.values())
     np.testing.assert_allclose(*histories, rtol=0.05)

@@ -110,23 +110,6 @@ def test_a_killed_process_of_this_machine(serial):
     assert_same(got, want)
 
 
-def data_location(net, data, member):
-    """Return whether the samples are memory-mapped, and from which file."""
-    mapped = jobs_module._is_mapped(data.X)
-    return mapped and not data.X.flags.writeable, os.getpid(), float(data.X[member, 0])
-
-
-def test_processes_map_the_data_instead_of_copying_it(monkeypatch):
-    monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
-    X, y = small_data()
-    found = MemberJobs(2).run(
-        data_location, None, TrainingData(X, y), [{"member": i} for i in range(3)]
-    )
-    assert [mapped for mapped, _, _ in found] == [True] * 3
-    assert os.getpid() not in {pid for _, pid, _ in found}
-    np.testing.assert_array_equal([x for *_, x in found], X[:3, 0])
-
-
 @pytest.mark.slow
 def test_a_killed_worker_of_a_cluster(serial, tmp_path):
     """Also a search on the same cluster, whose fits submit members."""

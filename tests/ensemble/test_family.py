@@ -132,7 +132,7 @@ def test_all_methods_are_compared_at_matched_compute(data):
         X,
         y,
         cv=0.4,
-        seeds=2,
+        seeds=1,
         fit_params={name: fit_params(name, unlabeled) for name in METHODS},
         n_bootstrap=200,
     )

@@ -13,6 +13,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import (
     GridSearchCV,
     HalvingGridSearchCV,
+    ShuffleSplit,
     cross_val_predict,
     cross_val_score,
     cross_validate,
@@ -76,14 +77,15 @@ def test_search_over_nested_parameters():
     X, y = table()
     grid = {
         "estimator__module__hidden": [(4,), (6,)],
-        "selection__flat_ratio": [0.1, 0.9],
+        "selection__flat_ratio": [0.9],
         "sharpness": ["loss"],
     }
     few = SharpBalance(**{**SMALL, "max_epochs": 2})
     search = GridSearchCV(few, grid, cv=2).fit(X, y)
-    assert len(search.cv_results_["params"]) == 4
-    assert search.best_estimator_.sharpness == "loss"
+    assert len(search.cv_results_["params"]) == 2
     best = search.best_estimator_
+    assert best.sharpness == "loss"
+    assert best.get_params()["selection__flat_ratio"] == 0.9
     hidden = search.best_params_["estimator__module__hidden"]
     assert best.estimators_[0].module_.module[1].out_features == hidden[0]
 
@@ -92,16 +94,16 @@ def test_halving_search_with_epochs_as_resource():
     X, y = table()
     search = HalvingGridSearchCV(
         SharpBalance(**SMALL),
-        {"rho": [0.01, 0.1, 0.3, 0.5]},
+        {"rho": [0.01, 0.5]},
         resource="max_epochs",
-        min_resources=1,
+        min_resources=2,
         max_resources=4,
         factor=2,
         cv=2,
         random_state=0,
     ).fit(X, y)
-    assert search.n_resources_ == [1, 2, 4]
-    assert search.n_candidates_ == [4, 2, 1]
+    assert search.n_resources_ == [2, 4]
+    assert search.n_candidates_ == [2, 1]
     assert search.best_estimator_.n_iter_ == 4
 
 
@@ -241,17 +243,19 @@ def test_cross_validation_and_prediction():
     X, y = table()
     clf = SharpBalance(lr=0.1, **{**SMALL, "max_epochs": 15})
     assert cross_val_score(clf, X, y, cv=3).mean() > 0.6
-    probas = cross_val_predict(clf, X, y, cv=3, method="predict_proba")
+    clf.set_params(max_epochs=2)
+    probas = cross_val_predict(clf, X, y, cv=2, method="predict_proba")
     np.testing.assert_allclose(probas.sum(axis=1), 1)
 
 
 def test_every_scorer_in_a_cross_validation():
     X, y = table(60)
     clf = DeepEnsembleClassifier(**{**SMALL, "n_estimators": 3, "max_epochs": 3})
-    scores = cross_validate(clf, X, y, cv=2, scoring=SCORERS, error_score="raise")
+    once = ShuffleSplit(1, test_size=0.5, random_state=0)
+    scores = cross_validate(clf, X, y, cv=once, scoring=SCORERS, error_score="raise")
     for name in SCORERS:
         values = scores[f"test_{name}"]
-        assert values.shape == (2,)
+        assert values.shape == (1,)
         assert np.isfinite(values).all(), name
 
 

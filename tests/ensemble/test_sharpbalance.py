@@ -1,5 +1,6 @@
 """The method: comparison with plain loops, randomness, and accuracy."""
 
+import os
 import random
 from itertools import pairwise
 
@@ -13,6 +14,9 @@ from torch import nn
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.engine import jobs as jobs_module
+from sklearn_sharpbalance.engine.jobs import MemberJobs
 from tests.cases import rest_slow
 from tests.reference import per_sample_squared_norms
 
@@ -351,6 +355,11 @@ def test_members_differ():
     assert np.abs(probas[0] - probas[1]).max() > 1e-3
 
 
+def processes():
+    """Return a context whose worker processes the next test uses again."""
+    return joblib.parallel_config(backend="loky", inner_max_num_threads=1)
+
+
 def test_two_jobs_give_the_same_members_as_one():
     """Bit for bit, if both use one thread."""
     X, y = table()
@@ -365,7 +374,7 @@ def test_two_jobs_give_the_same_members_as_one():
             options = {**RANDOM_PARTS, "engine": "skorch", "train_transform": None}
             options |= {"member_params": member_params}
             serial = SharpBalance(**options).fit(X, y)
-            with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
+            with processes():
                 parallel = SharpBalance(n_jobs=2, **options).fit(X, y)
             assert_bitwise(parallel, serial)
             for name in ("sam_masks_", "sharpness_"):
@@ -375,6 +384,23 @@ def test_two_jobs_give_the_same_members_as_one():
             np.testing.assert_array_equal(*probas)
     finally:
         torch.set_num_threads(threads)
+
+
+def data_location(net, data, member):
+    """Return whether the samples are mapped and read-only, the process, a value."""
+    mapped = jobs_module._is_mapped(data.X)
+    return mapped and not data.X.flags.writeable, os.getpid(), float(data.X[member, 0])
+
+
+def test_processes_map_the_data_instead_of_copying_it(monkeypatch):
+    monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
+    X, y = table()
+    calls = [{"member": i} for i in range(3)]
+    with processes():
+        found = MemberJobs(2).run(data_location, None, TrainingData(X, y), calls)
+    assert [mapped for mapped, _, _ in found] == [True] * 3
+    assert os.getpid() not in {pid for _, pid, _ in found}
+    np.testing.assert_array_equal([x for *_, x in found], X[:3, 0])
 
 
 # Accuracy ---------------------------------------------------------------------------

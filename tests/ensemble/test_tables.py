@@ -29,6 +29,7 @@ from sklearn_sharpbalance.exceptions import (
 from sklearn_sharpbalance.metrics import mean_fisher_trace
 from sklearn_sharpbalance.persistence.allowed_names import SPECIAL_TAGS, special_value
 from sklearn_sharpbalance.persistence.archive import read_archive, write_archive
+from tests.cases import rest_slow
 
 pl = pytest.importorskip("polars")
 
@@ -91,7 +92,7 @@ def assert_same_weights(one, other):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("frame", [as_pandas, as_polars])
+@pytest.mark.parametrize("frame", rest_slow([as_pandas, as_polars]))
 def test_a_mixed_frame_is_learned(kind, frame):
     X, y = frame(200)
     clf = kind(**{**SMALL, "max_epochs": 40}).fit(X, y)
@@ -197,7 +198,7 @@ def test_numbered_columns_have_no_feature_names():
     assert clf.predict(X).shape == (N,)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", rest_slow([0, 1]))
 def test_engines_agree(seed):
     X, y = as_pandas(seed=seed)
     options = {**SMALL, "max_epochs": 6}
@@ -234,11 +235,12 @@ def test_predictions_do_not_change_the_columns(fitted):
 
 
 def test_cross_validation_and_search():
-    X, y = as_pandas(150)
+    X, y = as_pandas(200)
     clf = SharpBalance(**{**SMALL, "max_epochs": 60, "n_estimators": 1})
-    assert cross_val_score(clf, X, y, cv=3).mean() > 0.7
-    search = GridSearchCV(clf, {"lr": [0.05, 0.1]}, cv=2).fit(X, y)
-    assert search.predict(X).shape == (150,)
+    assert cross_val_score(clf, X, y, cv=2).mean() > 0.7
+    search = GridSearchCV(clf.set_params(max_epochs=2), {"lr": [0.05, 0.1]}, cv=2)
+    search.fit(X, y)
+    assert search.predict(X).shape == (200,)
 
 
 # Copies, files and checkpoints --------------------------------------------------------
@@ -297,7 +299,7 @@ def test_crafted_columns_raise(case, fitted, tmp_path):
         load(tmp_path / "crafted")
 
 
-@pytest.mark.parametrize("write", ["export_torch", "export_onnx"])
+@pytest.mark.parametrize("write", rest_slow(["export_torch", "export_onnx"]))
 def test_exports_take_the_encoded_matrix(write, fitted, tmp_path):
     X, _ = as_pandas(seed=2)
     encoded, path = fitted.member_inputs(X), tmp_path / "model"

@@ -185,7 +185,7 @@ def test_pickles_and_copies_predict_the_same(trunk):
 def test_pickle_contains_the_trunk_only_twice():
     """As a parameter and as a fitted attribute."""
     X, y = table()
-    trunk = Trunk(20_000)  # 0.6 MB
+    trunk = Trunk(5_000)  # 0.15 MB
     sizes = [
         len(
             pickle.dumps(
@@ -199,8 +199,8 @@ def test_pickle_contains_the_trunk_only_twice():
         )
         for m in (1, 3)
     ]
-    heads = 20_000 * 3 * 4 * 3  # weights and two moments of AdamW, float32
-    assert sizes[1] - sizes[0] < 2 * (heads + 20_000 * 8) * 1.5
+    heads = 5_000 * 3 * 4 * 3  # weights and two moments of AdamW, float32
+    assert sizes[1] - sizes[0] < 2 * (heads + 5_000 * 8) * 1.5
 
 
 def global_state():

@@ -329,7 +329,7 @@ def test_folder_that_cannot_be_written(tmp_path):
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_first_fit_keeps_the_last_epoch(tmp_path, monkeypatch):
     clf = make(tmp_path, estimator=Interrupting, **NO_HIDDEN)
-    press_ctrl_c(monkeypatch, at=71)
+    press_ctrl_c(monkeypatch, at=35)
     with (
         pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 3"),
         pytest.raises(KeyboardInterrupt),
@@ -349,7 +349,7 @@ def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
     clf = make(None, **params).fit(X, Y)
     before, proba = weights(clf), clf.predict_proba(X)
     clf.set_params(checkpoint_dir=tmp_path, random_state=7)
-    press_ctrl_c(monkeypatch, at=71)  # 3 members, 6 batches: epoch 3
+    press_ctrl_c(monkeypatch, at=35)  # 3 members, 3 batches: epoch 3
     with pytest.raises(KeyboardInterrupt):
         clf.fit(X, Y)
     assert_bitwise(weights(clf), before)

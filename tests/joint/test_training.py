@@ -153,7 +153,7 @@ def test_losses_increase_diversity(loss):
     unlabeled, _ = table(80, seed=1)
 
     def alike(weight):
-        clf = diversified(loss=loss, diversity_weight=weight, max_epochs=15)
+        clf = diversified(loss=loss, diversity_weight=weight, max_epochs=10)
         proba = clf.fit(X, y, X_unlabeled=unlabeled).member_predict_proba(unlabeled)
         if loss == "divdis":
             first, second, _ = torch.tensor(proba)
@@ -196,7 +196,7 @@ def test_unlabeled_samples_may_be_a_dataset_without_labels():
 
 def test_unlabeled_samples_do_not_change_running_statistics():
     X, y = table()
-    clf = diversified(estimator=Noisy, loss="a2d", standardize=False, max_epochs=20)
+    clf = diversified(estimator=Noisy, loss="a2d", standardize=False, max_epochs=5)
     clf.fit(X, y, X_unlabeled=X + 1000)
     for net in clf.estimators_:
         assert net.module_.module.norm.running_mean.abs().max() < 1
@@ -218,10 +218,10 @@ def test_members_share_the_augmentation_of_pictures():
         seen.append(x.shape)
         return torch.roll(x, int(torch.randint(3, ())), dims=-1)
 
-    clf = diversified(estimator=SmallCNN, train_transform=shift, max_epochs=3)
-    clf.fit(X, y)
+    params = {"train_transform": shift, "max_epochs": 3, "estimator__module__width": 8}
+    clf = diversified(estimator=SmallCNN, **params).fit(X, y)
     assert seen == [(30, 1, 8, 8)] * 6  # once per batch for any number of members
-    again = diversified(estimator=SmallCNN, train_transform=shift, max_epochs=3)
+    again = diversified(estimator=SmallCNN, **params)
     np.testing.assert_array_equal(
         again.fit(X, y).predict_proba(X), clf.predict_proba(X)
     )
@@ -259,7 +259,7 @@ def test_samples_of_weight_zero_are_ignored():
 
 
 def test_samples_of_small_weight_have_little_influence():
-    X, y = table()
+    X, y = table(72)  # nine heavy samples: no quartile lies between two of them
     heavy = np.arange(len(y)) % 8 == 0
     clf = diversified(batch_size=4, optimizer=torch.optim.SGD, lr=0.01)
     fits = [
@@ -327,14 +327,14 @@ def test_divergence_raises_with_advice_and_keeps_the_old_model():
     np.testing.assert_array_equal(clf.predict_proba(X), before)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_half_precision_learns_like_single_precision(loss, precision):
+def test_half_precision_learns_like_single_precision(loss):
     X, y = table()
     fits = [
         diversified(loss=loss, precision=p, estimator=Looped, max_epochs=3)
-        for p in ("float32", precision)
+        for p in ("float32", "bf16", "fp16")
     ]
-    one, half = (clf.fit(X, y, X_unlabeled=X + 1).predict_proba(X) for clf in fits)
-    np.testing.assert_allclose(half, one, atol=0.05)
-    assert (half != one).any()
+    one, *both = (clf.fit(X, y, X_unlabeled=X + 1).predict_proba(X) for clf in fits)
+    for half in both:
+        np.testing.assert_allclose(half, one, atol=0.05)
+        assert (half != one).any()

@@ -33,6 +33,7 @@ from tests.model_selection.cases import (
 )
 
 GRID = {"rho": [0.02, 0.5], "flat_ratio": [0.1, 0.7]}
+RADII = {"rho": [0.02, 0.5]}
 FEW = {"max_epochs": 2}
 
 
@@ -52,18 +53,18 @@ def trained(monkeypatch):
 
 def test_shared_warmups_are_trained_once(trained):
     X, y = table()
-    EnsembleSearchCV(ensemble(), GRID, cv=3, refit=False).fit(X, y)
+    EnsembleSearchCV(ensemble(), GRID, cv=2, refit=False).fit(X, y)
     warmup = sum(n for n, start in trained if start == 0)
     balanced = sum(n for n, start in trained if start == 2)
-    assert warmup == 2 * 3 * 2  # values of rho, folds, members
-    assert balanced == 4 * 3 * 2
+    assert warmup == 2 * 2 * 2  # values of rho, folds, members
+    assert balanced == 4 * 2 * 2
 
 
 def test_without_sam_all_radii_share_the_warmup(trained):
     X, y = table()
-    search = EnsembleSearchCV(ensemble(warmup="sgd"), GRID, cv=3, refit=False)
+    search = EnsembleSearchCV(ensemble(warmup="sgd"), RADII, cv=2, refit=False)
     search.fit(X, y)
-    assert sum(n for n, start in trained if start == 0) == 3 * 2
+    assert sum(n for n, start in trained if start == 0) == 2 * 2  # folds, members
 
 
 def test_folds_with_different_numbers_of_batches(trained):
@@ -79,7 +80,7 @@ def test_folds_with_different_numbers_of_batches(trained):
 def test_a_randomized_search():
     X, y = table()
     space = {"rho": uniform(0.01, 0.4), "flat_ratio": [0.2, 0.6]}
-    options = {"n_iter": 3, "random_state": 3, "cv": 2, "scoring": "neg_log_loss"}
+    options = {"n_iter": 2, "random_state": 3, "cv": 2, "scoring": "neg_log_loss"}
     ours = EnsembleSearchCV(ensemble(**FEW), space, **options).fit(X, y)
     theirs = RandomizedSearchCV(ensemble(**FEW), space, **options).fit(X, y)
     assert_same_search(ours, theirs)
@@ -109,9 +110,9 @@ def test_steps_of_a_pipeline_are_fitted_once_per_fold():
     pipeline = make_pipeline(Shift(), ensemble(**FEW))
     grid = {f"{name}__rho": [0.02, 0.5], f"{name}__flat_ratio": [0.1, 0.7]}
     Shift.n_fits = 0
-    ours = EnsembleSearchCV(pipeline, grid, cv=3, scoring="neg_log_loss").fit(X, y)
-    assert Shift.n_fits == 3 + 1  # folds, and the refit
-    theirs = GridSearchCV(pipeline, grid, cv=3, scoring="neg_log_loss").fit(X, y)
+    ours = EnsembleSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X, y)
+    assert Shift.n_fits == 2 + 1  # folds, and the refit
+    theirs = GridSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X, y)
     assert_same_search(ours, theirs)
     assert_same_ensembles(ours.best_estimator_[-1], theirs.best_estimator_[-1])
     assert ours.best_estimator_.memory is None
@@ -155,7 +156,7 @@ def test_sample_weights_and_groups():
         {"rho": [0.05, 0.5]},
         X,
         y,
-        cv=GroupKFold(3),
+        cv=GroupKFold(2),
         fit_params={"sample_weight": weights, "groups": groups},
     )
     assert_same_search(ours, theirs, fits)
@@ -237,12 +238,12 @@ def convolutions(**params):
 def test_convolutions_share_warmups(alone):
     X, y = pictures()
     options = {"cv": 2, "scoring": "neg_log_loss", "refit": False}
-    ours = EnsembleSearchCV(convolutions(), GRID, **options).fit(X, y)
+    ours = EnsembleSearchCV(convolutions(), RADII, **options).fit(X, y)
     assert {fit.training for fit in ours.plan_} == {"one by one"}
     assert "not stacked" in ours.plan_[0].reason
     assert alone.count(0) == 2  # one warm-up for each fold
-    assert alone.count(1) == 4 * 2
-    theirs = GridSearchCV(convolutions(), GRID, **options).fit(X, y)
+    assert alone.count(1) == 2 * 2
+    theirs = GridSearchCV(convolutions(), RADII, **options).fit(X, y)
     assert_same_search(ours, theirs)
 
 
@@ -281,13 +282,14 @@ def test_what_is_fitted_as_usual():
     ]
     for estimator, samples, reason in cases:
         name = "C" if isinstance(estimator, LogisticRegression) else "rho"
+        options = {"cv": [(np.arange(40), np.arange(40, 70))], "refit": False}
         search = EnsembleSearchCV(
-            estimator, {name: [0.1, 0.5]}, cv=2, error_score="raise"
+            estimator, {name: [0.1, 0.5]}, error_score="raise", **options
         ).fit(samples, y)
         assert {fit.training for fit in search.plan_} == {"ordinary"}
         assert reason in search.plan_[0].reason
-        expected = GridSearchCV(estimator, {name: [0.1, 0.5]}, cv=2).fit(samples, y)
-        assert_same_search(search, expected)
+        expected = GridSearchCV(estimator, {name: [0.1, 0.5]}, **options)
+        assert_same_search(search, expected.fit(samples, y))
 
 
 def test_a_deep_ensemble_and_seeds_that_are_drawn():
@@ -315,7 +317,7 @@ class Stop:
 def test_a_search_continues_from_its_checkpoints(tmp_path, monkeypatch, trained):
     X, y = table()
     options = {"cv": 2, "scoring": "neg_log_loss"}
-    search = EnsembleSearchCV(ensemble(), GRID, checkpoint_dir=tmp_path, **options)
+    search = EnsembleSearchCV(ensemble(), RADII, checkpoint_dir=tmp_path, **options)
     with monkeypatch.context() as patch:
         patch.setattr(together, "train_ensembles", Stop(together.train_ensembles, 2))
         with pytest.raises(KeyboardInterrupt):
@@ -323,7 +325,7 @@ def test_a_search_continues_from_its_checkpoints(tmp_path, monkeypatch, trained)
     trained.clear()
     ours = clone(search).fit(X, y)
     assert {start for _, start in trained} == {2}  # no warm-up again
-    theirs = GridSearchCV(ensemble(), GRID, **options).fit(X, y)
+    theirs = GridSearchCV(ensemble(), RADII, **options).fit(X, y)
     assert_same_search(ours, theirs)
     assert_same_ensembles(ours.best_estimator_, theirs.best_estimator_)
     assert ours.best_estimator_.checkpoint_dir is None
@@ -359,7 +361,7 @@ def test_groups_that_do_not_fit_the_memory_are_split(monkeypatch):
         return train(ensembles, on_epoch)
 
     monkeypatch.setattr(together, "train_ensembles", small_memory)
-    ours, theirs, fits = both_searches(ensemble(), GRID, X, y, cv=2, refit=False)
+    ours, theirs, fits = both_searches(ensemble(), RADII, X, y, cv=2, refit=False)
     assert max(sizes) > 2
     assert_same_search(ours, theirs, fits)
 

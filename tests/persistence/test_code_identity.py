@@ -249,16 +249,12 @@ def test_global_objects_of_installed_classes_count_by_their_class():
     assert code_name(scope["f"]) != before
 
 
-def names_of(classes):
-    return [code_name(cls) for cls in classes]
-
-
 def test_names_are_the_same_in_a_worker():
     """Its ``__main__`` is joblib's, and it receives only globals that code reads."""
     classes = [reader('{"a", "b", "slope"}'), cell()["Module"]]
     classes += [reader(VALUES["array"].format(10**6)), reader("[abs]", other="text")]
     with ProcessPoolExecutor(max_workers=1) as worker:
-        found = worker.submit(names_of, classes).result()
+        found = list(worker.map(code_name, classes))
     assert found == [code_name(cls) for cls in classes]
     assert all(name.endswith("]") for name in found)
 

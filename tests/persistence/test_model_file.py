@@ -677,7 +677,7 @@ def bomb(tree, tensors=b"", body=b""):
     return sign(header_of(text, body))
 
 
-def items(item, n=60_000):
+def items(item, n=20_000):
     return bomb(b"[" + (item + b",") * n + item + b"]")
 
 
@@ -712,9 +712,9 @@ BOMBS = {
     "large_numbers": (items(b"1000"), NOT_A_MODEL),
     "words": (items(b'"ab"'), NOT_A_MODEL),
     "tuples": (items(b'{"$tuple":[]}'), NOT_A_MODEL),
-    "object_arrays": (items(b'{"$objects":[]}', 20_000), NOT_A_MODEL),
-    "numpy_numbers": (items(b'{"$number":1,"dtype":"<f8"}', 20_000), NOT_A_MODEL),
-    "pairs": (bomb(b'{"$dict":[' + b"[1,1]," * 29_999 + b"[1,1]]}"), NOT_A_MODEL),
+    "object_arrays": (items(b'{"$objects":[]}', 10_000), NOT_A_MODEL),
+    "numpy_numbers": (items(b'{"$number":1,"dtype":"<f8"}', 10_000), NOT_A_MODEL),
+    "pairs": (bomb(b'{"$dict":[' + b"[1,1]," * 9_999 + b"[1,1]]}"), NOT_A_MODEL),
     "names": (
         bomb(b"{%s}" % b",".join(b'"%d":1' % i for i in range(29_999))),
         NOT_A_MODEL,
@@ -722,7 +722,7 @@ BOMBS = {
     # A character of four bytes makes every other one as wide.
     "wide_letters": (bomb(b'"' + b"a" * 999_999 + rb'\ud83d\ude00"'), NOT_A_MODEL),
     "many_tensors": (
-        bomb(b"{}", b"".join(tensor(b"%d" % i, b"0", 0) for i in range(5_000))),
+        bomb(b"{}", b"".join(tensor(b"%d" % i, b"0", 0) for i in range(2_000))),
         NOT_A_MODEL,
     ),
     # A tensor belongs to one place, so that no short text refers to it many times.

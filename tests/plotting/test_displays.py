@@ -264,13 +264,18 @@ def test_every_constructor_of_every_display_is_tested(ensemble, digits, monkeypa
     assert called == constructors
 
 
-def test_plot_without_axes_makes_a_new_figure(shown):
+def test_axes_belong_to_the_figure(shown):
     assert shown.figure_ is shown.ax_.figure
     assert shown.ax_ in shown.figure_.axes
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDERS if "_init" in name])
+def test_plot_without_axes_makes_a_new_figure(name, ensemble, digits):
+    display = BUILDERS[name](ensemble, digits, None)
     before = plt.get_fignums()
-    again = copy.copy(shown)
+    again = copy.copy(display)
     assert again.plot() is again
-    assert again.ax_ is not shown.ax_
+    assert again.ax_ is not display.ax_
     assert plt.get_fignums() == [*before, again.figure_.number]
 
 

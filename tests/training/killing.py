@@ -34,7 +34,7 @@ def estimator(folder=None, **params):
         "max_epochs": 12,
         "warmup_epochs": 4,
         "reselect_every": 4,
-        "batch_size": 16,
+        "batch_size": 32,
         "sam": "friendly_sam",
         "estimator__module__hidden": (8,),
         "random_state": 3,
@@ -50,7 +50,7 @@ def joint_estimator(folder=None, **params):
     defaults = {
         "n_estimators": 3,
         "max_epochs": 12,
-        "batch_size": 16,
+        "batch_size": 32,
         "estimator__module__hidden": (8,),
         "random_state": 3,
         "checkpoint_dir": folder,

@@ -478,7 +478,7 @@ def test_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     if how == "ctrl_c":
         params, error = {"estimator": Interrupting, **NO_HIDDEN}, KeyboardInterrupt
         stop = partial(press_ctrl_c, monkeypatch)
-        inactive, active = None, 71
+        inactive, active = None, 35
     else:
         params, error = {"callbacks": [("raising", Raising())]}, OSError
         stop = partial(monkeypatch.setenv, "SERVER")
@@ -518,7 +518,7 @@ def test_interrupted_first_fit_keeps_the_last_common_epoch(
     X, y = small_data()
     folder = tmp_path if with_checkpoints else None
     clf = make(folder, estimator=Interrupting, checkpoint_every=None, **NO_HIDDEN)
-    press_ctrl_c(monkeypatch, at=71)
+    press_ctrl_c(monkeypatch, at=35)
     with (
         pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 2"),
         pytest.raises(KeyboardInterrupt),

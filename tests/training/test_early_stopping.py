@@ -37,6 +37,12 @@ def digits():
     return X[:200], y[:200]
 
 
+@pytest.fixture(scope="module")
+def train_rows(digits):
+    """Return the rows that are not held out, which depend on the seed only."""
+    return DeepEnsembleClassifier(**SMALL).fit(*digits).train_indices_
+
+
 def held_out(clf, *arrays):
     rows = np.setdiff1d(np.arange(len(arrays[0])), clf.train_indices_)
     return tuple(array[rows] for array in arrays)
@@ -254,14 +260,13 @@ def test_scores_use_the_weights_of_held_out_samples(digits, rule, class_weight):
         np.testing.assert_allclose(clf.aggregation_.accuracies_, members, rtol=1e-5)
 
 
-def test_likelihood_uses_the_weights_of_held_out_samples(digits):
+def test_likelihood_uses_the_weights_of_held_out_samples(digits, train_rows):
     """Only two samples have weight, so that accuracies are equal."""
     X, y = digits
-    plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
-    rows = np.setdiff1d(np.arange(200), plain.train_indices_)[:2]
-    weight = np.where(np.isin(np.arange(200), plain.train_indices_), 1.0, 0.0)
+    rows = np.setdiff1d(np.arange(200), train_rows)[:2]
+    weight = np.where(np.isin(np.arange(200), train_rows), 1.0, 0.0)
     weight[rows] = 1.0
-    options = {**SMALL, "max_epochs": 12, "early_stopping": 12}
+    options = {**SMALL, "max_epochs": 8, "early_stopping": 8}
     options["lr_schedule"] = "constant"
     clf = DeepEnsembleClassifier(**options).fit(X, y, sample_weight=weight)
     best, scores = len(clf.history_[0]), clf.validation_scores_
@@ -282,10 +287,9 @@ def test_likelihood_uses_the_weights_of_held_out_samples(digits):
         ({"early_stopping": False, "aggregation": "best_member"}, "BestMemberAggreg"),
     ],
 )
-def test_held_out_samples_of_weight_zero_raise(digits, options, name):
+def test_held_out_samples_of_weight_zero_raise(digits, options, name, train_rows):
     params = {**SMALL, **options}
-    seen = DeepEnsembleClassifier(**SMALL).fit(*digits).train_indices_
-    weight = np.isin(np.arange(200), seen).astype(float)
+    weight = np.isin(np.arange(200), train_rows).astype(float)
     with pytest.raises(InvalidInputError, match=f"{name}.* have weight zero"):
         DeepEnsembleClassifier(**params).fit(*digits, sample_weight=weight)
     params |= {"early_stopping": False, "aggregation": "mean_logit"}
@@ -309,11 +313,10 @@ def test_history_uses_the_weights_of_held_out_samples(digits, kind, estimator):
         assert got != pytest.approx((losses.mean(), right.mean()), rel=1e-3)
 
 
-def test_history_ignores_weights_that_are_all_zero(digits):
+def test_history_ignores_weights_that_are_all_zero(digits, train_rows):
     X, y = digits
     options = {**SMALL, "early_stopping": False}
-    plain = DeepEnsembleClassifier(**options).fit(X, y)
-    weight = np.isin(np.arange(200), plain.train_indices_).astype(float)
+    weight = np.isin(np.arange(200), train_rows).astype(float)
     clf = DeepEnsembleClassifier(**options, standardize=False)
     clf.fit(X, y, sample_weight=weight)
     net, (X, y) = clf.estimators_[0], held_out(clf, X, y)

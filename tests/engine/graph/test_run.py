@@ -35,7 +35,7 @@ class Task:
         y = rng.integers(3, size=48)
         X = rng.integers(0, 120, size=(48, 1, 8, 8)) + 60 * y[:, None, None, None]
         self.data = TrainingData(X.astype(np.uint8), y)
-        net = as_skorch_net(SmallCNN, (1, 8, 8), 3, {})
+        net = as_skorch_net(SmallCNN, (1, 8, 8), 3, {"module__width": 8})
         self.net = member_net(net, 3, sam=SAM, device="cpu", callbacks=callbacks)
         self.masks = rng.random((2, 48)) < 0.5
         self.settings = settings
