@@ -19,8 +19,11 @@ SCRIPTS = sorted(EXAMPLES.glob("plot_*.py"))
 # Several seconds even if shortened; the documentation build also runs them.
 LONG = (
     "plot_compare_methods_digits",
+    "plot_custom_scorer_and_selector",
     "plot_evaluate_report",
+    "plot_finetune_frozen_trunk_sed",
     "plot_loss_landscape",
+    "plot_search",
     "plot_tradeoff",
 )
 FAST = "SHARPBALANCE_FAST"  # shortens the examples

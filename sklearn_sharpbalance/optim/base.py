@@ -225,6 +225,11 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         """Clear the gradients.
 
         torch's method also calls its profiler, which takes longer than the rest.
+
+        Parameters
+        ----------
+        set_to_none : bool, default=True
+            Set the gradients to None, or to zero in place.
         """
         if not set_to_none:
             super().zero_grad(set_to_none=False)

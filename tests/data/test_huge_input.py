@@ -55,6 +55,7 @@ def one_call_of_many_classes():
     return run
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_classes(tmp_path):
     """Logits of 30 samples are 12 MB, of a batch of two members 13 MB."""
     assert peak_of(one_call_of_many_classes, tmp_path) < 400 * MB
