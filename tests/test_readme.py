@@ -63,6 +63,9 @@ def measured():
     yield f"do not stack {cpu['parallel']['dropout']['speedup']:.2f} times"
     yield f"and {cpu['parallel']['convolutions']['speedup']:.2f} times"
     yield f"with `memory=` takes {cpu['search']['ratio']:.2f} of the time"
+    jobs = json.loads((RESULTS / "threads.json").read_text())["search of 13 fits"]
+    yield f"`n_jobs=2` takes {jobs['two jobs over one, first']:.1f} times as long"
+    yield f"and {jobs['two jobs over one, next']:.2f} times with workers"
     search = json.loads((RESULTS / "search.json").read_text())["digits"]
     yield f"`EnsembleSearchCV` takes {search['ratio']:.2f} of the time"
     yield f"and {search['processor_ratio']:.2f} of its"
