@@ -7,14 +7,12 @@ import torch
 
 from sklearn_sharpbalance.data.inputs import InputFormat, as_array
 from sklearn_sharpbalance.data.statistics import (
-    column_blocks,
     is_wide,
     linear_pieces,
     moments,
     quartiles,
     relevance,
     scale_or_one,
-    soft_clip,
     warn_of_rounding,
 )
 from sklearn_sharpbalance.data.torch_dataset import stack_inputs
@@ -118,10 +116,7 @@ def input_statistics(data, fmt, *, encode=False):
         scale = np.where(fmt.columns.is_code, 1.0, scale)
     scale = scale_or_one(center, scale)
     if is_wide(X):
-        for columns in column_blocks(X):
-            block = (X[:, columns] - center[columns]) / scale[columns]
-            clipped = soft_clip(torch.from_numpy(block), CLIP).numpy()
-            scale[columns] /= relevance(clipped, y, weight, n_features=X.shape[1])
+        scale = scale / relevance(X, y, weight)
     pieces = None
     if encode:
         columns = _number_columns(fmt)

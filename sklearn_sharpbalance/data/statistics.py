@@ -30,6 +30,8 @@ MAX_NAMED = 10  # columns that a warning names
 NORMAL_RANGE = 1.349  # interquartile range of the standard normal distribution
 WIDE = 100  # features of a table that may be scaled down
 LEAST_RELEVANCE = 0.02
+TREE_ROWS = 2**12  # rows from which the relevance is computed
+TREE_FEATURES = 100  # features that a split of a tree tries
 PIECE_HEIGHT = 0.5
 
 
@@ -238,12 +240,12 @@ def is_wide(X):
     return X.shape[1] >= WIDE and len(X) < 10 * X.shape[1]
 
 
-def relevance(X, y, weight=None, n_features=None):
-    """Return how much the means of each feature differ between classes.
+def relevance(X, y, weight=None):
+    """Return how much each feature helps to separate the classes, alone or with others.
 
-    It is ``1 - c / F`` with the F statistic of an analysis of variance, and at least
-    0.02. The statistic of a feature without any relation to the classes is about 1;
-    the largest one of D such features is about ``c = 2 log D``.
+    It is ``1 - c / i`` and at least 0.02, with the importance i of a feature for
+    extremely randomised trees, and the largest importance c of any feature if the
+    labels are shuffled. It is 1 for all features if there are too few rows for trees.
 
     Parameters
     ----------
@@ -251,8 +253,6 @@ def relevance(X, y, weight=None, n_features=None):
     y : ndarray of shape (N,)
         Class codes.
     weight : array-like of shape (N,) or None, default=None
-    n_features : int or None, default=None
-        Number of features of the table, if X has only some of them.
 
     Returns
     -------
@@ -261,26 +261,28 @@ def relevance(X, y, weight=None, n_features=None):
 
     Examples
     --------
-    >>> X, y = np.array([[0.0, 3.0], [1.0, 4.0], [8.0, 4.0], [9.0, 3.0]]), [0, 0, 1, 1]
-    >>> relevance(X, y).round(2)
-    array([0.99, 0.02])
+    >>> X = np.random.default_rng(0).normal(size=(200, 50))
+    >>> y = (X[:, 3] + X[:, 7] > 0).astype(int)
+    >>> np.flatnonzero(relevance(X, y) > 0.5)
+    array([3, 7])
     """
+    from sklearn.ensemble import ExtraTreesClassifier
+
     weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=float)
-    classes = np.unique(y)
-    mean = np.average(X, axis=0, weights=weight)
-    between, within = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for label in classes:
-        rows = np.flatnonzero((y == label) & (weight > 0))
-        if not len(rows):
-            continue
-        own = np.average(X[rows], axis=0, weights=weight[rows])
-        between += weight[rows].sum() * (own - mean) ** 2
-        within += (weight[rows, None] * (X[rows] - own) ** 2).sum(axis=0)
-    n_free = max(1.0, weight.sum() - len(classes))
-    within = np.maximum(within / n_free, np.finfo(np.float64).tiny)
-    statistic = between / max(1, len(classes) - 1) / within
-    bound = 2 * np.log(n_features or X.shape[1])
-    return np.clip(1 - bound / np.maximum(statistic, bound), LEAST_RELEVANCE, 1.0)
+    rows = np.flatnonzero(weight > 0)
+    rows = rows[:: -(-len(rows) // TREE_ROWS)]
+    X, y, weight = X[rows], y[rows], weight[rows]
+    shuffled = np.random.default_rng(0).permutation(len(y))
+    trees = ExtraTreesClassifier(
+        n_estimators=50,
+        min_samples_leaf=5,
+        max_features=min(X.shape[1], TREE_FEATURES),
+        random_state=0,
+    )
+    noise = trees.fit(X, y[shuffled], sample_weight=weight).feature_importances_.max()
+    importance = trees.fit(X, y, sample_weight=weight).feature_importances_
+    share = noise / np.maximum(importance, max(noise, np.finfo(np.float64).tiny))
+    return np.maximum(1 - share, LEAST_RELEVANCE)
 
 
 def _blocks(X, weight):
