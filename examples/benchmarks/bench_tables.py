@@ -317,9 +317,9 @@ def report(records):
     return "\n\n".join(parts)
 
 
-def write_report(text, path=DOCS):
+def write_report(text, path=DOCS, part="results"):
     """Replace the part of the page between the two marks."""
-    first, last = "<!-- results of bench_tables.py -->", "<!-- end of results -->"
+    first, last = f"<!-- {part} of bench_tables.py -->", f"<!-- end of {part} -->"
     page = path.read_text()
     before, _, rest = page.partition(first)
     _, _, after = rest.partition(last)

@@ -6,8 +6,8 @@
 
 Only the development tables of ``_tables.py`` are used. Each variant changes one part
 of the default. There is one record for each table, split and variant; a second call
-runs the missing ones. The stored records are of one split, and of 20 epochs and a
-weight decay that did not depend on the number of classes.
+runs the missing ones. The stored records are of one split. ``--report`` prints the
+comparison and writes it to ``docs/user_guide/tables.md``.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from _machine import RESULTS
 from _tables import DEVELOPMENT
-from bench_tables import Records, interval, means, run
+from bench_tables import Records, interval, means, run, write_report
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
@@ -121,7 +121,9 @@ def main():
     args = parser.parse_args()
     records = Records(args.out)
     if args.report:
-        print(report(records.read()), by_table(records.read()), sep="\n\n")
+        text = report(records.read())
+        print(text, by_table(records.read()), sep="\n\n")
+        write_report(text, part="ablation")
         return
     variants = {name: VARIANTS[name] for name in args.variants}
     run(

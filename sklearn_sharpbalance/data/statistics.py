@@ -29,7 +29,7 @@ MAX_ROWS = 2**16  # rows from which quartiles are computed
 MAX_NAMED = 10  # columns that a warning names
 NORMAL_RANGE = 1.349  # interquartile range of the standard normal distribution
 WIDE = 100  # features of a table that may be scaled down
-LEAST_RELEVANCE = 0.02
+LEAST_RELEVANCE = 0.005
 TREE_ROWS = 2**12  # rows from which the relevance is computed
 TREE_FEATURES = 100  # features that a split of a tree tries
 PIECE_HEIGHT = 0.5
@@ -243,7 +243,7 @@ def is_wide(X):
 def relevance(X, y, weight=None):
     """Return how much each feature helps to separate the classes, alone or with others.
 
-    It is ``1 - c / i`` and at least 0.02, with the importance i of a feature for
+    It is ``1 - c / i`` and at least 0.005, with the importance i of a feature for
     extremely randomised trees, and the largest importance c of any feature if the
     labels are shuffled. It is 1 for all features if there are too few rows for trees.
 
@@ -257,7 +257,7 @@ def relevance(X, y, weight=None):
     Returns
     -------
     relevance : ndarray of shape (D,)
-        Between 0.02 and 1.
+        Between 0.005 and 1.
 
     Examples
     --------

@@ -90,7 +90,7 @@ def test_relevant_features_are_found(n_classes):
     y = np.searchsorted([0.0] if n_classes == 2 else [-0.5, 0.5], total)
     found = relevance(table, y)
     assert set(np.flatnonzero(found > 0.4)) == {4, 9}
-    assert np.median(found) == 0.02
+    assert np.median(found) == 0.005
 
 
 def test_features_that_only_matter_together_are_found():
@@ -99,7 +99,7 @@ def test_features_that_only_matter_together_are_found():
     y = (table[:, 4] * table[:, 9] > 0).astype(int)
     assert f_classif(table, y)[0][[4, 9]].max() < 4
     found = relevance(table, y)
-    assert set(np.flatnonzero(found > 0.02)) == {4, 9}
+    assert set(np.flatnonzero(found > 0.005)) == {4, 9}
 
 
 def test_no_feature_of_noise_is_relevant():
