@@ -52,8 +52,11 @@ def test_the_default_is_first_among_peers_on_all_tables(bench):
             }
     losses, kept = bench.means(records, bench.EVALUATION, peers, "log_loss")
     assert len(kept) == 13
-    _, low, high = bench.interval(bench.ranks(losses))
+    rank, low, high = bench.interval(bench.ranks(losses))
     assert high[0] < low[1:].min()
+    readme = (ROOT / "README.md").read_text()
+    assert f"the mean rank in log-loss is {rank[0]:.2f};" in readme
+    assert f"have {rank[1:].min():.2f} to {rank[1:].max():.2f}." in readme
 
 
 def test_means_use_common_splits(bench):

@@ -304,8 +304,8 @@ def report(records):
         targets(records, peers, neural),
         "Evaluation tables, five splits:",
         comparison(records, peers, EVALUATION),
-        "Evaluation tables, on the splits that were run for a deep ensemble and for "
-        "bagging, too:",
+        "Evaluation tables, with a deep ensemble and bagging, on the splits that were run "
+        "for all:",
         comparison(records, with_slower, EVALUATION),
         "Tables that were run with RealMLP and TabM, one split:",
         comparison(records, neural, (*REAL, *SYNTHETIC)),
