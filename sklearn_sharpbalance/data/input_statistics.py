@@ -122,7 +122,7 @@ def input_statistics(data, fmt, *, encode=False):
         columns = _number_columns(fmt)
         Z = (X[:, columns] - center[columns]) / scale[columns]
         found = linear_pieces(Z, PIECES, weight)
-        found[0] = np.repeat(columns, PIECES)
+        found[0] = columns[found[0].astype(int)]  # positions among all columns
         pieces = torch.tensor(found, dtype=torch.float32)
     center, scale = _as_tensors(center, scale, shape)
     return InputStatistics(center, scale, clip=CLIP, pieces=pieces)

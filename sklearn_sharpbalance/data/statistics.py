@@ -29,10 +29,10 @@ MAX_ROWS = 2**16  # rows from which quartiles are computed
 MAX_NAMED = 10  # columns that a warning names
 NORMAL_RANGE = 1.349  # interquartile range of the standard normal distribution
 WIDE = 100  # features of a table that may be scaled down
-LEAST_RELEVANCE = 0.005
+LEAST_RELEVANCE = 0.005  # larger values let the network fit noise
 TREE_ROWS = 2**12  # rows from which the relevance is computed
 TREE_FEATURES = 100  # features that a split of a tree tries
-PIECE_HEIGHT = 0.5
+PIECE_HEIGHT = 0.5  # largest value of a piece; scaled values are about one
 
 
 def moments(X, weight=None):
@@ -128,12 +128,7 @@ def quantiles(X, shares, weight=None):
     >>> quantiles(np.array([[1.0], [2.0], [9.0]]), [0, 0.5, 1]).ravel()
     array([1., 2., 9.])
     """
-    if weight is None or not np.any(weight):
-        weight = np.ones(len(X))
-    weight = np.asarray(weight, dtype=np.float64)
-    rows = np.flatnonzero(weight > 0)
-    rows = rows[:: -(-len(rows) // MAX_ROWS)]
-    weight = weight[rows]
+    rows, weight = _some_rows(len(X), weight, MAX_ROWS)
     found = np.empty((len(shares), X.shape[1]))
     for columns in column_blocks(X):
         block = X[rows, columns]  # (n_rows, n_columns)
@@ -145,6 +140,19 @@ def quantiles(X, shares, weight=None):
             places = np.searchsorted(total, reached * (1.0 - 1e-12))
             found[:, column] = values[np.minimum(places, len(values) - 1)]
     return found
+
+
+def _some_rows(n_rows, weight, limit):
+    """Return up to ``limit`` evenly spaced rows of positive weight, and their weights.
+
+    If there is no positive weight, all rows have weight one.
+    """
+    if weight is None or not np.any(weight):
+        weight = np.ones(n_rows)
+    weight = np.asarray(weight, dtype=np.float64)
+    rows = np.flatnonzero(weight > 0)
+    rows = rows[:: -(-len(rows) // limit)]
+    return rows, weight[rows]
 
 
 def linear_pieces(Z, n_pieces, weight=None):
@@ -268,10 +276,8 @@ def relevance(X, y, weight=None):
     """
     from sklearn.ensemble import ExtraTreesClassifier
 
-    weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=float)
-    rows = np.flatnonzero(weight > 0)
-    rows = rows[:: -(-len(rows) // TREE_ROWS)]
-    X, y, weight = X[rows], y[rows], weight[rows]
+    rows, weight = _some_rows(len(X), weight, TREE_ROWS)
+    X, y = X[rows], y[rows]
     shuffled = np.random.default_rng(0).permutation(len(y))
     trees = ExtraTreesClassifier(
         n_estimators=50,

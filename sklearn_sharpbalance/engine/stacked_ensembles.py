@@ -99,7 +99,8 @@ def groups_of_ensembles(
         limits = _Limits.of(device, memory)
         group: list[int] = []
         for i in sorted(positions, key=lambda i: ensembles[i].segment.sizes.sam):
-            if group and not limits.allow([ensembles[j] for j in (*group, i)]):
+            larger = [ensembles[j] for j in group] + [ensembles[i]]
+            if group and not limits.allow(larger):
                 groups.append(group)
                 group = []
             group.append(i)

@@ -108,7 +108,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         trained = shared.fit_of(setup.key)
         if trained is None:
             return False
-        self._keep_result(*trained)
+        trained_setup, loop = trained
+        self._keep_result(trained_setup, loop)
         return True
 
     @with_callbacks

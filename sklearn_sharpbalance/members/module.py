@@ -119,11 +119,11 @@ class MemberModule(nn.Module):
         """
         X = X.to(self._input_type(X))
         if self.mean is not None:
-            z = X = (X - self.mean) / self.scale
-            if self.clip is not None:
-                X = soft_clip(z, self.clip)
+            scaled = (X - self.mean) / self.scale
+            X = scaled if self.clip is None else soft_clip(scaled, self.clip)
             if self.pieces is not None:
-                X = torch.cat([X, piecewise_linear(z, self.pieces)], dim=-1)
+                more = piecewise_linear(scaled, self.pieces)
+                X = torch.cat([X, more], dim=-1)
         return contiguous_on_cpu(X)
 
     def _own(self, part):

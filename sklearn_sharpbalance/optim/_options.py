@@ -31,7 +31,7 @@ def group_keys(
     return {name: f"sam_{name}" if name in taken else name for name in names}
 
 
-@lru_cache(maxsize=64)  # for every member anew
+@lru_cache(maxsize=64)  # called for each member in each phase
 def _arguments(base_optimizer: Callable[..., Optimizer]) -> frozenset[str]:
     return frozenset(inspect.signature(base_optimizer).parameters)
 

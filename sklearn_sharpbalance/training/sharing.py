@@ -66,7 +66,8 @@ class SharedTraining:
         relevant = [
             (name, self._token(value))
             for name, value in sorted(arguments.items())
-            if name not in (*ignore, "engine")  # engines do not differ in results
+            # Engines do not differ in results.
+            if name != "engine" and name not in ignore
         ]
         return stable_hash((function.__qualname__, relevant))
 

@@ -118,7 +118,7 @@ def ascend(
     """
     ball, checked = BALLS[norm], checkpoints(n_iter)
 
-    # Written again and again: new tensors cost more than the arithmetic.
+    # Reused in every step: new tensors cost more than the arithmetic.
     v, before, spare, weights = (torch.zeros_like(origin) for _ in range(4))
 
     def evaluate(v):
