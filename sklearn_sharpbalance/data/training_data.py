@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,9 @@ __all__ = [
     "DeviceData",
     "TrainingData",
     "as_tensor",
+    "keep_on_device",
     "n_rows",
+    "near_device",
     "rows_at_once",
     "take_rows",
 ]
@@ -102,8 +106,11 @@ class DeviceData:
         if self.is_dataset:
             self.X, self.resident = data.X, False
             return
-        self.resident = fits_on(data.X, self.device) if resident is None else resident
-        self.X = as_tensor(data.X, self.device if self.resident else "cpu")
+        if resident is None:
+            self.X, self.resident = near_device(data.X, self.device)
+        else:
+            self.X = as_tensor(data.X, self.device if resident else "cpu")
+            self.resident = resident
 
     def take(self, rows: torch.Tensor):
         """Return samples on the device.
@@ -160,13 +167,51 @@ class DeviceData:
             yield from self.iterate(rows[None])
 
 
-def fits_on(X, device) -> bool:
-    """Whether arrays take less than half of the free memory of the device."""
+# By id and device: arrays of the host, which must not be freed, and their tensors.
+Kept = dict[tuple[int, torch.device], tuple[Any, Any]]
+_KEPT: ContextVar[Kept | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def keep_on_device(kept: Kept) -> Iterator[None]:
+    """Keep arrays on the GPU for other blocks, whose fits train on the same ones.
+
+    Parameters
+    ----------
+    kept : dict
+        Gets arrays of less than a tenth of the free memory. Clear it to free them.
+    """
+    before = _KEPT.set(kept)
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+
+
+def near_device(X, device: torch.device) -> tuple[Any, bool]:
+    """Return arrays as tensors, and whether they are on the device.
+
+    Arrays of more than half of a GPU's free memory stay on the host.
+
+    Parameters
+    ----------
+    X : ndarray or dict of ndarray
+        Not changed by those who read the tensors.
+    device : torch.device
+    """
     if device.type != "cuda":
-        return True
+        return as_tensor(X, device), True
+    kept, key = _KEPT.get(), (id(X), device)
+    if kept is not None and key in kept:
+        return kept[key][1], True
     arrays = X.values() if isinstance(X, Mapping) else [X]
-    free, _ = torch.cuda.mem_get_info(device)
-    return sum(array.nbytes for array in arrays) < free / 2
+    size, (free, _) = sum(a.nbytes for a in arrays), torch.cuda.mem_get_info(device)
+    if size >= free / 2:
+        return as_tensor(X, "cpu"), False
+    tensors = as_tensor(X, device)
+    if kept is not None and size < free / 10:
+        kept[key] = X, tensors
+    return tensors, True
 
 
 def one_ahead(fetch, batches, device):

@@ -10,6 +10,7 @@ from sklearn_sharpbalance.data.batches import EpochBatches, PartSizes, epoch_bat
 from sklearn_sharpbalance.data.training_data import as_tensor
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
+from sklearn_sharpbalance.engine.member_rates import allows_own_rates
 from sklearn_sharpbalance.engine.stacked_members import StackedMembers
 from sklearn_sharpbalance.engine.stacking import in_step, stacking_obstacle
 from sklearn_sharpbalance.engine.support import (
@@ -42,10 +43,12 @@ class StackedEngine(Engine):
             return "fp16 scales each member's loss separately"
         if not isinstance(data.X, np.ndarray):
             return "X is not one array"
-        apart = different_settings(net)
-        if apart:
-            return f"members differ in {', '.join(apart)}, and share one step"
+        apart = set(different_settings(net))
         net = own_nets(net)[0]
+        if allows_own_rates(net):
+            apart -= {"lr", "optimizer__weight_decay"}
+        if apart:
+            return f"members differ in {', '.join(sorted(apart))}, and share one step"
         if net.optimizer not in OPTIMIZERS.values():
             return f"{net.optimizer.__name__} may treat stacked members as one"
         return shared_refusal(net) or _module_refusal(net)
@@ -82,8 +85,8 @@ class StackedGroup:
     """Stacked members, and the data they train on.
 
     Members may come from several ensembles: each has the data, the segment and the
-    mask of its own. Their segments have the same epochs, precision, learning rate and
-    number of batches; ``rho`` and the sizes of the parts may differ.
+    mask of its own. Their segments have the same epochs, precision, schedule and number
+    of batches; ``rho`` and the sizes of the parts may differ.
 
     Parameters
     ----------
@@ -243,7 +246,7 @@ class StackedGroup:
 
     def descend(self):
         """Take a step of the optimizer; pruned weights stay zero."""
-        self.optimizer.descend()
+        self.stack.descend()
         with torch.no_grad():
             self.prune(self.network.params)
 
@@ -257,9 +260,8 @@ class StackedGroup:
         """Write records, call callbacks and save the members that stop."""
         if any(self.sessions[i].reads_weights for i in running):
             self.stack.write_weights(running)
-        lr = self.stack.lr
         for i in running:
-            self.end_member_epoch(i, epoch, losses[i], lr)
+            self.end_member_epoch(i, epoch, losses[i], self.stack.member_lr(i))
         self.stack.read_weights(running)
         stopped = [i for i in running if self.sessions[i].stopped]
         if stopped:

@@ -4,6 +4,7 @@ import inspect
 
 import torch
 
+from sklearn_sharpbalance.engine.member_rates import MemberRates
 from sklearn_sharpbalance.engine.stacking import (
     StackedNetwork,
     layers_to_stack,
@@ -24,7 +25,7 @@ class StackedMembers:
     ----------
     sessions : list of MemberSession
         Their segments may differ in ``rho``, their nets in the statistics of the
-        input.
+        input, in the learning rate and in the weight decay.
 
     Attributes
     ----------
@@ -33,6 +34,8 @@ class StackedMembers:
         Option of the loss, the same for all members.
     network : StackedNetwork
     optimizer : SharpnessAwareOptimizer
+    rates : MemberRates or None
+        None if all members have the same learning rate and weight decay.
     """
 
     def __init__(self, sessions):
@@ -47,14 +50,23 @@ class StackedMembers:
         )
         rho = [session.segment.rho[session.state.index] for session in sessions]
         self.optimizer = _stacked_optimizer(sessions, self.network, rho)
+        self.rates = _member_rates(sessions, self.optimizer)
 
     def __len__(self):
         return len(self.sessions)
 
-    @property
-    def lr(self) -> float:
-        """Learning rate of all members."""
+    def member_lr(self, member: int) -> float:
+        """Return the current learning rate of a member."""
+        if self.rates is not None:
+            return self.rates.member_lr(member)
         return float(self.optimizer.param_groups[0]["lr"])
+
+    def descend(self):
+        """Make a step of the base optimizer along ``.grad``."""
+        if self.rates is not None:
+            self.rates.descend()
+        else:
+            self.optimizer.descend()
 
     def standardize(self, x):
         """Return samples (N, F), standardised as by the first member."""
@@ -81,8 +93,8 @@ class StackedMembers:
         for i in members:
             optimizer = self.sessions[i].net.optimizer_
             groups = optimizer.state_dict()["param_groups"]
-            for group, trained in zip(groups, stacked["param_groups"]):
-                group["lr"] = trained["lr"]
+            for group in groups:
+                group["lr"] = self.member_lr(i)
             optimizer.load_state_dict(unstack_optimizer(stacked, i, groups))
 
     def _read_options(self):
@@ -98,7 +110,11 @@ class StackedMembers:
         rho = "sam_rho" if "sam_rho" in group else "rho"
         radii = [float(options[rho]) for options in own]
         group[rho] = torch.tensor(radii, device=group[rho].device)
-        for name in group.keys() - {"params", "lr", "stacked", rho, *KERNELS}:
+        shared = group.keys() - {"params", "lr", "stacked", rho, *KERNELS}
+        if self.rates is not None:
+            self.rates.set_weight_decay([options["weight_decay"] for options in own])
+            shared -= {"initial_lr", "weight_decay"}
+        for name in shared:
             values = [s.net.optimizer_.param_groups[0][name] for s in training]
             if any(value != values[0] for value in values):
                 raise UnsupportedEngineError(
@@ -123,6 +139,16 @@ def _stacked_optimizer(sessions, network, rho):
         group["initial_lr"] = member["initial_lr"]
     optimizer.load_state_dict({**stacked, "param_groups": own})
     return optimizer
+
+
+def _member_rates(sessions, optimizer):
+    """Return the rates of the members if they differ, else None."""
+    groups = [session.net.optimizer_.param_groups[0] for session in sessions]
+    lr = [group["initial_lr"] for group in groups]
+    weight_decay = [group.get("weight_decay", 0.0) for group in groups]
+    if len(set(lr)) == len(set(weight_decay)) == 1:
+        return None
+    return MemberRates(optimizer, lr, weight_decay)
 
 
 def _fused(options):

@@ -133,7 +133,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     >>> [each["module__hidden"] for each in clf.fit(X, y).member_params_]
     [(64,), (128, 128), (64,)]
     >>> clf.engine_.reason
-    'not stacked: members differ in lr, module__hidden, and share one step...'
+    'not stacked: members differ in module__hidden, and share one step...'
     """
 
     _nested_parts = ("estimator", "aggregation")

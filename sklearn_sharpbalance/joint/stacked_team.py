@@ -58,11 +58,11 @@ class StackedTeam(Team):
         set_learning_rate(self.optimizer, lr_factor)
         self.optimizer.zero_grad()
         loss.backward()
-        self.optimizer.descend()
+        self.stack.descend()
 
     def rate(self):
         """Return the learning rate of all members."""
-        return self.stack.lr
+        return self.stack.member_lr(0)
 
     def write_weights(self):
         """Copy the stacked weights into the members' modules."""

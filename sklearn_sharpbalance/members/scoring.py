@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_sharpbalance.data.training_data import as_tensor, fits_on
+from sklearn_sharpbalance.data.training_data import near_device
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.members.state import restore
 from sklearn_sharpbalance.runtime.precision import autocast, tf32
@@ -44,8 +44,7 @@ def score_member(net, state, data, scorer, precision="float32"):
     net.module_.eval()
     X = data.X
     if isinstance(X, np.ndarray | dict):
-        device = torch.device(net.device)
-        X = as_tensor(X, device if fits_on(X, device) else "cpu")
+        X, _ = near_device(X, torch.device(net.device))
     precision = "float32" if scorer.needs_float32 else precision
     # Do not cache cast weights: a scorer may change the weights between passes.
     casts = autocast(precision, net.device, cache=False)
@@ -63,10 +62,10 @@ def score_member(net, state, data, scorer, precision="float32"):
 
 
 def _check_unwritten(X, scorer):
-    """Raise if the scorer changed X in place: on the CPU it is the user's data."""
+    """Raise if the scorer changed X in place: it may be the user's data."""
     for part in X.values() if isinstance(X, dict) else [X]:
-        shared = isinstance(part, torch.Tensor) and part.device.type == "cpu"
-        if shared and not part.is_inference() and in_place_version(part):
+        is_checked = isinstance(part, torch.Tensor) and not part.is_inference()
+        if is_checked and in_place_version(part):
             raise InvalidInputError(
                 f"{scorer!r} has changed X in place, which the members train on. "
                 "Change a copy, X.clone(), instead."

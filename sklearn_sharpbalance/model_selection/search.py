@@ -92,8 +92,9 @@ refit_time_, multimetric_, classes_, n_features_in_, feature_names_in_
     -----
     Fits are stacked if they have the same network, batch size, optimizer and schedule:
     they may differ in data, seeds, ``rho``, ``flat_ratio``, ``selection``,
-    ``sharpness``, ``class_weight`` and ``aggregation``. Candidates that differ in
-    other settings, such as ``lr`` or the size of the network, form several groups.
+    ``sharpness``, ``class_weight`` and ``aggregation``, and, with SGD, Adam or AdamW,
+    in ``lr`` and weight decay. Candidates that differ in other settings, such as the
+    size of the network, form several groups.
     Networks that cannot be stacked train one after the other, and share warm-ups.
 
     Examples
@@ -346,6 +347,8 @@ class _Search:
             except KeyboardInterrupt:
                 evaluate([i for i in waiting if self._is_complete(i)])
                 raise
+            finally:
+                self.shared.on_device.clear()
             evaluate(waiting)
 
     def _of(self, training):

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from sklearn_sharpbalance.data.training_data import keep_on_device
+from sklearn_sharpbalance.engine.member_rates import allows_own_rates
 from sklearn_sharpbalance.engine.stacked_ensembles import (
     EnsembleSegment,
     groups_of_ensembles,
@@ -60,6 +62,7 @@ def train_one_by_one(
     """Train fits one after the other, each with its own engine.
 
     Segments that were trained for an earlier fit, such as a warm-up, are used again.
+    Samples stay on the GPU for the next fit.
 
     Parameters
     ----------
@@ -67,7 +70,7 @@ def train_one_by_one(
     shared : SharedTraining
     progress : SearchProgress
     """
-    with own_torch_modes():
+    with own_torch_modes(), keep_on_device(shared.on_device):
         for fit in fits:
             loop = FitLoop(fit, shared, progress)
             with torch_threads(loop.setup.engine.threads):
@@ -194,7 +197,9 @@ def _with_epochs(result, segment):
 def _stacking_key(ensemble: EnsembleSegment) -> str:
     """Return a text that is equal for ensembles whose members can be stacked."""
     net, segment = ensemble.net, ensemble.segment
-    left_out = (*STATISTICS, SET_PARAMETERS)
+    left_out = {*STATISTICS, SET_PARAMETERS}
+    if allows_own_rates(net):
+        left_out |= {"lr", "optimizer__weight_decay"}
     settings = {
         name: value
         for name, value in net.get_params(deep=False).items()

@@ -15,6 +15,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.data import TrainingData
+from sklearn_sharpbalance.data.training_data import Kept
 from sklearn_sharpbalance.persistence.fingerprint import data_fingerprint, describe
 from sklearn_sharpbalance.training.caching import stable_hash
 from sklearn_sharpbalance.training.checkpoint import fit_fingerprint
@@ -29,10 +30,13 @@ class SharedTraining:
     ----------
     collecting : list or None
         If it is a list, fits append their setup and return without training.
+    on_device : dict
+        Samples on a GPU, for :func:`keep_on_device`.
     """
 
     def __init__(self) -> None:
         self.collecting: list[Any] | None = None
+        self.on_device: Kept = {}
         self._results: dict[str, Any] = {}
         self._fits: dict[str, Any] = {}
         self._data: dict[str, TrainingData] = {}

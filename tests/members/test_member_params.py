@@ -208,7 +208,7 @@ def test_engines_give_the_reason_against_members_that_differ():
     apart = [{"lr": 0.1}, {"lr": 0.2, "module__dropout": 0.1}, {}]
     clf = DeepEnsembleClassifier(member_params=apart, **FAST)
     assert clf.fit(X, y).engine_.name == "skorch"
-    reason = "members differ in lr, module__dropout, and share one step"
+    reason = "members differ in module__dropout, and share one step"
     assert f"not stacked: {reason}" in clf.engine_.reason
     with pytest.raises(UnsupportedEngineError, match=f"engine='stacked'.*{reason}"):
         clf.set_params(engine="stacked").fit(X, y)
@@ -222,6 +222,40 @@ def test_members_that_do_not_differ_are_stacked():
     assert clf.engine_.name == plain.engine_.name == "stacked"
     for got, want in zip(states(clf), states(plain)):
         assert_equal_states(got, want)
+
+
+RATES = [
+    {"lr": 0.02, "optimizer__weight_decay": 0.3},
+    {"lr": 0.1},
+    {"lr": 0.003, "optimizer__weight_decay": 0.0},
+]
+BASES = {
+    "SGD": {"estimator__optimizer__nesterov": True},
+    "plain SGD": {"estimator__optimizer__momentum": 0.0},
+    "Adam": {"optimizer": torch.optim.Adam},
+    "AdamW": {"optimizer": torch.optim.AdamW},
+}
+
+
+@pytest.mark.parametrize("sam", ["sam", "look_sam"])
+@pytest.mark.parametrize("base", BASES)
+def test_stacked_members_have_their_own_rates_and_weight_decays(base, sam):
+    X, y = table()
+    options = {"member_params": RATES, "sam": sam, **FAST}
+    del options["estimator__optimizer__nesterov"]
+    options |= BASES[base] | {"prune": 0.2}
+    stacked = SharpBalance(**options).fit(X, y)
+    assert stacked.engine_.name == "stacked"
+    alone = SharpBalance(**options, engine="skorch").fit(X, y)
+    for got, want in zip(stacked.estimators_, alone.estimators_):
+        state = want.module_.state_dict()
+        for name, value in got.module_.state_dict().items():
+            torch.testing.assert_close(value, state[name], atol=2e-5, rtol=2e-5)
+        rates = [got.history[:, "lr"], want.history[:, "lr"]]
+        assert rates[0] == pytest.approx(rates[1], rel=1e-6)
+        groups = [net.optimizer_.param_groups[0] for net in (got, want)]
+        assert groups[0]["lr"] == pytest.approx(groups[1]["lr"])
+        assert groups[0]["weight_decay"] == groups[1]["weight_decay"]
 
 
 def shared_net(settings, **params):

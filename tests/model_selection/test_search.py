@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data import training_data
 from sklearn_sharpbalance.exceptions import (
     OutOfDeviceMemoryError,
     SharpBalanceWarning,
@@ -58,6 +59,31 @@ def test_shared_warmups_are_trained_once(trained):
     balanced = sum(n for n, start in trained if start == 2)
     assert warmup == 2 * 2 * 2  # values of rho, folds, members
     assert balanced == 4 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        {"lr": [0.05, 0.2]},
+        {"lr": [0.01, 0.02], "optimizer": [torch.optim.AdamW]},
+        {"lr": [0.01, 0.02], "optimizer": [torch.optim.Adam]},
+    ],
+    ids=["SGD", "AdamW", "Adam"],
+)
+def test_learning_rates_and_weight_decays_are_one_computation(trained, grid):
+    X, y = table(60)
+    decay = {"estimator__optimizer__weight_decay": [0.0, 0.1]}
+    search = EnsembleSearchCV(ensemble(), grid | decay, cv=2, refit=False).fit(X, y)
+    assert {fit.training for fit in search.plan_} == {"stacked"}
+    warmups = [n for n, start in trained if start == 0]
+    assert warmups == [4 * 2 * 2]  # candidates, folds, members
+
+
+def test_rates_of_an_optimizer_that_is_not_known_are_several_computations(trained):
+    X, y = table()
+    clf = ensemble(**FEW, optimizer=torch.optim.NAdam, selection="all")
+    EnsembleSearchCV(clf, {"lr": [0.01, 0.02]}, cv=2, refit=False).fit(X, y)
+    assert [n for n, start in trained if start == 0] == [2 * 2, 2 * 2]
 
 
 def test_without_sam_all_radii_share_the_warmup(trained):
@@ -248,13 +274,31 @@ def test_convolutions_share_warmups(alone):
 
 
 @pytest.mark.gpu
+def test_pictures_are_copied_to_the_gpu_once(monkeypatch):
+    X, y = pictures()
+    copies, as_tensor = [], training_data.as_tensor
+
+    def counted(array, device):
+        if torch.device(device).type == "cuda" and len(array) == len(X) // 2:
+            copies.append(len(array))
+        return as_tensor(array, device)
+
+    monkeypatch.setattr(training_data, "as_tensor", counted)
+    clf = convolutions(device="cuda")
+    options = {"cv": 2, "refit": False, "scoring": lambda *_: 0.0}
+    EnsembleSearchCV(clf, GRID, **options).fit(X, y)
+    assert len(copies) == 2  # training samples of each fold
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["table", "pictures"])
 def test_on_a_gpu(kind):
     X, y = table() if kind == "table" else pictures()
     clf = ensemble() if kind == "table" else convolutions()
     clf.set_params(device="cuda")
     before = torch.cuda.memory_allocated()
-    ours, theirs, fits = both_searches(clf, GRID, X, y, cv=2, refit=False)
+    grid = GRID | ({"lr": [0.02, 0.1]} if kind == "table" else {})
+    ours, theirs, fits = both_searches(clf, grid, X, y, cv=2, refit=False)
     expected = {"table": "stacked", "pictures": "one by one"}[kind]
     assert {fit.training for fit in ours.plan_} == {expected}
     if kind == "table":
