@@ -1,6 +1,7 @@
 """One step of all members, captured as a CUDA graph and replayed."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -9,6 +10,10 @@ from sklearn_sharpbalance.autodiff.graphs import capture_graph
 from sklearn_sharpbalance.engine.graph.batch_counters import BatchCounters
 from sklearn_sharpbalance.engine.graph.cast_weights import CastWeights
 from sklearn_sharpbalance.engine.graph.fused_norms import FusedNorms
+from sklearn_sharpbalance.engine.graph.second_module import (
+    SecondModule,
+    can_be_copied,
+)
 from sklearn_sharpbalance.engine.graph.split_pass import SplitPass
 from sklearn_sharpbalance.engine.stacking import is_hooked
 from sklearn_sharpbalance.members.step import balanced_step
@@ -182,6 +187,7 @@ class _MemberStep:
         weights = dict(self.module.named_parameters())
         self.masked = [weights[name] for name in session.masks]
         self.masks = {id(weights[k]): mask for k, mask in session.masks.items()}
+        self.second = self._second_module()  # before the layers change
         self.cast = CastWeights(self.module, segment.precision)
         self.norms = FusedNorms(self.module, wanted=segment.compile is None)
         # A split pass does not call the member's module, whose hooks would be skipped.
@@ -197,12 +203,25 @@ class _MemberStep:
                 group["fused"], group["foreach"] = True, False
         _count_on_device(self.optimizer)
 
+    def _second_module(self):
+        """Return a module for the normal part; None if it has no weights of its own."""
+        is_mixed = self.segment.sizes.sam > 0 and self.segment.sizes.normal > 0
+        if (
+            self.optimizer.clean_pass
+            or not is_mixed
+            or self.segment.compile is not None
+        ):
+            return None
+        if not can_be_copied(self.module):
+            return None
+        return SecondModule(self.module, self.segment.precision, self.device)
+
     def step(self):
         """Update the member on the batch at the shared position."""
         x, y, weight = self._batch()
 
-        def loss_of(part, module=self.module):
-            self.cast.push()
+        def loss_of(part, module=self.module, cast=self.cast):
+            cast.push()
             with autocast(self.segment.precision, self.device, cache=False):
                 logits = module(x[part])
             losses = cross_entropy(
@@ -225,13 +244,27 @@ class _MemberStep:
             self._mask(normal)
             return loss, normal
 
+        def parts_at_a_time():
+            n_sam = self.segment.sizes.sam
+            of_normal = partial(loss_of, slice(n_sam, None))
+            normal_loss = self.second.start(of_normal)
+            loss = loss_of(slice(n_sam))
+            backward(loss)
+            normal = self.second.finish()
+            self._mask(normal)
+            return loss + normal_loss, normal
+
+        together = both_parts if self._passes_together else None
+        if self.second is not None:
+            self.second.hold()
+            together = parts_at_a_time
         loss = balanced_step(
             self.optimizer,
             loss_of,
             self.segment.sizes.sam,
             len(y),
             sam_share=weight[: self.segment.sizes.sam].sum(),
-            both_parts=both_parts if self._passes_together else None,
+            both_parts=together,
             module=False,
             backward=backward,
             perturbed_pass=self._statistics_restored,
