@@ -247,10 +247,12 @@ class _MemberStep:
         def parts_at_a_time():
             n_sam = self.segment.sizes.sam
             of_normal = partial(loss_of, slice(n_sam, None))
-            normal_loss = self.second.start(of_normal)
+            second = self.second
+            assert second is not None  # only called with a second module
+            normal_loss = second.start(of_normal)
             loss = loss_of(slice(n_sam))
             backward(loss)
-            normal = self.second.finish()
+            normal = second.finish()
             self._mask(normal)
             return loss + normal_loss, normal
 
