@@ -1,38 +1,61 @@
-"""A copy of a member's module, which passes a part of the batch at the same time.
+"""A copy of a member's module, for the normal part of a step of Momentum-SAM.
 
-In a balanced step of Momentum-SAM, the SAM part passes at perturbed weights and the
-normal part at the weights themselves. One pass after the other would leave a GPU partly
-idle, because each part is small.
+The SAM part passes at perturbed weights and the normal part at the weights themselves.
+One pass after the other leaves a GPU partly idle, because each part is small. With a
+copy of the module, both passes run at the same time.
 """
 
 import copy
+from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
+from torch import fx, nn
 
-from sklearn_sharpbalance.engine.graph.batch_counters import BatchCounters
 from sklearn_sharpbalance.engine.graph.cast_weights import CastWeights
-from sklearn_sharpbalance.engine.graph.fused_norms import FusedNorms
+from sklearn_sharpbalance.engine.graph.fused_norms import FusedNorms, NormStep
 from sklearn_sharpbalance.engine.stacking import is_hooked
 from sklearn_sharpbalance.runtime.torch_internals import (
-    BATCH_NORM,
-    TRACKING_NORM,
     foreach_add_,
     foreach_copy_,
     foreach_mul_,
     foreach_sub_,
 )
 
-__all__ = ["SecondModule", "can_be_copied"]
+__all__ = ["SecondModule", "second_module"]
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # not derived ones
 
 
-def can_be_copied(module) -> bool:
-    """Whether the running statistics of two passes at a time can be combined."""
-    parts = list(module.modules())
-    if any(is_hooked(part) for part in parts):
-        return False
-    tracking = [p for p in parts if isinstance(p, TRACKING_NORM) and list(p.buffers())]
-    return all(isinstance(p, BATCH_NORM) and p.momentum is not None for p in tracking)
+def second_module(
+    module, precision: str, device: torch.device
+) -> "SecondModule | None":
+    """Return a :class:`SecondModule`, or None if it could give other results.
+
+    This is the case if layers have hooks, if buffers other than those of BatchNorm may
+    change in a pass, or if running statistics change more than once in a pass.
+
+    Parameters
+    ----------
+    module : MemberModule
+        Without fused layers, cast weights and counters of batches.
+    precision : str
+    device : torch.device
+    """
+    layers = list(module.module.modules())
+    if any(is_hooked(layer) for layer in (module, *layers)):
+        return None
+    if not all(_combines(layer) for layer in layers if list(layer.buffers(False))):
+        return None
+    try:
+        copied = copy.deepcopy(module)
+    except Exception:  # attributes of the user's module may not support copies
+        return None
+    second = SecondModule(module, copied, precision, device)
+    if second.statistics and not _calls_norms_once(second.norms.fused):
+        return None
+    return second
 
 
 class SecondModule:
@@ -43,27 +66,31 @@ class SecondModule:
     Parameters
     ----------
     module : MemberModule
-        Without fused layers and cast weights; see :func:`can_be_copied`.
+        Without fused layers and cast weights.
+    copied : MemberModule
+        A deep copy of it, changed in place.
     precision : str
     device : torch.device
     """
 
-    def __init__(self, module, precision, device):
-        self.module = copy.deepcopy(module).train()
+    def __init__(self, module, copied, precision, device):
+        self.module = copied.train()
         self.weights = list(module.parameters())
-        self.copies = list(self.module.parameters())
-        self.statistics, factors = _statistics(module)
-        self.own_statistics, _ = _statistics(self.module)
-        self.factors = [torch.tensor(factor, device=device) for factor in factors]
-        self.before = [torch.empty_like(t) for t in self.statistics]
-        self.counters = BatchCounters(self.module)
-        self.cast = CastWeights(self.module, precision)
-        self.norms = FusedNorms(self.module, wanted=True)
+        self.copies = list(copied.parameters())  # not yet cast
+        self.statistics, self.factors = _statistics(module)
+        self.own_statistics, _ = _statistics(copied)
+        self.before = [torch.empty_like(tensor) for tensor in self.statistics]
+        self.cast = CastWeights(copied, precision)
+        self.norms = FusedNorms(copied, wanted=True)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._results: list[torch.Tensor] = []
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Copy the current weights and statistics."""
+        """Copy the current weights and statistics; call it before they change.
+
+        The pass does not wait for anything that the current stream does later.
+        """
         foreach_copy_(self.copies, self.weights)
         if self.statistics:
             foreach_copy_(self.before, self.statistics)
@@ -71,13 +98,16 @@ class SecondModule:
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())
 
-    def start(self, loss_of) -> torch.Tensor:
-        """Start a pass on the stream and return its loss.
+    def start(
+        self, loss_of: Callable[[nn.Module, CastWeights], torch.Tensor]
+    ) -> torch.Tensor:
+        """Start a pass on the stream; return its loss, to be read after `finish`.
 
         Parameters
         ----------
         loss_of : callable
             Returns the loss of the part of the batch, given a module and cast weights.
+            Its inputs must exist before :meth:`hold` and until :meth:`finish`.
         """
         with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
             loss = loss_of(self.module, self.cast)
@@ -86,11 +116,17 @@ class SecondModule:
         return loss.detach()
 
     @torch.no_grad()
-    def finish(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Wait for the pass; return pairs of weight and gradient.
+    def finish(self, loss: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Wait for the pass; return pairs of the module's weight and gradient.
 
-        Running statistics become those of this pass and then the module's own:
-        with momentum m and statistics r before, r' = r1 + (1 - m) (r2 - r).
+        Running statistics become those of this pass and then the module's own: with
+        momentum m, statistics r before, r1 of the module and r2 of the copy, they are
+        r1 + (1 - m) (r2 - r).
+
+        Parameters
+        ----------
+        loss : Tensor
+            Result of :meth:`start`.
         """
         if self.stream is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
@@ -103,14 +139,39 @@ class SecondModule:
             if own.grad is not None:
                 pairs.append((weight, own.grad))
                 own.grad = None
+        # Their memory belongs to the stream, which another member may share: torch has
+        # 32 streams in all. Keep it until the current stream has read it.
+        self._results = [loss, *(gradient for _, gradient in pairs)]
         return pairs
 
 
-def _statistics(module):
-    """Return running statistics of all norms, and 1 - momentum for each of them."""
-    tensors, factors = [], []
+def _combines(layer: nn.Module) -> bool:
+    """Whether running statistics of two passes at the same time can be combined."""
+    return type(layer) in BATCH_NORMS and layer.momentum is not None
+
+
+def _statistics(module: nn.Module) -> tuple[list[torch.Tensor], list[float]]:
+    """Return all running statistics, and 1 - momentum for each of them."""
+    tensors: list[torch.Tensor] = []
+    factors: list[float] = []
     for layer in module.modules():
-        if isinstance(layer, BATCH_NORM) and layer.running_mean is not None:
-            tensors += [layer.running_mean, layer.running_var]
-            factors += [1 - layer.momentum] * 2
+        # Without a momentum there is no second module, see `_combines`.
+        if isinstance(layer, BATCH_NORMS) and layer.momentum is not None:
+            for tensor in (layer.running_mean, layer.running_var):
+                if tensor is not None:
+                    tensors.append(tensor)
+                    factors.append(1 - layer.momentum)
     return tensors, factors
+
+
+def _calls_norms_once(traced: fx.GraphModule | None) -> bool:
+    """Whether a pass calls each BatchNorm once; False if it could not be traced."""
+    if traced is None:
+        return False
+    calls: Counter[nn.Module] = Counter()
+    for node in traced.graph.nodes:
+        if node.op == "call_module":
+            layer = traced.get_submodule(str(node.target))
+            calls[layer.norm if isinstance(layer, NormStep) else layer] += 1
+    norms = [layer for layer in traced.modules() if isinstance(layer, BATCH_NORMS)]
+    return all(calls[norm] == 1 for norm in norms)

@@ -10,10 +10,7 @@ from sklearn_sharpbalance.autodiff.graphs import capture_graph
 from sklearn_sharpbalance.engine.graph.batch_counters import BatchCounters
 from sklearn_sharpbalance.engine.graph.cast_weights import CastWeights
 from sklearn_sharpbalance.engine.graph.fused_norms import FusedNorms
-from sklearn_sharpbalance.engine.graph.second_module import (
-    SecondModule,
-    can_be_copied,
-)
+from sklearn_sharpbalance.engine.graph.second_module import second_module
 from sklearn_sharpbalance.engine.graph.split_pass import SplitPass
 from sklearn_sharpbalance.engine.stacking import is_hooked
 from sklearn_sharpbalance.members.step import balanced_step
@@ -119,6 +116,8 @@ class GraphedStep:
         """Run the modules through torch.compile from the next step on."""
         for member in self.members:
             member.module.compile(dynamic=False)
+            if member.second is not None:
+                member.second.module.compile(dynamic=False)
         self.graphs = {}
 
     def _options(self):
@@ -187,7 +186,7 @@ class _MemberStep:
         weights = dict(self.module.named_parameters())
         self.masked = [weights[name] for name in session.masks]
         self.masks = {id(weights[k]): mask for k, mask in session.masks.items()}
-        self.second = self._second_module()  # before the layers change
+        self.second = self._second_module()  # before layers are cast or fused
         self.cast = CastWeights(self.module, segment.precision)
         self.norms = FusedNorms(self.module, wanted=segment.compile is None)
         # A split pass does not call the member's module, whose hooks would be skipped.
@@ -204,17 +203,13 @@ class _MemberStep:
         _count_on_device(self.optimizer)
 
     def _second_module(self):
-        """Return a module for the normal part; None if it has no weights of its own."""
-        is_mixed = self.segment.sizes.sam > 0 and self.segment.sizes.normal > 0
-        if (
-            self.optimizer.clean_pass
-            or not is_mixed
-            or self.segment.compile is not None
-        ):
+        """Return a module for the normal part, if the SAM part has other weights."""
+        sizes = self.segment.sizes
+        if self.optimizer.clean_pass or not (sizes.sam and sizes.normal):
             return None
-        if not can_be_copied(self.module):
+        if self.segment.compile is not None:
             return None
-        return SecondModule(self.module, self.segment.precision, self.device)
+        return second_module(self.module, self.segment.precision, self.device)
 
     def step(self):
         """Update the member on the batch at the shared position."""
@@ -244,22 +239,19 @@ class _MemberStep:
             self._mask(normal)
             return loss, normal
 
-        def parts_at_a_time():
+        def parts_in_parallel(second):
             n_sam = self.segment.sizes.sam
-            of_normal = partial(loss_of, slice(n_sam, None))
-            second = self.second
-            assert second is not None  # only called with a second module
-            normal_loss = second.start(of_normal)
+            normal_loss = second.start(partial(loss_of, slice(n_sam, None)))
             loss = loss_of(slice(n_sam))
             backward(loss)
-            normal = second.finish()
+            normal = second.finish(normal_loss)
             self._mask(normal)
             return loss + normal_loss, normal
 
         together = both_parts if self._passes_together else None
         if self.second is not None:
             self.second.hold()
-            together = parts_at_a_time
+            together = partial(parts_in_parallel, self.second)
         loss = balanced_step(
             self.optimizer,
             loss_of,
