@@ -1,9 +1,13 @@
 """GPU: the graph engine against the best plain PyTorch loop, and each phase's cost.
 
     python examples/benchmarks/bench_gpu.py [--out DIR] [--images 50000]
+    python examples/benchmarks/bench_gpu.py --rows sgd momentum_balanced
 
 Three ResNet-18 at batch 128 in bf16. The plain loop is one CUDA graph with a stream
 per member and nothing else: no data pipeline, no history, no estimator.
+
+``--rows`` measures only these methods, and "sgd" for the ratios. The result is then
+``gpu_rows.json`` instead of ``gpu.json``.
 """
 
 import argparse
@@ -85,11 +89,41 @@ def epoch_seconds(clf, X, y, phase):
     return float(np.median([row["dur"] for row in rows[1:]])), clf
 
 
+def cases_of(common):
+    """Return an estimator for each row; "sgd" is first, because ratios need it."""
+    balance = SharpBalanceEnsembleClassifier
+    momentum = {"sam": "momentum_sam", "rho": 0.3}
+    everywhere = {"selection": "all", "warmup_epochs": 0}
+    mixed = {"flat_ratio": 0.4, "warmup_epochs": 1}
+    return {
+        "sgd": DeepEnsembleClassifier(**common),
+        "sam": balance(**everywhere, **common),
+        "balanced": balance(**mixed, **common),
+        "momentum_sam": balance(**momentum, **everywhere, **common),
+        "momentum_balanced": balance(**momentum, **mixed, **common),
+        "look_sam": balance(sam="look_sam", **everywhere, **common),
+    }
+
+
+def measure_case(name, clf, X, y, numbers):
+    """Fit an ensemble, and add its times to ``numbers``."""
+    start = time.perf_counter()
+    seconds, clf = epoch_seconds(clf, X, y, "balanced")
+    numbers[f"{name}_epoch_s"] = seconds
+    numbers[f"{name}_images_per_s"] = MEMBERS * len(X) / seconds
+    numbers[f"{name}_fit_s"] = time.perf_counter() - start
+    numbers[f"{name}_sam_share"] = float(clf.sam_masks_.mean())
+    numbers[f"{name}_epoch_over_sgd"] = seconds / numbers["sgd_epoch_s"]
+    numbers["engine"] = clf.engine_.name
+    print({k: v for k, v in numbers.items() if k.startswith(name)}, flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out")
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--rows", nargs="+", choices=cases_of({}), metavar="ROW")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     X = rng.integers(256, size=(options.images, 3, 32, 32), dtype=np.uint8)
@@ -105,51 +139,22 @@ def main():
         precision="bf16",
         random_state=0,
     )
-    numbers = {"plain_graph_images_per_s": plain_loop(compiled=False)}
+    cases = cases_of(common)
+    numbers = {}
+    if options.rows is not None:
+        for name, clf in cases.items():
+            if name == "sgd" or name in options.rows:
+                measure_case(name, clf, X, y, numbers)
+        write("gpu_rows", numbers, options.out)
+        return
+    numbers["plain_graph_images_per_s"] = plain_loop(compiled=False)
     print(numbers, flush=True)
     start = time.perf_counter()
     numbers["plain_compiled_images_per_s"] = plain_loop(compiled=True)
     numbers["plain_compiled_total_s"] = time.perf_counter() - start
     print(numbers, flush=True)
-    cases = {
-        "sgd": (DeepEnsembleClassifier(**common), "balanced"),
-        "sam": (
-            SharpBalanceEnsembleClassifier(selection="all", warmup_epochs=0, **common),
-            "balanced",
-        ),
-        "balanced": (
-            SharpBalanceEnsembleClassifier(flat_ratio=0.4, warmup_epochs=1, **common),
-            "balanced",
-        ),
-        "momentum_sam": (
-            SharpBalanceEnsembleClassifier(
-                sam="momentum_sam", rho=0.3, selection="all", warmup_epochs=0, **common
-            ),
-            "balanced",
-        ),
-        "momentum_balanced": (
-            SharpBalanceEnsembleClassifier(
-                sam="momentum_sam", rho=0.3, flat_ratio=0.4, warmup_epochs=1, **common
-            ),
-            "balanced",
-        ),
-        "look_sam": (
-            SharpBalanceEnsembleClassifier(
-                sam="look_sam", selection="all", warmup_epochs=0, **common
-            ),
-            "balanced",
-        ),
-    }
-    for name, (clf, phase) in cases.items():
-        start = time.perf_counter()
-        seconds, clf = epoch_seconds(clf, X, y, phase)
-        numbers[f"{name}_epoch_s"] = seconds
-        numbers[f"{name}_images_per_s"] = MEMBERS * options.images / seconds
-        numbers[f"{name}_fit_s"] = time.perf_counter() - start
-        numbers[f"{name}_sam_share"] = float(clf.sam_masks_.mean())
-        numbers[f"{name}_epoch_over_sgd"] = seconds / numbers["sgd_epoch_s"]
-        numbers["engine"] = clf.engine_.name
-        print({k: v for k, v in numbers.items() if k.startswith(name)}, flush=True)
+    for name, clf in cases.items():
+        measure_case(name, clf, X, y, numbers)
     numbers["balanced_over_sam"] = numbers["balanced_epoch_s"] / numbers["sam_epoch_s"]
     best = max(
         v for k, v in numbers.items() if k.startswith("plain_") and "images" in k
