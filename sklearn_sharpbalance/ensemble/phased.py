@@ -192,6 +192,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
         memory, make_members = params["memory"], first_members
         if shared is not None:
             key = shared.fit_key(params, data, classes)
+            trained = shared.fit_of(key)
+            if trained is not None:
+                return trained[0]
             if shared.collecting is not None and memory is None and key is not None:
                 memory, make_members = shared, shared.cached(first_members)
         if checkpoints:

@@ -1,7 +1,6 @@
 """Preparation of the fits of a search: data, settings, and how each is trained."""
 
 import os
-import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -116,9 +115,7 @@ def _collected(estimator, X, y, *, fit_params, shared):
     """Return the setup that ``fit`` of the ensemble would train."""
     shared.collecting = []
     try:
-        # The evaluation prepares the fit again, and warns then.
-        with sharing(shared), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with sharing(shared):
             if y is None:
                 estimator.fit(X, **fit_params)
             else:
