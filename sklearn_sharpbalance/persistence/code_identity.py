@@ -13,6 +13,8 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,13 @@ import torch
 
 from sklearn_sharpbalance.persistence.encoding import byte_view
 
-__all__ = ["MODULE_ATTRIBUTES", "attributes_of", "closed_over", "code_name"]
+__all__ = [
+    "MODULE_ATTRIBUTES",
+    "attributes_of",
+    "closed_over",
+    "code_name",
+    "keep_code_names",
+]
 
 INSTALLED = tuple(
     str(Path(sysconfig.get_path(name)).resolve())
@@ -50,6 +58,28 @@ BOOKKEEPING = {
 }
 
 
+CodeNames = dict[type | types.FunctionType, str]
+_KEPT: ContextVar[CodeNames | None] = ContextVar("code_names", default=None)
+
+
+@contextmanager
+def keep_code_names(names: CodeNames) -> Iterator[None]:
+    """Compute the name of each class and function once in a block.
+
+    Edits of code or of global variables in the block are not seen.
+
+    Parameters
+    ----------
+    names : dict
+        Gets the names, for this block and later ones.
+    """
+    before = _KEPT.set(names)
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+
+
 def code_name(value: type | types.FunctionType) -> str:
     """Return the name of a class or function, with a digest if it is not installed.
 
@@ -70,9 +100,15 @@ def code_name(value: type | types.FunctionType) -> str:
     """
     if _has_fixed_code(value):
         return _qualified_name(value)
+    kept = _KEPT.get()
+    if kept is not None and value in kept:
+        return kept[value]
     digest = hashlib.blake2b(digest_size=8)
     _CodeDigest(digest).add_code_of(value)
-    return f"{_qualified_name(value)}[{digest.hexdigest()}]"
+    name = f"{_qualified_name(value)}[{digest.hexdigest()}]"
+    if kept is not None:
+        kept[value] = name
+    return name
 
 
 def closed_over(value: type | types.FunctionType) -> list[Any]:

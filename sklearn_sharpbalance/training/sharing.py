@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.data.training_data import Kept
+from sklearn_sharpbalance.persistence.code_identity import CodeNames, keep_code_names
 from sklearn_sharpbalance.persistence.fingerprint import data_fingerprint, describe
 from sklearn_sharpbalance.training.caching import stable_hash
 from sklearn_sharpbalance.training.checkpoint import fit_fingerprint
@@ -32,11 +33,14 @@ class SharedTraining:
         If it is a list, fits append their setup and return without training.
     on_device : dict
         Samples on a GPU, for :func:`keep_on_device`.
+    code_names : dict
+        Names of classes and functions, for :func:`keep_code_names`.
     """
 
     def __init__(self) -> None:
         self.collecting: list[Any] | None = None
         self.on_device: Kept = {}
+        self.code_names: CodeNames = {}
         self._results: dict[str, Any] = {}
         self._fits: dict[str, Any] = {}
         self._data: dict[str, TrainingData] = {}
@@ -170,6 +174,10 @@ def sharing(shared: SharedTraining | None) -> Iterator[SharedTraining | None]:
     """
     before = _ACTIVE.set(shared)
     try:
-        yield shared
+        if shared is None:
+            yield None
+        else:
+            with keep_code_names(shared.code_names):
+                yield shared
     finally:
         _ACTIVE.reset(before)
