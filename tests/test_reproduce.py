@@ -76,15 +76,29 @@ def few_digits(modules, monkeypatch):
     monkeypatch.setattr(measuring, "digits", lambda: (images[:300], labels[:300]))
 
 
+class AnyRadius(dict):
+    """Radii for all methods of a contest."""
+
+    def __missing__(self, name):
+        return 0.2
+
+
 OPTIONS = argparse.Namespace(
-    width=8, members=3, epochs=40, rho=0.1, flat_ratio=0.4, head_epochs=2
+    width=8,
+    members=3,
+    epochs=40,
+    rho=0.1,
+    flat_ratio=0.4,
+    head_epochs=2,
+    radii=AnyRadius(),
 )
 
 
 @pytest.mark.parametrize(
     "run",
     [
-        *("headline", "ablation", "contest_rho", "moment", "recipe"),
+        *("headline", "ablation", "moment", "recipe"),
+        *("contest_rho", "contest", "contest_wide"),
         *("tradeoff", "widths", "sparsity", "sed", "rethinking"),
         *("digits", "confirm", "sizes"),
         *("digits_tradeoff", "digits_widths", "digits_sparsity"),
@@ -98,7 +112,8 @@ def test_names_of_methods_are_unique(run, modules):
 
 
 @pytest.mark.parametrize(
-    ("run", "least"), [("headline", 3), ("ablation", 4), ("digits", 11)]
+    ("run", "least"),
+    [("headline", 3), ("ablation", 4), ("contest", 9), ("digits", 11)],
 )
 def test_methods_of_equal_cost_have_equal_passes(run, least, modules):
     jobs = list(modules[0].RUNS[run](OPTIONS, 13))
@@ -148,6 +163,43 @@ def test_methods_are_compared_with_deep_ensembles_of_equal_cost(modules):
     assert cells == {"it": {"between": "+3.00 ± 0.00 *", "dearer": ""}}
     assert report.has_costs(records)
     assert not report.has_costs(records[:1])
+
+
+def test_contest_reports_paired_differences_and_relative_seconds(modules):
+    _, report = modules
+    rng = np.random.default_rng(0)
+    metrics = ("accuracy", "corrupted_accuracy", "nll_after_temperature", "der")
+    metrics += ("corrupted_nll_after_temperature", "severity_1_corrupted_accuracy")
+    records = []
+    for seed in range(6000, 6010):
+        easy = rng.normal()  # of the seed: pairs do not depend on it
+        for method, lead, seconds in (
+            ("deep ensemble", 0.0, 10 + seed % 3),
+            ("LookSAM, rho 0.1", 0.02, 2.5 * (10 + seed % 3)),
+        ):
+            record = {"group": "same cost", "method": method, "seed": seed}
+            record |= {"passes": 180.0, "epoch_seconds": seconds}
+            for name in metrics:
+                value = easy + lead + 0.001 * (seed % 2) * (lead > 0)
+                record |= {name: value, f"member_{name}": value}
+            records.append(record)
+    table = report.markdown(records)
+    half = 100 * 2.262157 * np.std([0, 0.001] * 5, ddof=1) / np.sqrt(10)  # t(0.975, 9)
+    cell = f"+2.05 ± {half:.2f}"
+    head, _, deep, look = table.split("\n\n")[1].splitlines()
+    cells = dict(zip(head.split(" | "), look.split(" | ")))
+    assert cells["clean over deep ensemble"] == f"{cell} *"
+    assert cells["over deep ensemble"] == f"{cell} *"
+    assert look.endswith(" | 2.50 |")
+    assert deep.endswith(" | 1.00 |")
+    head, _, _, look = table.split("\n\n")[2].splitlines()
+    cells = dict(zip(head.strip("| ").split(" | "), look.strip("| ").split(" | ")))
+    for name in ("NLL, tempered,", "corrupted NLL, tempered,"):
+        assert cells[f"{name} over deep ensemble"] == "+0.021 ± 0.000 *"
+    assert cells["DER over deep ensemble"] == "+0.02 ± 0.00 *"
+    assert f"| LookSAM, rho 0.1 | {cell} |" in table  # by severity
+    fewer = [r | {"group": "same epochs"} for r in records]
+    assert "seconds" not in report.markdown(fewer)  # tables of other runs
 
 
 def test_sizes_are_plotted_up_to_the_size_of_each_method(modules):
@@ -616,6 +668,94 @@ def test_pictures_are_trained_and_measured(pictures, tmp_path, in_process):
     # One temperature for all sets, and that of the clean pictures: near log(10).
     assert record["corrupted_nll_after_temperature"] == pytest.approx(2.3, abs=0.1)
     assert -1 <= record["rank_correlation"] <= 1
+
+
+def records_of_radii(methods, best):
+    """Return records of contest_rho in which these radii are best in the mean."""
+    records = []
+    for name in methods.CONTEST:
+        for rho in methods.radii_to_try(name):
+            for seed, value in ((5000, 0.5), (5001, 0.8)):
+                record = {"group": "same cost", "method": f"{name}, rho {rho:g}"}
+                record |= {"seed": seed, "corrupted_accuracy": value}
+                if rho == best[name]:
+                    record["corrupted_accuracy"] += 0.1
+                records.append(record)
+    return records
+
+
+def best_radii(methods):
+    """Return the smallest, the second and the largest radius in turn."""
+    return {
+        name: methods.radii_to_try(name)[i % 3]
+        for i, name in enumerate(methods.CONTEST)
+    }
+
+
+def test_radius_with_the_highest_corrupted_accuracy_is_chosen(modules):
+    from _reproduce_records import chosen_radii
+
+    methods, _ = modules
+    best = best_radii(methods)
+    records = records_of_radii(methods, best)
+    assert chosen_radii(records) == best
+    first = next(iter(methods.CONTEST))
+    of_first = [r for r in records if r["method"].startswith(first)]
+    for record in of_first:
+        record["corrupted_accuracy"] = 0.7
+    records.reverse()
+    assert chosen_radii(records)[first] == 0.05  # of equal ones, the smallest
+    only_one = of_first[-1] | {"seed": 5002, "corrupted_accuracy": 1.0}
+    assert chosen_radii([*records, only_one])[first] == 0.05  # not compared on 5002
+    of_first[0]["seed"] = of_first[1]["seed"] = 5003  # no seed is shared any more
+    with pytest.raises(ValueError, match=first):
+        chosen_radii(records)
+
+
+@pytest.mark.usefixtures("two_kinds")
+def test_contest_trains_with_the_chosen_radii(pictures, tmp_path, in_process, modules):
+    methods, _ = modules
+    best = best_radii(methods)
+    name = "flattest, Momentum-SAM"
+    few = ["--epochs", 2, "--images", 20, "--corrupted", 3, "--members", 2]
+    few += ["--seeds", 1, "--only", f"deep ensemble|{name}.*"]
+    result = {"settings": {}, "records": records_of_radii(methods, best)}
+    path = tmp_path / "reproduce_contest_rho.json"
+    path.write_text(json.dumps(result))
+    done = in_process("contest", *pictures, *few)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "reproduce_contest.json").read_text())
+    assert result["settings"]["radii"] == best
+    names = [(r["seed"], r["group"], r["method"]) for r in result["records"]]
+    assert names == [
+        (6000, "same cost", "deep ensemble"),
+        (6000, "same cost", f"{name}, rho {best[name]:g}"),
+    ]
+    table = (tmp_path / "reproduce_contest.md").read_text()
+    assert "seconds, deep ensemble = 1" in table
+    path.unlink()
+    done = in_process("report", "--out", tmp_path)  # does not need the radii again
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "reproduce_contest.md").read_text() == table
+
+
+@pytest.mark.parametrize("run", ["contest", "contest_wide"])
+def test_contest_without_radii_exits_with_advice(
+    run, pictures, tmp_path, in_process, modules
+):
+    done = in_process(run, *pictures)
+    assert done.returncode == 2
+    assert "run contest_rho first" in done.stderr
+    assert "No such file" in done.stderr
+    methods, _ = modules
+    records = records_of_radii(methods, best_radii(methods))
+    others = [r for r in records if not r["method"].startswith("LookSAM")]
+    path = tmp_path / "reproduce_contest_rho.json"
+    path.write_text(json.dumps({"records": others}))
+    done = in_process(run, *pictures)
+    assert done.returncode == 2
+    assert "run contest_rho first" in done.stderr
+    assert "'LookSAM'" in done.stderr
 
 
 def test_packed_pictures_are_read_in_a_fixed_order(tmp_path, monkeypatch):

@@ -16,7 +16,18 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.members.averaging import WeightAveraging
 
-__all__ = ["BASELINE", "CONTROLS", "ON_DIGITS", "RUNS", "SHALLOW"]
+__all__ = [
+    "BASELINE",
+    "CONTEST",
+    "CONTESTS",
+    "CONTROLS",
+    "ON_DIGITS",
+    "RUNS",
+    "SAME_COST",
+    "SHALLOW",
+    "radii_to_try",
+    "with_rho",
+]
 
 BASELINE = "deep ensemble"
 TWICE = "deep ensemble, twice the members"
@@ -47,6 +58,7 @@ CONTEST = {
     "flattest, LookSAM": {"selection": "flattest", "sam": "look_sam"},
 }
 CONTEST_RHO = {"momentum_sam": (0.1, 0.3, 1.0), "look_sam": (0.05, 0.1, 0.2)}
+CONTESTS = ("contest", "contest_wide")  # use the radii that ``contest_rho`` chose
 
 SHALLOW = "shallow ensemble"
 LAMBDAS = (0.1, 0, 1, 0.01, 10)  # in order of worth
@@ -236,9 +248,36 @@ def contest_rho(options, seed):
     methods = Methods(picture_recipe, options, seed)
     candidates = {}
     for name, settings in CONTEST.items():
-        for rho in CONTEST_RHO.get(settings.get("sam"), (0.05, 0.1, 0.2)):
-            candidates[f"{name}, rho {rho:g}"] = methods.flat(**settings, rho=rho)
+        for rho in radii_to_try(name):
+            candidates[with_rho(name, rho)] = methods.flat(**settings, rho=rho)
     yield from methods.equal_cost(candidates)
+
+
+def contest(options, seed):
+    """The methods of ``contest_rho``, each with the radius chosen there.
+
+    ``options.radii`` has the radius of each method, see ``chosen_radii``.
+    """
+    methods = Methods(picture_recipe, options, seed)
+    candidates = {}
+    for name, settings in CONTEST.items():
+        rho = options.radii[name]
+        candidates[with_rho(name, rho)] = methods.flat(**settings, rho=rho)
+    yield from methods.equal_cost(candidates)
+
+
+def contest_wide(options, seed):
+    """The contest with wide networks, and the same radii."""
+    yield from contest(options, seed)
+
+
+def radii_to_try(name):
+    """Return the radii of a method of the contest, in increasing order."""
+    return CONTEST_RHO.get(CONTEST[name].get("sam"), (0.05, 0.1, 0.2))
+
+
+def with_rho(name, rho):
+    return f"{name}, rho {rho:g}"
 
 
 def moment(options, seed):
@@ -426,7 +465,7 @@ def by_name(*runs):
 
 
 ON_PICTURES = by_name(
-    *(headline, ablation, contest_rho, moment, recipe),
+    *(headline, ablation, contest_rho, contest, contest_wide, moment, recipe),
     *(tradeoff, widths, sparsity),
     *(sed, rethinking),
 )

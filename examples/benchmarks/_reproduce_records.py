@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 import numpy as np
-from _reproduce_methods import BASELINE
+from _reproduce_methods import BASELINE, CONTEST, SAME_COST, radii_to_try, with_rho
 from scipy import stats
 
 __all__ = [
@@ -25,12 +25,14 @@ __all__ = [
     "at_equal_cost",
     "by_method",
     "chosen_on_other_seeds",
+    "chosen_radii",
     "difference",
     "distinct",
     "groups",
     "has_costs",
     "holm",
     "interval",
+    "is_contest",
     "is_sweep",
     "jackknife",
     "labelled",
@@ -250,6 +252,46 @@ def chosen_on_other_seeds(records, metric):
     return np.array([gains[name][i] for i, name in enumerate(names)]), names
 
 
+def chosen_radii(records):
+    """Choose a radius for each method of the contest, by records of ``contest_rho``.
+
+    It has the highest mean corrupted accuracy over the seeds that all measured radii of
+    the method share. Of equal ones it is the smallest.
+
+    Parameters
+    ----------
+    records : list of dict
+
+    Returns
+    -------
+    radii : dict of str to float
+        By the name of the method, without the radius.
+
+    Raises
+    ------
+    ValueError
+        If a method has no records, or none of shared seeds.
+    """
+    methods = by_method(records, SAME_COST)
+    radii = {}
+    for name in CONTEST:
+        runs = {}
+        for rho in radii_to_try(name):
+            if with_rho(name, rho) in methods:
+                runs[rho] = methods[with_rho(name, rho)]
+        seeds = set.intersection(*map(set, runs.values())) if runs else set()
+        if not seeds:
+            raise ValueError(f"no records to choose the radius of {name!r} from")
+        means = {
+            rho: np.mean(
+                [by_seed[seed]["corrupted_accuracy"] for seed in sorted(seeds)]
+            )
+            for rho, by_seed in runs.items()
+        }
+        radii[name] = max(means, key=lambda rho: (means[rho], -rho))
+    return radii
+
+
 def log_slope(methods, metric="der", confidence=0.95):
     """Slope of log ``metric`` on log sharpness over all ensembles of a group.
 
@@ -306,3 +348,11 @@ def are_controls(records):
 
 def is_sweep(records):
     return all(re.search(r", rho [\d.]+$", record["method"]) for record in records)
+
+
+def is_contest(records):
+    """Whether they compare methods, named with their radii, with a deep ensemble."""
+    others = [record for record in records if record["method"] != BASELINE]
+    if not 0 < len(others) < len(records):
+        return False
+    return is_sweep(others) and all(r["group"] == SAME_COST for r in records)

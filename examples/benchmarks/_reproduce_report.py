@@ -14,6 +14,7 @@ from _reproduce_records import (
     difference,
     groups,
     has_costs,
+    is_contest,
     labelled,
     mean,
     with_engine,
@@ -79,6 +80,16 @@ NLL_AT_EQUAL_COST = {
     "NLL, tempered, at equal cost": ("nll_after_temperature", 1, 3),
     "corrupted NLL at equal cost": ("corrupted_nll", 1, 3),
 }
+# Over the deep ensemble of a contest: (name in the records, factor, digits)
+OF_CONTEST = {
+    f"NLL, tempered, over {BASELINE}": ("nll_after_temperature", 1, 3),
+    f"corrupted NLL, tempered, over {BASELINE}": (
+        "corrupted_nll_after_temperature",
+        1,
+        3,
+    ),
+    f"DER over {BASELINE}": ("der", 1, 2),
+}
 BY_SEVERITY = [f"severity_{i}_corrupted_accuracy" for i in range(1, 6)]
 # The paper's ensembles on CIFAR-10: clean, corrupted, and corrupted by severity
 PAPER = {
@@ -135,6 +146,9 @@ def markdown(records):
         title = f"**{group}**, {count(methods)}{noise_text(records)}"
         accuracy = accuracy_columns(records, methods)
         others = measure_columns(records, methods)
+        if is_contest(records):
+            accuracy |= relative_seconds(methods)
+            others |= contest_columns(records, methods)
         parts += [title, table_of(methods, accuracy), table_of(methods, others)]
         parts += both_means(methods)
         parts += by_severity(records, methods)
@@ -188,6 +202,32 @@ def measure_columns(records, methods):
                 for method, runs in methods.items()
             }
     return columns | equal_cost_columns(records, methods, NLL_AT_EQUAL_COST)
+
+
+def contest_columns(records, methods):
+    """{heading: {method: cell}} of likelihood and diversity over the deep ensemble."""
+    columns = {}
+    for heading, (name, factor, digits) in OF_CONTEST.items():
+        found = against(records, methods, BASELINE, name)
+        columns[heading] = marked(found, factor, digits)
+    return columns
+
+
+def relative_seconds(methods):
+    """{heading: {method: cell}} of seconds, as multiples of the deep ensemble's.
+
+    They are the seconds of all epochs, without selections. ``fit_seconds`` would not
+    have those of a shared warm-up, or of an earlier command.
+    """
+    baseline = methods[BASELINE]
+    cells = {}
+    for method, runs in methods.items():
+        ratios = [
+            runs[seed]["epoch_seconds"] / baseline[seed]["epoch_seconds"]
+            for seed in sorted(runs.keys() & baseline.keys())
+        ]
+        cells[method] = plain(float(np.mean(ratios)), 2) if ratios else ""
+    return {f"seconds, {BASELINE} = 1": cells}
 
 
 def equal_cost_columns(records, methods, wanted):

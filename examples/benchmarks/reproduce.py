@@ -4,12 +4,14 @@
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
     python examples/benchmarks/reproduce.py report
 
-Runs: headline, ablation, contest_rho, moment, recipe, tradeoff, widths, sparsity, sed,
-rethinking (pictures, on a GPU; the last two are of other papers); digits, confirm,
-sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their settings are in
-``reproduce.toml``. ``--data`` takes an npz file, an ImageFolder, or torchvision's
-CIFAR-10 root. Every fit goes through the public estimators, writes checkpoints and
-shares warm-ups through ``memory``. A command that is out of time stops
+Runs: headline, ablation, contest_rho, contest, contest_wide, moment, recipe, tradeoff,
+widths, sparsity, sed, rethinking (pictures, on a GPU; the last two are of other
+papers); digits, confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a
+CPU). Their settings are in ``reproduce.toml``. ``contest`` and ``contest_wide`` read
+``reproduce_contest_rho.json`` in the folder ``--out``, and train each method with the
+radius that was best there. ``--data`` takes an npz file, an ImageFolder, or
+torchvision's CIFAR-10 root. Every fit goes through the public estimators, writes
+checkpoints and shares warm-ups through ``memory``. A command that is out of time stops
 cleanly, and the same command goes on from there. Each trained ensemble is one record of
 ``results/reproduce_RUN.json``; a table and figures stand beside it. ``--jobs`` works on
 several seeds at once, which fills a GPU that narrow networks leave idle. ``report``
@@ -35,7 +37,8 @@ from pathlib import Path
 
 from _machine import RESULTS, machine
 from _reproduce_measure import measure, prepare
-from _reproduce_methods import ON_DIGITS, RUNS
+from _reproduce_methods import CONTESTS, ON_DIGITS, RUNS
+from _reproduce_records import chosen_radii
 from _reproduce_report import beside_the_paper, boost_over_sam, with_table, write_report
 from _reproduce_rethinking import measure_nets
 from _reproduce_sed import fit_heads, measure_heads, prepare_heads
@@ -347,6 +350,13 @@ def parse():
             delattr(options, name)
     if options.run not in ON_DIGITS and options.data is None:
         parser.error(f"{options.run} needs --data: an npz file, a folder of pictures")
+    if options.run in CONTESTS:
+        path = Path(options.out) / "reproduce_contest_rho.json"
+        try:
+            options.radii = chosen_radii(json.loads(path.read_text())["records"])
+        except (FileNotFoundError, ValueError) as error:
+            parser.error(f"{options.run} needs {path}; run contest_rho first ({error})")
+        print("Radii that contest_rho chose:", options.radii, flush=True)
     return options
 
 
