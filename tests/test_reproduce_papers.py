@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -308,3 +309,53 @@ def test_settings_of_other_runs_have_no_options_of_heads(report, monkeypatch):
     recorded = json.loads(path.read_text())["settings"]
     monkeypatch.setattr("sys.argv", ["reproduce.py", "ablation", "--data", __file__])
     assert reproduce.settings_of(reproduce.parse()).keys() == recorded.keys()
+
+
+def test_sentences_about_heads_equal_the_records():
+    folder = BENCHMARKS / "results"
+    reader = runpy.run_path(str(BENCHMARKS.parents[1] / "docs/_ext/measured.py"))
+    tables = reader["read_tables"]((folder / "reproduce_sed.md").read_text())
+    heads, sizes = tables["5 heads"], tables["All sizes"]
+    plain, term = heads["shallow ensemble"], heads["SED-A2D, lambda 1"]
+    areas = {name: row["mean"] for name, row in heads.items() if "mean" in row}
+    over_bma = [row["mean, PDS over BMA"] for row in heads.values() if "mean" in row]
+    gaps = sorted(filter(None, over_bma), key=lambda cell: float(cell.split()[0]))
+    rows = (folder / "reproduce_sed.md").read_text().splitlines()
+    steps = {
+        tuple(cells[1:3]): float(cells[-2])
+        for cells in ([each.strip() for each in row.split("|")] for row in rows)
+        if len(cells) == 8 and cells[2].startswith("SED-A2D")
+    }
+    assert len(sizes) == 6
+    two, twenty = (
+        [steps[n, f"SED-A2D, lambda {weight}"] for weight in ("0.1", "0")]
+        for n in ("2", "20")
+    )
+    fifty = json.loads((folder / "sed_heads.json").read_text())["rows"]
+    gain = term["ensemble, corrupted, over shallow ensemble"]
+    random = heads["diverse hyper-parameters"]
+    classes = [
+        heads[f"SED-A2D, lambda 0.1, {score}"]["held-out classes"]
+        for score in ("PDS", "BMA")
+    ]
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    for text in (
+        f"{term['severity 5']} of five predictions differ",
+        f"instead of {plain['severity 5']} in the shallow ensemble ({term['clean']} on",
+        f"{plain['oracle member, clean']} to {term['oracle member, clean']} %",
+        f"to {heads['SED-A2D, lambda 10']['oracle member, clean']} % with lambda 10",
+        f"the ensemble is {gain[1:]} points ahead of the shallow one",
+        f"give {random['ensemble, corrupted, over shallow ensemble'][1:]} and leave",
+        f"between {gaps[0][1:]} below and {gaps[-1][1:]} above that of BMA",
+        "({} instead of {} with 0.1)".format(*classes),
+        f"{areas['SED-A2D, lambda 0.1, PDS']} with lambda 0.1 and",
+        f"{areas['SED-A2D, lambda 1, PDS']} with lambda 1, instead of",
+        f"instead of {areas['shallow ensemble, BMA']}. What helps",
+        f"naive A2D reaches {areas['naive A2D, BMA']} and DivDis",
+        f"DivDis {areas['naive DivDis, BMA']}.",
+        f"{two[0]:.1f} ms with two heads and {twenty[0]:.1f} ms with twenty",
+        f"and {two[1]:.1f} and {twenty[1]:.1f} ms without the term",
+        f"take {fifty['50 heads, lambda 0.1']['fit_s']:.0f} s for ten epochs",
+    ):
+        assert text in page, text
+    assert fifty["50 heads, lambda 0.1"]["fit_s"] < 60

@@ -40,7 +40,7 @@ def table(device, quick):
         1000 if quick else 10_000, 50, n_informative=20, n_classes=5, random_state=0
     )
     clf = SharpBalanceEnsembleClassifier(
-        random_state=0, device=device, max_epochs=4 if quick else 20
+        random_state=0, device=device, max_epochs=4 if quick else 10
     )
     return clf, X, y, 5
 
@@ -58,7 +58,7 @@ def pictures(device, quick):
         warmup="sgd",
         random_state=0,
         device=device,
-        max_epochs=2 if quick else 20,
+        max_epochs=2 if quick else 10,
     )
     return clf, X, y, 3
 
