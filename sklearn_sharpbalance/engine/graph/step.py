@@ -1,7 +1,6 @@
 """One step of all members, captured as a CUDA graph and replayed."""
 
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -10,7 +9,6 @@ from sklearn_sharpbalance.autodiff.graphs import capture_graph
 from sklearn_sharpbalance.engine.graph.batch_counters import BatchCounters
 from sklearn_sharpbalance.engine.graph.cast_weights import CastWeights
 from sklearn_sharpbalance.engine.graph.fused_norms import FusedNorms
-from sklearn_sharpbalance.engine.graph.second_module import second_module
 from sklearn_sharpbalance.engine.graph.split_pass import SplitPass
 from sklearn_sharpbalance.engine.stacking import is_hooked
 from sklearn_sharpbalance.members.step import balanced_step
@@ -116,8 +114,6 @@ class GraphedStep:
         """Run the modules through torch.compile from the next step on."""
         for member in self.members:
             member.module.compile(dynamic=False)
-            if member.second is not None:
-                member.second.module.compile(dynamic=False)
         self.graphs = {}
 
     def _options(self):
@@ -186,7 +182,6 @@ class _MemberStep:
         weights = dict(self.module.named_parameters())
         self.masked = [weights[name] for name in session.masks]
         self.masks = {id(weights[k]): mask for k, mask in session.masks.items()}
-        self.second = self._second_module()  # before layers are cast or fused
         self.cast = CastWeights(self.module, segment.precision)
         self.norms = FusedNorms(self.module, wanted=segment.compile is None)
         # A split pass does not call the member's module, whose hooks would be skipped.
@@ -202,21 +197,12 @@ class _MemberStep:
                 group["fused"], group["foreach"] = True, False
         _count_on_device(self.optimizer)
 
-    def _second_module(self):
-        """Return a module for the normal part, if the SAM part has other weights."""
-        sizes = self.segment.sizes
-        if self.optimizer.clean_pass or not (sizes.sam and sizes.normal):
-            return None
-        if self.segment.compile is not None:
-            return None
-        return second_module(self.module, self.segment.precision, self.device)
-
     def step(self):
         """Update the member on the batch at the shared position."""
         x, y, weight = self._batch()
 
-        def loss_of(part, module=self.module, cast=self.cast):
-            cast.push()
+        def loss_of(part, module=self.module):
+            self.cast.push()
             with autocast(self.segment.precision, self.device, cache=False):
                 logits = module(x[part])
             losses = cross_entropy(
@@ -239,26 +225,13 @@ class _MemberStep:
             self._mask(normal)
             return loss, normal
 
-        def parts_in_parallel(second):
-            n_sam = self.segment.sizes.sam
-            normal_loss = second.start(partial(loss_of, slice(n_sam, None)))
-            loss = loss_of(slice(n_sam))
-            backward(loss)
-            normal = second.finish(normal_loss)
-            self._mask(normal)
-            return loss + normal_loss, normal
-
-        together = both_parts if self._passes_together else None
-        if self.second is not None:
-            self.second.hold()
-            together = partial(parts_in_parallel, self.second)
         loss = balanced_step(
             self.optimizer,
             loss_of,
             self.segment.sizes.sam,
             len(y),
             sam_share=weight[: self.segment.sizes.sam].sum(),
-            both_parts=together,
+            both_parts=both_parts if self._passes_together else None,
             module=False,
             backward=backward,
             perturbed_pass=self._statistics_restored,
