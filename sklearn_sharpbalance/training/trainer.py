@@ -19,6 +19,7 @@ from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.selection.base import check_masks
 from sklearn_sharpbalance.sharpness.base import FunctionScorer
 from sklearn_sharpbalance.training.caching import cached
+from sklearn_sharpbalance.training.sharing import SharedTraining
 from sklearn_sharpbalance.training.state import EnsembleState
 
 __all__ = ["EpochCount", "PhasedTrainer", "train_members"]
@@ -88,8 +89,16 @@ class PhasedTrainer:
     def first_members(self):
         """Return the members before the first epoch."""
         members = self.make_members()
-        if self.n_warmup < self.training.n_epochs:
-            self.try_scoring(members)
+        if self.n_warmup < self.training.n_epochs and self.selector.needs_sharpness:
+            is_shared = isinstance(self.memory, SharedTraining)
+            attempt = self.memory.cached(try_scoring) if is_shared else try_scoring
+            attempt(
+                net=self.net,
+                members=members,
+                data=self.data,
+                scorer=self.scorer,
+                precision=self.training.precision,
+            )
         return members
 
     def prune(self, state: EnsembleState, segment: Segment) -> EnsembleState:
@@ -176,37 +185,28 @@ class PhasedTrainer:
         """Free memory that the engine keeps between segments."""
         self.engine.close()
 
-    def try_scoring(self, members) -> None:
-        """Raise before the warm-up if the scorer cannot score the networks.
-
-        Only scorers of this package are tried, on two samples: others may need all
-        samples, or have a state.
-        """
-        of_package = type(self.scorer).__module__.startswith("sklearn_sharpbalance.")
-        if isinstance(self.scorer, FunctionScorer) or not of_package:
-            return
-        if not self.selector.needs_sharpness:
-            return
-        few = rows_of(self.data, np.arange(min(2, len(self.data))))
-        for member in members if own_settings(self.net) else members[:1]:
-            score = partial(
-                score_member,
-                self.net,
-                member,
-                few,
-                scorer=clone(self.scorer),
-                precision=self.training.precision,
-            )
-            # Scores that are not finite now may be finite after some epochs.
-            with (
-                suppress(DivergenceError),
-                random_stream(self.net.device, seed=member.seed),
-            ):
-                explain_out_of_memory(score, self.net, len(members))
-
     def as_trained(self) -> TrainingData:
         """Return the training data with the augmentation of the training."""
         return replace(self.data, transform=self.training.transform)
+
+
+def try_scoring(net, members, data, scorer, precision) -> None:
+    """Raise before the warm-up if the scorer cannot score the networks.
+
+    Only scorers of this package are tried, on two samples: others may need all samples,
+    or have a state.
+    """
+    of_package = type(scorer).__module__.startswith("sklearn_sharpbalance.")
+    if isinstance(scorer, FunctionScorer) or not of_package:
+        return
+    few = rows_of(data, np.arange(min(2, len(data))))
+    for member in members if own_settings(net) else members[:1]:
+        score = partial(
+            score_member, net, member, few, scorer=clone(scorer), precision=precision
+        )
+        # Scores that are not finite now may be finite after some epochs.
+        with suppress(DivergenceError), random_stream(net.device, seed=member.seed):
+            explain_out_of_memory(score, net, len(members))
 
 
 def train_members(engine, net, members, data, segment, masks, on_epoch):
