@@ -79,6 +79,7 @@ class PhasedTrainer:
         self.engine, self.prune_epoch = engine, prune_epoch
         self.selection_seed = selection_seed
         self.memory, self.has_callbacks = memory, has_callbacks
+        self._last_inputs: tuple | None = None  # state, segment and their inputs
 
     def check(self) -> None:
         """Raise if the scorer, the selector or the cache cannot be used."""
@@ -147,17 +148,25 @@ class PhasedTrainer:
         )
 
     def training_inputs(self, state: EnsembleState, segment: Segment) -> dict:
-        """Return what the result of a segment depends on, by name."""
+        """Return what the result of a segment depends on, by name.
+
+        A search asks for it twice; equal objects have their hashes computed once.
+        """
+        last = self._last_inputs
+        if last is not None and last[0] is state and last[1] is segment:
+            return last[2]
         masks = self.masks(state, segment.name)  # (M, N)
         # Without SAM, fits with different kinds of SAM share the cached segment.
         uses_plain_net = self.memory is not None and not masks.any()
-        return {
+        inputs = {
             "net": self._plain_net if uses_plain_net else self.net,
             "members": state.members,
             "data": self.data,
             "segment": segment.with_masks(masks),
             "masks": masks,
         }
+        self._last_inputs = state, segment, inputs
+        return inputs
 
     def _passes(self, epochs, masks) -> float:
         """Passes over the training samples in a segment, all members together."""
