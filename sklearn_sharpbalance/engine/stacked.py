@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from sklearn_sharpbalance.data.batches import EpochBatches, PartSizes, epoch_batches
+from sklearn_sharpbalance.data.batches import BatchLayout, EpochBatches, PartSizes
 from sklearn_sharpbalance.data.training_data import as_tensor
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
@@ -125,7 +125,7 @@ class StackedGroup:
     def set_masks(self, masks):
         """Set the SAM masks of the members, and what their segments depend on."""
         sizes = [session.segment.sizes for session in self.sessions]
-        self.masks = masks
+        self.layouts = [BatchLayout(mask, own) for mask, own in zip(masks, sizes)]
         self.sizes = PartSizes(
             n_batches=sizes[0].n_batches,
             sam=max(size.sam for size in sizes),
@@ -196,9 +196,9 @@ class StackedGroup:
     def epoch(self, epoch):
         """Train all members for one epoch."""
         batches = []
-        for session, mask, first in zip(self.sessions, self.masks, self.first_rows):
+        for session, layout, first in zip(self.sessions, self.layouts, self.first_rows):
             sizes, rng = session.segment.sizes, epoch_rng(session.state.seed, epoch)
-            own = epoch_batches(mask, sizes, rng).padded(sizes, self.sizes)
+            own = layout.epoch(rng).padded(sizes, self.sizes)
             batches.append(EpochBatches(own.indices + first, own.share))
         rows = torch.as_tensor(np.stack([b.indices for b in batches], axis=1))
         share = torch.as_tensor(np.stack([b.share for b in batches], axis=1))
