@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["EpochBatches", "PartSizes", "epoch_batches", "part_sizes"]
+__all__ = [
+    "BatchLayout",
+    "EpochBatches",
+    "PartSizes",
+    "epoch_batches",
+    "part_sizes",
+]
 
 
 @dataclass(frozen=True)
@@ -143,51 +149,66 @@ def epoch_batches(mask, sizes, rng):
     -------
     batches : EpochBatches
     """
-    sam, normal = np.flatnonzero(mask), np.flatnonzero(~mask)
-    # Round the edges of one part down and of the other up: a batch with few samples of
-    # one part then has more of the other, and no batch is empty.
-    sam_edges = np.arange(sizes.n_batches + 1) * len(sam) // sizes.n_batches
-    normal_edges = np.arange(sizes.n_batches + 1) * len(normal)
-    if len(sam):
-        normal_edges = -(-normal_edges // sizes.n_batches)
-    else:
-        normal_edges = normal_edges // sizes.n_batches
-    sam_indices, sam_used = _part_of_batches(
-        sam, sam_edges, n_places=sizes.sam, n_samples=len(mask), rng=rng
-    )
-    normal_indices, normal_used = _part_of_batches(
-        normal, normal_edges, n_places=sizes.normal, n_samples=len(mask), rng=rng
-    )
-    indices = np.concatenate([sam_indices, normal_indices], axis=1)
-    is_used = np.concatenate([sam_used, normal_used], axis=1).astype(np.float32)
-    return EpochBatches(indices, is_used / is_used.sum(axis=1, keepdims=True))
+    return BatchLayout(mask, sizes).epoch(rng)
 
 
-def _part_of_batches(samples, edges, *, n_places, n_samples, rng):
-    """Shuffle the samples of one part and assign them to the batches.
+class BatchLayout:
+    """What the batches of all epochs of a phase have in common, for one member.
 
     Parameters
     ----------
-    samples : ndarray of int
-        Indices of the samples of this part.
+    mask : ndarray of shape (N,), dtype bool
+        True for the samples of the SAM part.
+    sizes : PartSizes
+    """
+
+    def __init__(self, mask, sizes):
+        sam, normal = np.flatnonzero(mask), np.flatnonzero(~mask)
+        # Round the edges of one part down and of the other up: a batch with few samples
+        # of one part then has more of the other, and no batch is empty.
+        sam_edges = np.arange(sizes.n_batches + 1) * len(sam) // sizes.n_batches
+        normal_edges = np.arange(sizes.n_batches + 1) * len(normal)
+        if len(sam):
+            normal_edges = -(-normal_edges // sizes.n_batches)
+        else:
+            normal_edges = normal_edges // sizes.n_batches
+        self.n_samples = len(mask)
+        self.parts = [  # samples, and their places after a shuffle
+            (sam, _positions(sam_edges, sizes.sam)),
+            (normal, _positions(normal_edges, sizes.normal)),
+        ]
+        is_used = np.concatenate(
+            [
+                np.arange(sizes.sam) < np.diff(sam_edges)[:, None],
+                np.arange(sizes.normal) < np.diff(normal_edges)[:, None],
+            ],
+            axis=1,
+        ).astype(np.float32)
+        self.share = is_used / is_used.sum(axis=1, keepdims=True)
+
+    def epoch(self, rng) -> EpochBatches:
+        """Shuffle the samples of each part and assign them to the batches."""
+        indices = []
+        for samples, positions in self.parts:
+            if len(samples):
+                indices.append(rng.permutation(samples)[positions])
+            else:  # the places are for other members
+                indices.append(rng.integers(self.n_samples, size=positions.shape))
+        return EpochBatches(np.concatenate(indices, axis=1), self.share)
+
+
+def _positions(edges, n_places):
+    """Return which of the shuffled samples of a part is at each place of a batch.
+
+    Parameters
+    ----------
     edges : ndarray of shape (n_batches + 1,)
-        First sample of each batch, in shuffled order, and the end.
+        First sample of each batch, and the number of samples.
     n_places : int
         Places of this part in each batch.
-    n_samples : int
-        Samples of both parts.
-    rng : numpy.random.Generator
 
     Returns
     -------
-    indices : ndarray of shape (n_batches, n_places)
-    is_used : ndarray of shape (n_batches, n_places), dtype bool
+    positions : ndarray of shape (n_batches, n_places)
     """
-    n_batches = len(edges) - 1
-    if len(samples) == 0:  # the places are for other members
-        fill = rng.integers(n_samples, size=(n_batches, n_places))
-        return fill, np.zeros((n_batches, n_places), dtype=bool)
-    samples = rng.permutation(samples)
-    place = np.arange(n_places)
-    indices = samples[(edges[:-1, None] + place) % len(samples)]
-    return indices, place < np.diff(edges)[:, None]
+    return (edges[:-1, None] + np.arange(n_places)) % max(1, edges[-1])

@@ -36,6 +36,8 @@ class EngineChoice(NamedTuple):
 class EngineRun(ABC):
     """Members in training, from one segment to the next.
 
+    The engine keeps a run open as long as it can train the next segment.
+
     Parameters
     ----------
     net : NeuralNetClassifier
@@ -54,6 +56,8 @@ class EngineRun(ABC):
         Members after the last segment.
     segment : Segment
         The last segment.
+    masks : ndarray of shape (M, N), dtype bool
+        Masks of the last segment.
     """
 
     def __init__(
@@ -67,26 +71,27 @@ class EngineRun(ABC):
         self.net, self.members, self.data = net, members, data
         self.segment, self.masks = segment, masks
 
-    def is_continued_by(self, net, members, data, segment, masks) -> bool:
-        """Whether a segment starts where the last one stopped, with equal settings."""
-        return (
-            net is self.net
-            and members is self.members
-            and data is self.data
-            and segment.continues(self.segment)
-            and np.array_equal(masks, self.masks)
-        )
+    @property
+    def stays_open(self) -> bool:
+        """Whether the run stays open while samples are scored, which needs memory."""
+        return False
+
+    def can_train(self, segment: Segment, masks: np.ndarray) -> bool:
+        """Whether the run can train a segment after its last one."""
+        same_masks = np.array_equal(masks, self.masks)
+        return segment.continues(self.segment) and same_masks
 
     @abstractmethod
     def train(
-        self, segment: Segment, on_epoch: OnEpoch | None = None
+        self, segment: Segment, masks: np.ndarray, on_epoch: OnEpoch | None = None
     ) -> list[MemberState]:
         """Train every member from ``segment.start`` to ``segment.stop``.
 
         Parameters
         ----------
         segment : Segment
-            The first segment, or the next one.
+        masks : ndarray of shape (M, N), dtype bool
+            The first segment with its masks, or others that the run :meth:`can_train`.
         on_epoch : callable, default=None
             Called with (member, record) after every epoch of a member that runs in
             this process; the member stops if it returns True.
@@ -147,8 +152,8 @@ class Engine(ABC):
     ) -> list[MemberState]:
         """Train every member through a segment.
 
-        The run stays open. If the next segment continues this one, the same run trains
-        it, so that a checkpoint does not rebuild anything.
+        The run stays open. If it can train the next segment of the same members, that
+        segment does not rebuild anything.
 
         Parameters
         ----------
@@ -157,19 +162,26 @@ class Engine(ABC):
         on_epoch : callable, default=None
             As in :meth:`EngineRun.train`.
         """
-        run, self._run = self._run, None
-        if run is not None and not run.is_continued_by(
-            net, members, data, segment, masks
+        run = self._run
+        if run is None or not (
+            net is run.net
+            and members is run.members
+            and data is run.data
+            and run.can_train(segment, masks)
         ):
-            run.close()
-            run = None
-        if run is None:
+            self.close()
             run = self.open(net, members, data, segment, masks)
-        trained = run.train(segment, on_epoch)
+        self._run = None  # after an error the run is not used again
+        trained = run.train(segment, masks, on_epoch)
         self._run = run
         if segment.last:
             self.close()
         return trained
+
+    def make_room(self) -> None:
+        """Close the open run if it may need the memory that scoring needs."""
+        if self._run is not None and not self._run.stays_open:
+            self.close()
 
     def close(self) -> None:
         """Close the open run, if there is one."""

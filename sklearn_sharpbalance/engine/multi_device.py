@@ -47,9 +47,9 @@ class SpreadRun(EngineRun):
         self.devices = [_full_name(device) for device in devices[: len(members)]]
         self.runs: dict[int, EngineRun] = {}
 
-    def train(self, segment, on_epoch=None):
+    def train(self, segment, masks, on_epoch=None):
         """Train the members of all devices in parallel."""
-        self.segment = segment
+        self.segment, self.masks = segment, masks
         n = len(self.devices)
 
         def train_device(device):
@@ -57,7 +57,7 @@ class SpreadRun(EngineRun):
             # share its random generator, which dropout uses.
             with lending_process_state():
                 return {
-                    d: self._run(d).train(segment, on_epoch)
+                    d: self._run(d).train(segment, masks[d::n], on_epoch)
                     for d in range(n)
                     if self.devices[d] == device
                 }

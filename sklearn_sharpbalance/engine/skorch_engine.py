@@ -40,14 +40,14 @@ class SkorchRun(EngineRun):
         super().__init__(net, members, data, segment, masks)
         self.jobs = jobs
 
-    def train(self, segment, on_epoch=None):
+    def train(self, segment, masks, on_epoch=None):
         """Train the members one after the other, or in parallel jobs."""
-        self.segment = segment
+        self.segment, self.masks = segment, masks
         # Other processes cannot call on_epoch: a closure cannot be pickled.
         on_epoch = None if self.jobs.parallel else on_epoch
         calls = [
             {"state": member, "segment": segment, "mask": mask, "on_epoch": on_epoch}
-            for member, mask in zip(self.members, self.masks)
+            for member, mask in zip(self.members, masks)
         ]
         self.members = self.jobs.run(train_member, self.net, self.data, calls)
         return self.members

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from sklearn_sharpbalance.data.batches import EpochBatches, PartSizes, epoch_batches
+from sklearn_sharpbalance.data.batches import BatchLayout, EpochBatches, PartSizes
 from sklearn_sharpbalance.data.training_data import as_tensor
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
@@ -69,13 +69,23 @@ class StackedRun(EngineRun):
             for group in in_step(members)
         }
 
-    def train(self, segment, on_epoch=None):
+    @property
+    def stays_open(self):
+        """Whether the members are on a CPU."""
+        return torch.device(self.net.device).type == "cpu"
+
+    def can_train(self, segment, masks):
+        """Whether a segment follows the last one, in the same phase or the next."""
+        return segment.continues(self.segment, new_phase=True)
+
+    def train(self, segment, masks, on_epoch=None):
         """Train all members of a group in one computation."""
-        self.segment = segment
+        self.segment, self.masks = segment, masks
         self.members = list(self.members)
         for group, stack in self.groups.items():
             for session in stack.sessions:
-                session.segment, session.on_epoch = segment, on_epoch
+                session.begin_segment(segment, on_epoch)
+            stack.set_masks(masks[list(group)])
             for i, member in zip(group, stack.train()):
                 self.members[i] = member
         return self.members
@@ -91,22 +101,17 @@ class StackedGroup:
     Parameters
     ----------
     sessions : list of MemberSession
-        Set ``segment`` and ``on_epoch`` of each before :meth:`train`.
+        Before another segment, call ``begin_segment`` of each, and :meth:`set_masks`.
     masks : sequence of ndarray of shape (N,), dtype bool
         SAM mask of each member.
     """
 
     def __init__(self, sessions, masks):
-        self.sessions, self.masks = sessions, masks
+        self.sessions = sessions
         self.stack = StackedMembers(sessions)
         self.network, self.optimizer = self.stack.network, self.stack.optimizer
         self.device = self.stack.device
-        sizes = [session.segment.sizes for session in sessions]
-        self.sizes = PartSizes(
-            n_batches=sizes[0].n_batches,
-            sam=max(size.sam for size in sizes),
-            normal=max(size.normal for size in sizes),
-        )
+        self.set_masks(masks)
         self._join_data()
         self.pruning_masks = self._pruning_masks()
         self.draws = CallbackDraws(self.device)
@@ -116,6 +121,17 @@ class StackedGroup:
     def segment(self):
         """Segment of the first member, for what all segments have in common."""
         return self.sessions[0].segment
+
+    def set_masks(self, masks):
+        """Set the SAM masks of the members, and what their segments depend on."""
+        sizes = [session.segment.sizes for session in self.sessions]
+        self.layouts = [BatchLayout(mask, own) for mask, own in zip(masks, sizes)]
+        self.sizes = PartSizes(
+            n_batches=sizes[0].n_batches,
+            sam=max(size.sam for size in sizes),
+            normal=max(size.normal for size in sizes),
+        )
+        self.stack.read_rho()
 
     def _join_data(self):
         """Put the data of all members on the device, each data set once."""
@@ -180,9 +196,9 @@ class StackedGroup:
     def epoch(self, epoch):
         """Train all members for one epoch."""
         batches = []
-        for session, mask, first in zip(self.sessions, self.masks, self.first_rows):
+        for session, layout, first in zip(self.sessions, self.layouts, self.first_rows):
             sizes, rng = session.segment.sizes, epoch_rng(session.state.seed, epoch)
-            own = epoch_batches(mask, sizes, rng).padded(sizes, self.sizes)
+            own = layout.epoch(rng).padded(sizes, self.sizes)
             batches.append(EpochBatches(own.indices + first, own.share))
         rows = torch.as_tensor(np.stack([b.indices for b in batches], axis=1))
         share = torch.as_tensor(np.stack([b.share for b in batches], axis=1))

@@ -97,6 +97,13 @@ class StackedMembers:
                 group["lr"] = self.member_lr(i)
             optimizer.load_state_dict(unstack_optimizer(stacked, i, groups))
 
+    def read_rho(self):
+        """Copy the radius of each member's optimizer into the stack."""
+        (group,) = self.optimizer.param_groups
+        rho = "sam_rho" if "sam_rho" in group else "rho"
+        radii = [float(s.net.optimizer_.param_groups[0][rho]) for s in self.sessions]
+        group[rho] = torch.tensor(radii, device=self.device)
+
     def _read_options(self):
         """Copy options that callbacks may have set in the members' optimizers.
 
@@ -107,9 +114,8 @@ class StackedMembers:
             return
         (group,) = self.optimizer.param_groups
         own = [session.net.optimizer_.param_groups[0] for session in self.sessions]
+        self.read_rho()
         rho = "sam_rho" if "sam_rho" in group else "rho"
-        radii = [float(options[rho]) for options in own]
-        group[rho] = torch.tensor(radii, device=group[rho].device)
         shared = group.keys() - {"params", "lr", "stacked", rho, *KERNELS}
         if self.rates is not None:
             self.rates.set_weight_decay([options["weight_decay"] for options in own])

@@ -10,6 +10,7 @@ from sklearn_sharpbalance.members.averaging import WeightAveraging
 __all__ = ["Segment"]
 
 NO_SIZES = PartSizes(n_batches=0, sam=0, normal=0)  # before masks are known
+OF_PHASE = ("name", "rho", "averaging", "sizes")  # may change from phase to phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +88,17 @@ class Segment:
             sizes=part_sizes(masks, self.batch_size),
         )
 
-    def continues(self, previous: "Segment") -> bool:
-        """Whether this segment follows another one with the same settings."""
-        as_previous = replace(self, start=previous.start, stop=previous.stop)
+    def continues(self, previous: "Segment", *, new_phase: bool = False) -> bool:
+        """Whether this segment follows another one with the same settings.
+
+        Parameters
+        ----------
+        previous : Segment
+        new_phase : bool, default=False
+            Whether settings of the phase and its masks may differ.
+        """
+        free = ("start", "stop", *(OF_PHASE if new_phase else ()))
+        as_previous = replace(self, **{name: getattr(previous, name) for name in free})
         return self.start == previous.stop and as_previous == previous
 
     def lr_factor(self, epoch: int, batch: int) -> float:

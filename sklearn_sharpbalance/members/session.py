@@ -67,9 +67,7 @@ class MemberSession:
         rho = segment.rho[state.index]
         # In later segments of a phase, keep the radius that a callback may have set.
         if state.optimizer is None or state.extra.get("rho") != rho:
-            for group in self.net.optimizer_.param_groups:
-                # The name differs if the base optimizer has a rho, too.
-                group["sam_rho" if "sam_rho" in group else "rho"] = rho
+            self._set_rho(rho)
         self.average = state.extra.get("average")
         self.masks = {}
         if segment.pruned:
@@ -88,6 +86,19 @@ class MemberSession:
         self.sets_own_rate = _schedulers(self.net) != []
         self._started = 0.0
         self._has_warned = False
+
+    def begin_segment(self, segment, on_epoch=None):
+        """Continue with the segment after the last one; ``rho`` may differ."""
+        rho = segment.rho[self.state.index]
+        if rho != self.segment.rho[self.state.index]:
+            self._set_rho(rho)
+        self.segment, self.on_epoch = segment, on_epoch
+
+    def _set_rho(self, rho):
+        """Set the radius of the perturbation."""
+        for group in self.net.optimizer_.param_groups:
+            # The name differs if the base optimizer has a rho, too.
+            group["sam_rho" if "sam_rho" in group else "rho"] = rho
 
     @property
     def reads_weights(self):

@@ -110,7 +110,7 @@ class PhasedTrainer:
 
     def select(self, state: EnsembleState, segment: Segment) -> EnsembleState:
         """Score all samples by all members, and select the samples for SAM."""
-        self.engine.close()  # scoring needs the memory
+        self.engine.make_room()
         shape = (len(state.members), len(self.data))
         sharpness = np.zeros(shape)
         if self.selector.needs_sharpness:

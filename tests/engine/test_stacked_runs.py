@@ -1,9 +1,10 @@
-"""Stacked weights are kept from one segment of a phase to the next."""
+"""Stacked weights are kept from one segment to the next."""
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_iris
-from skorch.callbacks import EarlyStopping
+from skorch.callbacks import Callback, EarlyStopping
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.engine import stacked
@@ -36,10 +37,10 @@ def estimator(**params):
 
 
 @pytest.mark.parametrize("every", rest_slow([3, 1, None]))
-def test_members_are_restored_once_per_phase(every, sessions, tmp_path):
+def test_members_are_restored_once_per_fit(every, sessions, tmp_path):
     folder = None if every is None else tmp_path
     cut = estimator(checkpoint_dir=folder, checkpoint_every=every).fit(X, Y)
-    assert sessions == [0, 1, 2] * 2
+    assert sessions == [0, 1, 2]
     whole = estimator(memory=str(tmp_path / "cache")).fit(X, Y)
     for a, b in zip(cut.estimators_, whole.estimators_):
         for name, value in b.module_.state_dict().items():
@@ -48,6 +49,57 @@ def test_members_are_restored_once_per_phase(every, sessions, tmp_path):
             a.optimizer_.state_dict()["param_groups"]
             == (b.optimizer_.state_dict()["param_groups"])
         )
+
+
+class ShrinkWeights(Callback):
+    """Changes weights and the radius of SAM after every epoch."""
+
+    def on_epoch_end(self, net, **kwargs):
+        with torch.no_grad():
+            for weight in net.module_.parameters():
+                weight.mul_(0.99)
+        net.optimizer_.param_groups[0]["rho"] *= 0.9
+
+
+CASES = {
+    "sam": {"rho": [0.05, 0.1, 0.2]},
+    "plain_warmup": {"warmup": "sgd"},
+    "reselect": {"reselect_every": 2, "warmup": "sgd", "selection": "sharpest"},
+    "momentum_sam": {"sam": "momentum_sam", "reselect_every": 2},
+    "look_sam": {"sam": "look_sam", "warmup": "sgd"},
+    "friendly_sam": {"sam": "friendly_sam", "optimizer": torch.optim.Adam, "lr": 0.01},
+    "pruning": {"prune": 0.3, "reselect_every": 2},
+    "averaging": {"weight_averaging": "uniform", "reselect_every": 2},
+    "early_stopping": {"early_stopping": True, "validation_fraction": 0.2},
+    "callback": {"callbacks": [("shrink", ShrinkWeights())]},
+    "stopping_callback": {
+        "callbacks": [("stop", EarlyStopping("train_loss", patience=2, threshold=0.3))],
+        "reselect_every": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_of_all_phases_equals_runs_that_are_opened_anew(case, monkeypatch):
+    """The same weights, states of optimizers, histories and masks, bit for bit."""
+    kept = estimator(**CASES[case]).fit(X, Y)
+    monkeypatch.setattr(stacked.StackedRun, "can_train", lambda *args: False)
+    anew = estimator(**CASES[case]).fit(X, Y)
+    np.testing.assert_array_equal(kept.sam_masks_, anew.sam_masks_)
+    np.testing.assert_array_equal(kept.sharpness_, anew.sharpness_)
+    for a, b in zip(kept.estimators_, anew.estimators_):
+        torch.testing.assert_close(
+            [a.module_.state_dict(), a.optimizer_.state_dict()],
+            [b.module_.state_dict(), b.optimizer_.state_dict()],
+            rtol=0,
+            atol=0,
+        )
+    for a, b in zip(kept.history_, anew.history_):
+        without_times = [
+            [{k: v for k, v in record.items() if k != "dur"} for record in history]
+            for history in (a, b)
+        ]
+        assert without_times[0] == without_times[1]
 
 
 def test_members_stopped_by_a_callback_do_not_change(tmp_path):

@@ -34,9 +34,9 @@ class GraphRun(EngineRun):
         self.feed: EpochFeed | None = None
         self.compiled = False
 
-    def train(self, segment, on_epoch=None):
+    def train(self, segment, masks, on_epoch=None):
         """Train one segment and return the members after it."""
-        self.segment = segment
+        self.segment, self.masks = segment, masks
         self.members = list(self.members)  # the caller keeps the old list
         for session in self.sessions.values():
             session.segment, session.on_epoch = segment, on_epoch
