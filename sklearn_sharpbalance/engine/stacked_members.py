@@ -45,7 +45,7 @@ class StackedMembers:
         self.label_smoothing = net.criterion_.label_smoothing
         self.network = StackedNetwork(
             layers_to_stack(net.module_.module, "module."),
-            [session.net.module_.state_dict() for session in sessions],
+            [session.weights() for session in sessions],
             self.device,
         )
         rho = [session.segment.rho[session.state.index] for session in sessions]
@@ -75,15 +75,14 @@ class StackedMembers:
     def write_weights(self, members):
         """Copy the stacked weights of some members into their modules."""
         for i in members:
-            weights = self.network.member_weights(i)
-            self.sessions[i].net.module_.load_state_dict(weights, strict=False)
+            self.sessions[i].take_weights(self.network.member_weights(i))
 
     def read_weights(self, members):
         """Copy weights and options that callbacks may have set into the stack."""
         for i in members:
-            net = self.sessions[i].net
-            if net.callbacks_:
-                self.network.take_weights(i, net.module_.state_dict())
+            session = self.sessions[i]
+            if session.net.callbacks_:
+                self.network.take_weights(i, session.weights())
         self._read_options()
 
     def write_back(self, members):
@@ -91,17 +90,16 @@ class StackedMembers:
         self.write_weights(members)
         stacked = self.optimizer.state_dict()
         for i in members:
-            optimizer = self.sessions[i].net.optimizer_
-            groups = optimizer.state_dict()["param_groups"]
+            groups = self.sessions[i].optimizer_state()["param_groups"]
             for group in groups:
                 group["lr"] = self.member_lr(i)
-            optimizer.load_state_dict(unstack_optimizer(stacked, i, groups))
+            self.sessions[i].take_optimizer(unstack_optimizer(stacked, i, groups))
 
     def read_rho(self):
         """Copy the radius of each member's optimizer into the stack."""
         (group,) = self.optimizer.param_groups
         rho = "sam_rho" if "sam_rho" in group else "rho"
-        radii = [float(s.net.optimizer_.param_groups[0][rho]) for s in self.sessions]
+        radii = [float(session.options()[rho]) for session in self.sessions]
         group[rho] = torch.tensor(radii, device=self.device)
 
     def _read_options(self):
@@ -113,7 +111,7 @@ class StackedMembers:
         if not any(session.net.callbacks_ for session in training):
             return
         (group,) = self.optimizer.param_groups
-        own = [session.net.optimizer_.param_groups[0] for session in self.sessions]
+        own = [session.options() for session in self.sessions]
         self.read_rho()
         rho = "sam_rho" if "sam_rho" in group else "rho"
         shared = group.keys() - {"params", "lr", "stacked", rho, *KERNELS}
@@ -121,7 +119,7 @@ class StackedMembers:
             self.rates.set_weight_decay([options["weight_decay"] for options in own])
             shared -= {"initial_lr", "weight_decay"}
         for name in shared:
-            values = [s.net.optimizer_.param_groups[0][name] for s in training]
+            values = [session.options()[name] for session in training]
             if any(value != values[0] for value in values):
                 raise UnsupportedEngineError(
                     f"Callbacks have set {name} of the members' optimizers to "
@@ -138,7 +136,7 @@ def _stacked_optimizer(sessions, network, rho):
     options.pop("params", None)
     options |= {"rho": rho, "stacked": True} | _fused(options)
     optimizer = net.optimizer(list(network.params.values()), **options)
-    states = [session.net.optimizer_.state_dict() for session in sessions]
+    states = [session.optimizer_state() for session in sessions]
     stacked = stack_optimizer(states)
     own = optimizer.state_dict()["param_groups"]
     for group, member in zip(own, stacked["param_groups"]):
@@ -149,7 +147,7 @@ def _stacked_optimizer(sessions, network, rho):
 
 def _member_rates(sessions, optimizer):
     """Return the rates of the members if they differ, else None."""
-    groups = [session.net.optimizer_.param_groups[0] for session in sessions]
+    groups = [session.options() for session in sessions]
     lr = [group["initial_lr"] for group in groups]
     weight_decay = [group.get("weight_decay", 0.0) for group in groups]
     if len(set(lr)) == len(set(weight_decay)) == 1:

@@ -87,6 +87,26 @@ class MemberSession:
         self._started = 0.0
         self._has_warned = False
 
+    def weights(self):
+        """Return the state of the module."""
+        return self.net.module_.state_dict()
+
+    def options(self):
+        """Return the parameter group of the optimizer."""
+        return self.net.optimizer_.param_groups[0]
+
+    def optimizer_state(self):
+        """Return the state of the optimizer."""
+        return self.net.optimizer_.state_dict()
+
+    def take_weights(self, weights):
+        """Set weights of the module."""
+        self.net.module_.load_state_dict(weights, strict=False)
+
+    def take_optimizer(self, state):
+        """Set the state of the optimizer."""
+        self.net.optimizer_.load_state_dict(state)
+
     def begin_segment(self, segment, on_epoch=None):
         """Continue with the segment after the last one; ``rho`` may differ."""
         rho = segment.rho[self.state.index]
