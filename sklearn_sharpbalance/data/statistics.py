@@ -283,6 +283,7 @@ def relevance(X, y, weight=None):
         n_estimators=50,
         min_samples_leaf=5,
         max_features=min(X.shape[1], TREE_FEATURES),
+        n_jobs=torch.get_num_threads(),
         random_state=0,
     )
     noise = trees.fit(X, y[shuffled], sample_weight=weight).feature_importances_.max()

@@ -37,7 +37,7 @@ def live_tensors():
 def large_data():
     """Return 4 MB of samples, so that copies are detected."""
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((2000, 500), dtype=np.float32)
+    X = rng.standard_normal((5000, 200), dtype=np.float32)
     return X, (X[:, 0] > 0).astype(int)
 
 
