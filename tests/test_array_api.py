@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import numpy as np
 import torch
@@ -52,6 +54,7 @@ print("all good")
 """
 
 
+@pytest.mark.slow
 def test_array_api_checks_and_tensors_under_dispatch():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

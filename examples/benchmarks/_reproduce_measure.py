@@ -1,5 +1,6 @@
 """Data of a run, its corrupted copies, and the record of a fitted ensemble."""
 
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -91,7 +92,7 @@ def draw(images, folder):
     folder.mkdir(parents=True, exist_ok=True)
     size, digest = "x".join(map(str, images.shape)), sha256(images.tobytes())
     path = folder / f"corrupted_{size}_{digest.hexdigest()[:12]}.npy"
-    partial = path.with_suffix(".partial.npy")
+    partial = path.with_suffix(f".{os.getpid()}.npy")  # of this run alone
     names, copies = [], None
     if path.exists():  # names in the order in which they were drawn
         few = iter_corruptions(images[:1], random_state=0)
@@ -103,7 +104,7 @@ def draw(images, folder):
         copies[len(names)] = copy
         names.append((kind, severity))
     copies.flush()
-    partial.rename(path)
+    partial.replace(path)
     return names, path
 
 

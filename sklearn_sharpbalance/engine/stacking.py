@@ -178,8 +178,8 @@ class StackedNetwork:
         self.params: dict[str, torch.Tensor] = {}
         for name, layer in layers:
             for key, _ in layer.named_parameters(recurse=False):
-                stacked = torch.stack([state[f"{name}.{key}"] for state in states])
-                self.params[f"{name}.{key}"] = stacked.to(device).requires_grad_()
+                own = [state[f"{name}.{key}"].to(device) for state in states]
+                self.params[f"{name}.{key}"] = torch.stack(own).requires_grad_()
         # Weights of the second part of a batch: other leaves with the same memory.
         self._seconds = {
             key: value.detach().requires_grad_() for key, value in self.params.items()
@@ -366,7 +366,9 @@ def _stacked(entries):
     """
     ahead = max(entries, key=lambda entry: (_count(entry), len(entry)))
     return {
-        name: torch.stack([e.get(name, torch.zeros_like(value)) for e in entries])
+        name: torch.stack(
+            [e.get(name, torch.zeros_like(value)).to(value.device) for e in entries]
+        )
         if _has_member_axis(value)
         else value
         for name, value in ahead.items()

@@ -289,7 +289,6 @@ def test_workspace_is_that_of_the_cheapest_algorithm():
 
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-FEW = ["strided_dilated"]
 
 
 def check_kernel(names=tuple(CONVOLUTIONS)):
@@ -317,14 +316,10 @@ def check_kernel(names=tuple(CONVOLUTIONS)):
     assert_close(kernel_squared_norms(axes, x, g), want, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [FEW, pytest.param(list(CONVOLUTIONS), marks=pytest.mark.slow)],
-    ids=["few", "all"],
-)
-def test_kernel_in_the_interpreter(names, interpreted):
+@pytest.mark.slow
+def test_kernel_in_the_interpreter(interpreted):
     check = "from tests.autodiff.test_convolutions import check_kernel as check"
-    interpreted(check, names)
+    interpreted(check, list(CONVOLUTIONS))
 
 
 @pytest.mark.gpu

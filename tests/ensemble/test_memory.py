@@ -119,6 +119,7 @@ def fit_on_rows(n_rows):
     return partial(estimator(engine="skorch", max_epochs=1).fit, X, y)
 
 
+@pytest.mark.slow
 def test_peak_memory_does_not_depend_on_the_number_of_rows(tmp_path):
     """A copy of X would add 60 MB; libraries and one chunk of rows are in both."""
     few, many = (peak_of(partial(fit_on_rows, n), tmp_path) for n in (5_000, 35_000))
