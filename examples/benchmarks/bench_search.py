@@ -6,16 +6,19 @@
 Three values of ``rho`` and three of ``flat_ratio``. Searches alternate, and the ratio
 is that of the medians. On a CPU the ratio of the processor time is less affected by
 other processes than that of the wall-clock time. ``pictures`` needs a GPU. Results on
-a GPU are written to ``search_gpu.json``, others to ``search.json``.
+a GPU are written to ``search_gpu.json``, others to ``search.json``; parts that were
+measured on the same machine before are kept.
 """
 
 import argparse
 import gc
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
-from _machine import write
+from _machine import RESULTS, machine, write
 from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import GridSearchCV
 
@@ -116,6 +119,14 @@ def measure(part, device, *, repeats, quick):
     }
 
 
+def measured_before(path):
+    """Return the parts in a file of results, if it is of this machine."""
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text())
+    return found if found.pop("machine") == machine() else {}
+
+
 def main():
     """Measure the chosen parts."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -128,13 +139,13 @@ def main():
     device = resolve_device(options.device)
     on_gpu = torch.device(device).type == "cuda"
     parts = options.parts or (list(PARTS) if on_gpu else ["digits"])
-    numbers = {}
+    name = "search_gpu" if on_gpu else "search"
+    numbers = measured_before(Path(options.out or RESULTS) / f"{name}.json")
     for part in parts:
         numbers[part] = measure(
             part, device, repeats=options.repeats, quick=options.quick
         )
-        print(part, numbers[part], flush=True)
-    write("search_gpu" if on_gpu else "search", numbers, options.out)
+        write(name, numbers, options.out)
 
 
 if __name__ == "__main__":
