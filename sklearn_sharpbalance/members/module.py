@@ -10,6 +10,8 @@ from torch.nn.parameter import is_lazy
 from sklearn_sharpbalance.data.statistics import piecewise_linear, soft_clip
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.runtime.memory_format import (
+    allows_channels_last,
+    channels_last_on_cpu,
     contiguous_on_cpu,
     contiguous_weights_on_cpu,
 )
@@ -124,6 +126,8 @@ class MemberModule(nn.Module):
             if self.pieces is not None:
                 more = piecewise_linear(scaled, self.pieces)
                 X = torch.cat([X, more], dim=-1)
+        if allows_channels_last(self.module):
+            return channels_last_on_cpu(X)
         return contiguous_on_cpu(X)
 
     def _own(self, part):

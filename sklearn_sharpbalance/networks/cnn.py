@@ -35,6 +35,8 @@ class SmallCNN(PlainSequential):
     torch.Size([2, 10])
     """
 
+    channels_last_on_cpu = True  # no strided convolution
+
     def __init__(self, in_channels, n_classes, width=32):
         check_numbers(
             POSITIVE_INTEGER, in_channels=in_channels, n_classes=n_classes, width=width

@@ -40,6 +40,8 @@ class VGG19BN(nn.Module):
     torch.Size([2, 7])
     """
 
+    channels_last_on_cpu = True  # no strided convolution
+
     def __init__(self, in_channels=3, n_classes=10, width=64):
         check_numbers(
             POSITIVE_INTEGER, in_channels=in_channels, n_classes=n_classes, width=width

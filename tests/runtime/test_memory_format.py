@@ -10,8 +10,12 @@ import pytest
 import torch
 
 from sklearn_sharpbalance.members import MemberModule
-from sklearn_sharpbalance.networks import ResNet18
-from sklearn_sharpbalance.runtime.memory_format import contiguous_on_cpu
+from sklearn_sharpbalance.networks import VGG19BN, ResNet18, SmallCNN, WideResNet
+from sklearn_sharpbalance.runtime.memory_format import (
+    allows_channels_last,
+    channels_last_on_cpu,
+    contiguous_on_cpu,
+)
 
 SCRIPT = Path(__file__).with_name("cpu_kernels.py")
 ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -74,6 +78,59 @@ def test_weights_of_members_on_a_cpu_are_in_c_order(tmp_path):
     torch.save(module, tmp_path / "member.pt")
     module = torch.load(tmp_path / "member.pt", weights_only=False)
     assert strides(module) == strides(ResNet18(width=4))
+
+
+class Own(SmallCNN):
+    """A network of the user."""
+
+
+def strided():
+    network = SmallCNN(3, 2, width=4)
+    network[4] = torch.nn.Conv2d(4, 8, 1, stride=2)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("make", "allowed"),
+    [
+        (lambda: SmallCNN(3, 2, width=4), True),
+        (lambda: VGG19BN(width=4), True),
+        (lambda: ResNet18(width=16), False),
+        (lambda: WideResNet(10, 1), False),
+        (lambda: Own(3, 2, width=4), False),
+        (strided, False),
+    ],
+)
+def test_networks_without_strided_convolutions_get_channels_last_input(make, allowed):
+    network = make()
+    assert allows_channels_last(network) is allowed
+    module = MemberModule(lambda: network).eval()
+    seen = []
+    network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].stride()))
+    x = torch.rand(5, 3, 8, 8)
+    output = module(x)
+    assert seen == [(192, 1, 24, 3) if allowed else x.stride()]
+    torch.testing.assert_close(output, network(x))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.zeros(2, 3, 4, 4, dtype=torch.float64),
+        torch.zeros(2, 4, 4, 3).permute(0, 3, 1, 2).double(),
+        torch.zeros(2, 3, 4, 4, device="meta"),
+        torch.zeros(2, 5),
+    ],
+)
+def test_other_tensors_keep_the_strides_of_c_order(x):
+    assert channels_last_on_cpu(x).stride() == torch.zeros(x.shape).stride()
+
+
+def test_channels_last_input_inside_vmap():
+    network = SmallCNN(3, 2, width=4).eval()
+    x = torch.rand(3, 3, 8, 8)
+    outputs = torch.vmap(lambda one: network(channels_last_on_cpu(one[None]))[0])(x)
+    torch.testing.assert_close(outputs, network(x))
 
 
 def strides(module):
