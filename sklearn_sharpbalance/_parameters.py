@@ -81,7 +81,7 @@ PARAMETERS: dict[str, Parameter] = {
         constraint=[list, tuple, dict, None], partial_fit="fixed"
     ),
     "standardize": Parameter(default=True, constraint=["boolean"], partial_fit="fixed"),
-    "train_transform": Parameter(),
+    "train_transform": Parameter(default="auto"),
     "aggregation": Parameter(default="mean_logit"),
     "validation_fraction": Parameter(
         constraint=[Interval(Real, 0, 1, closed="neither"), None]

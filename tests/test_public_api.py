@@ -100,7 +100,7 @@ PARAMETERS = {
     "batch_size": None,
     "optimizer": None,
     "standardize": True,
-    "train_transform": None,
+    "train_transform": "auto",
     "sharpness": "fisher_trace",
     "selection": "flattest",
     "aggregation": "mean_logit",

@@ -97,7 +97,7 @@ OPTIONS = argparse.Namespace(
 @pytest.mark.parametrize(
     "run",
     [
-        *("headline", "ablation", "moment", "recipe"),
+        *("headline", "ablation", "moment", "recipe", "defaults"),
         *("contest_rho", "contest", "contest_wide"),
         *("tradeoff", "widths", "sparsity", "sed", "rethinking"),
         *("digits", "confirm", "sizes"),

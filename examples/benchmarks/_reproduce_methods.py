@@ -105,6 +105,15 @@ def digits_recipe(options, seed):
     }
 
 
+def default_recipe(options, seed):
+    """What a fit on pictures has without settings."""
+    return {
+        "n_estimators": options.members,
+        "max_epochs": options.epochs,
+        "random_state": seed,
+    }
+
+
 class Methods:
     """Estimators by one recipe."""
 
@@ -312,6 +321,27 @@ def recipe(options, seed):
         yield SAME_EPOCHS, method, estimator
 
 
+def defaults(options, seed):
+    """Ensembles without settings, and with one setting that is not the default."""
+    methods = Methods(default_recipe, options, seed)
+    deep, flat = methods.deep, partial(methods.flat, BEST[0])
+    plain, steps = {"train_transform": None}, {"lr_schedule": "steps"}
+    for method, estimator in {
+        BASELINE: deep(),
+        BEST[0]: flat(),
+        f"{BASELINE}, no augmentation": deep(**plain),
+        f"{BEST[0]}, no augmentation": flat(**plain),
+        f"{BASELINE}, steps": deep(**steps),
+        f"{BEST[0]}, steps": flat(**steps),
+        f"{BEST[0]}, SGD warm-up": flat(warmup="sgd"),
+        f"{BEST[0]}, late": flat(**LATE),
+        f"{BEST[0]}, twice rho": flat(rho=2 * options.rho),
+        "random": methods.flat("random"),
+        "SAM": methods.flat("all"),
+    }.items():
+        yield SAME_EPOCHS, method, estimator
+
+
 def sed(options, seed):
     """Heads on a frozen trunk, which ``fit_heads`` adds: tables 1-3, figures 3 and 4.
 
@@ -465,7 +495,7 @@ def by_name(*runs):
 
 
 ON_PICTURES = by_name(
-    *(headline, ablation, contest_rho, contest, contest_wide, moment, recipe),
+    *(headline, ablation, contest_rho, contest, contest_wide, moment, recipe, defaults),
     *(tradeoff, widths, sparsity),
     *(sed, rethinking),
 )

@@ -129,7 +129,7 @@ def parallel(repeats):
         "convolutions": (
             SmallCNN,
             (pictures, rng.integers(10, size=600)),
-            {"max_epochs": 2},
+            {"max_epochs": 2, "train_transform": None},
         ),
     }
 

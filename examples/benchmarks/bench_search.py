@@ -59,6 +59,7 @@ def pictures(device, quick):
         ResNet18,
         estimator__module__width=16,
         warmup="sgd",
+        train_transform=None,
         random_state=0,
         device=device,
         max_epochs=2 if quick else 10,

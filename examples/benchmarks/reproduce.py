@@ -4,9 +4,9 @@
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
     python examples/benchmarks/reproduce.py report
 
-Runs: headline, ablation, contest_rho, contest, contest_wide, moment, recipe, tradeoff,
-widths, sparsity, sed, rethinking (pictures, on a GPU; the last two are of other
-papers); digits, confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a
+Runs: headline, ablation, contest_rho, contest, contest_wide, moment, recipe, defaults,
+tradeoff, widths, sparsity, sed, rethinking (pictures, on a GPU; the last two are of
+other papers); digits, confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a
 CPU). Their settings are in ``reproduce.toml``. ``contest`` and ``contest_wide`` read
 ``reproduce_contest_rho.json`` in the folder ``--out``, and train each method with the
 radius that was best there. ``--data`` takes an npz file, an ImageFolder, or

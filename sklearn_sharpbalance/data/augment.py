@@ -121,7 +121,7 @@ def resolve_transform(transform):
     if isinstance(transform, str) and transform in TRANSFORMS:
         return TRANSFORMS[transform]()
     raise InvalidInputError(
-        f"Unknown train_transform {transform!r}. Choose one of "
+        f"Unknown train_transform {transform!r}. Choose one of 'auto', "
         f"{', '.join(map(repr, TRANSFORMS))}, or pass a function of a batch "
         "(B, C, H, W) such as a torchvision.transforms.v2 transform."
     )

@@ -85,6 +85,13 @@ class InputFormat:
     shapes: tuple[tuple[int, ...], ...] | None = None
     columns: TableColumns | None = None
 
+    @property
+    def is_uint8_pictures(self) -> bool:
+        """Whether the module sees pictures (C, H, W) of uint8."""
+        shape = self.shape or ()
+        is_picture = len(shape) == 3 and shape[0] in PICTURE_CHANNELS
+        return is_picture and self.dtype == "uint8"
+
     def to_module(self, X):
         """Convert a batch from the user's layout to the module's layout."""
         if self.kind == "pictures" and self.given_shape != self.shape:

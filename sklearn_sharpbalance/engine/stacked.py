@@ -37,8 +37,6 @@ class StackedEngine(Engine):
     @classmethod
     def refusal(cls, net, data, training):
         """Return why these members cannot be stacked; None if they can."""
-        if training.transform is not None:
-            return "train_transform draws from one RNG per member"
         if training.precision == "fp16":
             return "fp16 scales each member's loss separately"
         if not isinstance(data.X, np.ndarray):
@@ -51,7 +49,10 @@ class StackedEngine(Engine):
             return f"members differ in {', '.join(sorted(apart))}, and share one step"
         if net.optimizer not in OPTIMIZERS.values():
             return f"{net.optimizer.__name__} may treat stacked members as one"
-        return shared_refusal(net) or _module_refusal(net)
+        reason = shared_refusal(net) or _module_refusal(net)
+        if reason is None and training.transform is not None:
+            return "train_transform draws from one RNG per member"
+        return reason
 
     def open(self, net, members, data, segment, masks):
         """Return a run with all weights and samples on the device."""

@@ -42,8 +42,9 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     standardize : bool, default=True
         Scale features of tables by median and quartiles, with a bound for outliers,
         and channels of pictures by mean and variance, inside the members.
-    train_transform : {"crop_flip"}, callable or None, default=None
-        Augmentation of a batch.
+    train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
+        Augmentation of a batch. "auto" are random crops, and flips of colour pictures,
+        for pictures of uint8 and networks of this package; None for other data.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
@@ -100,8 +101,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         Name of the engine, the reason for the choice, and the threads of torch.
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
-        ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``, ``device``,
-        ``precision`` and ``threads``.
+        ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``,
+        ``train_transform``, ``device``, ``precision`` and ``threads``.
     n_iter_ : int
         Epochs run by the member that trained the longest.
     n_passes_ : float
@@ -150,7 +151,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         optimizer=None,
         member_params=None,
         standardize=True,
-        train_transform=None,
+        train_transform="auto",
         aggregation="mean_logit",
         validation_fraction=None,
         early_stopping=False,

@@ -59,8 +59,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     standardize : bool, default=True
         Scale what the members see: features by median and quartiles, with a bound for
         outliers, channels of pictures by mean and variance.
-    train_transform : {"crop_flip"}, callable or None, default=None
-        Augmentation of a batch on the device, the same for all members.
+    train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
+        Augmentation of a batch on the device, the same for all members. "auto" is that
+        of :class:`SharpBalanceEnsembleClassifier`; with ``shared_trunk`` it is None.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
@@ -112,8 +113,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         member after the other, the reason for the choice, and the threads of torch.
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
-        ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``, ``device``,
-        ``precision`` and ``threads``.
+        ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``,
+        ``train_transform``, ``device``, ``precision`` and ``threads``.
     n_iter_ : int
         Epochs that were run.
 
@@ -173,7 +174,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         batch_size=None,
         optimizer=None,
         standardize=True,
-        train_transform=None,
+        train_transform="auto",
         aggregation="mean_logit",
         validation_fraction=None,
         class_weight=None,

@@ -30,6 +30,7 @@ from sklearn_sharpbalance.training.net_building import (
     renewed_member,
     renewed_net,
 )
+from sklearn_sharpbalance.training.picture_recipe import picture_recipe
 from sklearn_sharpbalance.training.plan import cut_length, plan_segments, warmup_length
 from sklearn_sharpbalance.training.progress import has_callbacks, with_callbacks
 from sklearn_sharpbalance.training.setup import (
@@ -183,6 +184,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
             classes=self.classes_ if resume else classes,
             reset=not resume,
         )
+        if resume:  # the defaults are those of the first call
+            fmt = replace(fmt, dtype=self.input_format_.dtype)
+        nested = self._nested("estimator")
+        params = picture_recipe(params, nested, fmt=fmt)
         warm = self._warm_nets()
         if warm:
             check_same_classes(classes, self.classes_)
@@ -214,7 +219,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         check_early_stopping(params["early_stopping"], data)
         params, nested = table_recipe(
             params,
-            self._nested("estimator"),
+            nested,
             fmt=fmt,
             n_rows=len(data),
             n_classes=len(classes),

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from skorch.callbacks import LRScheduler
 
+from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.engine.support import base_optimizer
 from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
 from sklearn_sharpbalance.runtime.devices import resolve_devices
@@ -26,8 +27,8 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
     -------
     settings : dict
         ``lr``, ``lr_schedule``, ``max_epochs``, ``batch_size``, ``optimizer``,
-        ``weight_decay``, ``device``, ``precision`` and ``threads``, those of torch on
-        the CPU.
+        ``weight_decay``, ``train_transform``, ``device``, ``precision`` and
+        ``threads``, those of torch on the CPU.
     """
     net, training = setup.trainer.net, setup.trainer.training
     optimizer, _ = base_optimizer(net)
@@ -38,10 +39,17 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
         "batch_size": int(training.batch_size),
         "optimizer": getattr(optimizer, "__name__", type(optimizer).__name__),
         "weight_decay": _weight_decay(net),
+        "train_transform": _transform_name(training.transform),
         "device": ", ".join(resolve_devices(setup.params["device"])),
         "precision": training.precision,
         "threads": setup.engine.threads or torch.get_num_threads(),
     }
+
+
+def _transform_name(transform):
+    if transform is None or isinstance(transform, RandomCropFlip):
+        return repr(transform)
+    return getattr(transform, "__name__", type(transform).__name__)
 
 
 def _weight_decay(net):

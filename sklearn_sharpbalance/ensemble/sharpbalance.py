@@ -69,9 +69,14 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Scale the input: features of tables by median and quartiles, with a bound for
         outliers, channels of pictures by mean and variance. The default network gets
         more inputs of tables with many rows. The statistics are stored in the members.
-    train_transform : {"crop_flip"}, callable or None, default=None
+    train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
         Augmentation of a batch on the device, before standardisation; not applied in
         scoring and prediction. ``torchvision.transforms.v2`` transforms can be used.
+        "auto" augments pictures of uint8 if ``estimator`` is None and they have at
+        least 8 x 8 pixels, or if it is a class of this package for pictures, such as
+        :class:`~sklearn_sharpbalance.ResNet18`: random crops after padding by an eighth
+        of the side, and random flips if there are three channels. For other data it is
+        None, no augmentation.
     sharpness : str, SharpnessScorer or callable, default="fisher_trace"
         How members score samples: "fisher_trace", "last_layer", "loss", "loss_rise"
         or "input_curvature"
@@ -183,8 +188,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Name of the engine, the reason for the choice, and the threads of torch.
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
-        ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``, ``device``,
-        ``precision`` and ``threads``.
+        ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``,
+        ``train_transform``, ``device``, ``precision`` and ``threads``.
     n_iter_ : int
         Epochs run by the member that trained the longest.
     n_passes_ : float
@@ -232,7 +237,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         optimizer=None,
         member_params=None,
         standardize=True,
-        train_transform=None,
+        train_transform="auto",
         sharpness="fisher_trace",
         selection="flattest",
         aggregation="mean_logit",

@@ -22,6 +22,7 @@ from sklearn_sharpbalance.persistence.fingerprint import describe_samples
 from sklearn_sharpbalance.runtime.devices import resolve_devices, resolve_precision
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.net_building import build_net
+from sklearn_sharpbalance.training.picture_recipe import picture_recipe
 from sklearn_sharpbalance.training.plan import cut_length, plan_segments
 from sklearn_sharpbalance.training.progress import has_callbacks
 from sklearn_sharpbalance.training.setup import (
@@ -64,6 +65,7 @@ def prepare_joint(
         sample_weight=sample_weight,
         class_weight=params["class_weight"],
     )
+    params = picture_recipe(params, nested, fmt=fmt)
     unlabeled = check_unlabeled(
         estimator, X_unlabeled, fmt=fmt, X=data.X, loss=params["loss"]
     )
@@ -71,7 +73,7 @@ def prepare_joint(
     if warm:
         check_same_classes(classes, estimator.classes_)
     seeds = draw_seeds(params["random_state"], params["n_estimators"])
-    own = estimator.get_params(deep=False)
+    own = {name: params[name] for name in estimator.get_params(deep=False)}
     described = "none" if unlabeled is None else describe_samples(_given(unlabeled.X))
     saved = make_checkpoints(
         own, data, classes, seeds=seeds, warm_nets=warm, X_unlabeled=described

@@ -296,7 +296,15 @@ def test_options_that_differ_between_members_in_the_stacked_engine():
     ("params", "message"),
     [
         ({"engine": "graph"}, "the device is cpu, not cuda"),
-        ({"engine": "stacked", "train_transform": "crop_flip"}, "one RNG per member"),
+        (
+            {
+                "engine": "stacked",
+                "estimator": MLP,
+                "estimator__module__n_features": 64,
+                "train_transform": "crop_flip",
+            },
+            "one RNG per member",
+        ),
         ({"engine": "stacked", "estimator": torch.nn.LazyLinear}, "not a chain of"),
     ],
 )

@@ -256,7 +256,7 @@ def test_scores_and_predictions_are_not_augmented():
     wiped = SharpBalance(train_transform=wipe, **options).fit(X, y)
     n_batches = 2 * 2 * 2  # members, epochs, batches
     assert len(calls) == n_batches
-    plain = SharpBalance(**options).fit(X, y)
+    plain = SharpBalance(train_transform=None, **options).fit(X, y)
     # Scores at epoch 0 depend on the pictures and the initial weights only.
     np.testing.assert_array_equal(wiped.sharpness_, plain.sharpness_)
     before = len(calls)
@@ -278,7 +278,7 @@ AUGMENTED |= {"random_state": 0, "estimator__module__width": 4}
 
 @pytest.fixture(scope="module")
 def not_augmented():
-    return SharpBalance(**AUGMENTED).fit(*pictures())
+    return SharpBalance(train_transform=None, **AUGMENTED).fit(*pictures())
 
 
 @pytest.mark.parametrize("kind", ["crop_flip", "torchvision", "function"])

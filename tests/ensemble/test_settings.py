@@ -89,6 +89,7 @@ def test_settings_contain_defaults(kind):
         "weight_decay": 0.01 if kind is DiversifiedEnsembleClassifier else 3.0,
         "device": "cpu",
         "precision": "float32",
+        "train_transform": "None",
         "threads": 1,  # for small networks, with any setting of torch
     }
 
@@ -102,6 +103,10 @@ def test_large_networks_use_the_threads_of_torch():
 
 def triangle(progress):
     return 1 - progress
+
+
+def same_batch(x):
+    return x
 
 
 @pytest.mark.parametrize(
@@ -128,6 +133,8 @@ def triangle(progress):
         ({"estimator__optimizer__weight_decay": 0.5}, {"weight_decay": 0.5}),
         ({"precision": "bf16"}, {"precision": "bf16"}),
         ({"device": ["cpu", "cpu"]}, {"device": "cpu, cpu"}),
+        ({"train_transform": same_batch}, {"train_transform": "same_batch"}),
+        ({"train_transform": nn.Identity()}, {"train_transform": "Identity"}),
     ],
 )
 def test_settings_contain_given_parameters(params, settings):

@@ -65,7 +65,12 @@ def test_batch_norm_statistics_of_an_average_are_those_of_the_data():
     X = rng.integers(256, size=(64, 8, 8, 1), dtype=np.uint8)
     y = rng.integers(2, size=64)
     clf = DeepEnsembleClassifier(
-        SmallCNN, weight_averaging="uniform", n_estimators=1, max_epochs=4, device="cpu"
+        SmallCNN,
+        weight_averaging="uniform",
+        n_estimators=1,
+        max_epochs=4,
+        train_transform=None,
+        device="cpu",
     ).fit(X, y)
     net = clf.estimators_[0]
     norm = next(m for m in net.module_.modules() if isinstance(m, torch.nn.BatchNorm2d))

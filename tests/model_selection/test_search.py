@@ -256,7 +256,7 @@ def alone(monkeypatch):
 
 def convolutions(**params):
     """An ensemble whose members cannot be stacked."""
-    params = {"max_epochs": 2, "warmup": "sgd", **params}
+    params = {"max_epochs": 2, "warmup": "sgd", "train_transform": None, **params}
     common = {k: v for k, v in SMALL.items() if not k.startswith("estimator__")}
     width = {"estimator__module__width": 2}
     return SharpBalance(SmallCNN, **(common | width | params))

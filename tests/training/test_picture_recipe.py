@@ -1,0 +1,243 @@
+"""Default augmentation of pictures."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetClassifier
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from sklearn_sharpbalance import (
+    MLP,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    ResNet18,
+    SmallCNN,
+    WideResNet,
+    load,
+)
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data.augment import RandomCropFlip
+from sklearn_sharpbalance.ensemble.settings import settings_in_force
+from sklearn_sharpbalance.exceptions import CheckpointMismatchError, InvalidInputError
+from sklearn_sharpbalance.model_selection import EnsembleSearchCV
+from sklearn_sharpbalance.networks import ViTTiny
+from sklearn_sharpbalance.training import picture_recipe as recipe
+from tests.cases import pictures, weights
+
+RNG = np.random.default_rng(0)
+y = np.arange(24) % 2
+FEW = {"n_estimators": 2, "max_epochs": 2, "device": "cpu", "random_state": 0}
+EXPLICIT = {"train_transform": RandomCropFlip(padding=1, flip=False)}
+
+
+class Own(SmallCNN):
+    """A network of the user."""
+
+
+def crops(padding, flip):
+    return f"RandomCropFlip(padding={padding}, flip={flip})"
+
+
+def uint8(*shape):
+    return RNG.integers(0, 256, size=(len(y), *shape), dtype=np.uint8)
+
+
+def transform_of(X, kind=SharpBalance, **params):
+    """Return the name of the augmentation of a fit, without the training."""
+    clf = kind(**{**FEW, **params})
+    labels = None if isinstance(X, TensorDataset) else y
+    setup = clf._prepare(X, labels, None, checkpoints=True)
+    return settings_in_force(setup)["train_transform"]
+
+
+# Where it applies ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("X", "params", "expected"),
+    [
+        (uint8(3, 16, 16), {}, crops(2, True)),
+        (uint8(16, 24, 3), {}, crops(2, True)),
+        (uint8(3, 32, 32), {}, crops(4, True)),
+        (uint8(8, 8), {}, crops(1, False)),
+        (uint8(1, 8, 8), {}, crops(1, False)),
+        (uint8(4, 8, 8), {}, "None"),
+        (torch.from_numpy(uint8(3, 8, 8)), {}, crops(1, True)),
+        # Networks of this package, as classes.
+        (uint8(3, 8, 8), {"estimator": SmallCNN}, crops(1, True)),
+        (uint8(3, 8, 8), {"estimator": ViTTiny}, crops(1, True)),
+        (
+            uint8(3, 8, 8),
+            {"estimator": ResNet18, "estimator__module__width": 4},
+            crops(1, True),
+        ),
+        (
+            uint8(3, 8, 8),
+            {"estimator": WideResNet, "estimator__module__depth": 10},
+            crops(1, True),
+        ),
+        # Other networks and samples.
+        (uint8(3, 8, 8), {"estimator": Own}, "None"),
+        (uint8(3, 8, 8), {"estimator": SmallCNN(3, 2)}, "None"),
+        (uint8(3, 8, 8), {"estimator__module": Own}, "None"),
+        (
+            uint8(1, 8, 8),
+            {"estimator": MLP, "estimator__module__n_features": 64},
+            "None",
+        ),
+        (
+            uint8(3, 8, 8),
+            {"estimator": NeuralNetClassifier(SmallCNN, criterion=nn.CrossEntropyLoss)},
+            "None",
+        ),
+        (uint8(3, 4, 4), {}, "None"),  # for the default network, a perceptron
+        (uint8(3, 8, 8).astype(np.float32), {}, "None"),
+        (RNG.normal(size=(len(y), 5)), {}, "None"),
+        (RNG.normal(size=(len(y), 5, 3)), {}, "None"),
+    ],
+)
+def test_the_input_and_the_network_decide(X, params, expected):
+    assert transform_of(X, **params) == expected
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        (uint8(3, 8, 8), crops(1, True)),
+        (uint8(3, 8, 8).astype(np.float32), "None"),
+    ],
+)
+def test_datasets_have_the_default_of_their_items(items, expected):
+    dataset = TensorDataset(torch.from_numpy(items), torch.from_numpy(y))
+    assert transform_of(dataset) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(None, "None"), ("crop_flip", crops(4, True)), (torch.clone, "clone")],
+)
+def test_a_given_augmentation_replaces_the_default(given, expected):
+    assert transform_of(uint8(3, 8, 8), train_transform=given) == expected
+
+
+def test_deep_ensembles_have_the_same_augmentation():
+    assert transform_of(uint8(3, 8, 8), DeepEnsembleClassifier) == crops(1, True)
+    assert transform_of(RNG.normal(size=(24, 5)), DeepEnsembleClassifier) == "None"
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, crops(1, False)),
+        ({"train_transform": None}, "None"),
+        ({"shared_trunk": nn.Flatten()}, "None"),
+    ],
+)
+def test_joint_training_augments_without_a_trunk(params, expected):
+    X, labels = pictures(24)
+    clf = DiversifiedEnsembleClassifier(**FEW, **params).fit(X, labels)
+    assert clf.settings_["train_transform"] == expected
+
+
+def test_crops_of_tables_raise_if_they_are_asked_for():
+    table = RNG.normal(size=(24, 5))
+    with pytest.raises(InvalidInputError, match=r"needs pictures \(C, H, W\)"):
+        transform_of(table, train_transform="crop_flip")
+
+
+# The fit ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SharpBalance(**FEW).fit(*pictures(24))
+
+
+def test_a_fit_with_the_default_equals_one_with_its_value(fitted):
+    given = SharpBalance(**FEW, **EXPLICIT).fit(*pictures(24))
+    assert torch.equal(weights(fitted), weights(given))
+    assert fitted.settings_ == given.settings_
+    other = SharpBalance(**FEW, train_transform=None).fit(*pictures(24))
+    assert not torch.equal(weights(fitted), weights(other))
+
+
+def test_the_parameter_stays_as_the_user_gave_it(fitted):
+    for clf in (fitted, clone(fitted)):
+        assert clf.get_params()["train_transform"] == "auto"
+    assert repr(fitted) == repr(SharpBalance(**FEW))
+    assert f"train_transform {crops(1, False)}" in fitted._repr_html_()
+
+
+def test_files_keep_the_parameter_and_the_setting(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.get_params() == fitted.get_params()
+    assert loaded.settings_ == fitted.settings_
+    X, _ = pictures(24)
+    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+
+
+def test_partial_fit_has_the_same_default_in_all_calls():
+    X, labels = pictures(24)
+    clf = SharpBalance(n_estimators=2, device="cpu", random_state=0)
+    clf.partial_fit(X, labels)
+    first = dict(clf.settings_)
+    assert first["train_transform"] == crops(1, False)
+    clf.partial_fit(X.astype(np.float32), labels)
+    clf.partial_fit(X, labels)
+    assert clf.settings_ == first
+    assert clf.input_format_.dtype == "uint8"
+
+
+def test_warm_starts_have_the_default_of_their_own_samples(fitted):
+    X, labels = pictures(24)
+    clf = SharpBalance(**FEW, warm_start=True).fit(X, labels)
+    assert clf.settings_ == fitted.settings_
+    clf.fit(X.astype(np.float32), labels)
+    assert clf.settings_["train_transform"] == "None"
+
+
+# Stored results -----------------------------------------------------------------------
+
+
+def test_checkpoints_belong_to_the_value_in_force(fitted, tmp_path, monkeypatch):
+    X, labels = pictures(24)
+    SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)
+    same = SharpBalance(**FEW, **EXPLICIT, checkpoint_dir=tmp_path).fit(X, labels)
+    assert torch.equal(weights(same), weights(fitted))
+    monkeypatch.setattr(recipe, "PADDING", 4)
+    with pytest.raises(CheckpointMismatchError, match="train_transform"):
+        SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)
+
+
+def test_checkpoints_of_tables_do_not_depend_on_the_spelling(tmp_path):
+    X, labels = RNG.normal(size=(24, 5)), y
+    first = SharpBalance(**FEW, train_transform=None, checkpoint_dir=tmp_path)
+    first.fit(X, labels)
+    again = SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)
+    assert torch.equal(weights(first), weights(again))
+
+
+def test_cached_phases_belong_to_the_value_in_force(tmp_path, monkeypatch):
+    X, labels = pictures(24)
+    first = SharpBalance(**FEW, memory=str(tmp_path)).fit(X, labels)
+    monkeypatch.setattr(recipe, "PADDING", 4)
+    second = SharpBalance(**FEW, memory=str(tmp_path)).fit(X, labels)
+    alone = SharpBalance(**FEW).fit(X, labels)
+    assert not torch.equal(weights(first), weights(second))
+    assert torch.equal(weights(second), weights(alone))
+
+
+def test_searches_augment_as_fits_do():
+    X, labels = pictures(24)
+    grid = {"rho": [0.1, 0.5]}
+    search = EnsembleSearchCV(SharpBalance(**FEW), grid, cv=2).fit(X, labels)
+    usual = GridSearchCV(SharpBalance(**FEW), grid, cv=2).fit(X, labels)
+    for name in ("split0_test_score", "split1_test_score"):
+        found = search.cv_results_[name]
+        np.testing.assert_array_equal(found, usual.cv_results_[name])
+    used = search.best_estimator_.settings_
+    assert used["train_transform"] == crops(1, False)
