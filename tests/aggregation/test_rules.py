@@ -185,7 +185,11 @@ def shifted(x):
     ("ensemble", "options"),
     [
         (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),
-        (DeepEnsembleClassifier, {"aggregation": "uniform_soup"}),
+        pytest.param(
+            DeepEnsembleClassifier,
+            {"aggregation": "uniform_soup"},
+            marks=pytest.mark.slow,
+        ),
         (Diversified, {"aggregation": "uniform_soup"}),
     ],
 )
@@ -489,9 +493,17 @@ def test_decision_function_of_a_subclass_of_mean_logit():
 STAGED = [rule for rule in AGGREGATIONS if rule != "greedy_soup"]
 STAGED_DEEP = [(DeepEnsembleClassifier, rule) for rule in STAGED]
 STAGED_JOINT = [(Diversified, rule) for rule in STAGED]
+DIFFERENT = [
+    (DeepEnsembleClassifier, "mean_logit"),
+    (DeepEnsembleClassifier, "uniform_soup"),
+    (DeepEnsembleClassifier, "temperature"),
+    (Diversified, "mean_logit"),
+]
 
 
-@pytest.mark.parametrize(("kind", "rule"), [*STAGED_DEEP, *rest_slow(STAGED_JOINT)])
+@pytest.mark.parametrize(
+    ("kind", "rule"), rest_slow([*STAGED_DEEP, *STAGED_JOINT], DIFFERENT)
+)
 def test_last_stage_is_the_prediction_for_every_rule(kind, rule, tmp_path):
     if kind is DeepEnsembleClassifier:
         clf, X, _ = fit(aggregation=rule)
@@ -535,10 +547,11 @@ def test_stage_of_best_member_is_the_best_of_the_first_members():
     ("rule", "module"), [("greedy_soup", None), ("uniform_soup", Normed)]
 )
 def test_staged_prediction_raises_for_rules_that_need_the_data(rule, module):
-    clf, X, _ = fit(aggregation=rule, estimator=module)
+    params = {"aggregation": rule, "estimator": module, "max_epochs": 1}
+    clf, X, _ = fit(**params)
     with pytest.raises(InvalidInputError, match="applied to the first 1 members"):
         next(clf.staged_predict_proba(X))
-    alone, X, _ = fit(aggregation=rule, estimator=module, n_estimators=1)
+    alone, X, _ = fit(**params, n_estimators=1)
     (stage,) = alone.staged_predict_proba(X)
     np.testing.assert_array_equal(stage, alone.predict_proba(X))
 
@@ -561,7 +574,7 @@ def test_function_that_does_not_return_probabilities_raises(rule, match):
     def valid_when_it_is_checked(z):
         return rule(z) if z.shape[1] == 300 else softmax(z.mean(0), 1)
 
-    clf, X, _ = fit(aggregation=valid_when_it_is_checked)
+    clf, X, _ = fit(aggregation=valid_when_it_is_checked, max_epochs=1)
     for predict in (clf.predict_proba, clf.predict, clf.decision_function):
         with pytest.raises(InvalidInputError, match=match):
             predict(X)

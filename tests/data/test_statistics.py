@@ -18,6 +18,7 @@ from sklearn_sharpbalance.data.statistics import (
     scale_or_one,
     soft_clip,
 )
+from tests.cases import rest_slow
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 5)) * [1, 10, 0.1, 3, 5] + [0, 7, -2, 0, 100]
@@ -83,7 +84,7 @@ def test_soft_clip_is_bounded_and_increasing():
     torch.testing.assert_close(clipped[small], values[small], rtol=0.01, atol=0)
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_classes", rest_slow([3, 2]))
 def test_relevant_features_are_found(n_classes):
     table = np.random.default_rng(1).standard_normal((300, 60))
     total = table[:, 4] + table[:, 9]

@@ -17,6 +17,7 @@ from sklearn_sharpbalance.plotting import (
     TrainingHistoryDisplay,
 )
 from sklearn_sharpbalance.plotting._base import PALETTE, colour
+from tests.cases import rest_slow
 
 LONG = "A very long name of a method, longer than names should be, with rho = 0.05"
 LINKED = "Another_very_long_name_without_any_spaces_that_goes_on_and_on_and_on"
@@ -97,7 +98,9 @@ def test_long_names_stay_in_the_figure_and_leave_room(display):
     assert width > 0.35 * display.figure_.bbox.width
 
 
-@pytest.mark.parametrize("kind", [MemberAgreementDisplay, SubsetOverlapDisplay])
+@pytest.mark.parametrize(
+    "kind", rest_slow([MemberAgreementDisplay, SubsetOverlapDisplay])
+)
 def test_matrices_leave_room_for_long_names(kind):
     display = kind(np.eye(2), member_names=[LONG, LINKED]).plot()
     display.figure_.draw_without_rendering()

@@ -117,7 +117,7 @@ def test_a_fit_does_not_depend_on_the_users_modes(plain, mode, case, tmp_path):
     np.testing.assert_array_equal(clf.predict_proba(X), plain[case])
 
 
-@pytest.mark.parametrize("mode", rest_slow(MODES, ["inference_mode", "float64"]))
+@pytest.mark.parametrize("mode", rest_slow(MODES, ["inference_mode"]))
 def test_a_step_does_not_depend_on_the_users_modes(mode):
     def steps(around):
         clf = SharpBalanceEnsembleClassifier(**SMALL)

@@ -176,7 +176,7 @@ PAPER = grid((2, 4), (0.1, 0.05, 0.01), (0.3, 0.4, 0.5))
 
 @pytest.mark.parametrize(
     ("points", "theta_norm"),
-    rest_slow([(GENTLE, 3.0), (PAPER, 1.0), (GENTLE, 1.0), (PAPER, 3.0)], keep=2),
+    rest_slow([(GENTLE, 3.0), (PAPER, 1.0), (GENTLE, 1.0), (PAPER, 3.0)]),
     ids=["gentle-3", "paper-1", "gentle-1", "paper-3"],
 )
 def test_theorem_1_contains_the_simulation(points, theta_norm):
