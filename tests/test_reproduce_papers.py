@@ -189,7 +189,7 @@ def test_figures_of_heads_show_what_was_recorded(report):
     assert list(sizes) == [2, 3, 5, 8, 12, 20]
 
 
-@pytest.mark.parametrize("n_records", rest_slow([1, 4, 2], keep=2))
+@pytest.mark.parametrize("n_records", rest_slow([1, 4, 2]))
 def test_a_run_of_heads_that_was_cut_short_is_reported(report, n_records):
     records = heads_records(seeds=(13,))[:n_records]
     text = report.markdown(records)
@@ -248,7 +248,7 @@ def test_figures_of_controls_show_every_net(report):
     assert len(axes[1].lines) == 72
 
 
-@pytest.mark.parametrize("n_records", rest_slow([1, 4, 2], keep=2))
+@pytest.mark.parametrize("n_records", rest_slow([1, 4, 2]))
 def test_a_run_of_controls_that_was_cut_short_is_reported(report, n_records):
     records = nets_records(seeds=(13,))[:n_records]
     text = report.markdown(records)
