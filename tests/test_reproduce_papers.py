@@ -3,12 +3,14 @@
 import argparse
 import json
 import runpy
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.special import softmax
 
+from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.metrics import (
     bma_score,
     ood_auroc,
@@ -275,9 +277,11 @@ def test_controls_differ_in_augmentation_and_weight_decay(report):
 
 
 @pytest.mark.usefixtures("two_kinds")
-def test_nets_are_measured_one_by_one(report, options):
+def test_nets_are_measured_one_by_one(report, options, monkeypatch):
     import reproduce
 
+    few = partial(metrics.sam_sharpness, n_draws=3)
+    monkeypatch.setattr(metrics, "sam_sharpness", few)
     vars(options).update(
         run="rethinking", images=20, rho=0.05, flat_ratio=0.4, sharpness_batches=1
     )

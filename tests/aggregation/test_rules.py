@@ -3,6 +3,7 @@
 import copy
 import pickle
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -446,19 +447,19 @@ def test_invalid_temperature_bounds_raise_before_training(kind, bounds):
     assert epochs == []
 
 
+EVERY_RULE = [*AGGREGATIONS, lambda z: softmax(-z.sum(0), axis=1)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "n_classes"),
+    ("kind", "n_classes", "rule"),
     rest_slow(
+        product([DeepEnsembleClassifier, Diversified], [2, 3], EVERY_RULE),
         [
-            (DeepEnsembleClassifier, 2),
-            (Diversified, 3),
-            (DeepEnsembleClassifier, 3),
-            (Diversified, 2),
+            *((DeepEnsembleClassifier, 2, rule) for rule in EVERY_RULE),
+            *((Diversified, 3, rule) for rule in ("mean_logit", "uniform_soup")),
         ],
-        keep=2,
     ),
 )
-@pytest.mark.parametrize("rule", [*AGGREGATIONS, lambda z: softmax(-z.sum(0), axis=1)])
 def test_decision_function_agrees_with_predict_for_every_rule(kind, rule, n_classes):
     X, y = table(90)
     options = {"aggregation": rule, "validation_fraction": 0.3, "n_estimators": 3}

@@ -31,7 +31,7 @@ def blobs():
     return make_blobs(120, centers=3, cluster_std=2.0, random_state=0)
 
 
-@pytest.fixture(scope="module", params=["skorch", "stacked"])
+@pytest.fixture(scope="module", params=rest_slow(["stacked", "skorch"]))
 def last_epochs(request, blobs):
     """Return an engine, and weights of member 0 after epochs 4, 5 and 6.
 

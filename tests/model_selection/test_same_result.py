@@ -62,10 +62,10 @@ GRIDS = {
 
 
 SIMILAR = {
-    *("aggregation", "label_smoothing", "lr_schedule", "max_epochs", "momentum"),
-    *("momentum_sam", "n_estimators", "none and all", "prune", "reselect_every"),
-    *("rho of members", "selection", "sharpness", "standardize", "validation"),
-    *("warmup", "weight_decay"),
+    *("aggregation", "class_weight", "label_smoothing", "lr_schedule", "max_epochs"),
+    *("momentum", "momentum_sam", "n_estimators", "none and all", "prune"),
+    *("reselect_every", "rho of members", "seeds", "selection", "sharpness"),
+    *("standardize", "validation", "warmup", "weight_averaging", "weight_decay"),
 }
 
 

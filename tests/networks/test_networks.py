@@ -118,7 +118,7 @@ def test_number_of_weights_equals_the_published_one(build, expected):
         assert n_weights(build()) == expected
 
 
-@pytest.mark.parametrize("size", [8, 9, 28, 32])
+@pytest.mark.parametrize("size", rest_slow([8, 9, 28, 32], keep=2))
 @pytest.mark.parametrize("build", [SmallCNN, VGG19BN, ResNet18])
 def test_pictures_of_any_size(build, size):
     net = build(1, 3, width=2).eval()

@@ -275,7 +275,11 @@ def test_axes_belong_to_the_figure(shown):
     assert shown.ax_ in shown.figure_.axes
 
 
-@pytest.mark.parametrize("name", [name for name in BUILDERS if "_init" in name])
+INIT = [name for name in BUILDERS if "_init" in name]
+DIFFERENT = ["corruption_init", "landscape_init", "overlap_init", "tradeoff_init"]
+
+
+@pytest.mark.parametrize("name", rest_slow(INIT, DIFFERENT))
 def test_plot_without_axes_makes_a_new_figure(name, ensemble, digits):
     display = BUILDERS[name](ensemble, digits, None)
     before = plt.get_fignums()

@@ -184,23 +184,27 @@ STEPS = {
 
 
 @pytest.mark.parametrize(
-    ("engine", "optimizer"),
-    [
-        ("skorch", None),
-        pytest.param("stacked", torch.optim.Adam, marks=pytest.mark.slow),
-        pytest.param("stacked", None, marks=pytest.mark.slow),
-        pytest.param("skorch", torch.optim.RMSprop, marks=pytest.mark.slow),
-    ],
+    ("engine", "optimizer", "steps"),
+    rest_slow(
+        [
+            ("skorch", None, ["sam", "gsam", "look_sam"]),
+            ("skorch", None, STEPS),
+            ("stacked", torch.optim.Adam, STEPS),
+            ("stacked", None, STEPS),
+            ("skorch", torch.optim.RMSprop, STEPS),
+        ]
+    ),
 )
 def test_sharpness_aware_optimizers_share_a_warm_up_without_sam(
-    tmp_path, n_calls, engine, optimizer
+    tmp_path, n_calls, engine, optimizer, steps
 ):
     """They continue with its momentum as after a separate warm-up."""
     X, y = table()
     options = {**SHORT, "warmup": "sgd", "rho": 0.3, "engine": engine}
     options |= {"optimizer": optimizer, "lr": 0.1 if optimizer is None else 0.003}
     shared = []
-    for sam, own in STEPS.items():
+    for sam in steps:
+        own = STEPS[sam]
         if (sam, optimizer) == ("gsam", torch.optim.RMSprop):
             own = {}  # RMSprop has an alpha too
         if (sam, optimizer) == ("momentum_sam", torch.optim.RMSprop):

@@ -295,7 +295,7 @@ def test_verbose_1_with_another_active_display(monkeypatch, capsys, terminal):
     assert clf.n_iter_ == N_EPOCHS
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
 def test_verbose_2_prints_every_epoch(capsys, engine):
     options = {"validation_fraction": 0.2, "engine": engine, **SMALL}
     clf = SharpBalance(verbose=2, **options).fit(*table())
