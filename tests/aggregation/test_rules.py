@@ -90,7 +90,10 @@ def trained_from_one_start(n=3):
     return nets, split(base, X, y)
 
 
-@pytest.mark.parametrize("rule", AGGREGATIONS)
+SIMILAR = {"best_member", "majority", "mean_proba"}
+
+
+@pytest.mark.parametrize("rule", rest_slow(AGGREGATIONS, set(AGGREGATIONS) - SIMILAR))
 def test_every_rule_gives_probabilities_and_pickles(rule):
     clf, X, _ = fit(aggregation=rule)
     proba = clf.predict_proba(X)

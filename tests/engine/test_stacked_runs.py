@@ -79,7 +79,10 @@ CASES = {
 }
 
 
-SIMILAR = {"look_sam", "plain_warmup", "reselect", "sam", "stopping_callback"}
+SIMILAR = {
+    *("callback", "friendly_sam", "look_sam", "plain_warmup", "reselect", "sam"),
+    "stopping_callback",
+}
 
 
 @pytest.mark.parametrize("case", rest_slow(CASES, CASES.keys() - SIMILAR))

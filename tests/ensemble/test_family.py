@@ -98,7 +98,6 @@ def test_every_method_fits_and_is_restored(name, data, tmp_path):
 KINDS_OF_SAM = [name for name in METHODS if "SAM" in name]
 WITH_STATE = [
     "SharpBalance with FriendlySAM",
-    "Momentum-SAM ensemble",
     "SharpBalance with LookSAM",
 ]
 

@@ -223,7 +223,7 @@ def overfit():
     X, y = table(120)
     labels = np.random.default_rng(1).permutation(y[:90])
     y = np.concatenate([labels, np.random.default_rng(2).permutation(y[90:])])
-    options = {**SMALL, "max_epochs": 60, "estimator__module__hidden": (32,)}
+    options = {**SMALL, "max_epochs": 40, "estimator__module__hidden": (32,)}
     return SharpBalance(lr=0.1, **options), X, y
 
 

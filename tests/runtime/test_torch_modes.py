@@ -96,7 +96,16 @@ ALL = list(itertools.product(MODES, range(len(CASES))))
 
 
 @pytest.mark.parametrize(
-    ("mode", "case"), rest_slow(ALL, [(m, i % 3) for i, m in enumerate(MODES)])
+    ("mode", "case"),
+    rest_slow(
+        ALL,
+        [
+            ("float64", 0),
+            ("inference_mode", 0),
+            ("meta by default", 1),
+            ("autocast", 2),
+        ],
+    ),
 )
 def test_a_fit_does_not_depend_on_the_users_modes(plain, mode, case, tmp_path):
     kind, params = CASES[case]

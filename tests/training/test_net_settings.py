@@ -329,7 +329,9 @@ def test_members_have_separate_skorch_checkpoints(tmp_path):
 @pytest.mark.parametrize("engine", rest_slow(["auto", "skorch"]))
 @pytest.mark.parametrize(
     "make",
-    [Checkpoint, TrainEndCheckpoint, lambda **k: Checkpoint(monitor=None, **k)],
+    rest_slow(
+        [Checkpoint, TrainEndCheckpoint, lambda **k: Checkpoint(monitor=None, **k)], 2
+    ),
 )
 def test_skorch_checkpoint_options(make, engine, tmp_path):
     clf = checkpointed(tmp_path, make(dirname=str(tmp_path)), engine=engine)
