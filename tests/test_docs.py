@@ -360,7 +360,15 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.S | re.M)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=relative)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.stem == "search" else ())
+        for page in PAGES
+        if blocks(page)
+    ],
+    ids=relative,
+)
 def test_code_of_the_pages_runs(page, names):
     for number, code in enumerate(blocks(page)):
         with redirect_stdout(io.StringIO()):

@@ -24,6 +24,8 @@ LONG = (
     "plot_finetune_frozen_trunk_sed",
     "plot_loss_landscape",
     "plot_search",
+    "plot_text_classification",
+    "plot_theory_bounds",
     "plot_tradeoff",
 )
 FAST = "SHARPBALANCE_FAST"  # shortens the examples

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -89,7 +90,10 @@ def trained_from_one_start(n=3):
     return nets, split(base, X, y)
 
 
-@pytest.mark.parametrize("rule", AGGREGATIONS)
+SIMILAR = {"best_member", "majority", "mean_proba"}
+
+
+@pytest.mark.parametrize("rule", rest_slow(AGGREGATIONS, set(AGGREGATIONS) - SIMILAR))
 def test_every_rule_gives_probabilities_and_pickles(rule):
     clf, X, _ = fit(aggregation=rule)
     proba = clf.predict_proba(X)
@@ -185,7 +189,11 @@ def shifted(x):
     ("ensemble", "options"),
     [
         (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),
-        (DeepEnsembleClassifier, {"aggregation": "uniform_soup"}),
+        pytest.param(
+            DeepEnsembleClassifier,
+            {"aggregation": "uniform_soup"},
+            marks=pytest.mark.slow,
+        ),
         (Diversified, {"aggregation": "uniform_soup"}),
     ],
 )
@@ -442,19 +450,19 @@ def test_invalid_temperature_bounds_raise_before_training(kind, bounds):
     assert epochs == []
 
 
+EVERY_RULE = [*AGGREGATIONS, lambda z: softmax(-z.sum(0), axis=1)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "n_classes"),
+    ("kind", "n_classes", "rule"),
     rest_slow(
+        product([DeepEnsembleClassifier, Diversified], [2, 3], EVERY_RULE),
         [
-            (DeepEnsembleClassifier, 2),
-            (Diversified, 3),
-            (DeepEnsembleClassifier, 3),
-            (Diversified, 2),
+            *((DeepEnsembleClassifier, 2, rule) for rule in EVERY_RULE),
+            *((Diversified, 3, rule) for rule in ("mean_logit", "uniform_soup")),
         ],
-        keep=2,
     ),
 )
-@pytest.mark.parametrize("rule", [*AGGREGATIONS, lambda z: softmax(-z.sum(0), axis=1)])
 def test_decision_function_agrees_with_predict_for_every_rule(kind, rule, n_classes):
     X, y = table(90)
     options = {"aggregation": rule, "validation_fraction": 0.3, "n_estimators": 3}
@@ -489,9 +497,17 @@ def test_decision_function_of_a_subclass_of_mean_logit():
 STAGED = [rule for rule in AGGREGATIONS if rule != "greedy_soup"]
 STAGED_DEEP = [(DeepEnsembleClassifier, rule) for rule in STAGED]
 STAGED_JOINT = [(Diversified, rule) for rule in STAGED]
+DIFFERENT = [
+    (DeepEnsembleClassifier, "mean_logit"),
+    (DeepEnsembleClassifier, "uniform_soup"),
+    (DeepEnsembleClassifier, "temperature"),
+    (Diversified, "mean_logit"),
+]
 
 
-@pytest.mark.parametrize(("kind", "rule"), [*STAGED_DEEP, *rest_slow(STAGED_JOINT)])
+@pytest.mark.parametrize(
+    ("kind", "rule"), rest_slow([*STAGED_DEEP, *STAGED_JOINT], DIFFERENT)
+)
 def test_last_stage_is_the_prediction_for_every_rule(kind, rule, tmp_path):
     if kind is DeepEnsembleClassifier:
         clf, X, _ = fit(aggregation=rule)
@@ -535,10 +551,11 @@ def test_stage_of_best_member_is_the_best_of_the_first_members():
     ("rule", "module"), [("greedy_soup", None), ("uniform_soup", Normed)]
 )
 def test_staged_prediction_raises_for_rules_that_need_the_data(rule, module):
-    clf, X, _ = fit(aggregation=rule, estimator=module)
+    params = {"aggregation": rule, "estimator": module, "max_epochs": 1}
+    clf, X, _ = fit(**params)
     with pytest.raises(InvalidInputError, match="applied to the first 1 members"):
         next(clf.staged_predict_proba(X))
-    alone, X, _ = fit(aggregation=rule, estimator=module, n_estimators=1)
+    alone, X, _ = fit(**params, n_estimators=1)
     (stage,) = alone.staged_predict_proba(X)
     np.testing.assert_array_equal(stage, alone.predict_proba(X))
 
@@ -561,7 +578,7 @@ def test_function_that_does_not_return_probabilities_raises(rule, match):
     def valid_when_it_is_checked(z):
         return rule(z) if z.shape[1] == 300 else softmax(z.mean(0), 1)
 
-    clf, X, _ = fit(aggregation=valid_when_it_is_checked)
+    clf, X, _ = fit(aggregation=valid_when_it_is_checked, max_epochs=1)
     for predict in (clf.predict_proba, clf.predict, clf.decision_function):
         with pytest.raises(InvalidInputError, match=match):
             predict(X)

@@ -15,6 +15,7 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance.data import training_data as member_data
 from sklearn_sharpbalance.data.training_data import TrainingData
+from tests.cases import rest_slow
 
 N = 96
 FEW = {
@@ -66,7 +67,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+SIMILAR = {"best_member", "joint"}
+
+
+@pytest.mark.parametrize("case", rest_slow(CASES, CASES.keys() - SIMILAR))
 @pytest.mark.filterwarnings("ignore:The 48 held-out samples set no temperature")
 def test_held_out_items_are_predicted_in_bounded_batches(case, monkeypatch):
     kind, params = CASES[case]

@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -330,7 +331,7 @@ def of_pictures():
     return SharpBalance(**PICTURES).fit(*pictures())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", rest_slow(LAYOUTS, ["NCHW", "negative strides"]))
 def test_pictures_in_any_layout(layout, of_pictures):
     X, y = pictures()
     given = LAYOUTS[layout](X)
@@ -518,8 +519,13 @@ def test_a_dataset_equals_an_array_of_its_samples(kind, with_held_out):
     ]
 
 
-@pytest.mark.parametrize("engine", ["auto", "skorch"])
-@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+OTHER_FLOATS = [(np.float64, "auto"), (np.float16, "skorch")]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "engine"),
+    rest_slow(product([np.float64, np.float16], ["auto", "skorch"]), OTHER_FLOATS),
+)
 def test_a_dataset_of_other_floats(dtype, engine):
     X, y = table()
     options = {"engine": engine, "validation_fraction": 0.25, **TABLE}
@@ -595,7 +601,7 @@ def noise():
     return torch.randn(()).item()
 
 
-@pytest.mark.parametrize("case", RANDOM_FITS)
+@pytest.mark.parametrize("case", rest_slow(RANDOM_FITS, ["soup", "stopping"]))
 def test_random_items_depend_on_random_state_only(case):
     X, y = table()
     dataset = Draws(X.astype(np.float32), y, noise)

@@ -18,6 +18,7 @@ from sklearn_sharpbalance.data.statistics import (
     scale_or_one,
     soft_clip,
 )
+from tests.cases import rest_slow
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 5)) * [1, 10, 0.1, 3, 5] + [0, 7, -2, 0, 100]
@@ -83,7 +84,7 @@ def test_soft_clip_is_bounded_and_increasing():
     torch.testing.assert_close(clipped[small], values[small], rtol=0.01, atol=0)
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_classes", rest_slow([3, 2]))
 def test_relevant_features_are_found(n_classes):
     table = np.random.default_rng(1).standard_normal((300, 60))
     total = table[:, 4] + table[:, 9]
@@ -102,11 +103,11 @@ def test_features_that_only_matter_together_are_found():
     assert set(np.flatnonzero(found > 0.005)) == {4, 9}
 
 
-def test_no_feature_of_noise_is_relevant():
+@pytest.mark.parametrize("n_rows", rest_slow([20, 100, 400], keep=2))
+def test_no_feature_of_noise_is_relevant(n_rows):
     rng = np.random.default_rng(2)
-    for n_rows in (20, 100, 400):
-        table, y = rng.standard_normal((n_rows, 200)), np.arange(n_rows) % 2
-        assert np.mean(relevance(table, y) > 0.3) < 0.01
+    table, y = rng.standard_normal((n_rows, 200)), np.arange(n_rows) % 2
+    assert np.mean(relevance(table, y) > 0.3) < 0.01
 
 
 def test_relevance_ignores_rows_without_weight():

@@ -119,9 +119,7 @@ def smaller(x):
 # In a second phase rounding errors flip ReLUs and grow.
 @pytest.mark.parametrize(
     ("transform", "n_phases"),
-    rest_slow(
-        [(RandomCropFlip(padding=1), 2), (smaller, 1), (None, 2), (between, 1)], keep=2
-    ),
+    rest_slow([(RandomCropFlip(padding=1), 2), (smaller, 1), (None, 2), (between, 1)]),
 )
 def test_graph_steps_equal_skorch_on_the_cpu(transform, n_phases):
     """The captured step runs the same code; on a CPU it is not captured."""

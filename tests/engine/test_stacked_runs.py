@@ -79,7 +79,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+SIMILAR = {
+    *("callback", "friendly_sam", "look_sam", "plain_warmup", "reselect", "sam"),
+    "stopping_callback",
+}
+
+
+@pytest.mark.parametrize("case", rest_slow(CASES, CASES.keys() - SIMILAR))
 def test_a_run_of_all_phases_equals_runs_that_are_opened_anew(case, monkeypatch):
     """The same weights, states of optimizers, histories and masks, bit for bit."""
     kept = estimator(**CASES[case]).fit(X, Y)

@@ -55,7 +55,7 @@ def seen(two_threads):
     [
         (SharpBalanceEnsembleClassifier, {"engine": "stacked"}),
         (SharpBalanceEnsembleClassifier, {"engine": "skorch"}),
-        (DeepEnsembleClassifier, {}),
+        pytest.param(DeepEnsembleClassifier, {}, marks=pytest.mark.slow),
         (DiversifiedEnsembleClassifier, {}),
     ],
 )

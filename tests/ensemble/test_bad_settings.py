@@ -249,7 +249,7 @@ def test_schedule_is_checked_at_its_last_step():
     check_refused(BOTH[0], {**params, **bad}, "returned -1 at progress 0.99996")
 
 
-@pytest.mark.parametrize("number", [np.float32, torch.tensor, int])
+@pytest.mark.parametrize("number", rest_slow([torch.tensor, np.float32, int]))
 def test_a_schedule_may_return_any_number(number):
     want = make(lr_schedule="constant").fit(X, Y).predict_proba(X)
     got = make(lr_schedule=lambda p: number(1)).fit(X, Y).predict_proba(X)
@@ -302,8 +302,13 @@ def test_transforms_of_many_batches_at_once():
 # Types that numpy does not have -------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", BOTH)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    rest_slow(
+        product([torch.bfloat16, torch.float8_e4m3fn], BOTH),
+        [(torch.bfloat16, BOTH[0]), (torch.float8_e4m3fn, BOTH[1])],
+    ),
+)
 def test_bfloat16_and_float8_are_converted_to_float32(kind, dtype):
     short = torch.from_numpy(X).to(dtype)
     want = make(kind).fit(short.float(), Y).predict_proba(short.float())

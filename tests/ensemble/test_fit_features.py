@@ -281,7 +281,9 @@ def not_augmented():
     return SharpBalance(train_transform=None, **AUGMENTED).fit(*pictures())
 
 
-@pytest.mark.parametrize("kind", ["crop_flip", "torchvision", "function"])
+@pytest.mark.parametrize(
+    "kind", rest_slow(["crop_flip", "torchvision", "function"], keep=2)
+)
 def test_kinds_of_augmentation(kind, not_augmented):
     X, y = pictures()
     transform = {
@@ -309,7 +311,7 @@ def test_validation_split_is_stratified():
     assert set(column(clf, "valid_acc")) <= set(np.arange(21) / 20)
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
 def test_early_stopping_restores_the_best_epoch_of_the_ensemble(engine):
     X, y = noise()
     clf = SharpBalance(
@@ -344,7 +346,7 @@ def test_early_stopping_true_has_a_patience_of_ten_epochs(switch):
     assert clf.n_iter_ - len(clf.history_[0]) == 10
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", rest_slow(["skorch", "stacked"]))
 def test_early_stopping_restores_the_momentum_of_the_best_epoch(engine):
     """Training can be continued from the best epoch."""
     X, y = noise()
@@ -438,7 +440,7 @@ def test_warm_start_adds_members():
     torch.testing.assert_close(weights(clf, 0), before, atol=1e-7, rtol=0)
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
 def test_calls_of_partial_fit_equal_epochs_of_fit(engine):
     """Bit for bit, for a constant learning rate and a selection in every epoch."""
     X, y = table()
@@ -459,7 +461,7 @@ def test_partial_fit_learns_classes_of_later_calls():
     clf = SharpBalance(lr=0.1, **SMALL)
     clf.partial_fit(X[order[:20]], y[order[:20]] * 0 + 1, classes=[0, 1, 2])
     assert clf.predict_proba(X).shape == (N_SAMPLES, 3)
-    for _ in range(15):
+    for _ in range(8):
         clf.partial_fit(X, y)
     assert clf.score(X, y) > 0.8
     np.testing.assert_array_equal(clf.classes_, [0, 1, 2])
@@ -518,7 +520,6 @@ def test_one_member():
             ("skorch", "estimator__lr"),
             ("stacked", "lr"),
         ],
-        keep=2,
     ),
 )
 def test_partial_fit_uses_the_current_learning_rate(engine, name):

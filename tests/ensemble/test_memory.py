@@ -16,6 +16,7 @@ from sklearn_sharpbalance import DiversifiedEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.training_data import DeviceData
 from sklearn_sharpbalance.members import train
+from tests.cases import rest_slow
 from tests.training.killing import MB, peak_of
 
 psutil = pytest.importorskip("psutil")
@@ -55,7 +56,7 @@ def joint(**params):
 
 
 @pytest.mark.parametrize("n_fits", [5, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("engine", ["skorch", "stacked", "joint"])
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch", "joint"]))
 def test_memory_is_constant_over_many_fits(engine, n_fits, tmp_path):
     X, y = large_data()
     # {fit} makes every fit write; the same folder would be read back.
@@ -94,7 +95,7 @@ def test_memory_is_constant_over_a_search():
 # Copies of the data -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["one thread", "threads"])
+@pytest.mark.parametrize("backend", rest_slow(["threads", "one thread"]))
 def test_members_train_on_the_given_array(backend, monkeypatch):
     """Every member reads the user's array, not a copy."""
     X, y = large_data()

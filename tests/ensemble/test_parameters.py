@@ -16,6 +16,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.optim import ASAM
 from sklearn_sharpbalance.selection import RandomSelector, SharpestSelector
 from sklearn_sharpbalance.sharpness import LossRiseScorer, LossScorer
+from tests.cases import rest_slow
 
 N = 48
 SMALL = {
@@ -96,7 +97,7 @@ def test_nested_parameters_of_the_default_net():
     assert (group["momentum"], group["weight_decay"]) == (0.5, 5e-4)
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
 def test_label_smoothing_of_the_criterion(engine):
     X, y = table()
     options = {"estimator__module__hidden": (8,), "engine": engine, **SMALL}

@@ -21,6 +21,7 @@ from sklearn_sharpbalance.data.inputs import InputFormat
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV
 from sklearn_sharpbalance.persistence import rebuilding
+from tests.cases import rest_slow
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (400, 2))
@@ -84,7 +85,7 @@ def test_stripes_are_learned():
     assert clf.score(large[2000:], stripes[2000:]) > 0.95
 
 
-@pytest.mark.parametrize("data", [X, FRAME], ids=["array", "frame"])
+@pytest.mark.parametrize("data", rest_slow([FRAME, X]), ids=["frame", "array"])
 def test_engines_agree(data):
     stacked, skorch = (
         SharpBalance(**SMALL, engine=engine).fit(data, y)
@@ -95,7 +96,7 @@ def test_engines_agree(data):
     )
 
 
-@pytest.mark.parametrize("data", [X, FRAME], ids=["array", "frame"])
+@pytest.mark.parametrize("data", rest_slow([FRAME, X]), ids=["frame", "array"])
 def test_fitted_models_are_restored(data, tmp_path):
     clf = SharpBalance(**SMALL).fit(data, y)
     expected = clf.predict_proba(data)

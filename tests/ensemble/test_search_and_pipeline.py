@@ -51,12 +51,13 @@ def table(n=N, seed=0):
 def test_a_search_over_rho_and_flat_ratio():
     X, y = table()
     grid = {"rho": [0.02, 0.5], "flat_ratio": [0.2, 0.6]}
-    search = GridSearchCV(SharpBalance(**SMALL), grid, cv=2, scoring="neg_log_loss")
+    few = {**SMALL, "max_epochs": 2}
+    search = GridSearchCV(SharpBalance(**few), grid, cv=2, scoring="neg_log_loss")
     search.fit(X, y)
     assert len(search.cv_results_["params"]) == 4
     scores = search.cv_results_["mean_test_score"]
     assert len(set(scores)) == 4  # each setting gives another ensemble
-    best = SharpBalance(**SMALL, **search.best_params_).fit(X, y)
+    best = SharpBalance(**few, **search.best_params_).fit(X, y)
     np.testing.assert_array_equal(search.predict_proba(X), best.predict_proba(X))
 
 
@@ -222,7 +223,7 @@ def overfit():
     X, y = table(120)
     labels = np.random.default_rng(1).permutation(y[:90])
     y = np.concatenate([labels, np.random.default_rng(2).permutation(y[90:])])
-    options = {**SMALL, "max_epochs": 60, "estimator__module__hidden": (32,)}
+    options = {**SMALL, "max_epochs": 40, "estimator__module__hidden": (32,)}
     return SharpBalance(lr=0.1, **options), X, y
 
 

@@ -91,7 +91,9 @@ def assert_same_weights(one, other):
 # Fit and predict ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", rest_slow(KINDS, [SharpBalance, DiversifiedEnsembleClassifier])
+)
 @pytest.mark.parametrize("frame", rest_slow([as_pandas, as_polars]))
 def test_a_mixed_frame_is_learned(kind, frame):
     X, y = frame(200)

@@ -20,6 +20,7 @@ from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import last_step
 from sklearn_sharpbalance.optim import LookSAM
+from tests.cases import rest_slow
 from tests.evaluation.cases import SMALL, sharpbalance
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -98,8 +99,18 @@ def test_expected_passes_equal_values_by_hand(estimator, passes):
     assert gradient_passes(estimator) == pytest.approx(passes, rel=0.01)
 
 
-@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SharpBalance])
-@pytest.mark.parametrize("in_pipeline", [False, True])
+@pytest.mark.parametrize(
+    ("in_pipeline", "kind"),
+    rest_slow(
+        [
+            (False, SharpBalance),
+            (True, DeepEnsembleClassifier),
+            (False, DeepEnsembleClassifier),
+            (True, SharpBalance),
+        ],
+        keep=2,
+    ),
+)
 def test_epochs_that_follow_the_table_are_counted(kind, in_pipeline):
     X, y = make_classification(300, 5, random_state=0)
     frame = pd.DataFrame(X).add_prefix("x")

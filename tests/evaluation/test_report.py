@@ -25,6 +25,7 @@ from sklearn_sharpbalance.evaluation._figures import (
 )
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.cases import rest_slow
 from tests.evaluation.browser import CHROMIUM, DESKTOP, IMAGES, PHONE, WIDTHS, Browser
 from tests.evaluation.fake import Fake, Single, made_up
 
@@ -346,7 +347,7 @@ def test_reliability_fills_its_axes():
             assert (line.get_xydata() >= low).all()
 
 
-@pytest.mark.parametrize("n_methods", [1, 3])
+@pytest.mark.parametrize("n_methods", rest_slow([3, 1]))
 def test_names_of_several_lines_do_not_overlap(n_methods):
     p, y, X = made_up(0, n_samples=80)
     long = "An ensemble whose settings are all listed, one after another, number"

@@ -18,6 +18,7 @@ from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
 from sklearn_sharpbalance.aggregation.predicting import member_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.cases import rest_slow
 from tests.joint.diversified_cases import Looped, diversified, table, weights
 
 
@@ -252,7 +253,7 @@ def test_initial_weights_equal_those_of_a_deep_ensemble():
     )
 
 
-@pytest.mark.parametrize("trunk", [None, Trunk(), Trunk])
+@pytest.mark.parametrize("trunk", rest_slow([None, Trunk, Trunk()], keep=2))
 def test_warm_start_continues_from_the_fitted_weights(trunk):
     X, y = table()
     clf = diversified(shared_trunk=trunk, warm_start=True, max_epochs=10).fit(X, y)
@@ -432,7 +433,7 @@ def test_trunk_that_works_in_place_does_not_change_samples():
     torch.testing.assert_close(once, twice, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("width", [5, 6], ids=["as_wide_as_x", "wider"])
+@pytest.mark.parametrize("width", rest_slow([6, 5]), ids=["wider", "as_wide_as_x"])
 def test_flatness_of_heads_equals_that_of_whole_members(width):
     X, y = table()
     clf = diversified(shared_trunk=Trunk(width)).fit(X, y)

@@ -30,7 +30,7 @@ from tests.joint.diversified_cases import (
 
 
 @pytest.mark.parametrize("optimizer", rest_slow([torch.optim.AdamW, torch.optim.SGD]))
-@pytest.mark.parametrize("module", [MLP, Looped, Noisy])
+@pytest.mark.parametrize("module", rest_slow([MLP, Noisy, Looped], keep=2))
 def test_joint_training_without_diversity_equals_a_deep_ensemble(
     module, optimizer, monkeypatch
 ):
@@ -130,7 +130,7 @@ def test_sed_training_equals_the_naive_loop(module, n_drawn):
             torch.testing.assert_close(got.double(), value, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", rest_slow(LOSSES, ["sed", "divdis"]))
 def test_stacked_members_equal_separate_modules(loss):
     X, y = table()
     common = {"loss": loss, "diversity_weight": 0.5, "n_estimators": 4}
@@ -327,7 +327,7 @@ def test_divergence_raises_with_advice_and_keeps_the_old_model():
     np.testing.assert_array_equal(clf.predict_proba(X), before)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", rest_slow(LOSSES, ["sed"]))
 def test_half_precision_learns_like_single_precision(loss):
     X, y = table()
     fits = [

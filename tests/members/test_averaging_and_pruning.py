@@ -1,5 +1,7 @@
 """Averaged and sparse members, in every engine that can train them."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.averaging import WeightAveraging
 from sklearn_sharpbalance.members.pruning import prune_by_magnitude, sparsity
+from tests.cases import rest_slow
 
 SMALL = {
     "n_estimators": 2,
@@ -28,7 +31,7 @@ def blobs():
     return make_blobs(120, centers=3, cluster_std=2.0, random_state=0)
 
 
-@pytest.fixture(scope="module", params=["skorch", "stacked"])
+@pytest.fixture(scope="module", params=rest_slow(["stacked", "skorch"]))
 def last_epochs(request, blobs):
     """Return an engine, and weights of member 0 after epochs 4, 5 and 6.
 
@@ -89,8 +92,13 @@ def test_invalid_averaging_raises():
         WeightAveraging(start=1.5)
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
-@pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
+@pytest.mark.parametrize(
+    ("optimizer", "engine"),
+    rest_slow(
+        product([None, torch.optim.Adam], ["skorch", "stacked"]),
+        [(None, "skorch"), (torch.optim.Adam, "stacked")],
+    ),
+)
 def test_pruned_weights_stay_zero_during_training(blobs, engine, optimizer):
     clf = SharpBalance(
         **SMALL, engine=engine, prune=0.6, rho=0.1, optimizer=optimizer, lr=0.01
@@ -128,7 +136,7 @@ def test_smallest_weights_of_all_layers_are_pruned():
     assert pruned["mean"].equal(state["mean"])
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
 @pytest.mark.parametrize(
     ("averaging", "warmup_epochs"),
     [

@@ -33,7 +33,7 @@ class AlwaysDropout(nn.Module):
 
 RULES = ("uniform_soup", "greedy_soup", "temperature", "mean_logit")
 CASES = [
-    *rest_slow([(DeepEnsembleClassifier, {"aggregation": rule}) for rule in RULES], 3),
+    *rest_slow([(DeepEnsembleClassifier, {"aggregation": rule}) for rule in RULES]),
     *rest_slow([(Diversified, {"aggregation": rule}) for rule in RULES]),
     (DeepEnsembleClassifier, {"early_stopping": 2}),
     (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),

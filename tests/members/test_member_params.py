@@ -5,6 +5,7 @@ its member at that position must be equal bit for bit.
 """
 
 import pickle
+from itertools import product
 
 import joblib
 import numpy as np
@@ -40,6 +41,7 @@ from sklearn_sharpbalance.members.own_settings import give_settings, own_net
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
+from tests.cases import rest_slow
 
 FAST = {
     "max_epochs": 4,
@@ -94,8 +96,16 @@ def assert_bitwise(one, other):
     ("kind", "params"),
     [
         (DeepEnsembleClassifier, {}),
-        (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),
-        (DeepEnsembleClassifier, {"prune": 0.3, "validation_fraction": 0.3}),
+        pytest.param(
+            DeepEnsembleClassifier,
+            {"weight_averaging": "uniform"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            DeepEnsembleClassifier,
+            {"prune": 0.3, "validation_fraction": 0.3},
+            marks=pytest.mark.slow,
+        ),
         (SharpBalance, {"selection": "all", "rho": [0.1, 0.2, 0.05]}),
     ],
 )
@@ -116,10 +126,11 @@ def test_member_equals_that_of_an_ensemble_with_common_settings(kind, params):
 
 def test_members_of_different_shapes_are_scored():
     X, y = table()
-    clf = SharpBalance(member_params=APART, **FAST).fit(X, y)
+    params = {**FAST, "max_epochs": 2}
+    clf = SharpBalance(member_params=APART, **params).fit(X, y)
     assert clf.sharpness_.shape == clf.sam_masks_.shape == (3, 60)
     for i, settings in enumerate(APART):
-        alike = SharpBalance(engine="skorch", **{**FAST, **as_common(settings)})
+        alike = SharpBalance(engine="skorch", **{**params, **as_common(settings)})
         np.testing.assert_array_equal(alike.fit(X, y).sharpness_[i], clf.sharpness_[i])
 
 
@@ -237,8 +248,12 @@ BASES = {
 }
 
 
-@pytest.mark.parametrize("sam", ["sam", "look_sam"])
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize(
+    ("base", "sam"),
+    rest_slow(
+        product(BASES, ["sam", "look_sam"]), [("SGD", "sam"), ("AdamW", "look_sam")]
+    ),
+)
 def test_stacked_members_have_their_own_rates_and_weight_decays(base, sam):
     X, y = table()
     options = {"member_params": RATES, "sam": sam, **FAST}
@@ -367,7 +382,7 @@ def test_interrupted_fit_resumes(tmp_path, monkeypatch, member_params, random_st
         other.fit(X, y)
 
 
-@pytest.mark.parametrize("member_params", [APART, DRAWN])
+@pytest.mark.parametrize("member_params", rest_slow([APART, DRAWN]))
 def test_ensemble_is_restored_from_a_pickle_and_a_file(tmp_path, member_params):
     X, y = table()
     clf = SharpBalance(member_params=member_params, **FAST).fit(X, y)

@@ -221,7 +221,13 @@ def test_estimators_without_members_raise(data):
         SCORERS["disagreement"](single, X, y)
 
 
-@pytest.mark.parametrize("shape", [(20,), (5, 4, 1)], ids=["table", "pictures"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param((20,), id="table", marks=pytest.mark.slow),
+        pytest.param((5, 4, 1), id="pictures"),
+    ],
+)
 def test_ensembles_of_the_package(data, shape):
     X, y = data
     X = X[:90].reshape(90, *shape)
@@ -307,7 +313,8 @@ def test_a_weighted_search_passes_weights_to_scorers_that_support_them(data):
         "theirs": "neg_log_loss",
         "spread": get_scorer("disagreement"),
     }
-    search = GridSearchCV(Weighted(), {"C": [0.1, 1.0]}, scoring=scoring, refit="ours")
+    grid = {"C": [0.1, 1.0]}
+    search = GridSearchCV(Weighted(), grid, scoring=scoring, refit=False, cv=2)
     with pytest.warns(UserWarning, match="spread=.* does not support sample_weight"):
         found = search.fit(X, y, sample_weight=weight).cv_results_
     np.testing.assert_allclose(found["mean_test_ours"], found["mean_test_theirs"])

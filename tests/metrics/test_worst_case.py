@@ -16,6 +16,7 @@ from sklearn_sharpbalance.metrics import adaptive_sharpness
 from sklearn_sharpbalance.metrics.flatness import _stacked, worst_case
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 from sklearn_sharpbalance.metrics.flatness.worst_case import ascend, checkpoints
+from tests.cases import rest_slow
 from tests.metrics.nets import (
     NoisyNet,
     SquaredError,
@@ -374,9 +375,22 @@ def one_by_one(net, X, y, **kwargs):
         return adaptive_sharpness(net, X, y, **kwargs)
 
 
-@pytest.mark.parametrize("adaptive", [False, True])
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-@pytest.mark.parametrize("module", [nn.Linear(3, 4), Reused()])
+@pytest.mark.parametrize(
+    ("module", "norm", "adaptive"),
+    rest_slow(
+        [
+            (nn.Linear(3, 4), "l2", True),
+            (Reused(), "linf", False),
+            (nn.Linear(3, 4), "l2", False),
+            (nn.Linear(3, 4), "linf", False),
+            (nn.Linear(3, 4), "linf", True),
+            (Reused(), "l2", False),
+            (Reused(), "l2", True),
+            (Reused(), "linf", True),
+        ],
+        keep=2,
+    ),
+)
 def test_stacked_batches_have_the_values_of_one_by_one(norm, adaptive, module):
     members = [make_net(copy.deepcopy(module), seed=seed) for seed in range(2)]
     ensemble, (X, y) = ensemble_of(members, range(4)), samples(30)

@@ -9,6 +9,7 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.networks import ResNet, SmallCNN, finetune
+from tests.cases import rest_slow
 
 models = pytest.importorskip("torchvision.models")
 
@@ -47,9 +48,10 @@ FAMILIES = [
     "vgg11_bn",
     "vit_b_16",
 ]
+LONG = {"densenet121", "efficientnet_b0", "maxvit_t", "regnet_x_400mf"}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", rest_slow(FAMILIES, set(FAMILIES) - LONG))
 def test_every_family_of_torchvision_gets_a_new_head(name):
     # On the meta device if the builder does not need values of weights.
     device = "cpu" if name in ("maxvit_t", "regnet_x_400mf") else "meta"

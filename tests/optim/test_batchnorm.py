@@ -1,12 +1,14 @@
 """The perturbed pass uses batch statistics and leaves running statistics unchanged."""
 
 import threading
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
 
 from sklearn_sharpbalance.optim import SAM, frozen_batch_statistics
+from tests.cases import rest_slow
 from tests.optim.reference import same
 
 X = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -146,8 +148,13 @@ def test_layer_called_without_its_parent_is_frozen():
 
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
-@pytest.mark.parametrize("kind", ["batch", "instance"])
-@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize(
+    ("is_compiled", "kind"),
+    rest_slow(
+        [(False, "batch"), (False, "instance"), (True, "batch"), (True, "instance")],
+        keep=3,
+    ),
+)
 def test_closure_that_first_predicts_in_evaluation_mode(kind, is_compiled):
     torch._dynamo.reset()
     net, clean = Net(NORMS[kind]()), Net(NORMS[kind]())
@@ -193,9 +200,13 @@ COMPILED = {
 
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")  # torch warns for any hook
-@pytest.mark.parametrize("fullgraph", [False, True])
-@pytest.mark.parametrize("explicit", [False, True])
-@pytest.mark.parametrize("how", COMPILED)
+@pytest.mark.parametrize(
+    ("how", "explicit", "fullgraph"),
+    rest_slow(
+        product(COMPILED, [False, True], [False, True]),
+        [("torch.compile(net)", True, True), ("net.compile()", False, False)],
+    ),
+)
 def test_compiled_module_equals_the_eager_one(how, explicit, fullgraph):
     # Dynamo only: the code generator does not change what is traced.
     torch._dynamo.reset()

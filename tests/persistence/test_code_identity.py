@@ -18,6 +18,7 @@ from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleCla
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError
 from sklearn_sharpbalance.persistence.code_identity import code_name
 from sklearn_sharpbalance.persistence.fingerprint import describe, describe_samples
+from tests.cases import rest_slow
 
 rng = np.random.default_rng(0)
 y = np.arange(40) % 2
@@ -92,7 +93,7 @@ def test_memory_distinguishes_enclosing_variables(tmp_path):
     assert not np.array_equal(*masks)
 
 
-@pytest.mark.parametrize("change", [{"bend": "torch.sin"}, {"sign": "-1"}])
+@pytest.mark.parametrize("change", rest_slow([{"bend": "torch.sin"}, {"sign": "-1"}]))
 def test_memory_trains_edited_code_again(change, tmp_path):
     def fit(scope, **settings):
         return SharpBalanceEnsembleClassifier(

@@ -273,7 +273,6 @@ def test_an_unfitted_ensemble_is_refused(tmp_path):
             ("export_onnx", "fsync"),
             ("export_onnx", "replace"),
         ],
-        keep=2,
     ),
 )
 def test_an_export_that_fails_leaves_the_old_file(name, failing, tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ from sklearn_sharpbalance.plotting import (
     TradeoffDisplay,
     TrainingHistoryDisplay,
 )
+from tests.cases import rest_slow
 from tests.plotting.conftest import Ensemble
 
 
@@ -211,12 +212,17 @@ def unchanged_global_state():
     assert np.array_equal(after[1], keys)
 
 
-@pytest.fixture(params=BUILDERS)
+# One or two builders of each display.
+MAIN = [name for name in BUILDERS if name.endswith("_estimator")]
+MAIN += ["corruption_predictions", "landscape_plane", "theory_simulation"]
+
+
+@pytest.fixture(params=rest_slow(BUILDERS, MAIN))
 def build(request, ensemble, digits):
     return lambda ax=None: BUILDERS[request.param](ensemble, digits, ax)
 
 
-@pytest.fixture(scope="module", params=BUILDERS)
+@pytest.fixture(scope="module", params=rest_slow(BUILDERS, MAIN))
 def shown(request, ensemble, digits):
     """Return a display on its own figure, drawn once for several tests."""
     with warnings.catch_warnings():
@@ -269,7 +275,11 @@ def test_axes_belong_to_the_figure(shown):
     assert shown.ax_ in shown.figure_.axes
 
 
-@pytest.mark.parametrize("name", [name for name in BUILDERS if "_init" in name])
+INIT = [name for name in BUILDERS if "_init" in name]
+DIFFERENT = ["corruption_init", "landscape_init", "overlap_init", "tradeoff_init"]
+
+
+@pytest.mark.parametrize("name", rest_slow(INIT, DIFFERENT))
 def test_plot_without_axes_makes_a_new_figure(name, ensemble, digits):
     display = BUILDERS[name](ensemble, digits, None)
     before = plt.get_fignums()

@@ -1,6 +1,7 @@
 """Slices through the loss landscape, compared with losses of copied modules."""
 
 import copy
+from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks import MLP
 from sklearn_sharpbalance.plotting import LossLandscapeDisplay
 from sklearn_sharpbalance.plotting import _landscape as landscape
+from tests.cases import rest_slow
 from tests.plotting.conftest import Ensemble
 
 
@@ -49,8 +51,12 @@ def assert_same_state(net, before):
         assert torch.equal(after[key], value), key
 
 
-@pytest.mark.parametrize("members", [(0,), (0, 1), (2, 0, 1)])
-@pytest.mark.parametrize("n_dims", [1, 2])
+@pytest.mark.parametrize(
+    ("n_dims", "members"),
+    rest_slow(
+        product([1, 2], [(0,), (0, 1), (2, 0, 1)]), [(1, (0, 1)), (2, (2, 0, 1))]
+    ),
+)
 def test_weights_are_restored_exactly(normed, digits, members, n_dims):
     if len(members) > 1 + n_dims:
         members = members[:2]

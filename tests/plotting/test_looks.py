@@ -17,6 +17,7 @@ from sklearn_sharpbalance.plotting import (
     TrainingHistoryDisplay,
 )
 from sklearn_sharpbalance.plotting._base import PALETTE, colour
+from tests.cases import rest_slow
 
 LONG = "A very long name of a method, longer than names should be, with rho = 0.05"
 LINKED = "Another_very_long_name_without_any_spaces_that_goes_on_and_on_and_on"
@@ -97,7 +98,9 @@ def test_long_names_stay_in_the_figure_and_leave_room(display):
     assert width > 0.35 * display.figure_.bbox.width
 
 
-@pytest.mark.parametrize("kind", [MemberAgreementDisplay, SubsetOverlapDisplay])
+@pytest.mark.parametrize(
+    "kind", rest_slow([MemberAgreementDisplay, SubsetOverlapDisplay])
+)
 def test_matrices_leave_room_for_long_names(kind):
     display = kind(np.eye(2), member_names=[LONG, LINKED]).plot()
     display.figure_.draw_without_rendering()
@@ -136,7 +139,9 @@ def test_legend_covers_no_point():
     assert not any(box.contains(*point) for point in points)
 
 
-@pytest.mark.parametrize("high", [0.004, 0.02, 0.1, 0.5, 3.0, 100.0])
+@pytest.mark.parametrize(
+    "high", rest_slow([0.004, 0.02, 0.1, 0.5, 3.0, 100.0], [0.004, 100.0])
+)
 def test_numbers_of_logarithmic_axes_do_not_overlap(high):
     x = np.geomspace(0.001, high, 3)
     check_numbers_do_not_overlap(TradeoffDisplay(x, x).plot(log=True))
@@ -147,7 +152,7 @@ def test_numbers_around_a_single_value_do_not_overlap():
     check_numbers_do_not_overlap(display.plot(log=True))
 
 
-@pytest.mark.parametrize("width", [5.4, 3.6])
+@pytest.mark.parametrize("width", rest_slow([3.6, 5.4]))
 def test_numbers_of_nearly_equal_sharpness_do_not_overlap(width):
     _, ax = plt.subplots(figsize=(width, 4), layout="constrained")
     x, y = [0.04389, 0.04416], [0.4, 0.6]

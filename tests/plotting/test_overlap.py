@@ -14,6 +14,7 @@ from sklearn_sharpbalance.plotting import (
     subset_overlap,
 )
 from sklearn_sharpbalance.plotting.overlap import as_picture
+from tests.cases import rest_slow
 
 rng = np.random.default_rng(1)
 
@@ -95,7 +96,7 @@ def test_pictures_of_every_layout_are_converted():
         as_picture(np.zeros(64))
 
 
-@pytest.mark.parametrize("n_members", [3, 12, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_members", rest_slow([12, 3, 30]))
 def test_values_in_a_matrix_do_not_overlap(n_members):
     masks = rng.random((n_members, 50)) < 0.4
     display = SubsetOverlapDisplay.from_masks(masks)

@@ -105,10 +105,13 @@ SHOWN = {
 }
 
 
+SLOW = ("adaptive", "agreement", "ood")
+
+
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.slow if kind == "adaptive" else ())
+        pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ())
         for kind in SHOWN
     ],
 )

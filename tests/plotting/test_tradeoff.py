@@ -133,7 +133,7 @@ def legend_texts(display):
     return [t.get_text() for t in display.ax_.get_legend().get_texts()]
 
 
-@pytest.mark.parametrize("seed", [12, 28])
+@pytest.mark.parametrize("seed", rest_slow([12, 28]))
 def test_labels_stay_inside_the_axes(seed):
     draw = np.random.default_rng(seed)
     x = draw.random(10)

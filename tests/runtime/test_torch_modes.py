@@ -96,7 +96,16 @@ ALL = list(itertools.product(MODES, range(len(CASES))))
 
 
 @pytest.mark.parametrize(
-    ("mode", "case"), rest_slow(ALL, [(m, i % 3) for i, m in enumerate(MODES)])
+    ("mode", "case"),
+    rest_slow(
+        ALL,
+        [
+            ("float64", 0),
+            ("inference_mode", 0),
+            ("meta by default", 1),
+            ("autocast", 2),
+        ],
+    ),
 )
 def test_a_fit_does_not_depend_on_the_users_modes(plain, mode, case, tmp_path):
     kind, params = CASES[case]
@@ -117,7 +126,7 @@ def test_a_fit_does_not_depend_on_the_users_modes(plain, mode, case, tmp_path):
     np.testing.assert_array_equal(clf.predict_proba(X), plain[case])
 
 
-@pytest.mark.parametrize("mode", rest_slow(MODES, ["inference_mode", "float64"]))
+@pytest.mark.parametrize("mode", rest_slow(MODES, ["inference_mode"]))
 def test_a_step_does_not_depend_on_the_users_modes(mode):
     def steps(around):
         clf = SharpBalanceEnsembleClassifier(**SMALL)

@@ -47,7 +47,7 @@ def test_printed_phi_equals_the_triple_sum(i, j):
     assert value == float(total)
 
 
-@pytest.mark.parametrize(("i", "j"), [(2, 0), (4, 0), (4, 2), (5, 1)])
+@pytest.mark.parametrize(("i", "j"), rest_slow([(4, 2), (2, 0), (4, 0), (5, 1)]))
 def test_phi_equals_the_mean_over_matrices(i, j):
     rng = np.random.default_rng(1)
     A = rng.standard_normal((4000, 60, 20)) / np.sqrt(20)
@@ -146,7 +146,7 @@ def test_subset_bound_of_untrained_models_is_that_of_the_whole():
 
 
 @pytest.mark.parametrize(
-    ("k", "eta", "rho"), [(2, 0.1, 0.2), (3, 0.4, 0.3), (1, 0.3, 0)]
+    ("k", "eta", "rho"), rest_slow([(3, 0.4, 0.3), (2, 0.1, 0.2), (1, 0.3, 0)])
 )
 def test_gradient_constant_equals_simulated_traces(k, eta, rho):
     n, d, parts, repeats = 120, 30, 4, 1500
@@ -176,7 +176,7 @@ PAPER = grid((2, 4), (0.1, 0.05, 0.01), (0.3, 0.4, 0.5))
 
 @pytest.mark.parametrize(
     ("points", "theta_norm"),
-    rest_slow([(GENTLE, 3.0), (PAPER, 1.0), (GENTLE, 1.0), (PAPER, 3.0)], keep=2),
+    rest_slow([(GENTLE, 3.0), (PAPER, 1.0), (GENTLE, 1.0), (PAPER, 3.0)]),
     ids=["gentle-3", "paper-1", "gentle-1", "paper-3"],
 )
 def test_theorem_1_contains_the_simulation(points, theta_norm):

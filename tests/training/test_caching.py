@@ -22,6 +22,7 @@ SMALL = {
     "device": "cpu",
     "estimator__module__hidden": (8,),
 }
+SHORT = {**SMALL, "max_epochs": 2}
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def assert_same(one, other):
         assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
 def test_cached_fit_equals_a_plain_fit(tmp_path, n_calls, engine):
     X, y = table()
     options = {"validation_fraction": 0.2, "engine": engine, **SMALL}
@@ -82,12 +83,12 @@ def test_cached_fit_equals_a_plain_fit(tmp_path, n_calls, engine):
 def stored(tmp_path_factory):
     """Return a folder with the results of a fit."""
     folder = str(tmp_path_factory.mktemp("stored"))
-    SharpBalance(memory=folder, **SMALL).fit(*table())
+    SharpBalance(memory=folder, **SHORT).fit(*table())
     return folder
 
 
 def test_the_same_settings_are_found(stored, n_calls):
-    SharpBalance(memory=stored, **SMALL).fit(*table())
+    SharpBalance(memory=stored, **SHORT).fit(*table())
     assert n_calls["warmup"] == 0
 
 
@@ -95,11 +96,11 @@ def test_the_same_settings_are_found(stored, n_calls):
     "change",
     [
         {"lr": 0.05},
-        {"batch_size": 15},
-        {"random_state": 1},
+        pytest.param({"batch_size": 15}, marks=pytest.mark.slow),
+        pytest.param({"random_state": 1}, marks=pytest.mark.slow),
         {"rho": 0.3},
-        {"max_epochs": 5},
-        {"lr_schedule": "constant"},
+        {"max_epochs": 3},
+        pytest.param({"lr_schedule": "constant"}, marks=pytest.mark.slow),
         {"estimator__module__hidden": (9,)},
         {"standardize": False},
         {"class_weight": "balanced"},
@@ -109,9 +110,9 @@ def test_the_same_settings_are_found(stored, n_calls):
 )
 def test_settings_of_the_warm_up_are_distinguished(stored, n_calls, change):
     X, y = table()
-    other = SharpBalance(**{"memory": stored, **SMALL, **change}).fit(X, y)
+    other = SharpBalance(**{"memory": stored, **SHORT, **change}).fit(X, y)
     assert n_calls["warmup"] == 1
-    assert_same(other, SharpBalance(**{**SMALL, **change}).fit(X, y))
+    assert_same(other, SharpBalance(**{**SHORT, **change}).fit(X, y))
 
 
 def test_functions_are_distinguished_by_their_code(tmp_path, n_calls):
@@ -136,7 +137,7 @@ def test_data_are_distinguished(tmp_path, n_calls):
 def test_a_search_trains_the_warm_up_of_each_fold_once(tmp_path, n_calls):
     """A warm-up without SAM does not depend on rho and flat_ratio."""
     X, y = table()
-    clf = SharpBalance(warmup="sgd", memory=joblib.Memory(tmp_path, verbose=0), **SMALL)
+    clf = SharpBalance(warmup="sgd", memory=joblib.Memory(tmp_path, verbose=0), **SHORT)
     grid = [
         {"rho": [0.05, 0.3], "flat_ratio": [0.2]},
         {"rho": [0.3], "flat_ratio": [0.5]},
@@ -165,7 +166,7 @@ def test_averages_that_start_after_the_warm_up_share_it(tmp_path, n_calls):
 
 def test_search_over_flat_ratio_shares_a_warm_up_with_sam(tmp_path, n_calls):
     X, y = table()
-    clf = SharpBalance(warmup="sam", memory=str(tmp_path), **SMALL)
+    clf = SharpBalance(warmup="sam", memory=str(tmp_path), **SHORT)
     grid = {"rho": [0.05, 0.3], "flat_ratio": [0.2, 0.5]}
     fold = [(np.arange(0, 40), np.arange(40, 60))]
     GridSearchCV(clf, grid, cv=fold, refit=False).fit(X, y)
@@ -183,23 +184,27 @@ STEPS = {
 
 
 @pytest.mark.parametrize(
-    ("engine", "optimizer"),
-    [
-        ("skorch", None),
-        pytest.param("stacked", torch.optim.Adam, marks=pytest.mark.slow),
-        pytest.param("stacked", None, marks=pytest.mark.slow),
-        pytest.param("skorch", torch.optim.RMSprop, marks=pytest.mark.slow),
-    ],
+    ("engine", "optimizer", "steps"),
+    rest_slow(
+        [
+            ("skorch", None, ["sam", "gsam", "look_sam"]),
+            ("skorch", None, STEPS),
+            ("stacked", torch.optim.Adam, STEPS),
+            ("stacked", None, STEPS),
+            ("skorch", torch.optim.RMSprop, STEPS),
+        ]
+    ),
 )
 def test_sharpness_aware_optimizers_share_a_warm_up_without_sam(
-    tmp_path, n_calls, engine, optimizer
+    tmp_path, n_calls, engine, optimizer, steps
 ):
     """They continue with its momentum as after a separate warm-up."""
     X, y = table()
-    options = {**SMALL, "warmup": "sgd", "rho": 0.3, "engine": engine}
+    options = {**SHORT, "warmup": "sgd", "rho": 0.3, "engine": engine}
     options |= {"optimizer": optimizer, "lr": 0.1 if optimizer is None else 0.003}
     shared = []
-    for sam, own in STEPS.items():
+    for sam in steps:
+        own = STEPS[sam]
         if (sam, optimizer) == ("gsam", torch.optim.RMSprop):
             own = {}  # RMSprop has an alpha too
         if (sam, optimizer) == ("momentum_sam", torch.optim.RMSprop):

@@ -14,7 +14,7 @@ from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.training import progress
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
-from tests.cases import N_EPOCHS, N_SAMPLES, SMALL, column, table
+from tests.cases import N_EPOCHS, N_SAMPLES, SMALL, column, rest_slow, table
 
 # skorch -----------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ def test_callbacks_are_called_for_every_member_and_epoch(engine):
     assert column(clf, "norm", 0) != column(clf, "norm", 1)
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
 def test_early_stopping_of_skorch_stops_single_members(engine):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(80, 5)), rng.integers(3, size=80)  # random labels
@@ -210,12 +210,12 @@ def test_verbose_1_shows_one_bar_in_a_terminal(capsys, terminal):
 
 def test_verbose_1_prints_one_line_where_output_is_no_terminal(capsys):
     grid = {"rho": [0.1, 0.2], "selection": ["all", "flattest"]}
-    clf = SharpBalance(verbose=1, **SMALL)
+    clf = SharpBalance(verbose=1, **{**SMALL, "max_epochs": 2})
     GridSearchCV(clf, grid, cv=2, refit=False).fit(*table())
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 * 2
     for line in lines:
-        assert re.search(r"\): 2 members, 4 epochs, loss \d\.\d{4}, \d+\.\d s$", line)
+        assert re.search(r"\): 2 members, 2 epochs, loss \d\.\d{4}, \d+\.\d s$", line)
     names = [line.split("): ")[0] for line in lines]
     assert len(set(names)) == 4
     assert sum("rho=0.2" in name for name in names) == 4
@@ -295,7 +295,7 @@ def test_verbose_1_with_another_active_display(monkeypatch, capsys, terminal):
     assert clf.n_iter_ == N_EPOCHS
 
 
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
+@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
 def test_verbose_2_prints_every_epoch(capsys, engine):
     options = {"validation_fraction": 0.2, "engine": engine, **SMALL}
     clf = SharpBalance(verbose=2, **options).fit(*table())

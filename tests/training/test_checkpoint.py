@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -154,10 +155,15 @@ def without_time(history):
 
 VARIANTS = {
     "adam",
+    "dataset",
     "look_sam",
+    "look_sam_members",
     "look_sam_stacked",
     "momentum_sam",
+    "momentum_sam_adam",
     "momentum_sam_stacked",
+    "scheduler",
+    "soup",
 }
 
 
@@ -185,9 +191,10 @@ def test_resuming_from_every_checkpoint_gives_the_same_result(
 
 def test_checkpoints_change_nothing(tmp_path):
     X, y = small_data()
-    plain = make(None).fit(X, y)
-    for every in (None, 1, 5):
-        kept = make(tmp_path / str(every), checkpoint_every=every).fit(X, y)
+    params = {"max_epochs": 4, "reselect_every": 1}
+    plain = make(None, **params).fit(X, y)
+    for every in (None, 1, 3):
+        kept = make(tmp_path / str(every), checkpoint_every=every, **params).fit(X, y)
         assert_bitwise(weights(kept), weights(plain))
 
 
@@ -202,11 +209,28 @@ def test_finished_fit_is_loaded(kind, tmp_path, monkeypatch):
     assert again.history_ == first.history_
 
 
-def test_resuming_with_another_engine_or_number_of_jobs(tmp_path, snapshots):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return a finished fit and copies of its folder, one after every write."""
+    folder, copies = tmp_path_factory.mktemp("written"), []
+    write = CheckpointFolder.write
+
+    def write_and_copy(self, *args, **kwargs):
+        write(self, *args, **kwargs)
+        copies.append(folder / f"copy-{len(copies)}")
+        shutil.copytree(self.folder, copies[-1])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointFolder, "write", write_and_copy)
+        clf = make(folder / "whole").fit(*small_data())
+    return clf, copies
+
+
+def test_resuming_with_another_engine_or_number_of_jobs(tmp_path, written):
     X, y = small_data()
-    make(tmp_path / "whole", engine="skorch").fit(X, y)
-    other = {"verbose": 0, "n_jobs": 1, "engine": "stacked", "checkpoint_every": 4}
-    clf = make(snapshots[3], **other).fit(X, y)
+    shutil.copytree(written[1][3], tmp_path / "copy")
+    other = {"verbose": 0, "n_jobs": 1, "engine": "skorch", "checkpoint_every": 4}
+    clf = make(tmp_path / "copy", **other).fit(X, y)
     assert clf.n_iter_ == 6
 
 
@@ -234,19 +258,11 @@ OTHERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Return a folder with a finished fit."""
-    folder = tmp_path_factory.mktemp("finished")
-    make(folder).fit(*small_data())
-    return folder
-
-
 @pytest.mark.parametrize("other", OTHERS)
-def test_other_settings_or_data_raise(other, finished):
+def test_other_settings_or_data_raise(other, written):
     params, X, y, message = OTHERS[other]
     with pytest.raises(CheckpointMismatchError, match=message):
-        make(finished, **params).fit(X, y)
+        make(written[0].checkpoint_dir, **params).fit(X, y)
 
 
 def test_generators_are_distinguished_by_their_state(tmp_path, monkeypatch):
@@ -266,11 +282,11 @@ def test_generators_are_distinguished_by_their_state(tmp_path, monkeypatch):
 
 def test_warm_start_resumes_only_with_the_same_weights(tmp_path):
     X, y = small_data()
-    clf = make(tmp_path / "a", warm_start=True).fit(X, y)
+    clf = make(tmp_path / "a", warm_start=True, max_epochs=3).fit(X, y)
     with pytest.raises(CheckpointMismatchError, match="first weights was fresh and is"):
         clf.fit(X, y)
     clf.set_params(checkpoint_dir=tmp_path / "b").fit(X, y)
-    assert clf.n_iter_ == 6
+    assert clf.n_iter_ == 3
 
 
 def test_fits_of_a_search_have_separate_folders(tmp_path, monkeypatch):
@@ -285,9 +301,8 @@ def test_fits_of_a_search_have_separate_folders(tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])
 
 
-def test_old_checkpoints_are_deleted(tmp_path, snapshots):
-    make(tmp_path / "whole").fit(*small_data())
-    names = [sorted(p.name for p in folder.iterdir()) for folder in snapshots]
+def test_old_checkpoints_are_deleted(written):
+    names = [sorted(p.name for p in folder.iterdir()) for folder in written[1]]
     assert names[0] == ["epoch-000000.safetensors"]
     assert names[3] == ["epoch-000002.safetensors", "epoch-000003.safetensors"]
     assert names[-1] == ["epoch-000006.safetensors"]
@@ -300,7 +315,7 @@ def test_concurrent_writers(tmp_path):
     folder = CheckpointFolder(tmp_path)
 
     def write(number):
-        for epoch in range(1, 30):
+        for epoch in range(1, 10):
             folder.write(epoch, {"number": number})
             assert folder.latest() is not None
 
@@ -387,33 +402,36 @@ def damage(path):
     path.write_bytes(content)
 
 
-def test_damaged_checkpoint_is_skipped(tmp_path, snapshots):
-    whole = make(tmp_path / "whole").fit(*small_data())
-    damage(max(snapshots[4].iterdir()))
+def test_damaged_checkpoint_is_skipped(tmp_path, written):
+    whole, copies = written
+    folder = shutil.copytree(copies[4], tmp_path / "copy")
+    damage(max(folder.iterdir()))
     with pytest.warns(SharpBalanceWarning, match=r"skipped.*is damaged"):
-        clf = make(snapshots[4]).fit(*small_data())
+        clf = make(folder).fit(*small_data())
     assert_bitwise(weights(clf), weights(whole))
 
 
-def test_only_damaged_checkpoints_raise(tmp_path, snapshots):
-    whole = make(tmp_path / "whole").fit(*small_data())
-    for path in snapshots[4].iterdir():
+def test_only_damaged_checkpoints_raise(tmp_path, written):
+    whole, copies = written
+    folder = shutil.copytree(copies[4], tmp_path / "copy")
+    for path in folder.iterdir():
         damage(path)
     with (
         pytest.warns(SharpBalanceWarning, match="skipped"),
         pytest.raises(CheckpointError, match="Delete the folder to start again"),
     ):
-        make(snapshots[4]).fit(*small_data())
+        make(folder).fit(*small_data())
     with pytest.warns(SharpBalanceWarning, match="The fit continues"):
-        clf = make(snapshots[4], on_checkpoint_error="warn").fit(*small_data())
+        clf = make(folder, on_checkpoint_error="warn").fit(*small_data())
     assert_bitwise(weights(clf), weights(whole))
 
 
-def test_mutated_checkpoints_never_crash(tmp_path):
-    path = tmp_path / "epoch-000006.safetensors"
-    make(tmp_path).fit(*small_data())
+@pytest.mark.parametrize("n", rest_slow([50, 200]))
+def test_mutated_checkpoints_never_crash(n, tmp_path, written):
+    folder = shutil.copytree(written[1][-1], tmp_path, dirs_exist_ok=True)
+    path = folder / "epoch-000006.safetensors"
     content, rng = path.read_bytes(), np.random.default_rng(0)
-    for _ in range(200):
+    for _ in range(n):
         mutated = bytearray(content)
         for place in rng.integers(len(content), size=rng.integers(1, 4)):
             mutated[place] = rng.integers(256)
@@ -469,7 +487,7 @@ class Keeps(Callback):
         self.seen_ = partial(print, self.count_)
 
 
-@pytest.mark.parametrize("how", ["ctrl_c", "callback"])
+@pytest.mark.parametrize("how", rest_slow(["ctrl_c", "callback"]))
 @pytest.mark.usefixtures("ctrl_c")
 def test_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
     how, tmp_path, monkeypatch
@@ -509,7 +527,7 @@ def test_interrupt_in_the_first_epoch_leaves_no_model(tmp_path, monkeypatch):
     assert not hasattr(clf, "estimators_")
 
 
-@pytest.mark.parametrize("with_checkpoints", [False, True])
+@pytest.mark.parametrize("with_checkpoints", rest_slow([True, False]))
 @pytest.mark.usefixtures("ctrl_c")
 def test_interrupted_first_fit_keeps_the_last_common_epoch(
     with_checkpoints, tmp_path, monkeypatch
@@ -535,7 +553,7 @@ def test_interrupted_first_fit_keeps_the_last_common_epoch(
     assert_bitwise(weights(clf), weights(whole))
 
 
-@pytest.mark.parametrize("engine", ["skorch", "auto"])
+@pytest.mark.parametrize("engine", rest_slow(["auto", "skorch"]))
 @pytest.mark.usefixtures("ctrl_c")
 def test_interrupted_long_phase_keeps_its_last_segment(engine, monkeypatch):
     """Without checkpoints members are synchronised every few epochs."""
@@ -586,10 +604,11 @@ def test_interrupted_fit_with_early_stopping_names_the_best_epoch(monkeypatch):
 
 def test_lost_attributes_of_callbacks_are_named(tmp_path, snapshots):
     params = {"callbacks": [("keeps", Keeps())], "engine": "skorch"}
+    params |= {"max_epochs": 4, "n_estimators": 1}
     make(tmp_path / "whole", **params).fit(*small_data())
     with pytest.warns(SharpBalanceWarning, match=r"'keeps' \(Keeps\).* seen_\."):
         clf = make(snapshots[3], **params).fit(*small_data())
-    assert clf.n_iter_ == 6
+    assert clf.n_iter_ == 4
 
 
 class Records(Callback):

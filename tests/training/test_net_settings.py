@@ -262,7 +262,9 @@ def test_two_sharpness_aware_optimizers_raise():
             assert isinstance(clf.estimators_[0].optimizer_, ASAM)
 
 
-@pytest.mark.parametrize("pattern", ["lin1.*", "*lin1.*", "module.lin1.*"])
+@pytest.mark.parametrize(
+    "pattern", rest_slow(["lin1.*", "module.lin1.*", "*lin1.*"], 2)
+)
 def test_parameter_groups_use_the_names_of_the_users_module(pattern):
     net = configured(optimizer__param_groups=[(pattern, {"lr": 0.0})])
     before = DeepEnsembleClassifier(net, max_epochs=1, lr=1e-30, random_state=0)
@@ -327,7 +329,9 @@ def test_members_have_separate_skorch_checkpoints(tmp_path):
 @pytest.mark.parametrize("engine", rest_slow(["auto", "skorch"]))
 @pytest.mark.parametrize(
     "make",
-    [Checkpoint, TrainEndCheckpoint, lambda **k: Checkpoint(monitor=None, **k)],
+    rest_slow(
+        [Checkpoint, TrainEndCheckpoint, lambda **k: Checkpoint(monitor=None, **k)], 2
+    ),
 )
 def test_skorch_checkpoint_options(make, engine, tmp_path):
     clf = checkpointed(tmp_path, make(dirname=str(tmp_path)), engine=engine)

@@ -70,7 +70,7 @@ def check_refused(clf, match, **params):
             ("fit", "skorch"),
             ("partial_fit", "stacked"),
         ],
-        keep=2,
+        keep=[("partial_fit", "skorch"), ("partial_fit", "stacked")],
     ),
 )
 def test_callbacks_of_the_current_call_are_used(first, engine):

@@ -297,8 +297,8 @@ def test_member_with_a_hook_is_not_split(monkeypatch):
     ("kind", "precision", "pruned", "tol"),
     [
         (ResNet18, "float32", False, 1e-4),
-        (ResNet18, "float32", True, 1e-4),
-        (ResNet18, "bf16", False, 1e-2),
+        pytest.param(ResNet18, "float32", True, 1e-4, marks=pytest.mark.slow),
+        pytest.param(ResNet18, "bf16", False, 1e-2, marks=pytest.mark.slow),
         (UnusedLayers, "float32", True, 1e-4),
         (UnusedLayers, "bf16", False, 1e-2),
         (Overwriting, "float32", False, 1e-4),
