@@ -33,6 +33,9 @@ for _ in range(2):
     start = time.process_time()
     {kind}(random_state=0, device="cpu").fit(X, y).predict(X)
     fits.append(time.process_time() - start)
+pictures = torch.zeros(20, 3, 8, 8, dtype=torch.uint8).numpy()
+few = dict(n_estimators=1, max_epochs=1, device="cpu")
+{kind}(**few).fit(pictures, y[:20])  # a convolutional network
 compiler = "torch._dynamo" in sys.modules
 print(json.dumps([lazy, dependencies, own, added, names, fits, compiler]))
 """

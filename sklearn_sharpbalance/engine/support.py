@@ -8,6 +8,7 @@ import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import EpochScoring, LRScheduler
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
@@ -165,6 +166,15 @@ def _uses_validation_only(callback):
     return isinstance(callback, EpochScoring) and not (on_train and caches)
 
 
+class _WithoutDraws(TorchFunctionMode):
+    """Does not draw weights: on the meta device torch imports its compiler for it."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.Tensor.normal_, torch.Tensor.uniform_):
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
 def meta_module(net):
     """Return the members' module without memory for its weights; None if it fails."""
     module = net.module__module
@@ -173,7 +183,7 @@ def meta_module(net):
     kwargs = net.get_params_for("module")
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     try:
-        with torch.device("meta"), random_stream("cpu"):  # may draw weights
+        with torch.device("meta"), _WithoutDraws(), random_stream("cpu"):
             return module(**kwargs)
     except Exception:  # any error of a user's factory: it is raised again in the fit
         return None

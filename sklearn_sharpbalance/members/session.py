@@ -220,8 +220,6 @@ class MemberSession:
         skorch's EarlyStopping stops a fit by raising KeyboardInterrupt. That of the
         user's Ctrl-C is raised again.
         """
-        if not self.net.callbacks_:
-            return
         with SigintRecorder() as ctrl_c:
             try:
                 self._notify("on_epoch_end")
