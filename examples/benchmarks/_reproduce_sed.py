@@ -7,6 +7,7 @@ features of its own training pictures fit the labels so well that no sample is h
 """
 
 import copy
+import os
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -167,9 +168,9 @@ def draw_unlabeled(images, folder):
             rows = slice(i, None, len(ways))
             if len(images[rows]):
                 drawn[rows] = corrupt(images[rows], kind, severity, random_state=0)
-        partial = path.with_suffix(".partial.npy")
+        partial = path.with_suffix(f".{os.getpid()}.npy")  # of this run alone
         np.save(partial, drawn)
-        partial.rename(path)
+        partial.replace(path)
     return np.load(path)
 
 

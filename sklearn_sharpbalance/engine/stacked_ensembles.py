@@ -211,9 +211,10 @@ def _sessions(ensemble):
         or segment.pruned
         or own_settings(net)
     )
-    kind = MemberSession if writes_to_nets else _SessionWithoutNet
-    given = net if writes_to_nets else first.net
-    return [first] + [kind(given, m, data, segment) for m in ensemble.members[1:]]
+    others = ensemble.members[1:]
+    if writes_to_nets:
+        return [first, *(MemberSession(net, m, data, segment) for m in others)]
+    return [first, *(_SessionWithoutNet(first.net, m, data, segment) for m in others)]
 
 
 class _SessionWithoutNet:

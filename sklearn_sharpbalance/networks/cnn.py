@@ -35,7 +35,7 @@ class SmallCNN(PlainSequential):
     torch.Size([2, 10])
     """
 
-    channels_last_on_cpu = True  # no strided convolution
+    safe_channels_last = True  # on a CPU, since no convolution is strided
 
     def __init__(self, in_channels, n_classes, width=32):
         check_numbers(

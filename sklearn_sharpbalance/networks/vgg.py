@@ -40,7 +40,7 @@ class VGG19BN(nn.Module):
     torch.Size([2, 7])
     """
 
-    channels_last_on_cpu = True  # no strided convolution
+    safe_channels_last = True  # on a CPU, since no convolution is strided
 
     def __init__(self, in_channels=3, n_classes=10, width=64):
         check_numbers(

@@ -46,10 +46,10 @@ def contiguous_on_cpu(x: torch.Tensor) -> torch.Tensor:
 def allows_channels_last(module: torch.nn.Module) -> bool:
     """Whether the input of a network may be channels-last on a CPU.
 
-    Its class must say so, since convolutions may also be called as functions, and none
-    of its layers is a strided convolution.
+    Its own class must have ``safe_channels_last = True``, since a subclass may call
+    convolutions as functions, and none of its layers may be a strided convolution.
     """
-    if not vars(type(module)).get("channels_last_on_cpu", False):
+    if not vars(type(module)).get("safe_channels_last", False):
         return False
     convolutions = (m for m in module.modules() if isinstance(m, torch.nn.Conv2d))
     return all(convolution.stride == (1, 1) for convolution in convolutions)

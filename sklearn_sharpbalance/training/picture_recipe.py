@@ -17,7 +17,7 @@ from sklearn_sharpbalance.networks import (
 
 __all__ = ["picture_recipe"]
 
-PADDING = 8  # pixels of a side, of which one is padded before the random crop
+SIDE_OVER_PADDING = 8  # padding before a random crop, in relation to the smaller side
 FLIPPED_CHANNELS = 3  # grey pictures are often of digits or letters
 
 PICTURE_NETWORKS = (
@@ -82,5 +82,6 @@ def _augmentation(fmt):
     if n_channels not in (1, FLIPPED_CHANNELS):
         return None
     return RandomCropFlip(
-        padding=min(height, width) // PADDING, flip=n_channels == FLIPPED_CHANNELS
+        padding=min(height, width) // SIDE_OVER_PADDING,
+        flip=n_channels == FLIPPED_CHANNELS,
     )

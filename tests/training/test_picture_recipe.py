@@ -208,7 +208,7 @@ def test_checkpoints_belong_to_the_value_in_force(fitted, tmp_path, monkeypatch)
     SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)
     same = SharpBalance(**FEW, **EXPLICIT, checkpoint_dir=tmp_path).fit(X, labels)
     assert torch.equal(weights(same), weights(fitted))
-    monkeypatch.setattr(recipe, "PADDING", 4)
+    monkeypatch.setattr(recipe, "SIDE_OVER_PADDING", 4)
     with pytest.raises(CheckpointMismatchError, match="train_transform"):
         SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)
 
@@ -224,7 +224,7 @@ def test_checkpoints_of_tables_do_not_depend_on_the_spelling(tmp_path):
 def test_cached_phases_belong_to_the_value_in_force(tmp_path, monkeypatch):
     X, labels = pictures(24)
     first = SharpBalance(**FEW, memory=str(tmp_path)).fit(X, labels)
-    monkeypatch.setattr(recipe, "PADDING", 4)
+    monkeypatch.setattr(recipe, "SIDE_OVER_PADDING", 4)
     second = SharpBalance(**FEW, memory=str(tmp_path)).fit(X, labels)
     alone = SharpBalance(**FEW).fit(X, labels)
     assert not torch.equal(weights(first), weights(second))
