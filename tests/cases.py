@@ -1,5 +1,7 @@
 """Small tables, settings and parametrisations that several test files use."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -68,3 +70,15 @@ def rest_slow(values, keep=1):
 def _slow(value):
     values = value if isinstance(value, tuple) else (value,)
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def allocated_on_gpu():
+    """Return the bytes of tensors on the GPU.
+
+    cuBLAS keeps a workspace for every stream that it has seen, up to 32 of them, and
+    each fit takes other streams from torch's pool.
+    """
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated()

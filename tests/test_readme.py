@@ -69,6 +69,14 @@ def measured():
     search = json.loads((RESULTS / "search.json").read_text())["digits"]
     yield f"`EnsembleSearchCV` takes {search['ratio']:.2f} of the time"
     yield f"and {search['processor_ratio']:.2f} of its"
+    on_gpu = json.loads((RESULTS / "search_gpu.json").read_text())
+    yield f"takes {search['ratio']:.2f} of `GridSearchCV`'s time on two CPU cores"
+    yield f"and {on_gpu['digits']['ratio']:.2f} on one H200"
+    for part in on_gpu.values():
+        if "ratio" in part:
+            seconds = f"{part['ensemble_seconds']:.1f} | {part['grid_seconds']:.1f}"
+            yield f"| {seconds} | {part['ratio']:.3f} |"
+            yield f"| {part['largest_difference_of_scores']:.2g} |"
     yield f"threads too | {memory['skorch']['times_weights_per_member']:.1f} |"
     yield f"its making | {memory['stacked']['times_weights_per_member']:.1f} |"
     yield f"{memory['stacked']['times_data']:.1f}: one standardised copy"
@@ -208,6 +216,22 @@ def test_the_claims_of_the_readme_hold():
 @pytest.mark.parametrize("text", list(measured()))
 def test_numbers_were_measured(text):
     assert text in text_of(*PAGES)
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("search", {"digits": 0.55}),
+        ("search_gpu", {"digits": 0.06, "table": 0.10, "pictures": 0.75}),
+    ],
+)
+def test_searches_reach_their_targets(name, targets):
+    parts = json.loads((RESULTS / f"{name}.json").read_text())
+    for part, target in targets.items():
+        assert parts[part]["ratio"] <= target
+        if name == "search_gpu":
+            before, after = parts[part]["allocated_before_and_after"]
+            assert before == after > 0
 
 
 def test_the_gpu_tests_passed():

@@ -16,7 +16,7 @@ from sklearn_sharpbalance import DiversifiedEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.training_data import DeviceData
 from sklearn_sharpbalance.members import train
-from tests.cases import rest_slow
+from tests.cases import allocated_on_gpu, rest_slow
 from tests.training.killing import MB, peak_of
 
 psutil = pytest.importorskip("psutil")
@@ -135,19 +135,7 @@ def test_gpu_memory_is_freed(engine):
     y = np.arange(256) % 3
     few = {"n_estimators": 2, "max_epochs": 2, "device": "cuda", "engine": engine}
     SharpBalance(SmallCNN, **few).fit(X, y)  # libraries allocate some memory once
-    before = allocated()
+    before = allocated_on_gpu()
     for _ in range(3):
         SharpBalance(SmallCNN, **few).fit(X, y).predict(X)
-        assert allocated() == before
-
-
-def allocated():
-    """Return the bytes of tensors on the GPU.
-
-    cuBLAS keeps a workspace for every stream that it has seen, up to 32 of them, and
-    each fit takes other streams from torch's pool.
-    """
-    gc.collect()
-    torch.cuda.synchronize()
-    torch._C._cuda_clearCublasWorkspaces()
-    return torch.cuda.memory_allocated()
+        assert allocated_on_gpu() == before

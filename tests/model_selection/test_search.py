@@ -1,7 +1,5 @@
 """EnsembleSearchCV as a search of scikit-learn: options, errors, plans, resuming."""
 
-import gc
-
 import numpy as np
 import pytest
 import torch
@@ -25,6 +23,7 @@ from sklearn_sharpbalance.exceptions import (
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV, together
 from sklearn_sharpbalance.persistence import code_identity
 from sklearn_sharpbalance.training import trainer
+from tests.cases import allocated_on_gpu
 from tests.model_selection.cases import (
     SMALL,
     assert_same_ensembles,
@@ -306,7 +305,7 @@ def test_on_a_gpu(kind):
     X, y = table() if kind == "table" else pictures()
     clf = ensemble() if kind == "table" else convolutions()
     clf.set_params(device="cuda")
-    before = torch.cuda.memory_allocated()
+    before = allocated_on_gpu()
     grid = GRID | ({"lr": [0.02, 0.1]} if kind == "table" else {})
     ours, theirs, fits = both_searches(clf, grid, X, y, cv=2, refit=False)
     expected = {"table": "stacked", "pictures": "one by one"}[kind]
@@ -320,8 +319,7 @@ def test_on_a_gpu(kind):
             atol=0.02,
         )
     del ours, theirs, fits
-    gc.collect()
-    assert torch.cuda.memory_allocated() <= before
+    assert allocated_on_gpu() <= before
 
 
 def test_what_is_fitted_as_usual():
