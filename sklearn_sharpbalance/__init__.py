@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         MLP,
         ResNet18,
         SmallCNN,
+        SmallResNet,
         WideResNet,
     )
 
@@ -30,6 +31,7 @@ __all__ = [
     "ResNet18",
     "SharpBalanceEnsembleClassifier",
     "SmallCNN",
+    "SmallResNet",
     "WideResNet",
     "load",
 ]
@@ -42,6 +44,7 @@ HOMES = {
     "ResNet18": "networks",
     "SharpBalanceEnsembleClassifier": "ensemble",
     "SmallCNN": "networks",
+    "SmallResNet": "networks",
     "WideResNet": "networks",
     "load": "ensemble.base",
 }

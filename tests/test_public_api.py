@@ -67,6 +67,7 @@ def test_the_package_exports_estimators_and_networks():
         "ResNet18",
         "SharpBalanceEnsembleClassifier",
         "SmallCNN",
+        "SmallResNet",
         "WideResNet",
     } <= names
 

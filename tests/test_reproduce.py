@@ -97,7 +97,8 @@ OPTIONS = argparse.Namespace(
 @pytest.mark.parametrize(
     "run",
     [
-        *("headline", "ablation", "moment", "recipe", "defaults"),
+        *("headline", "ablation", "moment", "recipe"),
+        *("defaults", "defaults_few", "small_cnn"),
         *("contest_rho", "contest", "contest_wide"),
         *("tradeoff", "widths", "sparsity", "sed", "rethinking"),
         *("digits", "confirm", "sizes"),
@@ -224,7 +225,7 @@ def test_results_equal_the_records(modules):
     _, report = modules
     page = (BENCHMARKS / "RESULTS.md").read_text()
     names = re.findall(r"<!-- table: (\w+) -->", page)
-    runs = ("digits", "confirm", "sizes", "headline", "ablation")
+    runs = ("digits", "confirm", "sizes", "headline", "ablation", "small_cnn")
     runs += ("digits_tradeoff", "digits_widths", "digits_sparsity")
     of_runs = {f"reproduce_{run}" for run in runs}
     others = {"reproduce_sed", "reproduce_rethinking"}
@@ -297,6 +298,27 @@ def test_ablation_equals_the_records(text, method, other, modules):
     methods = report.by_method(result["records"], "same epochs")
     pair = methods[method], methods[other]
     found = report.difference(result["records"], *pair, "corrupted_accuracy")
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert text.format(report.signed(found).lstrip("+")) in page
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "metric", "sign"),
+    [
+        ("is {} points better on clean", "no augmentation", "accuracy", 1),
+        ("clean and {} on corrupted", "no augmentation", "corrupted_accuracy", 1),
+        ("is {} points better on clean pictures than the", "steps", "accuracy", -1),
+    ],
+)
+def test_settings_of_a_small_network(text, method, metric, sign, modules):
+    """Evidence for ``train_transform`` of ``SmallCNN`` and the cosine schedule."""
+    _, report = modules
+    path = BENCHMARKS / "results/reproduce_small_cnn.json"
+    records = json.loads(path.read_text())["records"]
+    methods = report.by_method(records, "same epochs")
+    pair = [methods[f"deep ensemble, {method}"], methods["deep ensemble"]]
+    found = report.difference(records, *pair[::sign], metric)
+    assert found.mean > found.half
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
     assert text.format(report.signed(found).lstrip("+")) in page
 

@@ -12,6 +12,7 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
     ResNet18,
     SharpBalanceEnsembleClassifier,
+    SmallCNN,
 )
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.members.averaging import WeightAveraging
@@ -112,6 +113,12 @@ def default_recipe(options, seed):
         "max_epochs": options.epochs,
         "random_state": seed,
     }
+
+
+def small_cnn_recipe(options, seed):
+    """A small network with the crops and flips of the paper's recipe."""
+    augmented = {"estimator": SmallCNN, "train_transform": "crop_flip"}
+    return default_recipe(options, seed) | augmented
 
 
 class Methods:
@@ -321,9 +328,9 @@ def recipe(options, seed):
         yield SAME_EPOCHS, method, estimator
 
 
-def defaults(options, seed):
-    """Ensembles without settings, and with one setting that is not the default."""
-    methods = Methods(default_recipe, options, seed)
+def small_cnn(options, seed):
+    """A network of 95,000 weights, augmented, and with one setting changed."""
+    methods = Methods(small_cnn_recipe, options, seed)
     deep, flat = methods.deep, partial(methods.flat, BEST[0])
     plain, steps = {"train_transform": None}, {"lr_schedule": "steps"}
     for method, estimator in {
@@ -340,6 +347,30 @@ def defaults(options, seed):
         "SAM": methods.flat("all"),
     }.items():
         yield SAME_EPOCHS, method, estimator
+
+
+def defaults(options, seed):
+    """Ensembles without settings, with one changed, and of other networks."""
+    methods = Methods(default_recipe, options, seed)
+    deep, flat = methods.deep, partial(methods.flat, BEST[0])
+    plain = {"train_transform": None}
+    narrow = {"estimator": ResNet18, "estimator__module__width": 16}
+    for method, estimator in {
+        BASELINE: deep(),
+        BEST[0]: flat(),
+        "SAM": methods.flat("all"),
+        f"{BASELINE}, SmallCNN": deep(estimator=SmallCNN),
+        f"{BASELINE}, no augmentation": deep(**plain),
+        f"{BEST[0]}, no augmentation": flat(**plain),
+        f"{BEST[0]}, late": flat(**LATE),
+        f"{BASELINE}, ResNet-18 of width 16": deep(**narrow),
+    }.items():
+        yield SAME_EPOCHS, method, estimator
+
+
+def defaults_few(options, seed):
+    """The same with few pictures."""
+    yield from defaults(options, seed)
 
 
 def sed(options, seed):
@@ -495,7 +526,8 @@ def by_name(*runs):
 
 
 ON_PICTURES = by_name(
-    *(headline, ablation, contest_rho, contest, contest_wide, moment, recipe, defaults),
+    *(headline, ablation, contest_rho, contest, contest_wide, moment, recipe),
+    *(defaults, defaults_few, small_cnn),
     *(tradeoff, widths, sparsity),
     *(sed, rethinking),
 )

@@ -5,9 +5,10 @@
     python examples/benchmarks/reproduce.py report
 
 Runs: headline, ablation, contest_rho, contest, contest_wide, moment, recipe, defaults,
-tradeoff, widths, sparsity, sed, rethinking (pictures, on a GPU; the last two are of
-other papers); digits, confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a
-CPU). Their settings are in ``reproduce.toml``. ``contest`` and ``contest_wide`` read
+defaults_few, small_cnn, tradeoff, widths, sparsity, sed, rethinking (pictures, on a GPU;
+the last two are of other papers); digits, confirm, sizes, digits_tradeoff,
+digits_widths, digits_sparsity (on a CPU). Their settings are in ``reproduce.toml``.
+``contest`` and ``contest_wide`` read
 ``reproduce_contest_rho.json`` in the folder ``--out``, and train each method with the
 radius that was best there. ``--data`` takes an npz file, an ImageFolder, or
 torchvision's CIFAR-10 root. Every fit goes through the public estimators, writes

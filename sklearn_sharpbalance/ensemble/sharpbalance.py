@@ -73,10 +73,10 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Augmentation of a batch on the device, before standardisation; not applied in
         scoring and prediction. ``torchvision.transforms.v2`` transforms can be used.
         "auto" augments pictures of uint8 if ``estimator`` is None and they have at
-        least 8 x 8 pixels, or if it is a class of this package for pictures, such as
-        :class:`~sklearn_sharpbalance.ResNet18`: random crops after padding by an eighth
-        of the side, and random flips if there are three channels. For other data it is
-        None, no augmentation.
+        least 8 x 8 pixels, or if it is a class of this package for pictures other than
+        ``SmallCNN``, such as :class:`~sklearn_sharpbalance.ResNet18`: random crops
+        after padding by an eighth of the side, and random flips if there are three
+        channels. For other data it is None, no augmentation.
     sharpness : str, SharpnessScorer or callable, default="fisher_trace"
         How members score samples: "fisher_trace", "last_layer", "loss", "loss_rise"
         or "input_curvature"

@@ -8,7 +8,7 @@ puts a new head on a pretrained one.
 from sklearn_sharpbalance.networks.cnn import SmallCNN
 from sklearn_sharpbalance.networks.defaults import default_network
 from sklearn_sharpbalance.networks.mlp import MLP
-from sklearn_sharpbalance.networks.resnet import ResNet, ResNet18
+from sklearn_sharpbalance.networks.resnet import ResNet, ResNet18, SmallResNet
 from sklearn_sharpbalance.networks.transfer import finetune
 from sklearn_sharpbalance.networks.vgg import VGG19BN
 from sklearn_sharpbalance.networks.vit import VisionTransformer, ViTTiny
@@ -20,6 +20,7 @@ __all__ = [
     "ResNet",
     "ResNet18",
     "SmallCNN",
+    "SmallResNet",
     "ViTTiny",
     "VisionTransformer",
     "WideResNet",

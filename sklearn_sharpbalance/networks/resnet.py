@@ -5,12 +5,13 @@ from torch import nn
 from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks._layers import (
+    PlainSequential,
     conv1x1,
     conv3x3,
     init_he,
 )
 
-__all__ = ["ResNet", "ResNet18"]
+__all__ = ["ResNet", "ResNet18", "SmallResNet"]
 
 
 class BasicBlock(nn.Module):
@@ -123,3 +124,56 @@ class ResNet18(ResNet):
         super().__init__(
             (2, 2, 2, 2), in_channels=in_channels, n_classes=n_classes, width=width
         )
+
+
+class SmallResNet(PlainSequential):
+    """Small residual network, the default for pictures of at least 8 x 8.
+
+    A convolution with ``width`` channels and three stages, which halve the picture and
+    double the channels: a convolution, pooling and a basic block. The mean over the
+    pixels is the input of a linear head. It returns logits.
+
+    Parameters
+    ----------
+    in_channels : int, default=3
+        Channels of a picture.
+    n_classes : int, default=10
+        Number of logits.
+    width : int, default=16
+        Channels of the first convolution; the last stage has 8 times as many.
+
+    Examples
+    --------
+    >>> import torch
+    >>> SmallResNet(1, 5)(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 5])
+    """
+
+    safe_channels_last = True  # on a CPU, since no convolution is strided
+
+    def __init__(self, in_channels=3, n_classes=10, width=16):
+        check_numbers(
+            POSITIVE_INTEGER, in_channels=in_channels, n_classes=n_classes, width=width
+        )
+        super().__init__(
+            conv3x3(in_channels, width),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            _pooled_stage(width),
+            _pooled_stage(2 * width),
+            _pooled_stage(4 * width),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8 * width, n_classes),
+        )
+        init_he(self)
+
+
+def _pooled_stage(n_in: int) -> nn.Sequential:
+    return nn.Sequential(
+        conv3x3(n_in, 2 * n_in),
+        nn.BatchNorm2d(2 * n_in),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        BasicBlock(2 * n_in, 2 * n_in),
+    )

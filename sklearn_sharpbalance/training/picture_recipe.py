@@ -8,7 +8,7 @@ from sklearn_sharpbalance.networks import (
     VGG19BN,
     ResNet,
     ResNet18,
-    SmallCNN,
+    SmallResNet,
     VisionTransformer,
     ViTTiny,
     WideResNet,
@@ -23,7 +23,7 @@ FLIPPED_CHANNELS = 3  # grey pictures are often of digits or letters
 PICTURE_NETWORKS = (
     ResNet,
     ResNet18,
-    SmallCNN,
+    SmallResNet,
     VGG19BN,
     VisionTransformer,
     ViTTiny,
@@ -36,8 +36,9 @@ def picture_recipe(
 ) -> dict[str, Any]:
     """Return parameters with an augmentation in place of "auto".
 
-    Pictures of uint8 are augmented if a member is the default convolutional network or
-    a network of this package for pictures, given as a class.
+    Pictures of uint8 are augmented if a member is the default network for pictures or
+    another one of this package, given as a class. Only ``SmallCNN`` is too small to
+    gain by it.
 
     Parameters
     ----------

@@ -44,8 +44,11 @@ def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **ph
     """Return weights and losses of two members after two phases with masks."""
     shape = data.X.shape[1:]
     net = as_skorch_net(module, shape, 3, kwargs)
-    mean = torch.tensor(data.X.mean(), dtype=torch.float32)
-    statistics = InputStatistics(mean, torch.tensor(2.0))
+    mean, scale = (
+        torch.tensor(value, dtype=torch.float32)
+        for value in (data.X.mean(), data.X.std())
+    )
+    statistics = InputStatistics(mean, scale)
     net = member_net(net, 3, statistics=statistics, sam=sam, device=device)
     states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
     rng = np.random.default_rng(5)
@@ -320,7 +323,7 @@ def test_auto_gives_the_reason_against_faster_engines():
     clf = DeepEnsembleClassifier(n_estimators=1, max_epochs=1, device="cpu")
     clf.fit(data.X, data.y)
     assert clf.engine_.name == "skorch"
-    assert "not stacked: SmallCNN is not a chain" in clf.engine_.reason
+    assert "not stacked: SmallResNet is not a chain" in clf.engine_.reason
     assert "not graph: the device is cpu" in clf.engine_.reason
 
 

@@ -13,7 +13,7 @@ from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
-    SmallCNN,
+    SmallResNet,
 )
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
@@ -52,7 +52,7 @@ def test_dataset_of_float_pictures_without_a_channel_axis_warns():
 
 def test_suggestions_of_the_warning_do_not_warn(no_warnings):
     clf = DeepEnsembleClassifier(**SMALL).fit(PICTURES[:, None], y)
-    assert isinstance(clf.estimators_[0].module_.module, SmallCNN)
+    assert isinstance(clf.estimators_[0].module_.module, SmallResNet)
     clf.fit(PICTURES.reshape(30, -1), y)
     own = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     DeepEnsembleClassifier(own, **SMALL).fit(PICTURES, y)

@@ -9,7 +9,7 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import EpochScoring, EpochTimer, LRScheduler
 from torch import nn
 
-from sklearn_sharpbalance import MLP, SmallCNN
+from sklearn_sharpbalance import MLP, SmallCNN, SmallResNet
 from sklearn_sharpbalance.data.input_statistics import InputStatistics
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import MemberModule, as_skorch_net, member_net
@@ -39,7 +39,7 @@ def built(net, **options):
 
 def test_default_network_depends_on_the_shape():
     assert as_skorch_net(None, (4,), 3).module is MLP
-    assert as_skorch_net(None, (3, 32, 32), 3).module is SmallCNN
+    assert as_skorch_net(None, (3, 32, 32), 3).module is SmallResNet
 
 
 def test_sizes_are_passed_by_any_common_name():

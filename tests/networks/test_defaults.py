@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.networks import MLP, SmallCNN, default_network
+from sklearn_sharpbalance.networks import MLP, SmallResNet, default_network
 
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
         ((5,), MLP),
-        ((1, 8, 8), SmallCNN),
-        ((3, 32, 32), SmallCNN),
-        ((3, 64, 48), SmallCNN),
+        ((1, 8, 8), SmallResNet),
+        ((3, 32, 32), SmallResNet),
+        ((3, 64, 48), SmallResNet),
         ((3, 4, 4), MLP),
         ((20, 6), MLP),
         ((2, 3, 4, 5), MLP),

@@ -15,6 +15,7 @@ from sklearn_sharpbalance.networks import (
     ResNet,
     ResNet18,
     SmallCNN,
+    SmallResNet,
     VisionTransformer,
     ViTTiny,
     WideResNet,
@@ -25,6 +26,7 @@ SMALL = {
     "mlp": lambda: MLP(12, 5, hidden=(7, 6), dropout=0.1, batch_norm=True),
     "mlp_linear": lambda: MLP(12, 5, hidden=()),
     "small_cnn": lambda: SmallCNN(3, 5, width=4),
+    "small_resnet": lambda: SmallResNet(3, 5, width=4),
     "resnet": lambda: ResNet((1, 2), n_classes=5, width=4),
     "resnet18": lambda: ResNet18(n_classes=5, width=4),
     "wide_resnet": lambda: WideResNet(10, 1, n_classes=5, dropout=0.1),
@@ -119,7 +121,7 @@ def test_number_of_weights_equals_the_published_one(build, expected):
 
 
 @pytest.mark.parametrize("size", rest_slow([8, 9, 28, 32], keep=2))
-@pytest.mark.parametrize("build", [SmallCNN, VGG19BN, ResNet18])
+@pytest.mark.parametrize("build", [SmallCNN, SmallResNet, VGG19BN, ResNet18])
 def test_pictures_of_any_size(build, size):
     net = build(1, 3, width=2).eval()
     assert net(torch.zeros(2, 1, size, size)).shape == (2, 3)

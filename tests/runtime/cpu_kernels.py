@@ -27,6 +27,7 @@ from sklearn_sharpbalance.networks import (
     VGG19BN,
     ResNet18,
     SmallCNN,
+    SmallResNet,
     VisionTransformer,
     WideResNet,
 )
@@ -36,6 +37,7 @@ SIDE = 32  # of pictures in pixels
 NETWORKS = {
     "MLP": lambda c, w: MLP(c * SIDE**2, 3, hidden=(w, w)),
     "SmallCNN": lambda c, w: SmallCNN(c, 3, width=w),
+    "SmallResNet": lambda c, w: SmallResNet(c, 3, width=w),
     "ResNet18": lambda c, w: ResNet18(c, 3, width=w),
     "WideResNet": lambda c, w: WideResNet(10, 1, c, 3),
     "VGG19BN": lambda c, w: VGG19BN(c, 3, width=w),
@@ -43,13 +45,14 @@ NETWORKS = {
         SIDE, 4, c, 3, dim=2 * w, depth=1, heads=1
     ),
 }
+CHANNELS_LAST = ("SmallCNN", "SmallResNet")  # by themselves
 # Channels of the pictures, width of the network, size of the batch.
 SIZES = ((1, 3, 17), (3, 4, 5), (3, 7, 17))
 LAYOUTS = ("contiguous", "channels_last input", "channels_last weights")
 
 
 def check_gradients(name, channels, width, batch, layout):
-    """Raise if the gradients differ from those of PyTorch's own kernels."""
+    """Raise if the gradients differ from those in float64."""
     seed = zlib.crc32(repr((name, channels, width, batch)).encode())
     torch.manual_seed(seed)
     x = torch.randint(0, 256, (batch, SIDE, SIDE, channels), dtype=torch.uint8)
@@ -62,12 +65,13 @@ def check_gradients(name, channels, width, batch, layout):
     module = MemberModule(lambda: inner, torch.tensor(127.0), torch.tensor(64.0))
     module.eval()  # batch statistics of few pictures would increase rounding errors
     found = gradients(module, x, y)
-    with torch.backends.mkldnn.flags(enabled=False):
-        expected = gradients(module, x, y)
+    # oneDNN has no float64. PyTorch's own kernels in float32 round enough to change the
+    # sign of some inputs of ReLU, and so some gradients by 1 %.
+    expected = gradients(module.double(), x, y)
     scale = torch.stack([g.norm() for g in expected.values()]).max()
     for weight, gradient in expected.items():
         error = (found[weight] - gradient).norm() / (gradient.norm() + 1e-3 * scale)
-        if not error < 1e-2:
+        if not error < 5e-3:
             raise AssertionError(
                 f"{name}, {channels} channels, width {width}, batch {batch}, {layout}: "
                 f"the gradient of {weight} is wrong by {error:.1e} of its norm"
@@ -114,7 +118,7 @@ def main(short):
     """``short``: the largest odd size, few layouts and an ensemble of one member."""
     sizes, kinds = (SIZES[-1:], KINDS[-1:]) if short else (SIZES, KINDS)
     for name in NETWORKS:
-        layouts = LAYOUTS[1:2] if short and name != "SmallCNN" else LAYOUTS
+        layouts = LAYOUTS if not short or name in CHANNELS_LAST else LAYOUTS[1:2]
         for (channels, width, batch), layout in itertools.product(sizes, layouts):
             check_gradients(name, channels, width, batch, layout)
     check_fits(kinds, n_estimators=1 if short else 2)

@@ -10,7 +10,13 @@ import pytest
 import torch
 
 from sklearn_sharpbalance.members import MemberModule
-from sklearn_sharpbalance.networks import VGG19BN, ResNet18, SmallCNN, WideResNet
+from sklearn_sharpbalance.networks import (
+    VGG19BN,
+    ResNet18,
+    SmallCNN,
+    SmallResNet,
+    WideResNet,
+)
 from sklearn_sharpbalance.runtime.memory_format import (
     allows_channels_last,
     channels_last_on_cpu,
@@ -94,6 +100,7 @@ def strided():
     ("make", "allowed"),
     [
         (lambda: SmallCNN(3, 2, width=4), True),
+        (lambda: SmallResNet(3, 2, width=4), True),
         (lambda: VGG19BN(width=4), True),
         (lambda: ResNet18(width=16), False),
         (lambda: WideResNet(10, 1), False),
