@@ -323,6 +323,21 @@ def test_settings_of_a_small_network(text, method, metric, sign, modules):
     assert text.format(report.signed(found).lstrip("+")) in page
 
 
+def test_accuracy_of_a_small_network():
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    for run, method, text in (
+        ("small_cnn", "deep ensemble, no augmentation", "it reaches {:.2f} % on CIFAR"),
+        ("ablation", "deep ensemble", "ResNet-18 of width 16 {:.2f} % after ten"),
+    ):
+        path = BENCHMARKS / f"results/reproduce_{run}.json"
+        found = [
+            record["accuracy"]
+            for record in json.loads(path.read_text())["records"]
+            if (record["group"], record["method"]) == ("same epochs", method)
+        ]
+        assert text.format(100 * np.mean(found)) in page
+
+
 @pytest.mark.parametrize("other", ["sharpest", "all"])
 def test_the_default_rule_is_ahead_of_the_text_and_of_sam(other, modules):
     """The evidence for ``selection="flattest"``: corrupted pictures, three seeds."""
@@ -734,6 +749,7 @@ def test_radius_with_the_highest_corrupted_accuracy_is_chosen(modules):
         chosen_radii(records)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_kinds")
 def test_contest_trains_with_the_chosen_radii(pictures, tmp_path, in_process, modules):
     methods, _ = modules

@@ -10,7 +10,6 @@ from itertools import product
 import pytest
 import torch
 
-from tests.cases import rest_slow
 from tests.training.killing import KINDS, assert_bitwise, small_data, start, weights
 
 PATIENCE = 120  # seconds until a child process counts as hanging
@@ -46,9 +45,9 @@ def length_of_a_fit(tmp_path, kind, max_epochs):
 
 @pytest.mark.parametrize(
     ("n_kills", "max_epochs", "kind"),
-    rest_slow([(2, 12, "stacked"), (2, 12, "sed_stacked")])
-    + [pytest.param(20, 24, kind, marks=pytest.mark.slow) for kind in KINDS],
+    [(2, 12, "stacked"), (2, 12, "sed_stacked"), *((20, 24, kind) for kind in KINDS)],
 )
+@pytest.mark.slow
 def test_killed_at_random_moments(n_kills, max_epochs, kind, tmp_path):
     """One fit is killed repeatedly; each process resumes where the last one ended."""
     want = uninterrupted(kind, max_epochs)
@@ -68,7 +67,7 @@ def test_killed_at_random_moments(n_kills, max_epochs, kind, tmp_path):
     assert_bitwise(got, want)
 
 
-WRITES = [("sed_stacked", "replace", 3)]
+WRITES = [("stacked", "fsync", 3), ("sed_stacked", "replace", 3)]
 ALL_WRITES = product(["stacked", "sed_stacked"], ["fsync", "replace"], [1, 3])
 
 
