@@ -354,6 +354,7 @@ def defaults(options, seed):
     methods = Methods(default_recipe, options, seed)
     deep, flat = methods.deep, partial(methods.flat, BEST[0])
     plain = {"train_transform": None}
+    smoothed = {"estimator__criterion__label_smoothing": 0.1}
     narrow = {"estimator": ResNet18, "estimator__module__width": 16}
     for method, estimator in {
         BASELINE: deep(),
@@ -363,6 +364,7 @@ def defaults(options, seed):
         f"{BASELINE}, no augmentation": deep(**plain),
         f"{BEST[0]}, no augmentation": flat(**plain),
         f"{BEST[0]}, late": flat(**LATE),
+        f"{BASELINE}, smoothed labels": deep(**smoothed),
         f"{BASELINE}, ResNet-18 of width 16": deep(**narrow),
     }.items():
         yield SAME_EPOCHS, method, estimator
