@@ -62,6 +62,14 @@ def measured():
     yield f"`predict_proba` takes {cpu['prediction']['ratio']:.2f} of a bare loop"
     yield f"do not stack {cpu['parallel']['dropout']['speedup']:.2f} times"
     yield f"and {cpu['parallel']['convolutions']['speedup']:.2f} times"
+    layouts = cpu["layouts"]
+    for kind, text in (
+        ("fit", "take {:.2f} and {:.2f} of the time of contiguous memory in"),
+        ("predict", "training and {:.2f} and {:.2f} in prediction"),
+    ):
+        names = "SmallCNN", "SmallResNet"
+        yield text.format(*(layouts[name][f"{kind}_ratio"] for name in names))
+    yield f"takes {layouts['fit_over_small_cnn']:.1f} times as long as `SmallCNN`"
     yield f"with `memory=` takes {cpu['search']['ratio']:.2f} of the time"
     jobs = json.loads((RESULTS / "threads.json").read_text())["search of 13 fits"]
     yield f"`n_jobs=2` takes {jobs['two jobs over one, first']:.1f} times as long"

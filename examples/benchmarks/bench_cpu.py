@@ -28,6 +28,7 @@ from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
     SmallCNN,
+    SmallResNet,
 )
 
 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -146,6 +147,48 @@ def parallel(repeats):
     return results
 
 
+class ContiguousCNN(SmallCNN):
+    """In contiguous memory, as every class that does not allow channels-last."""
+
+
+class ContiguousResNet(SmallResNet):
+    """In contiguous memory."""
+
+
+def layouts(repeats):
+    """Two epochs and a prediction of networks for pictures, by layout in memory."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(256, size=(640, 3, 32, 32), dtype=np.uint8)
+    y = rng.integers(10, size=640)
+    settings = {"n_estimators": 1, "max_epochs": 2, "random_state": 0, "device": "cpu"}
+    pairs = {
+        "SmallCNN": (SmallCNN, ContiguousCNN),
+        "SmallResNet": (SmallResNet, ContiguousResNet),
+    }
+    results = {}
+    for name, (module, contiguous) in pairs.items():
+        first, second = (
+            DeepEnsembleClassifier(each, train_transform=None, **settings)
+            for each in (module, contiguous)
+        )
+        calls = {
+            "fit": partial(first.fit, X, y),
+            "fit_contiguous": partial(second.fit, X, y),
+            "predict": partial(first.predict_proba, X),
+            "predict_contiguous": partial(second.predict_proba, X),
+        }
+        times = side_by_side(calls, repeats)
+        ratios = {
+            f"{kind}_ratio": times[kind] / times[f"{kind}_contiguous"]
+            for kind in ("fit", "predict")
+        }
+        results[name] = times | ratios
+    results["fit_over_small_cnn"] = (
+        results["SmallResNet"]["fit"] / results["SmallCNN"]["fit"]
+    )
+    return results
+
+
 def search(X, y):
     """A grid over rho and flat_ratio with and without shared warm-ups."""
     grid = {"rho": [0.02, 0.05, 0.1], "flat_ratio": [0.2, 0.4, 0.6]}
@@ -254,6 +297,7 @@ def main():
         "40k_x_50_5_epochs": lambda: against_bagging(X_large, y_large, 5, repeats),
         "prediction": lambda: prediction(X_large, y_large, repeats),
         "parallel": lambda: parallel(repeats),
+        "layouts": lambda: layouts(repeats),
         "search": lambda: search(X, y),
         "scaling": lambda: scaling(options.quick),
         "overhead": lambda: overhead(X, y, repeats),
