@@ -23,6 +23,7 @@ from sklearn.utils import shuffle
 import sklearn_sharpbalance
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.members.net import NET_DEFAULTS
+from sklearn_sharpbalance.model_selection import EnsembleSearchCV
 from sklearn_sharpbalance.training import table_recipe
 
 ROOT = Path(__file__).parent.parent
@@ -418,3 +419,17 @@ def _parameters(function):
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return []
+
+
+def test_inherited_docstrings_refer_to_no_other_site(monkeypatch):
+    """As Sphinx warns of labels and terms that it does not know."""
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    import docstrings
+
+    found = []
+    for name in ("predict_proba", "score", "n_features_in_"):
+        lines = getattr(EnsembleSearchCV, name).__doc__.splitlines()
+        found += [line for line in lines if ":term:" in line or ":ref:" in line]
+        docstrings.make_safe(None, "method", name, None, None, lines)
+        assert not [line for line in lines if ":term:" in line or ":ref:" in line]
+    assert found  # or there is nothing to drop any more
