@@ -17,8 +17,8 @@ class SmallCNN(PlainSequential):
 
     The convolutions have ``width``, ``2 width`` and ``4 width`` channels, each followed
     by ``BatchNorm2d`` and ``ReLU``. Pooling halves the picture after the first two; the
-    mean over the pixels is the input of the head. It returns logits. It is fast and
-    for first trials: :class:`SmallResNet`, the default for pictures, is more accurate.
+    mean over the pixels is the input of the head. It returns logits. It is meant
+    for fast first trials; :class:`SmallResNet` is the default for pictures.
 
     Parameters
     ----------

@@ -46,8 +46,8 @@ def default_network(
 
     Pictures have channels first. A sequence ``(T, F)`` is flattened, so all sequences
     must have one length. :class:`SmallCNN` takes about half of the time of
-    ``SmallResNet`` and is less accurate; :class:`ResNet18` is slower and more accurate.
-    All take ``in_channels``, ``n_classes`` and ``width``.
+    ``SmallResNet``; :class:`ResNet18` is larger and slower. All take ``in_channels``,
+    ``n_classes`` and ``width``.
 
     Examples
     --------

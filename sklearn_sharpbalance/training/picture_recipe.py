@@ -37,8 +37,8 @@ def picture_recipe(
     """Return parameters with an augmentation in place of "auto".
 
     Pictures of uint8 are augmented if a member is the default network for pictures or
-    another one of this package, given as a class. Only ``SmallCNN`` is too small to
-    gain by it.
+    another one of this package, given as a class. ``SmallCNN`` is excluded, because
+    augmentation makes it less accurate.
 
     Parameters
     ----------

@@ -192,7 +192,7 @@ def test_fp16_skips_steps_that_are_not_finite():
 @pytest.mark.gpu
 @pytest.mark.parametrize("sam", [SAM, MomentumSAM, LookSAM])
 @pytest.mark.parametrize("transform", [None, RandomCropFlip(padding=1)])
-@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)  # not 10 bits
+@torch.backends.cudnn.flags(enabled=True, allow_tf32=False)  # TF32 has 10 bits
 def test_graph_equals_skorch_on_a_gpu(transform, sam):
     # In two phases of Momentum-SAM a change of the weights by a factor of 1 + 1e-6
     # becomes 0.03, and engines round differently on a GPU.
