@@ -227,6 +227,7 @@ def test_results_equal_the_records(modules):
     names = re.findall(r"<!-- table: (\w+) -->", page)
     runs = ("digits", "confirm", "sizes", "headline", "ablation", "small_cnn")
     runs += ("digits_tradeoff", "digits_widths", "digits_sparsity")
+    runs += ("defaults", "defaults_few")
     of_runs = {f"reproduce_{run}" for run in runs}
     others = {"reproduce_sed", "reproduce_rethinking"}
     assert of_runs | others | {"beside_the_paper", "boost_over_sam"} == set(names)
@@ -264,6 +265,9 @@ def test_sharpbalance_is_compared_with_sam_at_every_rho(modules):
 
 
 BOOST, RANDOM = "flattest", "random"
+DEEP, LATE = "deep ensemble", "flattest, late"
+CNN, PLAIN = f"{DEEP}, SmallCNN", f"{DEEP}, no augmentation"
+CLEAN, CORRUPTED = "accuracy", "corrupted_accuracy"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +292,7 @@ BOOST, RANDOM = "flattest", "random"
         ("changes `flattest` by {} and", f"{BOOST}, T_d 0.75", BOOST),
         ("and {}. After plain", f"{BOOST}, T_d 0.875", BOOST),
         ("changes it by {}", f"{BOOST}, late", f"{BOOST}, SGD warm-up"),
-        ("and is {} points ahead of the default warm-up", f"{BOOST}, late", BOOST),
+        ("It was {} points ahead on corrupted", f"{BOOST}, late", BOOST),
         ("ahead of all samples by {},", f"{BOOST}, late", "all, late"),
     ],
 )
@@ -323,19 +327,54 @@ def test_settings_of_a_small_network(text, method, metric, sign, modules):
     assert text.format(report.signed(found).lstrip("+")) in page
 
 
-def test_accuracy_of_a_small_network():
+@pytest.mark.parametrize(
+    ("run", "text", "pair", "metric", "digits"),
+    [
+        ("defaults", "is {} points ahead of one of", (DEEP, CNN), CLEAN, 2),
+        ("defaults", "and {} on corrupted ones, for", (DEEP, CNN), CORRUPTED, 2),
+        ("defaults_few", "with 5,000 pictures {} and", (DEEP, CNN), CLEAN, 2),
+        ("defaults", "a deep ensemble {} points on", (DEEP, PLAIN), CLEAN, 2),
+        ("defaults", "they are worth {} points", (DEEP, PLAIN), CLEAN, 2),
+        ("defaults", "clean and {} on corrupted", (DEEP, PLAIN), CORRUPTED, 2),
+        ("defaults_few", "and {}. - **Sharp", (DEEP, PLAIN), CORRUPTED, 2),
+        ("defaults", "default is {} points ahead of SAM", (BOOST, "SAM"), CORRUPTED, 2),
+        ("defaults", "`flattest` is {} points ahead", (BOOST, "SAM"), CORRUPTED, 2),
+        ("defaults", "and {} ahead of a deep ensemble", (BOOST, DEEP), CORRUPTED, 2),
+        ("defaults_few", "few pictures is higher by {}", (LATE, BOOST), "nll", 3),
+    ],
+)
+def test_defaults_for_pictures_equal_the_records(
+    run, text, pair, metric, digits, modules
+):
+    """Evidence for the network, the augmentation, the rule and the warm-up."""
+    _, report = modules
+    path = BENCHMARKS / f"results/reproduce_{run}.json"
+    records = json.loads(path.read_text())["records"]
+    methods = report.by_method(records, "same epochs")
+    found = report.difference(records, *[methods[name] for name in pair], metric)
+    assert found.mean > found.half
+    scale = 100 if digits == 2 else 1
+    mean, half = scale * found.mean, scale * found.half
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
-    for run, method, text in (
-        ("small_cnn", "deep ensemble, no augmentation", "it reaches {:.2f} % on CIFAR"),
-        ("ablation", "deep ensemble", "ResNet-18 of width 16 {:.2f} % after ten"),
+    assert text.format(f"{mean:.{digits}f} ± {half:.{digits}f}") in page
+
+
+def test_accuracy_of_the_default_networks():
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    for run, text in (
+        (
+            "defaults",
+            "of it reaches {:.2f} % on CIFAR-10, one of `SmallCNN` (95,000) {}",
+        ),
+        ("defaults_few", "with 5,000 pictures {:.2f} and {}"),
     ):
         path = BENCHMARKS / f"results/reproduce_{run}.json"
-        found = [
-            record["accuracy"]
-            for record in json.loads(path.read_text())["records"]
-            if (record["group"], record["method"]) == ("same epochs", method)
-        ]
-        assert text.format(100 * np.mean(found)) in page
+        records = json.loads(path.read_text())["records"]
+        large, small = (
+            100 * np.mean([r["accuracy"] for r in records if r["method"] == method])
+            for method in (DEEP, CNN)
+        )
+        assert text.format(large, f"{small:.2f} %") in page
 
 
 @pytest.mark.parametrize("other", ["sharpest", "all"])

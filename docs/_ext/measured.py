@@ -9,6 +9,7 @@ TABLES = (  # name in the text, file, title of the table
     ("rules", "reproduce_digits", "same epochs"),
     ("ablation", "reproduce_ablation", "same epochs"),
     ("ablation_same_cost", "reproduce_ablation", "same cost"),
+    ("defaults", "reproduce_defaults", "same epochs"),
     ("headline", "reproduce_headline", "same epochs"),
     ("headline_same_cost", "reproduce_headline", "same cost"),
     ("heads", "reproduce_sed", "5 heads"),

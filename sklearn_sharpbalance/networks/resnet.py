@@ -131,7 +131,8 @@ class SmallResNet(PlainSequential):
 
     A convolution with ``width`` channels and three stages, which halve the picture and
     double the channels: a convolution, pooling and a basic block. The mean over the
-    pixels is the input of a linear head. It returns logits.
+    pixels is the input of a linear head. It returns logits. A deep ensemble of three
+    reaches 89.9 % on CIFAR-10 after 50 epochs, one of :class:`SmallCNN` 82.0 %.
 
     Parameters
     ----------
