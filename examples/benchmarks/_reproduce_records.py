@@ -5,7 +5,6 @@ a noise of its own. A run of fewer seeds pools the noise of all its methods, sin
 degrees of freedom estimate no standard deviation.
 """
 
-import json
 import re
 from typing import NamedTuple
 
@@ -95,14 +94,14 @@ def seeds_of_run(records):
 
 def distinct(records):
     """{(group, method): {seed: record}} without the second name of an ensemble."""
-    rows, seen = {}, set()
+    rows, seen = {}, {}
     for record in records:
         own = {k: v for k, v in record.items() if k not in ("group", "method")}
-        text = json.dumps(own, sort_keys=True)
-        if text not in seen:
+        of_seed = seen.setdefault(record["seed"], [])
+        if own not in of_seed:
+            of_seed.append(own)
             name = record["group"], record["method"]
             rows.setdefault(name, {})[record["seed"]] = record
-        seen.add(text)
     return rows
 
 

@@ -50,14 +50,24 @@ def tensors(channels, side, n=3):
 
 def by_kernels(channels, side):
     """Forward, backward, backward with a residual."""
-    x, residual, grad, step = tensors(channels, side)
-    norm, counter = step.norm, step.counter
-    y, *statistics = norm_kernels.forward(x, residual, norm, counter, True)
-    weights = (*statistics, norm.weight, norm.bias, counter, True)
+    x, residual, grad, y, grad_x, grad_residual, step = tensors(channels, side, n=6)
+    weights = ([step.norm.weight], [step.norm.bias])
+    last = {"counter": step.counter, "relu": True}
+
+    def forward(residual):
+        return norm_kernels.forward([x], residual, [y], *weights, step.norm, **last)
+
+    statistics = forward([residual])
+
+    def backward(y, grad_residual):
+        norm_kernels.backward(
+            [grad], [x], y, *statistics, *weights, [grad_x], grad_residual, **last
+        )
+
     return [
-        microseconds(lambda: norm_kernels.forward(x, None, norm, counter, True)),
-        microseconds(lambda: norm_kernels.backward(grad, x, None, *weights, False)),
-        microseconds(lambda: norm_kernels.backward(grad, x, y, *weights, True)),
+        microseconds(lambda: forward(None)),
+        microseconds(lambda: backward(None, None)),
+        microseconds(lambda: backward([y], [grad_residual])),
     ]
 
 

@@ -24,35 +24,37 @@ N_WARPS = 4
 N_PARTIALS = 64  # partial sums that the last program reads at a time
 
 
-def forward(x, residual, norm, counter, relu, n_first=None):
+def forward(x, residual, y, weight, bias, norm, counter, relu):
     """Normalise pictures by channel and update the running statistics.
 
     Parameters
     ----------
-    x : Tensor (N, C, H, W), channels last
-    residual : Tensor like x, or None
+    x : list of Tensor (N, C, H, W), channels last
+        One or two groups of pictures, which are normalised separately. The second
+        group updates the running statistics first.
+    residual : list like x, or None
         Added to the normalised pictures.
+    y : list like x
+        The result is written to these tensors.
+    weight, bias : list of Tensor (C,)
+        One for each group.
     norm : nn.BatchNorm2d
     counter : Tensor of int32 (3 * C,), zeros
         Used by the programs to count those that are done.
     relu : bool
-    n_first : int or None, default=None
-        Normalise the first ``n_first`` pictures and the others as separate groups;
-        running statistics are updated by the others first. None is one group.
 
     Returns
     -------
-    y : Tensor like x
     mean, rstd : Tensor (2, C)
         Mean and inverse standard deviation of each group.
     """
-    shape = _Shape(x, n_first)
-    mean, rstd = torch.empty((2, 2, shape.n_channels), device=x.device).unbind()
+    shape = _Shape(x)
+    device = x[0].device
+    mean, rstd = torch.empty((2, 2, shape.n_channels), device=device).unbind()
     track = norm.running_mean is not None
-    y = torch.empty_like(x)
-    with _on(x.device):
+    with _on(device):
         statistics[shape.summing](
-            x,
+            *_both(x),
             shape.partials(),
             counter,
             mean,
@@ -68,34 +70,62 @@ def forward(x, residual, norm, counter, relu, n_first=None):
             **shape.blocks,
         )
         normalise[shape.tiles](
-            x,
-            x if residual is None else residual,
-            y,
+            *_both(x),
+            *_both(x if residual is None else residual),
+            *_both(y),
             mean,
             rstd,
-            norm.weight,
-            norm.bias,
+            *_both(weight),
+            *_both(bias),
             *shape.cut,
             ADD=residual is not None,
             RELU=relu,
             **shape.blocks,
         )
-    return y, mean, rstd
+    return mean, rstd
 
 
-def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=None):
-    """Return the gradients of input, residual, weight (2, C) and bias (2, C).
+def backward(
+    grad, x, y, mean, rstd, weight, bias, grad_x, grad_residual, counter, relu
+):
+    """Compute the gradients of :func:`forward`.
 
-    Those of weight and bias are for each group; that of a missing residual is None.
+    Parameters
+    ----------
+    grad, x : list of Tensor (N, C, H, W), channels last
+        Gradient of the output, and input, for each group.
+    y : list like x, or None
+        Output; only needed for a residual and ReLU.
+    mean, rstd : Tensor (2, C)
+    weight, bias : list of Tensor (C,)
+    grad_x : list like x
+        The gradient of the input is written to these tensors.
+    grad_residual : list like x, or None
+        The same for the residual; None without a residual, or without ReLU: then it
+        equals ``grad``.
+    counter : Tensor of int32 (3 * C,), zeros
+    relu : bool
+
+    Returns
+    -------
+    grad_weight, grad_bias : Tensor (2, C)
+        Gradients of each group.
     """
-    shape = _Shape(x, n_first)
-    grad_weight, grad_bias = torch.empty((2, 2, shape.n_channels), device=x.device)
+    shape = _Shape(x)
+    device = x[0].device
+    grad_weight, grad_bias = torch.empty((2, 2, shape.n_channels), device=device)
     # Which values the ReLU keeps: 2 reads the output, 1 computes its sign from x.
-    mask = (2 if add else 1) if relu else 0
-    grad_x = torch.empty_like(x)
-    grad_residual = torch.empty_like(x) if add and relu else grad
-    tensors = (grad, x, x if y is None else y, mean, rstd, weight, bias)
-    with _on(x.device):
+    mask = (1 if y is None else 2) if relu else 0
+    tensors = (
+        *_both(grad),
+        *_both(x),
+        *_both(x if y is None else y),
+        mean,
+        rstd,
+        *_both(weight),
+        *_both(bias),
+    )
+    with _on(device):
         gradient_sums[shape.summing](
             *tensors,
             shape.partials(),
@@ -111,41 +141,48 @@ def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=N
             *tensors,
             grad_weight,
             grad_bias,
-            grad_x,
-            grad_residual,
+            *_both(grad_x),
+            *_both(grad if grad_residual is None else grad_residual),
             *shape.cut,
             MASK=mask,
-            ADD=add and relu,
+            ADD=grad_residual is not None,
             **shape.blocks,
         )
-    return grad_x, grad_residual if add else None, grad_weight, grad_bias
+    return grad_weight, grad_bias
 
 
 class _Shape:
-    """Assignment of the pixels of a batch to programs."""
+    """Assignment of the pixels of one or two groups of pictures to programs."""
 
-    def __init__(self, x, n_first):
-        n, self.n_channels, height, width = x.shape
-        self.device, n_rows = x.device, n * height * width
-        split = n_rows if n_first is None else n_first * height * width
-        self.n_groups = 1 if split == n_rows else 2
+    def __init__(self, x):
+        _, self.n_channels, height, width = x[0].shape
+        self.device = x[0].device
+        rows = [len(group) * height * width for group in x]
+        if len(rows) == 1:
+            rows.append(0)
+        self.n_groups = 2 if rows[1] else 1
         block_c = min(64, max(16, next_power_of_2(self.n_channels)))
         block_r = TILE // block_c
         self.blocks = {"BLOCK_R": block_r, "BLOCK_C": block_c, "num_warps": N_WARPS}
         n_blocks = cdiv(self.n_channels, block_c)
-        tiles = [cdiv(rows, block_r) for rows in (split, n_rows - split)]
+        tiles = [cdiv(n_rows, block_r) for n_rows in rows]
         tiles_per_slice = cdiv(sum(tiles), max(1, N_PROGRAMS // n_blocks))
         slices = [cdiv(n_tiles, tiles_per_slice) for n_tiles in tiles]
         self.summing = (sum(slices), n_blocks)
         self.tiles = (sum(tiles), n_blocks)
-        # Number of rows, of rows in the first group, and of programs for this group.
-        self.cut = (n_rows, split, tiles[0], self.n_channels)
-        self.sums = (n_rows, split, slices[0], self.n_channels, tiles_per_slice)
+        # Rows of each group, programs of the first group, channels.
+        self.cut = (*rows, tiles[0], self.n_channels)
+        self.sums = (*rows, slices[0], self.n_channels, tiles_per_slice)
 
     def partials(self):
         """Return memory for two sums per channel and program."""
         size = (*self.summing, 2, self.blocks["BLOCK_C"])
         return torch.empty(size, device=self.device)
+
+
+def _both(tensors):
+    """Return the tensors of both groups; a single group twice."""
+    return tensors[0], tensors[-1]
 
 
 def _on(device):
