@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,7 @@ INSTALLED = tuple(
     str(Path(sysconfig.get_path(name)).resolve())
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+SITE_FOLDERS = ("site-packages", "dist-packages")
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None), types.EllipsisType)
 CONTAINERS = (list, tuple, set, frozenset, dict, types.MappingProxyType)
 MAX_DEPTH = 16  # of containers and objects inside each other
@@ -122,12 +123,12 @@ def closed_over(value: type | types.FunctionType) -> list[Any]:
 def attributes_of(value: Any) -> dict[str, Any] | None:
     """Return the attributes of an object, slots included; None if it can have none."""
     classes = [cls for cls in type(value).__mro__ if "__slots__" in vars(cls)]
-    slots = {
-        name: member.__get__(value)
-        for cls in reversed(classes)
-        for name, member in vars(cls).items()
-        if isinstance(member, types.MemberDescriptorType) and hasattr(value, name)
-    }
+    slots = {}
+    for cls in reversed(classes):
+        for name, member in vars(cls).items():
+            if isinstance(member, types.MemberDescriptorType):
+                with suppress(AttributeError):  # the slot is empty
+                    slots[name] = member.__get__(value)
     if not hasattr(value, "__dict__"):
         return slots if classes else None
     return {**slots, **vars(value)}
@@ -142,7 +143,15 @@ def _is_installed(module_name: str | None) -> bool:
     if top in sys.builtin_module_names or top == __name__.partition(".")[0]:
         return True
     file = getattr(sys.modules.get(top), "__file__", None)
-    return file is not None and str(Path(file).resolve()).startswith(INSTALLED)
+    if file is None:
+        return False
+    path = Path(file).resolve()
+    if str(path).startswith(INSTALLED):
+        return True
+    # Packages of the system or the user below a virtual environment, and those of
+    # ``pip install --target``. The metadata of editable packages is elsewhere.
+    folder = path.parent.parent if path.stem == "__init__" else path.parent
+    return folder.name in SITE_FOLDERS or any(folder.glob("*.dist-info"))
 
 
 def _has_fixed_code(value):
@@ -332,7 +341,7 @@ def _parts(value) -> list[Any] | tuple[Any, ...] | None:
     if isinstance(value, torch.nn.Module):
         own = {k: v for k, v in vars(value).items() if k not in MODULE_ATTRIBUTES}
         return own, value._parameters, value._buffers, value._modules
-    attributes = attributes_of(value)
-    if attributes is None or _is_installed(type(value).__module__):
+    if _is_installed(type(value).__module__):
         return None
-    return sorted(attributes.items())
+    attributes = attributes_of(value)
+    return None if attributes is None else sorted(attributes.items())

@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError
-from sklearn_sharpbalance.persistence.code_identity import code_name
+from sklearn_sharpbalance.persistence.code_identity import attributes_of, code_name
 from sklearn_sharpbalance.persistence.fingerprint import describe, describe_samples
 from tests.cases import rest_slow
 
@@ -280,6 +280,42 @@ def test_code_in_the_users_modules_changes_the_name(use, tmp_path, monkeypatch):
         exec(f"import helpers_a, helpers_b\ndef f(x): return {use}", scope)
         names.append(code_name(scope["f"]))
     assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize(
+    ("folder", "metadata", "installed"),
+    [
+        ("site-packages", None, True),
+        ("dist-packages", None, True),
+        ("target", "helpers-1.0.dist-info", True),  # pip install --target
+        ("project", "helpers.egg-info", False),  # editable
+    ],
+)
+def test_packages_outside_of_the_environment_count_by_their_names(
+    folder, metadata, installed, tmp_path, monkeypatch
+):
+    path = tmp_path / folder
+    package = path / f"helpers_of_{folder.replace('-', '_')}"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def double(x):\n    return 2 * x\n")
+    if metadata is not None:
+        (path / metadata).mkdir()
+    monkeypatch.syspath_prepend(path)
+    module = importlib.import_module(package.name)
+    assert (code_name(module.double) == f"{package.name}.double") == installed
+
+
+def test_empty_slots_are_no_attributes():
+    class Form:
+        __slots__ = ("__doc__", "name")
+
+        def __init__(self):
+            self.name = "form"
+
+    class Special(Form):  # its attribute __doc__ is None, the slot empty
+        __slots__ = ()
+
+    assert attributes_of(Special()) == {"name": "form"}
 
 
 def test_a_decorator_changes_the_name():
