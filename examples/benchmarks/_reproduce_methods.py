@@ -365,6 +365,7 @@ def defaults(options, seed):
         f"{BEST[0]}, no augmentation": flat(**plain),
         f"{BEST[0]}, late": flat(**LATE),
         f"{BASELINE}, smoothed labels": deep(**smoothed),
+        f"{BEST[0]}, smoothed labels": flat(**smoothed),
         f"{BASELINE}, ResNet-18 of width 16": deep(**narrow),
     }.items():
         yield SAME_EPOCHS, method, estimator
