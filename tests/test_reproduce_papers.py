@@ -174,6 +174,7 @@ def test_tables_of_heads_compare_methods_and_scores(report):
     assert text.count("SED-A2D, lambda 0.1 | 1.10 | 0.706 | 0.608 | 1.00 |") == 6
 
 
+@pytest.mark.slow
 def test_figures_of_heads_show_what_was_recorded(report):
     figures = report.figures(heads_records())
     assert list(figures) == ["", "_members", "_scores"]
@@ -242,6 +243,7 @@ def test_rank_correlations_within_and_between(report):
     assert text.count("| SAM 0.05 |") == 8
 
 
+@pytest.mark.slow
 def test_figures_of_controls_show_every_net(report):
     figures = report.figures(nets_records())
     assert list(figures) == ["", "_tradeoff"]
