@@ -16,6 +16,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from sklearn_sharpbalance.evaluation import gradient_passes
+from sklearn_sharpbalance.networks import SmallResNet
 
 BENCHMARKS = Path(__file__).parent.parent / "examples" / "benchmarks"
 
@@ -357,6 +358,45 @@ def test_defaults_for_pictures_equal_the_records(
     mean, half = scale * found.mean, scale * found.half
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
     assert text.format(f"{mean:.{digits}f} ± {half:.{digits}f}") in page
+
+
+def test_late_warm_ups_are_compared_with_the_default_one(modules):
+    _, report = modules
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    for run, text in (
+        ("recipe", "{} (run `recipe`, not complete)"),
+        ("small_cnn", "{} (`small_cnn`)"),
+        ("defaults_few", "{} (`defaults_few`)"),
+        ("defaults", "{} (`defaults`), none of them larger than its interval"),
+    ):
+        path = BENCHMARKS / f"results/reproduce_{run}.json"
+        if path.exists():
+            records = json.loads(path.read_text())["records"]
+        else:
+            beside = (BENCHMARKS / "results/records").glob(f"{run}_*/*.json")
+            records = [json.loads(path.read_text()) for path in sorted(beside)]
+        methods = report.by_method(records, "same epochs")
+        found = report.difference(records, methods[LATE], methods[BOOST], CORRUPTED)
+        assert abs(found.mean) < found.half
+        assert text.format(f"{100 * found.mean:+.2f}") in page
+
+
+def test_time_and_accuracy_of_the_default_network():
+    """The time in the results, and the accuracy in the docstring."""
+    path = BENCHMARKS / "results/reproduce_defaults.json"
+    records = json.loads(path.read_text())["records"]
+    means = {
+        (method, key): np.mean([r[key] for r in records if r["method"] == method])
+        for method in (DEEP, CNN)
+        for key in (CLEAN, "fit_seconds")
+    }
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    ratio = means[DEEP, "fit_seconds"] / means[CNN, "fit_seconds"]
+    assert f"for {ratio:.1f} times the training time" in page
+    docstring = " ".join(SmallResNet.__doc__.split())
+    large, small = (f"{100 * means[method, CLEAN]:.1f} %" for method in (DEEP, CNN))
+    assert f"reaches {large} on CIFAR-10 after 50 epochs" in docstring
+    assert f"one of :class:`SmallCNN` {small}" in docstring
 
 
 def test_accuracy_of_the_default_networks():

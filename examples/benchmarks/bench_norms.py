@@ -51,17 +51,28 @@ def tensors(channels, side, n=3):
 def by_kernels(channels, side):
     """Forward, backward, backward with a residual."""
     x, residual, grad, y, grad_x, grad_residual, step = tensors(channels, side, n=6)
-    weights = ([step.norm.weight], [step.norm.bias])
-    last = {"counter": step.counter, "relu": True}
+    common = {
+        "x": [x],
+        "weight": [step.norm.weight],
+        "bias": [step.norm.bias],
+        "counter": step.counter,
+        "relu": True,
+    }
 
     def forward(residual):
-        return norm_kernels.forward([x], residual, [y], *weights, step.norm, **last)
+        return norm_kernels.forward(residual=residual, y=[y], norm=step.norm, **common)
 
-    statistics = forward([residual])
+    mean, rstd = forward([residual])
 
     def backward(y, grad_residual):
         norm_kernels.backward(
-            [grad], [x], y, *statistics, *weights, [grad_x], grad_residual, **last
+            grad=[grad],
+            y=y,
+            mean=mean,
+            rstd=rstd,
+            grad_x=[grad_x],
+            grad_residual=grad_residual,
+            **common,
         )
 
     return [

@@ -119,20 +119,46 @@ class NormStep(nn.Module):
 
     def fused(self, x, residual, n_first=None, weight2=None, bias2=None):
         """Use the kernels; ``weight2`` and ``bias2`` are those of the second group."""
-        y, _ = self._by_kernels(x, None, residual, None, n_first, weight2, bias2)
+        y, _ = self._by_kernels(
+            x=x,
+            x2=None,
+            residual=residual,
+            residual2=None,
+            n_first=n_first,
+            weight2=weight2,
+            bias2=bias2,
+        )
         return y
 
     def fused_pair(self, x, x2, residual, residual2, weight2, bias2):
         """Use the kernels for two groups with separate tensors; return both results."""
-        return self._by_kernels(x, x2, residual, residual2, None, weight2, bias2)
+        return self._by_kernels(
+            x=x,
+            x2=x2,
+            residual=residual,
+            residual2=residual2,
+            n_first=None,
+            weight2=weight2,
+            bias2=bias2,
+        )
 
-    def _by_kernels(self, x, x2, residual, residual2, n_first, weight2, bias2):
+    def _by_kernels(self, *, x, x2, residual, residual2, n_first, weight2, bias2):
         norm = self.norm
         if norm.num_batches_tracked is not None:
             one_group = x2 is None and n_first is None
             norm.num_batches_tracked.add_(1 if one_group else 2)
-        tensors = (x, x2, residual, residual2, norm.weight, weight2, norm.bias, bias2)
-        return _NormFunction.apply(self, n_first, *tensors)
+        return _NormFunction.apply(  # accepts no keywords
+            self,
+            n_first,
+            x,
+            x2,
+            residual,
+            residual2,
+            norm.weight,
+            weight2,
+            norm.bias,
+            bias2,
+        )
 
     def finish(self, y, residual):
         """Apply the sum and the ReLU after the norm."""
@@ -165,11 +191,11 @@ class _NormFunction(torch.autograd.Function):
         y, y2 = _empty_like(x), _empty_like(x2)
         ctx.step, ctx.n_first, ctx.add = step, n_first, residual is not None
         mean, rstd = norm_kernels.forward(
-            _groups(x, x2, n_first),
-            _groups(residual, residual2, n_first),
-            _groups(y, y2, n_first),
-            _groups(weight, weight2),
-            _groups(bias, bias2),
+            x=_groups(x, x2, n_first),
+            residual=_groups(residual, residual2, n_first),
+            y=_groups(y, y2, n_first),
+            weight=_groups(weight, weight2),
+            bias=_groups(bias, bias2),
             norm=step.norm,
             counter=step.counter,
             relu=step.relu,
@@ -191,15 +217,15 @@ class _NormFunction(torch.autograd.Function):
         if ctx.add and step.relu:
             grad_residual, grad_residual2 = _empty_like(x), _empty_like(x2)
         grad_weight, grad_bias = norm_kernels.backward(
-            _groups(grad, grad2, n_first),
-            _groups(x, x2, n_first),
-            _groups(y, y2, n_first),
-            mean,
-            rstd,
-            _groups(weight, weight2),
-            _groups(bias, bias2),
-            _groups(grad_x, grad_x2, n_first),
-            _groups(grad_residual, grad_residual2, n_first),
+            grad=_groups(grad, grad2, n_first),
+            x=_groups(x, x2, n_first),
+            y=_groups(y, y2, n_first),
+            mean=mean,
+            rstd=rstd,
+            weight=_groups(weight, weight2),
+            bias=_groups(bias, bias2),
+            grad_x=_groups(grad_x, grad_x2, n_first),
+            grad_residual=_groups(grad_residual, grad_residual2, n_first),
             counter=step.counter,
             relu=step.relu,
         )

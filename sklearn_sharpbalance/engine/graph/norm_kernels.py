@@ -27,6 +27,8 @@ N_PARTIALS = 64  # partial sums that the last program reads at a time
 def forward(x, residual, y, weight, bias, norm, counter, relu):
     """Normalise pictures by channel and update the running statistics.
 
+    A single group is passed to the kernels twice.
+
     Parameters
     ----------
     x : list of Tensor (N, C, H, W), channels last
@@ -54,32 +56,39 @@ def forward(x, residual, y, weight, bias, norm, counter, relu):
     track = norm.running_mean is not None
     with _on(device):
         statistics[shape.summing](
-            *_both(x),
-            shape.partials(),
-            counter,
-            mean,
-            rstd,
-            norm.running_mean if track else mean,
-            norm.running_var if track else mean,
-            norm.momentum,
-            norm.eps,
-            *shape.sums,
+            x=x[0],
+            x2=x[-1],
+            partials=shape.partials(),
+            counter=counter,
+            mean_out=mean,
+            rstd_out=rstd,
+            running_mean=norm.running_mean if track else mean,
+            running_var=norm.running_var if track else mean,
+            momentum=norm.momentum,
+            eps=norm.eps,
             TRACK=track,
             GROUPS=shape.n_groups,
             BLOCK_P=N_PARTIALS,
+            **shape.sums,
             **shape.blocks,
         )
+        added = x if residual is None else residual
         normalise[shape.tiles](
-            *_both(x),
-            *_both(x if residual is None else residual),
-            *_both(y),
-            mean,
-            rstd,
-            *_both(weight),
-            *_both(bias),
-            *shape.cut,
+            x=x[0],
+            x2=x[-1],
+            residual=added[0],
+            residual2=added[-1],
+            y=y[0],
+            y2=y[-1],
+            mean_in=mean,
+            rstd_in=rstd,
+            weight_in=weight[0],
+            weight2_in=weight[-1],
+            bias_in=bias[0],
+            bias2_in=bias[-1],
             ADD=residual is not None,
             RELU=relu,
+            **shape.cut,
             **shape.blocks,
         )
     return mean, rstd
@@ -116,37 +125,42 @@ def backward(
     grad_weight, grad_bias = torch.empty((2, 2, shape.n_channels), device=device)
     # Which values the ReLU keeps: 2 reads the output, 1 computes its sign from x.
     mask = (1 if y is None else 2) if relu else 0
-    tensors = (
-        *_both(grad),
-        *_both(x),
-        *_both(x if y is None else y),
-        mean,
-        rstd,
-        *_both(weight),
-        *_both(bias),
-    )
+    output = x if y is None else y
+    common = {
+        "grad": grad[0],
+        "grad2": grad[-1],
+        "x": x[0],
+        "x2": x[-1],
+        "y": output[0],
+        "y2": output[-1],
+        "mean_in": mean,
+        "rstd_in": rstd,
+        "weight_in": weight[0],
+        "weight2_in": weight[-1],
+        "bias_in": bias[0],
+        "bias2_in": bias[-1],
+        "grad_weight": grad_weight,
+        "grad_bias": grad_bias,
+        "MASK": mask,
+        **shape.blocks,
+    }
     with _on(device):
         gradient_sums[shape.summing](
-            *tensors,
-            shape.partials(),
-            counter,
-            grad_weight,
-            grad_bias,
-            *shape.sums,
-            MASK=mask,
+            partials=shape.partials(),
+            counter=counter,
             BLOCK_P=N_PARTIALS,
-            **shape.blocks,
+            **shape.sums,
+            **common,
         )
+        added = grad if grad_residual is None else grad_residual
         gradient[shape.tiles](
-            *tensors,
-            grad_weight,
-            grad_bias,
-            *_both(grad_x),
-            *_both(grad if grad_residual is None else grad_residual),
-            *shape.cut,
-            MASK=mask,
+            grad_x=grad_x[0],
+            grad_x2=grad_x[-1],
+            grad_residual=added[0],
+            grad_residual2=added[-1],
             ADD=grad_residual is not None,
-            **shape.blocks,
+            **shape.cut,
+            **common,
         )
     return grad_weight, grad_bias
 
@@ -170,19 +184,15 @@ class _Shape:
         slices = [cdiv(n_tiles, tiles_per_slice) for n_tiles in tiles]
         self.summing = (sum(slices), n_blocks)
         self.tiles = (sum(tiles), n_blocks)
-        # Rows of each group, programs of the first group, channels.
-        self.cut = (*rows, tiles[0], self.n_channels)
-        self.sums = (*rows, slices[0], self.n_channels, tiles_per_slice)
+        sizes = {"n_rows": rows[0], "n_rows2": rows[1], "n_channels": self.n_channels}
+        # n_first is the number of programs for the first group.
+        self.cut = sizes | {"n_first": tiles[0]}
+        self.sums = sizes | {"n_first": slices[0], "tiles_per_slice": tiles_per_slice}
 
     def partials(self):
         """Return memory for two sums per channel and program."""
         size = (*self.summing, 2, self.blocks["BLOCK_C"])
         return torch.empty(size, device=self.device)
-
-
-def _both(tensors):
-    """Return the tensors of both groups; a single group twice."""
-    return tensors[0], tensors[-1]
 
 
 def _on(device):

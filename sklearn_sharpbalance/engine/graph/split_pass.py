@@ -243,8 +243,15 @@ class _SplitNorm(_SplitLayer):
         if residual is not None:
             added, added2 = residual.first, residual.second
         if step.fits(first, added) and step.fits(second, added2):
-            weight2, bias2 = self.second("weight"), self.second("bias")
-            return _Pair(*step.fused_pair(first, second, added, added2, weight2, bias2))
+            y, y2 = step.fused_pair(
+                x=first,
+                x2=second,
+                residual=added,
+                residual2=added2,
+                weight2=self.second("weight"),
+                bias2=self.second("bias"),
+            )
+            return _Pair(y, y2)
         first, second = self._normalised(first, second)
         return _Pair(step.finish(first, added), step.finish(second, added2))
 

@@ -66,9 +66,18 @@ def check_kernels(device):
             residuals = [residual[part].clone().requires_grad_() for part in parts]
         step = NormStep(norm, relu)
         if apart:
-            got = torch.cat(step.fused_pair(*xs, *residuals, *others))
+            both = step.fused_pair(
+                x=xs[0],
+                x2=xs[1],
+                residual=residuals[0],
+                residual2=residuals[1],
+                weight2=others[0],
+                bias2=others[1],
+            )
+            got = torch.cat(both)
         else:
-            got = step.fused(*xs, *residuals, n_first, *(others if n_first else ()))
+            weight2, bias2 = others if n_first else (None, None)
+            got = step.fused(xs[0], residuals[0], n_first, weight2, bias2)
         got.backward(grad)
         pairs = [(got, want), (torch.cat([part.grad for part in xs]), x64.grad)]
         pairs += [
