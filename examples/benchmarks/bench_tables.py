@@ -231,7 +231,7 @@ def comparison(records, methods, tables):
         "CPU seconds (median) |",
         "|---|---|---|---|---|---|---|",
     ]
-    for i in np.argsort(rank):
+    for i in np.argsort(rank, kind="stable"):
         lines.append(
             f"| {methods[i]} | {rank[i]:.2f} ({low[i]:.2f} to {high[i]:.2f}) | "
             f"{relative[i]:.3f} | {accuracy_rank[i]:.2f} | "
