@@ -50,35 +50,31 @@ def tensors(channels, side, n=3):
 
 def by_kernels(channels, side):
     """Forward, backward, backward with a residual."""
-    x, residual, grad, y, grad_x, grad_residual, step = tensors(channels, side, n=6)
-    common = {
-        "x": [x],
-        "weight": [step.norm.weight],
-        "bias": [step.norm.bias],
-        "counter": step.counter,
-        "relu": True,
-    }
+    x, residual, grad, step = tensors(channels, side)
+    norm = step.norm
+    common = {"x": x, "counter": step.counter, "relu": True}
 
     def forward(residual):
-        return norm_kernels.forward(residual=residual, y=[y], norm=step.norm, **common)
+        return norm_kernels.forward(residual=residual, norm=norm, **common)
 
-    mean, rstd = forward([residual])
+    y, mean, rstd = forward(residual)
 
-    def backward(y, grad_residual):
+    def backward(y, add):
         norm_kernels.backward(
-            grad=[grad],
+            grad=grad,
             y=y,
             mean=mean,
             rstd=rstd,
-            grad_x=[grad_x],
-            grad_residual=grad_residual,
+            weight=norm.weight,
+            bias=norm.bias,
+            add=add,
             **common,
         )
 
     return [
         microseconds(lambda: forward(None)),
-        microseconds(lambda: backward(None, None)),
-        microseconds(lambda: backward([y], [grad_residual])),
+        microseconds(lambda: backward(None, add=False)),
+        microseconds(lambda: backward(y, add=True)),
     ]
 
 

@@ -119,45 +119,11 @@ class NormStep(nn.Module):
 
     def fused(self, x, residual, n_first=None, weight2=None, bias2=None):
         """Use the kernels; ``weight2`` and ``bias2`` are those of the second group."""
-        y, _ = self._by_kernels(
-            x=x,
-            x2=None,
-            residual=residual,
-            residual2=None,
-            n_first=n_first,
-            weight2=weight2,
-            bias2=bias2,
-        )
-        return y
-
-    def fused_pair(self, x, x2, residual, residual2, weight2, bias2):
-        """Use the kernels for two groups with separate tensors; return both results."""
-        return self._by_kernels(
-            x=x,
-            x2=x2,
-            residual=residual,
-            residual2=residual2,
-            n_first=None,
-            weight2=weight2,
-            bias2=bias2,
-        )
-
-    def _by_kernels(self, *, x, x2, residual, residual2, n_first, weight2, bias2):
         norm = self.norm
         if norm.num_batches_tracked is not None:
-            one_group = x2 is None and n_first is None
-            norm.num_batches_tracked.add_(1 if one_group else 2)
-        return _NormFunction.apply(  # accepts no keywords
-            self,
-            n_first,
-            x,
-            x2,
-            residual,
-            residual2,
-            norm.weight,
-            weight2,
-            norm.bias,
-            bias2,
+            norm.num_batches_tracked.add_(1 if n_first is None else 2)
+        return _NormFunction.apply(
+            x, residual, norm.weight, norm.bias, weight2, bias2, self, n_first
         )
 
     def finish(self, y, residual):
@@ -174,85 +140,63 @@ class NormStep(nn.Module):
 
 
 class _NormFunction(torch.autograd.Function):
-    """A :class:`NormStep` by the kernels, for one or two groups of pictures.
-
-    Two groups have separate tensors, or share those of the first group, whose first
-    ``n_first`` pictures are the first group.
-    """
-
     @staticmethod
-    def forward(
-        ctx, step, n_first, x, x2, residual, residual2, weight, weight2, bias, bias2
-    ):
+    def forward(ctx, x, residual, weight, bias, weight2, bias2, step, n_first):
         from sklearn_sharpbalance.engine.graph import norm_kernels
 
-        x, x2 = channels_last(x), channels_last(x2)
-        residual, residual2 = channels_last(residual), channels_last(residual2)
-        y, y2 = _empty_like(x), _empty_like(x2)
+        x = channels_last(x)
+        residual = residual if residual is None else channels_last(residual)
         ctx.step, ctx.n_first, ctx.add = step, n_first, residual is not None
-        mean, rstd = norm_kernels.forward(
-            x=_groups(x, x2, n_first),
-            residual=_groups(residual, residual2, n_first),
-            y=_groups(y, y2, n_first),
-            weight=_groups(weight, weight2),
-            bias=_groups(bias, bias2),
+        y, mean, rstd = norm_kernels.forward(
+            x,
+            residual,
             norm=step.norm,
             counter=step.counter,
             relu=step.relu,
+            n_first=n_first,
         )
         # Only then backward needs the output, for its sign.
-        saved = (y, y2) if ctx.add and step.relu else (None, None)
-        ctx.save_for_backward(x, x2, *saved, mean, rstd, weight, weight2, bias, bias2)
-        return y, y2
+        saved = y if ctx.add and step.relu else None
+        ctx.save_for_backward(x, saved, mean, rstd, weight, bias)
+        return y
 
     @staticmethod
-    def backward(ctx, grad, grad2):
+    def backward(ctx, grad):
         from sklearn_sharpbalance.engine.graph import norm_kernels
 
-        step, n_first = ctx.step, ctx.n_first
-        x, x2, y, y2, mean, rstd, weight, weight2, bias, bias2 = ctx.saved_tensors
-        grad, grad2 = channels_last(grad), channels_last(grad2)
-        grad_x, grad_x2 = _empty_like(x), _empty_like(x2)
-        grad_residual, grad_residual2 = None, None
-        if ctx.add and step.relu:
-            grad_residual, grad_residual2 = _empty_like(x), _empty_like(x2)
-        grad_weight, grad_bias = norm_kernels.backward(
-            grad=_groups(grad, grad2, n_first),
-            x=_groups(x, x2, n_first),
-            y=_groups(y, y2, n_first),
+        step = ctx.step
+        x, y, mean, rstd, weight, bias = ctx.saved_tensors
+        grad_x, grad_residual, grad_weight, grad_bias = norm_kernels.backward(
+            grad=channels_last(grad),
+            x=x,
+            y=y,
             mean=mean,
             rstd=rstd,
-            weight=_groups(weight, weight2),
-            bias=_groups(bias, bias2),
-            grad_x=_groups(grad_x, grad_x2, n_first),
-            grad_residual=_groups(grad_residual, grad_residual2, n_first),
+            weight=weight,
+            bias=bias,
             counter=step.counter,
             relu=step.relu,
+            add=ctx.add,
+            n_first=ctx.n_first,
         )
-        if ctx.add and not step.relu:
-            grad_residual, grad_residual2 = grad, grad2
-        of_pictures = (grad_x, grad_x2, grad_residual, grad_residual2)
-        if weight2 is None:
-            return None, None, *of_pictures, grad_weight[0], None, grad_bias[0], None
-        return None, None, *of_pictures, *grad_weight, *grad_bias
+        grad_weight2, grad_bias2 = None, None
+        if ctx.n_first is not None:
+            grad_weight2, grad_bias2 = grad_weight[1], grad_bias[1]
+        return (
+            grad_x,
+            grad_residual,
+            grad_weight[0],
+            grad_bias[0],
+            grad_weight2,
+            grad_bias2,
+            None,
+            None,
+        )
 
 
 def channels_last(x):
-    """Return the tensor in the memory format channels-last; None for None."""
-    return None if x is None else x.contiguous(memory_format=torch.channels_last)
-
-
-def _empty_like(x):
-    return None if x is None else torch.empty_like(x)
-
-
-def _groups(first, second, n_first=None):
-    """Return the tensors of all groups as a list; None if there are none."""
-    if first is None:
-        return None
-    if second is not None:
-        return [first, second]
-    return [first] if n_first is None else [first[:n_first], first[n_first:]]
+    """Return the tensor in the memory format channels-last."""
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _is_plain(layer):

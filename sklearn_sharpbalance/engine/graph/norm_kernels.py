@@ -24,40 +24,35 @@ N_WARPS = 4
 N_PARTIALS = 64  # partial sums that the last program reads at a time
 
 
-def forward(x, residual, y, weight, bias, norm, counter, relu):
+def forward(x, residual, norm, counter, relu, n_first=None):
     """Normalise pictures by channel and update the running statistics.
-
-    A single group is passed to the kernels twice.
 
     Parameters
     ----------
-    x : list of Tensor (N, C, H, W), channels last
-        One or two groups of pictures, which are normalised separately. The second
-        group updates the running statistics first.
-    residual : list like x, or None
+    x : Tensor (N, C, H, W), channels last
+    residual : Tensor like x, or None
         Added to the normalised pictures.
-    y : list like x
-        The result is written to these tensors.
-    weight, bias : list of Tensor (C,)
-        One for each group.
     norm : nn.BatchNorm2d
     counter : Tensor of int32 (3 * C,), zeros
         Used by the programs to count those that are done.
     relu : bool
+    n_first : int or None, default=None
+        Normalise the first ``n_first`` pictures and the others as separate groups;
+        running statistics are updated by the others first. None is one group.
 
     Returns
     -------
+    y : Tensor like x
     mean, rstd : Tensor (2, C)
         Mean and inverse standard deviation of each group.
     """
-    shape = _Shape(x)
-    device = x[0].device
-    mean, rstd = torch.empty((2, 2, shape.n_channels), device=device).unbind()
+    shape = _Shape(x, n_first)
+    mean, rstd = torch.empty((2, 2, shape.n_channels), device=x.device).unbind()
     track = norm.running_mean is not None
-    with _on(device):
+    y = torch.empty_like(x)
+    with _on(x.device):
         statistics[shape.summing](
-            x=x[0],
-            x2=x[-1],
+            x=x,
             partials=shape.partials(),
             counter=counter,
             mean_out=mean,
@@ -72,79 +67,47 @@ def forward(x, residual, y, weight, bias, norm, counter, relu):
             **shape.sums,
             **shape.blocks,
         )
-        added = x if residual is None else residual
         normalise[shape.tiles](
-            x=x[0],
-            x2=x[-1],
-            residual=added[0],
-            residual2=added[-1],
-            y=y[0],
-            y2=y[-1],
+            x=x,
+            residual=x if residual is None else residual,
+            y=y,
             mean_in=mean,
             rstd_in=rstd,
-            weight_in=weight[0],
-            weight2_in=weight[-1],
-            bias_in=bias[0],
-            bias2_in=bias[-1],
+            weight_in=norm.weight,
+            bias_in=norm.bias,
             ADD=residual is not None,
             RELU=relu,
             **shape.cut,
             **shape.blocks,
         )
-    return mean, rstd
+    return y, mean, rstd
 
 
-def backward(
-    grad, x, y, mean, rstd, weight, bias, grad_x, grad_residual, counter, relu
-):
-    """Compute the gradients of :func:`forward`.
+def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=None):
+    """Return the gradients of input, residual, weight (2, C) and bias (2, C).
 
-    Parameters
-    ----------
-    grad, x : list of Tensor (N, C, H, W), channels last
-        Gradient of the output, and input, for each group.
-    y : list like x, or None
-        Output; only needed for a residual and ReLU.
-    mean, rstd : Tensor (2, C)
-    weight, bias : list of Tensor (C,)
-    grad_x : list like x
-        The gradient of the input is written to these tensors.
-    grad_residual : list like x, or None
-        The same for the residual; None without a residual, or without ReLU: then it
-        equals ``grad``.
-    counter : Tensor of int32 (3 * C,), zeros
-    relu : bool
-
-    Returns
-    -------
-    grad_weight, grad_bias : Tensor (2, C)
-        Gradients of each group.
+    Those of weight and bias are for each group; that of a missing residual is None.
     """
-    shape = _Shape(x)
-    device = x[0].device
-    grad_weight, grad_bias = torch.empty((2, 2, shape.n_channels), device=device)
+    shape = _Shape(x, n_first)
+    grad_weight, grad_bias = torch.empty((2, 2, shape.n_channels), device=x.device)
     # Which values the ReLU keeps: 2 reads the output, 1 computes its sign from x.
-    mask = (1 if y is None else 2) if relu else 0
-    output = x if y is None else y
+    mask = (2 if add else 1) if relu else 0
+    grad_x = torch.empty_like(x)
+    grad_residual = torch.empty_like(x) if add and relu else grad
     common = {
-        "grad": grad[0],
-        "grad2": grad[-1],
-        "x": x[0],
-        "x2": x[-1],
-        "y": output[0],
-        "y2": output[-1],
+        "grad": grad,
+        "x": x,
+        "y": x if y is None else y,
         "mean_in": mean,
         "rstd_in": rstd,
-        "weight_in": weight[0],
-        "weight2_in": weight[-1],
-        "bias_in": bias[0],
-        "bias2_in": bias[-1],
+        "weight_in": weight,
+        "bias_in": bias,
         "grad_weight": grad_weight,
         "grad_bias": grad_bias,
         "MASK": mask,
         **shape.blocks,
     }
-    with _on(device):
+    with _on(x.device):
         gradient_sums[shape.summing](
             partials=shape.partials(),
             counter=counter,
@@ -152,40 +115,35 @@ def backward(
             **shape.sums,
             **common,
         )
-        added = grad if grad_residual is None else grad_residual
         gradient[shape.tiles](
-            grad_x=grad_x[0],
-            grad_x2=grad_x[-1],
-            grad_residual=added[0],
-            grad_residual2=added[-1],
-            ADD=grad_residual is not None,
+            grad_x=grad_x,
+            grad_residual=grad_residual,
+            ADD=add and relu,
             **shape.cut,
             **common,
         )
-    return grad_weight, grad_bias
+    return grad_x, grad_residual if add else None, grad_weight, grad_bias
 
 
 class _Shape:
-    """Assignment of the pixels of one or two groups of pictures to programs."""
+    """Assignment of the pixels of a batch to programs."""
 
-    def __init__(self, x):
-        _, self.n_channels, height, width = x[0].shape
-        self.device = x[0].device
-        rows = [len(group) * height * width for group in x]
-        if len(rows) == 1:
-            rows.append(0)
-        self.n_groups = 2 if rows[1] else 1
+    def __init__(self, x, n_first):
+        n, self.n_channels, height, width = x.shape
+        self.device, n_rows = x.device, n * height * width
+        split = n_rows if n_first is None else n_first * height * width
+        self.n_groups = 1 if split == n_rows else 2
         block_c = min(64, max(16, next_power_of_2(self.n_channels)))
         block_r = TILE // block_c
         self.blocks = {"BLOCK_R": block_r, "BLOCK_C": block_c, "num_warps": N_WARPS}
         n_blocks = cdiv(self.n_channels, block_c)
-        tiles = [cdiv(n_rows, block_r) for n_rows in rows]
+        tiles = [cdiv(rows, block_r) for rows in (split, n_rows - split)]
         tiles_per_slice = cdiv(sum(tiles), max(1, N_PROGRAMS // n_blocks))
         slices = [cdiv(n_tiles, tiles_per_slice) for n_tiles in tiles]
         self.summing = (sum(slices), n_blocks)
         self.tiles = (sum(tiles), n_blocks)
-        sizes = {"n_rows": rows[0], "n_rows2": rows[1], "n_channels": self.n_channels}
-        # n_first is the number of programs for the first group.
+        # Rows and programs of the first group are split and n_first.
+        sizes = {"n_rows": n_rows, "split": split, "n_channels": self.n_channels}
         self.cut = sizes | {"n_first": tiles[0]}
         self.sums = sizes | {"n_first": slices[0], "tiles_per_slice": tiles_per_slice}
 

@@ -1,8 +1,7 @@
 """Triton programs of BatchNorm on pictures as matrices (pixels, channels).
 
-Rows may form two groups with separate statistics; arguments of the second group have a
-2 in their names. The first programs of a launch work for the first group, the others
-for the second. A single group is passed twice.
+Rows may be split into two groups with separate statistics. The first programs of a
+launch work for the first group, the others for the second.
 """
 
 import triton
@@ -12,24 +11,19 @@ __all__ = ["gradient", "gradient_sums", "normalise", "statistics"]
 
 
 @triton.jit
-def _group(n_rows, n_rows2, n_first):
-    """Return a program's group, the rows of the group, and its number in the group."""
+def _group(n_rows, split, n_first):
+    """Return a program's group, its first row and end, and the number in the group."""
     second = tl.program_id(0) >= n_first
     group = second.to(tl.int32)
-    rows = tl.where(second, n_rows2, n_rows)
-    return group, rows, tl.program_id(0) - group * n_first
+    begin = tl.where(second, split, 0)
+    end = tl.where(second, n_rows, split)
+    return group, begin, end, tl.program_id(0) - group * n_first
 
 
 @triton.jit
-def _of_group(group, first, second):
-    """Return the pointer of a group."""
-    return tl.where(group == 1, second, first)
-
-
-@triton.jit
-def _places(row, rows, channel, n_channels):
+def _places(row, end, channel, n_channels):
     """Return which entries of a tile exist, and their offsets."""
-    ok = (row < rows)[:, None] & (channel < n_channels)[None, :]
+    ok = (row < end)[:, None] & (channel < n_channels)[None, :]
     return ok, row[:, None] * n_channels + channel[None, :]
 
 
@@ -99,7 +93,6 @@ def _group_sums(partials, group, n_first, BLOCK_P: tl.constexpr, BLOCK_C: tl.con
 @triton.jit
 def statistics(
     x,
-    x2,
     partials,
     counter,
     mean_out,
@@ -109,7 +102,7 @@ def statistics(
     momentum,
     eps,
     n_rows,
-    n_rows2,
+    split,
     n_first,
     n_channels,
     tiles_per_slice,
@@ -120,19 +113,18 @@ def statistics(
     BLOCK_C: tl.constexpr,
 ):
     """Compute mean and inverse standard deviation of each channel."""
-    group, rows, number = _group(n_rows, n_rows2, n_first)
-    x = _of_group(group, x, x2)
+    group, begin, end, number = _group(n_rows, split, n_first)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = channel < n_channels
     # Subtract a value of the channel, to avoid cancellation in sums of squares.
-    shift = tl.load(x + channel, mask=inside, other=0.0)
+    shift = tl.load(x + begin * n_channels + channel, mask=inside, other=0.0)
     shift = shift.to(tl.float32)
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     square = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    start = number * tiles_per_slice * BLOCK_R
+    start = begin + number * tiles_per_slice * BLOCK_R
     for tile in range(tiles_per_slice):
         row = start + tile * BLOCK_R + tl.arange(0, BLOCK_R)
-        ok, place = _places(row, rows, channel, n_channels)
+        ok, place = _places(row, end, channel, n_channels)
         value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
         value = tl.where(ok, value - shift[None, :], 0.0)
         total += value
@@ -140,8 +132,9 @@ def statistics(
     _put(partials, total, square, BLOCK_C)
     if _is_last(counter, group, _n_slices(group, n_first)):
         total_all, square_all = _group_sums(partials, group, n_first, BLOCK_P, BLOCK_C)
-        offset = total_all / rows
-        var = _clamped(square_all / rows - offset * offset)
+        count = end - begin
+        offset = total_all / count
+        var = _clamped(square_all / count - offset * offset)
         out = group * n_channels + channel
         tl.store(mean_out + out, shift + offset, mask=inside)
         tl.store(rstd_out + out, 1.0 / tl.sqrt(var + eps), mask=inside)
@@ -155,7 +148,7 @@ def statistics(
                         running_var,
                         momentum,
                         eps,
-                        n_rows2,
+                        n_rows - split,
                         channel,
                         inside,
                     )
@@ -166,7 +159,7 @@ def statistics(
                     running_var,
                     momentum,
                     eps,
-                    n_rows,
+                    split,
                     channel,
                     inside,
                 )
@@ -204,19 +197,14 @@ def _track(
 @triton.jit
 def normalise(
     x,
-    x2,
     residual,
-    residual2,
     y,
-    y2,
     mean_in,
     rstd_in,
     weight_in,
-    weight2_in,
     bias_in,
-    bias2_in,
     n_rows,
-    n_rows2,
+    split,
     n_first,
     n_channels,
     ADD: tl.constexpr,
@@ -225,17 +213,12 @@ def normalise(
     BLOCK_C: tl.constexpr,
 ):
     """Normalise a tile, add the residual, and apply the ReLU."""
-    group, rows, number = _group(n_rows, n_rows2, n_first)
-    x = _of_group(group, x, x2)
-    residual = _of_group(group, residual, residual2)
-    y = _of_group(group, y, y2)
-    weight_in = _of_group(group, weight_in, weight2_in)
-    bias_in = _of_group(group, bias_in, bias2_in)
+    group, begin, end, number = _group(n_rows, split, n_first)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    row = number * BLOCK_R + tl.arange(0, BLOCK_R)
+    row = begin + number * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = channel < n_channels
     own = group * n_channels + channel
-    ok, place = _places(row, rows, channel, n_channels)
+    ok, place = _places(row, end, channel, n_channels)
     mean, rstd = _pair(mean_in, rstd_in, own, inside)
     weight, bias = _pair(weight_in, bias_in, channel, inside)
     value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
@@ -263,23 +246,18 @@ def _tile_gradient(grad, y, place, ok, normal, weight, bias, MASK: tl.constexpr)
 @triton.jit
 def gradient_sums(
     grad,
-    grad2,
     x,
-    x2,
     y,
-    y2,
     mean_in,
     rstd_in,
     weight_in,
-    weight2_in,
     bias_in,
-    bias2_in,
     partials,
     counter,
     grad_weight,
     grad_bias,
     n_rows,
-    n_rows2,
+    split,
     n_first,
     n_channels,
     tiles_per_slice,
@@ -289,12 +267,7 @@ def gradient_sums(
     BLOCK_C: tl.constexpr,
 ):
     """Compute the gradients of weight and bias."""
-    group, rows, number = _group(n_rows, n_rows2, n_first)
-    grad = _of_group(group, grad, grad2)
-    x = _of_group(group, x, x2)
-    y = _of_group(group, y, y2)
-    weight_in = _of_group(group, weight_in, weight2_in)
-    bias_in = _of_group(group, bias_in, bias2_in)
+    group, begin, end, number = _group(n_rows, split, n_first)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = channel < n_channels
     own = group * n_channels + channel
@@ -302,10 +275,10 @@ def gradient_sums(
     weight, bias = _pair(weight_in, bias_in, channel, inside)
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     product = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    start = number * tiles_per_slice * BLOCK_R
+    start = begin + number * tiles_per_slice * BLOCK_R
     for tile in range(tiles_per_slice):
         row = start + tile * BLOCK_R + tl.arange(0, BLOCK_R)
-        ok, place = _places(row, rows, channel, n_channels)
+        ok, place = _places(row, end, channel, n_channels)
         value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
         normal = (value - mean[None, :]) * rstd[None, :]
         g = _tile_gradient(grad, y, place, ok, normal, weight, bias, MASK)
@@ -321,25 +294,18 @@ def gradient_sums(
 @triton.jit
 def gradient(
     grad,
-    grad2,
     x,
-    x2,
     y,
-    y2,
     mean_in,
     rstd_in,
     weight_in,
-    weight2_in,
     bias_in,
-    bias2_in,
     grad_weight,
     grad_bias,
     grad_x,
-    grad_x2,
     grad_residual,
-    grad_residual2,
     n_rows,
-    n_rows2,
+    split,
     n_first,
     n_channels,
     MASK: tl.constexpr,
@@ -348,27 +314,20 @@ def gradient(
     BLOCK_C: tl.constexpr,
 ):
     """Compute the gradients of the input and of the residual."""
-    group, rows, number = _group(n_rows, n_rows2, n_first)
-    grad = _of_group(group, grad, grad2)
-    x = _of_group(group, x, x2)
-    y = _of_group(group, y, y2)
-    weight_in = _of_group(group, weight_in, weight2_in)
-    bias_in = _of_group(group, bias_in, bias2_in)
+    group, begin, end, number = _group(n_rows, split, n_first)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    row = number * BLOCK_R + tl.arange(0, BLOCK_R)
+    row = begin + number * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = channel < n_channels
     own = group * n_channels + channel
-    ok, place = _places(row, rows, channel, n_channels)
+    ok, place = _places(row, end, channel, n_channels)
     mean, rstd = _pair(mean_in, rstd_in, own, inside)
     weight, bias = _pair(weight_in, bias_in, channel, inside)
+    count = end - begin
     total, product = _pair(grad_bias, grad_weight, own, inside)
     value = tl.load(x + place, mask=ok, other=0.0).to(tl.float32)
     normal = (value - mean[None, :]) * rstd[None, :]
     g = _tile_gradient(grad, y, place, ok, normal, weight, bias, MASK)
-    centred = g - (total[None, :] + normal * product[None, :]) / rows
-    # Chosen late: fewer registers.
-    grad_x = _of_group(group, grad_x, grad_x2)
+    centred = g - (total[None, :] + normal * product[None, :]) / count
     tl.store(grad_x + place, centred * (weight * rstd)[None, :], mask=ok)
     if ADD:
-        grad_residual = _of_group(group, grad_residual, grad_residual2)
         tl.store(grad_residual + place, g, mask=ok)

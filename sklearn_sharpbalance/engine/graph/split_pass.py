@@ -1,18 +1,15 @@
 """One pass over a mixed batch with separate gradients for its two parts.
 
-A balanced step needs the gradients of the SAM part and of the normal part. Two passes
-over small parts cost nearly as much as two over whole batches. Here both parts share a
-pass. Each layer normalises the parts separately, and computes one weight gradient for
-each. If the parts have different weights, they share the norms only: convolutions and
-Linear run once for each part.
+A balanced step needs the gradients of the SAM part and of the normal part at the same
+weights. Two passes over small parts cost nearly as much as two over whole batches.
+Here both parts share a pass. Each layer normalises the parts separately, and computes
+one weight gradient for each.
 """
 
 import operator
-from dataclasses import dataclass
 
 import torch
 from torch import fx, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from sklearn_sharpbalance.engine.graph.fused_norms import NormStep
@@ -60,9 +57,6 @@ class SplitPass:
         From :func:`fuse_norms`.
     n_first : int
         Samples of the first part.
-    own_weights : bool, default=False
-        Whether the weights of the second part have memory of their own, which
-        :meth:`push` fills. Else both parts have the same weights.
 
     Attributes
     ----------
@@ -72,37 +66,8 @@ class SplitPass:
         may mix samples.
     """
 
-    def __init__(self, fused: fx.GraphModule | None, n_first: int, own_weights=False):
-        self.n_first, self.own_weights = n_first, own_weights
-        self.module = None if fused is None else _split(fused, n_first, own_weights)
-
-    def __call__(self, x):
-        """Return the outputs of both parts of a batch."""
-        assert self.module is not None  # only called with a split
-        if not self.own_weights:
-            return self.module(x)
-        # Not kept: it would keep the output and its graph until the next call.
-        return _PairPass(self.module, self.n_first).run(x)
-
-    @torch.no_grad()
-    def push(self, owner_of):
-        """Copy the current weights to those of the second part.
-
-        Parameters
-        ----------
-        owner_of : callable
-            Returns the optimizer's weight for a weight of a layer.
-        """
-        pairs = [
-            (second, owner_of(getattr(layer.owner, name)))
-            for layer in self._layers()
-            for name, second in layer.seconds.items()
-        ]
-        # One call for each dtype: cast weights, and those of norms.
-        for dtype in dict.fromkeys(second.dtype for second, _ in pairs):
-            chosen = [pair for pair in pairs if pair[0].dtype == dtype]
-            seconds = [second for second, _ in chosen]
-            foreach_copy_(seconds, [weight for _, weight in chosen])
+    def __init__(self, fused: fx.GraphModule | None, n_first: int):
+        self.module = None if fused is None else _split(fused, n_first)
 
     def take_gradients(self, owner_of):
         """Return pairs of weight and gradient of the second part; reset the gradients.
@@ -112,9 +77,11 @@ class SplitPass:
         owner_of : callable
             Returns the optimizer's weight for a weight of a layer.
         """
+        parts = () if self.module is None else self.module.modules()
+        layers = (m for m in parts if isinstance(m, _SplitLayer))
         found = [
             (owner_of(weight), grad)
-            for layer in self._layers()
+            for layer in layers
             for weight, grad in layer.take_gradients()
         ]
         same = [pair for pair in found if pair[0].dtype == pair[1].dtype]
@@ -124,75 +91,17 @@ class SplitPass:
             foreach_copy_(grads, [grad for _, grad in cast])
         return same + [(owner, grad) for (owner, _), grad in zip(cast, grads)]
 
-    def _layers(self):
-        parts = () if self.module is None else self.module.modules()
-        return [part for part in parts if isinstance(part, _SplitLayer)]
-
-
-@dataclass
-class _Pair:
-    """One tensor for each part of a batch."""
-
-    first: torch.Tensor
-    second: torch.Tensor
-
-
-class _PairPass(fx.Interpreter):
-    """Runs a split module whose parts have different weights."""
-
-    def __init__(self, split, n_first):
-        super().__init__(split)
-        self.n_first = n_first
-
-    def placeholder(self, target, args, kwargs):
-        x = super().placeholder(target, args, kwargs)
-        return _Pair(x[: self.n_first], x[self.n_first :])
-
-    def call_module(self, target, args, kwargs):
-        layer = self.fetch_attr(target)
-        if isinstance(layer, _SplitLayer):
-            return layer.forward_pair(*args)
-        return _by_part(super().call_module, target, args, kwargs)
-
-    def call_function(self, target, args, kwargs):
-        return _by_part(super().call_function, target, args, kwargs)
-
-    def call_method(self, target, args, kwargs):
-        return _by_part(super().call_method, target, args, kwargs)
-
-    def output(self, target, args, kwargs):
-        logits = super().output(target, args, kwargs)
-        return torch.cat([logits.first, logits.second])
-
-
-def _by_part(call, target, args, kwargs):
-    """Call an operation without weights on each part."""
-
-    def part(name):
-        def of_part(value):
-            return getattr(value, name) if isinstance(value, _Pair) else value
-
-        chosen = {key: of_part(value) for key, value in kwargs.items()}
-        return call(target, tuple(map(of_part, args)), chosen)
-
-    return _Pair(part("first"), part("second"))
-
 
 class _SplitLayer(nn.Module):
-    """A layer with second leaves for its weights; they may share their memory."""
+    """A layer with second leaves for its weights, which share their memory."""
 
-    def __init__(self, layer, owner, n_first, own_weights):
+    def __init__(self, layer, owner, n_first):
         super().__init__()
         self.layer, self.owner, self.n_first = layer, owner, n_first
-        self.seconds: dict[str, torch.Tensor] = {}
-        for name, weight in owner.named_parameters(recurse=False):
-            second = weight.detach().clone() if own_weights else weight.detach()
-            self.seconds[name] = nn.Parameter(second, weight.requires_grad)
-
-    def forward_pair(self, x):
-        """Return the outputs of both parts, each with its own weights."""
-        second = functional_call(self.layer, self.seconds, x.second)
-        return _Pair(self.layer(x.first), second)
+        self.seconds = {
+            name: nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)
+            for name, weight in owner.named_parameters(recurse=False)
+        }
 
     def second(self, name):
         """Return a weight of the second part; None if the layer has no such weight."""
@@ -230,38 +139,14 @@ class _SplitLinear(_SplitLayer):
 
 class _SplitNorm(_SplitLayer):
     def forward(self, x, residual=None):
-        step, n = self.layer, self.n_first
+        step, norm, n = self.layer, self.owner, self.n_first
+        weight2, bias2 = self.second("weight"), self.second("bias")
         if step.fits(x, residual):
-            weight2, bias2 = self.second("weight"), self.second("bias")
             return step.fused(x, residual, n, weight2, bias2)
-        return step.finish(torch.cat(self._normalised(x[:n], x[n:])), residual)
 
-    def forward_pair(self, x, residual=None):
-        """Return the outputs of both parts; one call of the kernels for both."""
-        step, first, second = self.layer, x.first, x.second
-        added = added2 = None
-        if residual is not None:
-            added, added2 = residual.first, residual.second
-        if step.fits(first, added) and step.fits(second, added2):
-            y, y2 = step.fused_pair(
-                x=first,
-                x2=second,
-                residual=added,
-                residual2=added2,
-                weight2=self.second("weight"),
-                bias2=self.second("bias"),
-            )
-            return _Pair(y, y2)
-        first, second = self._normalised(first, second)
-        return _Pair(step.finish(first, added), step.finish(second, added2))
-
-    def _normalised(self, first, second):
-        """Normalise both parts without the kernels."""
-        norm = self.owner
-
-        def normalise(x, weight, bias):
+        def normalise(part, weight, bias):
             return functional.batch_norm(
-                x,
+                x[part],
                 norm.running_mean,
                 norm.running_var,
                 weight=weight,
@@ -272,11 +157,11 @@ class _SplitNorm(_SplitLayer):
             )
 
         # Running statistics depend on the order: the same as in two passes.
-        second = normalise(second, self.second("weight"), self.second("bias"))
-        first = normalise(first, norm.weight, norm.bias)
+        second = normalise(slice(n, None), weight2, bias2)
+        first = normalise(slice(n), norm.weight, norm.bias)
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(2)
-        return first, second
+        return step.finish(torch.cat([first, second]), residual)
 
 
 class _ConvFunction(torch.autograd.Function):
@@ -335,7 +220,7 @@ class _LinearFunction(torch.autograd.Function):
         return grad @ weight, *weights, *biases, None
 
 
-def _split(fused, n_first, own_weights):
+def _split(fused, n_first):
     """Return a copy of a module with split layers; None if it may mix samples."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(fused.graph, {}))
@@ -346,7 +231,7 @@ def _split(fused, n_first, own_weights):
     for node in split.graph.nodes:
         if node.op == "call_module":
             layer = fused.get_submodule(node.target)
-            made = _split_layer(layer, n_first, own_weights)
+            made = _split_layer(layer, n_first)
             if made is None and not _is_safe(layer):
                 return None
             if made is not None:
@@ -376,17 +261,17 @@ def _weights_repeat(split):
     return len(set(used)) < len(used)
 
 
-def _split_layer(layer, n_first, own_weights):
+def _split_layer(layer, n_first):
     """Return the split form of a layer; None if there is none."""
     if is_hooked(layer):  # hooks may change the weights
         return None
     if isinstance(layer, NormStep):
-        return _SplitNorm(layer, layer.norm, n_first, own_weights)
+        return _SplitNorm(layer, layer.norm, n_first)
     if type(layer) is nn.Linear:
-        return _SplitLinear(layer, layer, n_first, own_weights)
+        return _SplitLinear(layer, layer, n_first)
     zeros = type(layer) is nn.Conv2d and layer.padding_mode == "zeros"
     if zeros and not isinstance(layer.padding, str):
-        return _SplitConv(layer, layer, n_first, own_weights)
+        return _SplitConv(layer, layer, n_first)
     return None
 
 

@@ -185,14 +185,8 @@ class _MemberStep:
         self.cast = CastWeights(self.module, segment.precision)
         self.norms = FusedNorms(self.module, wanted=segment.compile is None)
         # A split pass does not call the member's module, whose hooks would be skipped.
-        has_both = segment.sizes.sam > 0 and segment.sizes.normal > 0
-        can_split = has_both and not is_hooked(self.module)
-        # Without a clean pass, the weights of the SAM part are perturbed.
-        self.split = SplitPass(
-            self.norms.fused if can_split else None,
-            segment.sizes.sam,
-            own_weights=not self.optimizer.clean_pass,
-        )
+        fused = None if is_hooked(self.module) else self.norms.fused
+        self.split = SplitPass(fused, segment.sizes.sam)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
         self._captured_groups = None  # options of the graph, while detached
         for group in self.optimizer.param_groups:
@@ -231,15 +225,13 @@ class _MemberStep:
             self._mask(normal)
             return loss, normal
 
-        if self.split.own_weights:
-            self.split.push(self.cast.owner_of)
         loss = balanced_step(
             self.optimizer,
             loss_of,
             self.segment.sizes.sam,
             len(y),
             sam_share=weight[: self.segment.sizes.sam].sum(),
-            both_parts=None if self.split.module is None else both_parts,
+            both_parts=both_parts if self._passes_together else None,
             module=False,
             backward=backward,
             perturbed_pass=self._statistics_restored,
@@ -282,8 +274,15 @@ class _MemberStep:
         if tensors:
             foreach_mul_(tensors, masks)
 
+    @property
+    def _passes_together(self):
+        """Whether both parts of a batch can share a pass at the same weights."""
+        return self.split.module is not None and self.optimizer.clean_pass
+
     def _both_parts_of(self, x):
-        return self.split(self.module.own_input(x))
+        split = self.split.module
+        assert split is not None  # only called with a split
+        return split(self.module.own_input(x))
 
     @contextmanager
     def _statistics_restored(self):
