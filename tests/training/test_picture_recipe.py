@@ -30,6 +30,7 @@ from tests.cases import pictures, weights
 RNG = np.random.default_rng(0)
 y = np.arange(24) % 2
 FEW = {"n_estimators": 2, "max_epochs": 2, "device": "cpu", "random_state": 0}
+NARROW = {**FEW, "estimator__module__width": 4}  # of the default network
 LOSS = nn.CrossEntropyLoss
 EXPLICIT = {"train_transform": RandomCropFlip(padding=1, flip=False)}
 
@@ -155,21 +156,21 @@ def test_crops_of_tables_raise_if_they_are_asked_for():
 
 @pytest.fixture(scope="module")
 def fitted():
-    return SharpBalance(**FEW).fit(*pictures(24))
+    return SharpBalance(**NARROW).fit(*pictures(24))
 
 
 def test_a_fit_with_the_default_equals_one_with_its_value(fitted):
-    given = SharpBalance(**FEW, **EXPLICIT).fit(*pictures(24))
+    given = SharpBalance(**NARROW, **EXPLICIT).fit(*pictures(24))
     assert torch.equal(weights(fitted), weights(given))
     assert fitted.settings_ == given.settings_
-    other = SharpBalance(**FEW, train_transform=None).fit(*pictures(24))
+    other = SharpBalance(**NARROW, train_transform=None).fit(*pictures(24))
     assert not torch.equal(weights(fitted), weights(other))
 
 
 def test_the_parameter_stays_as_the_user_gave_it(fitted):
     for clf in (fitted, clone(fitted)):
         assert clf.get_params()["train_transform"] == "auto"
-    assert repr(fitted) == repr(SharpBalance(**FEW))
+    assert repr(fitted) == repr(SharpBalance(**NARROW))
     assert f"train_transform {crops(1, False)}" in fitted._repr_html_()
 
 
@@ -196,7 +197,7 @@ def test_partial_fit_has_the_same_default_in_all_calls():
 
 def test_warm_starts_have_the_default_of_their_own_samples(fitted):
     X, labels = pictures(24)
-    clf = SharpBalance(**FEW, warm_start=True).fit(X, labels)
+    clf = SharpBalance(**NARROW, warm_start=True).fit(X, labels)
     assert clf.settings_ == fitted.settings_
     clf.fit(X.astype(np.float32), labels)
     assert clf.settings_["train_transform"] == "None"
@@ -207,12 +208,12 @@ def test_warm_starts_have_the_default_of_their_own_samples(fitted):
 
 def test_checkpoints_belong_to_the_value_in_force(fitted, tmp_path, monkeypatch):
     X, labels = pictures(24)
-    SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)
-    same = SharpBalance(**FEW, **EXPLICIT, checkpoint_dir=tmp_path).fit(X, labels)
+    SharpBalance(**NARROW, checkpoint_dir=tmp_path).fit(X, labels)
+    same = SharpBalance(**NARROW, **EXPLICIT, checkpoint_dir=tmp_path).fit(X, labels)
     assert torch.equal(weights(same), weights(fitted))
     monkeypatch.setattr(recipe, "SIDE_OVER_PADDING", 4)
     with pytest.raises(CheckpointMismatchError, match="train_transform"):
-        SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)
+        SharpBalance(**NARROW, checkpoint_dir=tmp_path).fit(X, labels)
 
 
 def test_checkpoints_of_tables_do_not_depend_on_the_spelling(tmp_path):
@@ -225,10 +226,10 @@ def test_checkpoints_of_tables_do_not_depend_on_the_spelling(tmp_path):
 
 def test_cached_phases_belong_to_the_value_in_force(tmp_path, monkeypatch):
     X, labels = pictures(24)
-    first = SharpBalance(**FEW, memory=str(tmp_path)).fit(X, labels)
+    first = SharpBalance(**NARROW, memory=str(tmp_path)).fit(X, labels)
     monkeypatch.setattr(recipe, "SIDE_OVER_PADDING", 4)
-    second = SharpBalance(**FEW, memory=str(tmp_path)).fit(X, labels)
-    alone = SharpBalance(**FEW).fit(X, labels)
+    second = SharpBalance(**NARROW, memory=str(tmp_path)).fit(X, labels)
+    alone = SharpBalance(**NARROW).fit(X, labels)
     assert not torch.equal(weights(first), weights(second))
     assert torch.equal(weights(second), weights(alone))
 
@@ -236,8 +237,8 @@ def test_cached_phases_belong_to_the_value_in_force(tmp_path, monkeypatch):
 def test_searches_augment_as_fits_do():
     X, labels = pictures(24)
     grid = {"rho": [0.1, 0.5]}
-    search = EnsembleSearchCV(SharpBalance(**FEW), grid, cv=2).fit(X, labels)
-    usual = GridSearchCV(SharpBalance(**FEW), grid, cv=2).fit(X, labels)
+    search = EnsembleSearchCV(SharpBalance(**NARROW), grid, cv=2).fit(X, labels)
+    usual = GridSearchCV(SharpBalance(**NARROW), grid, cv=2).fit(X, labels)
     for name in ("split0_test_score", "split1_test_score"):
         found = search.cv_results_[name]
         np.testing.assert_array_equal(found, usual.cv_results_[name])
