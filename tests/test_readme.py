@@ -45,6 +45,11 @@ def measured():
     yield f"SAM share {gpu['balanced_sam_share']:.2f}"
     large_batch = (gpu[f"{name}_epoch_s_at_512"] for name in ("balanced", "sam"))
     yield "at batch 512 {:.2f} s against {:.2f} s".format(*large_batch)
+    rows = json.loads((RESULTS / "gpu_rows.json").read_text())
+    for name in ("momentum_sam", "momentum_balanced", "look_sam"):
+        ratio = rows[f"{name}_epoch_over_sgd"]
+        yield f"| {rows[f'{name}_epoch_s']:.2f} s, {ratio:.2f} of SGD"
+    yield f"Momentum-SAM, SAM share {rows['momentum_balanced_sam_share']:.2f} |"
     sharpness = max(metrics["seconds_on_gpu"].values())
     yield f"results/metrics_gpu.json)) | {sharpness:.1f} s | 20 s |"
     yield f"`fit` adds {100 * cpu['overhead']['share_over_engine']:.0f} % to its engine"
@@ -266,6 +271,12 @@ def test_searches_reach_their_targets(name, targets):
         if name == "search_gpu":
             before, after = parts[part]["allocated_before_and_after"]
             assert before == after > 0
+
+
+def test_cheap_perturbations_cost_little_more_than_sgd():
+    rows = json.loads((RESULTS / "gpu_rows.json").read_text())
+    assert rows["momentum_sam_epoch_over_sgd"] <= 1.10
+    assert rows["look_sam_epoch_over_sgd"] <= 1.35
 
 
 def test_the_gpu_tests_passed():

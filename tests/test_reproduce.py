@@ -267,8 +267,11 @@ def test_sharpbalance_is_compared_with_sam_at_every_rho(modules):
 
 BOOST, RANDOM = "flattest", "random"
 DEEP, LATE = "deep ensemble", "flattest, late"
-CNN, PLAIN = f"{DEEP}, SmallCNN", f"{DEEP}, no augmentation"
+CNN, R18 = f"{DEEP}, SmallCNN", f"{DEEP}, ResNet-18 of width 16"
+PLAIN, BOOST_PLAIN = f"{DEEP}, no augmentation", f"{BOOST}, no augmentation"
+SMOOTH, BOOST_SMOOTH = f"{DEEP}, smoothed labels", f"{BOOST}, smoothed labels"
 CLEAN, CORRUPTED = "accuracy", "corrupted_accuracy"
+TEMPERED = "nll_after_temperature"
 
 
 @pytest.mark.parametrize(
@@ -342,6 +345,21 @@ def test_settings_of_a_small_network(text, method, metric, sign, modules):
         ("defaults", "`flattest` is {} points ahead", (BOOST, "SAM"), CORRUPTED, 2),
         ("defaults", "and {} ahead of a deep ensemble", (BOOST, DEEP), CORRUPTED, 2),
         ("defaults_few", "few pictures is higher by {}", (LATE, BOOST), "nll", 3),
+        (
+            "defaults",
+            "{} points behind on corrupted ones; with",
+            (DEEP, R18),
+            CORRUPTED,
+            2,
+        ),
+        ("defaults_few", "it is {} points behind on clean ones", (DEEP, R18), CLEAN, 2),
+        ("defaults", "the default rule {} and", (BOOST, BOOST_PLAIN), CLEAN, 2),
+        ("defaults", "higher with them by {},", (BOOST_SMOOTH, BOOST), "nll", 3),
+        ("defaults", "a temperature by {};", (BOOST_SMOOTH, BOOST), TEMPERED, 3),
+        ("defaults", "of a deep ensemble by {} and", (SMOOTH, DEEP), "nll", 3),
+        ("defaults", "and {}. The accuracy", (SMOOTH, DEEP), TEMPERED, 3),
+        ("defaults_few", "of a deep ensemble by {} and", (DEEP, SMOOTH), "nll", 3),
+        ("defaults_few", "rule by {}; after", (BOOST, BOOST_SMOOTH), "nll", 3),
     ],
 )
 def test_defaults_for_pictures_equal_the_records(
