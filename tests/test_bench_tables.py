@@ -5,6 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_wine
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance.evaluation import gradient_passes
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "user_guide" / "tables.md"
@@ -17,8 +21,9 @@ def bench(monkeypatch):
     import bench_tables
 
     yield bench_tables
-    for name in ("bench_tables", "bench_tables_ablation", "_tables", "_machine"):
-        sys.modules.pop(name, None)
+    for name in [*sys.modules]:
+        if name.startswith(("bench_tables", "_reproduce", "_tables", "_machine")):
+            del sys.modules[name]
 
 
 def part_of_page(name):
@@ -39,6 +44,44 @@ def test_the_page_shows_the_ablation(bench):
 
     records = bench.Records(RESULTS / "tables_ablation.json").read()
     assert part_of_page("ablation") == bench_tables_ablation.report(records)
+
+
+def test_the_page_shows_the_contest(bench):
+    import bench_tables_contest as contest
+
+    of_radii, records = (
+        bench.Records(RESULTS / f"{name}.json").read()
+        for name in ("tables_contest_rho", "tables_contest")
+    )
+    names = [*contest.PLAIN, *contest.chosen(of_radii)]
+    wanted = {(t, s, n) for t in bench.EVALUATION for s in range(5) for n in names}
+    assert records.keys() == wanted
+    assert part_of_page("contest") == contest.report(of_radii, records)
+
+
+def test_no_method_is_better_than_a_deep_ensemble_for_its_cost(bench):
+    from bench_tables_contest import SMALLER
+
+    rows = part_of_page("contest").splitlines()[2:]
+    assert len(rows) == 12  # "of twelve methods none ..."
+    for row in rows:
+        high = float(row.split(" to ")[1].split(")")[0])
+        assert high > 1
+    smaller = [row for row in rows if SMALLER in row]
+    ratios = [float(row.split(" | ")[2].split(" ")[0]) for row in rows]
+    published = [r for r, row in zip(ratios, rows) if "LookSAM, rho" in row]
+    assert len(smaller) == len(published) == 2
+    assert all(ratios[rows.index(row)] < min(published) for row in smaller)
+
+
+def test_methods_of_the_contest_take_the_passes_of_a_deep_ensemble(bench):
+    import bench_tables_contest as contest
+
+    X, y = load_wine(return_X_y=True)
+    passes = gradient_passes(DeepEnsembleClassifier(), X, y)
+    for name in ("SharpBalance, rho 0.05", "LookSAM, rho 0.1", contest.TWICE):
+        fitted = contest.candidates()[name](0).fit(X, y)
+        assert gradient_passes(fitted) == pytest.approx(passes, rel=0.1)
 
 
 def test_the_default_is_first_among_peers_on_all_tables(bench):

@@ -26,6 +26,7 @@ __all__ = [
     "RUNS",
     "SAME_COST",
     "SHALLOW",
+    "TWICE",
     "radii_to_try",
     "with_rho",
 ]

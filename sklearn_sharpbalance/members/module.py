@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from sklearn_sharpbalance._validation import POSITIVE, check_numbers
 from sklearn_sharpbalance.data.statistics import piecewise_linear, soft_clip
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.runtime.memory_format import (
@@ -81,6 +82,9 @@ class MemberModule(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
         self.register_buffer("pieces", pieces)
+        if clip is not None:  # a model file may have any value
+            check_numbers(POSITIVE, clip=clip)
+            clip = float(clip)
         self.clip = clip
         self._is_float64 = _all_of(self.module, torch.float64)
         contiguous_weights_on_cpu(self.module)

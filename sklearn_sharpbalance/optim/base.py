@@ -249,7 +249,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         """
         # Schedulers of torch warn that no optimizer has stepped unless this is set.
         self._opt_called = True
-        if scaler is None:
+        if scaler is None or not scaler.is_enabled():
             step_of(self.base_optimizer)
         else:
             scaler.step(self.base_optimizer)

@@ -10,7 +10,7 @@ from torch import nn
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.module import fresh_copy
 
@@ -190,3 +190,10 @@ def test_copies_have_the_settings_of_the_prototype():
     copied = fresh_copy(original)
     assert repr(copied) == repr(original)
     assert np.shape(copied[0].weight) == (2, 1, 3, 3)
+
+
+@pytest.mark.parametrize("clip", ["x", -1.0, float("nan"), True])
+def test_a_bound_of_another_type_raises(clip):
+    """A model file may have any value."""
+    with pytest.raises(InvalidInputError, match="clip"):
+        MemberModule(nn.Linear(2, 2), clip=clip)

@@ -235,7 +235,7 @@ def shown(request, ensemble, digits):
 @pytest.mark.slow
 def test_every_constructor_of_every_display_is_tested(ensemble, digits, monkeypatch):
     displays = [getattr(plotting, n) for n in plotting.__all__ if n.endswith("Display")]
-    assert len(displays) == 10
+    assert len(displays) == 11
     constructors = {
         (display, name)
         for display in displays
