@@ -273,6 +273,19 @@ def test_searches_reach_their_targets(name, targets):
             assert before == after > 0
 
 
+def test_the_suite_takes_less_than_six_minutes_on_two_cores():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    results = sorted(RESULTS.glob("suite_*.json"))
+    assert results
+    for path in results:
+        suite = json.loads(path.read_text())
+        assert suite["machine"]["cores"] == 2
+        assert suite["test_seconds"] < 6 * 60
+        assert suite["passed"] > 7000
+        assert suite.get("failed", 0) == 0
+        assert f"in {suite['test_seconds'] / 60:.1f} minutes" in text
+
+
 def test_cheap_perturbations_cost_little_more_than_sgd():
     rows = json.loads((RESULTS / "gpu_rows.json").read_text())
     assert rows["momentum_sam_epoch_over_sgd"] <= 1.10
