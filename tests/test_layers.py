@@ -4,6 +4,9 @@ import ast
 from pathlib import Path
 
 import pytest
+from sklearn.datasets import load_iris
+
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 
 PACKAGE = Path(__file__).parent.parent / "sklearn_sharpbalance"
 LAYERS = [
@@ -71,3 +74,17 @@ def test_every_package_has_a_layer():
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_files_stay_short(path):
     assert len(path.read_text().splitlines()) <= 500
+
+
+def test_the_chain_of_calls_is_as_long_as_documented(monkeypatch):
+    root = PACKAGE.parent
+    monkeypatch.syspath_prepend(root / "examples" / "benchmarks")
+    import trace_fit
+
+    X, y = load_iris(return_X_y=True)
+    clf = SharpBalanceEnsembleClassifier(max_epochs=2, random_state=0)
+    _, chain = trace_fit.trace(lambda: clf.fit(X, y))
+    assert chain[0].endswith(".fit")
+    assert chain[-1].endswith(trace_fit.STEP)
+    text = (root / "CONTRIBUTING.md").read_text()
+    assert f"a fit on iris passes: {len(chain)} frames" in text
