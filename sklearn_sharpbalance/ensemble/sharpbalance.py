@@ -56,7 +56,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Base optimizer; None is AdamW for tables, and for other data SGD with momentum
         0.9 and weight decay 5e-4, or the setting of a configured net. The defaults for
         tables need ``estimator=None``; if ``lr`` or an option of the optimizer is set,
-        the others are those for other data.
+        the others are those for other data. Options of the sharpness-aware step may be
+        set.
     member_params : list of dict, dict or None, default=None
         Settings that differ between members: one dictionary per member, or one
         dictionary of distributions (``scipy.stats``, objects with ``rvs``) and lists,

@@ -47,8 +47,8 @@ class LookSAM(SharpnessAwareOptimizer):
         groups; 1 gives SAM.
     alpha : float, default=0.7
         Length of the added component, relative to the gradient. 0.7 is the paper's
-        value for large batches; with the small batches of tables it slows AdamW down,
-        and 0.2 gives a lower log-loss.
+        value for large batches; with the small batches of tables and AdamW, 0.2 gives
+        a lower log-loss.
     stacked : bool, default=False
         Whether each parameter has a leading axis of M members; see
         :class:`SharpnessAwareOptimizer`.

@@ -1,11 +1,13 @@
 """Default optimizer, learning rate and number of epochs for tables."""
 
+import inspect
 import math
 from typing import Any
 
 import torch
 
 from sklearn_sharpbalance.data.inputs import InputFormat
+from sklearn_sharpbalance.training.net_building import resolve_sam
 
 __all__ = ["table_recipe"]
 
@@ -30,7 +32,8 @@ def table_recipe(
 
     They apply to the default network for tables and sequences. AdamW, its learning rate
     and its weight decay belong together: none of them is set if the user sets the
-    optimizer, the learning rate, or an option of the optimizer.
+    optimizer, the learning rate, or an option of the optimizer. Options of the
+    sharpness-aware step, such as LookSAM's ``alpha``, are not options of the optimizer.
 
     Parameters
     ----------
@@ -66,7 +69,10 @@ def table_recipe(
         return params, nested
     names = _names_given(params, nested)
     sets_lr = params["lr"] is not None or "lr" in names
-    if params["optimizer"] is not None or any(n.startswith("optimizer") for n in names):
+    of_step = _options_of_step(params.get("sam", "sam"))
+    if params["optimizer"] is not None or any(
+        name.startswith("optimizer") and name not in of_step for name in names
+    ):
         return params, nested
     if fitted is None and not sets_lr:
         lr = LEARNING_RATE
@@ -112,6 +118,12 @@ def n_epochs(n_rows: int, n_classes: int) -> int:
     share = min(1.0, n_rows / FEW_ROWS)
     n_needed = round(low / share**0.5) if n_classes < 3 else high
     return min(n_needed, high)
+
+
+def _options_of_step(sam):
+    """Return the names of the settings of a sharpness-aware step."""
+    options = inspect.signature(resolve_sam(sam)).parameters.keys()
+    return {f"optimizer__{name}" for name in options - {"params", "base_optimizer"}}
 
 
 def _names_given(params, nested):

@@ -18,9 +18,9 @@ ADAMW = {"optimizer": "AdamW", "lr": 0.003, "weight_decay": 3.0, "max_epochs": 4
 SGD = {"optimizer": "SGD", "lr": 0.1, "weight_decay": 5e-4, "max_epochs": 50}
 
 
-def settings(X, y, **params):
+def settings(X, y, kind=DeepEnsembleClassifier, **params):
     """Return the settings of a fit, without the training."""
-    clf = DeepEnsembleClassifier(device="cpu", random_state=0, **params)
+    clf = kind(device="cpu", random_state=0, **params)
     return settings_in_force(clf._prepare(X, y, None, checkpoints=True))
 
 
@@ -42,6 +42,13 @@ def settings(X, y, **params):
 )
 def test_user_settings_replace_the_defaults(params, expected):
     assert expected.items() <= settings(X, y, **params).items()
+
+
+def test_options_of_the_sharpness_aware_step_keep_the_defaults():
+    params = {"sam": "look_sam", "estimator__optimizer__alpha": 0.2}
+    assert ADAMW.items() <= settings(X, y, SharpBalance, **params).items()
+    params = {"estimator__optimizer__weight_decay": 0.1, **params}
+    assert settings(X, y, SharpBalance, **params)["optimizer"] == "SGD"
 
 
 def test_pictures_have_other_defaults():
