@@ -57,13 +57,20 @@ def kind_of(name, constants, picture):
 )
 def test_kernels_compile_for_a_hopper(kernel, constants, picture):
     names = kernel.arg_names
+    signature = {name: kind_of(name, constants, picture) for name in names}
+    aligned = [n for n in names if signature[n].startswith("*") or n == "n_channels"]
     source = ASTSource(
         fn=kernel,
-        signature={name: kind_of(name, constants, picture) for name in names},
+        signature=signature,
         constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
-    assert ".visible .entry" in compiled.asm["ptx"]
+    ptx = compiled.asm["ptx"]
+    assert ".visible .entry" in ptx
+    if "n_channels" in names:  # norms read and write 16 bytes at a time
+        assert "ld.global.v4.b32" in ptx
+        assert "global.b16" not in ptx
 
 
 @pytest.fixture

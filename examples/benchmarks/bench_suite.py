@@ -20,7 +20,7 @@ from _machine import write
 ROOT = Path(__file__).parents[2]
 
 
-def run(*command, cwd):
+def run(command, cwd):
     """Run a command; return its output and its seconds. It must succeed."""
     start = time.perf_counter()
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
@@ -35,12 +35,11 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         clone, programs = Path(folder) / "clone", Path(folder) / "venv" / "bin"
-        run("git", "clone", "--quiet", str(ROOT), str(clone), cwd=folder)
-        run(sys.executable, "-m", "venv", str(programs.parent), cwd=folder)
-        _, installing = run(
-            str(programs / "pip"), "install", "-e", ".[test]", cwd=clone
-        )
-        printed, testing = run(str(programs / "pytest"), cwd=clone)
+        run(["git", "clone", "--quiet", str(ROOT), str(clone)], cwd=folder)
+        run([sys.executable, "-m", "venv", str(programs.parent)], cwd=folder)
+        install = [str(programs / "pip"), "install", "-e", ".[test]"]
+        _, installing = run(install, cwd=clone)
+        printed, testing = run([str(programs / "pytest")], cwd=clone)
     counts = re.findall(r"(\d+) (passed|skipped|failed)", printed.splitlines()[-1])
     numbers = {kind: int(count) for count, kind in counts}
     numbers |= {"install_seconds": installing, "test_seconds": testing}

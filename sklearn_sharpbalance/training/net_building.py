@@ -20,7 +20,7 @@ from sklearn_sharpbalance.training.net_settings import (
     check_net_settings,
 )
 
-__all__ = ["base_rate", "build_net", "renewed_member", "renewed_net"]
+__all__ = ["base_rate", "build_net", "renewed_member", "renewed_net", "resolve_sam"]
 
 
 def build_net(params, nested, fmt, data, n_classes, seed=0):
