@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.data.batches import BatchLayout, EpochBatches, PartSizes
 from sklearn_sharpbalance.data.training_data import as_tensor
@@ -12,6 +11,7 @@ from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
 from sklearn_sharpbalance.engine.member_rates import allows_own_rates
 from sklearn_sharpbalance.engine.stacked_members import StackedMembers
+from sklearn_sharpbalance.engine.stacked_pass import StackedPass
 from sklearn_sharpbalance.engine.stacking import in_step, stacking_obstacle
 from sklearn_sharpbalance.engine.support import (
     NOT_INSPECTED,
@@ -22,9 +22,8 @@ from sklearn_sharpbalance.members.own_settings import different_settings, own_ne
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.optim import OPTIMIZERS
-from sklearn_sharpbalance.runtime.precision import autocast, tf32
+from sklearn_sharpbalance.runtime.precision import AUTOCAST_DTYPES, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_rng
-from sklearn_sharpbalance.runtime.torch_internals import foreach_mul_
 
 __all__ = ["StackedEngine", "StackedGroup"]
 
@@ -114,7 +113,12 @@ class StackedGroup:
         self.device = self.stack.device
         self.set_masks(masks)
         self._join_data()
-        self.pruning_masks = self._pruning_masks()
+        self.pruning_mask = self._pruning_mask()
+        self.passes = StackedPass(
+            self.network,
+            self.stack.label_smoothing,
+            AUTOCAST_DTYPES.get(self.segment.precision),
+        )
         self.draws = CallbackDraws(self.device)
         self.results = [session.state for session in sessions]
 
@@ -166,15 +170,17 @@ class StackedGroup:
                 [torch.as_tensor(weight, device=self.device) for weight in weights]
             )
 
-    def _pruning_masks(self):
-        """Return masks of pruned weights with a member axis, by weight name."""
-        masks = {}
-        for name, weight in self.network.params.items():
-            own = [session.masks.get(name) for session in self.sessions]
-            if any(mask is not None for mask in own):
-                full = torch.ones_like(weight[0])
-                masks[name] = torch.stack([full if m is None else m for m in own])
-        return masks
+    def _pruning_mask(self):
+        """Return the mask (M, P) of weights that are not pruned; None if all are."""
+        masks = [session.masks for session in self.sessions]
+        if not any(masks):
+            return None
+        rows = torch.ones_like(self.network.weights, requires_grad=False)
+        for i, own in enumerate(masks):
+            views = self.network.views(rows[i : i + 1])
+            for name, mask in own.items():
+                views[name][0].copy_(mask)
+        return rows
 
     def running(self):
         """Return positions of the members that have not stopped."""
@@ -222,27 +228,19 @@ class StackedGroup:
         losses = []  # the first one is that of the whole batch
 
         def loss_of(part, n_first=None):
-            with autocast(self.segment.precision, self.device):
-                logits = self.network(x[:, part], n_first)  # (M, b, C)
-            each = cross_entropy(
-                logits.float().flatten(0, 1),
-                y[:, part].flatten(),
-                reduction="none",
-                label_smoothing=self.stack.label_smoothing,
-            )
-            loss = (each.view(len(x), -1) * weight[:, part]).sum(1)  # (M,)
-            losses.append(loss.detach())
+            loss = self.passes.loss(x[:, part], y[:, part], weight[:, part], n_first)
+            losses.append(loss)
             return loss.sum()
 
         def both_parts():
             loss = loss_of(slice(None), n_sam)
             self.backward(loss)
-            normal = self.network.second_gradients()
+            normal = self.passes.second_gradient()
             self.prune(normal)
-            return loss, [(self.network.params[key], g) for key, g in normal.items()]
+            return loss, [(self.network.weights, normal)]
 
         if not self.optimizer.clean_pass and 0 < n_sam < share.shape[1]:
-            self.network.hold_second_weights()
+            self.passes.hold_second_weights()
         balanced_step(
             self.optimizer,
             loss_of,
@@ -257,21 +255,20 @@ class StackedGroup:
         return losses[0]
 
     def backward(self, loss):
-        """Compute the gradients of a loss; those of pruned weights are zero."""
-        loss.backward()
-        self.prune({key: w.grad for key, w in self.network.params.items()})
+        """Compute the gradients of the last loss; those of pruned weights are zero."""
+        self.passes.backward()
+        self.prune(self.network.weights.grad)
 
     def descend(self):
         """Take a step of the optimizer; pruned weights stay zero."""
         self.stack.descend()
-        with torch.no_grad():
-            self.prune(self.network.params)
+        self.prune(self.network.weights)
 
-    def prune(self, tensors):
-        """Set entries of pruned weights to zero, in tensors by weight name."""
-        if self.pruning_masks:
-            pruned = [tensors[name] for name in self.pruning_masks]
-            foreach_mul_(pruned, list(self.pruning_masks.values()))
+    @torch.no_grad()
+    def prune(self, rows):
+        """Set entries of pruned weights to zero, in rows (M, P)."""
+        if self.pruning_mask is not None:
+            rows.mul_(self.pruning_mask)
 
     def end_epoch(self, epoch, running, losses):
         """Write records, call callbacks and save the members that stop."""

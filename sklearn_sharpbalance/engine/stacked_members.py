@@ -93,7 +93,8 @@ class StackedMembers:
             groups = self.sessions[i].optimizer_state()["param_groups"]
             for group in groups:
                 group["lr"] = self.member_lr(i)
-            self.sessions[i].take_optimizer(unstack_optimizer(stacked, i, groups))
+            own = unstack_optimizer(stacked, self.network, i, groups)
+            self.sessions[i].take_optimizer(own)
 
     def read_rho(self):
         """Copy the radius of each member's optimizer into the stack."""
@@ -135,9 +136,9 @@ def _stacked_optimizer(sessions, network, rho):
     _, options = net.get_params_for_optimizer("optimizer", [])
     options.pop("params", None)
     options |= {"rho": rho, "stacked": True} | _fused(options)
-    optimizer = net.optimizer(list(network.params.values()), **options)
+    optimizer = net.optimizer([network.weights], **options)
     states = [session.optimizer_state() for session in sessions]
-    stacked = stack_optimizer(states)
+    stacked = stack_optimizer(states, network)
     own = optimizer.state_dict()["param_groups"]
     for group, member in zip(own, stacked["param_groups"]):
         group["initial_lr"] = member["initial_lr"]

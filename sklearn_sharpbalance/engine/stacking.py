@@ -5,20 +5,22 @@ than with batched matrix products, which suffice for MLP-like members.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import torch
 from torch import nn
+from torch.nn.functional import pad
 
 from sklearn_sharpbalance.engine.called_layers import called_layers
 from sklearn_sharpbalance.optim.look_sam import COUNT
 from sklearn_sharpbalance.runtime.torch_internals import (
     child_modules,
-    foreach_copy_,
     has_hooks,
 )
 
 __all__ = [
     "StackedNetwork",
+    "affine",
     "in_step",
     "is_hooked",
     "layers_to_stack",
@@ -27,6 +29,8 @@ __all__ = [
     "stacking_obstacle",
     "unstack_optimizer",
 ]
+
+ALIGNMENT = 16  # entries of a row of stacked weights
 
 POINTWISE = (
     nn.ReLU,
@@ -169,82 +173,65 @@ class StackedNetwork:
 
     Attributes
     ----------
-    params : dict of str to Tensor (M, ...)
-        Trainable weights, in the order of a member's optimizer.
+    weights : Tensor of shape (M, P)
+        All trainable weights of a member in one row, so that an optimizer handles them
+        in one call. Each begins at a multiple of 16 entries, as fast kernels of a GPU
+        require; the entries between them are zero.
+    shapes : dict of str to torch.Size
+        Shape of each weight of a member, in the order of its optimizer.
     """
 
     def __init__(self, layers, states: Sequence[dict], device):
         self.layers = layers
-        self.params: dict[str, torch.Tensor] = {}
-        for name, layer in layers:
-            for key, _ in layer.named_parameters(recurse=False):
-                own = [state[f"{name}.{key}"].to(device) for state in states]
-                self.params[f"{name}.{key}"] = torch.stack(own).requires_grad_()
-        # Weights of the second part of a batch: other leaves with the same memory.
-        self._seconds = {
-            key: value.detach().requires_grad_() for key, value in self.params.items()
+        self.shapes = {
+            f"{name}.{key}": weight.shape
+            for name, layer in layers
+            for key, weight in layer.named_parameters(recurse=False)
         }
-        self._seconds_differ = False  # whether they have their own memory
+        rows = [self.row([state[key] for key in self.shapes]) for state in states]
+        self.weights = torch.stack(rows).to(device).requires_grad_()
 
-    def __call__(self, x: torch.Tensor, n_first: int | None = None) -> torch.Tensor:
-        """Return the logits (M, B, C) of inputs (M, B, F).
-
-        With ``n_first``, only the first ``n_first`` samples of each member contribute
-        to the ``.grad`` of the weights; :meth:`second_gradients` returns the gradients
-        of the others. This is faster than one pass for each part.
-        """
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits (M, B, C) of inputs (M, B, F)."""
+        weights = self.views(self.weights)
         for name, layer in self.layers:
             if isinstance(layer, nn.Linear):
-                keys = f"{name}.weight", f"{name}.bias"
-                weight, bias = (self.params.get(key) for key in keys)
-                if n_first is None:
-                    x = stacked_linear(x, weight, bias)
-                else:
-                    weight2, bias2 = (self._seconds.get(key) for key in keys)
-                    product = _TwoProducts if self._seconds_differ else _SplitProduct
-                    x = split_linear(product, x, weight, bias, weight2, bias2, n_first)
+                bias = weights.get(f"{name}.bias")
+                x = stacked_linear(x, weights[f"{name}.weight"], bias)
             elif not isinstance(layer, nn.Flatten):
                 x = layer(x)
         return x
 
-    @torch.no_grad()
-    def hold_second_weights(self) -> None:
-        """Keep a copy of the current weights for the second part of the next batch.
+    def row(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the weights of one member, or their gradients, as one row (P,)."""
+        padded = [pad(t.flatten(), (0, -t.numel() % ALIGNMENT)) for t in tensors]
+        return torch.cat(padded)
 
-        Call it before the weights are perturbed for the first part.
-        """
-        if not self._seconds_differ:
-            self._seconds = {
-                key: torch.empty_like(value).requires_grad_()
-                for key, value in self.params.items()
-            }
-            self._seconds_differ = True
-        foreach_copy_(list(self._seconds.values()), list(self.params.values()))
-
-    def second_gradients(self) -> dict[str, torch.Tensor]:
-        """Return the gradients of the second part by name, and reset them."""
-        found = {}
-        for key, second in self._seconds.items():
-            if second.grad is not None:
-                found[key], second.grad = second.grad, None
-        return found
+    def views(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return views (M, ...) of the weights in rows (M, P), by name."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        parts = rows.split([size + -size % ALIGNMENT for size in sizes], dim=1)
+        return {
+            name: part[:, :size].view(len(rows), *shape)
+            for (name, shape), size, part in zip(self.shapes.items(), sizes, parts)
+        }
 
     @torch.no_grad()
     def take_weights(self, member: int, state: dict[str, torch.Tensor]) -> None:
         """Overwrite the weights of one member with those of its module's state."""
-        for key, value in self.params.items():
-            value[member].copy_(state[key])
+        self.weights[member].copy_(self.row([state[key] for key in self.shapes]))
 
     def member_weights(self, member: int) -> dict[str, torch.Tensor]:
         """Return views of the weights of one member, by the keys of its state."""
-        return {key: value.detach()[member] for key, value in self.params.items()}
+        own = self.views(self.weights.detach()[member : member + 1])
+        return {key: value[0] for key, value in own.items()}
 
 
 def stacked_linear(x, weight, bias=None):
     """Apply M linear layers: x (M, B, I), weight (M, O, I), bias (M, O)."""
     if x.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
         return _CpuLinear.apply(x, weight, bias)
-    return _affine(x, weight, bias)
+    return affine(x, weight, bias)
 
 
 class _CpuLinear(torch.autograd.Function):
@@ -257,7 +244,7 @@ class _CpuLinear(torch.autograd.Function):
     def forward(ctx, x, weight, bias):
         ctx.save_for_backward(x, weight)
         ctx.has_bias = bias is not None
-        return _affine(x, weight, bias)
+        return affine(x, weight, bias)
 
     @staticmethod
     def backward(ctx, grad):
@@ -267,7 +254,7 @@ class _CpuLinear(torch.autograd.Function):
         return grad_x, torch.bmm(grad.mT, x), grad_bias
 
 
-def _affine(x, weight, bias):
+def affine(x, weight, bias):
     """Return ``x @ weight.mT + bias``; on some CPUs, copy the transposed weights first.
 
     In CPU builds of torch without MKL (aarch64) a product with a transposed second
@@ -282,94 +269,41 @@ def _affine(x, weight, bias):
     return torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 
-def split_linear(product, x, weight, bias, weight2, bias2, n_first):
-    """Apply M linear layers whose two parts of the batch have different leaves.
+def stack_optimizer(states: Sequence[dict], network: StackedNetwork) -> dict:
+    """Return the optimizer state of stacked weights from the members' states.
 
-    ``product`` is :class:`_SplitProduct` if the weights of both parts are equal, else
-    :class:`_TwoProducts`.
+    Scalars are counts of steps or functions of them, and equal for all weights of all
+    running members; they are taken from a running member. A member that was pruned
+    after it had stopped has no entries.
     """
-    tensors = [x, weight, bias, weight2, bias2]
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-        tensors = [None if t is None else t.to(dtype) for t in tensors]
-    x, weight, bias, weight2, bias2 = tensors
-    return product.apply(x, weight, bias, weight2, bias2, n_first)
-
-
-class _SplitProduct(torch.autograd.Function):
-    """One product with equal weights, and one weight gradient for each part."""
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, weight2, bias2, n_first):
-        ctx.save_for_backward(x, weight)
-        ctx.n_first, ctx.has_bias = n_first, bias is not None
-        return _affine(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, weight = ctx.saved_tensors
-        gradients = [torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None]
-        for part in (slice(ctx.n_first), slice(ctx.n_first, None)):
-            g = grad[:, part]
-            of_bias = g.sum(1) if ctx.has_bias else None
-            gradients += [torch.bmm(g.mT, x[:, part]), of_bias]
-        return *gradients, None
-
-
-class _TwoProducts(torch.autograd.Function):
-    """One product for each part of the samples, with different weights."""
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, weight2, bias2, n_first):
-        ctx.save_for_backward(x, weight, weight2)
-        ctx.n_first, ctx.has_bias = n_first, bias is not None
-        first = _affine(x[:, :n_first], weight, bias)
-        second = _affine(x[:, n_first:], weight2, bias2)
-        return torch.cat([first, second], dim=1)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, weight, weight2 = ctx.saved_tensors
-        first, second = grad[:, : ctx.n_first], grad[:, ctx.n_first :]
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            parts = [torch.bmm(first, weight), torch.bmm(second, weight2)]
-            grad_x = torch.cat(parts, dim=1)
-        return (
-            grad_x,
-            torch.bmm(first.mT, x[:, : ctx.n_first]),
-            first.sum(1) if ctx.has_bias else None,
-            torch.bmm(second.mT, x[:, ctx.n_first :]),
-            second.sum(1) if ctx.has_bias else None,
-            None,
-        )
-
-
-def stack_optimizer(states: Sequence[dict]) -> dict:
-    """Return the optimizer state of stacked weights from the members' states."""
-    stacked = {"param_groups": states[0]["param_groups"], "state": {}}
-    for key in {key: None for state in states for key in state["state"]}:
-        entries = [state["state"].get(key, {}) for state in states]
-        stacked["state"][key] = _stacked(entries)
-    return stacked
-
-
-def _stacked(entries):
-    """Stack the members' entries of one weight; take scalars from a running member.
-
-    Scalars are counts of steps or functions of them, and equal for all running members.
-    A member that was pruned after it had stopped has no entries.
-    """
-    ahead = max(entries, key=lambda entry: (_count(entry), len(entry)))
-    return {
-        name: torch.stack(
-            [e.get(name, torch.zeros_like(value)).to(value.device) for e in entries]
-        )
-        if _has_member_axis(value)
-        else value
+    own = [[s["state"].get(i, {}) for i in range(len(network.shapes))] for s in states]
+    ahead = max(
+        (entries[0] for entries in own), key=lambda entry: (_count(entry), len(entry))
+    )
+    entries = {
+        name: _rows(name, own, network) if _has_member_axis(value) else value
         for name, value in ahead.items()
     }
+    return {
+        "param_groups": states[0]["param_groups"],
+        "state": {0: entries} if entries else {},
+    }
+
+
+def _rows(name, own, network):
+    """Return an entry of the members' optimizers as rows (M, P); zero where missing."""
+    weights = network.weights
+    zeros = {key: weights.new_zeros(shape) for key, shape in network.shapes.items()}
+    rows = [
+        network.row(
+            [
+                entry.get(name, zero).to(weights.device)
+                for entry, zero in zip(entries, zeros.values())
+            ]
+        )
+        for entries in own
+    ]
+    return torch.stack(rows)
 
 
 def _count(entry):
@@ -398,20 +332,24 @@ def in_step(states) -> list[list[int]]:
     return [sorted(first + stopped), *others]
 
 
-def unstack_optimizer(stacked: dict, member: int, groups: list[dict]) -> dict:
-    """Return the optimizer state of one member with its parameter ``groups``."""
-    state = {
-        key: {name: _unstacked(value, member) for name, value in entries.items()}
-        for key, entries in stacked["state"].items()
-    }
-    return {"param_groups": groups, "state": state}
+def unstack_optimizer(
+    stacked: dict, network: StackedNetwork, member: int, groups: list[dict]
+) -> dict:
+    """Return the optimizer state of one member with its parameter ``groups``.
 
-
-def _unstacked(value, member):
-    """Return a copy: other members continue to change the stacked tensors in place."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return (value[member] if _has_member_axis(value) else value).clone()
+    Its tensors are copies: other members continue to change the stacked ones in place.
+    """
+    state: dict[int, dict] = {i: {} for i in range(len(network.shapes))}
+    entries = stacked["state"].get(0, {})
+    for name, value in entries.items():
+        if _has_member_axis(value):
+            views = network.views(value[member : member + 1]).values()
+            own = [view[0].clone() for view in views]
+        else:
+            own = [deepcopy(value) for _ in network.shapes]
+        for i, each in enumerate(own):
+            state[i][name] = each
+    return {"param_groups": groups, "state": state if entries else {}}
 
 
 def _has_member_axis(value) -> bool:

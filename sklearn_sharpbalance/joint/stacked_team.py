@@ -42,10 +42,7 @@ class StackedTeam(Team):
         if len(members) < len(self):
             network = copy(network)
             chosen = torch.tensor(members, device=self.device)
-            network.params = {
-                key: weight.index_select(0, chosen)
-                for key, weight in network.params.items()
-            }
+            network.weights = network.weights.index_select(0, chosen)
         return self._forward(network, x, len(members))
 
     def _forward(self, network, x, n_members):

@@ -54,6 +54,8 @@ def joint_norm(lists: list[list[Tensor]], stacked: bool) -> Tensor:
             parts += [torch.linalg.vector_norm(_rows(t), dim=1) for t in tensors]
         else:
             parts += foreach_norm(tensors)
+    if len(parts) == 1:
+        return parts[0]
     return torch.linalg.vector_norm(_gathered(parts), dim=0)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from sklearn_sharpbalance.runtime.process_state import holding_process_state
 
-__all__ = ["autocast", "tf32"]
+__all__ = ["AUTOCAST_DTYPES", "autocast", "tf32"]
 
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -45,6 +45,7 @@ __all__ = [
     "has_own_tensors",
     "in_place_version",
     "is_compiled",
+    "relu_backward",
     "set_training",
     "step_of",
     "with_state_metadata",
@@ -122,6 +123,17 @@ def foreach_mul_(tensors: list[Tensor], factors: Any) -> None:
 
 def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     torch._foreach_copy_(targets, sources)  # type: ignore[arg-type]
+
+
+def relu_backward(grad: Tensor, output: Tensor) -> Tensor:
+    """Return the gradient by the input of a ReLU, as one operation.
+
+    Examples
+    --------
+    >>> relu_backward(torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0])).tolist()
+    [0.0, 3.0]
+    """
+    return torch.ops.aten.threshold_backward(grad, output, 0)
 
 
 def in_place_version(tensor: Tensor) -> int:

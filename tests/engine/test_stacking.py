@@ -6,9 +6,15 @@ import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 from torch import nn
+from torch.nn import functional as F
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
-from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
+from sklearn_sharpbalance.engine.stacked_pass import StackedPass
+from sklearn_sharpbalance.engine.stacking import (
+    POINTWISE,
+    StackedNetwork,
+    stackable_layers,
+)
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3
@@ -243,49 +249,107 @@ def test_step_counts_grow_only_for_members_that_train(optimizer):
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
+ACTIVATIONS = [
+    *(kind() for kind in POINTWISE),
+    nn.ReLU(inplace=True),
+    nn.Sequential(nn.ELU(inplace=True), nn.ReLU()),
+]
+
+
+def stacked_members(activation, bias=True, device="cpu"):
+    """Return three networks of two Linear layers, and their stack."""
+    torch.manual_seed(0)
+    members = []
+    for _ in range(3):
+        first, second = nn.Linear(4, 8, bias=bias), nn.Linear(8, 3)
+        members.append(nn.Sequential(nn.Flatten(), first, activation, second))
+    states = [member.state_dict() for member in members]
+    network = StackedNetwork(stackable_layers(members[0]), states, device)
+    return [member.to(device) for member in members], network
+
+
+def batch_of(n, device="cpu"):
+    """Return samples, labels and shares of three members."""
+    x = torch.randn(3, n, 4, device=device)
+    return x, torch.randint(3, (3, n), device=device), torch.rand(3, n, device=device)
+
+
+def gradients_by_autograd(members, network, batch, label_smoothing=0.0):
+    """Return the losses (3,) and the gradients (3, P) of modules."""
+    losses, rows = [], []
+    xs, ys, shares = batch
+    for member, x, y, share in zip(members, xs, ys, shares, strict=True):
+        each = F.cross_entropy(
+            member(x).float(), y, reduction="none", label_smoothing=label_smoothing
+        )
+        losses.append((each * share).sum())
+        rows.append(network.row(torch.autograd.grad(losses[-1], member.parameters())))
+    return torch.stack(losses).detach(), torch.stack(rows)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+def test_stacked_pass_equals_autograd(activation, label_smoothing, bias, device):
+    """Losses and gradients of a batch in one part."""
+    members, network = stacked_members(activation, bias=bias, device=device)
+    x, y, share = batch_of(10, device)
+    passes = StackedPass(network, label_smoothing)
+    for _ in range(2):  # the second pass overwrites the gradient of the first
+        losses = passes.loss(x, y, share)
+        passes.backward()
+    want = gradients_by_autograd(members, network, (x, y, share), label_smoothing)
+    torch.testing.assert_close((losses, network.weights.grad), want)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("moves", [False, True])
 def test_split_pass_gives_the_gradients_of_two_passes(device, bias, dtype, moves):
     """Both parts at the same weights, or the first at perturbed weights."""
-    torch.manual_seed(0)
-    members = [
-        nn.Sequential(nn.Linear(4, 8, bias=bias), nn.Tanh(), nn.Linear(8, 3))
-        for _ in range(3)
-    ]
-    network = StackedNetwork(
-        stackable_layers(members[0]), [m.state_dict() for m in members], device
-    )
-    x = torch.randn(3, 10, 4, device=device)
-
-    def gradients(x, n_first=None):
-        with torch.autocast(device, torch.bfloat16, enabled=dtype == torch.bfloat16):
-            logits = network(x, n_first)
-        logits.float().square().sum().backward()
-        found = {}
-        for name, weight in network.params.items():
-            found[name], weight.grad = weight.grad, None
-        return logits, found
+    members, network = stacked_members(nn.Tanh(), bias=bias, device=device)
+    x, y, share = batch_of(10, device)
+    passes = StackedPass(network, label_smoothing=0.1, dtype=dtype)
 
     def move(length):
-        if moves:
-            with torch.no_grad():
-                for weight in network.params.values():
+        with torch.no_grad():
+            network.weights += length
+            for member in members:
+                for weight in member.parameters():
                     weight += length
 
     if moves:
-        network.hold_second_weights()
+        passes.hold_second_weights()
         move(0.1)
-        network.hold_second_weights()  # at the current weights
-    move(0.1)
-    logits, first = gradients(x, 4)
-    second = network.second_gradients()
-    assert not network.second_gradients()  # they were removed
+        passes.hold_second_weights()  # at the current weights
+        move(0.1)
+    losses = passes.loss(x, y, share, n_first=4)
+    passes.backward()
+    found = network.weights.grad, passes.second_gradient()
     tolerances = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {}
-    for found, part in ((first, slice(4)), (second, slice(4, None))):
-        if part.start == 4:
+    total = 0
+    for gradient, part in zip(found, (slice(4), slice(4, None)), strict=True):
+        if moves and part.start == 4:
             move(-0.1)
-        want_logits, want = gradients(x[:, part])
-        torch.testing.assert_close(logits[:, part], want_logits, **tolerances)
-        torch.testing.assert_close(found, want, **tolerances)
+        batch = x[:, part], y[:, part], share[:, part]
+        loss, want = gradients_by_autograd(members, network, batch, 0.1)
+        torch.testing.assert_close(gradient, want, **tolerances)
+        total = total + loss
+    torch.testing.assert_close(losses, total, **tolerances)
+
+
+def test_rows_are_aligned_and_give_back_the_weights():
+    """Entries between the weights of a row stay zero."""
+    members, network = stacked_members(nn.ReLU())
+    views = network.views(network.weights.detach())
+    for name, view in views.items():
+        assert view.storage_offset() % 16 == 0
+        for i, member in enumerate(members):
+            torch.testing.assert_close(
+                view[i], member.state_dict()[name], rtol=0, atol=0
+            )
+    for view in views.values():
+        view.zero_()
+    assert not network.weights.any()
