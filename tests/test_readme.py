@@ -16,6 +16,7 @@ from tests.test_docs import blocks
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "examples" / "benchmarks" / "results"
+TABLES = "iris", "wine"
 PAGES = [ROOT / "README.md"]
 PAGES += [ROOT / "docs" / f"{name}.md" for name in ("performance", "reliability")]
 PAGES += [ROOT / "docs" / "user_guide" / "data.md"]
@@ -29,13 +30,28 @@ def text_of(*pages):
     return " ".join(" ".join(page.read_text().split()) for page in pages)
 
 
+def small_fits():
+    """Return text on fits on iris and wine."""
+    cases = json.loads((RESULTS / "small_fits_aarch64.json").read_text())
+    iris, wine = (cases["defaults"][name]["seconds"]["after"] for name in TABLES)
+    yield f"A fit on iris takes {iris:.2f} s and on wine {wine:.2f} s"
+    for case, text in (
+        ("same epochs and rule", "it is {:.2f} and {:.2f} times as fast"),
+        ("same epochs and rule, one thread", "of torch {:.2f} and {:.2f} times"),
+    ):
+        seconds = [cases[case][name]["seconds"] for name in TABLES]
+        yield text.format(*(each["before over after"] for each in seconds))
+
+
 def measured():
     """Return text that pages must contain, from the files of benchmarks."""
-    gpu, metrics, cpu, memory = (
+    gpu, metrics, cpu, arm, memory = (
         json.loads((RESULTS / f"{name}.json").read_text())
-        for name in ("gpu", "metrics_gpu", "cpu", "memory")
+        for name in ("gpu", "metrics_gpu", "cpu", "cpu_aarch64", "memory")
     )
-    small, large = cpu["digits_50_epochs"], cpu["40k_x_50_5_epochs"]
+    tables = [
+        m[n] for m in (cpu, arm) for n in ("digits_50_epochs", "40k_x_50_5_epochs")
+    ]
     yield f"{gpu['sgd_epoch_s']:.2f} s, {gpu['sgd_images_per_s'] / 1e3:.1f}k images/s"
     yield f"{gpu['sgd_over_best_plain']:.2f} of the best bare PyTorch loop"
     yield f"| SAM phase | {gpu['sam_epoch_s']:.2f} s |"
@@ -64,7 +80,8 @@ def measured():
             "momentum_sam_ratio",
         ),
     ):
-        yield f"| {name} | {small[key]:.2f} | {large[key]:.2f} |"
+        yield f"| {name} | {' | '.join(f'{table[key]:.2f}' for table in tables)} |"
+    yield from small_fits()
     yield f"`predict_proba` takes {cpu['prediction']['ratio']:.2f} of a bare loop"
     yield f"do not stack {cpu['parallel']['dropout']['speedup']:.2f} times"
     yield f"and {cpu['parallel']['convolutions']['speedup']:.2f} times"
@@ -284,6 +301,20 @@ def test_the_suite_takes_less_than_six_minutes_on_two_cores():
         assert suite["passed"] > 7000
         assert suite.get("failed", 0) == 0
         assert f"in {suite['test_seconds'] / 60:.1f} minutes" in text
+
+
+def test_fits_on_small_tables_are_faster_than_before_the_restructuring():
+    for path in RESULTS.glob("small_fits_*.json"):
+        cases = json.loads(path.read_text())
+        for case in ("defaults", "same epochs and rule, one thread"):
+            for name in TABLES:
+                assert cases[case][name]["seconds"]["before over after"] >= 1.3
+
+
+def test_momentum_sam_is_faster_than_bagging_on_digits():
+    for name in ("cpu", "cpu_aarch64"):
+        times = json.loads((RESULTS / f"{name}.json").read_text())["digits_50_epochs"]
+        assert times["sharpbalance_momentum_sam_ratio"] <= 0.8
 
 
 def test_cheap_perturbations_cost_little_more_than_sgd():

@@ -3,11 +3,13 @@
     python examples/benchmarks/bench_cpu.py [--out DIR] [--quick] [--parts ...]
 
 Three MLPs of 128-128 hidden units, batch 128, momentum SGD, the same epochs for all.
-Times are medians of alternating repetitions.
+Times are medians of alternating repetitions. The result is ``cpu.json`` on x86-64, and
+``cpu_aarch64.json`` on aarch64.
 """
 
 import argparse
 import json
+import platform
 import tempfile
 import time
 import warnings
@@ -32,11 +34,13 @@ from sklearn_sharpbalance import (
 )
 
 warnings.simplefilter("ignore", ConvergenceWarning)
-DROPOUT = {
+# The default network would also encode tables of many rows piecewise.
+NETWORK = {
+    "estimator": MLP,
     "estimator__module__hidden": (128, 128),
-    "estimator__module__dropout": 0.2,
     "batch_size": 128,
 }
+DROPOUT = {**NETWORK, "estimator__module__dropout": 0.2}
 
 
 def seconds(call):
@@ -75,6 +79,7 @@ def against_bagging(X, y, epochs, repeats):
     """Fit times of our ensembles and of Bagging(MLPClassifier) on the same data."""
     # lr brings momentum SGD back, the optimizer of all in this comparison.
     settings = {"lr": 0.1, "max_epochs": epochs, "random_state": 0, "device": "cpu"}
+    settings |= NETWORK
     deep = DeepEnsembleClassifier(**settings)
     sharpbalance = SharpBalanceEnsembleClassifier(**settings)
     momentum = {"sam": "momentum_sam", "rho": 0.3, **settings}
@@ -126,18 +131,17 @@ def parallel(repeats):
     table = rng.normal(size=(8000, 50)), rng.integers(5, size=8000)
     pictures = rng.integers(256, size=(600, 3, 32, 32), dtype=np.uint8)
     kinds = {
-        "dropout": (MLP, table, {"max_epochs": 12, **DROPOUT}),
+        "dropout": (table, {"max_epochs": 12, **DROPOUT}),
         "convolutions": (
-            SmallCNN,
             (pictures, rng.integers(10, size=600)),
-            {"max_epochs": 2, "train_transform": None},
+            {"estimator": SmallCNN, "max_epochs": 2, "train_transform": None},
         ),
     }
 
     def fit(kind, n_jobs):
-        module, (X, y), settings = kinds[kind]
+        (X, y), settings = kinds[kind]
         shared = {"n_estimators": 4, "random_state": 0, "device": "cpu"}
-        DeepEnsembleClassifier(module, n_jobs=n_jobs, **shared, **settings).fit(X, y)
+        DeepEnsembleClassifier(n_jobs=n_jobs, **shared, **settings).fit(X, y)
 
     results = {}
     for kind in kinds:
@@ -217,7 +221,7 @@ def scaling(quick):
     def fit(m, n):
         X, y = rng.normal(size=(n, 50)), rng.integers(5, size=n)
         clf = SharpBalanceEnsembleClassifier(
-            n_estimators=m, lr=0.1, max_epochs=4, device="cpu"
+            n_estimators=m, lr=0.1, max_epochs=4, device="cpu", **NETWORK
         )
         start = time.perf_counter()
         clf.fit(X, y)
@@ -243,7 +247,9 @@ def overhead(X, y, repeats):
         inside.append(time.perf_counter() - start)
         return members
 
-    clf = DeepEnsembleClassifier(lr=0.1, max_epochs=20, random_state=0, device="cpu")
+    clf = DeepEnsembleClassifier(
+        lr=0.1, max_epochs=20, random_state=0, device="cpu", **NETWORK
+    )
     clf.fit(X, y)
     shares = []
     StackedEngine.train = timed
@@ -305,14 +311,15 @@ def main():
     unknown = set(options.parts or ()) - set(parts)
     if unknown:
         parser.error(f"no parts {sorted(unknown)}; choose from {', '.join(parts)}")
-    path = Path(options.out or RESULTS) / "cpu.json"
+    name = "cpu" if platform.machine() == "x86_64" else f"cpu_{platform.machine()}"
+    path = Path(options.out or RESULTS) / f"{name}.json"
     numbers = json.loads(path.read_text()) if path.exists() else {}
-    for name in options.parts or parts:
-        numbers[name] = parts[name]()
-        print(name, numbers[name], flush=True)
-        write("cpu", numbers, options.out)  # each part is kept as soon as it is there
+    for part in options.parts or parts:
+        numbers[part] = parts[part]()
+        print(part, numbers[part], flush=True)
+        write(name, numbers, options.out)  # each part is kept as soon as it is there
     if "scaling" in numbers:
-        draw(numbers["scaling"], path.with_name("cpu_scaling.png"))
+        draw(numbers["scaling"], path.with_name(f"{name}_scaling.png"))
 
 
 if __name__ == "__main__":

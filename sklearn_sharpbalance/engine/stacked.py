@@ -12,6 +12,7 @@ from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
 from sklearn_sharpbalance.engine.member_rates import allows_own_rates
 from sklearn_sharpbalance.engine.stacked_members import StackedMembers
 from sklearn_sharpbalance.engine.stacked_pass import StackedPass
+from sklearn_sharpbalance.engine.stacked_sessions import stacked_sessions
 from sklearn_sharpbalance.engine.stacking import in_step, stacking_obstacle
 from sklearn_sharpbalance.engine.support import (
     NOT_INSPECTED,
@@ -19,7 +20,6 @@ from sklearn_sharpbalance.engine.support import (
     shared_refusal,
 )
 from sklearn_sharpbalance.members.own_settings import different_settings, own_nets
-from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.precision import AUTOCAST_DTYPES, tf32
@@ -63,7 +63,7 @@ class StackedRun(EngineRun):
 
     def __init__(self, net, members, data, segment, masks):
         super().__init__(net, members, data, segment, masks)
-        sessions = [MemberSession(net, member, data, segment) for member in members]
+        sessions = stacked_sessions(net, members, data, segment)
         self.groups = {
             tuple(group): StackedGroup([sessions[i] for i in group], masks[group])
             for group in in_step(members)
@@ -75,8 +75,12 @@ class StackedRun(EngineRun):
         return torch.device(self.net.device).type == "cpu"
 
     def can_train(self, segment, masks):
-        """Whether a segment follows the last one, in the same phase or the next."""
-        return segment.continues(self.segment, new_phase=True)
+        """Whether a segment follows the last one, in the same phase or the next.
+
+        An average of weights needs sessions with nets, see :func:`stacked_sessions`.
+        """
+        starts_average = self.segment.averaging is None and segment.averaging
+        return not starts_average and segment.continues(self.segment, new_phase=True)
 
     def train(self, segment, masks, on_epoch=None):
         """Train all members of a group in one computation."""
@@ -100,7 +104,7 @@ class StackedGroup:
 
     Parameters
     ----------
-    sessions : list of MemberSession
+    sessions : list of MemberSession or SessionWithoutNet
         Before another segment, call ``begin_segment`` of each, and :meth:`set_masks`.
     masks : sequence of ndarray of shape (N,), dtype bool
         SAM mask of each member.
@@ -264,11 +268,11 @@ class StackedGroup:
         self.stack.descend()
         self.prune(self.network.weights)
 
-    @torch.no_grad()
     def prune(self, rows):
         """Set entries of pruned weights to zero, in rows (M, P)."""
         if self.pruning_mask is not None:
-            rows.mul_(self.pruning_mask)
+            with torch.no_grad():
+                rows.mul_(self.pruning_mask)
 
     def end_epoch(self, epoch, running, losses):
         """Write records, call callbacks and save the members that stop."""

@@ -1,9 +1,8 @@
 """Members of several ensembles in one batched computation, for a search."""
 
 import os
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,14 +12,12 @@ import torch
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.engine.stacked import StackedGroup
+from sklearn_sharpbalance.engine.stacked_sessions import stacked_sessions
 from sklearn_sharpbalance.engine.stacking import in_step
 from sklearn_sharpbalance.engine.support import meta_module
 from sklearn_sharpbalance.engine.threads import choose_threads
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members import MemberState, Segment
-from sklearn_sharpbalance.members.own_settings import own_settings
-from sklearn_sharpbalance.members.session import MemberSession, check_finite
-from sklearn_sharpbalance.members.state import loose_buffers, to_cpu
 from sklearn_sharpbalance.runtime.threads import torch_threads
 
 __all__ = ["EnsembleSegment", "groups_of_ensembles", "train_ensembles"]
@@ -183,7 +180,9 @@ def _train(ensembles, on_epoch):
     owners, sessions, masks = [], [], []
     for i, ensemble in enumerate(ensembles):
         owners += [i] * len(ensemble.members)
-        sessions += _sessions(ensemble)
+        sessions += stacked_sessions(
+            ensemble.net, ensemble.members, ensemble.data, ensemble.segment
+        )
         masks += list(ensemble.masks)
     results: list[Any] = [[None] * len(ensemble.members) for ensemble in ensembles]
     for positions in in_step([session.state for session in sessions]):
@@ -199,97 +198,6 @@ def _train(ensembles, on_epoch):
         for owner, error in group.errors.items():
             results[owner] = error
     return results
-
-
-def _sessions(ensemble):
-    """Return a session for each member."""
-    net, data, segment = ensemble.net, ensemble.data, ensemble.segment
-    first = MemberSession(net, ensemble.members[0], data, segment)
-    writes_to_nets = (
-        data.valid is not None
-        or segment.averaging is not None
-        or segment.pruned
-        or own_settings(net)
-    )
-    others = ensemble.members[1:]
-    if writes_to_nets:
-        return [first, *(MemberSession(net, m, data, segment) for m in others)]
-    return [first, *(_SessionWithoutNet(first.net, m, data, segment) for m in others)]
-
-
-class _SessionWithoutNet:
-    """A member of a search, in place of a MemberSession.
-
-    It reads the settings from the net of another member. Restoring a net takes longer
-    than an epoch of a small network.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Net of the first member of the ensemble; not changed.
-    state : MemberState
-    data : TrainingData
-    segment : Segment
-        Without averages and pruning.
-    """
-
-    reads_weights = False
-
-    def __init__(self, net, state, data, segment):
-        self.net, self.state, self.data, self.segment = net, state, data, segment
-        self.stopped, self.masks = state.stopped, {}
-        self._weights = net.module_.state_dict() | state.module
-        self._optimizer = dict(state.optimizer or net.optimizer_.state_dict())
-        groups = [dict(group) for group in self._optimizer["param_groups"]]
-        for group in groups:
-            # The name differs if the base optimizer has a rho, too.
-            name = "sam_rho" if "sam_rho" in group else "rho"
-            group[name] = segment.rho[state.index]
-        self._optimizer["param_groups"] = groups
-        self._history = list(state.history)
-        self._started = 0.0
-
-    def weights(self):
-        """Return the state of the module."""
-        return self._weights
-
-    def options(self):
-        """Return the parameter group of the optimizer."""
-        return self._optimizer["param_groups"][0]
-
-    def optimizer_state(self):
-        """Return the state of the optimizer."""
-        return self._optimizer
-
-    def take_weights(self, weights):
-        """Set weights of the module."""
-        self._weights = self._weights | weights
-
-    def take_optimizer(self, state):
-        """Set the state of the optimizer."""
-        self._optimizer = state
-
-    def begin_epoch(self):
-        """Start the timer of the epoch."""
-        self._started = time.perf_counter()
-
-    def end_epoch(self, epoch, loss, lr):
-        """Write the record of the epoch."""
-        check_finite(loss, self.state.index, epoch, lr)
-        record = {"epoch": len(self._history) + 1, "train_loss": loss, "lr": lr}
-        record |= {"phase": self.segment.name}
-        self._history.append(record | {"dur": time.perf_counter() - self._started})
-
-    def finish(self):
-        """Return the member's state after the segment."""
-        return replace(
-            self.state,
-            module=to_cpu(self._weights),
-            optimizer=to_cpu(self._optimizer),
-            history=self._history,
-            extra=loose_buffers(self.net),
-            stopped=self.stopped,
-        )
 
 
 class _GroupOfEnsembles(StackedGroup):

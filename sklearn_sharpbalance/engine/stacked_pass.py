@@ -31,9 +31,8 @@ class StackedPass:
         weights = network.weights.detach()
         self.dtype = dtype or weights.dtype
         self._weights = self._second_weights = _Rows(network, weights)
-        gradient = torch.zeros_like(weights, dtype=self.dtype)
-        self._gradient = _Rows(network, gradient)
-        self._second_gradient = _Rows(network, gradient.clone())
+        self._gradient = self._zeros()
+        self._second_gradient: _Rows | None = None  # until a batch has two parts
         self._steps = [
             _step(name, layer)
             for name, layer in network.layers
@@ -97,7 +96,12 @@ class StackedPass:
 
     def second_gradient(self) -> Tensor:
         """Return the gradient (M, P) of the second part of the last batch."""
+        assert self._second_gradient is not None  # there was a second part
         return self._second_gradient.rows.to(self._weights.rows.dtype)
+
+    def _zeros(self):
+        zeros = torch.zeros_like(self._weights.rows, dtype=self.dtype)
+        return _Rows(self.network, zeros)
 
     def _split(self, n_first):
         """Return the parts of a batch."""
@@ -107,6 +111,8 @@ class StackedPass:
             return [first]
         if self._second_weights is not self._weights:
             weights = self._second_weights.cast(self.dtype)
+        if self._second_gradient is None:
+            self._second_gradient = self._zeros()
         second = _Part(slice(n_first, None), weights, self._second_gradient.views)
         return [first, second]
 

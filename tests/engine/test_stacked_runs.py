@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_iris
+from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, EarlyStopping
+from torch import nn
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
-from sklearn_sharpbalance.engine import stacked
+from sklearn_sharpbalance.engine import stacked, stacked_sessions
+from sklearn_sharpbalance.engine.stacked_sessions import SessionWithoutNet
+from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.networks import MLP
 from tests.cases import rest_slow
 
 X, Y = (array[::2] for array in load_iris(return_X_y=True))
@@ -15,15 +20,16 @@ X, Y = (array[::2] for array in load_iris(return_X_y=True))
 
 @pytest.fixture
 def sessions(monkeypatch):
-    """Record the members whose nets were restored, in order."""
+    """Record the kind and the member of every session, in order."""
     made = []
+    for kind in (MemberSession, SessionWithoutNet):
 
-    class Counted(stacked.MemberSession):
-        def __init__(self, net, state, *args):
-            super().__init__(net, state, *args)
-            made.append(state.index)
+        class Recorded(kind):
+            def __init__(self, net, state, data, segment):
+                super().__init__(net, state, data, segment)
+                made.append((type(self).__bases__[0], state.index))
 
-    monkeypatch.setattr(stacked, "MemberSession", Counted)
+        monkeypatch.setattr(stacked_sessions, kind.__name__, Recorded)
     return made
 
 
@@ -40,7 +46,8 @@ def estimator(**params):
 def test_members_are_restored_once_per_fit(every, sessions, tmp_path):
     folder = None if every is None else tmp_path
     cut = estimator(checkpoint_dir=folder, checkpoint_every=every).fit(X, Y)
-    assert sessions == [0, 1, 2]
+    others = [(SessionWithoutNet, 1), (SessionWithoutNet, 2)]
+    assert sessions == [(MemberSession, 0), *others]
     whole = estimator(memory=str(tmp_path / "cache")).fit(X, Y)
     for a, b in zip(cut.estimators_, whole.estimators_):
         for name, value in b.module_.state_dict().items():
@@ -49,6 +56,29 @@ def test_members_are_restored_once_per_fit(every, sessions, tmp_path):
             a.optimizer_.state_dict()["param_groups"]
             == (b.optimizer_.state_dict()["param_groups"])
         )
+
+
+OF_MODULE = {"module__n_features": 4, "module__n_classes": 3}
+
+
+class NetOfUser(NeuralNetClassifier):
+    """Has methods of its own, which may be called."""
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"callbacks": [("stop", EarlyStopping("train_loss"))]},
+        {"estimator": NetOfUser(MLP, **OF_MODULE, criterion=nn.CrossEntropyLoss)},
+        {"validation_fraction": 0.2},
+        {"weight_averaging": "uniform", "warmup_epochs": 0},
+        {"member_params": [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]},
+    ],
+    ids=lambda params: next(iter(params)),
+)
+def test_members_have_nets_where_these_are_used(params, sessions):
+    estimator(**params).fit(X, Y)
+    assert {kind for kind, _ in sessions} == {MemberSession}
 
 
 class ShrinkWeights(Callback):
