@@ -220,8 +220,8 @@ def draw_scatter(records):
                     ms=5,
                     alpha=0.7,
                 )
-            points = of_nets(records, sharpness, outcome)
-            if all(point[2] > 0 for point in points):
+            values = [point[2] for point in of_nets(records, sharpness, outcome)]
+            if max(values) > 10 * min(values) > 0:
                 ax.set_xscale("log")
                 ax.xaxis.set_minor_formatter(NullFormatter())
             ax.grid(color="0.9")

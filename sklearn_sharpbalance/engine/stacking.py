@@ -292,17 +292,11 @@ def stack_optimizer(states: Sequence[dict], network: StackedNetwork) -> dict:
 
 def _rows(name, own, network):
     """Return an entry of the members' optimizers as rows (M, P); zero where missing."""
-    weights = network.weights
-    zeros = {key: weights.new_zeros(shape) for key, shape in network.shapes.items()}
-    rows = [
-        network.row(
-            [
-                entry.get(name, zero).to(weights.device)
-                for entry, zero in zip(entries, zeros.values())
-            ]
-        )
-        for entries in own
-    ]
+    weights, rows = network.weights, []
+    zeros = [weights.new_zeros(shape) for shape in network.shapes.values()]
+    for entries in own:
+        values = [entry.get(name, zero) for entry, zero in zip(entries, zeros)]
+        rows.append(network.row([value.to(weights.device) for value in values]))
     return torch.stack(rows)
 
 
