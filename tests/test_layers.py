@@ -1,6 +1,7 @@
 """A file imports only from lower layers or from its own folder."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,10 @@ LAYERS = [
     ["__init__"],
     ["__main__"],
 ]
+PRIVATE = re.compile(
+    r"\btorch\._(?!_)|(?<!balance)\._(modules|buffers|parameters|version)\b"
+    r"|_orig_mod|_non_persistent_b"
+)
 LAYER = {name: layer for layer, packages in enumerate(LAYERS) for name in packages}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -88,3 +93,8 @@ def test_the_chain_of_calls_is_as_long_as_documented(monkeypatch):
     assert chain[-1].endswith(trace_fit.STEP)
     text = (root / "CONTRIBUTING.md").read_text()
     assert f"a fit on iris passes: {len(chain)} frames" in text
+
+
+def test_one_file_uses_private_attributes_of_torch():
+    files = [path.name for path in FILES if PRIVATE.search(path.read_text())]
+    assert files == ["torch_internals.py"]

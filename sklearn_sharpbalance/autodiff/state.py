@@ -13,6 +13,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.runtime.torch_internals import (
     BATCH_NORM,
     is_compiled,
+    own_buffers,
     without_vmap_warnings,
 )
 
@@ -113,7 +114,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
     _refuse_batch_statistics(module)
     modes = [(m, m.training) for m in module.modules()]
     flags = [(p, p.requires_grad) for p in module.parameters()]
-    kept = [(m, dict(vars(m)), dict(m._buffers)) for m in module.modules()]
+    kept = [(m, dict(vars(m)), dict(own_buffers(m))) for m in module.modules()]
     try:
         module.eval()
         # An enclosing autocast caches casts of the weights, even if the weights change;
@@ -145,7 +146,7 @@ def _undo_replacements(module, attributes, buffers):
     that has ended, and could be neither copied nor saved. All attributes are restored,
     because others, such as the length of a cache, must match the tensor.
     """
-    attributes_now, buffers_now = vars(module), module._buffers
+    attributes_now, buffers_now = vars(module), own_buffers(module)
     if _tensor_ids(attributes_now, buffers_now) == _tensor_ids(attributes, buffers):
         return
     attributes_now.clear()

@@ -16,7 +16,7 @@ from sklearn_sharpbalance.runtime.memory_format import (
     contiguous_on_cpu,
     contiguous_weights_on_cpu,
 )
-from sklearn_sharpbalance.runtime.torch_internals import in_place_version
+from sklearn_sharpbalance.runtime.torch_internals import in_place_version, own_buffers
 
 __all__ = ["OWN_ARGUMENTS", "MemberModule", "fresh_copy"]
 
@@ -99,7 +99,7 @@ class MemberModule(nn.Module):
     def __setstate__(self, state):
         """Make weights contiguous that were channels-last on a GPU."""
         super().__setstate__(state)
-        self._buffers.setdefault("pieces", None)  # pickled by an older version
+        own_buffers(self).setdefault("pieces", None)  # pickled by an older version
         contiguous_weights_on_cpu(self.module)
 
     def forward(self, X=None, /, **inputs):

@@ -9,7 +9,7 @@ class PlainSequential(nn.Sequential):
     def __getitem__(self, index):
         # nn.Sequential would pass the layers to the __init__ of the subclass.
         if isinstance(index, slice):
-            return nn.Sequential(*list(self._modules.values())[index])
+            return nn.Sequential(*list(self)[index])
         return super().__getitem__(index)
 
 

@@ -23,6 +23,11 @@ import numpy as np
 import torch
 
 from sklearn_sharpbalance.persistence.encoding import byte_view
+from sklearn_sharpbalance.runtime.torch_internals import (
+    child_modules,
+    own_buffers,
+    own_parameters,
+)
 
 __all__ = [
     "MODULE_ATTRIBUTES",
@@ -340,7 +345,7 @@ def _parts(value) -> list[Any] | tuple[Any, ...] | None:
         return value.__self__, value.__func__
     if isinstance(value, torch.nn.Module):
         own = {k: v for k, v in vars(value).items() if k not in MODULE_ATTRIBUTES}
-        return own, value._parameters, value._buffers, value._modules
+        return own, own_parameters(value), own_buffers(value), child_modules(value)
     if _is_installed(type(value).__module__):
         return None
     attributes = attributes_of(value)

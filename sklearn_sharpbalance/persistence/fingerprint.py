@@ -23,6 +23,11 @@ from sklearn_sharpbalance.persistence.code_identity import (
     code_name,
 )
 from sklearn_sharpbalance.persistence.encoding import byte_view
+from sklearn_sharpbalance.runtime.torch_internals import (
+    is_compiled_wrapper,
+    own_buffers,
+    unsaved_buffers,
+)
 
 __all__ = [
     "condense",
@@ -151,7 +156,7 @@ def _module_digest(module, within):
         if isinstance(tensor, torch.Tensor) and not is_lazy:
             digest.update(byte_view(tensor).data)
     for part in module.modules():
-        if not hasattr(part, "_orig_mod"):  # a compiled module has its original as part
+        if not is_compiled_wrapper(part):  # it has the original as a part
             around = within if part is module else (*within, id(part))
             digest.update(_module_settings(part, around).encode())
     return digest.hexdigest()
@@ -161,8 +166,8 @@ def _tensors(module):
     """Yield weights and buffers by name, with the buffers that no state dict has."""
     yield from module.state_dict().items()
     for prefix, part in module.named_modules():
-        for name in sorted(getattr(part, "_non_persistent_buffers_set", ())):
-            yield f"{prefix}.{name}", part._buffers[name]
+        for name in sorted(unsaved_buffers(part)):
+            yield f"{prefix}.{name}", own_buffers(part)[name]
 
 
 def _module_settings(module, within):

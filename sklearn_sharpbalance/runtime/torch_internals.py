@@ -45,9 +45,13 @@ __all__ = [
     "has_own_tensors",
     "in_place_version",
     "is_compiled",
+    "is_compiled_wrapper",
+    "own_buffers",
+    "own_parameters",
     "relu_backward",
     "set_training",
     "step_of",
+    "unsaved_buffers",
     "with_state_metadata",
     "without_compiler_import",
     "without_vmap_warnings",
@@ -152,6 +156,17 @@ def is_compiled(module: nn.Module) -> bool:
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
+def is_compiled_wrapper(module: nn.Module) -> bool:
+    """Return whether ``torch.compile`` made this module around the original one.
+
+    Examples
+    --------
+    >>> is_compiled_wrapper(nn.Linear(1, 1))
+    False
+    """
+    return hasattr(module, "_orig_mod")
+
+
 def child_modules(module: nn.Module) -> dict[str, nn.Module | None]:
     """Return the layers by name; ``named_children`` leaves out repeated ones."""
     return module._modules
@@ -160,6 +175,21 @@ def child_modules(module: nn.Module) -> dict[str, nn.Module | None]:
 def has_own_tensors(module: nn.Module) -> bool:
     """Return whether a module has weights or buffers besides those of its layers."""
     return bool(module._parameters or module._buffers)
+
+
+def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """Return the parameters of a module without those of its layers, by name."""
+    return module._parameters
+
+
+def own_buffers(module: nn.Module) -> dict[str, Tensor | None]:
+    """Return the buffers of a module without those of its layers, by name."""
+    return module._buffers
+
+
+def unsaved_buffers(module: nn.Module) -> set[str]:
+    """Return the names of own buffers that are in no state dict."""
+    return getattr(module, "_non_persistent_buffers_set", set())
 
 
 def has_buffer(module: nn.Module, name: str) -> bool:
