@@ -345,7 +345,9 @@ def test_input_curvature_checks_its_parameters(params, message):
 def test_input_curvature_without_a_seed_is_random():
     net, X, y = problem()
     scorer = InputCurvatureScorer(n_directions=1, random_state=None)
-    assert not np.allclose(scorer(net, X, y), scorer(net, X, y))
+    # Of 64 directions, two are equal up to their sign in one of 32 pairs.
+    first, *others = (scorer(net, X, y) for _ in range(8))
+    assert not all(np.allclose(first, other) for other in others)
 
 
 def test_weight_and_input_curvature_rank_samples_similarly():
