@@ -118,7 +118,7 @@ class StackedGroup:
         self.set_masks(masks)
         self._join_data()
         self.pruning_mask = self._pruning_mask()
-        self.passes = StackedPass(
+        self.stacked_pass = StackedPass(
             self.network,
             self.stack.label_smoothing,
             AUTOCAST_DTYPES.get(self.segment.precision),
@@ -232,19 +232,21 @@ class StackedGroup:
         losses = []  # the first one is that of the whole batch
 
         def loss_of(part, n_first=None):
-            loss = self.passes.loss(x[:, part], y[:, part], weight[:, part], n_first)
+            loss = self.stacked_pass.loss(
+                x[:, part], y[:, part], weight[:, part], n_first
+            )
             losses.append(loss)
             return loss.sum()
 
         def both_parts():
             loss = loss_of(slice(None), n_sam)
             self.backward(loss)
-            normal = self.passes.second_gradient()
+            normal = self.stacked_pass.second_gradient()
             self.prune(normal)
             return loss, [(self.network.weights, normal)]
 
         if not self.optimizer.clean_pass and 0 < n_sam < share.shape[1]:
-            self.passes.hold_second_weights()
+            self.stacked_pass.hold_second_weights()
         balanced_step(
             self.optimizer,
             loss_of,
@@ -260,7 +262,7 @@ class StackedGroup:
 
     def backward(self, loss):
         """Compute the gradients of the last loss; those of pruned weights are zero."""
-        self.passes.backward()
+        self.stacked_pass.backward()
         self.prune(self.network.weights.grad)
 
     def descend(self):

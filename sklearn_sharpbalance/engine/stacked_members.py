@@ -12,6 +12,7 @@ from sklearn_sharpbalance.engine.stacking import (
     unstack_optimizer,
 )
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
+from sklearn_sharpbalance.members.session import rho_name
 
 __all__ = ["StackedMembers"]
 
@@ -99,7 +100,7 @@ class StackedMembers:
     def read_rho(self):
         """Copy the radius of each member's optimizer into the stack."""
         (group,) = self.optimizer.param_groups
-        rho = "sam_rho" if "sam_rho" in group else "rho"
+        rho = rho_name(group)
         radii = [float(session.options()[rho]) for session in self.sessions]
         group[rho] = torch.tensor(radii, device=self.device)
 
@@ -114,7 +115,7 @@ class StackedMembers:
         (group,) = self.optimizer.param_groups
         own = [session.options() for session in self.sessions]
         self.read_rho()
-        rho = "sam_rho" if "sam_rho" in group else "rho"
+        rho = rho_name(group)
         shared = group.keys() - {"params", "lr", "stacked", rho, *KERNELS}
         if self.rates is not None:
             self.rates.set_weight_decay([options["weight_decay"] for options in own])

@@ -33,12 +33,12 @@ class StackedPass:
         self._weights = self._second_weights = _Rows(network, weights)
         self._gradient = self._zeros()
         self._second_gradient: _Rows | None = None  # until a batch has two parts
-        self._steps = [
-            _step(name, layer)
+        self._layers = [
+            _layer_pass(name, layer)
             for name, layer in network.layers
             if not isinstance(layer, nn.Flatten | nn.Identity)  # the input is flat
         ]
-        linear = [isinstance(step, _Linear) for step in self._steps]
+        linear = [isinstance(layer, _Linear) for layer in self._layers]
         self._first_linear = linear.index(True)
 
     @torch.no_grad()
@@ -70,8 +70,8 @@ class StackedPass:
         """
         self._parts = self._split(n_first)
         x = x.to(self.dtype)
-        for step in self._steps:
-            x = step.forward(x, self._parts)
+        for layer in self._layers:
+            x = layer.forward(x, self._parts)
         log_proba = torch.log_softmax(x.float(), dim=2)
         target, smoothing = y.unsqueeze(2), self.label_smoothing
         loss = -log_proba.gather(2, target).squeeze(2)
@@ -89,8 +89,8 @@ class StackedPass:
     def backward(self) -> None:
         """Set the ``.grad`` of the weights to the gradient of the last loss."""
         grad, first = self._grad, self._first_linear
-        for i in range(len(self._steps) - 1, first - 1, -1):
-            grad = self._steps[i].backward(grad, self._parts, needs_input=i > first)
+        for i in range(len(self._layers) - 1, first - 1, -1):
+            grad = self._layers[i].backward(grad, self._parts, needs_input=i > first)
         weights = self.network.weights
         weights.grad = self._gradient.rows.to(weights.dtype)
 
@@ -199,7 +199,7 @@ class _Activation:
         return torch.autograd.grad(self.output, self.x, grad)[0]
 
 
-def _step(name, layer):
+def _layer_pass(name, layer):
     if isinstance(layer, nn.Linear):
         return _Linear(name)
     return _ReLU() if isinstance(layer, nn.ReLU) else _Activation(layer)

@@ -6,7 +6,11 @@ from dataclasses import replace
 from skorch import NeuralNetClassifier
 
 from sklearn_sharpbalance.members.own_settings import own_settings
-from sklearn_sharpbalance.members.session import MemberSession, check_finite
+from sklearn_sharpbalance.members.session import (
+    MemberSession,
+    check_finite,
+    rho_name,
+)
 from sklearn_sharpbalance.members.state import loose_buffers, to_cpu
 
 __all__ = ["SessionWithoutNet", "stacked_sessions"]
@@ -71,9 +75,7 @@ class SessionWithoutNet:
         """Continue with the segment after the last one; ``rho`` may differ."""
         self.segment, self.on_epoch = segment, on_epoch
         for group in self._optimizer["param_groups"]:
-            # The name differs if the base optimizer has a rho, too.
-            name = "sam_rho" if "sam_rho" in group else "rho"
-            group[name] = segment.rho[self.state.index]
+            group[rho_name(group)] = segment.rho[self.state.index]
 
     def weights(self):
         """Return the state of the module."""

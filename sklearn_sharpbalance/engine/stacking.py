@@ -30,7 +30,7 @@ __all__ = [
     "unstack_optimizer",
 ]
 
-ALIGNMENT = 16  # entries of a row of stacked weights
+ALIGNMENT = 16  # each weight begins at a multiple of so many entries of a row
 
 POINTWISE = (
     nn.ReLU,

@@ -26,7 +26,7 @@ from sklearn_sharpbalance.runtime.rng import (
 )
 from sklearn_sharpbalance.runtime.torch_internals import foreach_mul_, set_training
 
-__all__ = ["MemberSession", "callbacks_for"]
+__all__ = ["MemberSession", "callbacks_for", "check_finite", "rho_name"]
 
 VALID_BATCH = 1024
 
@@ -117,8 +117,7 @@ class MemberSession:
     def _set_rho(self, rho):
         """Set the radius of the perturbation."""
         for group in self.net.optimizer_.param_groups:
-            # The name differs if the base optimizer has a rho, too.
-            group["sam_rho" if "sam_rho" in group else "rho"] = rho
+            group[rho_name(group)] = rho
 
     @property
     def reads_weights(self):
@@ -350,6 +349,11 @@ def callbacks_for(net, prefix):
         return getattr(type(callback), hook) is not getattr(Callback, hook)
 
     return [c for _, c in net.callbacks_ if any(overrides(c, hook) for hook in hooks)]
+
+
+def rho_name(group):
+    """Return the option of the radius; "sam_rho" if the base optimizer has a rho."""
+    return "sam_rho" if "sam_rho" in group else "rho"
 
 
 def check_finite(loss, member, epoch, lr):

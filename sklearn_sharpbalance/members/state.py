@@ -10,7 +10,10 @@ from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members.own_settings import own_net
 from sklearn_sharpbalance.runtime.rng import random_stream
-from sklearn_sharpbalance.runtime.torch_internals import has_buffer, with_state_metadata
+from sklearn_sharpbalance.runtime.torch_internals import (
+    own_buffers,
+    with_state_metadata,
+)
 
 __all__ = [
     "MemberState",
@@ -150,7 +153,7 @@ def put_buffers(module, buffers, device):
         if layer not in layers:
             continue
         own = value.to(device, copy=True)
-        if has_buffer(layers[layer], name):
+        if name in own_buffers(layers[layer]):
             setattr(layers[layer], name, own)
         else:  # some layers make a buffer in their first forward pass
             layers[layer].register_buffer(name, own, persistent=False)

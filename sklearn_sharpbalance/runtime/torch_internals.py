@@ -40,7 +40,6 @@ __all__ = [
     "foreach_norm",
     "foreach_sub",
     "foreach_sub_",
-    "has_buffer",
     "has_hooks",
     "has_own_tensors",
     "in_place_version",
@@ -183,18 +182,13 @@ def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
 
 
 def own_buffers(module: nn.Module) -> dict[str, Tensor | None]:
-    """Return the buffers of a module without those of its layers, by name."""
+    """Return the buffers of a module without those of its layers; some are None."""
     return module._buffers
 
 
 def unsaved_buffers(module: nn.Module) -> set[str]:
     """Return the names of own buffers that are in no state dict."""
     return getattr(module, "_non_persistent_buffers_set", set())
-
-
-def has_buffer(module: nn.Module, name: str) -> bool:
-    """Return whether a buffer is registered, also one that is None."""
-    return name in module._buffers
 
 
 def has_hooks(module: nn.Module) -> bool:
