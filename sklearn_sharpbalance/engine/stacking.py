@@ -168,7 +168,7 @@ class StackedNetwork:
     layers : list of (name, module)
         From :func:`stackable_layers`, with the prefix of the state's keys.
     states : sequence of dict
-        State of each member's module.
+        State of each member's module, on any device.
     device : torch.device
 
     Attributes
@@ -189,7 +189,8 @@ class StackedNetwork:
             for key, weight in layer.named_parameters(recurse=False)
         }
         rows = [self.row([state[key] for key in self.shapes]) for state in states]
-        self.weights = torch.stack(rows).to(device).requires_grad_()
+        rows = [row.to(device) for row in rows]
+        self.weights = torch.stack(rows).requires_grad_()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (M, B, C) of inputs (M, B, F)."""

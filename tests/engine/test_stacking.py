@@ -353,3 +353,11 @@ def test_rows_are_aligned_and_give_back_the_weights():
     for view in views.values():
         view.zero_()
     assert not network.weights.any()
+
+
+def test_states_may_be_on_another_device():
+    """On a GPU the state of the first member is there, those of the others are not."""
+    module = chain()
+    states = [module.state_dict(), chain().to("meta").state_dict()]
+    network = StackedNetwork(stackable_layers(module), states, torch.device("meta"))
+    assert network.weights.device.type == "meta"
