@@ -21,7 +21,7 @@ from sklearn.model_selection import train_test_split
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 
-FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 EPOCHS = 4 if FAST else 30
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 
 digits = load_digits()
 pictures = (digits.images * (255 / 16)).round().astype(np.uint8)  # (1797, 8, 8)

@@ -19,7 +19,7 @@ from sklearn.datasets import make_classification
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.plotting import LossLandscapeDisplay
 
-FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 N_POINTS = 3 if FAST else 25
 COMMON = {"max_epochs": 2 if FAST else 40, "random_state": 0}
 

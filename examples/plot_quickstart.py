@@ -16,7 +16,7 @@ import os
 from sklearn.datasets import make_classification
 from sklearn.model_selection import train_test_split
 
-FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 EPOCHS = 3 if FAST else 25
 
 X, y = make_classification(

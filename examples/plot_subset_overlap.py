@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 
-FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 
 X, y = load_digits(return_X_y=True)
 rng = np.random.default_rng(0)

@@ -53,7 +53,7 @@ def reviews(n, seed):
     return texts, np.where(labels == 1, "like", "dislike")
 
 
-FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 EPOCHS = 1 if FAST else 14
 
 texts, y = reviews(700 if FAST else 1500, seed=0)

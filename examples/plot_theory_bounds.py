@@ -26,7 +26,7 @@ import numpy as np
 
 from sklearn_sharpbalance.plotting import TheoryDisplay
 
-FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 N_MATRICES = 3 if FAST else 50
 
 rho = np.linspace(0, 0.3, 7)

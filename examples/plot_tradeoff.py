@@ -21,7 +21,7 @@ import sys
 from sklearn.datasets import make_classification
 from sklearn.model_selection import train_test_split
 
-FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # the test-suite runs a shorter story
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 
 X, y = make_classification(
     n_samples=400 if FAST else 4000,

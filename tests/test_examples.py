@@ -24,6 +24,7 @@ LONG = (
     "plot_finetune_frozen_trunk_sed",
     "plot_loss_landscape",
     "plot_search",
+    "plot_sharpness_controls",
     "plot_text_classification",
     "plot_theory_bounds",
     "plot_tradeoff",

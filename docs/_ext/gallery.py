@@ -6,6 +6,7 @@ ORDER = [
     "plot_compare_methods_digits.py",
     "plot_evaluate_report.py",
     "plot_subset_overlap.py",
+    "plot_sharpness_controls.py",
     "plot_loss_landscape.py",
     "plot_theory_bounds.py",
     "plot_custom_scorer_and_selector.py",
