@@ -5,15 +5,15 @@ Which ensemble, at the same cost?
 SAM takes two gradients for each update. A fair comparison gives every method the same
 number of them: :func:`~sklearn_sharpbalance.evaluation.compare` shortens the training
 of those that cost more, measures all of them on clean and on corrupted digits, and
-says how sure their ranking is. Here the whole family takes part.
+ranks them with intervals. This example compares seventeen methods.
 """
 
 # %%
 # Pictures
 # --------
-# A fifth of the digits is for training, so that there is something left to get wrong.
-# Another fifth loses its labels and is laid on its side: pictures from elsewhere, for
-# the methods that want their members to disagree there. The rest is for the test.
+# A fifth of the digits is for training, so that there are errors to compare. Another
+# fifth is rotated and used without labels, by the methods that make their members
+# disagree on such pictures. The rest is for the test.
 import os
 
 import numpy as np
@@ -29,20 +29,20 @@ train, rest = train_test_split(
     np.arange(len(y)), train_size=0.2, stratify=y, random_state=0
 )
 apart, test = train_test_split(rest, train_size=0.25, random_state=0)
-elsewhere = np.rot90(X[apart], axes=(1, 2))
+rotated = np.rot90(X[apart], axes=(1, 2))
 
 # %%
-# The family
-# ----------
-# The same small network everywhere, in four groups:
+# The methods
+# -----------
+# All have the same small network. There are four groups:
 #
 # - plain descent: three members, six of them, settings drawn for each member, averaged
 #   weights (EoA), and a greedy soup, which is *one* network when it predicts;
 # - SAM on all samples, with one radius, one for each member (SAM+), and its variants;
 # - SAM on some: by the rule of the paper's code (SharpBalance), by its rule for other
 #   pictures, by the rule of its text (sharpest samples), and as many at random;
-# - members trained together and driven apart, on hard samples (SED) or on those from
-#   elsewhere (A2D, DivDis).
+# - members trained together with a loss for agreeing, on hard samples (SED) or on the
+#   rotated ones (A2D, DivDis).
 from scipy.stats import loguniform
 
 from sklearn_sharpbalance import (
@@ -109,10 +109,10 @@ family = {
 methods = {name: each for group in family.values() for name, each in group.items()}
 
 # %%
-# What they would cost
-# --------------------
+# Cost
+# ----
 # In passes over the training set by one member, for 40 epochs. Before the fit the size
-# of the SAM sets is an estimate; the report has what it came out at.
+# of the SAM sets is an estimate; the report has the measured one.
 from sklearn_sharpbalance.evaluation import gradient_passes
 
 for name, method in methods.items():
@@ -131,7 +131,7 @@ report = compare(
     y,
     cv=[(train, test)],
     seeds=1 if FAST else 3,
-    fit_params={name: {"X_unlabeled": elsewhere} for name in ("A2D", "DivDis")},
+    fit_params={name: {"X_unlabeled": rotated} for name in ("A2D", "DivDis")},
     corruptions=["fog"] if FAST else ["noise", "weather", "pixelate"],
     sharpness={"n_batches": 1 if FAST else 5},
     n_bootstrap=20 if FAST else 1000,
@@ -169,12 +169,12 @@ ranking.to_frame().set_index("method")[shown].round(3)
 # leaves the order open; how sharp a member is; and how often two members differ, over
 # how often one is wrong (both with the standard deviation over the seeds).
 #
-# Most intervals reach 0 or nearly so: one split and three seeds do not tell these
-# methods apart. More members for fewer epochs are no worse than anything else. Farthest
-# behind are the soup of members that started apart, which is hardly more than one of
-# them, SED, and members with drawn settings. What SED, A2D and DivDis are made for is
-# not measured here: to know which samples not to trust. Ten and thirty splits are among
-# the :doc:`results </results>`.
+# Most intervals reach 0 or nearly so: one split and three seeds do not separate these
+# methods. Twice the members for half of the epochs are no worse than any other. Farthest
+# behind are the soup, which is hardly better than a member, SED, and members with
+# drawn settings. SED, A2D and DivDis are made to detect foreign samples, which is not
+# measured here. Results over ten and thirty splits are among the
+# :doc:`results </results>`.
 import matplotlib.pyplot as plt
 
 figure, (accuracy, difference, sharpness, diversity) = plt.subplots(

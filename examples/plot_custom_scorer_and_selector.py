@@ -2,16 +2,18 @@
 A scorer and a selector of your own
 ===================================
 
-Which samples are sharp, and who applies SAM to them, are two questions with two doors. Each
-takes a name, an object or a plain function. This example answers both anew: sharp is what
-lies close to the decision border, and every sharp sample goes to exactly one member.
+``sharpness`` scores samples, and ``selection`` decides which members apply SAM to which
+of them. Both take a name, an object or a function. This example defines a scorer, the
+margin to the decision boundary, and a selector that gives every sharp sample to exactly
+one member.
 """
 
 # %%
 # A selector as a function
 # ------------------------
 # It gets the scores of all members, of shape (members, samples), and returns a mask of the
-# same shape. Here the sharpest half is dealt out like cards: no sample goes to two members.
+# same shape. Here the members get the samples of the sharpest half in turn, so that none
+# is in two sets.
 import os
 
 import numpy as np
@@ -25,8 +27,8 @@ FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 EPOCHS = 4 if FAST else 30
 
 
-def deal_out(sharpness, random_state):
-    """Every sample of the sharpest half to one member."""
+def in_turn(sharpness, random_state):
+    """Give every sample of the sharpest half to one member."""
     n_members, n_samples = sharpness.shape
     sharpest = np.argsort(-sharpness.mean(axis=0))[: n_samples // 2]
     masks = np.zeros(sharpness.shape, dtype=bool)
@@ -37,7 +39,7 @@ def deal_out(sharpness, random_state):
 X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, stratify=y, random_state=0)
 clf = SharpBalanceEnsembleClassifier(
-    selection=deal_out, max_epochs=EPOCHS, random_state=0
+    selection=in_turn, max_epochs=EPOCHS, random_state=0
 )
 clf.fit(X_train, y_train)
 print(f"accuracy {clf.score(X_test, y_test):.3f}")
@@ -46,14 +48,14 @@ print("samples in two sets:", int((clf.sam_masks_.sum(axis=0) > 1).sum()))
 # %%
 # A scorer as a class
 # -------------------
-# One method. It gets a skorch net and returns one score per sample, larger for sharper; the
-# net stays as it was. ``degree = 0`` says that sample weights do not change the score. A
-# parameter of ``__init__`` can be searched over.
+# It has one method, which gets a skorch net and returns one score per sample, larger for
+# sharper; it must not change the net. ``degree = 0`` means that sample weights do not
+# change the score. Parameters of ``__init__`` can be searched over.
 from sklearn_sharpbalance.sharpness import SharpnessScorer
 
 
 class MarginScorer(SharpnessScorer):
-    """Sharp is what the net hardly gets right: a small margin to the next class."""
+    """Score samples by their margin to the next class; a small one is sharp."""
 
     degree = 0
 
@@ -61,7 +63,7 @@ class MarginScorer(SharpnessScorer):
         self.temperature = temperature
 
     def score_samples(self, net, X, y):
-        """The best other class against the right one, between 0 and 1."""
+        """Return the sigmoid of the best other logit minus that of the label."""
         net.module_.eval()
         with torch.no_grad():
             logits = net.infer(X).cpu() / self.temperature  # (N, C)
@@ -77,8 +79,8 @@ print(f"accuracy {clf.score(X_test, y_test):.3f}")
 # %%
 # Does another scorer choose other samples?
 # -----------------------------------------
-# The default scorer and this one, on the same members: both warm-ups are equal, since the
-# scorer comes into play after them.
+# The default scorer and this one score the same members: scores are computed after the
+# warm-up, which does not depend on them.
 import matplotlib.pyplot as plt
 from scipy.stats import spearmanr
 
@@ -93,14 +95,13 @@ ax.set(xscale="log", yscale="log", xlabel="Fisher trace", ylabel="margin score")
 ax.set_title(f"Samples seen by one member, rank correlation {correlation:.3f}")
 
 # %%
-# On well-fitted digits the two rank nearly alike: a sample with a small margin has a large
-# gradient. The margin costs a forward pass, the Fisher trace about as much as a backward
-# pass more.
+# The two rank the digits nearly alike: a sample with a small margin has a large gradient.
+# The margin costs a forward pass; the Fisher trace needs a backward pass, too.
 #
-# A name for it
-# -------------
-# Registered under a name, a scorer is found like the built-in ones, and its parameters
-# are reached with a double underscore, for example in a search.
+# Register a name
+# ---------------
+# A scorer that is registered under a name can be used like the built-in ones. Its
+# parameters are set with a double underscore, for example in a search.
 from sklearn.model_selection import GridSearchCV
 
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS

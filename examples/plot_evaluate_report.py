@@ -2,16 +2,17 @@
 One report about an ensemble
 ============================
 
-Is an ensemble accurate, calibrated, diverse, flat and robust, and better than a
-baseline? :func:`~sklearn_sharpbalance.evaluation.evaluate` answers in one call, for
-pictures of digits, their corrupted versions, and digits that were never learned.
+:func:`~sklearn_sharpbalance.evaluation.evaluate` measures accuracy, calibration,
+diversity, sharpness and robustness of ensembles and baselines in one call: here for
+pictures of digits, corrupted digits, and digits of classes that are not in the training
+set.
 """
 
 # %%
 # Pictures
 # --------
 # Three fifths of the pictures of the digits 0 to 7 are for training. The eights and nines
-# are foreign: nobody learns them, and an honest ensemble is unsure about them.
+# are foreign samples: ensembles should be less confident about them.
 import os
 
 import numpy as np
@@ -34,10 +35,10 @@ X_train, X_test, y_train, y_test = train_test_split(
 # %%
 # Two methods with two seeds each, and a baseline
 # -----------------------------------------------
-# Any classifier with ``predict_proba`` may stand beside the ensembles. The random
-# forest wants flat rows, so that it comes in a pipeline. Mind that SharpBalance, which
-# passes many samples twice, costs nearly twice as much here as the deep ensemble: the
-# example on comparing methods gives all of them the same compute.
+# Any classifier with ``predict_proba`` can be compared with the ensembles. The random
+# forest needs a table, so a pipeline flattens the pictures. SharpBalance makes two
+# gradient passes for many samples and costs nearly twice as much here as the deep
+# ensemble; :doc:`plot_compare_methods_digits` gives all methods the same number of passes.
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -82,8 +83,7 @@ for runs in methods.values():
 # Everything in one call
 # ----------------------
 # Four kinds of corruption at five severities, foreign samples, and sharpness on the
-# training samples, where SAM made it small. Beside the means stands the standard
-# deviation over the seeds.
+# training samples. Values are means and standard deviations over the seeds.
 from sklearn_sharpbalance.evaluation import evaluate
 
 report = evaluate(
@@ -102,14 +102,14 @@ report = evaluate(
 print(report.to_markdown())
 
 # %%
-# Is the difference real?
-# -----------------------
-# Methods are ranked with the uncertainty of the test samples, drawn in pairs, and of
-# the training runs. A difference whose interval holds 0 is no difference.
+# Are the differences larger than chance?
+# ---------------------------------------
+# The bootstrap of the ranking draws test samples, the same for all methods, and seeds. A
+# difference whose interval contains 0 is not significant.
 print(report.rank("corrupted_accuracy"))
 
 # %%
-# The table is tidy: with pandas it takes one line to look at a part of it.
+# The table has a row for each value, so pandas selects a part of it in one line:
 frame = report.to_frame()
 frame[frame["metric"] == "ood_auroc"].pivot(
     index="detail", columns=["method", "part"], values="mean"
@@ -118,9 +118,9 @@ frame[frame["metric"] == "ood_auroc"].pivot(
 # %%
 # Figures
 # -------
-# A report draws itself as a page of HTML that needs no other file:
-# ``report.to_html("report.html")``. Its parts are there for figures of one's own, here
-# how accuracy falls with the severity of a corruption.
+# ``report.to_html("report.html")`` writes a page that needs no other file. Attributes of
+# the report have the values for other figures, here accuracy by the severity of the
+# corruption.
 from sklearn_sharpbalance.plotting import CorruptionDisplay
 
 of_seeds = report.corruption.values()

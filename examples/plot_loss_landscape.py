@@ -1,6 +1,6 @@
 """
-How flat are the members, and what lies between them?
-=====================================================
+How flat are the members, and how high is the loss between them?
+================================================================
 
 Slices through the loss: around one member along a random direction, on the line from one
 member to another, and on the plane through three.
@@ -9,8 +9,8 @@ member to another, and on the plane through three.
 # %%
 # Three ensembles
 # ---------------
-# The same start and the same batches; only the rule that says which samples get SAM
-# differs.
+# They have the same initial weights and batches. Only the rule that selects samples for
+# SAM differs.
 import os
 
 import matplotlib.pyplot as plt
@@ -42,9 +42,10 @@ for ensemble in ensembles.values():
 # %%
 # Around one member
 # -----------------
-# A direction is filter-normalised: a step of 1 moves every filter by its own length, so
-# that slices of networks with weights of different size compare. SAM's valley is the
-# widest; SharpBalance, which applies it to a part of the samples, lies in between.
+# A direction is filter-normalised: a step of 1 moves every filter by its own norm, so
+# that slices of networks with weights of different size can be compared. The loss rises
+# most with SGD and least with SAM; SharpBalance, which applies SAM to a part of the
+# samples, lies in between.
 fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 for name, ensemble in ensembles.items():
     LossLandscapeDisplay.from_estimator(
@@ -55,9 +56,9 @@ ax.set_title("Around the first member")
 # %%
 # From one member to another
 # --------------------------
-# Members that start from different weights end in different valleys: between them is a
-# wall. So it makes no sense to average their weights, and all the sense to average their
-# predictions.
+# Members that start from different weights end in different minima: the loss between
+# them is high. So the mean of their weights is a bad network; the mean of their
+# predictions is better than a member's.
 fig, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
 for ax, (name, ensemble) in zip(axes, ensembles.items()):
     LossLandscapeDisplay.from_estimator(
@@ -78,11 +79,11 @@ display = LossLandscapeDisplay.from_estimator(
     n_dims=2,
     n_points=3 if FAST else 21,
 )
-display.ax_.set_title("SharpBalance: three members, three valleys")
+display.ax_.set_title("SharpBalance: three members, three minima")
 
 # %%
-# A slice shows two directions out of thousands. Numbers that look at all of them are in
-# :mod:`sklearn_sharpbalance.metrics`:
+# A slice shows one or two directions out of thousands. Measures over all directions are
+# in :mod:`sklearn_sharpbalance.metrics`:
 from sklearn_sharpbalance.metrics import adaptive_sharpness, hessian_top_eigenvalue
 
 for name, ensemble in ensembles.items():

@@ -4,8 +4,8 @@ The trade-off in theory: two theorems and a simulation
 
 The paper proves for linear models on random data that SAM lowers sharpness and diversity
 together, and that members which train on different parts of the data lose less diversity
-for the same sharpness. Both theorems are functions here, and the model they are about can
-be simulated, so that one can be held against the other.
+for the same sharpness. The library has both theorems as functions and simulates the model
+that they are about. This example compares them.
 
 A member starts at random weights :math:`\theta_0` and takes k steps of SAM with step
 size :math:`\eta` and radius :math:`\rho` on a Gaussian matrix of 3000 samples and 150
@@ -43,8 +43,8 @@ ax.set_title("Parts of the data: more diversity for the same sharpness")
 # %%
 # Theorem and simulation (figure 2)
 # ---------------------------------
-# The diversity is given exactly, the sharpness between two bounds. What was simulated lies
-# between them.
+# The theorem gives the diversity exactly and two bounds of the sharpness. The simulated
+# sharpness lies between them.
 fig, ax = plt.subplots(figsize=(6, 4.2), layout="constrained")
 TheoryDisplay.from_simulation(
     4, 0.005, rho, n_matrices=N_MATRICES, random_state=0, name="SAM", ax=ax
@@ -54,11 +54,11 @@ ax.set_title(f"Theorem 1 and {N_MATRICES} simulated data sets")
 # %%
 # Nine settings of Theorem 1 (figure 10)
 # --------------------------------------
-# One simulation covers the whole grid: all settings share their matrices. Look at the
-# numbers on the axes: with the step sizes that the paper prints, most of these models do
-# not converge, and both sharpness and diversity *grow* with :math:`\rho`. The theorem holds
-# there as well, but it is the figure above that shows the trade-off which SAM is used for.
-# The lower bound is negative in these settings, says nothing, and is not drawn.
+# One simulation covers the whole grid: all settings share their matrices. With the step
+# sizes that the paper prints, most of these models do not converge, and both sharpness
+# and diversity *grow* with :math:`\rho` (see the numbers on the axes). The theorem holds
+# there as well, but the trade-off is in the figure above. The lower bound is negative in
+# these settings and is not drawn.
 from sklearn_sharpbalance.theory import (
     sam_diversity,
     sam_sharpness_bounds,
@@ -69,7 +69,7 @@ from sklearn_sharpbalance.theory import (
 
 
 def short(value):
-    """A few digits, and a power of ten where the number is large."""
+    """Format a number, a large one with a power of ten."""
     if value < 1e3:
         return f"{value:.3g}"
     digits, power = f"{value:.1e}".split("e+")

@@ -4,8 +4,8 @@ Flatter members are more alike: the trade-off
 
 SAM with a larger radius ``rho`` makes the members of an ensemble flatter, and more alike.
 SharpBalance applies SAM only to samples that the *other* members propose. This
-example trains both over four radii with three seeds each, and draws what is bought and
-what is paid.
+example trains both over four radii with three seeds each, and draws diversity against
+sharpness.
 
 ``python examples/plot_tradeoff.py figure.png`` writes the figure to a file.
 """
@@ -13,7 +13,7 @@ what is paid.
 # %%
 # Data
 # ----
-# A table with four classes that overlap, so that there are errors to talk about: 1200
+# A table with four classes that overlap, so that there are errors to compare: 1200
 # samples for training, 2800 for the test.
 import os
 import sys
@@ -112,10 +112,10 @@ if len(sys.argv) > 1:
     figure.savefig(sys.argv[1], dpi=130)
 
 # %%
-# How steep is the price?
-# -----------------------
-# The slope of each line: what a unit of sharpness costs in diversity. One made-up table
-# shows what to look for and proves nothing about other data; measurements on pictures are
-# among the results of the benchmarks.
+# Slopes
+# ------
+# The slope of each line is the diversity lost for a unit of sharpness. One synthetic table
+# says little about other data; measurements on digits and pictures are among the
+# :doc:`results </results>`.
 for name, fit in display.fits_.items():
     print(f"{name}: slope {fit.slope:.2f}")
