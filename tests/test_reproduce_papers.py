@@ -365,3 +365,91 @@ def test_sentences_about_heads_equal_the_records():
     ):
         assert text in page, text
     assert fifty["50 heads, lambda 0.1"]["fit_s"] < 60
+
+
+ON_ACCURACY, ON_CORRUPTED = "clean accuracy", "corrupted accuracy"
+
+
+@pytest.mark.parametrize(
+    ("text", "sharpness", "outcome", "way"),
+    [
+        ("Fisher-Rao norm is {} and", "Fisher-Rao norm", ON_ACCURACY, "all nets"),
+        ("relative flatness {}: the", "relative flatness", ON_ACCURACY, "all nets"),
+        ("corrupted pictures ({} and", "Fisher-Rao norm", ON_CORRUPTED, "all nets"),
+        ("and {}) and a lower ECE", "relative flatness", ON_CORRUPTED, "all nets"),
+        ("a lower ECE ({} and", "Fisher-Rao norm", "ECE", "all nets"),
+        ("and {}), as in the paper", "relative flatness", "ECE", "all nets"),
+        ("to accuracy ({})", "worst-case sharpness", ON_ACCURACY, "all nets"),
+        ("{} with clean", "worst-case sharpness", ON_ACCURACY, "within controls"),
+        ("do not ({} and", "Fisher-Rao norm", ON_ACCURACY, "within controls"),
+        ("and {}). - **Cal", "relative flatness", ON_ACCURACY, "within controls"),
+        ("lower ECE ({}) and dis", "worst-case sharpness", "ECE", "within controls"),
+        ("less ({})", "worst-case sharpness", "disagreement", "within controls"),
+    ],
+)
+def test_rank_correlations_in_the_text(text, sharpness, outcome, way, tables_of_nets):
+    cell = tables_of_nets["rank correlations, single nets"][sharpness]
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert text.format(cell[f"{outcome}, {way}"]) in page
+
+
+@pytest.mark.parametrize(
+    ("text", "group", "method", "column"),
+    [
+        ("nets by {} points on", "no control", "SAM 0.2", "clean over SGD"),
+        ("and {} with weight decay", "weight decay", "SAM 0.2", "clean over SGD"),
+        (
+            "ensembles by {} and",
+            "no control, ensembles",
+            "SAM 0.2",
+            "clean over SGD",
+        ),
+        ("and {}. With", "weight decay, ensembles", "SAM 0.2", "clean over SGD"),
+        (
+            "are {} points behind",
+            "augmentation, ensembles",
+            "SAM 0.2",
+            "clean over SGD",
+        ),
+        ("both controls {}, and", "both, ensembles", "SAM 0.2", "clean over SGD"),
+        ("corrupted pictures {} and", "augmentation, ensembles", "SAM 0.2", "over SGD"),
+        ("and {}. With `rho` 0.05", "both, ensembles", "SAM 0.2", "over SGD"),
+        ("nets are {} points ahead", "both", "SAM 0.05", "clean over SGD"),
+        ("from {} to 86.37", "no control", "SGD", "accuracy"),
+        ("to {} %. Nets", "augmentation", "SGD", "accuracy"),
+        ("falls from {} to", "both, ensembles", "SGD", "DER"),
+        ("to {}. - **SAM-sharpness", "both, ensembles", "SAM 0.05", "DER"),
+    ],
+)
+def test_effects_of_sam_in_the_text(text, group, method, column, tables_of_nets):
+    cell = tables_of_nets[group][method][column]
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    assert text.format(cell.lstrip("+-")) in page
+
+
+def test_other_sentences_about_nets_equal_the_records(tables_of_nets):
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    level = tables_of_nets["both, ensembles"]["SAM 0.05"]["clean over SGD"]
+    assert f"ensembles level ({level})" in page
+    result = json.loads((BENCHMARKS / "results/reproduce_rethinking.json").read_text())
+    rises = np.concatenate([r["nets"]["sam_sharpness"] for r in result["records"]])
+    assert f"falls for {(rises < 0).sum()} of the {len(rises)} nets" in page
+    norms = {
+        group: float(tables_of_nets[group]["SGD"]["Fisher-Rao norm"])
+        for group in ("no control", "augmentation")
+    }
+    low, high = norms.values()
+    assert f"from {low:.2f} to {high:.0f} and the accuracy" in page
+    for group in ("no control", "augmentation", "weight decay", "both"):
+        worst = [
+            float(tables_of_nets[group][method]["worst-case sharpness"])
+            for method in ("SGD", "SAM 0.05", "SAM 0.2")
+        ]
+        assert worst == sorted(worst, reverse=True)  # flatter under every control
+
+
+@pytest.fixture(scope="module")
+def tables_of_nets():
+    reader = runpy.run_path(str(BENCHMARKS.parents[1] / "docs/_ext/measured.py"))
+    path = BENCHMARKS / "results" / "reproduce_rethinking.md"
+    return reader["read_tables"](path.read_text())

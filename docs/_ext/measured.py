@@ -13,8 +13,8 @@ TABLES = (  # name in the text, file, title of the table
     ("headline", "reproduce_headline", "same epochs"),
     ("headline_same_cost", "reproduce_headline", "same cost"),
     ("heads", "reproduce_sed", "5 heads"),
-    ("no_control", "reproduce_rethinking", "no control"),
-    ("both_controls", "reproduce_rethinking", "both"),
+    ("no_control_ensembles", "reproduce_rethinking", "no control, ensembles"),
+    ("both_ensembles", "reproduce_rethinking", "both, ensembles"),
     ("flat_nets", "reproduce_rethinking", "rank correlations, single nets"),
     ("flat_ensembles", "reproduce_rethinking", "rank correlations, ensembles"),
 )
@@ -24,9 +24,8 @@ def read_results(folder=RESULTS):
     """Every JSON file by its name, and the tables that the text speaks of."""
     found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
     for name, table, group in TABLES:
-        path = folder / f"{table}.md"
-        if path.exists():  # some runs are not measured yet
-            found[name] = read_tables(path.read_text())[group]
+        text = (folder / f"{table}.md").read_text()
+        found[name] = read_tables(text)[group]
     return found
 
 
