@@ -278,7 +278,7 @@ def test_numbers_were_measured(text):
     ("name", "targets"),
     [
         ("search", {"digits": 0.55}),
-        ("search_gpu", {"digits": 0.06, "table": 0.10, "pictures": 0.75}),
+        ("search_gpu", {"digits": 0.10, "table": 0.12, "pictures": 0.75}),
     ],
 )
 def test_searches_reach_their_targets(name, targets):
