@@ -94,11 +94,13 @@ accuracy = {
     condition: (clf.member_predict_proba(X_test).argmax(-1) == y_test).mean(-1)
     for condition, clf in ensembles.items()
 }
+print("condition           accuracy  Fisher-Rao  relative  worst-case")
 for condition, each in accuracy.items():
-    line = f"{', '.join(condition):18}  accuracy {100 * each.mean():.1f} %"
-    for name in measures:
-        line += f"  {name} {sharpness[name, condition].mean():.3g}"
-    print(line)
+    norm, relative, worst = (sharpness[name, condition].mean() for name in measures)
+    print(
+        f"{', '.join(condition):18}  {100 * each.mean():6.1f} %  {norm:10.1e}  "
+        f"{relative:8.2f}  {worst:10.4f}"
+    )
 
 # %%
 # The figure
