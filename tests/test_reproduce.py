@@ -101,7 +101,7 @@ OPTIONS = argparse.Namespace(
         *("headline", "ablation", "moment", "recipe"),
         *("defaults", "defaults_few", "small_cnn"),
         *("contest_rho", "contest", "contest_wide"),
-        *("tradeoff", "widths", "sparsity", "sed", "rethinking"),
+        *("tradeoff", "widths", "sparsity", "picture_sizes", "sed", "rethinking"),
         *("digits", "confirm", "sizes"),
         *("digits_tradeoff", "digits_widths", "digits_sparsity"),
     ],
@@ -748,6 +748,30 @@ def test_digits_run_and_are_not_run_again(tmp_path, in_process, drawn):
     other = in_process(*small, "--rho", 0.3)
     assert other.returncode != 0
     assert "Move it away" in other.stderr
+
+
+@pytest.mark.usefixtures("few_digits", "two_kinds")
+def test_an_ensemble_of_another_run_is_not_trained_again(tmp_path, in_process, drawn):
+    small = ["--seeds", 1, "--epochs", 2, "--members", 2, "--first-seed", 5]
+    small += ["--sharpness-batches", 1, "--out", tmp_path, "--work", drawn]
+    first = in_process("digits", *small, "--only", "all")
+    assert first.returncode == 0, first.stderr
+    (trained,) = json.loads((tmp_path / "reproduce_digits.json").read_text())["records"]
+    next_ = in_process("digits_tradeoff", *small, "--only", "SAM, rho 0.(1|2)")
+    assert next_.returncode == 0, next_.stderr
+    assert next_.stdout.count("fit_seconds") == 1  # that of rho 0.2
+    result = json.loads((tmp_path / "reproduce_digits_tradeoff.json").read_text())
+    copied, own = result["records"]
+    assert copied.pop("of_run") == "digits"
+    assert copied == trained | {"group": "SAM", "method": "SAM, rho 0.1"}
+    assert "of_run" not in own
+    seconds = own["fit_seconds"] + own["measure_seconds"]
+    assert result["minutes"] == pytest.approx(seconds / 60)
+    assert (tmp_path / "reproduce_digits_tradeoff_tradeoff.png").exists()
+
+    only = ["--only", "SAM, sparsity 0, rho 0.1", "--corrupted", 9]
+    done = in_process("digits_sparsity", *small, *only)
+    assert done.stdout.count("fit_seconds") == 1  # measured on other samples
 
 
 @pytest.mark.usefixtures("few_digits", "two_kinds")

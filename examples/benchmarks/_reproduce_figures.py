@@ -17,7 +17,7 @@ from _reproduce_records import (
     with_engine,
 )
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_tradeoff"]
 
 BLUE, ORANGE, *_ = COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 # What is drawn against the number of members, and against rho: title, name, factor.
@@ -172,6 +172,34 @@ def finished(figure, axes, grid):
         ax.spines[["top", "right"]].set_visible(False)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def draw_tradeoff(records):
+    """Sharpness against diversity, a point for each method.
+
+    Axes are logarithmic over rho, whose values are the labels then.
+    """
+    from matplotlib.figure import Figure
+
+    from sklearn_sharpbalance.plotting import TradeoffDisplay
+
+    rows = [
+        (group, method, *(mean(runs, name) for name in ("sharpness", "der", "eir")))
+        for group in groups(records)
+        for method, runs in by_method(records, group).items()
+    ]
+    lines, methods, sharpness, diversity, gains = zip(*rows)
+    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+    TradeoffDisplay(
+        sharpness,
+        diversity,
+        color=gains,
+        groups=lines,
+        labels=[method.rpartition(", rho ")[2] for method in methods],
+        diversity_name="Diversity (DER)",
+        color_name="Ensemble improvement (EIR)",
+    ).plot(figure.subplots(), log=is_sweep(records))
     return figure
 
 

@@ -45,7 +45,8 @@ RULES = (  # in order of worth: a run that is cut short lacks the last ones
 BEST = ("flattest", "random")  # of the rules on pictures, where it matters
 LATE = {"warmup": "sgd", "warmup_epochs": 0.75}
 AVERAGED = {"weight_averaging": "exponential"}
-FEW_RHO = (0.02, 0.1, 0.4)
+ALL_RHO, FEW_RHO = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4), (0.02, 0.1, 0.4)  # on digits
+PICTURE_RHO = (0.05, 0.1, 0.2, 0.4)
 SAME_EPOCHS, SAME_COST = "same epochs", "same cost"
 # Methods for the passes of a deep ensemble, and the radii to choose from.
 LATER = {f"SAM, last {1 - share:.0%}": share for share in (0.75, 0.9, 0.95)}
@@ -435,37 +436,55 @@ def rethinking(options, seed):
 
 def tradeoff(options, seed):
     """SAM ensembles and SharpBalance over rho."""
-    yield from over_rho(Methods(picture_recipe, options, seed))
+    methods = Methods(picture_recipe, options, seed)
+    yield from over_rho(methods, PICTURE_RHO, rule=BEST[0])
 
 
 def widths(options, seed):
     """SAM ensembles over width and rho."""
-    yield from over_widths(picture_recipe, (8, 16, 32, 64), options, seed)
+    chosen = (8, 16, 32, 64)
+    yield from over_widths(picture_recipe, chosen, PICTURE_RHO[:3], options, seed)
 
 
 def sparsity(options, seed):
     """SAM ensembles over the share of pruned weights and rho."""
-    yield from over_sparsity(Methods(picture_recipe, options, seed))
+    yield from over_sparsity(Methods(picture_recipe, options, seed), PICTURE_RHO[:3])
 
 
-def over_rho(methods):
-    for rho in (0.01, 0.02, 0.05, 0.1, 0.2, 0.4):
+def picture_sizes(options, seed):
+    """Ensembles of two to five members; deep ones up to the cost of five with SAM."""
+    yield from over_sizes(picture_recipe, (2, 3, 5, 10), BEST[0], options, seed)
+
+
+def over_rho(methods, radii, rule):
+    for rho in radii:
         yield "SAM", f"SAM, rho {rho:g}", methods.flat("all", rho=rho)
-        yield "sharpest", f"sharpest, rho {rho:g}", methods.flat(rho=rho)
+        yield rule, f"{rule}, rho {rho:g}", methods.flat(rule, rho=rho)
 
 
-def over_widths(recipe, choices, options, seed):
+def over_widths(recipe, choices, radii, options, seed):
     for width in choices:
         changed = Namespace(**vars(options) | {"width": width})
         methods = Methods(recipe, changed, seed)
-        for rho in FEW_RHO:
+        for rho in radii:
             method = f"SAM, width {width}, rho {rho:g}"
             yield f"width {width}", method, methods.flat("all", rho=rho)
 
 
-def over_sparsity(methods):
+def over_sizes(recipe, sizes, rule, options, seed):
+    for n_members in sizes:
+        methods = Methods(recipe, options, seed)
+        methods.recipe["n_estimators"] = n_members
+        group = f"{n_members} members"
+        yield group, BASELINE, methods.deep()
+        if n_members <= 5:
+            yield group, "SAM", methods.flat("all")
+            yield group, rule, methods.flat(rule)
+
+
+def over_sparsity(methods, radii):
     for pruned in (None, 0.8, 0.95):
-        for rho in FEW_RHO:
+        for rho in radii:
             group = f"sparsity {pruned or 0:g}"
             method = f"SAM, {group}, rho {rho:g}"
             yield group, method, methods.flat("all", prune=pruned, rho=rho)
@@ -500,29 +519,24 @@ def sizes(options, seed):
 
     Deep ensembles go on to ten members, which is what SAM costs with five.
     """
-    for n_members in (2, 3, 4, 5, 6, 8, 10):
-        methods = Methods(digits_recipe, options, seed)
-        methods.recipe["n_estimators"] = n_members
-        group = f"{n_members} members"
-        yield group, BASELINE, methods.deep()
-        if n_members <= 5:
-            yield group, "SAM", methods.flat("all")
-            yield group, "sharpest", methods.flat()
+    chosen = (2, 3, 4, 5, 6, 8, 10)
+    yield from over_sizes(digits_recipe, chosen, "sharpest", options, seed)
 
 
 def digits_tradeoff(options, seed):
     """Figures 1c and 3 on digits."""
-    yield from over_rho(Methods(digits_recipe, options, seed))
+    methods = Methods(digits_recipe, options, seed)
+    yield from over_rho(methods, ALL_RHO, rule="sharpest")
 
 
 def digits_widths(options, seed):
     """Figure 5a on digits."""
-    yield from over_widths(digits_recipe, (16, 32, 64, 128), options, seed)
+    yield from over_widths(digits_recipe, (16, 32, 64, 128), FEW_RHO, options, seed)
 
 
 def digits_sparsity(options, seed):
     """Figure 5b on digits."""
-    yield from over_sparsity(Methods(digits_recipe, options, seed))
+    yield from over_sparsity(Methods(digits_recipe, options, seed), FEW_RHO)
 
 
 def by_name(*runs):
@@ -532,7 +546,7 @@ def by_name(*runs):
 ON_PICTURES = by_name(
     *(headline, ablation, contest_rho, contest, contest_wide, moment, recipe),
     *(defaults, defaults_few, small_cnn),
-    *(tradeoff, widths, sparsity),
+    *(tradeoff, widths, sparsity, picture_sizes),
     *(sed, rethinking),
 )
 ON_DIGITS = by_name(

@@ -3,7 +3,7 @@
 import re
 
 import numpy as np
-from _reproduce_figures import draw
+from _reproduce_figures import draw, draw_tradeoff
 from _reproduce_methods import BASELINE
 from _reproduce_records import (
     are_controls,
@@ -15,6 +15,7 @@ from _reproduce_records import (
     groups,
     has_costs,
     is_contest,
+    is_sweep,
     labelled,
     mean,
     with_engine,
@@ -122,6 +123,8 @@ def figures(records):
         return heads_figures(records)
     if are_controls(records):
         return controls_figures(records)
+    if is_sweep(records):
+        return {"": draw(records), "_tradeoff": draw_tradeoff(records)}
     return {"": draw(records)}
 
 

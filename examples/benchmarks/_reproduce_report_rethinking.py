@@ -1,7 +1,7 @@
 """Tables and figures of sharpness under controls, of single nets and ensembles."""
 
 import numpy as np
-from _reproduce_figures import COLORS
+from _reproduce_figures import COLORS, draw_tradeoff
 from _reproduce_records import (
     by_method,
     difference,
@@ -173,31 +173,6 @@ def correlation_table(records, points_of):
 def controls_figures(records):
     """Outcomes of single nets against sharpness; diversity against sharpness."""
     return {"": draw_scatter(records), "_tradeoff": draw_tradeoff(records)}
-
-
-def draw_tradeoff(records):
-    """Sharpness against diversity, a point for each condition."""
-    from matplotlib.figure import Figure
-
-    from sklearn_sharpbalance.plotting import TradeoffDisplay
-
-    rows = [
-        (control, method, *(mean(runs, name) for name in ("sharpness", "der", "eir")))
-        for control in groups(records)
-        for method, runs in by_method(records, control).items()
-    ]
-    controls, methods, sharpness, diversity, gains = zip(*rows)
-    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
-    TradeoffDisplay(
-        sharpness,
-        diversity,
-        color=gains,
-        groups=controls,
-        labels=methods,
-        diversity_name="Diversity (DER)",
-        color_name="Ensemble improvement (EIR)",
-    ).plot(figure.subplots())
-    return figure
 
 
 def draw_scatter(records):

@@ -5,9 +5,11 @@
     python examples/benchmarks/reproduce.py report
 
 Runs: headline, ablation, contest_rho, contest, contest_wide, moment, recipe, defaults,
-defaults_few, small_cnn, tradeoff, widths, sparsity, sed, rethinking (pictures, on a GPU;
-the last two are of other papers); digits, confirm, sizes, digits_tradeoff,
-digits_widths, digits_sparsity (on a CPU). Their settings are in ``reproduce.toml``.
+defaults_few, small_cnn, tradeoff, widths, sparsity, picture_sizes, sed, rethinking
+(pictures, on a GPU; the last two are of other papers); digits, confirm, sizes,
+digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their settings are in
+``reproduce.toml``. An ensemble that another run has trained and measured in the same
+way is not trained again: its record is copied from the results of that run.
 ``contest`` and ``contest_wide`` read
 ``reproduce_contest_rho.json`` in the folder ``--out``, and train each method with the
 radius that was best there. ``--data`` takes an npz file, an ImageFolder, or
@@ -51,6 +53,8 @@ CONFIG = Path(__file__).with_suffix(".toml")
 COMPLETE, FAILED, OUT_OF_TIME = 0, 1, 3
 # Options that only some runs have; absent from the settings of the others.
 OF_SOME_RUNS = ("head_epochs", "trunk_share")
+# Options that say which samples an ensemble is trained and measured on.
+OF_THE_TASK = ("pictures", "images", "corrupted", "sharpness_batches")
 
 
 def run_seed(options, seed):
@@ -62,9 +66,10 @@ def run_seed(options, seed):
     """
     task = prepare_run(options)(seed)
     failed, trained = [], {}
+    of_other_runs = equal_ensembles(options, seed)
     for group, method, clf in RUNS[options.run](options, seed):
-        path = record_path(options, seed, group, method)
-        twin = trained.setdefault(str(clf.get_params()), path)
+        path, params = record_path(options, seed, group, method), str(clf.get_params())
+        twin = trained.setdefault(params, path)
         names = method, f"{group}/{method}"
         wanted = any(re.fullmatch(options.only, name) for name in names)
         if path.exists() or not wanted:
@@ -72,6 +77,9 @@ def run_seed(options, seed):
         record = {"group": group, "method": method, "seed": seed}
         if twin.exists():  # the same ensemble under the name of another group
             save(path, json.loads(twin.read_text()) | record)
+            continue
+        if params in of_other_runs:
+            save(path, of_other_runs[params] | record)
             continue
         start = time.perf_counter()
         try:
@@ -96,6 +104,28 @@ def run_seed(options, seed):
         shown += ("fit_seconds",)
         print({k: record[k] for k in shown if k in record}, flush=True)
     return failed
+
+
+def equal_ensembles(options, seed):
+    """Records of other runs on the same samples, by the parameters of the ensemble."""
+    own, found = settings_of(options), {}
+    for path in sorted(Path(options.out).glob("reproduce_*.json")):
+        result = json.loads(path.read_text())
+        settings = result["settings"]
+        same_task = all(own.get(name) == settings.get(name) for name in OF_THE_TASK)
+        if settings["run"] == options.run or not same_task:
+            continue
+        records = {
+            (record["group"], record["method"]): record
+            for record in result["records"]
+            if record["seed"] == seed and "note" not in record
+        }
+        for *names, clf in RUNS[settings["run"]](argparse.Namespace(**settings), seed):
+            record = records.get(tuple(names))
+            if record is not None:
+                copied = {"of_run": settings["run"]} | record
+                found.setdefault(str(clf.get_params()), copied)
+    return found
 
 
 def prepare_run(options):
@@ -267,8 +297,12 @@ def is_complete(options, seeds, found):
 
 
 def minutes_of(records):
-    """Training and measuring, methods added up; shared rows count once."""
-    seconds = {(r["fit_seconds"], r["measure_seconds"]) for r in records}
+    """Training and measuring, methods added up; shared rows count once.
+
+    Those of other runs do not count.
+    """
+    own = [record for record in records if "of_run" not in record]
+    seconds = {(r["fit_seconds"], r["measure_seconds"]) for r in own}
     return sum(map(sum, seconds)) / 60
 
 
