@@ -6,13 +6,14 @@
 Three values of ``rho`` and three of ``flat_ratio``. Searches alternate, and the ratio
 is that of the medians. On a CPU the ratio of the processor time is less affected by
 other processes than that of the wall-clock time. ``pictures`` needs a GPU. Results on
-a GPU are written to ``search_gpu.json``, others to ``search.json``; parts that were
-measured on the same machine before are kept.
+a GPU are written to ``search_gpu.json``, others to ``search.json`` or, on aarch64,
+``search_aarch64.json``; parts that were measured on the same machine before are kept.
 """
 
 import argparse
 import gc
 import json
+import platform
 import time
 from pathlib import Path
 
@@ -140,7 +141,8 @@ def main():
     device = resolve_device(options.device)
     on_gpu = torch.device(device).type == "cuda"
     parts = options.parts or (list(PARTS) if on_gpu else ["digits"])
-    name = "search_gpu" if on_gpu else "search"
+    on_cpu = "search_aarch64" if platform.machine() == "aarch64" else "search"
+    name = "search_gpu" if on_gpu else on_cpu
     numbers = measured_before(Path(options.out or RESULTS) / f"{name}.json")
     for part in parts:
         numbers[part] = measure(
