@@ -35,8 +35,8 @@ from sklearn_sharpbalance.plotting import OODDisplay
 # A trunk from another task
 # -------------------------
 # The digits 0 to 5 are the data of the other task. The trunk is the network that was
-# trained on them, without its last layer. Its input are pictures as they are, so it
-# includes the standardisation of its training data.
+# trained on them, without its last layer. It takes pictures as they are, so it includes
+# the standardisation of its training data.
 
 FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 
@@ -154,8 +154,8 @@ axes[2].set_ylabel("Share of samples, weight 0.3, seed 0")
 # %%
 # Members are whole networks
 # --------------------------
-# The input of ``estimators_`` are pictures: each has the trunk, which all members share
-# in memory, and its own head.
+# The ``estimators_`` take pictures: each has the trunk, which all members share in
+# memory, and its own head.
 
 member = ensembles[0.3][0].estimators_[0]
 n_trunk = sum(p.numel() for p in member.module_.trunk.parameters())

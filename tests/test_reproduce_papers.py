@@ -367,6 +367,13 @@ def test_sentences_about_heads_equal_the_records():
     assert fifty["50 heads, lambda 0.1"]["fit_s"] < 60
 
 
+@pytest.fixture(scope="module")
+def tables_of_nets():
+    reader = runpy.run_path(str(BENCHMARKS.parents[1] / "docs/_ext/measured.py"))
+    path = BENCHMARKS / "results" / "reproduce_rethinking.md"
+    return reader["read_tables"](path.read_text())
+
+
 ON_ACCURACY, ON_CORRUPTED = "clean accuracy", "corrupted accuracy"
 
 
@@ -446,10 +453,3 @@ def test_other_sentences_about_nets_equal_the_records(tables_of_nets):
             for method in ("SGD", "SAM 0.05", "SAM 0.2")
         ]
         assert worst == sorted(worst, reverse=True)  # flatter under every control
-
-
-@pytest.fixture(scope="module")
-def tables_of_nets():
-    reader = runpy.run_path(str(BENCHMARKS.parents[1] / "docs/_ext/measured.py"))
-    path = BENCHMARKS / "results" / "reproduce_rethinking.md"
-    return reader["read_tables"](path.read_text())

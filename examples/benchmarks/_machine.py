@@ -38,3 +38,9 @@ def write(name, numbers, folder=None):
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
     return path
+
+
+def by_processor(name):
+    """Return the name of a result: ``name`` on x86-64, ``name_aarch64`` on aarch64."""
+    kind = platform.machine()
+    return name if kind == "x86_64" else f"{name}_{kind}"

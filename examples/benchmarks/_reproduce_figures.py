@@ -184,19 +184,18 @@ def draw_tradeoff(records):
 
     from sklearn_sharpbalance.plotting import TradeoffDisplay
 
-    rows = [
-        (group, method, *(mean(runs, name) for name in ("sharpness", "der", "eir")))
+    points = [
+        (group, method, runs)
         for group in groups(records)
         for method, runs in by_method(records, group).items()
     ]
-    lines, methods, sharpness, diversity, gains = zip(*rows)
     figure = Figure(figsize=(7.2, 5.2), layout="constrained")
     TradeoffDisplay(
-        sharpness,
-        diversity,
-        color=gains,
-        groups=lines,
-        labels=[method.rpartition(", rho ")[2] for method in methods],
+        [mean(runs, "sharpness") for _, _, runs in points],
+        [mean(runs, "der") for _, _, runs in points],
+        color=[mean(runs, "eir") for _, _, runs in points],
+        groups=[group for group, _, _ in points],
+        labels=[method.rpartition(", rho ")[2] for _, method, _ in points],
         diversity_name="Diversity (DER)",
         color_name="Ensemble improvement (EIR)",
     ).plot(figure.subplots(), log=is_sweep(records))

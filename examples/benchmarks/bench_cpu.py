@@ -9,7 +9,6 @@ Times are medians of alternating repetitions. The result is ``cpu.json`` on x86-
 
 import argparse
 import json
-import platform
 import tempfile
 import time
 import warnings
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _machine import RESULTS, write
+from _machine import RESULTS, by_processor, write
 from sklearn.datasets import load_digits, make_classification
 from sklearn.ensemble import BaggingClassifier
 from sklearn.exceptions import ConvergenceWarning
@@ -311,7 +310,7 @@ def main():
     unknown = set(options.parts or ()) - set(parts)
     if unknown:
         parser.error(f"no parts {sorted(unknown)}; choose from {', '.join(parts)}")
-    name = "cpu" if platform.machine() == "x86_64" else f"cpu_{platform.machine()}"
+    name = by_processor("cpu")
     path = Path(options.out or RESULTS) / f"{name}.json"
     numbers = json.loads(path.read_text()) if path.exists() else {}
     for part in options.parts or parts:

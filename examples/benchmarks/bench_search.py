@@ -13,13 +13,12 @@ a GPU are written to ``search_gpu.json``, others to ``search.json`` or, on aarch
 import argparse
 import gc
 import json
-import platform
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from _machine import RESULTS, machine, write
+from _machine import RESULTS, by_processor, machine, write
 from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import GridSearchCV
 
@@ -141,8 +140,7 @@ def main():
     device = resolve_device(options.device)
     on_gpu = torch.device(device).type == "cuda"
     parts = options.parts or (list(PARTS) if on_gpu else ["digits"])
-    on_cpu = "search_aarch64" if platform.machine() == "aarch64" else "search"
-    name = "search_gpu" if on_gpu else on_cpu
+    name = "search_gpu" if on_gpu else by_processor("search")
     numbers = measured_before(Path(options.out or RESULTS) / f"{name}.json")
     for part in parts:
         numbers[part] = measure(

@@ -120,10 +120,10 @@ def equal_ensembles(options, seed):
             for record in result["records"]
             if record["seed"] == seed and "note" not in record
         }
-        for *names, clf in RUNS[settings["run"]](argparse.Namespace(**settings), seed):
-            record = records.get(tuple(names))
-            if record is not None:
-                copied = {"of_run": settings["run"]} | record
+        run = RUNS[settings["run"]]
+        for group, method, clf in run(argparse.Namespace(**settings), seed):
+            if (group, method) in records:
+                copied = {"of_run": settings["run"]} | records[group, method]
                 found.setdefault(str(clf.get_params()), copied)
     return found
 
