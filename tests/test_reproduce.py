@@ -185,6 +185,7 @@ def test_contest_reports_paired_differences_and_relative_seconds(modules):
                 value = easy + lead + 0.001 * (seed % 2) * (lead > 0)
                 record |= {name: value, f"member_{name}": value}
             records.append(record)
+    del records[-1]["epoch_seconds"]  # trained beside another command
     table = report.markdown(records)
     half = 100 * 2.262157 * np.std([0, 0.001] * 5, ddof=1) / np.sqrt(10)  # t(0.975, 9)
     cell = f"+2.05 ± {half:.2f}"
@@ -734,6 +735,7 @@ def test_digits_run_and_are_not_run_again(tmp_path, in_process, drawn):
         ("same cost", "deep ensemble"),
     ]
     assert len(result["records"][0]["by_members"]) == 2
+    assert result["records"][0]["epoch_seconds"] > 0
     assert not result["complete"]  # the other methods were not run
     once, again = (r | {"group": ""} for r in result["records"][1:])
     assert once == again  # trained once, whatever the cost
@@ -810,13 +812,14 @@ def pictures(tmp_path, request):
 @pytest.mark.usefixtures("two_kinds")
 def test_pictures_are_trained_and_measured(pictures, tmp_path, in_process):
     few = ["--epochs", 1, "--images", 20, "--corrupted", 3, "--only", "sharpest"]
-    done = in_process("headline", *pictures, *few, "--members", 2)
+    done = in_process("headline", *pictures, *few, "--members", 2, "--shared-gpu")
     assert done.returncode == 0, done.stderr
     (record,) = json.loads((tmp_path / "reproduce_headline.json").read_text())[
         "records"
     ]
     for name in ("corrupted_accuracy", "corrupted_nll", "sharpness"):
         assert 0 <= record[name] < np.inf
+    assert "epoch_seconds" not in record  # the GPU was shared
     # One temperature for all sets, and that of the clean pictures: near log(10).
     assert record["corrupted_nll_after_temperature"] == pytest.approx(2.3, abs=0.1)
     assert -1 <= record["rank_correlation"] <= 1

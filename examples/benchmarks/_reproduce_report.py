@@ -220,14 +220,22 @@ def relative_seconds(methods):
     """{heading: {method: cell}} of seconds, as multiples of the deep ensemble's.
 
     They are the seconds of all epochs, without selections. ``fit_seconds`` would not
-    have those of a shared warm-up, or of an earlier command.
+    have those of a shared warm-up, or of an earlier command. Ensembles that were
+    trained beside another command have no such seconds, and are left out.
     """
-    baseline = methods[BASELINE]
+    seconds = {
+        method: {
+            seed: run["epoch_seconds"]
+            for seed, run in runs.items()
+            if "epoch_seconds" in run
+        }
+        for method, runs in methods.items()
+    }
+    baseline = seconds[BASELINE]
     cells = {}
-    for method, runs in methods.items():
+    for method, own in seconds.items():
         ratios = [
-            runs[seed]["epoch_seconds"] / baseline[seed]["epoch_seconds"]
-            for seed in sorted(runs.keys() & baseline.keys())
+            own[seed] / baseline[seed] for seed in sorted(own.keys() & baseline.keys())
         ]
         cells[method] = plain(float(np.mean(ratios)), 2) if ratios else ""
     return {f"seconds, {BASELINE} = 1": cells}

@@ -97,6 +97,8 @@ def run_seed(options, seed):
             if isinstance(error, DivergenceError):
                 continue
             break  # it would fail again after the next training
+        if options.shared_gpu:
+            record.pop("epoch_seconds", None)
         record["fit_seconds"] = seconds
         record["measure_seconds"] = time.perf_counter() - start - seconds
         save(path, record)
@@ -166,7 +168,7 @@ def seeds_of(options):
 def settings_of(options):
     """What the numbers depend on."""
     without = ("out", "work", "data", "config", "minutes", "jobs", "only", "seeds")
-    without += ("first_seed", "checkpoint_every")
+    without += ("first_seed", "checkpoint_every", "shared_gpu")
     kept = {k: v for k, v in vars(options).items() if k not in without}
     return kept if options.data is None else kept | {"pictures": digest(options.data)}
 
@@ -357,6 +359,11 @@ def parse():
     parser.add_argument("--work", default="reproduce_work", help="checkpoints, cache")
     parser.add_argument("--minutes", type=float, help="stop and keep what there is")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
+    parser.add_argument(
+        "--shared-gpu",
+        action="store_true",
+        help="another command uses the GPU; leave out seconds of epochs",
+    )
     parser.add_argument("--only", default=".*", help="methods, as a regular expression")
     parser.add_argument("--members", type=int)
     parser.add_argument("--width", type=int)
