@@ -777,6 +777,41 @@ def test_an_ensemble_of_another_run_is_not_trained_again(tmp_path, in_process, d
 
 
 @pytest.mark.usefixtures("few_digits", "two_kinds")
+def test_seeds_can_be_trained_one_after_the_other(
+    tmp_path, in_process, drawn, monkeypatch
+):
+    """A command for one seed keeps the records of the others."""
+    import reproduce
+
+    of_run = reproduce.RUNS["digits"]
+
+    def two_methods(options, seed):
+        return itertools.islice(of_run(options, seed), 2)
+
+    monkeypatch.setitem(reproduce.RUNS, "digits", two_methods)
+    small = ["digits", "--seeds", 1, "--epochs", 2, "--members", 2]
+    small += ["--sharpness-batches", 1, "--out", tmp_path, "--work", drawn]
+
+    def run(*options):
+        done = in_process(*small, *options)
+        assert done.returncode == 0, done.stderr
+        result = json.loads((tmp_path / "reproduce_digits.json").read_text())
+        records = [(r["seed"], r["method"]) for r in result["records"]]
+        return records, result["complete"]
+
+    rules = "sharpest", "flattest"
+    part = [(43, rules[0])]
+    assert run("--first-seed", 43, "--only", rules[0]) == (part, False)
+    whole = [(13, rule) for rule in rules]
+    assert run("--first-seed", 13) == ([*whole, *part], False)
+    part.append((43, rules[1]))
+    assert run("--first-seed", 43) == ([*whole, *part], True)
+    assert not list((tmp_path / "records").iterdir())
+    last = [(113, rule) for rule in rules]
+    assert run("--first-seed", 113) == ([*whole, *last, *part], True)
+
+
+@pytest.mark.usefixtures("few_digits", "two_kinds")
 def test_a_method_that_fails_does_not_stop_the_others(tmp_path, in_process, drawn):
     few = ["digits", "--seeds", 1, "--epochs", 2, "--only", "all|deep ensemble"]
     few += ["--sharpness-batches", 1, "--out", tmp_path, "--work", drawn]

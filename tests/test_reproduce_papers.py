@@ -58,6 +58,7 @@ def options(tmp_path):
         trunk_share=0.5,
         corrupted=10,
         checkpoint_every=None,
+        shared_gpu=False,
     )
 
 
@@ -89,7 +90,9 @@ def test_heads_are_trained_and_measured(report, options, monkeypatch):
     assert len(task.unlabeled) == 48
     assert (clf.engine_.name, clf.trunk_ is None) == ("stacked", False)
     assert len({each["lr"] for each in deep.member_params_}) == 2
-    records = reproduce.read_records(options, 13)
+    settings = reproduce.settings_of(options)
+    found = reproduce.records_beside(Path(options.out), settings)
+    records = reproduce.merged(settings, found)
     assert [record["method"] for record in records] == [
         "SED-A2D, lambda 0.1",
         "naive A2D",
@@ -290,7 +293,8 @@ def test_nets_are_measured_one_by_one(report, options, monkeypatch):
     del options.head_epochs, options.trunk_share
     options.only = "no control/SAM 0.2"
     assert reproduce.run_seed(options, 13) == []
-    (record,) = reproduce.read_records(options, 13)
+    settings = reproduce.settings_of(options)
+    (record,) = reproduce.records_beside(Path(options.out), settings)
     nets = record["nets"]
     assert all(len(values) == 2 for values in nets.values())
     assert np.mean(nets["accuracy"]) == pytest.approx(record["member_accuracy"])

@@ -243,20 +243,17 @@ def test_the_report_merges_records_and_keeps_those_of_an_earlier_engine(statisti
     settings = {"run": "headline", "width": 8, "members": 3, "epochs": 4, "rho": 0.1}
     settings |= {"flat_ratio": 0.4}
     row = {"seed": 13, "group": "same epochs"}
-    result = {
-        "settings": settings,
-        "records": [
-            row | {"method": "SAM", "note": statistics.EARLIER, "value": 1},
-            row | {"method": "deep ensemble", "value": 2},
-        ],
-    }
-    beside = [
+    records = [
+        row | {"method": "SAM", "note": statistics.EARLIER, "value": 1},
+        row | {"method": "deep ensemble", "value": 2},
         row | {"method": "deep ensemble", "value": 3},
         row | {"method": "SAM", "value": 4},
+        row | {"method": "SAM", "seed": 43, "value": 6},  # after 113, as in the paper
         row | {"method": "SAM", "seed": 113, "value": 5},
+        row | {"method": "SAM", "seed": 5, "value": 7},
     ]
-    merged = reproduce.merged(result, beside)
-    assert [record["value"] for record in merged] == [1, 4, 3, 5]
+    merged = reproduce.merged(settings, records)
+    assert [record["value"] for record in merged] == [1, 4, 3, 5, 6, 7]
 
 
 def test_records_of_an_earlier_engine_are_not_resumed(

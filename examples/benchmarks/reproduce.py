@@ -206,15 +206,6 @@ def record_path(options, seed, group, method):
     return records_folder(options) / f"{name}.json"
 
 
-def read_records(options, seed):
-    """The records of a seed, in the order of the run."""
-    paths = [
-        record_path(options, seed, group, method)
-        for group, method, _ in RUNS[options.run](options, seed)
-    ]
-    return [json.loads(path.read_text()) for path in paths if path.exists()]
-
-
 def result_path(options):
     return Path(options.out) / f"reproduce_{options.run}.json"
 
@@ -249,7 +240,8 @@ def report(folder):
         result = json.loads(path.read_text())
         beside = records_beside(folder, result["settings"])
         if beside:
-            result["records"] = merged(result, beside)
+            records = [*result["records"], *beside]
+            result["records"] = merged(result["settings"], records)
             result["minutes"] = minutes_of(result["records"])
             save(path, result)
         write_report(path, result)
@@ -269,33 +261,38 @@ def records_beside(folder, settings):
     return [json.loads(path.read_text()) for path in paths]
 
 
-def merged(result, beside):
-    """The records of a result and those beside it, in the order of its run.
+def merged(settings, records):
+    """Records in the order of seeds and of the run.
 
-    A record without a note gives way to one of its name.
+    Of two records of one name, one without a note gives way to a later one.
     """
     names = ("seed", "group", "method", "note")
-    found = {
-        tuple(record.get(name) for name in names): record
-        for record in [*result["records"], *beside]
-    }
-    run = argparse.Namespace(**result["settings"])
-    order = [job[:2] for job in RUNS[run.run](run, 0)]
-    seeds = list(dict.fromkeys(record["seed"] for record in result["records"]))
+    found = {tuple(record.get(name) for name in names): record for record in records}
+    options = argparse.Namespace(**settings)
+    order = [job[:2] for job in RUNS[options.run](options, 0)]
 
     def place(record):
+        seed = record["seed"]
+        fresh = seed not in SEEDS
         at = order.index((record["group"], record["method"]))
-        new = record["seed"] not in seeds
-        return new, record["seed"] if new else seeds.index(record["seed"]), at
+        return fresh, seed if fresh else SEEDS.index(seed), at
 
     return sorted(found.values(), key=place)
 
 
-def is_complete(options, seeds, found):
-    """Whether every method of the run has a record for every seed."""
-    wanted = {job[:2] for job in RUNS[options.run](options, seeds[0])}
-    done = [{(row["group"], row["method"]) for row in rows} for rows in found]
-    return len(found) == len(seeds) and all(wanted <= methods for methods in done)
+def is_complete(settings, seeds, records):
+    """Whether every method of the run has a record for every seed.
+
+    These are the given seeds, and all others that have a record.
+    """
+    options = argparse.Namespace(**settings)
+    wanted = {job[:2] for job in RUNS[options.run](options, 0)}
+    done = {seed: set() for seed in seeds}
+    for record in records:
+        if "note" not in record:
+            names = record["group"], record["method"]
+            done.setdefault(record["seed"], set()).add(names)
+    return all(wanted <= methods for methods in done.values())
 
 
 def minutes_of(records):
@@ -413,14 +410,15 @@ def main():
     take_up(options)
     prepare_run(options)  # draws the corrupted copies before there are several workers
     end = run_all(options, seeds, deadline)
-    found = [read_records(options, seed) for seed in seeds]
-    records = [record for records in found for record in records]
-    complete = is_complete(options, seeds, found)
+    settings = settings_of(options)
+    found = records_beside(Path(options.out), settings)
+    complete = is_complete(settings, seeds, found)
     if not complete:
-        records += with_note(result_path(options))
+        found = [*with_note(result_path(options)), *found]
+    records = merged(settings, found)
     result = {
         "machine": machine(),
-        "settings": settings_of(options),
+        "settings": settings,
         "jobs": options.jobs,
         "minutes": minutes_of(records),
         "complete": complete,
