@@ -261,15 +261,20 @@ def records_beside(folder, settings):
     return [json.loads(path.read_text()) for path in paths]
 
 
+def names_of_run(settings):
+    """(group, method) of all ensembles of a seed, in the order of the run."""
+    options = argparse.Namespace(**settings)
+    return [(group, method) for group, method, _ in RUNS[options.run](options, 0)]
+
+
 def merged(settings, records):
     """Records in the order of seeds and of the run.
 
-    Of two records of one name, one without a note gives way to a later one.
+    Of two records with the same names and note the later one is kept.
     """
     names = ("seed", "group", "method", "note")
     found = {tuple(record.get(name) for name in names): record for record in records}
-    options = argparse.Namespace(**settings)
-    order = [job[:2] for job in RUNS[options.run](options, 0)]
+    order = names_of_run(settings)
 
     def place(record):
         seed = record["seed"]
@@ -285,8 +290,7 @@ def is_complete(settings, seeds, records):
 
     These are the given seeds, and all others that have a record.
     """
-    options = argparse.Namespace(**settings)
-    wanted = {job[:2] for job in RUNS[options.run](options, 0)}
+    wanted = set(names_of_run(settings))
     done = {seed: set() for seed in seeds}
     for record in records:
         if "note" not in record:
