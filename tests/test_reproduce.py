@@ -285,7 +285,7 @@ TEMPERED = "nll_after_temperature"
         ("is ahead of random sets by {}", BOOST, RANDOM),
         ("and of `flattest_union` by {}", BOOST, "flattest_union"),
         ("random sets of its own size ({})", RANDOM, "sharpest"),
-        ("(0.56 points, earlier engine; {})", "all", "sharpest"),
+        ("one ensemble; {})", "all", "sharpest"),
         ("`flattest` by {}, `random`", f"{BOOST}, SGD warm-up", BOOST),
         ("`random` by {})", f"{RANDOM}, SGD warm-up", RANDOM),
         ("changes `flattest` by {} and", f"{BOOST}, T_d 0.75", BOOST),
@@ -663,13 +663,13 @@ def test_sentences_about_the_headline():
     """Numbers of the paragraphs below its table."""
     path = BENCHMARKS / "results/reproduce_headline.json"
     records = json.loads(path.read_text())["records"]
+    deep, both = "deep ensemble", ("accuracy", "corrupted_accuracy")
     seeds = {13: {}, 113: {}, 43: {}}
     for record in records:
         seeds[record["seed"]][record["method"], "note" in record] = record
-    rows, second, third = seeds.values()
-    deep, sam, boost = (rows[m, False] for m in ("deep ensemble", "SAM", BOOST))
-    late, text = rows[f"{BOOST}, late", False], rows["sharpest", True]
-    both = "accuracy", "corrupted_accuracy"
+    first, third = seeds[13], seeds[43]
+    late, text = first[f"{BOOST}, late", False], first["sharpest", True]
+    old = {name: first[name, True] for name in (deep, "SAM")}
 
     def gap(one, other, name):
         return 100 * (one[name] - other[name])
@@ -677,13 +677,17 @@ def test_sentences_about_the_headline():
     def gaps(one, other, form):
         return form.format(*(gap(one, other, name) for name in both))
 
-    def leads(severity=""):
-        name = f"{severity}corrupted_accuracy"
-        return [gap(r[BOOST, False], r["SAM", False], name) for r in (rows, second)]
+    def leads(method, other, name=both[1]):
+        pairs = [[of.get((m, False)) for m in (method, other)] for of in seeds.values()]
+        return [gap(*pair, name) for pair in pairs if None not in pair]
 
-    def over_deep(name):
-        pairs = [(r["SAM", False], r["deep ensemble", False]) for r in (rows, third)]
-        return [gap(one, other, name) for one, other in pairs]
+    def severities(method, other):
+        names = [f"severity_{i}_corrupted_accuracy" for i in (1, 5)]
+        return [np.mean(leads(method, other, name)) for name in names]
+
+    def means(name, *methods):
+        rows = [[of.get((m, False)) for of in seeds.values()] for m in methods]
+        return [np.mean([r[name] for r in row if r is not None]) for row in rows]
 
     mixed = [
         100 * abs(record[name] - record[f"mean_proba_{name}"])
@@ -691,39 +695,66 @@ def test_sentences_about_the_headline():
         for name in both
         if f"mean_proba_{name}" in record
     ]
-    old = {name: rows[name, True] for name in ("deep ensemble", "SAM")}
+    clean, corrupted = (leads("SAM", deep, name) for name in both)
+    over_sam, over_deep = leads(BOOST, "SAM"), leads(BOOST, deep)
+    members = leads(BOOST, "SAM", "member_corrupted_accuracy")
+    sharp = third["SAM", False], third["sharpest", False]
+    before, after = "corrupted_nll", "corrupted_nll_after_temperature"
     expected = [
-        gaps(deep, old["deep ensemble"], "{:.2f} and {:.2f} points (deep ensemble,"),
-        gaps(sam, old["SAM"], "by {:.2f} and {:.2f} (SAM)"),
-        "by {:.2f} points on clean and {:.2f} on corrupted pictures (means".format(
-            *(np.mean(over_deep(name)) for name in both)
-        ),
+        gaps(first[deep, False], old[deep], "{:.2f} and {:.2f} points (deep ensemble,"),
+        gaps(first["SAM", False], old["SAM"], "by {:.2f} and {:.2f} (SAM)"),
+        f"by {np.mean(clean):.2f} points on clean and {np.mean(corrupted):.2f} on "
+        "corrupted pictures (means",
         "by {:.2f} and {:.2f} points on clean and by {:.2f} and {:.2f} on corr".format(
-            *over_deep(both[0]), *over_deep(both[1])
+            *clean, *corrupted
         ),
         f"changes accuracies by {max(mixed):.2f} points or less, over all seeds",
         gaps(old["SAM"], text, "ended {:.2f} points on clean and {:.2f} on"),
-        gaps(late, deep, "{:+.2f} points on clean and {:+.2f} on corrupted pictures"),
-        f"{-gap(boost, sam, 'member_corrupted_accuracy'):.2f} points behind SAM's",
-        f"its ensemble is {gap(boost, sam, 'corrupted_accuracy'):.2f} ahead",
-        "by {:.2f} points with seed 13 and by {:.2f} with seed 113".format(*leads()),
-        f"from {np.mean(leads('severity_1_')):.2f} to "
-        f"{np.mean(leads('severity_5_')):.2f} points (the",
-        "by {:.2f} (seed 13) and {:.2f} points (seed 113".format(*leads()),
-        f"{gap(late, deep, 'severity_1_corrupted_accuracy'):+.2f} at the lowest",
-        f"{gap(late, deep, 'severity_5_corrupted_accuracy'):+.2f} at the highest",
-        f"less than half the sharpness ({sam['sharpness']:.2f} against "
-        f"{deep['sharpness']:.2f})",
-        f"(DER {sam['der']:.2f} against {deep['der']:.2f})",
-        f"flatness ({boost['sharpness']:.2f}) for diversity (DER {boost['der']:.2f}",
-        f"and {boost['corrupted_der']:.2f} against {sam['corrupted_der']:.2f} on",
-        f"({boost['corrupted_nll']:.3f} against {sam['corrupted_nll']:.3f} on corr",
-        f"({boost['corrupted_nll_after_temperature']:.3f} against "
-        f"{sam['corrupted_nll_after_temperature']:.3f})",
-        f"from {deep['corrupted_nll']:.3f} to {deep['mean_proba_corrupted_nll']:.3f})",
+        f"ends {gap(*sharp, both[1]):.2f} points behind SAM on corrupted pictures and "
+        f"{-gap(*sharp, both[0]):.2f} ahead on clean",
+        "seed 43 {:.2f} points at the lowest severity, {:.2f} at the highest".format(
+            *severities("SAM", "sharpest")
+        ),
+        f"({leads('SAM', 'sharpest')[0]:.2f} points, one ensemble;",
+        gaps(late, first[deep, False], "{:+.2f} points on clean and {:+.2f} on corr"),
+        f"SAM's on corrupted pictures ({np.mean(members):+.2f} points), its ensemble "
+        f"is {np.mean(over_sam):.2f} ahead",
+        "by {:.2f} points (13), {:.2f} (113) and {:.2f} (43)".format(*over_sam),
+        "from {:.2f} to {:.2f} points (the".format(*severities(BOOST, "SAM")),
+        "they share, by {:.2f} and {:.2f} points, from {:.2f} at the lowest severity "
+        "to {:.2f} at the".format(*over_deep, *severities(BOOST, deep)),
+        f"three seeds, by {np.mean(over_sam):.2f} points in the mean (the paper: 1.00)"
+        f", and of the deep ensemble by {np.mean(over_deep):.2f} (two seeds",
+        "{:+.2f} at the lowest severity to {:+.2f} at the highest. Its".format(
+            *severities(f"{BOOST}, late", deep)
+        ),
+        "({:.2f} against {:.2f} % clean, {:.2f} against {:.2f} % corrupted, m".format(
+            *(100 * m for n in both for m in means(f"member_{n}", "SAM", deep))
+        ),
+        "less than half the sharpness ({:.2f} against {:.2f})".format(
+            *means("sharpness", "SAM", deep)
+        ),
+        "(DER {:.2f} against {:.2f})".format(*means("der", "SAM", deep)),
+        "flatness ({:.2f}) for diversity (DER {:.2f}".format(
+            *means("sharpness", BOOST), *means("der", BOOST)
+        ),
+        "and {:.2f} against {:.2f} on".format(*means("corrupted_der", BOOST, "SAM")),
+        "({:.3f} against {:.3f}, means".format(*means(before, BOOST, "SAM")),
+        "({:.3f} against {:.3f}), with each seed".format(*means(after, BOOST, "SAM")),
+        "({:.3f} before, {:.3f} after)".format(
+            *means(before, deep), *means(after, deep)
+        ),
+        "from {:.3f} to {:.3f}), hardly after it (from {:.3f} to {:.3f}".format(
+            *means(before, deep),
+            *means(f"mean_proba_{before}", deep),
+            *means(after, deep),
+            *means(f"mean_proba_{after}", deep),
+        ),
     ]
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
     assert not [each for each in expected if each not in page]
+    assert all(lead > 0 for lead in leads(BOOST, "SAM", before))  # behind in NLL
+    assert all(lead < 0 for lead in leads(BOOST, "SAM", after))
 
 
 def test_cost_of_scoring_is_compared_with_the_paper(modules):

@@ -103,7 +103,8 @@ def draw_differences(panels):
             pairs = differences(metric)[order] * 100
             at = np.arange(len(names)) + shift
             ax.errorbar(
-                *(pairs[:, 0], at),
+                pairs[:, 0],
+                at,
                 xerr=np.nan_to_num(pairs[:, 1]),
                 fmt="o",
                 ms=4,
@@ -114,6 +115,7 @@ def draw_differences(panels):
         ax.set_yticks(np.arange(len(names)), [names[i] for i in order])
         ax.set_ylim(len(names) - 0.5, -0.5)  # the first on top
         ax.set_title(title)
+        ax.locator_params(axis="x", nbins=6)
         ax.set_xlabel("Points of accuracy over a deep ensemble")
     return finished(figure, axes, grid="x")
 

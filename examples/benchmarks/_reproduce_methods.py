@@ -539,18 +539,31 @@ def digits_sparsity(options, seed):
     yield from over_sparsity(Methods(digits_recipe, options, seed), FEW_RHO)
 
 
-def by_name(*runs):
+def by_name(runs):
     return {run.__name__: run for run in runs}
 
 
 ON_PICTURES = by_name(
-    *(headline, ablation, contest_rho, contest, contest_wide, moment, recipe),
-    *(defaults, defaults_few, small_cnn),
-    *(tradeoff, widths, sparsity, picture_sizes),
-    *(sed, rethinking),
+    [
+        headline,
+        ablation,
+        contest_rho,
+        contest,
+        contest_wide,
+        moment,
+        recipe,
+        defaults,
+        defaults_few,
+        small_cnn,
+        tradeoff,
+        widths,
+        sparsity,
+        picture_sizes,
+        sed,
+        rethinking,
+    ]
 )
 ON_DIGITS = by_name(
-    *(digits, confirm, sizes),
-    *(digits_tradeoff, digits_widths, digits_sparsity),
+    [digits, confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity]
 )
 RUNS = ON_PICTURES | ON_DIGITS

@@ -59,8 +59,13 @@ COLUMNS = {
     "rank correlation": ("rank_correlation", 1, 2),
 }
 OF_SIZES = (
-    *("NLL", "NLL, tempered", "corrupted NLL", "corrupted ECE"),
-    *("DER", "EIR", "rank correlation"),
+    "NLL",
+    "NLL, tempered",
+    "corrupted NLL",
+    "corrupted ECE",
+    "DER",
+    "EIR",
+    "rank correlation",
 )
 # Mean logit / mean probability; the second has the prefix ``mean_proba_``.
 OF_BOTH_MEANS = {

@@ -21,7 +21,15 @@ __all__ = [
 ]
 
 PICTURE_SUFFIXES = {  # those of torchvision's ImageFolder
-    *(".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp"),
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".bmp",
+    ".ppm",
+    ".pgm",
+    ".tif",
+    ".tiff",
+    ".webp",
 }
 
 # Errors of Pillow's decoders; the last one for huge sizes in damaged files.

@@ -24,8 +24,16 @@ CORRUPTED_FOLDERS = {
     "tiny-imagenet-c": "Tiny-ImageNet-C",
 }
 CIFAR10_CLASSES = [  # CIFAR-10-C has no names
-    *("airplane", "automobile", "bird", "cat", "deer"),
-    *("dog", "frog", "horse", "ship", "truck"),
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
 ]
 SPLITS = ("train", "test", "val", "valid", "validation")
 
