@@ -17,7 +17,6 @@ __all__ = [
     "FEW_SEEDS",
     "Difference",
     "Noise",
-    "additive_residuals",
     "are_controls",
     "are_heads",
     "are_sizes",
@@ -105,29 +104,28 @@ def distinct(records):
     return rows
 
 
-def additive_residuals(values):
-    """What method + seed leaves of a table (methods, seeds)."""
-    rows, columns = values.mean(1, keepdims=True), values.mean(0)
-    return values - rows - columns + values.mean()
-
-
 def noise_of(records, metric):
     """Pooled noise of a run: residuals of method + seed, over all its ensembles.
 
-    Methods that lack a seed of the run are left out, and an ensemble with a name in two
+    A least-squares fit, since methods may lack seeds. An ensemble with a name in two
     groups counts once.
     """
-    seeds = seeds_of_run(records)
-    rows = [
-        [runs[seed][metric] for seed in seeds]
-        for runs in distinct(records).values()
-        if all(metric in runs.get(seed, {}) for seed in seeds)
-    ]
-    dof = (len(rows) - 1) * (len(seeds) - 1)
+    methods, seeds, values = [], [], []
+    for i, runs in enumerate(distinct(records).values()):
+        for seed, record in runs.items():
+            if metric in record:
+                methods.append(i)
+                seeds.append(seed)
+                values.append(record[metric])
+    design = np.hstack(
+        [np.equal.outer(of, np.unique(of)) for of in (methods, seeds)]
+    ).astype(float)
+    dof = len(values) - np.linalg.matrix_rank(design) if values else 0
     if dof < FEWEST_DOF:
         return Noise(np.nan, 0)
-    residuals = additive_residuals(np.array(rows))
-    return Noise(float(np.sqrt((residuals**2).sum() / dof)), dof)
+    effects, *_ = np.linalg.lstsq(design, np.array(values), rcond=None)
+    residuals = values - design @ effects
+    return Noise(float(np.sqrt((residuals**2).sum() / dof)), int(dof))
 
 
 def interval(values, confidence=0.95):

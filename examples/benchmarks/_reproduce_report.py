@@ -388,7 +388,8 @@ def boost_over_sam(headline, ablation):
         (ablation, "width 16, 60 epochs", "all"),
         (headline, "width 64, 200 epochs, the paper's recipe", SAM),
     ):
-        methods = by_method(labelled(records), "same epochs")
+        records = labelled(records)
+        methods = by_method(records, "same epochs")
         pair = methods["flattest"], methods[sam]
         cells = [signed(difference(records, *pair, name)) for name in BY_SEVERITY]
         number = len(pair[0].keys() & pair[1].keys())
