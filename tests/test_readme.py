@@ -336,7 +336,9 @@ def test_cheap_perturbations_cost_little_more_than_sgd():
 def test_the_gpu_tests_passed():
     log = (RESULTS / "gpu_tests.log").read_text()
     passed = re.search(r"(\d+) passed, \d+ skipped", log)[1]
+    seconds = float(re.search(r"in ([\d.]+)s ", log)[1])
     assert f"[{passed} passed]" in text_of(*PAGES)
+    assert f"take {seconds:.0f} s in six processes" in text_of(*PAGES)
     assert "FAILED" not in log
 
 

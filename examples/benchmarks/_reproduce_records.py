@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from _reproduce_methods import BASELINE, CONTEST, SAME_COST, radii_to_try, with_rho
 from scipy import stats
+from sklearn.preprocessing import OneHotEncoder
 
 __all__ = [
     "EARLIER",
@@ -117,15 +118,17 @@ def noise_of(records, metric):
                 methods.append(i)
                 seeds.append(seed)
                 values.append(record[metric])
-    design = np.hstack(
-        [np.equal.outer(of, np.unique(of)) for of in (methods, seeds)]
-    ).astype(float)
-    dof = len(values) - np.linalg.matrix_rank(design) if values else 0
+    if not values:
+        return Noise(np.nan, 0)
+    design = OneHotEncoder(sparse_output=False).fit_transform(
+        np.column_stack([methods, seeds])
+    )  # (ensembles, methods + seeds)
+    effects, _, rank, _ = np.linalg.lstsq(design, np.array(values), rcond=None)
+    dof = len(values) - int(rank)
     if dof < FEWEST_DOF:
         return Noise(np.nan, 0)
-    effects, *_ = np.linalg.lstsq(design, np.array(values), rcond=None)
     residuals = values - design @ effects
-    return Noise(float(np.sqrt((residuals**2).sum() / dof)), int(dof))
+    return Noise(float(np.sqrt((residuals**2).sum() / dof)), dof)
 
 
 def interval(values, confidence=0.95):
