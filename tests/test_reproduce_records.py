@@ -1,6 +1,5 @@
 """Statistics of the reproduction, against small examples."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -229,35 +228,13 @@ def test_the_jackknife_is_near_the_error_of_least_squares(statistics):
     assert half == pytest.approx(1.972 * line.stderr, rel=0.15)
 
 
-def test_rows_of_another_engine_are_compared_with_each_other(monkeypatch, statistics):
-    import _reproduce_report as report
-
-    note = {"note": statistics.EARLIER}
-    old = {"deep ensemble": 0.5, "SAM": 0.6}
-    new = {"deep ensemble": 0.7, "SAM": 0.75}
-    both = "accuracy", "corrupted_accuracy", "member_accuracy"
-    records = [
-        {"group": "g", "method": method, "seed": 0, "passes": 1}
-        | dict.fromkeys((*both, "member_corrupted_accuracy"), value)
-        | extra
-        for values, extra in ((old, note), (new, {}))
-        for method, value in values.items()
-    ]
-    text = report.markdown(records)
-    assert "| SAM (earlier engine, three steps too many) | 1 | 60.00 → 60.00 |" in text
-    rows = {line.split(" | ")[0][2:]: line for line in text.splitlines()}
-    assert "| +10.00 | +10.00 |" in rows["SAM (earlier engine, three steps too many)"]
-    assert "| +5.00 | +5.00 |" in rows["SAM"]
-
-
-def test_the_report_merges_records_and_keeps_those_of_an_earlier_engine(statistics):
+def test_the_report_merges_records(statistics):
     import reproduce
 
     settings = {"run": "headline", "width": 8, "members": 3, "epochs": 4, "rho": 0.1}
     settings |= {"flat_ratio": 0.4}
     row = {"seed": 13, "group": "same epochs"}
     records = [
-        row | {"method": "SAM", "note": statistics.EARLIER, "value": 1},
         row | {"method": "deep ensemble", "value": 2},
         row | {"method": "deep ensemble", "value": 3},
         row | {"method": "SAM", "value": 4},
@@ -266,36 +243,17 @@ def test_the_report_merges_records_and_keeps_those_of_an_earlier_engine(statisti
         row | {"method": "SAM", "seed": 5, "value": 7},
     ]
     merged = reproduce.merged(settings, records)
-    assert [record["value"] for record in merged] == [1, 4, 3, 5, 6, 7]
-
-
-def test_records_of_an_earlier_engine_are_not_resumed(
-    statistics, tmp_path, monkeypatch
-):
-    import reproduce
-
-    options = argparse.Namespace(run="headline", out=str(tmp_path), data=None)
-    names = {"seed": 13, "group": "g"}
-    records = [
-        names | {"method": "old", "note": statistics.EARLIER},
-        names | {"method": "new"},
-    ]
-    content = {"settings": reproduce.settings_of(options), "records": records}
-    reproduce.save(reproduce.result_path(options), content)
-    reproduce.take_up(options)
-    (path,) = reproduce.records_folder(options).iterdir()
-    assert json.loads(path.read_text())["method"] == "new"
-    assert reproduce.with_note(reproduce.result_path(options)) == records[:1]
+    assert [record["value"] for record in merged] == [4, 3, 5, 6, 7]
 
 
 def test_freedom_of_the_headline(statistics):
-    """As many ensembles of the present engine as RESULTS.md says."""
+    """As RESULTS.md says."""
     path = BENCHMARKS / "results/reproduce_headline.json"
     records = json.loads(path.read_text())["records"]
-    rows = statistics.distinct([r for r in records if "note" not in r])
+    rows = statistics.distinct(records)
     seeds = statistics.seeds_of_run(records)
     freedom = sum(map(len, rows.values())) - len(rows) - len(seeds) + 1
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
-    assert freedom == 3
-    assert freedom < statistics.FEWEST_DOF
-    assert "the present ensembles leave three degrees of freedom" in page
+    assert sum(map(len, rows.values())) == 12
+    assert freedom == statistics.noise_of(records, "accuracy").dof == 4
+    assert "pool twelve ensembles, which leave four degrees of freedom" in page

@@ -14,7 +14,6 @@ from _reproduce_records import (
     interval,
     is_sweep,
     mean,
-    with_engine,
 )
 
 __all__ = ["draw", "draw_tradeoff"]
@@ -50,9 +49,7 @@ def panels(records):
     found, others = {}, {}
     for group in groups(records):
         methods = by_method(records, group)
-        names = [
-            name for name in methods if baseline_of(methods, name) not in ("", name)
-        ]
+        names = [name for name in methods if name != BASELINE and BASELINE in methods]
         others |= {name: methods[name] for name in names}
         if names:
             found[group] = names, partial(against_baseline, records, methods, names)
@@ -62,18 +59,10 @@ def panels(records):
     return found
 
 
-def baseline_of(methods, name):
-    """The deep ensemble of the same engine; empty if there is none."""
-    note = next(iter(methods[name].values())).get("note")
-    baseline = with_engine(BASELINE, note)
-    return baseline if baseline in methods else ""
-
-
 def against_baseline(records, methods, names, metric):
     """Means and halves (K, 2)."""
     found = [
-        difference(records, methods[name], methods[baseline_of(methods, name)], metric)
-        for name in names
+        difference(records, methods[name], methods[BASELINE], metric) for name in names
     ]
     return np.array(found)[:, :2]
 

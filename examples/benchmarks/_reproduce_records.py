@@ -14,7 +14,6 @@ from scipy import stats
 from sklearn.preprocessing import OneHotEncoder
 
 __all__ = [
-    "EARLIER",
     "FEW_SEEDS",
     "Difference",
     "Noise",
@@ -34,17 +33,14 @@ __all__ = [
     "is_contest",
     "is_sweep",
     "jackknife",
-    "labelled",
     "log_slope",
     "mean",
     "noise_of",
     "seeds_of_run",
-    "with_engine",
 ]
 
 FEW_SEEDS = 10  # from here on intervals are paired
 FEWEST_DOF = 4  # with fewer degrees of freedom there are no intervals
-EARLIER = "earlier engine, three steps too many"  # "note" of such a record
 
 
 class Difference(NamedTuple):
@@ -73,19 +69,6 @@ def by_method(records, group):
         if record["group"] == group:
             table.setdefault(record["method"], {})[record["seed"]] = record
     return table
-
-
-def with_engine(method, note):
-    """The name of a row, with the note on its engine if there is one."""
-    return f"{method} ({note})" if note else method
-
-
-def labelled(records):
-    """Records whose methods are named with their notes, so that both have a row."""
-    return [
-        record | {"method": with_engine(record["method"], record.get("note"))}
-        for record in records
-    ]
 
 
 def seeds_of_run(records):

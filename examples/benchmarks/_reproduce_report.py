@@ -16,9 +16,7 @@ from _reproduce_records import (
     has_costs,
     is_contest,
     is_sweep,
-    labelled,
     mean,
-    with_engine,
 )
 from _reproduce_report_rethinking import controls_figures, controls_markdown
 from _reproduce_report_sed import heads_figures, heads_markdown
@@ -118,7 +116,7 @@ def write_report(path, result):
     page = path.parent.parent / "RESULTS.md"
     if page.exists():
         page.write_text(with_table(page.read_text(), path.stem, table))
-    for name, figure in figures(labelled(records)).items():
+    for name, figure in figures(records).items():
         figure.savefig(path.with_name(path.stem + name + ".png"), dpi=110)
 
 
@@ -141,7 +139,6 @@ def with_table(page, name, table):
 
 def markdown(records):
     """Tables of a run: accuracy and differences, probabilities, severities."""
-    records = labelled(records)
     if are_heads(records):
         return heads_markdown(records)
     if are_controls(records):
@@ -261,16 +258,14 @@ def equal_cost_columns(records, methods, wanted):
 
 
 def against(records, methods, other, metric):
-    """{method: Difference} to another method, of the same engine."""
-    found = {}
-    for method, runs in methods.items():
-        note = next(iter(runs.values())).get("note")
-        reference = with_engine(other, note)
-        if other == SAM and reference not in methods:
-            reference = with_engine("all", note)  # its name among the rules
-        if reference in methods and reference != method:
-            found[method] = difference(records, runs, methods[reference], metric)
-    return found
+    """{method: Difference} to another method; empty if the run does not have it."""
+    if other == SAM and SAM not in methods:
+        other = "all"  # its name among the rules
+    return {
+        method: difference(records, runs, methods[other], metric)
+        for method, runs in methods.items()
+        if other in methods and method != other
+    }
 
 
 def both_means(methods):
@@ -333,7 +328,6 @@ def folded(lines):
 
 def beside_the_paper(records):
     """The table of a run by the paper's recipe beside the paper's own numbers."""
-    records = labelled(records)
     methods = by_method(records, "same cost") | by_method(records, "same epochs")
     lines = ["| | paper | here | paper, by severity | here, by severity |"]
     lines += ["|---" * 5 + "|"]
@@ -388,7 +382,6 @@ def boost_over_sam(headline, ablation):
         (ablation, "width 16, 60 epochs", "all"),
         (headline, "width 64, 200 epochs, the paper's recipe", SAM),
     ):
-        records = labelled(records)
         methods = by_method(records, "same epochs")
         pair = methods["flattest"], methods[sam]
         cells = [signed(difference(records, *pair, name)) for name in BY_SEVERITY]

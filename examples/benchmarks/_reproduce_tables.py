@@ -72,7 +72,7 @@ def plain(value, digits):
 def gain(runs, name):
     """Members -> ensemble in percent; the spread is that of the ensemble."""
     values = 100 * np.array([record[name] for record in runs.values()])
-    text = f"{100 * mean(runs, f'member_{name}'):.2f} → {values.mean():.2f}"
+    text = f"{100 * mean(runs, f'member_{name}'):.2f} → {100 * mean(runs, name):.2f}"
     return text + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
 
 

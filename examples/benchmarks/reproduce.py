@@ -120,7 +120,7 @@ def equal_ensembles(options, seed):
         records = {
             (record["group"], record["method"]): record
             for record in result["records"]
-            if record["seed"] == seed and "note" not in record
+            if record["seed"] == seed
         }
         run = RUNS[settings["run"]]
         for group, method, clf in run(argparse.Namespace(**settings), seed):
@@ -223,14 +223,8 @@ def take_up(options):
         )
     for record in result["records"]:
         names = record["seed"], record["group"], record["method"]
-        if "note" not in record and not record_path(options, *names).exists():
+        if not record_path(options, *names).exists():
             save(record_path(options, *names), record)
-
-
-def with_note(path):
-    """Records of an earlier engine, which are shown until a run is complete."""
-    records = json.loads(path.read_text())["records"] if path.exists() else []
-    return [record for record in records if "note" in record]
 
 
 def report(folder):
@@ -270,10 +264,10 @@ def names_of_run(settings):
 def merged(settings, records):
     """Records in the order of seeds and of the run.
 
-    Of two records with the same names and note the later one is kept.
+    Of two records with the same names the later one is kept.
     """
-    names = ("seed", "group", "method", "note")
-    found = {tuple(record.get(name) for name in names): record for record in records}
+    names = ("seed", "group", "method")
+    found = {tuple(record[name] for name in names): record for record in records}
     order = names_of_run(settings)
 
     def place(record):
@@ -293,9 +287,8 @@ def is_complete(settings, seeds, records):
     wanted = set(names_of_run(settings))
     done = {seed: set() for seed in seeds}
     for record in records:
-        if "note" not in record:
-            names = record["group"], record["method"]
-            done.setdefault(record["seed"], set()).add(names)
+        names = record["group"], record["method"]
+        done.setdefault(record["seed"], set()).add(names)
     return all(wanted <= methods for methods in done.values())
 
 
@@ -416,16 +409,13 @@ def main():
     end = run_all(options, seeds, deadline)
     settings = settings_of(options)
     found = records_beside(Path(options.out), settings)
-    complete = is_complete(settings, seeds, found)
-    if not complete:
-        found = [*with_note(result_path(options)), *found]
     records = merged(settings, found)
     result = {
         "machine": machine(),
         "settings": settings,
         "jobs": options.jobs,
         "minutes": minutes_of(records),
-        "complete": complete,
+        "complete": is_complete(settings, seeds, records),
         "records": records,
     }
     save(result_path(options), result)
