@@ -98,7 +98,7 @@ OPTIONS = argparse.Namespace(
 @pytest.mark.parametrize(
     "run",
     [
-        *("headline", "ablation", "moment", "recipe"),
+        *("headline", "ablation", "recipe"),
         *("defaults", "defaults_few", "small_cnn"),
         *("contest_rho", "contest", "contest_wide"),
         *("tradeoff", "widths", "sparsity", "picture_sizes", "sed", "rethinking"),

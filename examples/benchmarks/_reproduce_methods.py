@@ -298,26 +298,19 @@ def with_rho(name, rho):
     return f"{name}, rho {rho:g}"
 
 
-def moment(options, seed):
-    """The selection before the drop of the rate, and one epoch after it.
-
-    The released code of the paper selects one epoch after the drop.
-    """
-    methods = Methods(picture_recipe, options, seed)
-    yield SAME_EPOCHS, BASELINE, methods.deep()
-    yield SAME_EPOCHS, BEST[0], methods.flat(BEST[0])
-    after = methods.flat(BEST[0], warmup_epochs=options.epochs // 2 + 1)
-    yield SAME_EPOCHS, f"{BEST[0]}, after the drop", after
-
-
 def recipe(options, seed):
-    """Settings that a fit on pictures could have by default, one at a time."""
+    """Settings that a fit on pictures could have by default, one at a time.
+
+    "After the drop" selects one epoch after the drop of the rate, as the released code
+    of the paper does.
+    """
     methods = Methods(picture_recipe, options, seed)
     flat = partial(methods.flat, BEST[0])
     cosine = {"lr_schedule": "cosine"}
     for method, estimator in {
         BASELINE: methods.plain(),
         BEST[0]: flat(),
+        f"{BEST[0]}, after the drop": flat(warmup_epochs=options.epochs // 2 + 1),
         f"{BEST[0]}, SGD warm-up": flat(warmup="sgd"),
         f"{BEST[0]}, late": flat(**LATE),
         f"{BEST[0]}, half of rho": flat(rho=options.rho / 2),
@@ -550,7 +543,6 @@ ON_PICTURES = by_name(
         contest_rho,
         contest,
         contest_wide,
-        moment,
         recipe,
         defaults,
         defaults_few,

@@ -4,7 +4,7 @@
     python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
     python examples/benchmarks/reproduce.py report
 
-Runs: headline, ablation, contest_rho, contest, contest_wide, moment, recipe, defaults,
+Runs: headline, ablation, contest_rho, contest, contest_wide, recipe, defaults,
 defaults_few, small_cnn, tradeoff, widths, sparsity, picture_sizes, sed, rethinking
 (pictures, on a GPU; the last two are of other papers); digits, confirm, sizes,
 digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their settings are in
