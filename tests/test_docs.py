@@ -231,6 +231,7 @@ def test_sentences_about_digits():
 
 def test_sentences_about_pictures():
     wide, narrow = measured()["headline"], measured()["ablation"]
+    assert number(wide["SAM"]["over deep ensemble"])[0] > 0
     clean, half = number(wide["SAM"]["clean over deep ensemble"])
     assert clean > half
     tempered = "corrupted NLL, tempered"
