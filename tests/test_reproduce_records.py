@@ -254,6 +254,6 @@ def test_freedom_of_the_headline(statistics):
     seeds = statistics.seeds_of_run(records)
     freedom = sum(map(len, rows.values())) - len(rows) - len(seeds) + 1
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
-    assert sum(map(len, rows.values())) == 12
-    assert freedom == statistics.noise_of(records, "accuracy").dof == 4
-    assert "pool twelve ensembles, which leave four degrees of freedom" in page
+    assert sum(map(len, rows.values())) == 14
+    assert freedom == statistics.noise_of(records, "accuracy").dof == 6
+    assert "pool fourteen ensembles, which leave six degrees of freedom" in page
