@@ -152,6 +152,7 @@ def measure(clf, task, n_batches):
     }
     if hasattr(clf, "sam_masks_"):
         record["sam_share"] = float(clf.sam_masks_.mean())
+        record["sam_shares"] = clf.sam_masks_.mean(axis=1).tolist()  # of the members
     return record | {"rank_correlation": correlation(clf, task)}
 
 
