@@ -758,8 +758,8 @@ def test_sentences_about_the_headline(modules):
     assert min(leads(BOOST, "SAM", before)) > 0  # behind in NLL before a temperature
     assert max(leads(BOOST, "SAM", after)) < 0
     table = (BENCHMARKS / "results/reproduce_headline.md").read_text()
-    for other, star in (("SAM", True), (deep, True), ("sharpest", True)):
-        assert (f"| {lead(BOOST, other)} * |" in table) == star
+    for other in ("SAM", deep, "sharpest"):
+        assert f"| {lead(BOOST, other)} * |" in table
     assert f"| {lead(BOOST, deep, 'accuracy')} * |" in table
 
 
