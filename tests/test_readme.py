@@ -60,7 +60,7 @@ def measured():
     yield f"({gpu['plain_compiled_images_per_s'] / 1e3:.1f}k)"
     yield f"SAM share {gpu['balanced_sam_share']:.2f}"
     large_batch = (gpu[f"{name}_epoch_s_at_512"] for name in ("balanced", "sam"))
-    yield "at batch 512 {:.2f} s against {:.2f} s".format(*large_batch)
+    yield "with random sets at batch 512 {:.2f} s against {:.2f} s".format(*large_batch)
     for name in ("momentum_sam", "momentum_balanced", "look_sam"):
         ratio = gpu[f"{name}_epoch_over_sgd"]
         yield f"| {gpu[f'{name}_epoch_s']:.2f} s, {ratio:.2f} of SGD"

@@ -226,8 +226,8 @@ class Methods:
 def headline(options, seed):
     """Deep ensemble, SAM, and SharpBalance by the rules of the paper and its code.
 
-    SAM and SharpBalance of one command share their warm-up. Then what the ablation found best, and
-    SAM, for the passes of the deep ensemble.
+    SAM and SharpBalance of one command share their warm-up. Then what the ablation
+    found best, and SAM, for the passes of the deep ensemble.
     """
     methods = Methods(picture_recipe, options, seed)
     yield SAME_EPOCHS, "SAM", methods.flat("all")

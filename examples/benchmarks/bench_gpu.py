@@ -7,8 +7,8 @@ Three ResNet-18 at batch 128 in bf16. The plain loop is one CUDA graph with a st
 per member and nothing else: no data pipeline, no history, no estimator.
 
 On random pictures the sets that the default rule selects differ in size, and every
-batch has places for the largest of them. Rows that end in "_equal" have sets of equal
-size, four fifths of the samples.
+batch has places for the largest SAM part and for the largest rest of any member. Rows
+that end in "_equal" have sets of equal size, four fifths of the samples.
 
 ``--rows`` measures only these methods, and "sgd" for the ratios. The result is then
 ``gpu_rows.json`` instead of ``gpu.json``.
