@@ -701,10 +701,10 @@ def test_sentences_about_the_headline(modules):
     behind = leads("SAM", "sharpest")
     expected = [
         f"by {ahead('SAM', deep, 'accuracy')} points on clean and "
-        f"{ahead('SAM', deep)} on corrupted pictures (two seeds; the paper: 0.48",
+        f"{ahead('SAM', deep)} on corrupted pictures (three seeds; the paper: 0.48",
         f"the mean is within its interval ({ahead('SAM', deep)})",
-        f"by {sam_clean[0]:.2f} and {sam_clean[1]:.2f} points on clean and by "
-        f"{sam[0]:.2f} and {sam[1]:.2f} on corrupted",
+        "by {:.2f}, {:.2f} and {:.2f} points on clean".format(*sam_clean),
+        "and by {:.2f}, {:.2f} and {:.2f} on corrupted".format(*sam),
         f"changes accuracies by {max(mixed):.2f} points or less, over all seeds",
         f"ends {ahead('SAM', 'sharpest')} points behind SAM on corrupted pictures "
         f"({behind[0]:.2f} with seed 13, {behind[1]:.2f} with 113, "
@@ -716,7 +716,8 @@ def test_sentences_about_the_headline(modules):
         f"{ahead(BOOST, 'SAM')} (three ensembles, width 64)",
         f"with three seeds each (by {ahead('SAM', 'sharpest')} points;",
         f"neither on clean ({lead(union, BOOST, 'accuracy')}) nor on corrupted "
-        f"pictures ({lead(union, BOOST)})",
+        f"pictures ({lead(union, BOOST)}). Its lead over SAM on corrupted pictures is "
+        f"within its interval ({lead(union, 'SAM')})",
         f"{lead(late, deep, 'accuracy')} points on clean and "
         f"{lead(late, deep)} on corrupted pictures, from",
         f"in one ({lead(late, deep)}); on clean",
@@ -728,12 +729,12 @@ def test_sentences_about_the_headline(modules):
         f"{over_sam[2]:.2f} with 43",
         f"from {ahead(BOOST, 'SAM', lowest)} to "
         f"{ahead(BOOST, 'SAM', highest)} points (the",
-        f"by {ahead(BOOST, deep)} points, {over_deep[0]:.2f} and {over_deep[1]:.2f} "
-        "with the seeds that they share",
+        f"by {ahead(BOOST, deep)} points, {over_deep[0]:.2f}, {over_deep[1]:.2f} and "
+        f"{over_deep[2]:.2f} with these seeds",
         f"from {ahead(BOOST, deep, lowest)} at the lowest severity to "
         f"{ahead(BOOST, deep, highest)} at the",
         f"is ahead of SAM on corrupted pictures by {ahead(BOOST, 'SAM')} points (three "
-        f"seeds; the paper: 1.00) and of a deep ensemble by {ahead(BOOST, deep)} (two",
+        f"seeds; the paper: 1.00) and of a deep ensemble by {ahead(BOOST, deep)} (th",
         f"{lead(late, deep, lowest)} at the lowest severity to "
         f"{lead(late, deep, highest)} at the highest. Its",
         f"({percent('SAM', 'member_accuracy'):.2f} against "

@@ -181,7 +181,7 @@ def main():
     )
     numbers["sgd_over_best_plain"] = numbers["sgd_images_per_s"] / best
     large = common | {"batch_size": 512}
-    for name, rule in (("sam", "all"), ("balanced", "random")):
+    for name, rule in (("sam", "all"), ("balanced_equal", equal_sets)):
         seconds, _ = epoch_seconds(
             SharpBalanceEnsembleClassifier(selection=rule, warmup_epochs=0, **large),
             X,
