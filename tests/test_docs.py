@@ -189,7 +189,8 @@ def test_sentences_about_measured_numbers():
     """Sentences of the guide that depend on measured numbers."""
     gpu, cpu = measured()["gpu"], measured()["cpu"]
     assert gpu.sgd_epoch_s < gpu.sam_epoch_s
-    assert gpu.balanced_equal_epoch_s < gpu.sam_epoch_s < gpu.balanced_epoch_s
+    assert 0.95 < gpu.balanced_equal_epoch_s / gpu.sam_epoch_s < 1
+    assert gpu.sam_epoch_s < gpu.balanced_epoch_s
     assert gpu.balanced_equal_epoch_s_at_512 < gpu.sam_epoch_s_at_512
     assert sum(gpu.balanced_places) > sum(gpu.balanced_equal_places)
     assert cpu.machine.cores == 2
