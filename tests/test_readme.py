@@ -45,24 +45,31 @@ def small_fits():
 
 def with_equal_sets(gpu):
     """Return text on phases in which each member has a set of the same size."""
-    times = gpu["balanced_equal_epoch_s"], gpu["balanced_equal_over_sam"]
-    large = gpu["balanced_equal_epoch_s_at_512"], gpu["sam_epoch_s_at_512"]
-    phase = "{:.2f} s, {:.2f} of SAM".format(*times)
-    yield f"{phase}; at batch 512 {large[0]:.2f} s against {large[1]:.2f} s"
+    seconds, over_sam = gpu["balanced_equal_epoch_s"], gpu["balanced_equal_over_sam"]
+    large, large_sam = gpu["balanced_equal_epoch_s_at_512"], gpu["sam_epoch_s_at_512"]
+    phase = f"{seconds:.2f} s, {over_sam:.2f} of SAM"
+    yield f"{phase}; at batch 512 {large:.2f} s against {large_sam:.2f} s"
     shares = (100 * share for share in sorted(gpu["balanced_sam_shares"]))
     yield "selects {:.0f}, {:.0f} and {:.0f} % of the samples".format(*shares)
-    places, equal = gpu["balanced_places"], gpu["balanced_equal_places"]
-    text = "which makes {} + {} places instead of {} + {}"
-    yield text.format(*places, *equal)
-    ratio = gpu["balanced_epoch_s"] / times[0]
+    places, equal = (
+        f"{sam} + {rest}"
+        for sam, rest in (gpu["balanced_places"], gpu["balanced_equal_places"])
+    )
+    yield f"which makes {places} places instead of {equal}"
+    ratio = gpu["balanced_epoch_s"] / seconds
     yield f"takes {ratio:.2f} times as long as with equal sets"
-    momentum = gpu["momentum_balanced_places"]
-    text = "{} and {} places with sets of equal size, {} and {} by the default rule"
-    yield text.format(*gpu["momentum_balanced_equal_places"], *momentum)
+    default, equal = (
+        f"{sam} and {rest}"
+        for sam, rest in (
+            gpu["momentum_balanced_places"],
+            gpu["momentum_balanced_equal_places"],
+        )
+    )
+    yield f"{equal} places with sets of equal size, {default} by the default rule"
     share = gpu["momentum_balanced_equal_sam_share"]
-    seconds = gpu["momentum_balanced_equal_epoch_s"]
+    momentum = gpu["momentum_balanced_equal_epoch_s"]
     over_sgd = gpu["momentum_balanced_equal_epoch_over_sgd"]
-    yield f"SAM share {share:.2f} | {seconds:.2f} s, {over_sgd:.2f} of SGD"
+    yield f"SAM share {share:.2f} | {momentum:.2f} s, {over_sgd:.2f} of SGD"
 
 
 def measured():

@@ -734,7 +734,8 @@ def test_sentences_about_the_headline(modules):
         f"from {ahead(BOOST, deep, lowest)} at the lowest severity to "
         f"{ahead(BOOST, deep, highest)} at the",
         f"is ahead of SAM on corrupted pictures by {ahead(BOOST, 'SAM')} points (three "
-        f"seeds; the paper: 1.00) and of a deep ensemble by {ahead(BOOST, deep)} (th",
+        f"seeds; the paper: 1.00) and of a deep ensemble by {ahead(BOOST, deep)} "
+        "(three seeds; the paper: 1.49)",
         f"{lead(late, deep, lowest)} at the lowest severity to "
         f"{lead(late, deep, highest)} at the highest. Its",
         f"({percent('SAM', 'member_accuracy'):.2f} against "
