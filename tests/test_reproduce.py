@@ -229,7 +229,7 @@ def test_results_equal_the_records(modules):
     names = re.findall(r"<!-- table: (\w+) -->", page)
     runs = ("digits", "confirm", "sizes", "headline", "ablation", "small_cnn")
     runs += ("digits_tradeoff", "digits_widths", "digits_sparsity")
-    runs += ("defaults", "defaults_few", "sed", "rethinking")
+    runs += ("recipe", "defaults", "defaults_few", "sed", "rethinking")
     of_runs = {f"reproduce_{run}" for run in runs}
     assert of_runs | {"beside_the_paper", "boost_over_sam"} == set(names)
     headline, ablation = (
@@ -262,6 +262,12 @@ def test_sharpbalance_is_compared_with_sam_at_every_rho(modules):
 
 BOOST, RANDOM = "flattest", "random"
 DEEP, LATE = "deep ensemble", "flattest, late"
+COSINE, LATE_COSINE = f"{BOOST}, cosine", f"{LATE}, cosine"
+DEEP_COSINE, HALF = f"{DEEP}, cosine", f"{BOOST}, half of rho"
+DROP, SGD = f"{BOOST}, after the drop", f"{BOOST}, SGD warm-up"
+LATE_HALF = f"{LATE}, half of rho"
+RESULTS = BENCHMARKS / "RESULTS.md"
+FAITHFUL = BENCHMARKS.parent.parent / "docs" / "faithful.md"
 CNN, R18 = f"{DEEP}, SmallCNN", f"{DEEP}, ResNet-18 of width 16"
 PLAIN, BOOST_PLAIN = f"{DEEP}, no augmentation", f"{BOOST}, no augmentation"
 SMOOTH, BOOST_SMOOTH = f"{DEEP}, smoothed labels", f"{BOOST}, smoothed labels"
@@ -303,6 +309,85 @@ def test_ablation_equals_the_records(text, method, other, modules):
     found = report.difference(result["records"], *pair, "corrupted_accuracy")
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
     assert text.format(report.signed(found).lstrip("+")) in page
+
+
+def change_in_recipe(report, method, other, metric):
+    """What the run ``recipe`` has for the difference of two of its methods."""
+    result = json.loads((BENCHMARKS / "results/reproduce_recipe.json").read_text())
+    records = result["records"]
+    methods = report.by_method(records, "same epochs")
+    return report.difference(records, methods[method], methods[other], metric)
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "other"),
+    [
+        ("for `flattest` by {} points on clean and {} on corrupted p", COSINE, BOOST),
+        ("for `flattest` by {} points on clean and {} on corrupted o", COSINE, BOOST),
+        ("for `flattest` late by {} and {},", LATE_COSINE, LATE),
+        ("for a deep ensemble by {} and {}.", DEEP_COSINE, DEEP),
+        ("0.05, is {} points better on clean and {} on corrupted", HALF, BOOST),
+    ],
+)
+def test_recipe_has_the_schedule_and_the_radius(text, method, other, modules):
+    """Evidence for the cosine schedule and ``rho=0.05``."""
+    _, report = modules
+    clean = change_in_recipe(report, method, other, CLEAN)
+    corrupted = change_in_recipe(report, method, other, CORRUPTED)
+    assert clean.mean > clean.half
+    assert corrupted.mean > corrupted.half
+    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+    shown = [report.signed(found).lstrip("+") for found in (clean, corrupted)]
+    assert text.format(shown[0], shown[1]) in page
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "method", "other", "metric"),
+    [
+        (RESULTS, "it changes `flattest` by {} points on clean", DROP, BOOST, CLEAN),
+        (RESULTS, "and {} on corrupted pictures, below", DROP, BOOST, CORRUPTED),
+        (FAITHFUL, "[{} points]", DROP, BOOST, CORRUPTED),
+        (RESULTS, "beyond chance ({} and", LATE_HALF, LATE, CLEAN),
+        (RESULTS, "and {}). - **Plain descent", LATE_HALF, LATE, CORRUPTED),
+        (RESULTS, "changes `flattest` by {} points on corr", SGD, BOOST, CORRUPTED),
+        (RESULTS, "*Late* changes it by {}, with the", LATE, BOOST, CORRUPTED),
+        (RESULTS, "cosine schedule by {}, for two", LATE_COSINE, COSINE, CORRUPTED),
+        (RESULTS, "`flattest` late is at {} points", LATE_COSINE, DEEP_COSINE, CLEAN),
+        (RESULTS, "clean and {} on corr", LATE_COSINE, DEEP_COSINE, CORRUPTED),
+    ],
+)
+def test_recipe_shows_no_other_difference(page, text, method, other, metric, modules):
+    """Among them the moment of selection of the released code."""
+    _, report = modules
+    found = change_in_recipe(report, method, other, metric)
+    assert abs(found.mean) < found.half
+    assert text.format(report.signed(found)) in " ".join(page.read_text().split())
+
+
+def test_results_repeat_two_changes_of_recipe(modules):
+    _, report = modules
+    page = " ".join(RESULTS.read_text().split())
+    warmup = change_in_recipe(report, SGD, BOOST, CORRUPTED)
+    text = "on other seeds `flattest` ends {} higher"
+    assert text.format(report.signed(warmup).lstrip("+")) in page
+    radius = change_in_recipe(report, HALF, BOOST, CORRUPTED)
+    text = "0.05 is {} points better on corrupted pictures than 0.1"
+    assert text.format(report.signed(radius).lstrip("+")) in page
+
+
+@pytest.mark.parametrize(
+    ("text", "metric"),
+    [
+        ("corrupted pictures is lower by {}, and", "corrupted_nll"),
+        ("and by {} after a temperature", "corrupted_nll_after_temperature"),
+    ],
+)
+def test_late_sam_has_the_lower_loss_on_corrupted_pictures(text, metric, modules):
+    _, report = modules
+    found = change_in_recipe(report, DEEP_COSINE, LATE_COSINE, metric)
+    assert found.mean > found.half
+    page = " ".join(RESULTS.read_text().split())
+    assert text.format(f"{found.mean:.3f} ± {found.half:.3f}") in page
 
 
 @pytest.mark.parametrize(
@@ -376,20 +461,18 @@ def test_defaults_for_pictures_equal_the_records(
 def test_late_warm_ups_are_compared_with_the_default_one(modules):
     _, report = modules
     page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
-    for run, text in (
-        ("recipe", "{} (run `recipe`, not complete)"),
-        ("small_cnn", "{} (`small_cnn`)"),
-        ("defaults_few", "{} (`defaults_few`)"),
-        ("defaults", "{} (`defaults`), none of them larger than its interval"),
+    cosine = "{} (`recipe` with the cosine schedule)"
+    for run, text, late, early in (
+        ("recipe", "{} (`recipe`)", LATE, BOOST),
+        ("recipe", cosine, LATE_COSINE, COSINE),
+        ("small_cnn", "{} (`small_cnn`)", LATE, BOOST),
+        ("defaults_few", "{} (`defaults_few`)", LATE, BOOST),
+        ("defaults", "{} (`defaults`), none of them larger than i", LATE, BOOST),
     ):
         path = BENCHMARKS / f"results/reproduce_{run}.json"
-        if path.exists():
-            records = json.loads(path.read_text())["records"]
-        else:
-            beside = (BENCHMARKS / "results/records").glob(f"{run}_*/*.json")
-            records = [json.loads(path.read_text()) for path in sorted(beside)]
+        records = json.loads(path.read_text())["records"]
         methods = report.by_method(records, "same epochs")
-        found = report.difference(records, methods[LATE], methods[BOOST], CORRUPTED)
+        found = report.difference(records, methods[late], methods[early], CORRUPTED)
         assert abs(found.mean) < found.half
         assert text.format(f"{100 * found.mean:+.2f}") in page
 

@@ -95,6 +95,11 @@ def picture_recipe(options, seed):
     }
 
 
+def cosine_recipe(options, seed):
+    """The paper's recipe with the default schedule, better for deep ensembles too."""
+    return picture_recipe(options, seed) | {"lr_schedule": "cosine"}
+
+
 def digits_recipe(options, seed):
     """Small networks on pictures of 8 x 8, with the estimator's own defaults."""
     return {
@@ -263,7 +268,7 @@ def ablation(options, seed):
 
 def contest_rho(options, seed):
     """Methods for the passes of a deep ensemble, over radii; other seeds judge."""
-    methods = Methods(picture_recipe, options, seed)
+    methods = Methods(cosine_recipe, options, seed)
     candidates = {}
     for name, settings in CONTEST.items():
         for rho in radii_to_try(name):
@@ -276,7 +281,7 @@ def contest(options, seed):
 
     ``options.radii`` has the radius of each method, see ``chosen_radii``.
     """
-    methods = Methods(picture_recipe, options, seed)
+    methods = Methods(cosine_recipe, options, seed)
     candidates = {}
     for name, settings in CONTEST.items():
         rho = options.radii[name]
