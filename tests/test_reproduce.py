@@ -353,7 +353,15 @@ def test_recipe_has_the_schedule_and_the_radius(text, method, other, modules):
         (RESULTS, "*Late* changes it by {}, with the", LATE, BOOST, CORRUPTED),
         (RESULTS, "cosine schedule by {}, for two", LATE_COSINE, COSINE, CORRUPTED),
         (RESULTS, "`flattest` late is at {} points", LATE_COSINE, DEEP_COSINE, CLEAN),
-        (RESULTS, "clean and {} on corr", LATE_COSINE, DEEP_COSINE, CORRUPTED),
+        (
+            RESULTS,
+            "{} on corrupted pictures, for 1",
+            LATE_COSINE,
+            DEEP_COSINE,
+            CORRUPTED,
+        ),
+        (RESULTS, "passes it is at {} on clean", LATE_COSINE, DEEP_COSINE, CLEAN),
+        (RESULTS, "{} on corrupted pictures ([ta", LATE_COSINE, DEEP_COSINE, CORRUPTED),
     ],
 )
 def test_recipe_shows_no_other_difference(page, text, method, other, metric, modules):
