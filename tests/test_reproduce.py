@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy import stats
 from sklearn.datasets import load_digits
 
 from sklearn_sharpbalance.evaluation import gradient_passes
@@ -221,6 +222,32 @@ def test_sizes_are_plotted_up_to_the_size_of_each_method(modules):
         factor = 100 if i == 0 else 1  # accuracy in percent
         np.testing.assert_allclose(deep, factor * np.array([3 + i, 5 + i]))
         np.testing.assert_allclose(sam, [factor * (3 + i)])
+
+
+def test_curves_go_from_left_to_right_with_the_noise_of_the_run(modules):
+    """Records of a run in parts come in any order; three seeds share their noise."""
+    from _reproduce_records import noise_of
+
+    _, report = modules
+    names = ("sharpness", "der", "eir", "corrupted_accuracy")
+    noise = {0.05: (0.0, 0.0, 0.0), 0.1: (0.3, 0.0, -0.3), 0.2: (-0.3, 0.3, 0.0)}
+    records = [
+        {"group": group, "method": f"{group}, rho {rho:g}", "seed": seed}
+        | {name: 10 * rho + noise[rho][seed] for name in names}
+        for group in ("SAM", "flattest")
+        for rho in (0.05, 0.2, 0.1)
+        for seed in range(3)
+    ]
+    for record in records:  # two groups with the same numbers are two ensembles
+        record["sharpness"] += record["group"] == "SAM"
+    bars = report.draw(records).axes[1].containers[0]
+    np.testing.assert_allclose(bars.lines[0].get_xdata(), [0.05, 0.1, 0.2])
+    np.testing.assert_allclose(bars.lines[0].get_ydata(), [0.5, 1.0, 2.0])
+    (segments,) = bars.lines[2]
+    halves = [np.ptp(line[:, 1]) / 2 for line in segments.get_segments()]
+    expected = noise_of(records, "der")
+    half = stats.t.ppf(0.975, expected.dof) * expected.sd / np.sqrt(3)
+    np.testing.assert_allclose(halves, half)  # the first point would have none
 
 
 def test_results_equal_the_records(modules):

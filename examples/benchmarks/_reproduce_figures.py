@@ -11,8 +11,8 @@ from _reproduce_records import (
     difference,
     groups,
     has_costs,
-    interval,
     is_sweep,
+    level,
     mean,
 )
 
@@ -115,7 +115,7 @@ def draw_sizes(records):
     for group in groups(records):
         for method, runs in by_method(records, group).items():
             curves.setdefault(method, {})[int(group.split()[0])] = runs
-    return draw_curves(curves, "Members", OF_SIZE, apart=0.08)
+    return draw_curves(records, curves, "Members", OF_SIZE, apart=0.08)
 
 
 def draw_sweep(records):
@@ -127,10 +127,10 @@ def draw_sweep(records):
         }
         for group in groups(records)
     }
-    return draw_curves(curves, "rho", OF_RHO, log=True)
+    return draw_curves(records, curves, "rho", OF_RHO, log=True)
 
 
-def draw_curves(curves, x_label, panels, *, log=False, apart=0.0):
+def draw_curves(records, curves, x_label, panels, *, log=False, apart=0.0):
     """Means with 95 % intervals of {label: {x: {seed: record}}}, a panel a measure."""
     from matplotlib.figure import Figure
 
@@ -138,12 +138,11 @@ def draw_curves(curves, x_label, panels, *, log=False, apart=0.0):
     axes = figure.subplots(1, len(panels))
     for ax, (title, name, factor) in zip(axes, panels):
         for i, (label, runs_at) in enumerate(curves.items()):
-            values = [
-                factor * np.array([run[name] for run in runs.values()])
-                for runs in runs_at.values()
-            ]
-            means, halves = np.transpose([interval(v) for v in values])
-            at = np.array(list(runs_at)) + apart * (i - 1)  # beside each other
+            places = sorted(runs_at)
+            found = [level(records, runs_at[place], name) for place in places]
+            means = factor * np.array([value.mean for value in found])
+            halves = factor * np.array([value.half for value in found])
+            at = np.array(places) + apart * (i - 1)  # beside each other
             style = {"color": COLORS[i], "marker": "os^D"[i]}
             ax.errorbar(at, means, halves, label=label, ms=5, lw=1.4, **style)
         if log:

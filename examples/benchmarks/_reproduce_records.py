@@ -33,6 +33,7 @@ __all__ = [
     "is_contest",
     "is_sweep",
     "jackknife",
+    "level",
     "log_slope",
     "mean",
     "noise_of",
@@ -160,6 +161,14 @@ def difference(records, runs, others, metric):
     if len(seeds_of_run(records)) >= FEW_SEEDS:
         return student(values)
     return pooled(values, 2, noise_of(records, metric))
+
+
+def level(records, runs, metric):
+    """Mean of ``runs``, {seed: record}; the half of its interval as of a difference."""
+    values = np.array([record[metric] for record in runs.values()])
+    if len(seeds_of_run(records)) >= FEW_SEEDS:
+        return student(values)
+    return pooled(values, 1, noise_of(records, metric))
 
 
 def at_its_cost(records, record, metric):
