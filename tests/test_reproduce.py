@@ -379,6 +379,7 @@ def test_recipe_has_the_schedule_and_the_radius(text, method, other, modules):
         (RESULTS, "changes `flattest` by {} points on corr", SGD, BOOST, CORRUPTED),
         (RESULTS, "*Late* changes it by {}, with the", LATE, BOOST, CORRUPTED),
         (RESULTS, "cosine schedule by {}, for two", LATE_COSINE, COSINE, CORRUPTED),
+        (RESULTS, "at {} on corrupted ones, for 1.9", COSINE, DEEP_COSINE, CORRUPTED),
         (RESULTS, "`flattest` late is at {} points", LATE_COSINE, DEEP_COSINE, CLEAN),
         (
             RESULTS,
@@ -399,9 +400,13 @@ def test_recipe_shows_no_other_difference(page, text, method, other, metric, mod
     assert text.format(report.signed(found)) in " ".join(page.read_text().split())
 
 
-def test_results_repeat_two_changes_of_recipe(modules):
+def test_results_repeat_changes_of_recipe(modules):
     _, report = modules
     page = " ".join(RESULTS.read_text().split())
+    behind = change_in_recipe(report, DEEP_COSINE, COSINE, CLEAN)
+    assert behind.mean > behind.half
+    text = "`flattest` is behind by {} points on clean pictures"
+    assert text.format(report.signed(behind).lstrip("+")) in page
     warmup = change_in_recipe(report, SGD, BOOST, CORRUPTED)
     text = "on other seeds `flattest` ends {} higher"
     assert text.format(report.signed(warmup).lstrip("+")) in page
