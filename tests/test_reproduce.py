@@ -372,7 +372,7 @@ def test_recipe_has_the_schedule_and_the_radius(text, method, other, modules):
     ("page", "text", "method", "other", "metric"),
     [
         (RESULTS, "it changes `flattest` by {} points on clean", DROP, BOOST, CLEAN),
-        (RESULTS, "and {} on corrupted pictures, below", DROP, BOOST, CORRUPTED),
+        (RESULTS, "and {} on corrupted pictures. Both are", DROP, BOOST, CORRUPTED),
         (FAITHFUL, "[{} points]", DROP, BOOST, CORRUPTED),
         (RESULTS, "beyond chance ({} and", LATE_HALF, LATE, CLEAN),
         (RESULTS, "and {}). - **Plain descent", LATE_HALF, LATE, CORRUPTED),
@@ -398,6 +398,44 @@ def test_recipe_shows_no_other_difference(page, text, method, other, metric, mod
     found = change_in_recipe(report, method, other, metric)
     assert abs(found.mean) < found.half
     assert text.format(report.signed(found)) in " ".join(page.read_text().split())
+
+
+def test_seven_changes_of_recipe_are_beyond_chance(modules):
+    """By Holm's adjustment over all pairs that the results compare."""
+    from _reproduce_records import holm
+
+    _, report = modules
+    compared = [
+        (method, other, metric)
+        for method, other in (
+            (COSINE, BOOST),
+            (LATE_COSINE, LATE),
+            (DEEP_COSINE, DEEP),
+            (DROP, BOOST),
+            (HALF, BOOST),
+            (LATE_HALF, LATE),
+            (SGD, BOOST),
+            (LATE, BOOST),
+            (LATE_COSINE, COSINE),
+            (COSINE, DEEP_COSINE),
+            (LATE_COSINE, DEEP_COSINE),
+        )
+        for metric in (CLEAN, CORRUPTED)
+    ]
+    p_values = [
+        change_in_recipe(report, method, other, metric).p_value
+        for method, other, metric in compared
+    ]
+    adjusted = dict(zip(compared, holm(p_values)))
+    beyond_chance = {pair for pair, p_value in adjusted.items() if p_value < 0.05}
+    schedules = [(COSINE, BOOST), (LATE_COSINE, LATE), (DEEP_COSINE, DEEP)]
+    assert beyond_chance == {
+        (method, other, metric)
+        for method, other in schedules
+        for metric in (CLEAN, CORRUPTED)
+    } | {(HALF, BOOST, CORRUPTED)}
+    page = " ".join(RESULTS.read_text().split())
+    assert "over these 22 differences, seven are beyond chance" in page
 
 
 def test_results_repeat_changes_of_recipe(modules):
