@@ -619,6 +619,8 @@ def test_settings_of_a_small_network(text, method, metric, sign, modules):
         ("defaults", "default is {} points ahead of SAM", (BOOST, "SAM"), CORRUPTED, 2),
         ("defaults", "`flattest` is {} points ahead", (BOOST, "SAM"), CORRUPTED, 2),
         ("defaults", "and {} ahead of a deep ensemble", (BOOST, DEEP), CORRUPTED, 2),
+        ("defaults", "ensembles it is {} points ahead", (BOOST, "SAM"), CORRUPTED, 2),
+        ("defaults", "of SAM and {} ahead of a deep", (BOOST, DEEP), CORRUPTED, 2),
         ("defaults_few", "few pictures is higher by {}", (LATE, BOOST), "nll", 3),
         (
             "defaults",
