@@ -224,6 +224,37 @@ def test_sizes_are_plotted_up_to_the_size_of_each_method(modules):
         np.testing.assert_allclose(sam, [factor * (3 + i)])
 
 
+def test_an_older_record_has_no_point_for_what_it_lacks(modules):
+    _, report = modules
+    names = ("corrupted_accuracy", "eir", "corrupted_nll", "corrupted_ece")
+    records = [
+        {"group": f"{n} members", "method": "deep ensemble", "seed": seed}
+        | {name: n + seed for name in names}
+        for n in (2, 3)
+        for seed in range(3)
+    ]
+    for record in records:
+        if record["group"] == "2 members":
+            del record["corrupted_nll"]
+    curves = [ax.containers[0].lines[0] for ax in report.draw(records).axes]
+    np.testing.assert_allclose(curves[2].get_ydata(), [np.nan, 4])
+    np.testing.assert_allclose(curves[3].get_ydata(), [3, 4])
+
+
+def test_rows_of_all_sizes_have_the_columns_of_the_head(modules):
+    """Where there are deep ensembles alone, differences are blank."""
+    _, report = modules
+    path = BENCHMARKS / "results" / "reproduce_sizes.json"
+    table = report.markdown(json.loads(path.read_text())["records"])
+    head, _, *rows = table.split("\n\n")[1].splitlines()
+    at = head.split("|").index(" NLL ")
+    assert len(rows) == 15
+    for row in rows:
+        cells = row.split("|")
+        assert len(cells) == len(head.split("|"))
+        assert 0.1 < float(cells[at]) < 0.3
+
+
 def test_curves_go_from_left_to_right_with_the_noise_of_the_run(modules):
     """Records of a run in parts come in any order; three seeds share their noise."""
     from _reproduce_records import noise_of

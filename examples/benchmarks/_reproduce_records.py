@@ -164,8 +164,11 @@ def difference(records, runs, others, metric):
 
 
 def level(records, runs, metric):
-    """Mean of ``runs``, {seed: record}; the half of its interval as of a difference."""
-    values = np.array([record[metric] for record in runs.values()])
+    """Mean of ``runs``, {seed: record}; the half of its interval as of a difference.
+
+    Records without the metric, as older ones are, do not count; nan where none has it.
+    """
+    values = np.array([run[metric] for run in runs.values() if metric in run])
     if len(seeds_of_run(records)) >= FEW_SEEDS:
         return student(values)
     return pooled(values, 1, noise_of(records, metric))

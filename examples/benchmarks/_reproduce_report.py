@@ -162,7 +162,7 @@ def markdown(records):
 
 def sizes_markdown(records):
     """One table for ensembles of all sizes, and one by severity."""
-    lines, severities = [], []
+    tables, severities = [], []
     for group in groups(records):
         methods = by_method(records, group)
         columns = accuracy_columns(records, methods, others=[BASELINE])
@@ -170,12 +170,19 @@ def sizes_markdown(records):
         kept = (*OF_SIZES, *NLL_AT_EQUAL_COST)
         columns |= {name: cells for name, cells in measures.items() if name in kept}
         members = {"members": dict.fromkeys(methods, group.split()[0])}
-        lines += rows_of(methods, members | columns, with_head=not lines)
+        tables.append((methods, members | columns))
         found = severity_columns(records, methods)
         if len(methods) > 1:
             others = {m: runs for m, runs in methods.items() if m != BASELINE}
             severities += rows_of(others, members | found, with_head=not severities)
-    parts = [count(methods), "\n".join(lines), *folded(severities)]
+    # A size with deep ensembles alone has no differences: their cells stay blank.
+    headings = max((list(columns) for _, columns in tables), key=len)
+    lines = []
+    for methods, columns in tables:
+        columns = {heading: columns.get(heading, {}) for heading in headings}
+        lines += rows_of(methods, columns, with_head=not lines)
+    title = f"{count(methods)}{noise_text(records)}"
+    parts = [title, "\n".join(lines), *folded(severities)]
     return "\n\n".join(parts) + "\n"
 
 
