@@ -288,6 +288,7 @@ def test_results_equal_the_records(modules):
     runs = ("digits", "confirm", "sizes", "headline", "ablation", "small_cnn")
     runs += ("digits_tradeoff", "digits_widths", "digits_sparsity")
     runs += ("recipe", "defaults", "defaults_few", "sed", "rethinking", "tradeoff")
+    runs += ("sparsity", "picture_sizes")
     of_runs = {f"reproduce_{run}" for run in runs}
     assert of_runs | {"beside_the_paper", "boost_over_sam"} == set(names)
     headline, ablation = (
@@ -316,123 +317,6 @@ def test_sharpbalance_is_compared_with_sam_at_every_rho(modules):
         runs = [methods[name] for name in pair]
         difference, half, _ = modules[1].difference(records, *runs, "der")
         assert f"{text} {abs(difference):.3f} ± {half:.3f}" in page
-
-
-@pytest.fixture
-def tradeoff(modules):
-    """Records of the run over ``rho`` on pictures, and the two groups of methods."""
-    _, report = modules
-    path = BENCHMARKS / "results" / "reproduce_tradeoff.json"
-    result = json.loads(path.read_text())
-    assert result["complete"]
-    records = result["records"]
-    sam = report.by_method(records, "SAM")
-    flattest = report.by_method(records, "flattest")
-    return records, sam, flattest
-
-
-def gains_over_sam(tradeoff, report, metric):
-    """``flattest`` minus SAM for every ``rho``, in the order of the radii."""
-    records, sam, flattest = tradeoff
-    return [
-        report.difference(
-            records, flattest[f"flattest, rho {rho}"], sam[f"SAM, rho {rho}"], metric
-        )
-        for rho in (0.05, 0.1, 0.2, 0.4)
-    ]
-
-
-def test_the_rule_is_compared_with_sam_at_every_rho_on_pictures(modules, tradeoff):
-    _, report = modules
-    page = " ".join(RESULTS.read_text().split())
-    gains = gains_over_sam(tradeoff, report, "der")
-    shown = [f"{gain.mean:.3f} ± {gain.half:.3f}" for gain in gains]
-    first, last = ", ".join(shown[:-1]), shown[-1]
-    assert f"DER is ahead by {first} and {last} for `rho` 0.05" in page
-    smallest, *larger = gains_over_sam(tradeoff, report, "corrupted_accuracy")
-    shown = [report.signed(gain).lstrip("+") for gain in larger]
-    first, last = ", ".join(shown[:-1]), shown[-1]
-    assert f"is ahead of SAM by {first} and {last} points for `rho` 0.1" in page
-    assert all(gain.mean > gain.half for gain in larger)
-    clean = gains_over_sam(tradeoff, report, "accuracy")[0]
-    assert abs(smallest.mean) < smallest.half
-    assert abs(clean.mean) < clean.half
-    level, level_clean = report.signed(smallest), report.signed(clean)
-    assert f"it is not: {level}, and {level_clean} on clean pictures" in page
-    assert f"it is not ahead of SAM ({level})" in page
-    readme = (BENCHMARKS.parent.parent / "README.md").read_text()
-    assert f"on corrupted pictures (with `rho` 0.05: {level})" in readme
-    which = (BENCHMARKS.parent.parent / "docs" / "which_method.md").read_text()
-    assert f"it is not ahead of SAM ([{level}]" in " ".join(which.split())
-
-
-def test_the_smallest_radius_has_the_best_mean_on_pictures(tradeoff):
-    from _reproduce_records import mean
-
-    for methods in tradeoff[1:]:
-        for metric in ("accuracy", "corrupted_accuracy"):
-            means = [mean(runs, metric) for runs in methods.values()]
-            assert max(means) == means[0]  # that of rho 0.05
-
-
-def test_sam_makes_members_flatter_and_more_alike_on_pictures(tradeoff):
-    from _reproduce_records import mean
-
-    _, sam, _ = tradeoff
-    ends = sam["SAM, rho 0.05"], sam["SAM, rho 0.4"]
-    text = "sharpness falls from {:.2f} to {:.2f}, DER from {:.2f} to {:.2f} and EIR"
-    pairs = [mean(runs, name) for name in ("sharpness", "der") for runs in ends]
-    page = " ".join(RESULTS.read_text().split())
-    assert text.format(pairs[0], pairs[1], pairs[2], pairs[3]) in page
-    first, last = (mean(runs, "eir") for runs in ends)
-    assert f"and EIR from {first:.2f} to {last:.2f}" in page
-
-
-def test_seven_gains_over_sam_on_pictures_are_beyond_chance(modules, tradeoff):
-    """By Holm's adjustment over all differences at equal ``rho``."""
-    from _reproduce_records import holm
-
-    _, report = modules
-    names = ("sharpness", "der", "accuracy", "corrupted_accuracy")
-    p_values = [
-        gain.p_value
-        for name in names
-        for gain in gains_over_sam(tradeoff, report, name)
-    ]
-    beyond_chance = (holm(p_values) < 0.05).reshape(4, 4)
-    assert beyond_chance.tolist() == [
-        [False, False, True, False],
-        [False, True, True, True],
-        [False, False, False, False],
-        [False, True, True, True],
-    ]
-    page = " ".join(RESULTS.read_text().split())
-    assert "over these 16 differences, seven are beyond chance" in page
-
-
-def test_sharpbalance_lies_on_the_curve_of_sam_on_pictures(tradeoff):
-    from _reproduce_records import jackknife, log_slope, seeds_of_run
-
-    records, sam, flattest = tradeoff
-    page = " ".join(RESULTS.read_text().split())
-    slopes = ["{:.2f} ± {:.2f}".format(*log_slope(group)) for group in (sam, flattest)]
-    assert f"of {slopes[0]} with SAM and {slopes[1]} with `flattest`" in page
-
-    def offset(seeds):
-        """Of log DER at equal sharpness, with one slope for both groups."""
-        points = [
-            (1, group is flattest, np.log(runs[seed]["sharpness"]), runs[seed]["der"])
-            for group in (sam, flattest)
-            for runs in group.values()
-            for seed in seeds
-        ]
-        points = np.array(points, dtype=float)
-        return np.linalg.lstsq(points[:, :3], np.log(points[:, 3]), rcond=None)[0][1]
-
-    found = jackknife(offset, seeds_of_run(records))
-    assert abs(found.mean) < found.half
-    text = f"its DER is {np.exp(found.mean):.2f} ± {found.half:.2f} times that of SAM"
-    assert text in page
 
 
 BOOST, RANDOM = "flattest", "random"

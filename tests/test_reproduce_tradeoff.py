@@ -1,0 +1,382 @@
+"""Runs on pictures over rho, sparsity and members: numbers of the page."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BENCHMARKS = ROOT / "examples" / "benchmarks"
+BASELINE = "deep ensemble"
+RADII = (0.05, 0.1, 0.2)  # of the run over sparsity
+BOTH = ("accuracy", "corrupted_accuracy")
+
+
+@pytest.fixture
+def report(monkeypatch):
+    """The module beside the script, which is no package."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import _reproduce_report
+
+    return _reproduce_report
+
+
+@pytest.fixture
+def page():
+    """The page with the results, with single spaces."""
+    return " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
+
+
+def listed(numbers):
+    """Join numbers with commas, and the last one with "and"."""
+    return ", ".join(numbers[:-1]) + " and " + numbers[-1]
+
+
+@pytest.fixture
+def tradeoff(report):
+    """Records of the run over ``rho`` on pictures, and the two groups of methods."""
+    path = BENCHMARKS / "results" / "reproduce_tradeoff.json"
+    result = json.loads(path.read_text())
+    assert result["complete"]
+    records = result["records"]
+    sam = report.by_method(records, "SAM")
+    flattest = report.by_method(records, "flattest")
+    return records, sam, flattest
+
+
+def gains_over_sam(tradeoff, report, metric):
+    """``flattest`` minus SAM for every ``rho``, in the order of the radii."""
+    records, sam, flattest = tradeoff
+    return [
+        report.difference(
+            records, flattest[f"flattest, rho {rho}"], sam[f"SAM, rho {rho}"], metric
+        )
+        for rho in (0.05, 0.1, 0.2, 0.4)
+    ]
+
+
+def test_the_rule_is_compared_with_sam_at_every_rho_on_pictures(report, tradeoff, page):
+    gains = gains_over_sam(tradeoff, report, "der")
+    shown = [f"{gain.mean:.3f} ± {gain.half:.3f}" for gain in gains]
+    first, last = ", ".join(shown[:-1]), shown[-1]
+    assert f"DER is ahead by {first} and {last} for `rho` 0.05" in page
+    smallest, *larger = gains_over_sam(tradeoff, report, "corrupted_accuracy")
+    shown = [report.signed(gain).lstrip("+") for gain in larger]
+    first, last = ", ".join(shown[:-1]), shown[-1]
+    assert f"is ahead of SAM by {first} and {last} points for `rho` 0.1" in page
+    assert all(gain.mean > gain.half for gain in larger)
+    clean = gains_over_sam(tradeoff, report, "accuracy")[0]
+    assert abs(smallest.mean) < smallest.half
+    assert abs(clean.mean) < clean.half
+    level, level_clean = report.signed(smallest), report.signed(clean)
+    assert f"it is not: {level}, and {level_clean} on clean pictures" in page
+    assert f"it is not ahead of SAM ({level})" in page
+    readme = (ROOT / "README.md").read_text()
+    assert f"on corrupted pictures (with `rho` 0.05: {level})" in readme
+    which = (ROOT / "docs" / "which_method.md").read_text()
+    assert f"it is not ahead of SAM ([{level}]" in " ".join(which.split())
+
+
+def test_the_smallest_radius_has_the_best_mean_on_pictures(tradeoff):
+    from _reproduce_records import mean
+
+    for methods in tradeoff[1:]:
+        for metric in ("accuracy", "corrupted_accuracy"):
+            means = [mean(runs, metric) for runs in methods.values()]
+            assert max(means) == means[0]  # that of rho 0.05
+
+
+def test_sam_makes_members_flatter_and_more_alike_on_pictures(tradeoff, page):
+    from _reproduce_records import mean
+
+    _, sam, _ = tradeoff
+    ends = sam["SAM, rho 0.05"], sam["SAM, rho 0.4"]
+    text = "sharpness falls from {:.2f} to {:.2f}, DER from {:.2f} to {:.2f} and EIR"
+    pairs = [mean(runs, name) for name in ("sharpness", "der") for runs in ends]
+    assert text.format(pairs[0], pairs[1], pairs[2], pairs[3]) in page
+    first, last = (mean(runs, "eir") for runs in ends)
+    assert f"and EIR from {first:.2f} to {last:.2f}" in page
+
+
+def test_seven_gains_over_sam_on_pictures_are_beyond_chance(report, tradeoff, page):
+    """By Holm's adjustment over all differences at equal ``rho``."""
+    from _reproduce_records import holm
+
+    names = ("sharpness", "der", "accuracy", "corrupted_accuracy")
+    p_values = [
+        gain.p_value
+        for name in names
+        for gain in gains_over_sam(tradeoff, report, name)
+    ]
+    beyond_chance = (holm(p_values) < 0.05).reshape(4, 4)
+    assert beyond_chance.tolist() == [
+        [False, False, True, False],
+        [False, True, True, True],
+        [False, False, False, False],
+        [False, True, True, True],
+    ]
+    assert "over these 16 differences, seven are beyond chance" in page
+
+
+def test_sharpbalance_lies_on_the_curve_of_sam_on_pictures(tradeoff, page):
+    from _reproduce_records import jackknife, log_slope, seeds_of_run
+
+    records, sam, flattest = tradeoff
+    slopes = ["{:.2f} ± {:.2f}".format(*log_slope(group)) for group in (sam, flattest)]
+    assert f"of {slopes[0]} with SAM and {slopes[1]} with `flattest`" in page
+
+    def offset(seeds):
+        """Of log DER at equal sharpness, with one slope for both groups."""
+        points = [
+            (1, group is flattest, np.log(runs[seed]["sharpness"]), runs[seed]["der"])
+            for group in (sam, flattest)
+            for runs in group.values()
+            for seed in seeds
+        ]
+        points = np.array(points, dtype=float)
+        return np.linalg.lstsq(points[:, :3], np.log(points[:, 3]), rcond=None)[0][1]
+
+    found = jackknife(offset, seeds_of_run(records))
+    assert abs(found.mean) < found.half
+    text = f"its DER is {np.exp(found.mean):.2f} ± {found.half:.2f} times that of SAM"
+    assert text in page
+
+
+@pytest.fixture
+def sparsity(report):
+    """Records of the run over sparsity, and the methods of each sparsity."""
+    path = BENCHMARKS / "results" / "reproduce_sparsity.json"
+    result = json.loads(path.read_text())
+    assert result["complete"]
+    records = result["records"]
+    groups = {s: report.by_method(records, f"sparsity {s}") for s in (0, 0.8, 0.95)}
+    return records, groups
+
+
+def over_dense(sparsity, report, pruned, metric):
+    """Sparse minus dense nets for every ``rho``, in the order of the radii."""
+    records, groups = sparsity
+    return [
+        report.difference(
+            records,
+            groups[pruned][f"SAM, sparsity {pruned}, rho {rho}"],
+            groups[0][f"SAM, sparsity 0, rho {rho}"],
+            metric,
+        )
+        for rho in RADII
+    ]
+
+
+def test_sam_makes_sparse_members_more_alike_too(sparsity, report, page):
+    records, groups = sparsity
+    falls = []
+    for pruned, methods in groups.items():
+        ends = [methods[f"SAM, sparsity {pruned}, rho {rho}"] for rho in (0.05, 0.2)]
+        fall = report.difference(records, ends[0], ends[1], "der")
+        assert fall.mean > fall.half
+        falls.append(f"{fall.mean:.3f} ± {fall.half:.3f}")
+    assert f"to 0.2 DER falls by {listed(falls)} with none, 80 %" in page
+
+
+def test_slopes_over_sparsity_are_not_told_apart(sparsity, page):
+    from _reproduce_records import jackknife, log_slope, seeds_of_run
+
+    records, groups = sparsity
+    slopes = ["{:.2f} ± {:.2f}".format(*log_slope(group)) for group in groups.values()]
+    assert f"to the power of {listed(slopes)} with none, 80 % and" in page
+
+    def steeper(seeds):
+        """Slope with 95 % of the weights pruned minus that with none."""
+        kept = [
+            {name: {s: runs[s] for s in seeds} for name, runs in groups[g].items()}
+            for g in (0.95, 0)
+        ]
+        return log_slope(kept[0])[0] - log_slope(kept[1])[0]
+
+    found = jackknife(steeper, seeds_of_run(records))
+    assert abs(found.mean) < found.half
+    assert f"95 % minus none is {found.mean:.2f} ± {found.half:.2f}" in page
+
+
+def test_sparse_nets_are_sharper_and_little_more_diverse(sparsity, report, page):
+    sharpness, der = (
+        over_dense(sparsity, report, 0.95, metric) for metric in ("sharpness", "der")
+    )
+    text = listed([f"{each.mean:.2f} ± {each.half:.2f}" for each in sharpness])
+    assert f"sharpness is higher by {text} for `rho` 0.05, 0.1 and 0.2, DER" in page
+    text = listed([f"{each.mean:.3f} ± {each.half:.3f}" for each in der])
+    assert f"DER by {text}. EIR" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "pruned", "metric"),
+    [
+        ("80 % costs {} points on clean", 0.8, "accuracy"),
+        ("radii and {} on corrupted ones", 0.8, "corrupted_accuracy"),
+        ("95 % cost {}, and", 0.95, "accuracy"),
+        (", and {}. The smallest", 0.95, "corrupted_accuracy"),
+    ],
+)
+def test_pruning_costs_accuracy(text, pruned, metric, sparsity, report, page):
+    found = over_dense(sparsity, report, pruned, metric)
+    assert text.format(listed([report.signed(d).lstrip("-") for d in found])) in page
+    assert all(difference.mean < -difference.half for difference in found)
+
+
+def test_the_smallest_radius_has_the_best_mean_at_every_sparsity(sparsity):
+    from _reproduce_records import mean
+
+    for pruned, methods in sparsity[1].items():
+        for metric in BOTH:
+            means = [
+                mean(methods[f"SAM, sparsity {pruned}, rho {rho}"], metric)
+                for rho in RADII
+            ]
+            assert max(means) == means[0]
+
+
+def test_nineteen_differences_to_dense_nets_are_beyond_chance(sparsity, report, page):
+    """By Holm's adjustment over all of them."""
+    from _reproduce_records import holm
+
+    p_values = [
+        difference.p_value
+        for metric in ("sharpness", "der", "eir", *BOTH)
+        for pruned in (0.8, 0.95)
+        for difference in over_dense(sparsity, report, pruned, metric)
+    ]
+    beyond_chance = (holm(p_values) < 0.05).reshape(5, 6).tolist()
+    assert beyond_chance[0] == [True, False, True, True, True, True]
+    assert beyond_chance[1] == [False, False, False, False, True, True]
+    assert beyond_chance[2] == [False] * 6
+    assert beyond_chance[3] == beyond_chance[4] == [True] * 6
+    assert "over these 30 differences 19 are beyond chance" in page
+
+
+@pytest.fixture
+def sizes(report):
+    """Records of the run over the number of members, and the methods of each."""
+    path = BENCHMARKS / "results" / "reproduce_picture_sizes.json"
+    records = json.loads(path.read_text())["records"]
+    groups = {n: report.by_method(records, f"{n} members") for n in (2, 3, 5)}
+    return records, groups
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("is ahead of SAM by {} points with two members and {} with three", "SAM"),
+        ("deep ensemble of as many members ({} and {})", BASELINE),
+    ],
+)
+def test_the_lead_is_compared_over_the_members(text, other, sizes, report, page):
+    records, groups = sizes
+    shown = []
+    for n in (2, 3):
+        pair = groups[n]["flattest"], groups[n][other]
+        found = report.difference(records, pair[0], pair[1], "corrupted_accuracy")
+        shown.append(report.signed(found))
+    places = 1
+    if other == "SAM":  # also in the first table of the page
+        places, shown = 2, [each.lstrip("+") for each in shown]
+    assert page.count(text.format(shown[0], shown[1])) == places
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "metric", "scale"),
+    [
+        ("reach {} points more on clean pictures and", "SAM", "accuracy", -100),
+        ("and {} on corrupted ones; for those", "SAM", "corrupted_accuracy", -100),
+        ("of `flattest` {} and", "flattest", "accuracy", -100),
+        ("and {} (on a line between", "flattest", "corrupted_accuracy", -100),
+        ("with SAM by {} and with", "SAM", "corrupted_nll", -1),
+        ("with `flattest` by {}. After", "flattest", "corrupted_nll", -1),
+        ("higher by {}, and", "SAM", "corrupted_nll_after_temperature", 1),
+    ],
+)
+def test_two_members_at_equal_cost(text, method, metric, scale, sizes, report, page):
+    records, groups = sizes
+    found = report.at_equal_cost(records, groups[2][method], metric)
+    assert np.sign(scale) * found.mean > found.half
+    digits = 3 if abs(scale) == 1 else 2
+    number = report.signed(found, abs(scale), digits).lstrip("+-")
+    assert text.format(number) in page
+
+
+def test_two_members_are_level_in_nll_after_a_temperature(sizes, report, page):
+    records, groups = sizes
+    name = "corrupted_nll_after_temperature"
+    found = report.at_equal_cost(records, groups[2]["flattest"], name)
+    assert abs(found.mean) < found.half
+    assert f"and level ({report.signed(found, 1, 3)})" in page
+
+
+def test_five_plain_members_are_ahead_of_three(sizes, tradeoff, report, page):
+    from _reproduce_records import mean
+
+    records, groups = sizes
+    plain, flattest = groups[5][BASELINE], groups[3]["flattest"]
+    assert mean(plain, "passes") < mean(flattest, "passes")
+    found = [report.difference(records, plain, flattest, metric) for metric in BOTH]
+    assert all(difference.mean > difference.half for difference in found)
+    text = "(342) by {} and {}."
+    shown = [report.signed(difference).lstrip("+") for difference in found]
+    assert text.format(shown[0], shown[1]) in page
+    small = tradeoff[2]["flattest, rho 0.05"]
+    levels = [100 * mean(runs, name) for runs in (small, plain) for name in BOTH]
+    text = "reach {:.2f} and {:.2f} % [above](#flat-or-diverse-on-pictures), "
+    text += "five plain members {:.2f} and {:.2f} %."
+    assert text.format(levels[0], levels[1], levels[2], levels[3]) in page
+
+
+def test_deep_ensembles_of_three_of_two_runs(sizes, report, page):
+    """Same settings and seeds, trained by different commands."""
+    from _reproduce_records import mean
+
+    path = BENCHMARKS / "results" / "reproduce_ablation.json"
+    records = json.loads(path.read_text())["records"]
+    methods = report.by_method(records, "same epochs")
+    own, other = sizes[1][3][BASELINE], methods[BASELINE]
+    means = [100 * mean(runs, "corrupted_accuracy") for runs in (other, own)]
+    text = "reach {:.2f} instead of {:.2f} %, it is {} behind"
+    name = "corrupted_accuracy"
+    behind = report.difference(records, other, methods["flattest"], name)
+    shown = report.signed(behind).lstrip("+")
+    assert text.format(means[0], means[1], shown) in page
+
+
+def test_eight_differences_over_members_are_beyond_chance(sizes, report, page):
+    """By Holm's adjustment over all of them."""
+    from _reproduce_records import holm
+
+    records, groups = sizes
+    pairs = [
+        (groups[n][method], groups[n][other])
+        for n in (2, 3)
+        for method, other in (
+            ("SAM", BASELINE),
+            ("flattest", BASELINE),
+            ("flattest", "SAM"),
+        )
+    ]
+    pairs += [(groups[5][BASELINE], groups[3][m]) for m in ("SAM", "flattest")]
+    found = [
+        report.difference(records, pair[0], pair[1], metric)
+        for pair in pairs
+        for metric in BOTH
+    ]
+    found += [
+        report.at_equal_cost(records, groups[2][method], metric)
+        for method in ("SAM", "flattest")
+        for metric in BOTH
+    ]
+    beyond_chance = holm([difference.p_value for difference in found]) < 0.05
+    assert beyond_chance.reshape(10, 2).tolist() == [
+        *([[False, False]] * 3),  # two members
+        *([[True, False]] * 2 + [[False, False]]),  # three
+        *([[True, True], [True, False]]),  # five plain members to three
+        *([[True, True], [True, False]]),  # two members at equal cost
+    ]
+    assert "over the 20 differences in accuracy" in page
+    assert "eight are beyond chance" in page
