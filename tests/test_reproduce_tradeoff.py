@@ -206,15 +206,15 @@ def test_sparse_nets_are_sharper_and_little_more_diverse(sparsity, report, page)
     text = listed([f"{each.mean:.2f} ± {each.half:.2f}" for each in sharpness])
     assert f"sharpness is higher by {text} for `rho` 0.05, 0.1 and 0.2, DER" in page
     text = listed([f"{each.mean:.3f} ± {each.half:.3f}" for each in der])
-    assert f"DER by {text}. EIR" in page
+    assert f"DER by {text}. On digits" in page
 
 
 @pytest.mark.parametrize(
     ("text", "pruned", "metric"),
     [
-        ("80 % costs {} points on clean", 0.8, "accuracy"),
+        ("80 % of the weights costs {} points on clean", 0.8, "accuracy"),
         ("radii and {} on corrupted ones", 0.8, "corrupted_accuracy"),
-        ("95 % cost {}, and", 0.95, "accuracy"),
+        ("95 % costs {}, and", 0.95, "accuracy"),
         (", and {}. The smallest", 0.95, "corrupted_accuracy"),
     ],
 )
@@ -266,8 +266,8 @@ def sizes(report):
 @pytest.mark.parametrize(
     ("text", "other"),
     [
-        ("is ahead of SAM by {} points with two members and {} with three", "SAM"),
-        ("deep ensemble of as many members ({} and {})", BASELINE),
+        ("minus SAM is {} points with two members and {} with three", "SAM"),
+        ("with deep ensembles of as many members ({} and {})", BASELINE),
     ],
 )
 def test_the_lead_is_compared_over_the_members(text, other, sizes, report, page):
@@ -277,9 +277,7 @@ def test_the_lead_is_compared_over_the_members(text, other, sizes, report, page)
         pair = groups[n]["flattest"], groups[n][other]
         found = report.difference(records, pair[0], pair[1], "corrupted_accuracy")
         shown.append(report.signed(found))
-    places = 1
-    if other == "SAM":  # also in the first table of the page
-        places, shown = 2, [each.lstrip("+") for each in shown]
+    places = 2 if other == "SAM" else 1  # also in the first table of the page
     assert page.count(text.format(shown[0], shown[1])) == places
 
 
@@ -339,11 +337,12 @@ def test_deep_ensembles_of_three_of_two_runs(sizes, report, page):
     methods = report.by_method(records, "same epochs")
     own, other = sizes[1][3][BASELINE], methods[BASELINE]
     means = [100 * mean(runs, "corrupted_accuracy") for runs in (other, own)]
-    text = "reach {:.2f} instead of {:.2f} %, it is {} behind"
+    text = "{} points behind those of the ablation, which have the same settings and "
+    text += "seeds and reach {:.2f} instead of {:.2f} %"
     name = "corrupted_accuracy"
     behind = report.difference(records, other, methods["flattest"], name)
     shown = report.signed(behind).lstrip("+")
-    assert text.format(means[0], means[1], shown) in page
+    assert text.format(shown, means[0], means[1]) in page
 
 
 def test_eight_differences_over_members_are_beyond_chance(sizes, report, page):
