@@ -33,6 +33,14 @@ def listed(numbers):
     return ", ".join(numbers[:-1]) + " and " + numbers[-1]
 
 
+def shown_slope(methods):
+    """Slope of log DER on log sharpness with half of its interval."""
+    from _reproduce_records import log_slope
+
+    slope, half = log_slope(methods)
+    return f"{slope:.2f} ± {half:.2f}"
+
+
 @pytest.fixture
 def tradeoff(report):
     """Records of the run over ``rho`` on pictures, and the two groups of methods."""
@@ -120,10 +128,10 @@ def test_seven_gains_over_sam_on_pictures_are_beyond_chance(report, tradeoff, pa
 
 
 def test_sharpbalance_lies_on_the_curve_of_sam_on_pictures(tradeoff, page):
-    from _reproduce_records import jackknife, log_slope, seeds_of_run
+    from _reproduce_records import jackknife, seeds_of_run
 
     records, sam, flattest = tradeoff
-    slopes = ["{:.2f} ± {:.2f}".format(*log_slope(group)) for group in (sam, flattest)]
+    slopes = [shown_slope(group) for group in (sam, flattest)]
     assert f"of {slopes[0]} with SAM and {slopes[1]} with `flattest`" in page
 
     def offset(seeds):
@@ -183,7 +191,7 @@ def test_slopes_over_sparsity_are_not_told_apart(sparsity, page):
     from _reproduce_records import jackknife, log_slope, seeds_of_run
 
     records, groups = sparsity
-    slopes = ["{:.2f} ± {:.2f}".format(*log_slope(group)) for group in groups.values()]
+    slopes = [shown_slope(group) for group in groups.values()]
     assert f"to the power of {listed(slopes)} with none, 80 % and" in page
 
     def steeper(seeds):
@@ -371,11 +379,9 @@ def test_eight_differences_over_members_are_beyond_chance(sizes, report, page):
         for metric in BOTH
     ]
     beyond_chance = holm([difference.p_value for difference in found]) < 0.05
-    assert beyond_chance.reshape(10, 2).tolist() == [
-        *([[False, False]] * 3),  # two members
-        *([[True, False]] * 2 + [[False, False]]),  # three
-        *([[True, True], [True, False]]),  # five plain members to three
-        *([[True, True], [True, False]]),  # two members at equal cost
-    ]
+    clean, corrupted = beyond_chance.reshape(10, 2).T.tolist()
+    two, three = [False, False, False], [True, True, False]
+    assert clean == [*two, *three, True, True, True, True]
+    assert corrupted == [*two, *two, True, False, True, False]
     assert "over the 20 differences in accuracy" in page
     assert "eight are beyond chance" in page
