@@ -41,11 +41,15 @@ def shown_slope(methods):
     return f"{slope:.2f} ± {half:.2f}"
 
 
+def result_of(run):
+    """Return the stored result of a run."""
+    return json.loads((BENCHMARKS / f"results/reproduce_{run}.json").read_text())
+
+
 @pytest.fixture
 def tradeoff(report):
     """Records of the run over ``rho`` on pictures, and the two groups of methods."""
-    path = BENCHMARKS / "results" / "reproduce_tradeoff.json"
-    result = json.loads(path.read_text())
+    result = result_of("tradeoff")
     assert result["complete"]
     records = result["records"]
     sam = report.by_method(records, "SAM")
@@ -66,13 +70,11 @@ def gains_over_sam(tradeoff, report, metric):
 
 def test_the_rule_is_compared_with_sam_at_every_rho_on_pictures(report, tradeoff, page):
     gains = gains_over_sam(tradeoff, report, "der")
-    shown = [f"{gain.mean:.3f} ± {gain.half:.3f}" for gain in gains]
-    first, last = ", ".join(shown[:-1]), shown[-1]
-    assert f"DER is ahead by {first} and {last} for `rho` 0.05" in page
+    shown = listed([f"{gain.mean:.3f} ± {gain.half:.3f}" for gain in gains])
+    assert f"DER is ahead by {shown} for `rho` 0.05" in page
     smallest, *larger = gains_over_sam(tradeoff, report, "corrupted_accuracy")
-    shown = [report.signed(gain).lstrip("+") for gain in larger]
-    first, last = ", ".join(shown[:-1]), shown[-1]
-    assert f"is ahead of SAM by {first} and {last} points for `rho` 0.1" in page
+    shown = listed([report.signed(gain).lstrip("+") for gain in larger])
+    assert f"is ahead of SAM by {shown} points for `rho` 0.1" in page
     assert all(gain.mean > gain.half for gain in larger)
     clean = gains_over_sam(tradeoff, report, "accuracy")[0]
     assert abs(smallest.mean) < smallest.half
@@ -90,7 +92,7 @@ def test_the_smallest_radius_has_the_best_mean_on_pictures(tradeoff):
     from _reproduce_records import mean
 
     for methods in tradeoff[1:]:
-        for metric in ("accuracy", "corrupted_accuracy"):
+        for metric in BOTH:
             means = [mean(runs, metric) for runs in methods.values()]
             assert max(means) == means[0]  # that of rho 0.05
 
@@ -154,8 +156,7 @@ def test_sharpbalance_lies_on_the_curve_of_sam_on_pictures(tradeoff, page):
 @pytest.fixture
 def sparsity(report):
     """Records of the run over sparsity, and the methods of each sparsity."""
-    path = BENCHMARKS / "results" / "reproduce_sparsity.json"
-    result = json.loads(path.read_text())
+    result = result_of("sparsity")
     assert result["complete"]
     records = result["records"]
     groups = {s: report.by_method(records, f"sparsity {s}") for s in (0, 0.8, 0.95)}
@@ -265,8 +266,7 @@ def test_nineteen_differences_to_dense_nets_are_beyond_chance(sparsity, report, 
 @pytest.fixture
 def sizes(report):
     """Records of the run over the number of members, and the methods of each."""
-    path = BENCHMARKS / "results" / "reproduce_picture_sizes.json"
-    records = json.loads(path.read_text())["records"]
+    records = result_of("picture_sizes")["records"]
     groups = {n: report.by_method(records, f"{n} members") for n in (2, 3, 5)}
     return records, groups
 
@@ -340,8 +340,7 @@ def test_deep_ensembles_of_three_of_two_runs(sizes, report, page):
     """Same settings and seeds, trained by different commands."""
     from _reproduce_records import mean
 
-    path = BENCHMARKS / "results" / "reproduce_ablation.json"
-    records = json.loads(path.read_text())["records"]
+    records = result_of("ablation")["records"]
     methods = report.by_method(records, "same epochs")
     own, other = sizes[1][3][BASELINE], methods[BASELINE]
     means = [100 * mean(runs, "corrupted_accuracy") for runs in (other, own)]
