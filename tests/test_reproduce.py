@@ -288,7 +288,7 @@ def test_results_equal_the_records(modules):
     runs = ("digits", "confirm", "sizes", "headline", "ablation", "small_cnn")
     runs += ("digits_tradeoff", "digits_widths", "digits_sparsity")
     runs += ("recipe", "defaults", "defaults_few", "sed", "rethinking", "tradeoff")
-    runs += ("sparsity", "picture_sizes")
+    runs += ("sparsity", "picture_sizes", "contest_rho")
     of_runs = {f"reproduce_{run}" for run in runs}
     assert of_runs | {"beside_the_paper", "boost_over_sam"} == set(names)
     headline, ablation = (
@@ -1140,7 +1140,7 @@ def records_of_radii(methods, best):
 
 
 def best_radii(methods):
-    """Return the smallest, the second and the largest radius in turn."""
+    """Return the first, the second and the third radius in turn."""
     return {
         name: methods.radii_to_try(name)[i % 3]
         for i, name in enumerate(methods.CONTEST)
@@ -1211,7 +1211,7 @@ def test_contest_without_radii_exits_with_advice(
     done = in_process(run, *pictures)
     assert done.returncode == 2
     assert "run contest_rho first" in done.stderr
-    assert "'LookSAM'" in done.stderr
+    assert "'LookSAM, alpha 0.2'" in done.stderr
 
 
 def test_packed_pictures_are_read_in_a_fixed_order(tmp_path, monkeypatch):

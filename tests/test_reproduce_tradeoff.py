@@ -1,4 +1,4 @@
-"""Runs on pictures over rho, sparsity and members: numbers of the page."""
+"""Runs on pictures over rho, sparsity, members and methods: numbers of the page."""
 
 import json
 from pathlib import Path
@@ -384,3 +384,57 @@ def test_eight_differences_over_members_are_beyond_chance(sizes, report, page):
     assert corrupted == [*two, *two, True, False, True, False]
     assert "over the 20 differences in accuracy" in page
     assert "eight are beyond chance" in page
+
+
+@pytest.fixture
+def of_radii(report):
+    """For both accuracies, methods of the search over radii minus a deep ensemble."""
+    records = result_of("contest_rho")["records"]
+    methods = report.by_method(records, "same cost")
+    plain = methods.pop(BASELINE)
+    return {
+        metric: {
+            name: report.difference(records, runs, plain, metric)
+            for name, runs in methods.items()
+        }
+        for metric in BOTH
+    }
+
+
+def test_late_sam_is_lower_with_every_radius(of_radii, page):
+    from _reproduce_records import holm
+
+    names = [f"SAM, last {share}%" for share in (25, 10, 5)] + ["flattest, late"]
+    beyond_chance = {}
+    for metric, gains in of_radii.items():
+        adjusted = holm([gain.p_value for gain in gains.values()])
+        starred = [name for name, p in zip(gains, adjusted) if p < 0.05]
+        beyond_chance[metric] = sum(name.startswith(tuple(names)) for name in starred)
+        for name in names:
+            means = [gains[f"{name}, rho {rho}"].mean for rho in RADII]
+            assert 0 > means[0] > means[1] > means[2]
+    assert "on clean and on corrupted pictures (24 differences), and the" in page
+    assert beyond_chance == {"accuracy": 4, "corrupted_accuracy": 2}
+    assert "adjustment four are beyond chance on clean pictures and two on" in page
+
+
+def test_momentum_sam_is_level_with_every_radius(of_radii, page):
+    ranges = []
+    for gains in of_radii.values():
+        found = [gain for name, gain in gains.items() if "Momentum-SAM" in name]
+        assert len(found) == 6
+        assert all(abs(gain.mean) < gain.half for gain in found)
+        means = [100 * gain.mean for gain in found]
+        ranges.append(f"from {min(means):+.2f} to {max(means):+.2f}")
+    text = f"{ranges[0]} points on clean and {ranges[1]} on corrupted pictures"
+    assert text in page
+
+
+def test_look_sam_is_far_behind_with_the_alpha_of_the_paper(of_radii, report, page):
+    shown = []
+    for gains in of_radii.values():
+        found = {n: g for n, g in gains.items() if n.startswith("LookSAM, alpha 0.7")}
+        best = max(found, key=lambda name: found[name].mean)
+        assert best == "LookSAM, alpha 0.7, rho 0.05"
+        shown.append(report.signed(found[best]).lstrip("-"))
+    assert f"is {shown[0]} points behind on clean and {shown[1]} on" in page

@@ -23,6 +23,7 @@ __all__ = [
     "CONTESTS",
     "CONTROLS",
     "ON_DIGITS",
+    "PAPERS_ALPHA",
     "RUNS",
     "SAME_COST",
     "SHALLOW",
@@ -57,10 +58,20 @@ CONTEST = {
     "flattest, late": {"selection": "flattest", **LATE},
     "Momentum-SAM": {"selection": "all", "warmup_epochs": 0, "sam": "momentum_sam"},
     "flattest, Momentum-SAM": {"selection": "flattest", "sam": "momentum_sam"},
+}
+LOOK_SAM = {
     "LookSAM": {"selection": "all", "warmup_epochs": 0, "sam": "look_sam"},
     "flattest, LookSAM": {"selection": "flattest", "sam": "look_sam"},
 }
-CONTEST_RHO = {"momentum_sam": (0.1, 0.3, 1.0), "look_sam": (0.05, 0.1, 0.2)}
+CONTEST |= {
+    f"{name}, alpha 0.2": settings | {"estimator__optimizer__alpha": 0.2}
+    for name, settings in LOOK_SAM.items()
+}
+PAPERS_ALPHA = {
+    f"{name}, alpha 0.7": settings | {"estimator__optimizer__alpha": 0.7}
+    for name, settings in LOOK_SAM.items()
+}
+MOMENTUM_RHO = (0.1, 0.3, 1.0, 3.0)
 CONTESTS = ("contest", "contest_wide")  # use the radii that ``contest_rho`` chose
 
 SHALLOW = "shallow ensemble"
@@ -267,10 +278,15 @@ def ablation(options, seed):
 
 
 def contest_rho(options, seed):
-    """Methods for the passes of a deep ensemble, over radii; other seeds judge."""
+    """Methods for the passes of a deep ensemble, over radii; other seeds judge.
+
+    LookSAM with the paper's ``alpha`` is in this run only, where it was far behind.
+    """
     methods = Methods(cosine_recipe, options, seed)
     candidates = {}
-    for name, settings in CONTEST.items():
+    of_paper = "LookSAM, alpha 0.7"
+    searched = CONTEST | {of_paper: PAPERS_ALPHA[of_paper]}
+    for name, settings in searched.items():
         for rho in radii_to_try(name):
             candidates[with_rho(name, rho)] = methods.flat(**settings, rho=rho)
     yield from methods.equal_cost(candidates)
@@ -296,7 +312,7 @@ def contest_wide(options, seed):
 
 def radii_to_try(name):
     """Return the radii of a method of the contest, in increasing order."""
-    return CONTEST_RHO.get(CONTEST[name].get("sam"), (0.05, 0.1, 0.2))
+    return MOMENTUM_RHO if "Momentum-SAM" in name else (0.05, 0.1, 0.2)
 
 
 def with_rho(name, rho):

@@ -6,7 +6,7 @@
     python examples/benchmarks/bench_tables_contest.py --report
 
 The methods are those of ``reproduce.py contest``, the default rule, twice the
-members, and LookSAM with a smaller ``alpha``. Each is trained for as many epochs as
+members, and LookSAM with the paper's ``alpha``. Each is trained for as many epochs as
 take the passes of a deep ensemble with default settings. ``--radii`` fits all radii to
 the development tables of ``_tables.py``, one split. Then each method is fitted to the
 evaluation tables with the radius that was best there. There is one record for each
@@ -19,7 +19,14 @@ import argparse
 
 import numpy as np
 from _machine import RESULTS
-from _reproduce_methods import BASELINE, CONTEST, TWICE, radii_to_try, with_rho
+from _reproduce_methods import (
+    BASELINE,
+    CONTEST,
+    PAPERS_ALPHA,
+    TWICE,
+    radii_to_try,
+    with_rho,
+)
 from _reproduce_records import holm, student
 from _tables import DEVELOPMENT, EVALUATION
 from bench_tables import Records, interval, means, run, write_report
@@ -31,13 +38,7 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 
 DEFAULT = "SharpBalance"  # the default rule and warm-up
-SMALLER = ", alpha 0.2"  # of LookSAM, instead of 0.7
-RULES = {DEFAULT: {}} | CONTEST
-RULES |= {
-    f"{name}{SMALLER}": settings | {"estimator__optimizer__alpha": 0.2}
-    for name, settings in CONTEST.items()
-    if settings.get("sam") == "look_sam"
-}
+RULES = {DEFAULT: {}} | CONTEST | PAPERS_ALPHA
 OTHER_RADII = (0.02, 0.05, 0.1)  # of the default on tables, 0.05, half and twice
 
 
@@ -72,7 +73,7 @@ PLAIN = {
 
 def radii_of(name):
     """Return the radii of a method, in increasing order."""
-    return OTHER_RADII if name == DEFAULT else radii_to_try(name.removesuffix(SMALLER))
+    return OTHER_RADII if name == DEFAULT else radii_to_try(name)
 
 
 def candidates():
