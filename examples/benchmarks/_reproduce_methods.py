@@ -22,8 +22,8 @@ __all__ = [
     "CONTEST",
     "CONTESTS",
     "CONTROLS",
+    "LOOK_SAM",
     "ON_DIGITS",
-    "PAPERS_ALPHA",
     "RUNS",
     "SAME_COST",
     "SHALLOW",
@@ -60,17 +60,14 @@ CONTEST = {
     "flattest, Momentum-SAM": {"selection": "flattest", "sam": "momentum_sam"},
 }
 LOOK_SAM = {
-    "LookSAM": {"selection": "all", "warmup_epochs": 0, "sam": "look_sam"},
-    "flattest, LookSAM": {"selection": "flattest", "sam": "look_sam"},
+    f"{name}, alpha {alpha}": settings | {"estimator__optimizer__alpha": alpha}
+    for alpha in (0.2, 0.7)  # the default and the paper's
+    for name, settings in {
+        "LookSAM": {"selection": "all", "warmup_epochs": 0, "sam": "look_sam"},
+        "flattest, LookSAM": {"selection": "flattest", "sam": "look_sam"},
+    }.items()
 }
-CONTEST |= {
-    f"{name}, alpha 0.2": settings | {"estimator__optimizer__alpha": 0.2}
-    for name, settings in LOOK_SAM.items()
-}
-PAPERS_ALPHA = {
-    f"{name}, alpha 0.7": settings | {"estimator__optimizer__alpha": 0.7}
-    for name, settings in LOOK_SAM.items()
-}
+CONTEST["LookSAM, alpha 0.2"] = LOOK_SAM["LookSAM, alpha 0.2"]
 MOMENTUM_RHO = (0.1, 0.3, 1.0, 3.0)
 CONTESTS = ("contest", "contest_wide")  # use the radii that ``contest_rho`` chose
 
@@ -285,7 +282,7 @@ def contest_rho(options, seed):
     methods = Methods(cosine_recipe, options, seed)
     candidates = {}
     of_paper = "LookSAM, alpha 0.7"
-    searched = CONTEST | {of_paper: PAPERS_ALPHA[of_paper]}
+    searched = CONTEST | {of_paper: LOOK_SAM[of_paper]}
     for name, settings in searched.items():
         for rho in radii_to_try(name):
             candidates[with_rho(name, rho)] = methods.flat(**settings, rho=rho)

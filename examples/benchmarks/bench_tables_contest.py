@@ -6,13 +6,13 @@
     python examples/benchmarks/bench_tables_contest.py --report
 
 The methods are those of ``reproduce.py contest``, the default rule, twice the
-members, and LookSAM with the paper's ``alpha``. Each is trained for as many epochs as
-take the passes of a deep ensemble with default settings. ``--radii`` fits all radii to
-the development tables of ``_tables.py``, one split. Then each method is fitted to the
-evaluation tables with the radius that was best there. There is one record for each
-table, split and method; a second call runs the missing ones, and processes with
-different ``--tables`` may share the file. ``--report`` prints the comparison and writes
-it to ``docs/user_guide/tables.md``.
+members, and LookSAM in SharpBalance and with the paper's ``alpha``. Each is trained for
+as many epochs as take the passes of a deep ensemble with default settings. ``--radii``
+fits all radii to the development tables of ``_tables.py``, one split. Then each method
+is fitted to the evaluation tables with the radius that was best there. There is one
+record for each table, split and method; a second call runs the missing ones, and
+processes with different ``--tables`` may share the file. ``--report`` prints the
+comparison and writes it to ``docs/user_guide/tables.md``.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from _machine import RESULTS
 from _reproduce_methods import (
     BASELINE,
     CONTEST,
-    PAPERS_ALPHA,
+    LOOK_SAM,
     TWICE,
     radii_to_try,
     with_rho,
@@ -38,7 +38,7 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 
 DEFAULT = "SharpBalance"  # the default rule and warm-up
-RULES = {DEFAULT: {}} | CONTEST | PAPERS_ALPHA
+RULES = {DEFAULT: {}} | CONTEST | LOOK_SAM
 OTHER_RADII = (0.02, 0.05, 0.1)  # of the default on tables, 0.05, half and twice
 
 

@@ -45,10 +45,10 @@ class LookSAM(SharpnessAwareOptimizer):
     k : int, default=5
         Number of steps from one perturbed gradient to the next, the same for all
         groups; 1 gives SAM.
-    alpha : float, default=0.7
-        Length of the added component, relative to the gradient. 0.7 is the paper's
-        value for large batches; with the small batches of tables and AdamW, 0.2 gives
-        a lower log-loss.
+    alpha : float, default=0.2
+        Length of the added component, relative to the gradient. The paper has 0.7,
+        for large batches. With the small batches of tables 0.2 gives a lower log-loss,
+        and with batches of 128 pictures 0.7 loses several points of accuracy.
     stacked : bool, default=False
         Whether each parameter has a leading axis of M members; see
         :class:`SharpnessAwareOptimizer`.
@@ -117,7 +117,7 @@ class LookSAM(SharpnessAwareOptimizer):
         base_optimizer=torch.optim.SGD,
         rho=0.05,
         k=K,
-        alpha=0.7,
+        alpha=0.2,
         *,
         stacked=False,
         **base_kwargs,
