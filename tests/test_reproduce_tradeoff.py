@@ -404,18 +404,29 @@ def of_radii(report):
 def test_late_sam_is_lower_with_every_radius(of_radii, page):
     from _reproduce_records import holm
 
-    names = [f"SAM, last {share}%" for share in (25, 10, 5)] + ["flattest, late"]
+    names = ("SAM, last 25%", "SAM, last 10%", "SAM, last 5%", "flattest, late")
     beyond_chance = {}
     for metric, gains in of_radii.items():
         adjusted = holm([gain.p_value for gain in gains.values()])
         starred = [name for name, p in zip(gains, adjusted) if p < 0.05]
-        beyond_chance[metric] = sum(name.startswith(tuple(names)) for name in starred)
+        beyond_chance[metric] = sum(name.startswith(names) for name in starred)
         for name in names:
             means = [gains[f"{name}, rho {rho}"].mean for rho in RADII]
             assert 0 > means[0] > means[1] > means[2]
-    assert "on clean and on corrupted pictures (24 differences), and the" in page
+    assert "on clean and on corrupted pictures (24 differences);" in page
     assert beyond_chance == {"accuracy": 4, "corrupted_accuracy": 2}
-    assert "adjustment four are beyond chance on clean pictures and two on" in page
+    assert "of the table four are beyond chance on clean pictures and two on" in page
+
+
+def test_look_sam_widens_the_intervals_of_the_search_over_radii(page):
+    from _reproduce_records import noise_of
+
+    records = result_of("contest_rho")["records"]
+    others = [r for r in records if "LookSAM" not in r["method"]]
+    clean, corrupted = (100 * noise_of(others, metric).sd for metric in BOTH)
+    assert clean < 100 * noise_of(records, "accuracy").sd
+    assert corrupted < 100 * noise_of(records, "corrupted_accuracy").sd
+    assert f"is {clean:.2f} points on clean and {corrupted:.2f} on corrupted" in page
 
 
 def test_momentum_sam_is_level_with_every_radius(of_radii, page):

@@ -51,6 +51,15 @@ PICTURE_RHO = (0.05, 0.1, 0.2, 0.4)
 SAME_EPOCHS, SAME_COST = "same epochs", "same cost"
 # Methods for the passes of a deep ensemble, and the radii to choose from.
 LATER = {f"SAM, last {1 - share:.0%}": share for share in (0.75, 0.9, 0.95)}
+ALPHA = "estimator__optimizer__alpha"  # 0.2 is the default, 0.7 is the paper's
+LOOK_ALL = {"selection": "all", "warmup_epochs": 0, "sam": "look_sam"}
+LOOK_FLATTEST = {"selection": "flattest", "sam": "look_sam"}
+LOOK_SAM = {
+    "LookSAM, alpha 0.2": LOOK_ALL | {ALPHA: 0.2},
+    "flattest, LookSAM, alpha 0.2": LOOK_FLATTEST | {ALPHA: 0.2},
+    "LookSAM, alpha 0.7": LOOK_ALL | {ALPHA: 0.7},
+    "flattest, LookSAM, alpha 0.7": LOOK_FLATTEST | {ALPHA: 0.7},
+}
 CONTEST = {
     name: {"selection": "all", "warmup": "sgd", "warmup_epochs": share}
     for name, share in LATER.items()
@@ -58,17 +67,9 @@ CONTEST = {
     "flattest, late": {"selection": "flattest", **LATE},
     "Momentum-SAM": {"selection": "all", "warmup_epochs": 0, "sam": "momentum_sam"},
     "flattest, Momentum-SAM": {"selection": "flattest", "sam": "momentum_sam"},
+    "LookSAM, alpha 0.2": LOOK_SAM["LookSAM, alpha 0.2"],
 }
-LOOK_SAM = {
-    f"{name}, alpha {alpha}": settings | {"estimator__optimizer__alpha": alpha}
-    for alpha in (0.2, 0.7)  # the default and the paper's
-    for name, settings in {
-        "LookSAM": {"selection": "all", "warmup_epochs": 0, "sam": "look_sam"},
-        "flattest, LookSAM": {"selection": "flattest", "sam": "look_sam"},
-    }.items()
-}
-CONTEST["LookSAM, alpha 0.2"] = LOOK_SAM["LookSAM, alpha 0.2"]
-MOMENTUM_RHO = (0.1, 0.3, 1.0, 3.0)
+CONTEST_RHO, MOMENTUM_RHO = (0.05, 0.1, 0.2), (0.1, 0.3, 1.0, 3.0)
 CONTESTS = ("contest", "contest_wide")  # use the radii that ``contest_rho`` chose
 
 SHALLOW = "shallow ensemble"
@@ -309,7 +310,7 @@ def contest_wide(options, seed):
 
 def radii_to_try(name):
     """Return the radii of a method of the contest, in increasing order."""
-    return MOMENTUM_RHO if "Momentum-SAM" in name else (0.05, 0.1, 0.2)
+    return MOMENTUM_RHO if "Momentum-SAM" in name else CONTEST_RHO
 
 
 def with_rho(name, rho):
