@@ -48,7 +48,7 @@ class LookSAM(SharpnessAwareOptimizer):
     alpha : float, default=0.2
         Length of the added component, relative to the gradient. The paper has 0.7,
         for large batches. With the small batches of tables 0.2 gives a lower log-loss,
-        and with batches of 128 pictures 0.7 loses several points of accuracy.
+        and with batches of 128 pictures several points more accuracy.
     stacked : bool, default=False
         Whether each parameter has a leading axis of M members; see
         :class:`SharpnessAwareOptimizer`.
