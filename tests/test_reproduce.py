@@ -100,7 +100,7 @@ OPTIONS = argparse.Namespace(
     "run",
     [
         *("headline", "ablation", "recipe"),
-        *("defaults", "defaults_few", "small_cnn"),
+        *("defaults", "defaults_few", "defaults_step", "small_cnn"),
         *("contest_rho", "contest", "contest_wide"),
         *("tradeoff", "widths", "sparsity", "picture_sizes", "sed", "rethinking"),
         *("digits", "confirm", "sizes"),
@@ -166,6 +166,15 @@ def test_methods_are_compared_with_deep_ensembles_of_equal_cost(modules):
     assert cells == {"it": {"between": "+3.00 ± 0.00 *", "dearer": ""}}
     assert report.has_costs(records)
     assert not report.has_costs(records[:1])
+
+
+def test_momentum_sam_takes_the_passes_of_a_default_deep_ensemble(modules):
+    passes = {
+        method: gradient_passes(clf)
+        for _, method, clf in modules[0].RUNS["defaults_step"](OPTIONS, 13)
+    }
+    assert passes["flattest, Momentum-SAM, rho 0.3"] == passes["deep ensemble"]
+    assert passes["flattest"] > passes["deep ensemble"]
 
 
 def test_contest_reports_paired_differences_and_relative_seconds(modules):

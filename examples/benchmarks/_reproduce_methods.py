@@ -390,6 +390,15 @@ def defaults_few(options, seed):
     yield from defaults(options, seed)
 
 
+def defaults_step(options, seed):
+    """The step of the contest that passes every sample once, in default ensembles."""
+    methods = Methods(default_recipe, options, seed)
+    name = "flattest, Momentum-SAM"
+    yield SAME_EPOCHS, BASELINE, methods.deep()
+    yield SAME_EPOCHS, with_rho(name, 0.3), methods.flat(**CONTEST[name], rho=0.3)
+    yield SAME_EPOCHS, BEST[0], methods.flat(BEST[0])
+
+
 def sed(options, seed):
     """Heads on a frozen trunk, which ``fit_heads`` adds: tables 1-3, figures 3 and 4.
 
@@ -565,6 +574,7 @@ ON_PICTURES = by_name(
         recipe,
         defaults,
         defaults_few,
+        defaults_step,
         small_cnn,
         tradeoff,
         widths,

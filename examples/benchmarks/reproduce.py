@@ -5,9 +5,9 @@
     python examples/benchmarks/reproduce.py report
 
 Runs: headline, ablation, contest_rho, contest, contest_wide, recipe, defaults,
-defaults_few, small_cnn, tradeoff, widths, sparsity, picture_sizes, sed, rethinking
-(pictures, on a GPU; the last two are of other papers); digits, confirm, sizes,
-digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their settings are in
+defaults_few, defaults_step, small_cnn, tradeoff, widths, sparsity, picture_sizes, sed,
+rethinking (pictures, on a GPU; the last two are of other papers); digits, confirm,
+sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their settings are in
 ``reproduce.toml``. An ensemble that another run has trained and measured in the same
 way is not trained again: its record is copied from the results of that run.
 ``contest`` and ``contest_wide`` read
