@@ -522,6 +522,8 @@ def test_sharpbalance_with_momentum_sam_is_ahead_at_equal_cost(contest, report, 
     p_values = [gain.p_value for gain in contest["corrupted_accuracy"].values()]
     place = list(contest["corrupted_accuracy"]).index(name)
     assert holm(p_values)[place] < 0.05
+    assert 7 * corrupted.p_value < 0.05  # as the first of seven in Holm's adjustment
+    assert "adjusted for seven methods instead of the two that have run" in page
     shown = report.signed(corrupted).lstrip("+")
     assert f"is {shown} points ahead of the deep ensemble on corrupted" in page
     assert f"level on clean ones ({report.signed(clean)})" in page
