@@ -276,7 +276,7 @@ def ablation(options, seed):
 
 
 def contest_rho(options, seed):
-    """Methods for the passes of a deep ensemble, over radii; other seeds judge.
+    """Methods for the passes of a deep ensemble, over radii; seeds of their own.
 
     LookSAM with the paper's ``alpha`` is in this run only, where it was far behind.
     """
@@ -391,7 +391,7 @@ def defaults_few(options, seed):
 
 
 def defaults_step(options, seed):
-    """The step of the contest that passes every sample once, in default ensembles."""
+    """SAM and Momentum-SAM in ensembles without other settings."""
     methods = Methods(default_recipe, options, seed)
     name = "flattest, Momentum-SAM"
     yield SAME_EPOCHS, BASELINE, methods.deep()
