@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.optim import LookSAM
 
 ROOT = Path(__file__).parent.parent
@@ -15,6 +16,9 @@ BENCHMARKS = ROOT / "examples" / "benchmarks"
 BASELINE = "deep ensemble"
 RADII = (0.05, 0.1, 0.2)  # of the run over sparsity
 BOTH = ("accuracy", "corrupted_accuracy")
+TEMPERED = "corrupted_nll_after_temperature"
+SEVERITIES = tuple(f"severity_{k}_corrupted_accuracy" for k in range(1, 6))
+MOMENTUM = "flattest, Momentum-SAM, rho 0.3"  # SharpBalance at one pass per sample
 
 
 @pytest.fixture
@@ -390,10 +394,10 @@ def test_eight_differences_over_members_are_beyond_chance(sizes, report, page):
     assert "eight are beyond chance" in page
 
 
-def over_deep_ensemble(report, run, metrics):
-    """Methods of a run minus a deep ensemble of the same cost, by metric and name."""
+def over_deep_ensemble(report, run, metrics, group="same cost"):
+    """Methods of a group minus its deep ensemble, by metric and name."""
     records = result_of(run)["records"]
-    methods = report.by_method(records, "same cost")
+    methods = report.by_method(records, group)
     plain = methods.pop(BASELINE)
     return {
         metric: {
@@ -404,6 +408,13 @@ def over_deep_ensemble(report, run, metrics):
     }
 
 
+def adjusted(gains):
+    """P-values of methods after Holm's adjustment."""
+    from _reproduce_records import holm
+
+    return dict(zip(gains, holm([gain.p_value for gain in gains.values()])))
+
+
 @pytest.fixture
 def of_radii(report):
     """The search over radii, in both accuracies."""
@@ -411,13 +422,10 @@ def of_radii(report):
 
 
 def test_late_sam_is_lower_with_every_radius(of_radii, page):
-    from _reproduce_records import holm
-
     names = ("SAM, last 25%", "SAM, last 10%", "SAM, last 5%", "flattest, late")
     beyond_chance = {}
     for metric, gains in of_radii.items():
-        adjusted = holm([gain.p_value for gain in gains.values()])
-        starred = [name for name, p in zip(gains, adjusted) if p < 0.05]
+        starred = [name for name, p in adjusted(gains).items() if p < 0.05]
         beyond_chance[metric] = sum(name.startswith(names) for name in starred)
         for name in names:
             means = [gains[f"{name}, rho {rho}"].mean for rho in RADII]
@@ -462,18 +470,16 @@ def test_momentum_sam_is_far_behind_with_a_radius_of_three(of_radii, report, pag
 
 
 def test_look_sam_is_behind_with_every_radius(of_radii, report, page):
-    from _reproduce_records import holm
-
     shown = {"0.7": [], "0.2": []}
     beyond_chance = {"0.7": [], "0.2": []}
     for gains in of_radii.values():
-        adjusted = dict(zip(gains, holm([gain.p_value for gain in gains.values()])))
+        p_values = adjusted(gains)
         for alpha, texts in shown.items():
             names = [f"LookSAM, alpha {alpha}, rho {rho}" for rho in RADII]
             means = [gains[name].mean for name in names]
             assert 0 > means[0] > means[1] > means[2]
             texts.append(report.signed(gains[names[0]]).lstrip("-"))
-            beyond_chance[alpha].append(adjusted[names[0]] < 0.05)
+            beyond_chance[alpha].append(p_values[names[0]] < 0.05)
     clean, corrupted = shown["0.7"]
     assert f"is {clean} points behind on clean and {corrupted} on" in page
     clean, corrupted = shown["0.2"]
@@ -501,42 +507,111 @@ def test_the_alpha_of_the_paper_has_a_lower_accuracy_than_the_default(report, pa
 @pytest.fixture
 def contest(report):
     """The contest on pictures, in accuracies, NLL and diversity."""
-    metrics = (*BOTH, "corrupted_nll_after_temperature", "der")
+    metrics = (*BOTH, TEMPERED, "der", *SEVERITIES)
     return over_deep_ensemble(report, "contest", metrics)
 
 
 def test_sharpbalance_with_momentum_sam_is_ahead_at_equal_cost(contest, report, page):
     """On corrupted pictures; on clean ones it is level."""
-    from _reproduce_records import holm
-
-    name = "flattest, Momentum-SAM, rho 0.3"
-    clean, corrupted, nll, der = (gains[name] for gains in contest.values())
+    name = MOMENTUM
+    clean, corrupted, nll, der, *severities = (g[name] for g in contest.values())
     assert corrupted.mean > corrupted.half
     assert abs(clean.mean) < clean.half
     assert nll.mean < -nll.half
     assert abs(der.mean) < der.half
-    p_values = [gain.p_value for gain in contest["corrupted_accuracy"].values()]
-    place = list(contest["corrupted_accuracy"]).index(name)
-    assert holm(p_values)[place] < 0.05
+    assert adjusted(contest["corrupted_accuracy"])[name] < 0.05
     assert 7 * corrupted.p_value < 0.05  # as the first of seven in Holm's adjustment
-    assert "adjusted for seven methods instead of the two that have run" in page
+    assert "adjusted for seven methods instead of the four that have run" in page
     shown = report.signed(corrupted).lstrip("+")
     assert f"is {shown} points ahead of the deep ensemble on corrupted" in page
     assert f"level on clean ones ({report.signed(clean)})" in page
     assert f"for each, too ({nll.mean:+.3f} ± {nll.half:.3f})" in page
     assert f"(DER {der.mean:+.2f} ± {der.half:.2f})" in page
+    assert f"as a deep ensemble does, and is {shown} points ahead of it" in page
+    assert f"it is level ({report.signed(clean)}; [contest]" in page
+    means = [gain.mean for gain in severities]
+    assert means == sorted(means)
+    assert all(gain.mean > gain.half for gain in severities)
+    low, high = report.signed(severities[0]), report.signed(severities[-1])
+    assert f"from {low} points at severity 1 to {high} at severity 5" in page
 
 
-def test_momentum_sam_for_all_samples_is_level_at_equal_cost(contest, report, page):
-    from _reproduce_records import holm
-
+def test_momentum_sam_for_all_samples_at_equal_cost(contest, report, page):
     name = "Momentum-SAM, rho 1"
-    clean, corrupted, nll, _ = (gains[name] for gains in contest.values())
-    assert abs(corrupted.mean) < corrupted.half
-    assert clean.mean < -clean.half
+    clean, corrupted, nll, der, *_ = (gains[name] for gains in contest.values())
+    assert adjusted(contest["accuracy"])[name] < 0.05
+    assert clean.mean < 0 < corrupted.mean
+    assert adjusted(contest["corrupted_accuracy"])[name] > 0.05
     assert nll.mean < -nll.half
-    p_values = [gain.p_value for gain in contest["accuracy"].values()]
-    assert holm(p_values)[list(contest["accuracy"]).index(name)] > 0.05
-    assert f"level on corrupted pictures ({report.signed(corrupted)})" in page
-    assert f"tempered NLL is lower ({nll.mean:+.3f} ± {nll.half:.3f})" in page
-    assert f"{report.signed(clean).lstrip('-')} points behind on clean ones" in page
+    assert der.mean < -der.half
+    behind, ahead = (report.signed(gain).lstrip("+-") for gain in (clean, corrupted))
+    assert f"is {behind} points behind on clean pictures. On" in page
+    assert f"its lead of {ahead} points is not beyond chance after Holm's" in page
+    assert f"NLL is lower there ({nll.mean:+.3f} ± {nll.half:.3f})" in page
+    assert f"more alike (DER {der.mean:+.2f} ± {der.half:.2f})" in page
+
+
+def test_late_sam_is_behind_on_clean_pictures_at_equal_cost(contest, report, page):
+    names = [f"SAM, last {share}%, rho 0.05" for share in (25, 10)]
+    clean, corrupted = (contest[metric] for metric in BOTH)
+    for name in names:
+        assert clean[name].mean < 0
+        assert adjusted(clean)[name] < 0.05
+        assert adjusted(corrupted)[name] > 0.05
+    behind = " and ".join(report.signed(clean[name]).lstrip("-") for name in names)
+    level = " and ".join(report.signed(corrupted[name]) for name in names)
+    assert f"is {behind} points behind on clean pictures; on" in page
+    assert f"after Holm's adjustment ({level})" in page
+    assert "so far in five ensembles" in page
+
+
+@pytest.fixture
+def without_settings(report):
+    """Ensembles without other settings on pictures, of as many epochs."""
+    metrics = (*BOTH, "nll", TEMPERED)
+    return over_deep_ensemble(report, "defaults_step", metrics, group="same epochs")
+
+
+def test_default_is_ahead_of_a_deep_ensemble_of_as_many_epochs(
+    without_settings, report, page
+):
+    gains = (gains["flattest"] for gains in without_settings.values())
+    clean, corrupted, nll, tempered = gains
+    assert adjusted(without_settings["corrupted_accuracy"])["flattest"] < 0.05
+    assert abs(clean.mean) < clean.half
+    assert tempered.mean < -tempered.half
+    ahead = report.signed(corrupted).lstrip("+")
+    assert f"is {ahead} points ahead of a deep ensemble of as many epochs on" in page
+    assert f"level on clean ones ({report.signed(clean)}). Its NLL" in page
+    assert f"NLL is lower by {-nll.mean:.3f} ± {nll.half:.3f}, on" in page
+    assert f"for each by {-tempered.mean:.3f} ± {tempered.half:.3f}. It" in page
+
+
+def test_momentum_sam_without_other_settings_is_level_at_equal_cost(
+    without_settings, report, page
+):
+    gains = [without_settings[metric][MOMENTUM] for metric in BOTH]
+    assert all(abs(gain.mean) < gain.half for gain in gains)
+    clean, corrupted = (report.signed(gain) for gain in gains)
+    assert f"{clean} points on clean and {corrupted} on corrupted" in page
+    assert f"within its interval ({corrupted} on corrupted pictures, six" in page
+
+
+def test_step_of_the_default_on_pictures(report, page):
+    """SAM: with Momentum-SAM, as many epochs give a lower corrupted accuracy."""
+    default = inspect.signature(SharpBalanceEnsembleClassifier).parameters["sam"]
+    assert default.default == "sam"
+    records = result_of("defaults_step")["records"]
+    methods = report.by_method(records, "same epochs")
+    momentum, sam = methods[MOMENTUM], methods["flattest"]
+    assert len(momentum) == len(sam) == 6
+    corrupted = report.difference(records, momentum, sam, "corrupted_accuracy")
+    nll = report.difference(records, momentum, sam, "nll")
+    tempered = report.difference(records, momentum, sam, "nll_after_temperature")
+    assert corrupted.mean < -corrupted.half
+    assert nll.mean > nll.half
+    assert abs(tempered.mean) < tempered.half
+    behind = report.signed(corrupted).lstrip("-")
+    assert f"behind the default by {behind} points on corrupted" in page
+    assert f"its NLL is higher by {nll.mean:.3f} ± {nll.half:.3f}; after" in page
+    assert f"({tempered.mean:+.3f} ± {tempered.half:.3f}). So the default step" in page

@@ -5,21 +5,20 @@
     python examples/benchmarks/reproduce.py report
 
 Runs: headline, ablation, contest_rho, contest, contest_wide, recipe, defaults,
-defaults_few, defaults_step, small_cnn, tradeoff, widths, sparsity, picture_sizes, sed,
-rethinking (pictures, on a GPU; the last two are of other papers); digits, confirm,
-sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU). Their settings are in
-``reproduce.toml``. An ensemble that another run has trained and measured in the same
-way is not trained again: its record is copied from the results of that run.
-``contest`` and ``contest_wide`` read
-``reproduce_contest_rho.json`` in the folder ``--out``, and train each method with the
-radius that was best there. ``--data`` takes an npz file, an ImageFolder, or
-torchvision's CIFAR-10 root. Every fit goes through the public estimators, writes
-checkpoints and shares warm-ups through ``memory``. A command that is out of time stops
-cleanly, and the same command goes on from there. Each trained ensemble is one record of
-``results/reproduce_RUN.json``; a table and figures stand beside it. ``--jobs`` works on
-several seeds at once, which fills a GPU that narrow networks leave idle. ``report``
-trains nothing: it writes the tables and figures of all results again, with the records
-of runs that are not complete.
+defaults_few, defaults_step, defaults_step_few, small_cnn, tradeoff, widths, sparsity,
+picture_sizes, sed, rethinking (pictures, on a GPU; the last two are of other papers);
+digits, confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU).
+Their settings are in ``reproduce.toml``. An ensemble that another run has trained and
+measured in the same way is not trained again: its record is copied from the results of
+that run. ``contest`` and ``contest_wide`` read ``reproduce_contest_rho.json`` in the
+folder ``--out``, and train each method with the radius that was best there. ``--data``
+takes an npz file, an ImageFolder, or torchvision's CIFAR-10 root. Every fit goes
+through the public estimators, writes checkpoints and shares warm-ups through
+``memory``. A command that is out of time stops cleanly, and the same command goes on
+from there. Each trained ensemble is one record of ``results/reproduce_RUN.json``; a
+table and figures stand beside it. ``--jobs`` works on several seeds at once, which
+fills a GPU that narrow networks leave idle. ``report`` trains nothing: it writes the
+tables and figures of all results again, with the records of runs that are not complete.
 """
 
 import argparse
