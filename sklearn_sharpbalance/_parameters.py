@@ -46,7 +46,7 @@ PARAMETERS: dict[str, Parameter] = {
     "estimator": Parameter(partial_fit="fixed"),
     "n_estimators": Parameter(default=3, constraint=[COUNT], partial_fit="fixed"),
     # SharpBalance
-    "rho": Parameter(default=0.05),
+    "rho": Parameter(),
     "flat_ratio": Parameter(
         default=0.4, constraint=[Interval(Real, 0, 1, closed="both")]
     ),

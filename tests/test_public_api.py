@@ -89,7 +89,7 @@ def test_the_version_is_that_of_the_distribution():
 PARAMETERS = {
     "estimator": None,
     "n_estimators": 3,
-    "rho": 0.05,
+    "rho": None,
     "flat_ratio": 0.4,
     "sam": "sam",
     "warmup": "sam",

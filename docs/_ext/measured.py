@@ -10,6 +10,8 @@ TABLES = (  # name in the text, file, title of the table
     ("ablation", "reproduce_ablation", "same epochs"),
     ("ablation_same_cost", "reproduce_ablation", "same cost"),
     ("defaults", "reproduce_defaults", "same epochs"),
+    ("contest", "reproduce_contest", "same cost"),
+    ("without_settings", "reproduce_defaults_step", "same epochs"),
     ("headline", "reproduce_headline", "same epochs"),
     ("headline_same_cost", "reproduce_headline", "same cost"),
     ("heads", "reproduce_sed", "5 heads"),

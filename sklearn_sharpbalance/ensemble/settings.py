@@ -27,12 +27,12 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
     -------
     settings : dict
         ``lr``, ``lr_schedule``, ``max_epochs``, ``batch_size``, ``optimizer``,
-        ``weight_decay``, ``train_transform``, ``device``, ``precision`` and
-        ``threads``, those of torch on the CPU.
+        ``weight_decay``, ``train_transform``, ``device``, ``precision``,
+        ``threads``, those of torch on the CPU, and with SAM ``rho``.
     """
     net, training = setup.trainer.net, setup.trainer.training
     optimizer, _ = base_optimizer(net)
-    return {
+    settings = {
         "lr": float(base_rate(net)),
         "lr_schedule": _schedule_name(setup.params["lr_schedule"], training),
         "max_epochs": int(training.n_epochs),
@@ -44,6 +44,14 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
         "precision": training.precision,
         "threads": setup.engine.threads or torch.get_num_threads(),
     }
+    if any(training.rho):
+        settings["rho"] = _radius(training.rho)
+    return settings
+
+
+def _radius(rho):
+    """Return the radius of all members, or a text with one for each."""
+    return rho[0] if len(set(rho)) == 1 else ", ".join(f"{each:g}" for each in rho)
 
 
 def _transform_name(transform):

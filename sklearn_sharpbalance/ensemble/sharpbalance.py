@@ -24,15 +24,16 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         below are None.
     n_estimators : int, default=3
         Number of members.
-    rho : float or sequence of float, default=0.05
-        Radius of the SAM perturbation; a sequence gives one per member.
+    rho : float, sequence of float or None, default=None
+        Radius of the SAM perturbation; a sequence gives one per member. None is the
+        default of ``sam``: 0.3 for Momentum-SAM, 0.05 for the others.
     flat_ratio : float, default=0.4
         Share of the samples that each member proposes to the others.
     sam : {"sam", "asam", "gsam", "friendly_sam", "momentum_sam", "look_sam"} or \
             optimizer class, default="sam"
         Kind of sharpness-aware step, which wraps the member's optimizer.
         "momentum_sam" passes every sample once, "look_sam" a SAM sample 1.2 times, and
-        the others twice. Momentum-SAM needs a larger ``rho``, about 0.3.
+        the others twice.
     warmup : {"sam", "sgd"}, default="sam"
         Whether members apply SAM to all samples or to none before the selection.
     warmup_epochs : int or float, default=0.5
@@ -190,7 +191,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
         ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``,
-        ``train_transform``, ``device``, ``precision`` and ``threads``.
+        ``train_transform``, ``device``, ``precision``, ``threads`` and ``rho``.
     n_iter_ : int
         Epochs run by the member that trained the longest.
     n_passes_ : float
@@ -225,7 +226,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         estimator=None,
         n_estimators=3,
         *,
-        rho=0.05,
+        rho=None,
         flat_ratio=0.4,
         sam="sam",
         warmup="sam",

@@ -1,5 +1,6 @@
 """The plan of a fit: the list of its segments."""
 
+import inspect
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Integral
@@ -12,12 +13,14 @@ from sklearn_sharpbalance.members.segment import Segment
 
 __all__ = [
     "cut_length",
+    "default_rho",
     "member_rho",
     "plan_segments",
     "remaining",
     "warmup_length",
 ]
 
+RADIUS = 0.05  # of an optimizer without a default
 SHORTEST_SEGMENT = 10  # epochs: collecting the members costs some milliseconds
 
 
@@ -140,6 +143,22 @@ def remaining(segments: list[Segment], epoch: int) -> list[Segment]:
     return left
 
 
+def default_rho(optimizer):
+    """Return the default radius of a class of sharpness-aware optimizers.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.optim import MomentumSAM
+    >>> default_rho(MomentumSAM)
+    0.3
+    """
+    for kind in optimizer.__mro__:  # an own class may leave it to its base class
+        rho = inspect.signature(kind.__init__).parameters.get("rho")
+        if rho is not None and rho.default is not rho.empty:
+            return rho.default
+    return RADIUS
+
+
 def member_rho(rho, n_members):
     """Return one radius per member for a number or a sequence."""
     try:
@@ -148,7 +167,8 @@ def member_rho(rho, n_members):
         values = np.empty(0)
     if values.shape not in ((1,), (n_members,)):
         raise InvalidInputError(
-            f"rho must be a number or one number per member ({n_members}), got {rho!r}."
+            f"rho must be a number, one number per member ({n_members}) or None, got "
+            f"{rho!r}."
         )
     if not np.isfinite(values).all() or (values < 0).any():
         raise InvalidInputError(f"rho must be finite and >= 0, got {rho!r}.")

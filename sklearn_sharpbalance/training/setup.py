@@ -37,7 +37,7 @@ from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints, fit_fingerprint
 from sklearn_sharpbalance.training.early_stopping import EarlyStopping
 from sklearn_sharpbalance.training.loop import Trainer
-from sklearn_sharpbalance.training.plan import member_rho, warmup_length
+from sklearn_sharpbalance.training.plan import default_rho, member_rho, warmup_length
 from sklearn_sharpbalance.training.state import Seeds
 
 __all__ = [
@@ -185,13 +185,14 @@ def make_training(params: dict[str, Any], net, fmt, n_members) -> Segment:
         schedule = "constant" if is_net else "cosine"
     if isinstance(schedule, LRScheduler):
         schedule = "constant"  # the callback sets the learning rate
+    rho = default_rho(net.optimizer) if params["rho"] is None else params["rho"]
     return Segment(
         name="balanced",
         start=0,
         stop=net.max_epochs,
         n_epochs=net.max_epochs,
         batch_size=net.batch_size,
-        rho=member_rho(params["rho"], n_members),
+        rho=member_rho(rho, n_members),
         lr_schedule=resolve_schedule(schedule),
         transform=_transform(params["train_transform"], fmt),
         precision=resolve_precision(params["precision"], net.device, fmt),

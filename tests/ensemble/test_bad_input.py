@@ -263,6 +263,11 @@ BAD = {
         InvalidInputError,
         r"one number per member \(2\)",
     ),
+    "rho_of_a_member": (
+        lambda: fit(rho=[0.1, None]),
+        InvalidInputError,
+        "rho must be finite",
+    ),
     "rho_text": (lambda: fit(rho="large"), InvalidInputError, "rho must be a number"),
     "warmup_long": (
         lambda: fit(warmup_epochs=5),

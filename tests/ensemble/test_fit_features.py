@@ -13,7 +13,7 @@ from torch import nn
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
-from sklearn_sharpbalance.optim import OPTIMIZERS
+from sklearn_sharpbalance.optim import OPTIMIZERS, MomentumSAM
 from sklearn_sharpbalance.sharpness import FisherTraceScorer, LossScorer
 from tests.cases import (
     N_EPOCHS,
@@ -126,6 +126,26 @@ def test_every_sharpness_aware_optimizer(sam, plain_fit):
     clf = SharpBalance(sam=sam, **SMALL).fit(X, y)
     assert not weights(clf, 0).equal(weights(plain_fit, 0))
     assert column(clf, "train_loss")[-1] < column(clf, "train_loss")[0]
+
+
+class OwnStep(MomentumSAM):
+    """Leave the radius to the base class."""
+
+    def __init__(self, params, base_optimizer=torch.optim.SGD, **options):
+        super().__init__(params, base_optimizer, **options)
+
+
+@pytest.mark.parametrize(
+    ("sam", "rho"),
+    [("sam", 0.05), ("look_sam", 0.05), ("momentum_sam", 0.3), (OwnStep, 0.3)],
+)
+def test_radius_of_none_is_that_of_the_step(sam, rho):
+    X, y = table()
+    default = SharpBalance(sam=sam, **SMALL).fit(X, y)
+    assert default.rho is None
+    assert_same_members(default, SharpBalance(sam=sam, rho=rho, **SMALL).fit(X, y))
+    other = SharpBalance(sam=sam, rho=0.1, **SMALL).fit(X, y)
+    assert not weights(default, 0).equal(weights(other, 0))
 
 
 @pytest.mark.parametrize(

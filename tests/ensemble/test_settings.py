@@ -80,7 +80,8 @@ def test_registries_print_their_names(parameter):
 @pytest.mark.parametrize("kind", KINDS)
 def test_settings_contain_defaults(kind):
     clf = kind(**SMALL).fit(X, y)
-    assert clf.settings_ == {
+    radius = {"rho": 0.05} if kind is SharpBalanceEnsembleClassifier else {}
+    assert clf.settings_ == radius | {
         "lr": 0.003,
         "lr_schedule": "cosine",
         "max_epochs": 2,
@@ -140,6 +141,19 @@ def same_batch(x):
 def test_settings_contain_given_parameters(params, settings):
     clf = DeepEnsembleClassifier(**{**SMALL, **params}).fit(X, y)
     assert settings.items() <= clf.settings_.items()
+
+
+@pytest.mark.parametrize(
+    ("params", "rho"),
+    [
+        ({"sam": "momentum_sam"}, 0.3),
+        ({"rho": 0.1}, 0.1),
+        ({"rho": [0.1, 0.2]}, "0.1, 0.2"),
+    ],
+)
+def test_settings_contain_the_radius(params, rho):
+    clf = SharpBalanceEnsembleClassifier(**SMALL, **params).fit(X, y)
+    assert clf.settings_["rho"] == rho
 
 
 def test_settings_of_a_configured_net():

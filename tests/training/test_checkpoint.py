@@ -236,7 +236,7 @@ def test_resuming_with_another_engine_or_number_of_jobs(tmp_path, written):
 
 X, Y = small_data()
 OTHERS = {
-    "rho": ({"rho": 0.2}, X, Y, "rho was 0.05 and is 0.2"),
+    "rho": ({"rho": 0.2}, X, Y, "rho was None and is 0.2"),
     "max_epochs": ({"max_epochs": 8}, X, Y, "max_epochs was 6 and is 8"),
     "seed": ({"random_state": 4}, X, Y, "random_state was 3 and is 4"),
     "width": (

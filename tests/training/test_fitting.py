@@ -1,4 +1,4 @@
-"""Preparation of a fit: epochs of the warm-up, and weights of held-out samples."""
+"""Preparation of a fit: warm-up, radius, and weights of held-out samples."""
 
 from fractions import Fraction
 
@@ -9,7 +9,8 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.training.plan import warmup_length
+from sklearn_sharpbalance.optim import SAM, SharpnessAwareOptimizer
+from sklearn_sharpbalance.training.plan import default_rho, warmup_length
 
 
 @pytest.mark.parametrize("n_epochs", [1, 9, 100, 200])
@@ -17,6 +18,10 @@ def test_fraction_of_warmup_epochs_is_rounded_down(n_epochs):
     for percent in range(101):
         exact = int(Fraction(percent, 100) * n_epochs)
         assert warmup_length(percent / 100, n_epochs) == exact
+
+
+def test_radius_of_a_step_without_a_default_is_that_of_sam():
+    assert default_rho(SharpnessAwareOptimizer) == default_rho(SAM) == 0.05
 
 
 @pytest.mark.parametrize("seed", range(4))
