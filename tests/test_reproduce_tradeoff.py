@@ -529,6 +529,10 @@ def test_sharpbalance_with_momentum_sam_is_ahead_at_equal_cost(contest, report, 
     assert f"(DER {der.mean:+.2f} ± {der.half:.2f})" in page
     assert f"as a deep ensemble does, and is {shown} points ahead of it" in page
     assert f"it is level ({report.signed(clean)}; [contest]" in page
+    seconds = json.loads((BENCHMARKS / "results" / "gpu.json").read_text())
+    before = f"{seconds['momentum_sam_epoch_over_sgd']:.2f} times as long before"
+    after = f"{seconds['momentum_balanced_epoch_over_sgd']:.2f} times after it"
+    assert f"takes {before} the selection and {after}" in page
     means = [gain.mean for gain in severities]
     assert means == sorted(means)
     assert all(gain.mean > gain.half for gain in severities)
