@@ -171,9 +171,7 @@ def at_equal_cost():
     before, after = (
         gpu[f"momentum_{phase}_epoch_over_sgd"] for phase in ("sam", "balanced")
     )
-    text = (
-        "on one H200 takes {:.2f} times as long before the selection and {:.2f} times"
-    )
+    text = "takes {:.2f} times the seconds of SGD before the selection and {:.2f} times"
     yield text.format(before, after)
     gain = cell_of("defaults_step", method, f"over {DEEP}")
     yield f"within its interval here ({gain}, six seeds)"

@@ -397,12 +397,13 @@ def defaults_step(options, seed):
     their passes are a little fewer than those of SAM.
     """
     methods = Methods(default_recipe, options, seed)
+    rho = 0.3  # chosen by contest_rho
     name = "flattest, Momentum-SAM"
-    cheap = CONTEST[name] | {"rho": 0.3}
+    settings = CONTEST[name] | {"rho": rho}
     longer = {"max_epochs": round(1.8 * options.epochs)}
     for group, epochs in {SAME_EPOCHS: {}, SAME_COST: longer}.items():
         yield group, BASELINE, methods.deep(**epochs)
-        yield group, with_rho(name, 0.3), methods.flat(**cheap, **epochs)
+        yield group, with_rho(name, rho), methods.flat(**settings, **epochs)
         yield group, BEST[0], methods.flat(BEST[0])
 
 
