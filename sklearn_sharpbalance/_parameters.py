@@ -50,7 +50,7 @@ PARAMETERS: dict[str, Parameter] = {
     "flat_ratio": Parameter(
         default=0.4, constraint=[Interval(Real, 0, 1, closed="both")]
     ),
-    "sam": Parameter(default="sam", partial_fit="fixed"),
+    "sam": Parameter(partial_fit="fixed"),
     "warmup": Parameter(default="sam", constraint=[StrOptions({"sam", "sgd"})]),
     "warmup_epochs": Parameter(
         default=0.5,
@@ -150,4 +150,4 @@ def without_sam(params: dict[str, Any]) -> dict[str, Any]:
     """Return all parameters of an ensemble that offers some and never applies SAM."""
     defaults = {name: parameter.default for name, parameter in PARAMETERS.items()}
     no_sam = {"selection": "none", "warmup": "sgd", "warmup_epochs": 0, "rho": 0.0}
-    return defaults | no_sam | params
+    return defaults | no_sam | {"sam": "sam"} | params

@@ -91,7 +91,7 @@ PARAMETERS = {
     "n_estimators": 3,
     "rho": None,
     "flat_ratio": 0.4,
-    "sam": "sam",
+    "sam": None,
     "warmup": "sam",
     "warmup_epochs": 0.5,
     "max_epochs": None,

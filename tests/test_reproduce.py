@@ -181,6 +181,34 @@ def test_momentum_sam_takes_the_passes_of_a_default_deep_ensemble(modules):
     assert same_cost == pytest.approx(1.8 * same_epochs, rel=0.1)
 
 
+def test_methods_do_not_depend_on_the_default_step(modules):
+    methods, _ = modules
+    for run in methods.RUNS.values():
+        for _, _, clf in run(OPTIONS, 13):
+            assert getattr(clf, "sam", "none") is not None
+
+
+def test_groups_with_a_dearer_method_are_drawn_against_their_own_baseline(modules):
+    import _reproduce_figures as figures
+
+    def record(group, method, passes, accuracy, seed):
+        values = {"accuracy": accuracy, "corrupted_accuracy": accuracy}
+        names = {"group": group, "method": method, "seed": seed}
+        return names | values | {"passes": passes}
+
+    records = []
+    for seed in (13, 17):
+        shift = 0.001 * (seed == 17)
+        for group, passes in (("same epochs", 150.0), ("same cost", 270.0)):
+            records.append(record(group, "deep ensemble", passes, 0.5, seed))
+            records.append(record(group, "flattest", 285.0, 0.48 + shift, seed))
+    drawn = figures.panels(records)
+    assert list(drawn) == ["same epochs", "same cost"]
+    names, differences = drawn["same cost"]
+    assert names == ["flattest"]
+    np.testing.assert_allclose(differences("accuracy")[:, 0], -0.0195)
+
+
 def test_contest_reports_paired_differences_and_relative_seconds(modules):
     _, report = modules
     rng = np.random.default_rng(0)
@@ -302,6 +330,7 @@ def test_results_equal_the_records(modules):
     runs += ("digits_tradeoff", "digits_widths", "digits_sparsity")
     runs += ("recipe", "defaults", "defaults_few", "sed", "rethinking", "tradeoff")
     runs += ("sparsity", "picture_sizes", "contest_rho", "contest", "defaults_step")
+    runs += ("defaults_step_few",)
     of_runs = {f"reproduce_{run}" for run in runs}
     assert of_runs | {"beside_the_paper", "boost_over_sam"} == set(names)
     headline, ablation = (
@@ -544,7 +573,13 @@ def test_settings_of_a_small_network(text, method, metric, sign, modules):
         ("defaults", "they are worth {} points", (DEEP, PLAIN), CLEAN, 2),
         ("defaults", "clean and {} on corrupted", (DEEP, PLAIN), CORRUPTED, 2),
         ("defaults_few", "and {}. - **Sharp", (DEEP, PLAIN), CORRUPTED, 2),
-        ("defaults", "default is {} points ahead of SAM", (BOOST, "SAM"), CORRUPTED, 2),
+        (
+            "defaults",
+            "000 pictures `flattest` is {}",
+            (BOOST, "SAM"),
+            CORRUPTED,
+            2,
+        ),
         ("defaults", "`flattest` is {} points ahead", (BOOST, "SAM"), CORRUPTED, 2),
         ("defaults", "and {} ahead of a deep ensemble", (BOOST, DEEP), CORRUPTED, 2),
         ("defaults", "ensembles it is {} points ahead", (BOOST, "SAM"), CORRUPTED, 2),

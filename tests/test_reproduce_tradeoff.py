@@ -3,13 +3,16 @@
 import inspect
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance.ensemble.settings import settings_in_force
 from sklearn_sharpbalance.optim import LookSAM, MomentumSAM
+from tests.cases import pictures
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "examples" / "benchmarks"
@@ -530,8 +533,8 @@ def test_sharpbalance_with_momentum_sam_is_ahead_at_equal_cost(contest, report, 
     assert nll.mean < -nll.half
     assert abs(der.mean) < der.half
     assert adjusted(contest["corrupted_accuracy"])[MOMENTUM] < 0.05
-    assert 7 * corrupted.p_value < 0.05  # as the first of seven in Holm's adjustment
-    assert "adjusted for seven methods instead of the four that have run" in page
+    assert len(contest["corrupted_accuracy"]) == 7
+    assert "is beyond chance after Holm's adjustment for the seven methods" in page
     shown = report.signed(corrupted).lstrip("+")
     assert f"is {shown} points ahead of the deep ensemble on corrupted" in page
     assert f"level on clean ones ({report.signed(clean)})" in page
@@ -565,67 +568,184 @@ def test_momentum_sam_for_all_samples_at_equal_cost(contest, report, page):
     assert f"more alike (DER {der.mean:+.2f} ± {der.half:.2f})" in page
 
 
-def test_late_sam_is_behind_on_clean_pictures_at_equal_cost(contest, report, page):
-    names = [f"SAM, last {share}%, rho 0.05" for share in (25, 10)]
-    clean, corrupted = (contest[metric] for metric in BOTH)
-    for name in names:
-        assert clean[name].mean < 0
-        assert adjusted(clean)[name] < 0.05
-        assert adjusted(corrupted)[name] > 0.05
-    behind = " and ".join(report.signed(clean[name]).lstrip("-") for name in names)
-    level = " and ".join(report.signed(corrupted[name]) for name in names)
-    assert f"is {behind} points behind on clean pictures; on" in page
-    assert f"after Holm's adjustment ({level})" in page
-    assert "so far in five ensembles" in page
+def test_late_sam_is_behind_at_equal_cost(contest, report, page):
+    last = {share: f"SAM, last {share}%, rho 0.05" for share in (25, 10, 5)}
+    shown = []
+    for metric in BOTH:
+        gains, p_values = contest[metric], adjusted(contest[metric])
+        for share in (25, 10):
+            assert gains[last[share]].mean < 0
+            assert p_values[last[share]] < 0.05
+            shown.append(report.signed(gains[last[share]]).lstrip("-"))
+        assert abs(gains[last[5]].mean) < gains[last[5]].half
+    text = "is {} and {} points behind on clean and {} and {} on corrupted pictures"
+    assert f"{text}, all four".format(shown[0], shown[1], shown[2], shown[3]) in page
+    clean, corrupted = (report.signed(contest[metric][last[5]]) for metric in BOTH)
+    assert f"In the last 5 % it is level ({clean} and {corrupted})" in page
+
+
+def test_late_selection_at_equal_cost(contest, report, page):
+    name = "flattest, late, rho 0.05"
+    clean, corrupted = (contest[metric][name] for metric in BOTH)
+    assert clean.mean < 0
+    assert adjusted(contest["accuracy"])[name] < 0.05
+    assert abs(corrupted.mean) < corrupted.half
+    behind, level = report.signed(clean), report.signed(corrupted)
+    assert f"late** is {behind.lstrip('-')} points behind on clean pictures" in page
+    assert f"the difference is within its interval ({level})" in page
+    assert f"in five ensembles, at {behind} and {level} ([contest]" in page
+
+
+def test_look_sam_is_behind_at_equal_cost(contest, report, page):
+    name, shown = "LookSAM, alpha 0.2, rho 0.05", []
+    for metric in BOTH:
+        assert adjusted(contest[metric])[name] < 0.05
+        shown.append(report.signed(contest[metric][name]))
+    clean, corrupted = (text.removeprefix("-") for text in shown)
+    assert [f"-{clean}", f"-{corrupted}"] == shown
+    text = f"is {clean} points behind on clean and {corrupted} on corrupted pictures"
+    assert f"**LookSAM** {text}, both beyond chance after Holm's" in page
+
+
+def test_the_page_says_how_many_ensembles_the_contest_has(page):
+    records = result_of("contest")["records"]
+    counts = Counter(record["method"].split(", rho")[0] for record in records)
+    assert counts == {
+        BASELINE: 10,
+        "Momentum-SAM": 10,
+        "flattest, Momentum-SAM": 10,
+        "SAM, last 25%": 8,
+        "SAM, last 10%": 8,
+        "SAM, last 5%": 5,
+        "flattest, late": 5,
+        "LookSAM, alpha 0.2": 4,
+    }
+    assert "eight, in the last 5 % five, `flattest` late five and LookSAM four" in page
+
+
+OF_DEFAULTS = (*BOTH, "nll", "nll_after_temperature", "corrupted_nll", TEMPERED)
 
 
 @pytest.fixture
 def without_settings(report):
     """Ensembles without other settings on pictures, of as many epochs."""
-    metrics = (*BOTH, "nll", TEMPERED)
-    return over_deep_ensemble(report, "defaults_step", metrics, group="same epochs")
+    return over_deep_ensemble(report, "defaults_step", OF_DEFAULTS, group="same epochs")
 
 
-def test_default_is_ahead_of_a_deep_ensemble_of_as_many_epochs(
+@pytest.fixture
+def of_more_epochs(report):
+    """The same with more epochs for those that pass a sample once."""
+    return over_deep_ensemble(report, "defaults_step", OF_DEFAULTS)
+
+
+def over_sam(report, run):
+    """Momentum-SAM with more epochs minus SAM, by metric."""
+    records = result_of(run)["records"]
+    methods = report.by_method(records, "same cost")
+    momentum, sam = methods[MOMENTUM], methods["flattest"]
+    passes = [{run["passes"] for run in runs.values()} for runs in (momentum, sam)]
+    assert max(passes[0]) < min(passes[1])
+    return {
+        metric: report.difference(records, momentum, sam, metric)
+        for metric in OF_DEFAULTS
+    }
+
+
+def test_sam_is_ahead_of_a_deep_ensemble_of_as_many_epochs(
     without_settings, report, page
 ):
-    gains = (gains["flattest"] for gains in without_settings.values())
-    clean, corrupted, nll, tempered = gains
+    gains = {metric: gains["flattest"] for metric, gains in without_settings.items()}
+    clean, corrupted = (gains[metric] for metric in BOTH)
+    nll, tempered = gains["nll"], gains[TEMPERED]
     assert adjusted(without_settings["corrupted_accuracy"])["flattest"] < 0.05
     assert abs(clean.mean) < clean.half
+    assert nll.mean < -nll.half
     assert tempered.mean < -tempered.half
     ahead = report.signed(corrupted).lstrip("+")
     assert f"is {ahead} points ahead of a deep ensemble of as many epochs on" in page
     assert f"level on clean ones ({report.signed(clean)}). Its NLL" in page
     assert f"NLL is lower by {-nll.mean:.3f} ± {nll.half:.3f}, on" in page
-    assert f"for each by {-tempered.mean:.3f} ± {tempered.half:.3f}. It" in page
+    assert f"for each by {-tempered.mean:.3f} ± {tempered.half:.3f}." in page
 
 
-def test_momentum_sam_without_other_settings_is_level_at_equal_cost(
+def test_momentum_sam_without_other_settings_is_level_in_fifty_epochs(
     without_settings, report, page
 ):
     gains = [without_settings[metric][MOMENTUM] for metric in BOTH]
     assert all(abs(gain.mean) < gain.half for gain in gains)
     clean, corrupted = (report.signed(gain) for gain in gains)
-    assert f"{clean} points on clean and {corrupted} on corrupted" in page
-    assert f"within its interval ({corrupted} on corrupted pictures, six" in page
+    assert f"intervals: {clean} points on clean and {corrupted} on corrupted" in page
+    assert f"within their intervals ({clean} and {corrupted})" in page
 
 
-def test_step_of_the_default_on_pictures(report, page):
-    """SAM: with Momentum-SAM, as many epochs give a lower corrupted accuracy."""
-    default = inspect.signature(SharpBalanceEnsembleClassifier).parameters["sam"]
-    assert default.default == "sam"
+def test_default_is_ahead_of_a_deep_ensemble_of_its_cost(of_more_epochs, report, page):
+    gains = [of_more_epochs[metric][MOMENTUM] for metric in BOTH]
+    assert all(adjusted(of_more_epochs[metric])[MOMENTUM] < 0.05 for metric in BOTH)
+    clean, corrupted = (report.signed(gain) for gain in gains)
+    assert clean.startswith("+")
+    assert corrupted.startswith("+")
+    text = f"by {clean} points on clean and {corrupted} on corrupted pictures"
+    assert f"ahead of a deep ensemble {text}, both beyond chance after" in page
+    assert f"in 90 epochs {text}; in 50 epochs the" in page
+    behind = of_more_epochs["accuracy"]["flattest"]
+    assert behind.mean < -behind.half
+    shown = report.signed(behind).lstrip("-")
+    assert f"SAM is {shown} points behind the deep ensemble on clean pictures" in page
+
+
+def test_step_and_epochs_of_the_default_on_pictures(report, page):
+    """Momentum-SAM: for fewer passes it is more accurate than SAM."""
+    from _reproduce_records import holm
+
+    clf = SharpBalanceEnsembleClassifier(random_state=0, device="cpu")
+    assert clf.sam is clf.max_epochs is None
+    X, y = pictures(24)
+    used = settings_in_force(clf._prepare(X, y, None, checkpoints=True))
     records = result_of("defaults_step")["records"]
-    methods = report.by_method(records, "same epochs")
-    momentum, sam = methods[MOMENTUM], methods["flattest"]
-    assert len(momentum) == len(sam) == 6
-    corrupted = report.difference(records, momentum, sam, "corrupted_accuracy")
-    nll = report.difference(records, momentum, sam, "nll")
-    tempered = report.difference(records, momentum, sam, "nll_after_temperature")
-    assert corrupted.mean < -corrupted.half
-    assert nll.mean > nll.half
-    assert abs(tempered.mean) < tempered.half
-    behind = report.signed(corrupted).lstrip("-")
-    assert f"behind the default by {behind} points on corrupted" in page
-    assert f"its NLL is higher by {nll.mean:.3f} ± {nll.half:.3f}; after" in page
-    assert f"({tempered.mean:+.3f} ± {tempered.half:.3f}). So the default step" in page
+    runs = report.by_method(records, "same cost")[MOMENTUM]
+    assert {run["epochs"] for run in runs.values()} == {used["max_epochs"]}
+    assert used["sam"] == "momentum_sam"
+    assert f"flattest, Momentum-SAM, rho {used['rho']:g}" == MOMENTUM
+    gains = over_sam(report, "defaults_step")
+    accuracies = [gains[metric] for metric in BOTH]
+    assert all(gain.mean > 0 for gain in accuracies)
+    assert max(holm([gain.p_value for gain in accuracies])) < 0.05
+    clean, corrupted = (report.signed(gain) for gain in accuracies)
+    assert f"and of SAM by {clean} and {corrupted}. SAM is" in page
+    text = f"ahead of it by {clean} points on clean and {corrupted} on corrupted"
+    assert f"in 50 epochs it is {text} pictures" in page
+
+
+def test_probabilities_of_the_default_on_pictures(report, page):
+    """More confident than with SAM; better on clean pictures after a temperature."""
+    gains = over_sam(report, "defaults_step")
+    tempered, corrupted = gains["nll_after_temperature"], gains[TEMPERED]
+    assert tempered.mean < -tempered.half
+    assert abs(corrupted.mean) < corrupted.half
+    shown = f"{-tempered.mean:.3f} ± {tempered.half:.3f} on clean pictures"
+    assert f"the NLL of Momentum-SAM is lower than that of SAM by {shown}" in page
+    assert f"interval ({corrupted.mean:+.3f} ± {corrupted.half:.3f}). Without" in page
+    plain, harder = gains["nll"], gains["corrupted_nll"]
+    assert abs(plain.mean) < plain.half
+    assert harder.mean > harder.half
+    assert f"on clean pictures ({plain.mean:+.3f} ± {plain.half:.3f})" in page
+    assert f"on corrupted ones ({harder.mean:+.3f} ± {harder.half:.3f})" in page
+
+
+def test_default_with_few_pictures(report, page):
+    gains = over_sam(report, "defaults_step_few")
+    clean, corrupted = (report.signed(gains[metric]) for metric in BOTH)
+    text = f"ahead of SAM by {clean} points on clean and {corrupted} on corrupted"
+    assert f"90 epochs is {text} pictures" in page
+    assert all(gains[metric].mean > gains[metric].half for metric in BOTH)
+    of_deep = over_deep_ensemble(report, "defaults_step_few", BOTH)
+    gain, harder = (of_deep[metric][MOMENTUM] for metric in BOTH)
+    assert abs(gain.mean) < gain.half
+    assert harder.mean > harder.half
+    shown = f"{report.signed(gain)} and {report.signed(harder)}"
+    assert f"of a deep ensemble of 90 epochs by {shown} (three" in page
+    plain, tempered = gains["nll"], gains["nll_after_temperature"]
+    assert plain.mean > plain.half
+    assert tempered.mean < -tempered.half
+    assert f"by {plain.mean:.3f} ± {plain.half:.3f} on clean pictures, after" in page
+    assert f"lower by {-tempered.mean:.3f} ± {tempered.half:.3f}." in page

@@ -12,6 +12,7 @@ TABLES = (  # name in the text, file, title of the table
     ("defaults", "reproduce_defaults", "same epochs"),
     ("contest", "reproduce_contest", "same cost"),
     ("without_settings", "reproduce_defaults_step", "same epochs"),
+    ("more_epochs", "reproduce_defaults_step", "same cost"),
     ("headline", "reproduce_headline", "same epochs"),
     ("headline_same_cost", "reproduce_headline", "same cost"),
     ("heads", "reproduce_sed", "5 heads"),

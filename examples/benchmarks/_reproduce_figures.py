@@ -53,9 +53,11 @@ def panels(records):
         others |= {name: methods[name] for name in names}
         if names:
             found[group] = names, partial(against_baseline, records, methods, names)
-    if has_costs(records):  # more than the group "same cost" has
+    at_cost = partial(at_their_costs, records, others)
+    # More than the group "same cost" has, if deep ensembles cover the costs of all.
+    if has_costs(records) and np.isfinite(at_cost("accuracy")).all():
         found.pop("same cost", None)
-        found["same cost"] = list(others), partial(at_their_costs, records, others)
+        found["same cost"] = list(others), at_cost
     return found
 
 

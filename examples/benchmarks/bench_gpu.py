@@ -110,9 +110,9 @@ def cases_of(common):
     equal = {"selection": equal_sets, "warmup_epochs": 1}
     return {
         "sgd": DeepEnsembleClassifier(**common),
-        "sam": balance(**everywhere, **common),
-        "balanced": balance(**mixed, **common),
-        "balanced_equal": balance(**equal, **common),
+        "sam": balance(sam="sam", **everywhere, **common),
+        "balanced": balance(sam="sam", **mixed, **common),
+        "balanced_equal": balance(sam="sam", **equal, **common),
         "momentum_sam": balance(**momentum, **everywhere, **common),
         "momentum_balanced": balance(**momentum, **mixed, **common),
         "momentum_balanced_equal": balance(**momentum, **equal, **common),
@@ -180,7 +180,7 @@ def main():
         v for k, v in numbers.items() if k.startswith("plain_") and "images" in k
     )
     numbers["sgd_over_best_plain"] = numbers["sgd_images_per_s"] / best
-    large = common | {"batch_size": 512}
+    large = common | {"sam": "sam", "batch_size": 512}
     for name, rule in (("sam", "all"), ("balanced_equal", equal_sets)):
         seconds, _ = epoch_seconds(
             SharpBalanceEnsembleClassifier(selection=rule, warmup_epochs=0, **large),

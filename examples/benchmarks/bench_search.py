@@ -58,6 +58,7 @@ def pictures(device, quick):
     clf = SharpBalanceEnsembleClassifier(
         ResNet18,
         estimator__module__width=16,
+        sam="sam",
         warmup="sgd",
         train_transform=None,
         random_state=0,

@@ -69,6 +69,7 @@ def main():
         estimator__compile=options.layers == "compiled",
         n_estimators=3,
         max_epochs=PROFILED,
+        sam="sam",
         warmup_epochs=0,
         selection=options.rule,
         batch_size=options.batch,

@@ -9,6 +9,7 @@ from skorch.callbacks import LRScheduler
 from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.engine.support import base_optimizer
 from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
+from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.training.net_building import base_rate
 from sklearn_sharpbalance.training.setup import FitSetup
@@ -28,7 +29,7 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
     settings : dict
         ``lr``, ``lr_schedule``, ``max_epochs``, ``batch_size``, ``optimizer``,
         ``weight_decay``, ``train_transform``, ``device``, ``precision``,
-        ``threads``, those of torch on the CPU, and with SAM ``rho``.
+        ``threads``, those of torch on the CPU, and with SAM ``sam`` and ``rho``.
     """
     net, training = setup.trainer.net, setup.trainer.training
     optimizer, _ = base_optimizer(net)
@@ -45,8 +46,15 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
         "threads": setup.engine.threads or torch.get_num_threads(),
     }
     if any(training.rho):
+        settings["sam"] = _step_name(net.optimizer)
         settings["rho"] = _radius(training.rho)
     return settings
+
+
+def _step_name(optimizer):
+    """Return the name of a sharpness-aware step, or of a class of the user."""
+    names = {kind: name for name, kind in OPTIMIZERS.items()}
+    return names.get(optimizer, optimizer.__name__)
 
 
 def _radius(rho):

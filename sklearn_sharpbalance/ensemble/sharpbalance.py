@@ -29,18 +29,21 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         default of ``sam``: 0.3 for Momentum-SAM, 0.05 for the others.
     flat_ratio : float, default=0.4
         Share of the samples that each member proposes to the others.
-    sam : {"sam", "asam", "gsam", "friendly_sam", "momentum_sam", "look_sam"} or \
-            optimizer class, default="sam"
+    sam : {"sam", "asam", "gsam", "friendly_sam", "momentum_sam", "look_sam"}, \
+            optimizer class or None, default=None
         Kind of sharpness-aware step, which wraps the member's optimizer.
         "momentum_sam" passes every sample once, "look_sam" a SAM sample 1.2 times, and
-        the others twice.
+        the others twice. None is "momentum_sam" for pictures of uint8 with a network
+        that ``train_transform="auto"`` augments them for, if neither ``optimizer`` nor
+        its momentum is set and ``selection`` is not "all"; else it is "sam".
     warmup : {"sam", "sgd"}, default="sam"
         Whether members apply SAM to all samples or to none before the selection.
     warmup_epochs : int or float, default=0.5
         Epochs before the selection, as a count or as a share of ``max_epochs``.
     max_epochs : int or None, default=None
-        Number of epochs; None is 20 to 40 for tables, by rows and classes, 50 for
-        other data, or the setting of a configured net.
+        Number of epochs; None is 20 to 40 for tables, by rows and classes, 90 with
+        "momentum_sam" for pictures and networks as in ``sam``, 50 for other data, or
+        the setting of a configured net.
     reselect_every : int or None, default=None
         Score and select again every so many epochs; None selects once.
     lr : float or None, default=None
@@ -191,7 +194,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
         ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``,
-        ``train_transform``, ``device``, ``precision``, ``threads`` and ``rho``.
+        ``train_transform``, ``device``, ``precision``, ``threads``, ``sam`` and
+        ``rho``.
     n_iter_ : int
         Epochs run by the member that trained the longest.
     n_passes_ : float
@@ -228,7 +232,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         *,
         rho=None,
         flat_ratio=0.4,
-        sam="sam",
+        sam=None,
         warmup="sam",
         warmup_epochs=0.5,
         max_epochs=None,

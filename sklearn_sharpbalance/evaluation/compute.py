@@ -36,9 +36,10 @@ def gradient_passes(estimator, X=None, y=None):
     estimator : SharpBalance, deep or diversified ensemble, or a pipeline around one
         Fitted or not.
     X, y : training data or None, default=None
-        For an unfitted ensemble with ``max_epochs=None``: on a table the number of
-        epochs depends on the number of rows and classes. Transformers of a pipeline
-        are fitted to them. Without data it is the number for other inputs, 50.
+        For an unfitted ensemble with ``max_epochs=None`` or ``sam=None``: on a table
+        the number of epochs depends on the number of rows and classes, and on pictures
+        the default step is Momentum-SAM, with more epochs. Transformers of a pipeline
+        are fitted to them. Without data they are those for other inputs, 50 and SAM.
 
     Returns
     -------
@@ -79,8 +80,8 @@ def gradient_passes(estimator, X=None, y=None):
     ensemble = _ensemble_of(estimator)
     if hasattr(ensemble, "history_"):
         return _passes_run(ensemble)
-    n_epochs = _max_epochs(estimator, X, y)
-    return _Cost.of(ensemble, n_epochs).passes(n_epochs)
+    cost = _Cost.of(ensemble, _params_of_fit(estimator, X, y))
+    return cost.passes(cost.max_epochs)
 
 
 def match_passes(estimator, passes, X=None, y=None):
@@ -110,7 +111,7 @@ def match_passes(estimator, passes, X=None, y=None):
     {'max_epochs': 25}
     """
     ensemble = _ensemble_of(estimator)
-    cost = _Cost.of(ensemble, _max_epochs(estimator, X, y))
+    cost = _Cost.of(ensemble, _params_of_fit(estimator, X, y))
     # An epoch of a member costs at least 1, so that no more epochs can be nearest.
     most = max(1, int(np.ceil(passes / cost.n_members)))
     n_epochs = min(range(1, most + 1), key=lambda n: abs(cost.passes(n) - passes))
@@ -130,19 +131,18 @@ class _Cost(NamedTuple):
     later_cost: float
 
     @classmethod
-    def of(cls, ensemble: Any, max_epochs: int) -> "_Cost":
+    def of(cls, ensemble: Any, params: dict[str, Any]) -> "_Cost":
         if isinstance(ensemble, DiversifiedEnsembleClassifier):
             warmup_epochs = 0.0
             warmup_cost = later_cost = 1 + _unlabeled_share(ensemble)
         else:
-            params = ensemble._full_params()
             warmup_epochs = params["warmup_epochs"]
             sam_cost = _sam_cost(ensemble, params)
             warmup_cost = sam_cost if params["warmup"] == "sam" else 1.0
             later_cost = 1 + (sam_cost - 1) * _expected_share(ensemble, params)
         return cls(
             n_members=ensemble.n_estimators,
-            max_epochs=max_epochs,
+            max_epochs=params["max_epochs"],
             warmup_epochs=warmup_epochs,
             warmup_cost=warmup_cost,
             later_cost=later_cost,
@@ -232,18 +232,15 @@ def _passes_run(ensemble: Any) -> float:
     return float(total)
 
 
-def _max_epochs(estimator: Any, X: Any, y: Any) -> int:
-    """Return the epochs that a fit would run, with the defaults of a fit."""
+def _params_of_fit(estimator: Any, X: Any, y: Any) -> dict[str, Any]:
+    """Return the parameters of an ensemble with the step and the epochs of a fit."""
     ensemble = _ensemble_of(estimator)
-    if ensemble.max_epochs is not None:
-        return ensemble.max_epochs
-    nested = ensemble._nested("estimator")
-    if "max_epochs" in nested:
-        return nested["max_epochs"]
-    if isinstance(ensemble.estimator, NeuralNetClassifier):
-        return ensemble.estimator.max_epochs
-    if X is None or not isinstance(ensemble, PhasedEnsemble):
-        return int(NET_DEFAULTS["max_epochs"])
+    is_phased = isinstance(ensemble, PhasedEnsemble)
+    params = ensemble._full_params() if is_phased else ensemble.get_params(deep=False)
+    n_epochs = _epochs_given(ensemble)
+    is_known = n_epochs is not None and params.get("sam", "sam") is not None
+    if is_known or X is None or not is_phased:
+        return params | {"max_epochs": n_epochs or int(NET_DEFAULTS["max_epochs"])}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit warns, too
         while isinstance(estimator, Pipeline):
@@ -252,7 +249,19 @@ def _max_epochs(estimator: Any, X: Any, y: Any) -> int:
             estimator = estimator[-1]
         unfitted = clone(ensemble).set_params(checkpoint_dir=None)
         setup = unfitted._prepare(X, y, None, checkpoints=True)
-    return setup.trainer.training.n_epochs
+    return setup.params | {"max_epochs": setup.trainer.training.n_epochs}
+
+
+def _epochs_given(ensemble: Any) -> int | None:
+    """Return the epochs of the ensemble or of its net; None if neither has any."""
+    if ensemble.max_epochs is not None:
+        return ensemble.max_epochs
+    nested = ensemble._nested("estimator")
+    if "max_epochs" in nested:
+        return nested["max_epochs"]
+    if isinstance(ensemble.estimator, NeuralNetClassifier):
+        return ensemble.estimator.max_epochs
+    return None
 
 
 def counts_passes(estimator: Any) -> bool:

@@ -21,6 +21,7 @@ __all__ = [
     "SameSelector",
     "SharpestSelector",
     "extreme_samples",
+    "selects_all",
     "union_of_others",
 ]
 
@@ -270,3 +271,15 @@ class NoneSelector(SubsetSelector):
     def select(self, sharpness, *, random_state=None):
         """Return masks that are False everywhere."""
         return np.zeros(sharpness.shape, dtype=bool)
+
+
+def selects_all(selection) -> bool:
+    """Return whether a ``selection`` parameter makes a SAM ensemble.
+
+    Examples
+    --------
+    >>> selects_all("all"), selects_all(AllSelector()), selects_all("flattest")
+    (True, True, False)
+    """
+    by_name = isinstance(selection, str) and selection == "all"
+    return by_name or isinstance(selection, AllSelector)

@@ -12,7 +12,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.members.net import ensemble_callbacks, is_sharpness_aware
 from sklearn_sharpbalance.members.state import MemberState, restore
-from sklearn_sharpbalance.optim import OPTIMIZERS
+from sklearn_sharpbalance.optim import OPTIMIZERS, SAM
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.net_settings import (
@@ -123,7 +123,12 @@ def renewed_member(net, member: MemberState) -> MemberState:
 
 
 def resolve_sam(sam):
-    """Return the class of the sharpness-aware optimizer for a name or a class."""
+    """Return the class of the sharpness-aware optimizer for a name or a class.
+
+    None is SAM, the default for all data but pictures.
+    """
+    if sam is None:
+        return SAM
     if isinstance(sam, str) and sam in OPTIMIZERS:
         return OPTIMIZERS[sam]
     if is_sharpness_aware(sam):

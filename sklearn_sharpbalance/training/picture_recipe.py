@@ -1,4 +1,4 @@
-"""Default augmentation of pictures."""
+"""Default augmentation, step and number of epochs for pictures."""
 
 from typing import Any
 
@@ -14,11 +14,16 @@ from sklearn_sharpbalance.networks import (
     WideResNet,
     default_network,
 )
+from sklearn_sharpbalance.optim import MomentumSAM
+from sklearn_sharpbalance.selection.rules import selects_all
+from sklearn_sharpbalance.training.net_building import resolve_sam
+from sklearn_sharpbalance.training.table_recipe import names_given
 
 __all__ = ["picture_recipe"]
 
 SIDE_OVER_PADDING = 8  # padding before a random crop, in relation to the smaller side
 FLIPPED_CHANNELS = 3  # grey pictures are often of digits or letters
+EPOCHS = 90  # of one pass: no more passes than SharpBalance with SAM in 50 epochs
 
 PICTURE_NETWORKS = (
     ResNet,
@@ -34,11 +39,13 @@ PICTURE_NETWORKS = (
 def picture_recipe(
     params: dict[str, Any], nested: dict[str, Any], fmt: InputFormat
 ) -> dict[str, Any]:
-    """Return parameters with an augmentation in place of "auto".
+    """Return parameters with the defaults for pictures in place of "auto" and None.
 
-    Pictures of uint8 are augmented if a member is the default network for pictures or
+    They apply to pictures of uint8 if a member is the default network for pictures or
     another one of this package, given as a class. ``SmallCNN`` is excluded, because
-    augmentation makes it less accurate.
+    augmentation makes it less accurate. The step is Momentum-SAM if the user sets
+    neither the optimizer nor its momentum, which this step needs. For all other data,
+    and for SAM ensembles (``selection="all"``), it is SAM.
 
     Parameters
     ----------
@@ -54,17 +61,28 @@ def picture_recipe(
 
     Examples
     --------
-    >>> params = {"estimator": None, "train_transform": "auto"}
+    >>> names = ("estimator", "sam", "optimizer", "max_epochs", "member_params")
+    >>> params = dict.fromkeys(names)
+    >>> params |= {"selection": "flattest", "train_transform": "auto"}
     >>> shape = (3, 32, 32)
     >>> fmt = InputFormat("pictures", shape, shape, dtype="uint8")
-    >>> picture_recipe(params, {}, fmt=fmt)["train_transform"]
-    RandomCropFlip(padding=4, flip=True)
+    >>> params = picture_recipe(params, {}, fmt=fmt)
+    >>> params["train_transform"], params["sam"], params["max_epochs"]
+    (RandomCropFlip(padding=4, flip=True), 'momentum_sam', 90)
     """
+    applies = _applies(params, nested, fmt=fmt)
+    chosen: dict[str, Any] = {}
     transform = params["train_transform"]
-    if not isinstance(transform, str) or transform != "auto":
-        return params
-    augmentation = _augmentation(fmt) if _applies(params, nested, fmt=fmt) else None
-    return {**params, "train_transform": augmentation}
+    if isinstance(transform, str) and transform == "auto":
+        chosen["train_transform"] = _augmentation(fmt) if applies else None
+    sam = params["sam"]
+    if sam is None:
+        sam = _default_step(params, nested) if applies else "sam"
+        chosen["sam"] = sam
+    sets_epochs = params["max_epochs"] is not None or "max_epochs" in nested
+    if applies and not sets_epochs and resolve_sam(sam) is MomentumSAM:
+        chosen["max_epochs"] = EPOCHS
+    return params | chosen
 
 
 def _applies(params, nested, fmt):
@@ -75,6 +93,14 @@ def _applies(params, nested, fmt):
     if network is None:
         network, _ = default_network(fmt.shape, n_classes=2)
     return any(network is each for each in PICTURE_NETWORKS)
+
+
+def _default_step(params, nested):
+    """Return the name of the step for pictures."""
+    own = {"optimizer", "optimizer__momentum"} & names_given(params, nested)
+    if own or params["optimizer"] is not None or selects_all(params["selection"]):
+        return "sam"
+    return "momentum_sam"
 
 
 def _augmentation(fmt):

@@ -22,7 +22,7 @@ except ImportError:  # pragma: no cover
 
 from sklearn_sharpbalance._parameters import PARAMETERS
 from sklearn_sharpbalance._validation import needing
-from sklearn_sharpbalance.selection import AllSelector
+from sklearn_sharpbalance.selection.rules import selects_all
 
 __all__ = [
     "CallbackSupportMixin",
@@ -240,11 +240,8 @@ def _changed_params(estimator):
 
 def _phase_names(estimator):
     """Return names to show for phases; a SAM ensemble selects all samples."""
-    selection = getattr(estimator, "selection", None)
-    is_all = isinstance(selection, str) and selection == "all"
-    if is_all or isinstance(selection, AllSelector):
-        return {"balanced": "SAM"}
-    return {}
+    is_sam_ensemble = selects_all(getattr(estimator, "selection", None))
+    return {"balanced": "SAM"} if is_sam_ensemble else {}
 
 
 def _progress():

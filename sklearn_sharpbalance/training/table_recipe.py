@@ -9,7 +9,7 @@ import torch
 from sklearn_sharpbalance.data.inputs import InputFormat
 from sklearn_sharpbalance.training.net_building import resolve_sam
 
-__all__ = ["table_recipe"]
+__all__ = ["names_given", "table_recipe"]
 
 LEARNING_RATE = 3e-3
 WEIGHT_DECAY = (1.0, 3.0)  # decoupled: multiplied by the learning rate in each step
@@ -67,9 +67,9 @@ def table_recipe(
     shape = fmt.shape or ()
     if params["estimator"] is not None or not 0 < len(shape) < 3:
         return params, nested
-    names = _names_given(params, nested)
+    names = names_given(params, nested)
     sets_lr = params["lr"] is not None or "lr" in names
-    of_step = _options_of_step(params.get("sam", "sam"))
+    of_step = _options_of_step(params.get("sam"))
     if params["optimizer"] is not None or any(
         name.startswith("optimizer") and name not in of_step for name in names
     ):
@@ -126,8 +126,20 @@ def _options_of_step(sam):
     return {f"optimizer__{name}" for name in options - {"params", "base_optimizer"}}
 
 
-def _names_given(params, nested):
-    """Return the names of the settings that the user gives to all or some members."""
+def names_given(params: dict[str, Any], nested: dict[str, Any]) -> set[str]:
+    """Return the names of the settings that the user gives to all or some members.
+
+    Parameters
+    ----------
+    params, nested : dict
+        As in :func:`table_recipe`.
+
+    Examples
+    --------
+    >>> names_given({"member_params": [{"lr": 0.1}, {}]}, {"module__width": 8}) == {
+    ...     "lr", "module__width"}
+    True
+    """
     own = params["member_params"] or []
     members = [own] if isinstance(own, dict) else own
     given = [each for each in (nested, *members) if isinstance(each, dict)]

@@ -386,7 +386,7 @@ def test_unlabelled_grey_pictures_may_be_of_another_type(dtype):
 
 def test_uint8_and_float_pictures_give_the_same_result():
     X, y = pictures()
-    same = {"train_transform": None, **PICTURES}
+    same = {"train_transform": None, "sam": "sam", **PICTURES}
     floats = SharpBalance(**same).fit(X / 255, y)
     integers = SharpBalance(**same).fit(X, y)
     np.testing.assert_allclose(

@@ -272,7 +272,7 @@ def test_scores_and_predictions_are_not_augmented():
 
     options = {"warmup_epochs": 0, "max_epochs": 2, "batch_size": 20, "device": "cpu"}
     options |= {"n_estimators": 2, "random_state": 0, "validation_fraction": 0.25}
-    options |= {"estimator__module__width": 4}
+    options |= {"estimator__module__width": 4, "sam": "sam"}
     wiped = SharpBalance(train_transform=wipe, **options).fit(X, y)
     n_batches = 2 * 2 * 2  # members, epochs, batches
     assert len(calls) == n_batches

@@ -22,7 +22,7 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
-from sklearn_sharpbalance.optim import OPTIMIZERS
+from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, LookSAM
 from sklearn_sharpbalance.persistence.allowed_names import check_fitted
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
@@ -80,8 +80,9 @@ def test_registries_print_their_names(parameter):
 @pytest.mark.parametrize("kind", KINDS)
 def test_settings_contain_defaults(kind):
     clf = kind(**SMALL).fit(X, y)
-    radius = {"rho": 0.05} if kind is SharpBalanceEnsembleClassifier else {}
-    assert clf.settings_ == radius | {
+    is_flat = kind is SharpBalanceEnsembleClassifier
+    step = {"sam": "sam", "rho": 0.05} if is_flat else {}
+    assert clf.settings_ == step | {
         "lr": 0.003,
         "lr_schedule": "cosine",
         "max_epochs": 2,
@@ -154,6 +155,18 @@ def test_settings_contain_given_parameters(params, settings):
 def test_settings_contain_the_radius(params, rho):
     clf = SharpBalanceEnsembleClassifier(**SMALL, **params).fit(X, y)
     assert clf.settings_["rho"] == rho
+
+
+class OwnStep(SAM):
+    """A step of the user."""
+
+
+@pytest.mark.parametrize(
+    ("sam", "name"), [("gsam", "gsam"), (LookSAM, "look_sam"), (OwnStep, "OwnStep")]
+)
+def test_settings_contain_the_step(sam, name):
+    clf = SharpBalanceEnsembleClassifier(**SMALL, sam=sam).fit(X, y)
+    assert clf.settings_["sam"] == name
 
 
 def test_settings_of_a_configured_net():

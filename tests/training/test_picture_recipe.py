@@ -1,4 +1,4 @@
-"""Default augmentation of pictures."""
+"""Defaults for pictures: augmentation, step and number of epochs."""
 
 import numpy as np
 import pytest
@@ -21,9 +21,12 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.ensemble.settings import settings_in_force
+from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError, InvalidInputError
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV
 from sklearn_sharpbalance.networks import SmallResNet, ViTTiny
+from sklearn_sharpbalance.optim import MomentumSAM
+from sklearn_sharpbalance.selection import AllSelector
 from sklearn_sharpbalance.training import picture_recipe as recipe
 from tests.cases import pictures, weights
 
@@ -32,7 +35,10 @@ y = np.arange(24) % 2
 FEW = {"n_estimators": 2, "max_epochs": 2, "device": "cpu", "random_state": 0}
 NARROW = {**FEW, "estimator__module__width": 4}  # of the default network
 LOSS = nn.CrossEntropyLoss
-EXPLICIT = {"train_transform": RandomCropFlip(padding=1, flip=False)}
+EXPLICIT = {
+    "train_transform": RandomCropFlip(padding=1, flip=False),
+    "sam": "momentum_sam",
+}
 
 
 class Own(SmallResNet):
@@ -47,12 +53,17 @@ def uint8(*shape):
     return RNG.integers(0, 256, size=(len(y), *shape), dtype=np.uint8)
 
 
-def transform_of(X, kind=SharpBalance, **params):
-    """Return the name of the augmentation of a fit, without the training."""
+def settings_of(X, kind=SharpBalance, **params):
+    """Return the settings of a fit, without the training."""
     clf = kind(**{**FEW, **params})
     labels = None if isinstance(X, TensorDataset) else y
     setup = clf._prepare(X, labels, None, checkpoints=True)
-    return settings_in_force(setup)["train_transform"]
+    return settings_in_force(setup)
+
+
+def transform_of(X, kind=SharpBalance, **params):
+    """Return the name of the augmentation of a fit."""
+    return settings_of(X, kind, **params)["train_transform"]
 
 
 # Where it applies ---------------------------------------------------------------------
@@ -151,6 +162,85 @@ def test_crops_of_tables_raise_if_they_are_asked_for():
         transform_of(table, train_transform="crop_flip")
 
 
+# The step and the epochs --------------------------------------------------------------
+
+MOMENTUM = {"sam": "momentum_sam", "rho": 0.3, "max_epochs": 90}
+TWO_PASSES = {"sam": "sam", "rho": 0.05, "max_epochs": 50}
+
+
+@pytest.mark.parametrize(
+    ("X", "params", "expected"),
+    [
+        (uint8(3, 8, 8), {}, MOMENTUM),
+        (uint8(8, 8), {}, MOMENTUM),
+        (
+            uint8(3, 8, 8),
+            {"estimator": ResNet18, "estimator__module__width": 4},
+            MOMENTUM,
+        ),
+        # One of the two is given.
+        (uint8(3, 8, 8), {"max_epochs": 7}, MOMENTUM | {"max_epochs": 7}),
+        (uint8(3, 8, 8), {"estimator__max_epochs": 7}, MOMENTUM | {"max_epochs": 7}),
+        (uint8(3, 8, 8), {"rho": 0.1}, MOMENTUM | {"rho": 0.1}),
+        (uint8(3, 8, 8), {"sam": "momentum_sam"}, MOMENTUM),
+        (uint8(3, 8, 8), {"sam": MomentumSAM}, MOMENTUM),
+        (uint8(3, 8, 8), {"sam": "sam"}, TWO_PASSES),
+        (uint8(3, 8, 8), {"sam": "look_sam"}, TWO_PASSES | {"sam": "look_sam"}),
+        # SAM ensembles.
+        (uint8(3, 8, 8), {"selection": "all"}, TWO_PASSES),
+        (uint8(3, 8, 8), {"selection": AllSelector()}, TWO_PASSES),
+        (uint8(3, 8, 8), {"selection": "all", "sam": "momentum_sam"}, MOMENTUM),
+        (uint8(3, 8, 8), {"selection": "random"}, MOMENTUM),
+        # Options of the optimizer other than its momentum.
+        (uint8(3, 8, 8), {"estimator__optimizer__weight_decay": 1e-3}, MOMENTUM),
+        (uint8(3, 8, 8), {"lr": 0.05, "train_transform": None}, MOMENTUM),
+        (uint8(3, 8, 8), {"estimator__optimizer__momentum": 0.0}, TWO_PASSES),
+        (uint8(3, 8, 8), {"optimizer": torch.optim.Adagrad}, TWO_PASSES),
+        (uint8(3, 8, 8), {"estimator__optimizer": torch.optim.Adagrad}, TWO_PASSES),
+        (
+            uint8(3, 8, 8),
+            {"member_params": {"optimizer__momentum": [0.0, 0.9]}},
+            TWO_PASSES,
+        ),
+        # Other networks and samples.
+        (uint8(3, 8, 8), {"estimator": SmallCNN}, TWO_PASSES),
+        (uint8(3, 8, 8), {"estimator": SmallResNet(3, 2)}, TWO_PASSES),
+        (
+            uint8(3, 8, 8),
+            {"estimator": SmallCNN, "sam": "momentum_sam"},
+            MOMENTUM | {"max_epochs": 50},
+        ),
+        (uint8(3, 8, 8).astype(np.float32), {}, TWO_PASSES),
+        (RNG.normal(size=(len(y), 5)), {}, TWO_PASSES | {"max_epochs": 40}),
+    ],
+)
+def test_step_and_epochs_of_pictures(X, params, expected):
+    settings = settings_of(X, **{"max_epochs": None, **params})
+    assert expected.items() <= settings.items()
+
+
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SharpBalance])
+def test_passes_are_those_of_the_defaults(kind):
+    X, per_member = uint8(3, 8, 8), {DeepEnsembleClassifier: 50, SharpBalance: 90}
+    clf = kind(n_estimators=2, device="cpu")
+    assert gradient_passes(clf, X, y) == 2 * per_member[kind]
+    short = kind(**NARROW)
+    before = gradient_passes(short, X, y)
+    assert before == gradient_passes(short.fit(X, y)) == 2 * FEW["max_epochs"]
+
+
+def test_matched_passes_are_those_of_the_default_step():
+    clf = SharpBalance(n_estimators=2, max_epochs=10, device="cpu")
+    assert match_passes(clf, 60, uint8(3, 8, 8), y) == {"max_epochs": 30}
+    assert match_passes(clf, 60, RNG.normal(size=(24, 5)), y)["max_epochs"] < 20
+    assert match_passes(clf, 60) == match_passes(clf.set_params(sam="sam"), 60)
+
+
+def test_bad_steps_raise_as_for_tables():
+    with pytest.raises(InvalidInputError, match="Unknown sam 'flat'"):
+        settings_of(uint8(3, 8, 8), sam="flat")
+
+
 # The fit ------------------------------------------------------------------------------
 
 
@@ -170,6 +260,7 @@ def test_a_fit_with_the_default_equals_one_with_its_value(fitted):
 def test_the_parameter_stays_as_the_user_gave_it(fitted):
     for clf in (fitted, clone(fitted)):
         assert clf.get_params()["train_transform"] == "auto"
+        assert clf.get_params()["sam"] is None
     assert repr(fitted) == repr(SharpBalance(**NARROW))
     assert f"train_transform {crops(1, False)}" in fitted._repr_html_()
 
@@ -189,6 +280,7 @@ def test_partial_fit_has_the_same_default_in_all_calls():
     clf.partial_fit(X, labels)
     first = dict(clf.settings_)
     assert first["train_transform"] == crops(1, False)
+    assert first["sam"] == "momentum_sam"
     clf.partial_fit(X.astype(np.float32), labels)
     clf.partial_fit(X, labels)
     assert clf.settings_ == first
@@ -201,6 +293,7 @@ def test_warm_starts_have_the_default_of_their_own_samples(fitted):
     assert clf.settings_ == fitted.settings_
     clf.fit(X.astype(np.float32), labels)
     assert clf.settings_["train_transform"] == "None"
+    assert clf.settings_["sam"] == "sam"
 
 
 # Stored results -----------------------------------------------------------------------
@@ -218,7 +311,8 @@ def test_checkpoints_belong_to_the_value_in_force(fitted, tmp_path, monkeypatch)
 
 def test_checkpoints_of_tables_do_not_depend_on_the_spelling(tmp_path):
     X, labels = RNG.normal(size=(24, 5)), y
-    first = SharpBalance(**FEW, train_transform=None, checkpoint_dir=tmp_path)
+    given = {"train_transform": None, "sam": "sam"}
+    first = SharpBalance(**FEW, **given, checkpoint_dir=tmp_path)
     first.fit(X, labels)
     again = SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)
     assert torch.equal(weights(first), weights(again))

@@ -329,6 +329,7 @@ def test_members_with_fused_layers_equal_those_without(precision, monkeypatch):
             max_epochs=2,
             lr=0.01,
             train_transform=None,
+            sam="sam",
             selection="all",  # with scores, rounding would change the selection
             batch_size=32,
             device="cuda",
