@@ -32,16 +32,21 @@ def text_of(*pages):
 
 
 def small_fits():
-    """Return text on fits on iris and wine."""
-    cases = json.loads((RESULTS / "small_fits_aarch64.json").read_text())
-    iris, wine = (cases["defaults"][name]["seconds"]["after"] for name in TABLES)
-    yield f"A fit on iris takes {iris:.2f} s and on wine {wine:.2f} s"
-    for case, text in (
-        ("same epochs and rule", "it is {:.2f} and {:.2f} times as fast"),
-        ("same epochs and rule, one thread", "of torch {:.2f} and {:.2f} times"),
-    ):
-        seconds = [cases[case][name]["seconds"] for name in TABLES]
-        yield text.format(*(each["before over after"] for each in seconds))
+    """Return text on fits on iris and wine, for each processor."""
+    for file, processor in (("x86_64", "x86-64"), ("aarch64", "aarch64")):
+        cases = json.loads((RESULTS / f"small_fits_{file}.json").read_text())
+        iris, wine = (cases["defaults"][name]["seconds"]["after"] for name in TABLES)
+        times = f"A fit on iris takes {iris:.2f} s and on wine {wine:.2f} s"
+        yield f"{times} on two cores of {processor}."
+        for case, text in (
+            ("same epochs and rule", "it is {} and {} times as fast"),
+            ("same epochs and rule, one thread", "of torch {} and {} times"),
+        ):
+            iris, wine = (
+                f"{cases[case][name]['seconds']['before over after']:.2f}"
+                for name in TABLES
+            )
+            yield text.format(iris, wine)
 
 
 def with_equal_sets(gpu):
@@ -110,7 +115,13 @@ def measured():
     ):
         yield f"| {name} | {' | '.join(f'{table[key]:.2f}' for table in tables)} |"
     yield from small_fits()
-    yield f"`predict_proba` takes {cpu['prediction']['ratio']:.2f} of a bare loop"
+    yield f"`predict_proba` takes {cpu['prediction']['ratio']:.2f} of the time of a"
+    members, samples = (
+        cpu["scaling"][f"seconds_by_{name}"] for name in ("members", "samples")
+    )
+    yield f"eight members take {members['8'] / members['1']:.1f} times as long as one"
+    ratio = samples["100000"] / samples["1000"]
+    yield f"and 100,000 samples {ratio:.0f} times as long as 1,000"
     yield f"do not stack {cpu['parallel']['dropout']['speedup']:.2f} times"
     yield f"and {cpu['parallel']['convolutions']['speedup']:.2f} times"
     layouts = cpu["layouts"]
