@@ -149,5 +149,6 @@ def names_where(**values) -> list[str]:
 def without_sam(params: dict[str, Any]) -> dict[str, Any]:
     """Return all parameters of an ensemble that offers some and never applies SAM."""
     defaults = {name: parameter.default for name, parameter in PARAMETERS.items()}
-    no_sam = {"selection": "none", "warmup": "sgd", "warmup_epochs": 0, "rho": 0.0}
-    return defaults | no_sam | {"sam": "sam"} | params
+    no_sam = {"selection": "none", "warmup": "sgd", "warmup_epochs": 0}
+    no_sam |= {"sam": "sam", "rho": 0.0}  # None would be a default for the data
+    return defaults | no_sam | params

@@ -742,8 +742,10 @@ def test_default_with_few_pictures(report, page):
     gain, harder = (of_deep[metric][MOMENTUM] for metric in BOTH)
     assert abs(gain.mean) < gain.half
     assert harder.mean > harder.half
-    shown = f"{report.signed(gain)} and {report.signed(harder)}"
-    assert f"of a deep ensemble of 90 epochs by {shown} (three" in page
+    shown = f"by {report.signed(harder)} on corrupted ones (three ensembles)"
+    assert f"of a deep ensemble of 90 epochs {shown}" in page
+    shown = report.signed(gain)
+    assert f"to the deep ensemble is within its interval ({shown})" in page
     plain, tempered = gains["nll"], gains["nll_after_temperature"]
     assert plain.mean > plain.half
     assert tempered.mean < -tempered.half

@@ -142,8 +142,11 @@ class Methods:
 
     def __init__(self, recipe, options, seed):
         self.recipe = recipe(options, seed)
-        self.balance = {"sam": "sam", "rho": options.rho}
-        self.balance |= {"flat_ratio": options.flat_ratio}
+        self.balance = {
+            "sam": "sam",
+            "rho": options.rho,
+            "flat_ratio": options.flat_ratio,
+        }
         self.asam_rho = 10 * options.rho  # ASAM measures in units of the weights
 
     def deep(self, **changes):

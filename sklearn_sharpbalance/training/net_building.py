@@ -1,6 +1,7 @@
 """Build the net of all members from the user's ``estimator``."""
 
 from dataclasses import replace
+from typing import Any
 
 from sklearn_sharpbalance.data.input_statistics import (
     InputStatistics,
@@ -20,7 +21,14 @@ from sklearn_sharpbalance.training.net_settings import (
     check_net_settings,
 )
 
-__all__ = ["base_rate", "build_net", "renewed_member", "renewed_net", "resolve_sam"]
+__all__ = [
+    "base_rate",
+    "build_net",
+    "names_given",
+    "renewed_member",
+    "renewed_net",
+    "resolve_sam",
+]
 
 
 def build_net(params, nested, fmt, data, n_classes, seed=0):
@@ -120,6 +128,26 @@ def renewed_member(net, member: MemberState) -> MemberState:
         for group, new in zip(state["param_groups"], fresh)
     ]
     return replace(member, optimizer={**state, "param_groups": groups})
+
+
+def names_given(params: dict[str, Any], nested: dict[str, Any]) -> set[str]:
+    """Return the names of the settings that the user gives to all or some members.
+
+    Parameters
+    ----------
+    params, nested : dict
+        As in :func:`build_net`.
+
+    Examples
+    --------
+    >>> names_given({"member_params": [{"lr": 0.1}, {}]}, {"module__width": 8}) == {
+    ...     "lr", "module__width"}
+    True
+    """
+    own = params["member_params"] or []
+    members = [own] if isinstance(own, dict) else own
+    given = [each for each in (nested, *members) if isinstance(each, dict)]
+    return {name for each in given for name in each if isinstance(name, str)}
 
 
 def resolve_sam(sam):

@@ -16,8 +16,7 @@ from sklearn_sharpbalance.networks import (
 )
 from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection.rules import selects_all
-from sklearn_sharpbalance.training.net_building import resolve_sam
-from sklearn_sharpbalance.training.table_recipe import names_given
+from sklearn_sharpbalance.training.net_building import names_given, resolve_sam
 
 __all__ = ["picture_recipe"]
 

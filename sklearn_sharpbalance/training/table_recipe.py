@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from sklearn_sharpbalance.data.inputs import InputFormat
-from sklearn_sharpbalance.training.net_building import resolve_sam
+from sklearn_sharpbalance.training.net_building import names_given, resolve_sam
 
-__all__ = ["names_given", "table_recipe"]
+__all__ = ["table_recipe"]
 
 LEARNING_RATE = 3e-3
 WEIGHT_DECAY = (1.0, 3.0)  # decoupled: multiplied by the learning rate in each step
@@ -124,23 +124,3 @@ def _options_of_step(sam):
     """Return the names of the settings of a sharpness-aware step."""
     options = inspect.signature(resolve_sam(sam)).parameters.keys()
     return {f"optimizer__{name}" for name in options - {"params", "base_optimizer"}}
-
-
-def names_given(params: dict[str, Any], nested: dict[str, Any]) -> set[str]:
-    """Return the names of the settings that the user gives to all or some members.
-
-    Parameters
-    ----------
-    params, nested : dict
-        As in :func:`table_recipe`.
-
-    Examples
-    --------
-    >>> names_given({"member_params": [{"lr": 0.1}, {}]}, {"module__width": 8}) == {
-    ...     "lr", "module__width"}
-    True
-    """
-    own = params["member_params"] or []
-    members = [own] if isinstance(own, dict) else own
-    given = [each for each in (nested, *members) if isinstance(each, dict)]
-    return {name for each in given for name in each if isinstance(name, str)}
