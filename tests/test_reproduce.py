@@ -117,7 +117,13 @@ def test_names_of_methods_are_unique(run, modules):
 
 @pytest.mark.parametrize(
     ("run", "least"),
-    [("headline", 3), ("ablation", 4), ("contest", 8), ("digits", 11)],
+    [
+        ("headline", 3),
+        ("ablation", 4),
+        ("contest", 8),
+        ("contest_wide", 3),
+        ("digits", 11),
+    ],
 )
 def test_methods_of_equal_cost_have_equal_passes(run, least, modules):
     jobs = list(modules[0].RUNS[run](OPTIONS, 13))
