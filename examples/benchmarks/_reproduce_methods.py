@@ -309,6 +309,7 @@ def contest_wide(options, seed):
 
 
 def contest_of(names, options, seed):
+    """These methods of ``CONTEST`` and the deep ensemble, for the same passes."""
     methods = Methods(cosine_recipe, options, seed)
     candidates = {}
     for name in names:
