@@ -336,7 +336,7 @@ def test_results_equal_the_records(modules):
     runs += ("digits_tradeoff", "digits_widths", "digits_sparsity")
     runs += ("recipe", "defaults", "defaults_few", "sed", "rethinking", "tradeoff")
     runs += ("sparsity", "picture_sizes", "contest_rho", "contest", "defaults_step")
-    runs += ("defaults_step_few",)
+    runs += ("contest_wide", "defaults_step_few")
     of_runs = {f"reproduce_{run}" for run in runs}
     assert of_runs | {"beside_the_paper", "boost_over_sam"} == set(names)
     headline, ablation = (

@@ -630,18 +630,64 @@ def test_wide_nets_train_the_best_two_of_the_contest(contest):
     assert [name.split(", rho")[0] for name in best] == list(BEST_OF_CONTEST)
 
 
-def test_wide_nets_have_one_ensemble_so_far(page):
-    """Too few for an interval; the page says so."""
-    folder = BENCHMARKS / "results" / "records" / "contest_wide_c31ba724aee3"
-    records = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    assert {record["seed"] for record in records} == {6000}
-    by_method = {record["method"]: record for record in records}
-    clean, corrupted = (
-        100 * (by_method[MOMENTUM][metric] - by_method[BASELINE][metric])
-        for metric in BOTH
+@pytest.fixture
+def contest_wide(report):
+    """The contest with wide networks."""
+    return over_deep_ensemble(report, "contest_wide", (*BOTH, TEMPERED, "der"))
+
+
+def test_the_contest_with_wide_nets_has_four_ensembles_of_each_method(page):
+    result = result_of("contest_wide")
+    seeds = {}
+    for record in result["records"]:
+        seeds.setdefault(record["method"], []).append(record["seed"])
+    assert result["complete"]
+    assert list(seeds.values()) == 3 * [[6000, 6001, 6002, 6003]]
+    assert "Four ensembles a row (seeds 6000 to 6003)" in page
+
+
+def test_no_method_differs_in_accuracy_with_wide_nets(contest_wide, report, page):
+    shown = []
+    for metric in BOTH:
+        gains = contest_wide[metric]
+        assert all(abs(gain.mean) < gain.half for gain in gains.values())
+        assert min(adjusted(gains).values()) > 0.05
+        shown.append({name: report.signed(gain) for name, gain in gains.items()})
+    clean, corrupted = shown
+    name = "Momentum-SAM, rho 1"
+    text = f"{clean[MOMENTUM]} points on clean and {corrupted[MOMENTUM]} on corrupted"
+    assert f"`flattest` with Momentum-SAM is at {text}" in page
+    assert f"for all samples at {clean[name]} and {corrupted[name]}" in page
+    assert f"({text.replace(' points', '')} pictures; [table]" in page
+    assert all(gain.mean > 0 for gain in contest_wide["corrupted_accuracy"].values())
+
+
+def test_the_interval_with_wide_nets_covers_the_lead_with_narrow_ones(
+    contest, contest_wide, page
+):
+    wide, narrow = (
+        gains["corrupted_accuracy"][MOMENTUM] for gains in (contest_wide, contest)
     )
-    text = f"{clean:+.2f} points on clean and {corrupted:+.2f} on corrupted pictures"
-    assert f"too few for an interval: {text}" in page
+    assert wide.half > narrow.mean
+    assert "cannot tell a lead as large as the one there from none" in page
+    assert "the interval on corrupted pictures is wider than the lead with nar" in page
+
+
+def test_likelihood_and_diversity_with_wide_nets(contest_wide, page):
+    everywhere = "Momentum-SAM, rho 1"
+    nll, der = contest_wide[TEMPERED], contest_wide["der"]
+    assert nll[everywhere].mean < 0
+    assert adjusted(nll)[everywhere] < 0.05
+    assert abs(nll[MOMENTUM].mean) < nll[MOMENTUM].half
+    assert der[MOMENTUM].mean > 0
+    assert adjusted(der)[MOMENTUM] < 0.05
+    assert abs(der[everywhere].mean) < der[everywhere].half
+    gains = {name: f"{gain.mean:+.3f} ± {gain.half:.3f}" for name, gain in nll.items()}
+    assert f"too: NLL {gains[everywhere]}, beyond chance after Holm's" in page
+    assert f"pictures does not differ beyond its interval ({gains[MOMENTUM]})" in page
+    gains = {name: f"{gain.mean:+.2f} ± {gain.half:.2f}" for name, gain in der.items()}
+    assert f"does not differ beyond its interval ({gains[everywhere]})" in page
+    assert f"more diverse members (DER {gains[MOMENTUM]}, beyond chance" in page
 
 
 OF_DEFAULTS = (*BOTH, "nll", "nll_after_temperature", "corrupted_nll", TEMPERED)

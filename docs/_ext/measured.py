@@ -11,6 +11,7 @@ TABLES = (  # name in the text, file, title of the table
     ("ablation_same_cost", "reproduce_ablation", "same cost"),
     ("defaults", "reproduce_defaults", "same epochs"),
     ("contest", "reproduce_contest", "same cost"),
+    ("contest_wide", "reproduce_contest_wide", "same cost"),
     ("without_settings", "reproduce_defaults_step", "same epochs"),
     ("more_epochs", "reproduce_defaults_step", "same cost"),
     ("headline", "reproduce_headline", "same epochs"),

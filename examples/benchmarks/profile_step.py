@@ -84,7 +84,7 @@ def main():
         fused_norms.kernels_run_on = lambda device: False
     clf.fit(X, rng.integers(10, size=n))
     settings = {k: v for k, v in vars(options).items() if k != "out"}
-    name = f"profile_{options.layers}_{options.width}_{options.rule}"
+    name = f"profile_{options.layers}_{options.width}_{options.rule}_{options.batch}"
     write(name, {"settings": settings, **ProfiledStep.found}, options.out)
 
 
