@@ -243,26 +243,27 @@ def cell_of(run, method, heading, group=""):
     raise AssertionError(f"{run} has no {heading} of {method}")
 
 
+def profile_of(name):
+    """Return a result of ``profile_step.py``."""
+    return json.loads((RESULTS / f"profile_{name}.json").read_text())
+
+
+def step_of(name):
+    """Return the milliseconds of a step in such a result."""
+    return profile_of(name)["milliseconds_per_step"]
+
+
 def profiled():
     """Return text about the time of the parts of a step."""
-    sam, mixed = (
-        json.loads((RESULTS / f"profile_fused_64_{rule}_128.json").read_text())
-        for rule in ("all", "random")
-    )
-    spent = sam["kernel_milliseconds_per_step"]
+    spent = profile_of("fused_64_all_128")["kernel_milliseconds_per_step"]
     share = {kind: 100 * time / sum(spent.values()) for kind, time in spent.items()}
     yield f"{share['convolution']:.0f} % of a SAM step's kernel time is convolutions"
     yield f"{share['norm']:.0f} % BatchNorm"
-    steps = [profile["milliseconds_per_step"] for profile in (mixed, sam)]
-    yield "takes {:.1f} ms, SAM's {:.1f} ms".format(*steps)
-    plain = json.loads((RESULTS / "profile_plain_64_all_128.json").read_text())
-    yield f"own layers SAM's step takes {plain['milliseconds_per_step']:.1f} ms"
-    whole, large, small = (
-        json.loads((RESULTS / f"profile_fused_64_none_{places}.json").read_text())[
-            "milliseconds_per_step"
-        ]
-        for places in (128, 103, 26)
-    )
+    mixed, sam = step_of("fused_64_random_128"), step_of("fused_64_all_128")
+    yield f"takes {mixed:.1f} ms, SAM's {sam:.1f} ms"
+    yield f"own layers SAM's step takes {step_of('plain_64_all_128'):.1f} ms"
+    whole, large = step_of("fused_64_none_128"), step_of("fused_64_none_103")
+    small = step_of("fused_64_none_26")
     yield f"128, 103 and 26 take {whole:.2f}, {large:.2f} and {small:.2f} ms"
     yield f"two together {(large + small) / whole:.2f} times as long as the first"
 
