@@ -175,11 +175,12 @@ def measured():
 def at_equal_cost():
     """Return text about SharpBalance for the passes of a deep ensemble."""
     gain = cell_of("contest", MOMENTUM, OVER_DEEP)
-    yield f"SharpBalance is ahead of one by {gain} points on corrupted CIFAR-10"
+    yield f"accurate on corrupted CIFAR-10: by {gain} points in ten ensembles of narrow"
     gain = cell_of("contest", MOMENTUM, f"clean {OVER_DEEP}")
-    yield f"level on clean pictures ({gain}), in ten ensembles of narrow ResNet-18"
+    yield f"On clean pictures the two are level ({gain})."
     gain = cell_of("contest_wide", MOMENTUM, OVER_DEEP)
-    yield f"of wide ones the difference is not beyond chance ({gain} on corrupted"
+    text = "With wide nets, in four ensembles, the difference is not beyond chance"
+    yield f"{text} ({gain} on corrupted pictures)"
     gpu = json.loads((RESULTS / "gpu.json").read_text())
     before, after = (
         gpu[f"momentum_{phase}_epoch_over_sgd"] for phase in ("sam", "balanced")
