@@ -266,7 +266,7 @@ def profiled():
     whole, large = step_of("fused_64_none_128"), step_of("fused_64_none_103")
     small = step_of("fused_64_none_26")
     yield f"128, 103 and 26 take {whole:.2f}, {large:.2f} and {small:.2f} ms"
-    yield f"two together {(large + small) / whole:.2f} times as long as the first"
+    yield f"two together take {(large + small) / whole:.2f} times as long as the first"
 
 
 def scored():

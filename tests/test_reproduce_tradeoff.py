@@ -399,7 +399,11 @@ def test_eight_differences_over_members_are_beyond_chance(sizes, report, page):
 
 def over_deep_ensemble(report, run, metrics, group="same cost"):
     """Methods of a group minus its deep ensemble, by metric and name."""
-    records = result_of(run)["records"]
+    return gains_over_deep_ensemble(report, result_of(run)["records"], metrics, group)
+
+
+def gains_over_deep_ensemble(report, records, metrics, group="same cost"):
+    """The same from records."""
     methods = report.by_method(records, group)
     plain = methods.pop(BASELINE)
     return {
@@ -696,6 +700,24 @@ def test_likelihood_and_diversity_with_wide_nets(contest_wide, page):
     gains = {name: f"{gain.mean:+.2f} ± {gain.half:.2f}" for name, gain in der.items()}
     assert f"does not differ beyond its interval ({gains[everywhere]})" in page
     assert f"more diverse members (DER {gains[MOMENTUM]}, beyond chance" in page
+
+
+def test_what_three_ensembles_with_wide_nets_show(report, page):
+    records = [
+        record
+        for record in result_of("contest_wide")["records"]
+        if record["seed"] in (6000, 6001, 6002)
+    ]
+    gains = gains_over_deep_ensemble(report, records, OF_WIDE)
+    p_values = {metric: adjusted(gains[metric]) for metric in OF_WIDE}
+    everywhere = "Momentum-SAM, rho 1"
+    for metric in BOTH:
+        assert min(p_values[metric].values()) > 0.05
+    untempered = p_values["corrupted_nll"][everywhere]
+    tempered, der = p_values[TEMPERED][everywhere], p_values["der"][MOMENTUM]
+    assert untempered < 0.05 < min(tempered, der)
+    assert f"adjustment (p {untempered:.3f}); tempered NLL (p {tempered:.3f})" in page
+    assert f"and DER (p {der:.3f}) do not reach it" in page
 
 
 OF_DEFAULTS = (*BOTH, "nll", "nll_after_temperature", "corrupted_nll", TEMPERED)
