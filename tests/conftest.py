@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib
-import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_limits
@@ -112,23 +111,3 @@ def snapshots(tmp_path, monkeypatch):
 
     monkeypatch.setattr(CheckpointFolder, "write", write)
     return copies
-
-
-@pytest.fixture
-def two_kinds(monkeypatch):
-    """Let ``examples/benchmarks/reproduce.py`` measure two kinds of corruption only."""
-    monkeypatch.syspath_prepend(
-        str(Path(__file__).parent.parent / "examples" / "benchmarks")
-    )
-    import _reproduce_measure
-    import _reproduce_sed
-
-    draw = _reproduce_measure.draw
-
-    def draw_all(images, folder):
-        names, path = draw(images, folder)
-        assert len(names) == len(np.load(path, mmap_mode="r")) == 15 * 5
-        return names[: 2 * 5], path  # five severities of each kind
-
-    monkeypatch.setattr(_reproduce_measure, "draw", draw_all)
-    monkeypatch.setattr(_reproduce_sed, "draw", draw_all)

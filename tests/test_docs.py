@@ -1,7 +1,5 @@
-"""Names, links, numbers and code of the documentation are correct."""
+"""Documentation: code blocks run, links resolve, public names are listed."""
 
-import ast
-import builtins
 import importlib
 import inspect
 import io
@@ -24,13 +22,17 @@ import sklearn_sharpbalance
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.members.net import NET_DEFAULTS
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV
+from sklearn_sharpbalance.selection import SUBSET_SELECTORS
+from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
 from sklearn_sharpbalance.training import table_recipe
 
 ROOT = Path(__file__).parent.parent
 DOCS, EXAMPLES = ROOT / "docs", ROOT / "examples"
-RESULTS = EXAMPLES / "benchmarks" / "results"
-GUIDE = sorted((DOCS / "user_guide").glob("*.md"))
-PAGES = sorted([*DOCS.glob("*.md"), *GUIDE, DOCS / "notebooks" / "index.md"])
+RESULTS = EXAMPLES / "experiments" / "RESULTS.md"
+PAGES = sorted(
+    [*DOCS.glob("*.md"), *DOCS.glob("user_guide/*.md"), DOCS / "notebooks" / "index.md"]
+)
+TEXTS = [*PAGES, RESULTS, *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING"))]
 PACKAGE = sklearn_sharpbalance.__name__
 PUBLIC = [
     PACKAGE,
@@ -120,14 +122,29 @@ def toctree_entries(text):
                 yield entry
 
 
+def letters(text):
+    """Return the letters of a heading or anchor; sites differ in the rest."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links_between_pages_exist(page):
     text = page.read_text()
     names = re.findall(r"\{doc\}`(?:[^`<]*<)?([^`<>]+)>?`", text)
     names += toctree_entries(text)
     assert not [name for name in names if not page_exists(name, page)]
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
-    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=relative)
+def test_links_to_files_and_headings_exist(page):
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor:
+            text = (RESULTS if target.name == "results.md" else target).read_text()
+            headings = re.findall(r"^#+ (.+)$", text, flags=re.M)
+            assert letters(anchor) in map(letters, headings), link
 
 
 def test_every_page_can_be_reached():
@@ -154,11 +171,14 @@ def test_names_in_the_text_exist(page):
                 value = getattr(value, part)
 
 
-def test_files_that_the_text_names_exist():
-    for page in PAGES:
-        for name in re.findall(r"`((?:examples|tests|docs)/[\w/.]+)", page.read_text()):
-            if name != "docs/_build/html" and "RESULTS.md" not in name:
-                assert (ROOT / name.rstrip("./")).exists(), (page.name, name)
+@pytest.mark.parametrize("page", TEXTS, ids=relative)
+def test_files_that_the_text_names_exist(page):
+    text = page.read_text()
+    named = re.findall(r"(?:`|python )((?:examples|tests|docs)/[\w/.-]+)", text)
+    missing = [n for n in named if not (ROOT / n.rstrip("./")).exists()]
+    assert set(missing) <= {"docs/_build/html"}
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert set(re.findall(r"`(?:[\w/]+/)?(test_\w+\.py)`", text)) <= tests
 
 
 # Numbers ----------------------------------------------------------------------------
@@ -178,88 +198,11 @@ def measured():
     return json.loads(json.dumps(reader["read_results"]()), object_hook=Attributes)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_measured_numbers_are_filled_in(page):
-    for expression in re.findall(r"\{\{ (.*?) \}\}", page.read_text()):
-        assert "|" not in expression  # would end a cell of a table
-        assert eval(expression, {}, measured())
-
-
-def test_sentences_about_measured_numbers():
-    """Sentences of the guide that depend on measured numbers."""
-    gpu, cpu = measured()["gpu"], measured()["cpu"]
-    assert gpu.sgd_epoch_s < gpu.sam_epoch_s
-    assert 0.95 < gpu.balanced_equal_epoch_s / gpu.sam_epoch_s < 1
-    assert gpu.sam_epoch_s < gpu.balanced_epoch_s
-    assert gpu.balanced_equal_epoch_s_at_512 < gpu.sam_epoch_s_at_512
-    assert sum(gpu.balanced_places) > sum(gpu.balanced_equal_places)
-    assert cpu.machine.cores == 2
-    assert cpu.search.memory < cpu.search.plain
-
-
-def number(cell):
-    """Return the value and the half-width of ``+0.35 ± 0.16``."""
-    value, _, half = cell.partition(" ± ")
-    return float(value), float(half or 0)
-
-
-def test_sentences_about_digits():
-    """Sentences of the page "Which method when" that depend on results."""
-    cost, rules = measured()["confirm"], measured()["rules"]
-    gain = {m: number(row["over deep ensemble"] or "0") for m, row in cost.items()}
-    members = gain["deep ensemble, twice the members"]
-    assert members == max(gain.values())  # no SAM method gains more
-    for method in ("SAM", "ASAM"):
-        assert gain[method][0] > gain[method][1]  # the intervals exclude 0 ...
-    assert gain["sharpest"][0] < gain["sharpest"][1]  # ... and include it
-    for method in ("SAM", "ASAM", "SAM, twice the members"):
-        for metric in ("NLL", "ECE"):
-            more = cost["deep ensemble, twice the members"][metric]
-            assert cost[method][metric] < more <= cost["deep ensemble"][metric]
-    tempered = {m: float(row["NLL, tempered"]) for m, row in cost.items()}
-    assert min(tempered.values()) == tempered["deep ensemble, twice the members"]
-    assert abs(tempered["SAM"] - tempered["deep ensemble"]) < 0.005
-    stars = (RESULTS / "reproduce_confirm.md").read_text()
-    over = f"{cost['deep ensemble, twice the members']['over deep ensemble']} *"
-    assert over in stars  # the only one that is significant by Holm's test
-    for method in ("SAM", "ASAM", "sharpest", "SAM, twice the members"):
-        assert f"{cost[method]['over deep ensemble']} *" not in stars
-    for rule in ("flattest", "flattest_union", "random", "same", "all"):
-        value, half = number(rules[rule]["over sharpest"])
-        assert abs(value) < half  # no rule differs
-    value, half = number(rules["none"]["over sharpest"])
-    assert value < -half
-    assert rules["sharpest, SGD warm-up"]["NLL"] == rules["deep ensemble"]["NLL"]
-
-
-def test_sentences_about_pictures():
-    wide, narrow = measured()["headline"], measured()["ablation"]
-    assert number(wide["SAM"]["over deep ensemble"])[0] > 0
-    clean, half = number(wide["SAM"]["clean over deep ensemble"])
-    assert clean > half
-    tempered = "corrupted NLL, tempered"
-    assert wide["SAM"][tempered] < wide["deep ensemble"][tempered]
-    assert number(narrow["all"]["over deep ensemble"])[0] < 0
-    level, half = number(narrow["flattest, late"]["at equal cost"])
-    assert abs(level) < half
-    clean, half = number(narrow["flattest, late"]["clean at equal cost"])
-    assert clean < -half
-    for row, other, sign in (
-        (wide, "SAM", 1),
-        (wide, "sharpest", 1),
-        (wide, "deep ensemble", 1),
-        (narrow, "SAM", 1),
-        (narrow, "sharpest", 1),
-        (narrow, "deep ensemble", -1),
-    ):
-        value, half = number(row["flattest"][f"over {other}"])
-        assert sign * value > half
-    late = measured()["headline_same_cost"]["flattest, late"]
-    assert abs(number(late["over deep ensemble"])[0]) < 0.1  # no better ensembles
-    for name in ("corrupted NLL", tempered):
-        assert late[name] < wide["deep ensemble"][name]
-    more = measured()["ablation_same_cost"]["deep ensemble, twice the members"]
-    assert number(more["at equal cost"])[0] < 0
+def test_measured_numbers_are_filled_in():
+    for page in PAGES:
+        for expression in re.findall(r"\{\{ (.*?) \}\}", page.read_text()):
+            assert "|" not in expression  # would end a cell of a table
+            assert eval(expression, {}, measured())
 
 
 def test_cells_of_tables_are_read_by_group_method_and_column():
@@ -273,14 +216,14 @@ def test_cells_of_tables_are_read_by_group_method_and_column():
     }
 
 
-def test_links_of_benchmark_texts_are_adapted(monkeypatch):
+def test_links_of_the_results_are_adapted(monkeypatch):
     pytest.importorskip("sphinx", reason="needs sphinx: pip install -e '.[docs]'")
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))
     at_home = importlib.import_module("results").at_home
-    home = "/../examples/benchmarks"
+    home = "/../examples/experiments"
     moved = {
-        "![a](results/cpu_scaling.png)": f"![a]({home}/results/cpu_scaling.png)",
-        "[b](results/cpu.json)": f"[b](path:{home}/results/cpu.json)",
+        "![a](reproduce.py)": f"![a]({home}/reproduce.py)",
+        "[b](results/tables.json)": f"[b](path:{home}/results/tables.json)",
         "[c](nowhere.md), [d](results)": "c, d",
         "[e](https://x.org) [f](#here)": "[e](https://x.org) [f](#here)",
     }
@@ -365,41 +308,29 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.S | re.M)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=pytest.mark.slow if page.stem == "search" else ())
-        for page in PAGES
-        if blocks(page)
-    ],
-    ids=relative,
-)
-def test_code_of_the_pages_runs(page, names):
+def run_blocks(page, names):
     for number, code in enumerate(blocks(page)):
         with redirect_stdout(io.StringIO()):
             exec(compile(code, f"{page.name}, block {number}", "exec"), names)
     plt.close("all")
 
 
-def test_names_in_the_guide_are_imported_before_their_use():
-    """In the order of the pages; readers have the variables of ``names``."""
-    known = {"X", "y", "clf", "deep", "images", "labels", "MyModule", "folder"}
-    known |= {"MyTransformer", "tokenizer", "texts", "text_labels"}
-    known |= {"X_batch", "y_batch", *dir(builtins)}
-    index = (DOCS / "user_guide" / "index.md").read_text()
-    pages = [DOCS / "user_guide" / f"{name}.md" for name in toctree_entries(index)]
-    for page in pages:
-        nodes = [n for code in blocks(page) for n in ast.walk(ast.parse(code))]
-        for node in nodes:
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                known |= {alias.asname or alias.name for alias in node.names}
-            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                known.add(node.name)
-            elif isinstance(node, ast.arg):
-                known.add(node.arg)
-        used = [node for node in nodes if isinstance(node, ast.Name)]
-        known |= {name.id for name in used if isinstance(name.ctx, ast.Store)}
-        assert not {name.id for name in used} - known, page.name
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=relative)
+def test_code_of_the_pages_runs(page, names):
+    run_blocks(page, names)
+
+
+def test_code_of_the_readme_runs_as_pasted(names):
+    run_blocks(ROOT / "README.md", {"__name__": "readme"})
+
+
+def test_code_of_contributing_runs(names, monkeypatch):
+    for registry in (SHARPNESS_SCORERS, SUBSET_SELECTORS):
+        monkeypatch.setattr(registry, "_factories", dict(registry))
+    names = {"X": names["X"], "y": names["y"], "__name__": "contributing"}
+    run_blocks(ROOT / "CONTRIBUTING.md", names)
+    engine = names["PlainEngine"]()  # has all methods that an engine must have
+    assert engine.refusal(None, None, None) is None
 
 
 def test_parameters_in_the_text_exist():

@@ -1,6 +1,5 @@
 """Metadata, workflows, and the installed package."""
 
-import io
 import os
 import re
 import subprocess
@@ -8,7 +7,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from contextlib import redirect_stdout
 from email.parser import Parser
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,12 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from sklearn.datasets import load_iris
 
 import sklearn_sharpbalance
-from sklearn_sharpbalance.selection import SUBSET_SELECTORS
-from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
-from tests.test_docs import blocks
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install PyYAML")
 
@@ -114,8 +108,8 @@ def test_links_of_the_long_description_are_absolute():
     assert relative_links(text) == []
     for target in before:
         assert f"/v{PROJECT['version']}/{target})" in text
-    (figure,) = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
-    assert figure.startswith("https://raw.githubusercontent.com/")
+    for figure in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text):
+        assert figure.startswith("https://raw.githubusercontent.com/")
 
 
 # Continuous integration -------------------------------------------------------------
@@ -181,35 +175,6 @@ def test_the_oldest_versions_are_the_lower_bounds():
     del found["pyparsing"]  # of matplotlib
     assert found == wanted
     assert list(found) == sorted(found, key=str.lower)
-
-
-# CONTRIBUTING.md --------------------------------------------------------------------
-
-
-def test_code_of_contributing_runs(monkeypatch):
-    for registry in (SHARPNESS_SCORERS, SUBSET_SELECTORS):
-        monkeypatch.setattr(registry, "_factories", dict(registry))
-    X, y = load_iris(return_X_y=True)
-    names = {"X": X[::3], "y": y[::3], "__name__": "contributing"}
-    for number, code in enumerate(blocks(ROOT / "CONTRIBUTING.md")):
-        with redirect_stdout(io.StringIO()):
-            code = compile(code, f"CONTRIBUTING.md, block {number}", "exec")
-            exec(code, names)
-    engine = names["PlainEngine"]()  # all methods that an engine must have
-    assert engine.refusal(None, None, None) is None
-
-
-def test_files_that_contributing_names_exist():
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    named = re.findall(r"[`(]((?:[\w.-]+/)+[\w.-]*)[`)]", text)
-    assert len(named) > 15
-    built = {"docs/_build/html", "results/"}
-    for name in set(named) - built:
-        assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
-    for name in re.findall(
-        r"python (examples/\S+\.py)|pytest .*?(tests/\S+\.py)", text
-    ):
-        assert (ROOT / "".join(name)).exists(), name
 
 
 # The distributions ------------------------------------------------------------------

@@ -1,9 +1,12 @@
-"""What the benchmarks wrote, as values for the text: no Sphinx needed."""
+"""What benchmarks and experiments wrote, as values for the text: no Sphinx needed."""
 
 import json
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[2] / "examples" / "benchmarks" / "results"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BENCHMARKS, EXPERIMENTS = (
+    EXAMPLES / name / "results" for name in ("benchmarks", "experiments")
+)
 TABLES = (  # name in the text, file, title of the table
     ("confirm", "reproduce_confirm", "same cost"),
     ("rules", "reproduce_digits", "same epochs"),
@@ -24,11 +27,12 @@ TABLES = (  # name in the text, file, title of the table
 )
 
 
-def read_results(folder=RESULTS):
+def read_results():
     """Every JSON file by its name, and the tables that the text speaks of."""
-    found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    files = [*BENCHMARKS.glob("*.json"), *EXPERIMENTS.glob("*.json")]
+    found = {path.stem: json.loads(path.read_text()) for path in files}
     for name, table, group in TABLES:
-        text = (folder / f"{table}.md").read_text()
+        text = (EXPERIMENTS / f"{table}.md").read_text()
         found[name] = read_tables(text)[group]
     return found
 

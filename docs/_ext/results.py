@@ -3,20 +3,20 @@
 ``{{ "%.2f" % cpu.digits_50_epochs.deep_ratio }}`` reads ``results/cpu.json`` (no ``|``
 inside: it would end a cell of a table), ``{{ confirm.SAM.NLL }}`` a cell of
 ``results/reproduce_confirm.md``. The page ``results`` is ``RESULTS.md`` of the
-benchmarks.
+experiments.
 """
 
 import re
 
-from measured import RESULTS
+from measured import EXPERIMENTS
 
-BENCHMARKS = RESULTS.parent
+FOLDER = EXPERIMENTS.parent
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 OUTSIDE = ("http:", "https:", "mailto:", "#")
 
 
 def at_home(text):
-    """Markdown of the benchmarks with its relative links as seen from ``docs/``.
+    """Markdown of the experiments with its relative links as seen from ``docs/``.
 
     Figures are shown and files offered for download; folders and what is not there
     are named without a link.
@@ -27,17 +27,17 @@ def at_home(text):
         path, _, _ = target.partition("#")
         if target.startswith(OUTSIDE):
             return match[0]
-        if not (BENCHMARKS / path).is_file():
+        if not (FOLDER / path).is_file():
             return label
         scheme = "" if image else "path:"
-        return f"{image}[{label}]({scheme}/../examples/benchmarks/{path})"
+        return f"{image}[{label}]({scheme}/../examples/experiments/{path})"
 
     return LINK.sub(place, text)
 
 
 def fill_page(app, docname, source):
-    """Let the page of results be what the benchmarks say."""
-    path = BENCHMARKS / "RESULTS.md"
+    """Let the page of results be what the experiments say."""
+    path = FOLDER / "RESULTS.md"
     if docname == "results" and path.exists():
         app.env.note_dependency(str(path))
         source[0] = at_home(path.read_text())

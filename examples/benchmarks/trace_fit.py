@@ -18,9 +18,9 @@ STEP = "balanced_step"
 
 
 def place(frame):
-    """File and function of a frame of this package, else None."""
+    """File and function of a call in this package, else None (also for an import)."""
     path = Path(frame.f_code.co_filename)
-    if PACKAGE not in path.parents:
+    if PACKAGE not in path.parents or frame.f_code.co_name == "<module>":
         return None
     return f"{path.relative_to(PACKAGE)}:{frame.f_code.co_qualname}"
 
@@ -47,15 +47,19 @@ def trace(fit):
     return places, [found for found in reversed(chain) if found is not None]
 
 
+def files_of(places):
+    """Files of some places, without repetitions."""
+    return {found.partition(":")[0] for found in places}
+
+
 def main():
     X, y = load_iris(return_X_y=True)
     clf = SharpBalanceEnsembleClassifier(max_epochs=4, random_state=0)
     places, chain = trace(lambda: clf.fit(X, y))
-    files = {found.split(":")[0] for found in places}
     print(f"{len(chain)} frames from fit to the training step:")
     for found in chain:
         print(f"  {found}")
-    print(f"{len(files)} files, {len(places)} functions")
+    print(f"{len(files_of(places))} files, {len(places)} functions")
 
 
 if __name__ == "__main__":

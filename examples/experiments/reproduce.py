@@ -1,8 +1,8 @@
 """SharpBalance held against its paper: train, corrupt, measure, tabulate.
 
-    python examples/benchmarks/reproduce.py digits
-    python examples/benchmarks/reproduce.py headline --data cifar10.npz --minutes 9
-    python examples/benchmarks/reproduce.py report
+    python examples/experiments/reproduce.py digits
+    python examples/experiments/reproduce.py headline --data cifar10.npz --minutes 9
+    python examples/experiments/reproduce.py report
 
 Runs: headline, ablation, contest_rho, contest, contest_wide, recipe, defaults,
 defaults_few, defaults_step, defaults_step_few, small_cnn, tradeoff, widths, sparsity,
@@ -37,7 +37,6 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from _machine import RESULTS, machine
 from _reproduce_measure import measure, prepare
 from _reproduce_methods import CONTESTS, ON_DIGITS, RUNS
 from _reproduce_records import chosen_radii
@@ -47,8 +46,12 @@ from _reproduce_sed import fit_heads, measure_heads, prepare_heads
 
 from sklearn_sharpbalance.exceptions import DivergenceError
 
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+from _machine import machine
+
 SEEDS = (13, 113, 43, 17, 117, 59, 27, 127, 223, 7)  # the first nine are the paper's
 CONFIG = Path(__file__).with_suffix(".toml")
+RESULTS = Path(__file__).parent / "results"
 COMPLETE, FAILED, OUT_OF_TIME = 0, 1, 3
 # Options that only some runs have; absent from the settings of the others.
 OF_SOME_RUNS = ("head_epochs", "trunk_share")

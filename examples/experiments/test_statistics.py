@@ -1,19 +1,15 @@
 """Statistics of the reproduction, against small examples."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats
 
-BENCHMARKS = Path(__file__).parent.parent / "examples" / "benchmarks"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def statistics(monkeypatch):
+def statistics():
     """Return the module next to the script, which is not a package."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     import _reproduce_records
 
     return _reproduce_records
@@ -226,40 +222,3 @@ def test_the_jackknife_is_near_the_error_of_least_squares(statistics):
     line = stats.linregress(x, y)
     assert slope == pytest.approx(line.slope)
     assert half == pytest.approx(1.972 * line.stderr, rel=0.15)
-
-
-def test_the_report_merges_records(statistics):
-    import reproduce
-
-    settings = {"run": "headline", "width": 8, "members": 3, "epochs": 4, "rho": 0.1}
-    settings |= {"flat_ratio": 0.4}
-    row = {"seed": 13, "group": "same epochs"}
-    records = [
-        row | {"method": "deep ensemble", "value": 2},
-        row | {"method": "deep ensemble", "value": 3},
-        row | {"method": "SAM", "value": 4},
-        row | {"method": "SAM", "seed": 43, "value": 6},  # after 113, as in the paper
-        row | {"method": "SAM", "seed": 113, "value": 5},
-        row | {"method": "SAM", "seed": 5, "value": 7},
-    ]
-    merged = reproduce.merged(settings, records)
-    assert [record["value"] for record in merged] == [4, 3, 5, 6, 7]
-
-
-def test_freedom_of_the_headline(statistics):
-    """As RESULTS.md says."""
-    path = BENCHMARKS / "results/reproduce_headline.json"
-    records = json.loads(path.read_text())["records"]
-    rows = statistics.distinct(records)
-    seeds = statistics.seeds_of_run(records)
-    freedom = sum(map(len, rows.values())) - len(rows) - len(seeds) + 1
-    page = " ".join((BENCHMARKS / "RESULTS.md").read_text().split())
-    seeds_of = {}
-    for record in records:
-        if record["group"] == "same epochs":
-            seeds_of.setdefault(record["method"], []).append(record["seed"])
-    assert len(seeds_of) == 5
-    assert all(sorted(found) == [13, 43, 113] for found in seeds_of.values())
-    assert sum(map(len, rows.values())) == 16
-    assert freedom == statistics.noise_of(records, "accuracy").dof == 8
-    assert "pool sixteen ensembles, which leave eight degrees of freedom" in page

