@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 
 N_SAMPLES, N_EPOCHS = 60, 4
 
@@ -82,3 +83,18 @@ def allocated_on_gpu():
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
     return torch.cuda.memory_allocated()
+
+
+def make_images(n=32, height=32, width=32, channels=3, seed=0):
+    """Return different uint8 images (N, H, W, C): smooth blobs with sharp edges."""
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal((n, height, width, channels))
+    smooth = ndimage.gaussian_filter(noise, (0, height / 10, width / 10, 0))
+    smooth /= smooth.std(axis=(1, 2, 3), keepdims=True)
+    edges = np.sign(ndimage.gaussian_filter(noise[..., :1], (0, 3, 3, 0)))
+    return np.clip(128 + 45 * smooth + 35 * edges, 0, 255).astype(np.uint8)
+
+
+def rms(a, b):
+    """Return the root mean squared difference of two arrays."""
+    return np.sqrt(np.mean((a.astype(float) - b.astype(float)) ** 2))

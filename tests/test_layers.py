@@ -14,9 +14,9 @@ BUDGET = {"lines": 45_832, "files": 267, "files of a fit on iris": 85}
 LAYERS = [
     ["exceptions", "_version"],
     ["_validation", "_triton_probe"],
-    ["_triton", "_parameters", "runtime"],
+    ["_triton", "_parameters", "runtime", "datasets"],
     ["optim", "autodiff", "networks", "theory", "corruption"],
-    ["sharpness", "selection", "datasets"],
+    ["sharpness", "selection"],
     ["data"],
     ["members"],
     ["metrics"],

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from _cifar import read_cifar10, read_folder, read_npz
 from _packed_jpeg import is_packed, read_packed
 from _reproduce_methods import ON_DIGITS
 from scipy.special import log_softmax, softmax
@@ -15,7 +16,6 @@ from sklearn.model_selection import train_test_split
 
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.corruption import iter_corruptions
-from sklearn_sharpbalance.datasets import load_images
 from sklearn_sharpbalance.evaluation import evaluate, gradient_passes
 
 __all__ = ["Task", "measure", "prepare"]
@@ -78,13 +78,10 @@ def read(path, split):
     if path.suffix == ".npz":
         if is_packed(path):
             return read_packed(path, split)
-        name = "npz"
-    elif (path / "cifar-10-batches-py").exists():
-        name = "cifar10"
-    else:
-        name = "imagefolder"
-    found = load_images(name, path, split=split)
-    return found.images, found.labels
+        return read_npz(path, split)
+    if (path / "cifar-10-batches-py").exists():
+        return read_cifar10(path, split)
+    return read_folder(path, split)
 
 
 def draw(images, folder):

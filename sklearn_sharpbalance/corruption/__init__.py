@@ -1,14 +1,6 @@
-"""Corruptions of pictures and tables, and readers of the published datasets."""
+"""Corruptions of images and tables, and a reader of the published datasets."""
 
-from sklearn_sharpbalance.corruption._checks import SEVERITIES
-from sklearn_sharpbalance.corruption._random import ImageRng
-from sklearn_sharpbalance.corruption._registry import (
-    CORRUPTION_GROUPS,
-    CORRUPTIONS,
-    Corruption,
-    corrupt,
-    iter_corruptions,
-)
+from sklearn_sharpbalance.corruption._base import SEVERITIES, ImageRng
 from sklearn_sharpbalance.corruption.blur import (
     defocus_blur,
     glass_blur,
@@ -21,13 +13,19 @@ from sklearn_sharpbalance.corruption.digital import (
     jpeg_compression,
     pixelate,
 )
-from sklearn_sharpbalance.corruption.files import CorruptionFiles
+from sklearn_sharpbalance.corruption.images import (
+    CORRUPTION_GROUPS,
+    CORRUPTIONS,
+    Corruption,
+    corrupt,
+    iter_corruptions,
+)
 from sklearn_sharpbalance.corruption.noise import (
     gaussian_noise,
     impulse_noise,
     shot_noise,
 )
-from sklearn_sharpbalance.corruption.pictures import read_image_folder
+from sklearn_sharpbalance.corruption.sets import CorruptionFiles
 from sklearn_sharpbalance.corruption.tabular import (
     TABULAR_CORRUPTIONS,
     TabularCorruption,
@@ -69,7 +67,6 @@ __all__ = [
     "missing_values",
     "motion_blur",
     "pixelate",
-    "read_image_folder",
     "shot_noise",
     "snow",
     "zoom_blur",

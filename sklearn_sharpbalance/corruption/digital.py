@@ -5,14 +5,16 @@ import io
 import numpy as np
 from PIL import Image
 
-from sklearn_sharpbalance.corruption._constants import severity_constants
-from sklearn_sharpbalance.corruption._filters import (
+from sklearn_sharpbalance.corruption._base import (
+    ImageRng,
+    severity_constants,
+    to_uint8,
+)
+from sklearn_sharpbalance.corruption.blur import (
     bilinear,
     gaussian_matrix,
     separable,
-    to_uint8,
 )
-from sklearn_sharpbalance.corruption._random import ImageRng
 
 __all__ = ["contrast", "elastic_transform", "jpeg_compression", "pixelate"]
 
@@ -20,23 +22,11 @@ __all__ = ["contrast", "elastic_transform", "jpeg_compression", "pixelate"]
 def contrast(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     r"""Move the values of every channel towards their mean.
 
-    Parameters
-    ----------
-    images : ndarray of shape (N, H, W, C), uint8
-        Clean pictures.
-    severity : int in 1..5
-        How strong; the constants depend on the size of the pictures.
-    rng : ImageRng of length N
-        One random stream per picture; not used here.
-
-    Returns
-    -------
-    ndarray of shape (N, H, W, C), uint8
-        Corrupted pictures.
+    Parameters and the return value are those of :func:`gaussian_noise`.
 
     Notes
     -----
-    :math:`\bar x + c\,(x - \bar x)` with the mean of each picture and channel.
+    :math:`\bar x + c\,(x - \bar x)` with the mean of each image and channel.
     """
     scale = severity_constants("contrast", images, severity)
     mean = images.mean(axis=(1, 2), keepdims=True, dtype=np.float64)
@@ -48,58 +38,58 @@ def contrast(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 def pixelate(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """Shrink with a box filter and enlarge again.
 
-    Parameters and the return value are those of :func:`contrast`.
+    Parameters and the return value are those of :func:`gaussian_noise`.
     """
-    share = severity_constants("pixelate", images, severity)
+    fraction = severity_constants("pixelate", images, severity)
     height, width = images.shape[1:3]
-    small = int(width * share), int(height * share)
+    small = int(width * fraction), int(height * fraction)
     box = Image.Resampling.BOX
 
-    def one(picture: Image.Image) -> Image.Image:
-        return picture.resize(small, box).resize((width, height), box)
+    def one(image: Image.Image) -> Image.Image:
+        return image.resize(small, box).resize((width, height), box)
 
-    return _each_picture(images, one)
+    return _each_image(images, one)
 
 
 def jpeg_compression(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """Encode as JPEG of low quality and decode.
 
-    Parameters and the return value are those of :func:`contrast`. The encoder is
+    Parameters and the return value are those of :func:`gaussian_noise`. The encoder is
     Pillow's, as for the published datasets; versions of it may round differently.
     """
     quality = severity_constants("jpeg_compression", images, severity)
 
-    def one(picture: Image.Image) -> Image.Image:
+    def one(image: Image.Image) -> Image.Image:
         buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=quality)
+        image.save(buffer, "JPEG", quality=quality)
         return Image.open(buffer)
 
-    return _each_picture(images, one)
+    return _each_image(images, one)
 
 
-def _each_picture(images: np.ndarray, function) -> np.ndarray:
-    """Apply a function of Pillow pictures to each of (N, H, W, 1 or 3)."""
+def _each_image(images: np.ndarray, function) -> np.ndarray:
+    """Apply a function of Pillow images to each of (N, H, W, 1 or 3)."""
     out = np.empty_like(images)
     squeeze = images.shape[-1] == 1
     for source, target in zip(images, out):
-        picture = function(Image.fromarray(source[..., 0] if squeeze else source))
-        target[...] = np.asarray(picture).reshape(target.shape)
+        result = function(Image.fromarray(source[..., 0] if squeeze else source))
+        target[...] = np.asarray(result).reshape(target.shape)
     return out
 
 
 def elastic_transform(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Shear the picture, then displace its pixels by a smooth random field.
+    """Shear the image, then displace its pixels by a smooth random field.
 
-    Parameters and the return value are those of :func:`contrast`; ``rng`` draws the
-    shear and the field.
+    Parameters and the return value are those of :func:`gaussian_noise`; ``rng`` draws
+    the shear and the field.
 
     Notes
     -----
-    Three points of the picture are moved at random, which defines an affine map; then
+    Three points of the image are moved at random, which defines an affine map; then
     smoothed uniform noise displaces each pixel. Both steps interpolate linearly.
     OpenCV, which did the first step for the published datasets, rounds positions to
     1/32 pixel; this does not. From severity 1 to 5 the shear decreases and the
-    displacement increases, so the distance from the clean picture may decrease.
+    displacement increases, so the distance from the clean image may decrease.
     """
     side = min(images.shape[1:3])
     strength, sigma, shear = (
@@ -124,7 +114,7 @@ def elastic_transform(images: np.ndarray, severity: int, rng: ImageRng) -> np.nd
 
 
 def _random_affine(rng: ImageRng, height: int, width: int, shear: float) -> np.ndarray:
-    """Return maps from (x, y, 1) of the new picture to (x, y) of the old, (N, 2, 3)."""
+    """Return maps from (x, y, 1) of the new image to (x, y) of the old, (N, 2, 3)."""
     centre = np.array([width // 2, height // 2])
     third = min(height, width) // 3
     points = centre + third * np.array([[1, 1], [1, -1], [-1, -1]])  # (3, 2)

@@ -2,9 +2,11 @@
 
 import numpy as np
 
-from sklearn_sharpbalance.corruption._constants import severity_constants
-from sklearn_sharpbalance.corruption._filters import to_uint8
-from sklearn_sharpbalance.corruption._random import ImageRng
+from sklearn_sharpbalance.corruption._base import (
+    ImageRng,
+    severity_constants,
+    to_uint8,
+)
 
 __all__ = ["gaussian_noise", "impulse_noise", "shot_noise"]
 
@@ -15,16 +17,16 @@ def gaussian_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarr
     Parameters
     ----------
     images : ndarray of shape (N, H, W, C), uint8
-        Clean pictures.
+        Clean images.
     severity : int in 1..5
-        How strong; the constants depend on the size of the pictures.
+        How strong; the constants depend on the size of the images.
     rng : ImageRng of length N
-        One random stream per picture.
+        One random stream per image; some kinds draw nothing.
 
     Returns
     -------
     ndarray of shape (N, H, W, C), uint8
-        Corrupted pictures.
+        Corrupted images.
 
     Notes
     -----
@@ -53,14 +55,14 @@ def shot_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 
 def impulse_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Set a share of the values to 0 or 255, half each (salt and pepper).
+    """Set a fraction of the values to 0 or 255, half each (salt and pepper).
 
     Parameters and the return value are those of :func:`gaussian_noise`. Channels are
     changed independently, as in the published datasets.
     """
-    share = severity_constants("impulse_noise", images, severity)
+    fraction = severity_constants("impulse_noise", images, severity)
     draw = rng.uniform(images.shape[1:])
     out = images.copy()
-    out[draw < share] = 255
-    out[draw < share / 2] = 0
+    out[draw < fraction] = 255
+    out[draw < fraction / 2] = 0
     return out

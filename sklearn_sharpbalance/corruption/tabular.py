@@ -1,7 +1,7 @@
 """Corruptions of tables: noise, missing values, shifted features, shifted labels.
 
 There is no published standard for tables. The severities are in units of each column's
-standard deviation, or shares of the entries or rows, from hardly visible to strong.
+standard deviation, or fractions of the entries or rows, from hardly visible to strong.
 """
 
 from typing import Protocol
@@ -9,8 +9,11 @@ from typing import Protocol
 import numpy as np
 
 from sklearn_sharpbalance._validation import check_seed
-from sklearn_sharpbalance.corruption._checks import check_severity, function_name
-from sklearn_sharpbalance.corruption._random import stream_seed
+from sklearn_sharpbalance.corruption._base import (
+    check_severity,
+    resolve,
+    stream_seed,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -25,9 +28,10 @@ __all__ = [
 ]
 
 NOISE = (0.1, 0.2, 0.4, 0.6, 1.0)  # standard deviations
-MISSING = (0.05, 0.1, 0.2, 0.3, 0.5)  # share of the entries
+MISSING = (0.05, 0.1, 0.2, 0.3, 0.5)  # fraction of the entries
 SHIFT = (0.1, 0.25, 0.5, 0.75, 1.0)  # standard deviations
-LABEL_SHIFT = (0.1, 0.2, 0.35, 0.5, 0.7)  # share of the rows drawn from one class
+LABEL_SHIFT = (0.1, 0.2, 0.35, 0.5, 0.7)  # fraction of the rows drawn from one class
+TABLE_SIGNATURE = "(X, y, severity, rng, reference) -> (X, y)"
 
 
 class TabularCorruption(Protocol):
@@ -135,8 +139,8 @@ def label_shift(X, y, severity, rng, reference):
     Notes
     -----
     A class :math:`c` is drawn at random, and N rows are drawn with replacement: with
-    probability :math:`q` (0.1 to 0.7) from class :math:`c`, else from all. The share of
-    the class becomes :math:`q + (1 - q)\,p_c`, that of every other class
+    probability :math:`q` (0.1 to 0.7) from class :math:`c`, else from all. The
+    fraction of the class becomes :math:`q + (1 - q)\,p_c`, that of every other class
     :math:`(1 - q)\,p`.
     """
     if y is None:
@@ -146,10 +150,10 @@ def label_shift(X, y, severity, rng, reference):
 
 
 def _shifted_rows(y, severity, rng):
-    share = LABEL_SHIFT[severity - 1]
+    fraction = LABEL_SHIFT[severity - 1]
     favoured = np.flatnonzero(y == rng.choice(np.unique(y)))
     rows = rng.integers(len(y), size=len(y))
-    swap = rng.random(len(y)) < share
+    swap = rng.random(len(y)) < fraction
     rows[swap] = rng.choice(favoured, size=int(swap.sum()))
     return rows
 
@@ -209,7 +213,7 @@ def corrupt_table(X, y, name, severity, *, reference=None, random_state=None):
     array([1., 1.])
     """
     severity = check_severity(severity)
-    function, label = _resolve(name)
+    function, label = resolve(name, TABULAR_CORRUPTIONS, TABLE_SIGNATURE)
     X = _check_table(X, "X")
     y = None if y is None else np.asarray(y)
     if y is not None and y.shape != (len(X),):
@@ -235,18 +239,6 @@ def corrupt_table(X, y, name, severity, *, reference=None, random_state=None):
 def _generator(random_state, label, severity):
     seed = stream_seed(check_seed(random_state), label, severity)
     return np.random.default_rng(seed)
-
-
-def _resolve(name):
-    if isinstance(name, str) and name in TABULAR_CORRUPTIONS:
-        return TABULAR_CORRUPTIONS[name], name
-    if callable(name):
-        return name, function_name(name)
-    raise InvalidInputError(
-        f"Unknown tabular corruption {name!r}. Choose one of "
-        f"{', '.join(repr(key) for key in TABULAR_CORRUPTIONS)}, or pass a function "
-        "(X, y, severity, rng, reference) -> (X, y)."
-    )
 
 
 def _check_table(table, what: str) -> np.ndarray:

@@ -15,6 +15,7 @@ from sklearn.model_selection import (
 from sklearn.pipeline import Pipeline
 
 from sklearn_sharpbalance.corruption import SEVERITIES
+from sklearn_sharpbalance.corruption.sets import check_corruptions
 from sklearn_sharpbalance.data.training_data import n_rows
 from sklearn_sharpbalance.evaluation._inputs import (
     as_methods,
@@ -40,7 +41,6 @@ from sklearn_sharpbalance.evaluation.ood import as_foreign_sets
 from sklearn_sharpbalance.evaluation.report import better_direction
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.metrics._checks import undefined_once
-from sklearn_sharpbalance.metrics._corrupted import check_corruptions
 from sklearn_sharpbalance.metrics._outputs import last_step
 
 __all__ = ["compare"]

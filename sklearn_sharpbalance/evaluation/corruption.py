@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_sharpbalance.corruption import SEVERITIES
+from sklearn_sharpbalance.corruption.sets import corrupted_sets
 from sklearn_sharpbalance.evaluation._inputs import check_arrays
 from sklearn_sharpbalance.evaluation._measures import (
     Key,
@@ -19,7 +20,7 @@ from sklearn_sharpbalance.evaluation._measures import (
 from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_ece
 from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._corrupted import corrupted_sets, iter_outputs
+from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.plotting import CorruptionDisplay
 
 __all__ = ["CorruptionAccuracy", "corruption_accuracy"]
@@ -194,7 +195,7 @@ def corruption_accuracy(
     return accuracy_by_kind(sets)
 
 
-class CorruptedSet(NamedTuple):
+class MeasuredSet(NamedTuple):
     """Numbers of one classifier on one corrupted set."""
 
     kind: str
@@ -234,7 +235,7 @@ def predict_corrupted(
     corruptions: Any,
     severities: Any,
     random_state: Any,
-) -> list[list[CorruptedSet]]:
+) -> list[list[MeasuredSet]]:
     """Return the corrupted sets of each estimator; all of them share the samples."""
     check_arrays(X, "Corrupting samples")
     sets = corrupted_sets(
@@ -244,16 +245,13 @@ def predict_corrupted(
         severities=severities,
         random_state=random_state,
     )
-    result: list[list[CorruptedSet]] = [[] for _ in estimators]
-    for data, outputs_and_codes in iter_outputs(estimators, sets):
-        for of_estimator, (outputs, codes) in zip(result, outputs_and_codes):
+    result: list[list[MeasuredSet]] = [[] for _ in estimators]
+    for data in sets:
+        for of_estimator, estimator in zip(result, estimators):
+            outputs = outputs_of(estimator, data.X)
+            numbers = SampleNumbers.from_outputs(outputs, outputs.codes(data.y))
             of_estimator.append(
-                CorruptedSet(
-                    kind=data.kind,
-                    severity=data.severity,
-                    numbers=SampleNumbers.from_outputs(outputs, codes),
-                    rows=data.rows,
-                )
+                MeasuredSet(data.kind, data.severity, numbers, data.rows)
             )
     if not result or not result[0]:
         raise InvalidInputError(
@@ -263,7 +261,7 @@ def predict_corrupted(
     return result
 
 
-def accuracy_by_kind(sets: Sequence[CorruptedSet]) -> CorruptionAccuracy:
+def accuracy_by_kind(sets: Sequence[MeasuredSet]) -> CorruptionAccuracy:
     """Return the accuracy on each set, by kind and severity."""
     kinds = list(dict.fromkeys(one.kind for one in sets))
     severities = list(dict.fromkeys(one.severity for one in sets))
@@ -273,11 +271,11 @@ def accuracy_by_kind(sets: Sequence[CorruptedSet]) -> CorruptionAccuracy:
 
 
 def measure_corruption(
-    sets: Sequence[CorruptedSet], draws: Draws, stream: int = 0
+    sets: Sequence[MeasuredSet], draws: Draws, stream: int = 0
 ) -> Run:
     """Measure accuracy, NLL and ECE by severity and in all, with bootstrap draws."""
     # Sets of one size are copies of the same samples and share their draws.
-    by_size: dict[int, list[CorruptedSet]] = {}
+    by_size: dict[int, list[MeasuredSet]] = {}
     for one in sets:
         by_size.setdefault(one.n_samples, []).append(one)
     sums = [
@@ -300,7 +298,7 @@ def measure_corruption(
 
 
 def _sum_statistics(
-    sets: Sequence[CorruptedSet], counts: np.ndarray
+    sets: Sequence[MeasuredSet], counts: np.ndarray
 ) -> dict[Key, np.ndarray]:
     """Return the sums over sets of their statistics (B,)."""
     return _add(one.statistics(counts) for one in sets)

@@ -6,9 +6,11 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance.aggregation.combining import combine_probas
-from sklearn_sharpbalance.corruption._checks import as_severities
+from sklearn_sharpbalance.corruption._base import as_severities
+from sklearn_sharpbalance.corruption.sets import corrupted_sets
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._corrupted import accuracies, mean_accuracies
+from sklearn_sharpbalance.metrics._checks import encode_labels
+from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.plotting._base import (
     Display,
     check_names,
@@ -110,9 +112,14 @@ class CorruptionDisplay(Display):
         severities = tuple(as_severities(severities))
         for estimator in ensembles.values():
             check_is_fitted(estimator)
-        accuracy, member_accuracy = mean_accuracies(
-            ensembles, X, y, corruptions, severities, random_state
+        sets = corrupted_sets(
+            X,
+            y,
+            corruptions=corruptions,
+            severities=severities,
+            random_state=random_state,
         )
+        accuracy, member_accuracy = _measure(ensembles.values(), sets, severities)
         display = cls(
             accuracy,
             member_accuracy=member_accuracy,
@@ -158,7 +165,7 @@ class CorruptionDisplay(Display):
                 "member_probas has no ensembles. Pass at least one."
             )
         parts = [
-            accuracies(y_true, probas, classes, name, combine_probas)
+            _accuracies_of(y_true, probas, classes, name)
             for name, probas in methods.items()
         ]
         counts = [len(ensemble) for ensemble, _ in parts]
@@ -242,6 +249,49 @@ class CorruptionDisplay(Display):
                 f"n_severities), got {' and '.join(map(str, sorted(shapes)))}."
             )
         return accuracy, member
+
+
+def _measure(ensembles, sets, severities):
+    """Return accuracies (K, S) of ensembles and of a member, mean over the kinds."""
+    correct = [[] for _ in severities]  # of each severity: (sets, K, 2)
+    for data in sets:
+        found = []
+        for estimator in ensembles:
+            outputs = outputs_of(estimator, data.X)
+            codes = outputs.codes(data.y)
+            whole = (outputs.proba.argmax(-1) == codes).mean()
+            found.append((whole, (outputs.member_probas.argmax(-1) == codes).mean()))
+        correct[severities.index(data.severity)].append(found)
+    if not (correct and all(correct)):
+        raise InvalidInputError(
+            "There is nothing to measure: the corruptions make no corrupted set at the "
+            f"severities {list(severities)}. Choose at least one of each."
+        )
+    means = np.stack([np.mean(found, axis=0) for found in correct], axis=1)  # (K, S, 2)
+    return means[..., 0], means[..., 1]
+
+
+def _accuracies_of(y_true, member_probas, classes, name):
+    """Return accuracies (S,) of an ensemble and of a member.
+
+    ``member_probas`` has shape ([kinds,] S, M, N, C).
+    """
+    probas = np.asarray(member_probas)
+    if probas.ndim not in (4, 5):
+        raise InvalidInputError(
+            f"The probabilities of {name!r} must have shape (n_severities, n_members, "
+            "n_samples, n_classes), or a further axis of corruptions in front, got "
+            f"{probas.shape}."
+        )
+    codes = encode_labels(
+        y_true, n_classes=probas.shape[-1], n_samples=probas.shape[-2], labels=classes
+    )
+    sets = probas.reshape(-1, *probas.shape[-3:])  # (kinds * S, M, N, C)
+    whole = np.stack([combine_probas(members) for members in sets])
+    ensemble = (whole.argmax(-1) == codes).mean(-1)  # (kinds * S,)
+    member = (sets.argmax(-1) == codes).mean((-1, -2))
+    by_severity = (-1, probas.shape[-4])  # (kinds, S)
+    return ensemble.reshape(by_severity).mean(0), member.reshape(by_severity).mean(0)
 
 
 def _draw_lines(ax, accuracy, member, names):

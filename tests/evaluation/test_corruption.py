@@ -9,6 +9,7 @@ from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
 from sklearn_sharpbalance.corruption import CorruptionFiles, corrupt, corrupt_table
+from sklearn_sharpbalance.corruption.sets import corrupted_sets
 from sklearn_sharpbalance.evaluation import (
     CorruptionAccuracy,
     corruption_accuracy,
@@ -19,7 +20,6 @@ from sklearn_sharpbalance.metrics import (
     expected_calibration_error,
     negative_log_likelihood,
 )
-from sklearn_sharpbalance.metrics._corrupted import corrupted_sets
 from sklearn_sharpbalance.plotting import CorruptionDisplay
 from tests.evaluation.fake import Fake, made_up
 
@@ -268,7 +268,9 @@ def test_frames_keep_their_index():
     names = [f"row {i}" for i in range(len(y))]
     frame = pd.DataFrame(X, columns=list("abcd"), index=names)
     kinds = ["feature_noise", "label_shift", lambda X, y, *rest: (X[:9], y[:9])]
-    noisy, shifted, cut = corrupted_sets(frame, y, kinds, 3)
+    noisy, shifted, cut = corrupted_sets(
+        frame, y, corruptions=kinds, severities=3, random_state=0
+    )
     assert noisy.X.index.equals(frame.index)
     pd.testing.assert_frame_equal(shifted.X, frame.iloc[shifted.rows])
     assert cut.X.index.equals(pd.RangeIndex(9))

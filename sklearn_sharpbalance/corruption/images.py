@@ -1,23 +1,18 @@
-"""Apply the fifteen kinds of corruption by name: :func:`corrupt`."""
+"""Corrupt images with one of fifteen kinds: :func:`corrupt`."""
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
+from joblib import Parallel, delayed
 
 from sklearn_sharpbalance._validation import check_seed
-from sklearn_sharpbalance.corruption._checks import (
+from sklearn_sharpbalance.corruption._base import (
     SEVERITIES,
-    as_severities,
-    check_images,
-    check_indices,
-    check_severity,
-    count_workers,
-    function_name,
-)
-from sklearn_sharpbalance.corruption._random import (
     ImageRng,
+    as_severities,
+    check_severity,
+    resolve,
     stream_seed,
 )
 from sklearn_sharpbalance.corruption.blur import (
@@ -43,25 +38,27 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 __all__ = [
     "CORRUPTIONS",
     "CORRUPTION_GROUPS",
-    "SEVERITIES",
     "Corruption",
     "corrupt",
+    "expand",
     "iter_corruptions",
 ]
 
-# Values of the pictures in a chunk: its temporary arrays fit into the CPU's cache.
+MIN_SIDE = 8
+# Values of the images in a chunk: its temporary arrays fit into the CPU's cache.
 CHUNK_VALUES = 200_000
-# Smallest number of pictures in a chunk, since each call has a fixed cost,
+# Smallest number of images in a chunk, since each call has a fixed cost,
 MIN_CHUNK = 16
 # unless their values exceed this: 64 MiB for each temporary array of floats.
 MAX_VALUES = 2**24
+SIGNATURE = "(images, severity, rng) -> images"
 
 
 class Corruption(Protocol):
-    """A function that corrupts uint8 pictures (N, H, W, C), and returns as many.
+    """A function that corrupts uint8 images (N, H, W, C), and returns as many.
 
     It takes ``images``, ``severity`` (1 to 5) and ``rng``, an :class:`ImageRng` with
-    one random stream per picture; see :func:`gaussian_noise` for an example.
+    one random stream per image; see :func:`gaussian_noise` for an example.
     """
 
     def __call__(
@@ -104,12 +101,12 @@ def corrupt(
     indices=None,
     n_jobs: int | None = None,
 ) -> np.ndarray:
-    """Corrupt pictures with one kind at one severity.
+    """Corrupt images with one kind at one severity.
 
     Parameters
     ----------
     images : array-like of shape (N, H, W, 3), (N, H, W, 1) or (N, H, W), uint8
-        Clean pictures, colour or grey, of at least 8 x 8 pixels. Up to 48 pixels a side
+        Clean images, colour or grey, of at least 8 x 8 pixels. Up to 48 pixels a side
         CIFAR-10-C's constants apply, up to 96 Tiny-ImageNet-C's, above ImageNet-C's.
     name : str or callable
         A key of ``CORRUPTIONS``, or a function ``(images, severity, rng) -> images``.
@@ -119,7 +116,7 @@ def corrupt(
         Seed. Each kind and severity has its own streams under one seed.
     indices : array-like of int of shape (N,), default=None
         Index of each row in the whole dataset; None means ``0 .. N-1``. The result for
-        a picture depends on the seed and its index only, so a dataset can be corrupted
+        an image depends on the seed and its index only, so a dataset can be corrupted
         in batches of any size and order.
     n_jobs : int, default=None
         Number of threads; None is one, -1 all cores. Does not change the result.
@@ -127,7 +124,7 @@ def corrupt(
     Returns
     -------
     ndarray of the shape of ``images``, uint8
-        Corrupted pictures.
+        Corrupted images.
 
     References
     ----------
@@ -142,27 +139,21 @@ def corrupt(
     >>> corrupt(grey, "brightness", 5)[0, 0, 0]  # 100 + 0.3 * 255
     array([176, 176, 176], dtype=uint8)
     """
-    function, label = _resolve(name)
+    function, label = resolve(name, CORRUPTIONS, SIGNATURE)
     severity = check_severity(severity)
-    pictures, shape = check_images(images)
-    indices = check_indices(indices, len(pictures))
+    clean, shape = _check_images(images)  # (N, H, W, C)
+    indices = _check_indices(indices, len(clean))
     seed = stream_seed(check_seed(random_state), label, severity)
-    out = np.empty_like(pictures, order="C")
+    out = np.empty_like(clean, order="C")
 
     def work(part: slice) -> None:
         rng = ImageRng(seed, indices[part])
-        clean = np.array(pictures[part], order="C")  # the function may change it
-        out[part] = _checked(function(clean, severity, rng), clean, label)
+        own = np.array(clean[part], order="C")  # the function may change it
+        out[part] = _checked(function(own, severity, rng), own.shape, label)
 
-    step = _chunk(int(np.prod(pictures.shape[1:])))
-    parts = [slice(i, i + step) for i in range(0, len(pictures), step)]
-    workers = count_workers(n_jobs)
-    if workers == 1 or len(parts) < 2:
-        for part in parts:
-            work(part)
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(work, parts))
+    step = _chunk(int(np.prod(clean.shape[1:])))
+    parts = [slice(i, i + step) for i in range(0, len(clean), step)]
+    Parallel(n_jobs, require="sharedmem")(delayed(work)(part) for part in parts)
     return out.reshape(shape)
 
 
@@ -174,12 +165,12 @@ def iter_corruptions(
     *,
     n_jobs: int | None = None,
 ) -> Iterator[tuple[str, int, np.ndarray]]:
-    """Corrupt pictures with every kind at every severity, one after the other.
+    """Corrupt images with every kind at every severity, one after the other.
 
     Parameters
     ----------
     images : array-like, uint8
-        Clean pictures, see :func:`corrupt`.
+        Clean images, see :func:`corrupt`.
     names : str, callable or iterable of those, default=None
         Kinds or groups ("noise", "blur", "weather", "digital"); None is all fifteen.
     severities : int or iterable of int, default=(1, 2, 3, 4, 5)
@@ -208,7 +199,11 @@ def iter_corruptions(
     if isinstance(names, str) or callable(names) or not isinstance(names, Iterable):
         names = [names]
     # A kind that is also in a group is applied once.
-    labels = {kind: _resolve(kind)[1] for name in names for kind in _expand(name)}
+    labels = {
+        kind: resolve(kind, CORRUPTIONS, SIGNATURE)[1]
+        for name in names
+        for kind in expand(name)
+    }
     severities = [check_severity(severity) for severity in as_severities(severities)]
     seed = check_seed(random_state)
     for kind, label in labels.items():
@@ -218,40 +213,77 @@ def iter_corruptions(
 
 
 def _chunk(n_values: int) -> int:
-    """Return the number of pictures of ``n_values`` values in a chunk."""
+    """Return the number of images of ``n_values`` values in a chunk."""
     smallest = min(MIN_CHUNK, MAX_VALUES // n_values)
     return max(1, smallest, CHUNK_VALUES // n_values)
 
 
-def _checked(result, clean: np.ndarray, label: str) -> np.ndarray:
-    """Return the result of a function; raise if it cannot replace the pictures."""
+def _checked(result, shape: tuple[int, ...], label: str) -> np.ndarray:
+    """Return the result of a function; raise if it cannot replace the images."""
     if not isinstance(result, np.ndarray):
         got = f"a {type(result).__name__}"
-    elif result.dtype != np.uint8 or result.shape != clean.shape:
+    elif result.dtype != np.uint8 or result.shape != shape:
         got = f"{result.dtype} of shape {result.shape}"
     else:
         return result
     raise InvalidInputError(
-        f"The corruption {label!r} must return uint8 of shape {clean.shape}, as its "
-        f"input, but it returned {got}. End it with np.clip(values, 0, "
-        "255).astype('uint8')."
+        f"The corruption {label!r} must return uint8 of shape {shape}, as its input, "
+        f"but it returned {got}. End it with np.clip(values, 0, 255).astype('uint8')."
     )
 
 
-def _expand(name):
+def expand(name) -> tuple:
     """Return the kinds of a group, or the kind itself."""
     if isinstance(name, str) and name in CORRUPTION_GROUPS:
         return CORRUPTION_GROUPS[name]
     return (name,)
 
 
-def _resolve(name) -> tuple[Callable, str]:
-    if isinstance(name, str) and name in CORRUPTIONS:
-        return CORRUPTIONS[name], name
-    if callable(name):
-        return name, function_name(name)
-    raise InvalidInputError(
-        f"Unknown corruption {name!r}. Choose one of "
-        f"{', '.join(repr(key) for key in CORRUPTIONS)}, or pass a function "
-        "(images, severity, rng) -> images."
-    )
+def _check_images(images) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return the images as (N, H, W, C), and their original shape."""
+    try:
+        images = np.asarray(images)
+    except ValueError as error:  # raised for lists of unequal length
+        raise InvalidInputError(
+            f"Images must have one size to form an array ({error}). Resize them."
+        ) from error
+    if images.dtype != np.uint8:
+        raise InvalidInputError(
+            f"Images must be uint8 with values 0..255, got {images.dtype}. Convert "
+            "them, for floats in [0, 1] with (images * 255).round().astype('uint8')."
+        )
+    whole = images[..., None] if images.ndim == 3 else images
+    is_one = images.ndim == 2 or (images.ndim == 3 and images.shape[2] in (1, 3))
+    if is_one or whole.ndim != 4 or whole.shape[-1] not in (1, 3):
+        raise InvalidInputError(
+            "Images must have shape (N, H, W, 3), (N, H, W, 1) or (N, H, W), got "
+            f"{images.shape}. {_remedy(images.shape, is_one)}"
+        )
+    if min(whole.shape[1:3]) < MIN_SIDE:
+        raise InvalidInputError(
+            f"Images must be at least {MIN_SIDE} x {MIN_SIDE} pixels, got "
+            f"{whole.shape[1]} x {whole.shape[2]}."
+        )
+    return whole, images.shape
+
+
+def _remedy(shape: tuple[int, ...], is_one: bool) -> str:
+    if is_one:
+        return "For one image pass images[None]."
+    if shape[-1] == 4 and shape[1] not in (1, 3):
+        return "Remove the opacity of (N, H, W, 4) with images[..., :3]."
+    if len(shape) == 4 and shape[1] in (1, 3, 4):
+        return "Move the channels to the end with images.transpose(0, 2, 3, 1)."
+    return "Grey images have one channel, colour images three."
+
+
+def _check_indices(indices, n: int) -> np.ndarray:
+    if indices is None or (n == 0 and np.size(indices) == 0):
+        return np.arange(n)
+    indices = np.asarray(indices)
+    if indices.shape != (n,) or indices.dtype.kind not in "iu" or (indices < 0).any():
+        raise InvalidInputError(
+            f"indices must be {n} non-negative integers, one per image, got an array "
+            f"of {indices.dtype} of shape {indices.shape}."
+        )
+    return indices
