@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.datasets import load_iris
 from sklearn.utils import shuffle
 
@@ -287,7 +288,9 @@ def names(fitted, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, size=(6, 32, 32, 3), dtype=np.uint8)
     labels = np.arange(6) % 3
-    np.savez(tmp_path / "pictures.npz", images=images, labels=labels)
+    for image, label in zip(images, labels):
+        (tmp_path / "images" / f"{label}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "images" / f"{label}" / "0.png")
     np.save(tmp_path / "fog.npy", np.repeat(images[None], 5, 0).reshape(-1, 32, 32, 3))
     np.save(tmp_path / "labels.npy", np.tile(labels, 5))
     texts = ["good film", "bad film"] * 6
