@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -100,12 +101,13 @@ def _read_all(paths: Sequence[Path], size) -> np.ndarray:
     return images
 
 
-def _check_size(size) -> tuple[int, int] | None:
+def _check_size(size: Any) -> tuple[int, int] | None:
     """Return height and width, or None for the size of the files."""
     if size is None:
         return None
     sides = tuple(size) if isinstance(size, Sequence) else (size, size)
-    if len(sides) != 2 or not all(isinstance(n, Integral) and n > 0 for n in sides):
+    is_valid = [isinstance(n, Integral) and int(n) > 0 for n in sides]
+    if is_valid != [True, True]:
         raise InvalidInputError(
             f"size must be a positive integer, or height and width, got {size!r}."
         )

@@ -85,12 +85,13 @@ class CorruptionFiles(Mapping):
         self.names = self._find_names()
         self.class_names = self._find_classes()
 
-    def __getitem__(self, key: tuple[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, key):
         """Return images, uint8 (N, H, W, 3), and labels, int64 (N,)."""
         name, severity = self._check_key(key)
-        if self._labels is None:
+        if self.class_names is not None:
             images, classes = load_images(self.root / name / str(severity))
-            return images, np.searchsorted(self.class_names, classes)
+            return images, np.searchsorted(list(self.class_names), classes)
+        assert self._labels is not None
         images = _load(self.root / f"{name}.npy")
         if len(images) % len(SEVERITIES) or len(images) != len(self._labels):
             raise InvalidInputError(

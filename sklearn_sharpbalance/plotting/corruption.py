@@ -253,7 +253,7 @@ class CorruptionDisplay(Display):
 
 def _measure(ensembles, sets, severities):
     """Return accuracies (K, S) of ensembles and of a member, mean over the kinds."""
-    correct = [[] for _ in severities]  # of each severity: (sets, K, 2)
+    correct: list[list] = [[] for _ in severities]  # of each severity: (sets, K, 2)
     for data in sets:
         found = []
         for estimator in ensembles:
