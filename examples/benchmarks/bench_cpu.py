@@ -235,10 +235,10 @@ def scaling(quick):
 
 def overhead(X, y, repeats):
     """What ``fit`` adds to the time that its engine runs."""
-    from sklearn_sharpbalance.engine import StackedEngine
+    from sklearn_sharpbalance.engine.base import TeamRun
 
     inside = []
-    train = StackedEngine.train
+    train = TeamRun.train
 
     def timed(self, *args, **kwargs):
         start = time.perf_counter()
@@ -251,14 +251,14 @@ def overhead(X, y, repeats):
     )
     clf.fit(X, y)
     shares = []
-    StackedEngine.train = timed
+    TeamRun.train = timed
     try:
         for _ in range(repeats):
             inside.clear()
             total = seconds(lambda: clf.fit(X, y))
             shares.append((total - sum(inside)) / sum(inside))
     finally:
-        StackedEngine.train = train
+        TeamRun.train = train
     return {"share_over_engine": float(np.median(shares))}
 
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.members import MemberState, Segment
 
-__all__ = ["Engine", "EngineChoice", "EngineRun", "OnEpoch"]
+__all__ = ["Engine", "EngineChoice", "EngineRun", "OnEpoch", "Team", "TeamRun"]
 
 OnEpoch = Callable[[int, dict[str, Any]], bool]
 
@@ -34,9 +34,7 @@ class EngineChoice(NamedTuple):
 
 
 class EngineRun(ABC):
-    """Members in training, from one segment to the next.
-
-    The engine keeps a run open as long as it can train the next segment.
+    """The members of a fit, from its first segment to its last; a context manager.
 
     Parameters
     ----------
@@ -45,41 +43,23 @@ class EngineRun(ABC):
     members : list of MemberState
         Members before the first segment; not changed.
     data : TrainingData
-    segment : Segment
-        The first segment.
-    masks : ndarray of shape (M, N), dtype bool
-        True where the member applies SAM to the sample.
 
     Attributes
     ----------
     members : list of MemberState
         Members after the last segment.
-    segment : Segment
-        The last segment.
-    masks : ndarray of shape (M, N), dtype bool
-        Masks of the last segment.
     """
 
-    def __init__(
-        self,
-        net,
-        members: list[MemberState],
-        data: TrainingData,
-        segment: Segment,
-        masks: np.ndarray,
-    ):
+    def __init__(self, net, members: list[MemberState], data: TrainingData):
         self.net, self.members, self.data = net, members, data
-        self.segment, self.masks = segment, masks
 
-    @property
-    def stays_open(self) -> bool:
-        """Whether the run stays open while samples are scored, which needs memory."""
-        return False
+    def __enter__(self) -> Self:
+        """Return the run."""
+        return self
 
-    def can_train(self, segment: Segment, masks: np.ndarray) -> bool:
-        """Whether the run can train a segment after its last one."""
-        same_masks = np.array_equal(masks, self.masks)
-        return segment.continues(self.segment) and same_masks
+    def __exit__(self, *error) -> None:
+        """Free the memory on the device."""
+        self.close()
 
     @abstractmethod
     def train(
@@ -91,7 +71,7 @@ class EngineRun(ABC):
         ----------
         segment : Segment
         masks : ndarray of shape (M, N), dtype bool
-            The first segment with its masks, or others that the run :meth:`can_train`.
+            True where the member applies SAM to the sample.
         on_epoch : callable, default=None
             Called with (member, record) after every epoch of a member that runs in
             this process; the member stops if it returns True.
@@ -102,8 +82,100 @@ class EngineRun(ABC):
             The new :attr:`members`.
         """
 
-    def close(self) -> None:  # noqa: B027 - most runs have nothing to free
-        """Free the memory of the run on its device."""
+    def replace(self, members: list[MemberState]) -> None:
+        """Continue with other members, such as pruned ones."""
+        self.members = members
+
+    def make_room(self) -> None:  # noqa: B027 - most runs keep nothing
+        """Free the memory that the scoring of samples may need."""
+
+    def close(self) -> None:  # noqa: B027 - most runs keep nothing
+        """Free the memory on the device."""
+
+
+class Team(ABC):
+    """Members that are set up to train together, with their data on the device.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+    members : list of MemberState
+        Not changed.
+    data : TrainingData
+    segment : Segment
+        The first segment.
+    masks : ndarray of shape (M, N), dtype bool
+
+    Attributes
+    ----------
+    members, segment, masks
+        Of the last segment.
+    """
+
+    def __init__(self, net, members, data, segment, masks):
+        self.net, self.members, self.data = net, members, data
+        self.segment, self.masks = segment, masks
+
+    @property
+    def leaves_room(self) -> bool:
+        """Whether samples can be scored while the team is kept."""
+        return False
+
+    def can_train(self, segment: Segment, masks: np.ndarray) -> bool:
+        """Whether the team can train a segment after its last one."""
+        same_masks = np.array_equal(masks, self.masks)
+        return segment.continues(self.segment) and same_masks
+
+    @abstractmethod
+    def train(self, segment, masks, on_epoch=None) -> list[MemberState]:
+        """Train the first segment, or one that the team :meth:`can_train`."""
+
+    def close(self) -> None:  # noqa: B027 - most teams have nothing to free
+        """Free the memory on the device."""
+
+
+class TeamRun(EngineRun):
+    """Trains with a team, which is kept as long as it can train the next segment.
+
+    Parameters
+    ----------
+    build : callable
+        Class of the team.
+    net, members, data
+        As in :class:`EngineRun`.
+    """
+
+    def __init__(self, build: Callable[..., Team], net, members, data):
+        super().__init__(net, members, data)
+        self.build = build
+        self._team: Team | None = None
+
+    def train(self, segment, masks, on_epoch=None):
+        """Train with the team of the last segment, or with a new one."""
+        team, self._team = self._team, None  # not used again after an error
+        if team is None or not team.can_train(segment, masks):
+            if team is not None:
+                team.close()
+            team = self.build(self.net, self.members, self.data, segment, masks)
+        self.members = team.train(segment, masks, on_epoch)
+        self._team = team
+        return self.members
+
+    def replace(self, members):
+        """Continue with other members, in a new team."""
+        self.close()
+        super().replace(members)
+
+    def make_room(self):
+        """Close the team if its memory may be needed."""
+        if self._team is not None and not self._team.leaves_room:
+            self.close()
+
+    def close(self):
+        """Close the team."""
+        if self._team is not None:
+            self._team.close()
+        self._team = None
 
 
 class Engine(ABC):
@@ -124,11 +196,6 @@ class Engine(ABC):
 
     def __init__(self, jobs: MemberJobs | None = None):
         self.jobs = jobs or MemberJobs(1)
-        self._run: EngineRun | None = None
-
-    def __getstate__(self):
-        """Return the attributes without the open run, which belongs to this process."""
-        return self.__dict__ | {"_run": None}
 
     @classmethod
     @abstractmethod
@@ -144,47 +211,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def open(self, net, members, data, segment, masks) -> EngineRun:
-        """Return a run; the parameters are those of :class:`EngineRun`."""
+    def open(self, net, members, data) -> EngineRun:
+        """Return a run; the parameters are those of :class:`EngineRun`.
 
-    def train(
-        self, net, members, data, segment, masks, on_epoch: OnEpoch | None = None
-    ) -> list[MemberState]:
-        """Train every member through a segment.
-
-        The run stays open. If it can train the next segment of the same members, that
-        segment does not rebuild anything.
-
-        Parameters
-        ----------
-        net, members, data, segment, masks
-            As in :class:`EngineRun`.
-        on_epoch : callable, default=None
-            As in :meth:`EngineRun.train`.
+        Nothing is built before its first segment.
         """
-        run = self._run
-        if run is None or not (
-            net is run.net
-            and members is run.members
-            and data is run.data
-            and run.can_train(segment, masks)
-        ):
-            self.close()
-            run = self.open(net, members, data, segment, masks)
-        self._run = None  # after an error the run is not used again
-        trained = run.train(segment, masks, on_epoch)
-        self._run = run
-        if segment.last:
-            self.close()
-        return trained
-
-    def make_room(self) -> None:
-        """Close the open run if it may need the memory that scoring needs."""
-        if self._run is not None and not self._run.stays_open:
-            self.close()
-
-    def close(self) -> None:
-        """Close the open run, if there is one."""
-        if self._run is not None:
-            self._run.close()
-        self._run = None

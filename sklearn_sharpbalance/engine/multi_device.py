@@ -33,23 +33,28 @@ class SpreadEngine(Engine):
         """Return None: the engine of a single device was checked before."""
         return None
 
-    def open(self, net, members, data, segment, masks):
+    def open(self, net, members, data):
         """Return a run with member i on device i modulo the number of devices."""
-        return SpreadRun(self.engine, self.devices, net, members, data, segment, masks)
+        return SpreadRun(self.engine, self.devices, net, members, data)
 
 
 class SpreadRun(EngineRun):
-    """One run per device, opened in the thread that trains it."""
+    """One run per device, in the thread that trains it."""
 
-    def __init__(self, engine, devices, net, members, data, segment, masks):
-        super().__init__(net, members, data, segment, masks)
-        self.engine = engine
+    def __init__(self, engine, devices, net, members, data):
+        super().__init__(net, members, data)
         self.devices = [_full_name(device) for device in devices[: len(members)]]
-        self.runs: dict[int, EngineRun] = {}
+        self.runs = [
+            engine.open(clone(net).set_params(device=device), self._own(d), data)
+            for d, device in enumerate(self.devices)
+        ]
+
+    def _own(self, d):
+        """Return the members d, d + n, d + 2n, ... on n devices."""
+        return self.members[d :: len(self.devices)]
 
     def train(self, segment, masks, on_epoch=None):
         """Train the members of all devices in parallel."""
-        self.segment, self.masks = segment, masks
         n = len(self.devices)
 
         def train_device(device):
@@ -57,8 +62,8 @@ class SpreadRun(EngineRun):
             # share its random generator, which dropout uses.
             with lending_process_state():
                 return {
-                    d: self._run(d).train(segment, masks[d::n], on_epoch)
-                    for d in range(n)
+                    d: run.train(segment, masks[d::n], on_epoch)
+                    for d, run in enumerate(self.runs)
                     if self.devices[d] == device
                 }
 
@@ -76,22 +81,20 @@ class SpreadRun(EngineRun):
         self.members = [parts[i % n][i // n] for i in range(len(self.members))]
         return self.members
 
-    def _run(self, d):
-        """Return the run of the members d, d + n, d + 2n, ... on n devices."""
-        if d not in self.runs:
-            own = slice(d, None, len(self.devices))
-            self.runs[d] = self.engine.open(
-                clone(self.net).set_params(device=self.devices[d]),
-                self.members[own],
-                self.data,
-                self.segment,
-                self.masks[own],
-            )
-        return self.runs[d]
+    def replace(self, members):
+        """Continue with other members on every device."""
+        super().replace(members)
+        for d, run in enumerate(self.runs):
+            run.replace(self._own(d))
+
+    def make_room(self):
+        """Free memory on every device."""
+        for run in self.runs:
+            run.make_room()
 
     def close(self):
         """Close the run of every device."""
-        for run in self.runs.values():
+        for run in self.runs:
             run.close()
 
 

@@ -28,21 +28,20 @@ class SkorchEngine(Engine):
         """Return None: this engine trains every ensemble."""
         return None
 
-    def open(self, net, members, data, segment, masks):
+    def open(self, net, members, data):
         """Return a run that restores each member in each segment."""
-        return SkorchRun(self.jobs, net, members, data, segment, masks)
+        return SkorchRun(self.jobs, net, members, data)
 
 
 class SkorchRun(EngineRun):
     """Members that train one after the other, or in parallel jobs."""
 
-    def __init__(self, jobs, net, members, data, segment, masks):
-        super().__init__(net, members, data, segment, masks)
+    def __init__(self, jobs, net, members, data):
+        super().__init__(net, members, data)
         self.jobs = jobs
 
     def train(self, segment, masks, on_epoch=None):
         """Train the members one after the other, or in parallel jobs."""
-        self.segment, self.masks = segment, masks
         # Other processes cannot call on_epoch: a closure cannot be pickled.
         on_epoch = None if self.jobs.parallel else on_epoch
         calls = [

@@ -7,7 +7,7 @@ import torch
 
 from sklearn_sharpbalance.data.batches import BatchLayout, EpochBatches, PartSizes
 from sklearn_sharpbalance.data.training_data import as_tensor
-from sklearn_sharpbalance.engine.base import Engine, EngineRun
+from sklearn_sharpbalance.engine.base import Engine, Team, TeamRun
 from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
 from sklearn_sharpbalance.engine.member_rates import allows_own_rates
 from sklearn_sharpbalance.engine.stacked_members import StackedMembers
@@ -53,12 +53,12 @@ class StackedEngine(Engine):
             return "train_transform draws from one RNG per member"
         return reason
 
-    def open(self, net, members, data, segment, masks):
-        """Return a run with all weights and samples on the device."""
-        return StackedRun(net, members, data, segment, masks)
+    def open(self, net, members, data):
+        """Return a run that keeps all weights and samples on the device."""
+        return TeamRun(StackedTeam, net, members, data)
 
 
-class StackedRun(EngineRun):
+class StackedTeam(Team):
     """Members in groups that share one step; usually all are in one group."""
 
     def __init__(self, net, members, data, segment, masks):
@@ -70,7 +70,7 @@ class StackedRun(EngineRun):
         }
 
     @property
-    def stays_open(self):
+    def leaves_room(self):
         """Whether the members are on a CPU."""
         return torch.device(self.net.device).type == "cpu"
 

@@ -263,8 +263,6 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
                 self._keep_result(setup, loop)
                 fitted.usable_epochs = loop.result.epoch
             raise
-        finally:
-            setup.trainer.close()
         self._keep_result(setup, loop)
 
     def _keep_result(self, setup, loop):

@@ -371,11 +371,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
         state = EnsembleState(
             members, epoch=epoch, passes=getattr(self, "n_passes_", 0.0)
         )
-        with torch_threads(setup.engine.threads):
+        with torch_threads(setup.engine.threads), trainer.open(members) as run:
             if is_balanced:
-                state = trainer.select(state, segment)
-            state = trainer.train(state, segment)
-        trainer.close()
+                state = trainer.select(run, state, segment)
+            state = trainer.train(run, state, segment)
         self.__dict__.pop("validation_scores_", None)  # of an earlier fit
         self._keep(setup, state)
         self.settings_["lr_schedule"] = "constant"  # whatever a whole fit would use

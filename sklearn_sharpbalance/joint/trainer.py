@@ -1,5 +1,6 @@
 """Train all members jointly, segment by segment."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 
@@ -73,15 +74,19 @@ class JointTrainer:
         """Return the members before the first epoch."""
         return self.make_members()
 
-    def prune(self, state, segment):
+    def open(self, members):
+        """Return an empty context: nothing is kept between segments."""
+        return nullcontext()
+
+    def prune(self, run, state, segment):
         """Raise: the plan of a joint training has no pruning."""
         raise AssertionError("joint training does not prune")
 
-    def select(self, state, segment):
+    def select(self, run, state, segment):
         """Raise: the plan of a joint training has no selection."""
         raise AssertionError("joint training does not select samples")
 
-    def train(self, state: EnsembleState, segment: Segment, on_epoch=None):
+    def train(self, run, state: EnsembleState, segment: Segment, on_epoch=None):
         """Train all members for a segment and return the new state.
 
         Random draws depend on the seeds and the epoch only, so that the result does not
@@ -106,9 +111,6 @@ class JointTrainer:
             phases=[*state.phases, segment.name],
             epochs=[n + more for n, more in zip(before, count.epochs)],
         )
-
-    def close(self) -> None:
-        """Do nothing: no memory is kept between segments."""
 
     def as_trained(self, net) -> TrainingData:
         """Return the data with which to compute BatchNorm statistics of members.

@@ -119,8 +119,6 @@ class FitLoop:
         except Exception as error:  # raised again where the fit is asked for
             self.shared.keep_fit(self.setup.key, error)
             self.fit.failed, self.request = True, None
-        if self.request is None:
-            self.setup.trainer.close()
 
     def _start(self):
         loop = TrainingLoop(

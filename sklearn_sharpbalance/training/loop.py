@@ -23,17 +23,19 @@ class Trainer(Protocol):
     def first_members(self) -> list:
         """Return the members before the first epoch."""
 
-    def prune(self, state: EnsembleState, segment: Segment) -> EnsembleState:
+    def open(self, members: list) -> AbstractContextManager:
+        """Return the context of a run, which the other methods take."""
+
+    def prune(self, run, state: EnsembleState, segment: Segment) -> EnsembleState:
         """Set the smallest weights of each member to zero."""
 
-    def select(self, state: EnsembleState, segment: Segment) -> EnsembleState:
+    def select(self, run, state: EnsembleState, segment: Segment) -> EnsembleState:
         """Score all samples by all members, and select the samples for SAM."""
 
-    def train(self, state: EnsembleState, segment: Segment, on_epoch) -> EnsembleState:
+    def train(
+        self, run, state: EnsembleState, segment: Segment, on_epoch
+    ) -> EnsembleState:
         """Train all members for a segment."""
-
-    def close(self) -> None:
-        """Free memory that is kept between segments."""
 
 
 class Progress(Protocol):
@@ -115,16 +117,16 @@ class TrainingLoop:
         before it continues them.
         """
         trainer, state = self.trainer, self.state
-        with progress.fit():
+        with progress.fit(), trainer.open(state.members) as run:
             for i, segment in enumerate(segments):
                 following = segments[i + 1] if i + 1 < len(segments) else None
                 with progress.segment(segment) as on_epoch:
                     if segment.prune:
-                        state = trainer.prune(state, segment)
+                        state = trainer.prune(run, state, segment)
                     if segment.select:
-                        state = trainer.select(state, segment)
+                        state = trainer.select(run, state, segment)
                     yield state, segment
-                    state = trainer.train(state, segment, on_epoch)
+                    state = trainer.train(run, state, segment, on_epoch)
                     progress.offer(state)
                 self.state = state
                 finished = following is None or progress.stop or state.all_stopped

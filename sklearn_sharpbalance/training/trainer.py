@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.data.validation_split import rows_of
+from sklearn_sharpbalance.engine.base import EngineRun
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.exceptions import DivergenceError, OutOfDeviceMemoryError
 from sklearn_sharpbalance.members import Segment, score_member
@@ -102,15 +103,20 @@ class PhasedTrainer:
             )
         return members
 
-    def prune(self, state: EnsembleState, segment: Segment) -> EnsembleState:
+    def open(self, members) -> EngineRun:
+        """Return the run that trains these members."""
+        return self.engine.open(self.net, members, self.data)
+
+    def prune(self, run: EngineRun, state: EnsembleState, segment: Segment):
         """Set the smallest weights of each member to zero."""
         share = segment.prune or 0.0
         members = [pruned_member(m, share, self.net) for m in state.members]
+        run.replace(members)
         return replace(state, members=members)
 
-    def select(self, state: EnsembleState, segment: Segment) -> EnsembleState:
+    def select(self, run: EngineRun, state: EnsembleState, segment: Segment):
         """Score all samples by all members, and select the samples for SAM."""
-        self.engine.make_room()
+        run.make_room()
         shape = (len(state.members), len(self.data))
         sharpness = np.zeros(shape)
         if self.selector.needs_sharpness:
@@ -130,13 +136,15 @@ class PhasedTrainer:
         scored = sharpness if self.selector.needs_sharpness else None
         return replace(state, masks=masks, sharpness=scored)
 
-    def train(self, state: EnsembleState, segment: Segment, on_epoch=None):
+    def train(self, run: EngineRun, state: EnsembleState, segment, on_epoch=None):
         """Train all members for a segment and return the new state."""
-        train = train_members
-        if not self.has_callbacks:
-            train = cached(self.memory, train_members, ignore=["on_epoch"])
         inputs = self.training_inputs(state, segment)
-        members, epochs = train(engine=self.engine, **inputs, on_epoch=on_epoch)
+        if self.memory is None or self.has_callbacks:
+            settings, masks = inputs["segment"], inputs["masks"]
+            members, epochs = train_segment(run, settings, masks, on_epoch)
+        else:
+            train = cached(self.memory, train_members, ignore=["on_epoch"])
+            members, epochs = train(engine=self.engine, **inputs, on_epoch=on_epoch)
         before = state.epochs or [0] * len(members)
         return replace(
             state,
@@ -190,10 +198,6 @@ class PhasedTrainer:
         shape = (len(state.members), len(self.data))
         return np.full(shape, self.warmup == "sam")
 
-    def close(self) -> None:
-        """Free memory that the engine keeps between segments."""
-        self.engine.close()
-
     def as_trained(self) -> TrainingData:
         """Return the training data with the augmentation of the training."""
         return replace(self.data, transform=self.training.transform)
@@ -219,18 +223,17 @@ def try_scoring(net, members, data, scorer, precision) -> None:
 
 
 def train_members(engine, net, members, data, segment, masks, on_epoch):
+    """Train a segment in a run of its own; return as :func:`train_segment`."""
+    with engine.open(net, members, data) as run:
+        return train_segment(run, segment, masks, on_epoch)
+
+
+def train_segment(run, segment, masks, on_epoch):
     """Return the members after a segment, and the epochs that each has run."""
+    members = run.members
     count = EpochCount(len(members), on_epoch)
-    train = partial(
-        engine.train,
-        net=net,
-        members=members,
-        data=data,
-        segment=segment,
-        masks=masks,
-        on_epoch=count,
-    )
-    trained = explain_out_of_memory(train, net, len(members))
+    train = partial(run.train, segment, masks, count)
+    trained = explain_out_of_memory(train, run.net, len(members))
     epochs = [
         _epochs_run(segment, before, after, counted)
         for before, after, counted in zip(members, trained, count.epochs)

@@ -52,20 +52,20 @@ def run(engine, data, module, kwargs, *, sam=SAM, device="cpu", n_phases=2, **ph
     net = member_net(net, 3, statistics=statistics, sam=sam, device=device)
     states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
     rng = np.random.default_rng(5)
-    for p in range(n_phases):
-        masks = rng.random((2, len(data))) < (0.4, 0.7)[p]
-        sizes = part_sizes(masks, batch_size=32)
-        segment = Segment(
-            name="balanced",
-            start=2 * p,
-            stop=2 * p + 2,
-            n_epochs=4,
-            sizes=sizes,
-            rho=(0.05, 0.2),
-            lr_schedule=cosine,
-            **phase,
-        )
-        states = engine.train(net, states, data, segment, masks)
+    with engine.open(net, states, data) as running:
+        for p in range(n_phases):
+            masks = rng.random((2, len(data))) < (0.4, 0.7)[p]
+            segment = Segment(
+                name="balanced",
+                start=2 * p,
+                stop=2 * p + 2,
+                n_epochs=4,
+                sizes=part_sizes(masks, batch_size=32),
+                rho=(0.05, 0.2),
+                lr_schedule=cosine,
+                **phase,
+            )
+            states = running.train(segment, masks)
     return states
 
 

@@ -24,7 +24,7 @@ class RecordingEngine:
         self.together = threading.Barrier(n_devices, timeout=20)
         self.seen = []
 
-    def open(self, net, members, data, segment, masks):
+    def open(self, net, members, data):
         return RecordingRun(self, net, members)
 
 
@@ -51,8 +51,9 @@ def test_threads_restore_flags_and_generator(allowed, monkeypatch):
     net = NeuralNetClassifier(nn.Linear, module__in_features=2, module__out_features=2)
     engine = RecordingEngine(2)
     spread = SpreadEngine(engine, ["cuda:0", "cuda:1"])
-    segment = SimpleNamespace(precision="float32", last=True)
-    members = spread.train(net, list("abcde"), None, segment, np.zeros((5, 1)))
+    segment = SimpleNamespace(precision="float32")
+    with spread.open(net, list("abcde"), None) as run:
+        members = run.train(segment, np.zeros((5, 1)))
     assert [state for _, state in members] == list("abcde")
     assert [device for device, _ in members] == [f"cuda:{i % 2}" for i in range(5)]
     assert set(engine.seen) == {False}

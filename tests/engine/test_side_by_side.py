@@ -44,20 +44,20 @@ def start(net):
 
 def train(engine, net, states, edges, on_epoch=None, members=(0, 1), **settings):
     """Return the states after segments of one phase."""
-    masks = MASKS[list(members)]
-    for first, stop in pairwise(edges):
-        sizes = part_sizes(MASKS, batch_size=16)
-        phase = Segment(
-            name="balanced",
-            start=first,
-            stop=stop,
-            n_epochs=6,
-            sizes=sizes,
-            rho=(0.05, 0.2),
-            lr_schedule=cosine,
-            **settings,
-        )
-        states = engine.train(net, states, DATA, phase, masks, on_epoch)
+    masks, sizes = MASKS[list(members)], part_sizes(MASKS, batch_size=16)
+    with engine.open(net, states, DATA) as run:
+        for first, stop in pairwise(edges):
+            phase = Segment(
+                name="balanced",
+                start=first,
+                stop=stop,
+                n_epochs=6,
+                sizes=sizes,
+                rho=(0.05, 0.2),
+                lr_schedule=cosine,
+                **settings,
+            )
+            states = run.train(phase, masks, on_epoch)
     return states
 
 

@@ -119,7 +119,7 @@ SIMILAR = {
 def test_a_run_of_all_phases_equals_runs_that_are_opened_anew(case, monkeypatch):
     """The same weights, states of optimizers, histories and masks, bit for bit."""
     kept = estimator(**CASES[case]).fit(X, Y)
-    monkeypatch.setattr(stacked.StackedRun, "can_train", lambda *args: False)
+    monkeypatch.setattr(stacked.StackedTeam, "can_train", lambda *args: False)
     anew = estimator(**CASES[case]).fit(X, Y)
     np.testing.assert_array_equal(kept.sam_masks_, anew.sam_masks_)
     np.testing.assert_array_equal(kept.sharpness_, anew.sharpness_)

@@ -24,6 +24,7 @@ from sklearn_sharpbalance.aggregation.soups import mean_weights
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
+from sklearn_sharpbalance.engine.skorch_engine import SkorchRun
 from sklearn_sharpbalance.exceptions import (
     CheckpointMismatchError,
     InvalidInputError,
@@ -297,7 +298,7 @@ def test_graph_steps_use_the_settings_of_each_member():
     )
     first = [initial_state(net, i, seed) for i, seed in enumerate((3, 4))]
     want, got = (
-        engine.train(net, first, data, phase, masks)
+        engine.open(net, first, data).train(phase, masks)
         for engine in (SkorchEngine(), GraphEngine())
     )
     for one, other in zip(got, want):
@@ -447,13 +448,13 @@ def test_warm_start_requires_weights_of_the_same_shapes():
 def test_memory_distinguishes_settings_of_members(tmp_path, monkeypatch):
     X, y = table()
     phases = []
-    train = SkorchEngine.train
+    train = SkorchRun.train
 
-    def counted(self, *, segment, **call):
+    def counted(self, segment, *args):
         phases.append(segment.name)
-        return train(self, segment=segment, **call)
+        return train(self, segment, *args)
 
-    monkeypatch.setattr(SkorchEngine, "train", counted)
+    monkeypatch.setattr(SkorchRun, "train", counted)
     memory = joblib.Memory(tmp_path, verbose=0)
     for n_done, params in ((2, APART), (2, APART), (4, [APART[0], {}, APART[2]])):
         options = {"member_params": params, "engine": "skorch", **FAST}
@@ -502,7 +503,7 @@ def test_scikit_learn_checks(kind):
 @pytest.mark.parametrize("rule", ["uniform_soup", "greedy_soup"])
 def test_soups_of_different_networks_raise_before_training(rule, monkeypatch):
     X, y = table()
-    monkeypatch.setattr(SkorchEngine, "train", None)
+    monkeypatch.setattr(SkorchRun, "train", None)
     clf = DeepEnsembleClassifier(
         member_params=APART, aggregation=rule, validation_fraction=0.2, **FAST
     )
@@ -563,7 +564,7 @@ def test_soup_of_members_with_different_training(tmp_path):
     ],
 )
 def test_invalid_settings_raise_before_training(member_params, message, monkeypatch):
-    monkeypatch.setattr(SkorchEngine, "train", None)
+    monkeypatch.setattr(SkorchRun, "train", None)
     clf = DeepEnsembleClassifier(member_params=member_params, **FAST)
     with pytest.raises(ValueError, match=message):
         clf.fit(*table())

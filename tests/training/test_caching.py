@@ -9,7 +9,8 @@ import torch
 from sklearn.model_selection import GridSearchCV
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.engine import SkorchEngine, StackedEngine
+from sklearn_sharpbalance.engine.base import TeamRun
+from sklearn_sharpbalance.engine.skorch_engine import SkorchRun
 from sklearn_sharpbalance.members.averaging import WeightAveraging
 from sklearn_sharpbalance.sharpness import FisherTraceScorer
 from tests.cases import rest_slow, table
@@ -39,8 +40,8 @@ def n_calls(monkeypatch):
 
         monkeypatch.setattr(kind, method, counted)
 
-    for engine in (SkorchEngine, StackedEngine):
-        counting(engine, "train", lambda **call: [call["segment"].name])
+    for run in (SkorchRun, TeamRun):
+        counting(run, "train", lambda segment, *args: [segment.name])
     # Every fit scores two samples before the warm-up as a check.
     names = ["scores"]
     counting(FisherTraceScorer, "score_samples", lambda net, X, y: names * (len(y) > 2))

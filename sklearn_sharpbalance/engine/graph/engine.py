@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sklearn_sharpbalance.engine.base import Engine
-from sklearn_sharpbalance.engine.graph.run import GraphRun
+from sklearn_sharpbalance.engine.base import Engine, TeamRun
+from sklearn_sharpbalance.engine.graph.run import GraphTeam
 from sklearn_sharpbalance.engine.support import (
     NOT_INSPECTED,
     base_optimizer,
@@ -45,9 +45,9 @@ class GraphEngine(Engine):
         reasons = (module_refusal(own, data) for own in own_nets(net))
         return next((reason for reason in reasons if reason is not None), None)
 
-    def open(self, net, members, data, segment, masks):
-        """Return a run that captures one step and replays it."""
-        return GraphRun(net, members, data, segment, masks)
+    def open(self, net, members, data):
+        """Return a run that captures one step of a phase and replays it."""
+        return TeamRun(GraphTeam, net, members, data)
 
 
 def module_refusal(net, data):

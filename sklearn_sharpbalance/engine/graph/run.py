@@ -3,7 +3,7 @@
 import torch
 
 from sklearn_sharpbalance.data.training_data import DeviceData
-from sklearn_sharpbalance.engine.base import EngineRun
+from sklearn_sharpbalance.engine.base import Team
 from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
 from sklearn_sharpbalance.engine.graph.buffers import EpochFeed
 from sklearn_sharpbalance.engine.graph.step import GraphedStep
@@ -11,13 +11,13 @@ from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.runtime.precision import tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 
-__all__ = ["GraphRun"]
+__all__ = ["GraphTeam"]
 
 COMPILED_SAVES = 0.15  # share of the time of a ResNet-18 epoch
 COMPILE_SECONDS = 40.0
 
 
-class GraphRun(EngineRun):
+class GraphTeam(Team):
     """Sessions of the members that have not stopped, and the step they share."""
 
     def __init__(self, net, members, data, segment, masks):

@@ -1,6 +1,5 @@
 """One graph for all segments of a phase; on a CPU nothing is captured."""
 
-import pickle
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -43,23 +42,29 @@ class Task:
     def start(self):
         return [initial_state(self.net, i, seed) for i, seed in enumerate((11, 12))]
 
-    def run(self, engine, edges, states=None, masks=None, on_epoch=None):
+    def open(self, engine):
+        return engine.open(self.net, self.start(), self.data)
+
+    def segments(self, run, edges, masks=None, on_epoch=None):
+        """Train segments of one phase and return the states after the last one."""
         masks = self.masks if masks is None else masks
-        states = states or self.start()
         for start, stop in pairwise(edges):
-            sizes = part_sizes(masks, batch_size=16)
             phase = Segment(
                 name="balanced",
                 start=start,
                 stop=stop,
                 n_epochs=6,
-                sizes=sizes,
+                sizes=part_sizes(masks, batch_size=16),
                 rho=(0.05, 0.2),
                 lr_schedule=cosine,
                 **self.settings,
             )
-            states = engine.train(self.net, states, self.data, phase, masks, on_epoch)
+            states = run.train(phase, masks, on_epoch)
         return states
+
+    def run(self, engine, edges, on_epoch=None):
+        with self.open(engine) as run:
+            return self.segments(run, edges, on_epoch=on_epoch)
 
 
 def assert_equal(got, want, tol=0.0):
@@ -93,23 +98,27 @@ def test_members_between_segments_equal_those_of_skorch():
 
 
 def test_other_states_masks_or_epochs_build_a_new_step(steps):
-    task, engine = Task(), GraphEngine()
-    first = task.run(engine, [0, 2])
-    second = task.run(engine, [2, 3], first)
-    assert len(steps) == 1
-    task.run(engine, [2, 3], first)  # again from an earlier state
-    assert len(steps) == 2
-    third = task.run(engine, [3, 4], second[:])  # a copy may have been changed
-    assert len(steps) == 3
-    task.run(engine, [4, 5], third, ~task.masks)
-    assert len(steps) == 4
+    task = Task()
+    with task.open(GraphEngine()) as run:
+        first = task.segments(run, [0, 2])
+        second = task.segments(run, [2, 3])
+        assert len(steps) == 1
+        run.replace(first)
+        task.segments(run, [2, 3])  # again from an earlier state
+        assert len(steps) == 2
+        run.replace(second)
+        task.segments(run, [3, 4])
+        assert len(steps) == 3
+        task.segments(run, [4, 5], ~task.masks)
+        assert len(steps) == 4
 
 
 def test_returned_states_are_not_changed_by_later_segments():
-    task, engine = Task(), GraphEngine()
-    first = task.run(engine, [0, 2])
-    before = [{k: v.clone() for k, v in state.module.items()} for state in first]
-    task.run(engine, [2, 4], first)
+    task = Task()
+    with task.open(GraphEngine()) as run:
+        first = task.segments(run, [0, 2])
+        before = [{k: v.clone() for k, v in state.module.items()} for state in first]
+        task.segments(run, [2, 4])
     for state, want in zip(first, before):
         assert len(state.history) == 2
         assert all(torch.equal(state.module[k], v) for k, v in want.items())
@@ -138,16 +147,17 @@ def test_stopped_member_is_removed_and_ends_once(steps, monkeypatch):
     assert_equal(got, want, 2e-4)
 
 
-def test_run_is_freed_and_not_pickled(steps):
-    task, engine = Task(), GraphEngine()
-    states = task.run(engine, [0, 2])
-    assert engine._run is not None
-    assert pickle.loads(pickle.dumps(engine))._run is None
-    engine.close()
-    assert engine._run is None
-    assert not steps[0].graphs
-    task.run(engine, [2, 6], states)
-    assert engine._run is None  # closed after the last segment
+def test_run_makes_room_and_is_freed(steps):
+    task = Task()
+    with task.open(GraphEngine()) as run:
+        task.segments(run, [0, 2])
+        closed = []
+        steps[0].close = lambda: closed.append(0)
+        run.make_room()
+        assert closed == [0]
+        task.segments(run, [2, 6])
+        steps[1].close = lambda: closed.append(1)
+    assert closed == [0, 1]
 
 
 @pytest.mark.parametrize("kind", [*ELEMENTWISE, "momentum"])

@@ -263,12 +263,16 @@ def task(precision="float32", pruned=False, kind=ResNet18):
     return net, states, data, phase, masks
 
 
+def train(engine, net, states, data, phase, masks):
+    return engine().open(net, states, data).train(phase, masks)
+
+
 @pytest.mark.parametrize("kind", [Tied, Repeated])
 def test_weights_used_twice_train_in_bf16(kind):
     """With one pass for each part, as in the skorch engine."""
     module = Repeated("inner") if kind is Repeated else Tied()
     work = task("bf16", kind=module)
-    got, want = (e.train(*work) for e in (GraphEngine(), SkorchEngine()))
+    got, want = (train(kind, *work) for kind in (GraphEngine, SkorchEngine))
     for before, a, b in zip(work[1], got, want, strict=True):
         for key, value in b.module.items():
             change = (value - before.module[key]).double().norm()
@@ -288,7 +292,7 @@ def test_member_with_a_hook_is_not_split(monkeypatch):
         split.extend(member.split.module for member in self.members)
 
     monkeypatch.setattr(GraphedStep, "__init__", hooked)
-    for state in GraphEngine().train(*work):
+    for state in train(GraphEngine, *work):
         assert state.history[-1]["train_loss"] == pytest.approx(np.log(3), rel=0.2)
     assert split == [None, None]
 
@@ -315,12 +319,12 @@ def test_members_equal_those_of_two_passes(kind, precision, pruned, tol, monkeyp
     monkeypatch.setattr(_MemberStep, "_both_parts_of", counted)
     work = task(precision, pruned, kind)
     _, states, _, phase, _ = work
-    got = GraphEngine().train(*work)
+    got = train(GraphEngine, *work)
     assert parts == [phase.sizes.sam + phase.sizes.normal] * 2
     monkeypatch.setattr(split_pass, "_split", lambda fused, n_first: None)
-    references = [GraphEngine().train(*work)]
+    references = [train(GraphEngine, *work)]
     if precision == "float32":
-        references.append(SkorchEngine().train(*work))
+        references.append(train(SkorchEngine, *work))
     assert len(parts) == 2
     for want in references:
         for before, a, b in zip(states, got, want, strict=True):

@@ -72,18 +72,19 @@ def train(
         give_settings(net, member_params)
     states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
     sizes = part_sizes(MASKS, batch_size)
-    for p in range(n_phases):
-        phase = Segment(
-            name=f"phase {p}",
-            start=n_epochs * p,
-            stop=n_epochs * (p + 1),
-            n_epochs=n_epochs * n_phases,
-            sizes=sizes,
-            rho=(0.05, 0.2),
-            lr_schedule=cosine,
-            precision=precision,
-        )
-        states = engine.train(net, states, DATA, phase, MASKS)
+    with engine.open(net, states, DATA) as run:
+        for p in range(n_phases):
+            phase = Segment(
+                name=f"phase {p}",
+                start=n_epochs * p,
+                stop=n_epochs * (p + 1),
+                n_epochs=n_epochs * n_phases,
+                sizes=sizes,
+                rho=(0.05, 0.2),
+                lr_schedule=cosine,
+                precision=precision,
+            )
+            states = run.train(phase, MASKS)
     return states
 
 
