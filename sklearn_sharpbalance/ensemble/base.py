@@ -227,48 +227,48 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         """Return the fitted columns of a DataFrame for a warm start, else None."""
         return self.input_format_.columns if self._warm_nets() else None
 
-    def _fit(self, setup, X, y, fitted):
+    def _fit(self, prepared, X, y, fitted):
         """Run the training loop and set the fitted attributes.
 
         Parameters
         ----------
-        setup : FitSetup
+        prepared : Prepared
         X, y
             Arguments of ``fit``.
         fitted : FittedState
         """
         loop = TrainingLoop(
-            setup.trainer,
-            setup.plan,
-            checkpoints=setup.checkpoints,
-            early_stopping=setup.early_stopping,
+            prepared.trainer,
+            prepared.plan,
+            checkpoints=prepared.checkpoints,
+            early_stopping=prepared.early_stopping,
         )
-        with torch_threads(setup.engine.threads):
+        with torch_threads(prepared.engine.threads):
             segments = loop.start()
         progress = FitProgress(
             self,
             segments,
-            n_members=len(setup.seeds.members),
-            n_epochs=setup.trainer.training.n_epochs,
-            verbose=setup.params["verbose"],
+            n_members=len(prepared.seeds.members),
+            n_epochs=prepared.trainer.training.n_epochs,
+            verbose=prepared.params["verbose"],
             X=X,
             y=y,
-            keep=lambda estimator, state: estimator._keep(setup, state),
+            keep=lambda estimator, state: estimator._keep(prepared, state),
         )
         try:
-            with torch_threads(setup.engine.threads):
+            with torch_threads(prepared.engine.threads):
                 loop.run(segments, progress)
         except KeyboardInterrupt:
             if loop.state.epoch > 0:
-                self._keep_result(setup, loop)
+                self._keep_result(prepared, loop)
                 fitted.usable_epochs = loop.result.epoch
             raise
-        self._keep_result(setup, loop)
+        self._keep_result(prepared, loop)
 
-    def _keep_result(self, setup, loop):
+    def _keep_result(self, prepared, loop):
         """Set the fitted attributes from the result of a loop."""
         self.__dict__.pop("validation_scores_", None)  # of an earlier fit
-        self._keep(setup, loop.result)
+        self._keep(prepared, loop.result)
         if loop.early_stopping is not None:
             self.validation_scores_ = np.asarray(loop.early_stopping.scores)
         # Callbacks may have stopped every member before the end of the segment.

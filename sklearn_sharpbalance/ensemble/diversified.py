@@ -1,15 +1,30 @@
 """Ensembles that are trained jointly to be diverse: SED, A2D and DivDis."""
 
+from dataclasses import replace
+
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+
 from sklearn_sharpbalance._parameters import without_sam
-from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.aggregation.soups import final_net
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted_state import FittedState
 from sklearn_sharpbalance.ensemble.settings import settings_in_force
-from sklearn_sharpbalance.joint.setup import prepare_joint
-from sklearn_sharpbalance.members.shared_trunk import with_trunk
+from sklearn_sharpbalance.joint.inputs import (
+    inputs_of_trunk,
+    one_device,
+    read_unlabeled,
+)
+from sklearn_sharpbalance.joint.members import JointObjective
+from sklearn_sharpbalance.joint.stacked_team import choose_team
+from sklearn_sharpbalance.joint.trainer import JointTrainer
+from sklearn_sharpbalance.members.shared_trunk import as_trunk, with_trunk
+from sklearn_sharpbalance.runtime.devices import resolve_precision
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.training.net_building import build_net
+from sklearn_sharpbalance.training.prepare import Inputs, prepare
 from sklearn_sharpbalance.training.progress import with_callbacks
 
 __all__ = ["DiversifiedEnsembleClassifier"]
@@ -157,6 +172,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     (3, 150, 3)
     """
 
+    phase = "joint"
     _nested_parts = ("estimator", "aggregation")
 
     def __init__(
@@ -237,34 +253,96 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self : estimator instance
         """
         with FittedState(self) as fitted, own_torch_modes():
-            self._validate_params()
-            aggregation = AGGREGATIONS.resolve(self.aggregation)
-            aggregation.set_params(**self._nested("aggregation"))
-            setup = prepare_joint(
-                self,
-                without_sam(self.get_params(deep=False)),
-                nested=self._nested("estimator"),
-                aggregation=aggregation,
-                X=X,
-                y=y,
-                sample_weight=sample_weight,
-                X_unlabeled=X_unlabeled,
-            )
-            self._fit(setup, X, y, fitted)
+            prepared = prepare(self, X, y, sample_weight, X_unlabeled=X_unlabeled)
+            self._fit(prepared, X, y, fitted)
         return self
 
-    def _keep(self, setup, state):
+    def _full_params(self):
+        return without_sam(self.get_params(deep=False))
+
+    def _read_unlabeled(self, X_unlabeled, given):
+        return read_unlabeled(self, X_unlabeled, given)
+
+    def _member_inputs(self, params, samples, unlabeled, start):
+        if unlabeled is not None and samples.format.columns is not None:
+            encoded = samples.format.columns.transform(unlabeled.X)
+            unlabeled = replace(unlabeled, X=encoded)
+        device, given = one_device(params["device"]), params["shared_trunk"]
+        trunk = as_trunk(
+            given,
+            seed=start.seeds.selection,
+            device=device,
+            precision=resolve_precision(params["precision"], device, samples.format),
+        )
+        if trunk is None:
+            data = samples.data
+            return Inputs(
+                data=data, format=samples.format, read=data, unlabeled=unlabeled
+            )
+        is_made = not isinstance(given, nn.Module)
+        if is_made and start.warm_nets and self.trunk_ is not None:
+            trunk.take_weights(self.trunk_)
+        return inputs_of_trunk(
+            trunk,
+            samples,
+            unlabeled,
+            transform=params["train_transform"],
+            device=device,
+            seed=start.seeds.split,
+        )
+
+    def _recipe(self, params, nested, samples, *, continues, whole_fit):
+        """Return parameters with AdamW, as in the paper, unless the user sets one.
+
+        SGD with momentum is unstable under the pair loss of SED, whose weight has no
+        upper bound as the loss of a batch decreases.
+        """
+        if isinstance(params["estimator"], NeuralNetClassifier):
+            return params, nested
+        chosen = {
+            name: value
+            for name, value in {"optimizer": torch.optim.AdamW, "lr": 0.003}.items()
+            if params[name] is None and name not in nested
+        }
+        return params | chosen, nested
+
+    def _make_net(self, params, nested, inputs, *, start, classes, continues):
+        return build_net(
+            params,
+            nested,
+            fmt=inputs.format,
+            data=inputs.data,
+            n_classes=len(classes),
+            seed=start.seeds.split,
+        )
+
+    def _make_trainer(self, params, net, inputs, training, *, start, n_classes):
+        team, choice = choose_team(net, inputs.data, training)
+        trainer = JointTrainer(
+            net,
+            inputs,
+            training,
+            seeds=start.seeds,
+            n_classes=n_classes,
+            warm_nets=start.warm_nets,
+            objective=JointObjective(params["loss"], params["diversity_weight"]),
+            pair_members=params["pair_members"],
+            team=team,
+        )
+        return trainer, choice
+
+    def _keep(self, prepared, state):
         """Set the fitted attributes."""
-        trainer, members = setup.trainer, state.members
-        self.engine_ = setup.engine
-        self.settings_ = settings_in_force(setup)
-        self.classes_, self.input_format_ = setup.classes, setup.input_format
+        trainer, members = prepared.trainer, state.members
+        self.engine_ = prepared.engine
+        self.settings_ = settings_in_force(prepared)
+        self.classes_, self.input_format_ = prepared.classes, prepared.input_format
         self.net_, self.trunk_ = trainer.net, trainer.trunk
         self.member_seeds_ = [member.seed for member in members]
         self.heads_ = [final_net(self.net_, member, trainer.data) for member in members]
         self.estimators_ = self._whole_members()
-        self.aggregation_ = setup.aggregation
-        with random_stream(self.net_.device, seed=setup.seeds.split):
+        self.aggregation_ = prepared.aggregation
+        with random_stream(self.net_.device, seed=prepared.seeds.split):
             data = trainer.as_trained(self.heads_[0])
             self.predictors_ = self.aggregation_.prepare(self.heads_, data)
         self.history_ = [member.history for member in members]

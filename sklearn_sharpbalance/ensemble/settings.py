@@ -12,17 +12,17 @@ from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.training.net_building import base_rate
-from sklearn_sharpbalance.training.setup import FitSetup
+from sklearn_sharpbalance.training.prepare import Prepared
 
 __all__ = ["settings_in_force", "settings_text"]
 
 
-def settings_in_force(setup: FitSetup) -> dict[str, Any]:
+def settings_in_force(prepared: Prepared) -> dict[str, Any]:
     """Return the settings of a fit by name, as numbers and strings.
 
     Parameters
     ----------
-    setup : FitSetup
+    prepared : Prepared
 
     Returns
     -------
@@ -31,19 +31,19 @@ def settings_in_force(setup: FitSetup) -> dict[str, Any]:
         ``weight_decay``, ``train_transform``, ``device``, ``precision``,
         ``threads``, those of torch on the CPU, and with SAM ``sam`` and ``rho``.
     """
-    net, training = setup.trainer.net, setup.trainer.training
+    net, training = prepared.trainer.net, prepared.trainer.training
     optimizer, _ = base_optimizer(net)
     settings = {
         "lr": float(base_rate(net)),
-        "lr_schedule": _schedule_name(setup.params["lr_schedule"], training),
+        "lr_schedule": _schedule_name(prepared.params["lr_schedule"], training),
         "max_epochs": int(training.n_epochs),
         "batch_size": int(training.batch_size),
         "optimizer": getattr(optimizer, "__name__", type(optimizer).__name__),
         "weight_decay": _weight_decay(net),
         "train_transform": _transform_name(training.transform),
-        "device": ", ".join(resolve_devices(setup.params["device"])),
+        "device": ", ".join(resolve_devices(prepared.params["device"])),
         "precision": training.precision,
-        "threads": setup.engine.threads or torch.get_num_threads(),
+        "threads": prepared.engine.threads or torch.get_num_threads(),
     }
     if any(training.rho):
         settings["sam"] = _step_name(net.optimizer)

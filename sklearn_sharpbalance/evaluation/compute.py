@@ -19,6 +19,7 @@ from sklearn_sharpbalance.members.net import NET_DEFAULTS, is_sharpness_aware
 from sklearn_sharpbalance.metrics._outputs import last_step
 from sklearn_sharpbalance.training.net_building import resolve_sam
 from sklearn_sharpbalance.training.plan import warmup_length
+from sklearn_sharpbalance.training.prepare import prepare
 
 __all__ = ["gradient_passes", "match_passes"]
 
@@ -248,8 +249,8 @@ def _params_of_fit(estimator: Any, X: Any, y: Any) -> dict[str, Any]:
                 X = clone(estimator[:-1]).fit_transform(X, y)
             estimator = estimator[-1]
         unfitted = clone(ensemble).set_params(checkpoint_dir=None)
-        setup = unfitted._prepare(X, y, None, checkpoints=True)
-    return setup.params | {"max_epochs": setup.trainer.training.n_epochs}
+        prepared = prepare(unfitted, X, y, None)
+    return prepared.params | {"max_epochs": prepared.trainer.training.n_epochs}
 
 
 def _epochs_given(ensemble: Any) -> int | None:

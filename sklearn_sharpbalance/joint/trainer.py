@@ -10,14 +10,16 @@ import torch
 from sklearn_sharpbalance.aggregation.soups import has_batch_statistics
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
+from sklearn_sharpbalance.engine.support import callback_refusal
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.joint.batches import JointFeed
 from sklearn_sharpbalance.joint.members import JointObjective, train_jointly
 from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.members.shared_trunk import Trunk
 from sklearn_sharpbalance.members.train import loader_params
+from sklearn_sharpbalance.training.prepare import Inputs
 from sklearn_sharpbalance.training.state import EnsembleState, Seeds
-from sklearn_sharpbalance.training.trainer import EpochCount
+from sklearn_sharpbalance.training.trainer import EpochCount, first_members
 
 __all__ = ["JointTrainer"]
 
@@ -29,50 +31,63 @@ class JointTrainer:
     ----------
     net : NeuralNetClassifier
         Template of every member, or of its head.
-    data : TrainingData
-        Inputs of the members: samples, or the trunk's features of them.
+    inputs : Inputs
+        Samples, or the trunk's features of them.
     training : Segment
         Settings of the whole training.
-    read : TrainingData
-        Source of the batches: ``data``, or samples to augment before the trunk.
-    unlabeled : TrainingData or None
-        Like ``read``, without labels.
-    trunk : Trunk or None
     seeds : Seeds
+    n_classes : int
+    warm_nets : list of NeuralNetClassifier
+        Fitted nets whose weights the first members start from.
     objective : JointObjective
     pair_members : int or None
         Members drawn in each step for the diversity term; None takes all.
     team : type
         Class of the team that trains.
-    make_members : callable
-        Returns the members before the first epoch.
     """
 
+    n_warmup = None  # no phases
     prune_epoch = None
+    memory = None  # no cache
 
     def __init__(
         self,
         net,
-        data: TrainingData,
+        inputs: Inputs,
         training: Segment,
         *,
-        read: TrainingData,
-        unlabeled: TrainingData | None,
-        trunk: Trunk | None,
         seeds: Seeds,
+        n_classes: int,
+        warm_nets: list,
         objective: JointObjective,
         pair_members: int | None,
         team: type,
-        make_members,
     ):
-        self.net, self.data, self.training = net, data, training
-        self.read, self.unlabeled, self.trunk = read, unlabeled, trunk
-        self.seeds, self.objective, self.pair_members = seeds, objective, pair_members
-        self.team, self.make_members = team, make_members
+        self.net, self.training = net, training
+        self.data, self.read = inputs.data, inputs.read
+        self.unlabeled, self.trunk = inputs.unlabeled, inputs.trunk
+        self.seeds, self.n_classes, self.warm_nets = seeds, n_classes, warm_nets
+        self.objective, self.pair_members, self.team = objective, pair_members, team
+
+    def check(self) -> None:
+        """Raise if a callback needs more than the start and the end of epochs."""
+        reason = callback_refusal(self.net)
+        if reason is not None:
+            raise InvalidInputError(
+                "Joint training calls callbacks only at the start and the end of an "
+                f"epoch, but {reason}. Remove that callback. For a learning rate "
+                "schedule, pass a name or a function of progress as lr_schedule."
+            )
 
     def first_members(self):
         """Return the members before the first epoch."""
-        return self.make_members()
+        return first_members(
+            self.net,
+            self.seeds,
+            self.data,
+            n_classes=self.n_classes,
+            warm_nets=self.warm_nets,
+        )
 
     def open(self, members):
         """Return an empty context: nothing is kept between segments."""

@@ -11,14 +11,15 @@ from sklearn.pipeline import Pipeline
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.engine.stacked import StackedEngine
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
-from sklearn_sharpbalance.members.net import with_callbacks
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.model_selection.sklearn_internals import rows_for_fit
-from sklearn_sharpbalance.training.setup import FitSetup
-from sklearn_sharpbalance.training.sharing import SharedTraining, sharing
+from sklearn_sharpbalance.model_selection.store import ResultStore, why_not_shared
+from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.training.prepare import Prepared, prepare
 
 __all__ = [
     "PlannedFit",
-    "PreparedFit",
+    "SearchFit",
     "TransformerCache",
     "not_trained_by_search",
     "prepare_fit",
@@ -47,20 +48,23 @@ class PlannedFit(NamedTuple):
 
 
 @dataclass
-class PreparedFit:
-    """A fit of a search before its training.
+class SearchFit:
+    """A fit of a search.
 
     Attributes
     ----------
     plan : PlannedFit
-    setup : FitSetup or None
-        None if the fit is ordinary.
+    prepared : Prepared or None
+        What the search trains; None if the fit is ordinary.
+    last_key : str
+        Of the last result that is kept for it.
     failed : bool
         Whether its training has ended in an error.
     """
 
     plan: PlannedFit
-    setup: FitSetup | None
+    prepared: Prepared | None
+    last_key: str = ""
     failed: bool = False
 
 
@@ -72,16 +76,16 @@ def prepare_fit(
     *,
     rows,
     fit_params,
-    shared: SharedTraining,
+    store: ResultStore,
     candidate: int,
     split: int,
-) -> PreparedFit:
+) -> SearchFit:
     """Prepare the fit of one candidate on one split.
 
     Parameters
     ----------
     estimator : estimator
-        Not changed.
+        From :func:`with_settings`; not changed.
     params : dict
         Parameters of the candidate.
     X, y
@@ -90,53 +94,70 @@ def prepare_fit(
         Training samples of the split.
     fit_params : dict
         Arguments of ``fit`` for all samples.
-    shared : SharedTraining
+    store : ResultStore
     candidate, split : int
         Positions of the candidate and of the split.
     """
-    setup = None
+    prepared = None
     try:
         own = clone(estimator).set_params(**clone(params, safe=False))
         training, reason = "ordinary", not_trained_by_search(own)
         if reason is None:
             own_X, own_y, own_params = rows_for_fit(own, X, y, rows, fit_params)
-            setup = _collected(own, own_X, own_y, fit_params=own_params, shared=shared)
-            training, reason = _training_of(setup, shared)
+            ensemble, own_X, own_params = last_step(own, own_X, own_y, own_params)
+            with own_torch_modes():
+                prepared = prepare(
+                    ensemble, own_X, own_y, own_params.pop("sample_weight", None)
+                )
+            training, reason = _training_of(prepared, store)
+            prepared.trainer.data = store.one_of_equal(prepared.trainer.data)
     except Exception as error:  # the evaluation raises it again, or scores it
         training = "ordinary"
         reason = f"it cannot be prepared: {in_a_sentence(error)}"
     plan = PlannedFit(
         candidate=candidate, split=split, training=training, reason=reason
     )
-    return PreparedFit(plan, setup=None if training == "ordinary" else setup)
+    return SearchFit(plan, prepared=None if training == "ordinary" else prepared)
 
 
-def _collected(estimator, X, y, *, fit_params, shared):
-    """Return the setup that ``fit`` of the ensemble would train."""
-    shared.collecting = []
-    try:
-        with sharing(shared):
-            if y is None:
-                estimator.fit(X, **fit_params)
-            else:
-                estimator.fit(X, y, **fit_params)
-        (setup,) = shared.collecting
-    finally:
-        shared.collecting = None
-    return setup
+def last_step(estimator, X, y, fit_params):
+    """Return the ensemble at the end of a pipeline, and what its ``fit`` gets.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Steps of a pipeline before the last one are fitted.
+    X, y
+        Training samples.
+    fit_params : dict
+        Further arguments of ``fit``; those of a pipeline have the name of the step as
+        a prefix.
+    """
+    while isinstance(estimator, Pipeline):
+        name, last = estimator.steps[-1]
+        others = [key for key in fit_params if not key.startswith(f"{name}__")]
+        if others:
+            raise InvalidInputError(f"{', '.join(others)} is for another step")
+        fit_params = {k.removeprefix(f"{name}__"): v for k, v in fit_params.items()}
+        before = Pipeline(
+            [*estimator.steps[:-1], (name, "passthrough")], memory=estimator.memory
+        )
+        X, estimator = before.fit_transform(X, y), last
+    return estimator, X, fit_params
 
 
-def _training_of(setup, shared):
+def _training_of(prepared, store):
     """Return how a fit is trained, and why it is not stacked."""
-    trainer = setup.trainer
-    if setup.key is None:
-        return "ordinary", "X is a Dataset"
-    if trainer.memory is not shared:
-        return "ordinary", "its parameter memory is set"
-    if trainer.has_callbacks or with_callbacks(trainer.net).callbacks_:
-        return "ordinary", "it has callbacks, which are called for its members only"
+    trainer = prepared.trainer
+    reason = why_not_shared(trainer.net, trainer.data)
+    if trainer.memory is not store:
+        reason = "its parameter memory is set"
+    elif trainer.has_callbacks:
+        reason = "it has callbacks, which are called for its members only"
+    if reason:
+        return "ordinary", reason
     if type(trainer.engine) is not StackedEngine:
-        return "one by one", f"engine {setup.engine.name}: {setup.engine.reason}"
+        return "one by one", f"engine {prepared.engine.name}: {prepared.engine.reason}"
     return "stacked", ""
 
 
@@ -149,13 +170,15 @@ def not_trained_by_search(estimator):
     return f"{type(estimator).__name__} does not train in phases"
 
 
-def with_settings(estimator, checkpoint_dir=None):
+def with_settings(estimator, store, checkpoint_dir=None):
     """Return a clone for the fits of a search, and settings that undo the changes.
 
     Parameters
     ----------
     estimator : estimator
         Not changed.
+    store : ResultStore
+        Cache of the ensembles, unless they have their own.
     checkpoint_dir : str, path-like or None, default=None
         Folder for the checkpoints of all fits, in one subfolder each.
 
@@ -166,19 +189,22 @@ def with_settings(estimator, checkpoint_dir=None):
     before : dict
         Settings of the given estimator, for ``set_params``.
     """
-    own, step, prefix = clone(estimator), estimator, ""
-    before: dict[str, Any] = {}
+    step, prefix = estimator, ""
+    settings: dict[str, Any] = {}
     while isinstance(step, Pipeline):
         if step.memory is None:
-            before[f"{prefix}memory"] = None
+            settings[f"{prefix}memory"] = TransformerCache()
         name, step = step.steps[-1]
         prefix = f"{prefix}{name}__"
-    settings: dict[str, Any] = {name: TransformerCache() for name in before}
-    if checkpoint_dir is not None and isinstance(step, PhasedEnsemble):
-        before[f"{prefix}checkpoint_dir"] = step.checkpoint_dir
-        folder = os.path.join(os.fspath(checkpoint_dir), "{fit}")
-        settings[f"{prefix}checkpoint_dir"] = folder
-    return own.set_params(**settings), before
+    if isinstance(step, PhasedEnsemble):
+        if step.memory is None:
+            settings[f"{prefix}memory"] = store
+        if checkpoint_dir is not None:
+            folder = os.path.join(os.fspath(checkpoint_dir), "{fit}")
+            settings[f"{prefix}checkpoint_dir"] = folder
+    params = estimator.get_params()
+    before = {name: params[name] for name in settings}
+    return clone(estimator).set_params(**settings), before
 
 
 class TransformerCache:

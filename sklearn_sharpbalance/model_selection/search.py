@@ -13,7 +13,7 @@ from sklearn_sharpbalance._validation import POSITIVE_INTEGER
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.model_selection.preparation import (
     PlannedFit,
-    PreparedFit,
+    SearchFit,
     not_trained_by_search,
     prepare_fit,
     with_settings,
@@ -23,11 +23,11 @@ from sklearn_sharpbalance.model_selection.sklearn_internals import (
     BaseSearchCV,
     routed_params,
 )
+from sklearn_sharpbalance.model_selection.store import ResultStore
 from sklearn_sharpbalance.model_selection.together import (
     train_one_by_one,
     train_together,
 )
-from sklearn_sharpbalance.training.sharing import SharedTraining, sharing
 
 __all__ = ["EnsembleSearchCV"]
 
@@ -184,12 +184,15 @@ refit_time_, multimetric_, classes_, n_features_in_, feature_names_in_
             return self
         given = {name: getattr(self, name) for name in ("estimator", "cv", "n_jobs")}
         # scikit-learn's fit reads these attributes; they are put back at its end.
-        self.estimator, before = with_settings(self.estimator, self.checkpoint_dir)
+        store = ResultStore()
+        self.estimator, before = with_settings(
+            self.estimator, store, self.checkpoint_dir
+        )
         if hasattr(self.cv, "__next__"):
             self.cv = list(self.cv)
         try:
-            self._search = _Search.prepare(self, X, y, params)
-            if any(fit.setup is not None for fit in self._search.fits):
+            self._search = _Search.prepare(self, X, y, params, store)
+            if any(fit.prepared is not None for fit in self._search.fits):
                 self.n_jobs = None
             self.plan_ = [fit.plan for fit in self._search.fits]
             super().fit(X, y, **params)
@@ -246,9 +249,9 @@ class _Search:
     ----------
     candidates : list of dict
     splits : list of (train, test)
-    fits : list of PreparedFit
+    fits : list of SearchFit
         One for each candidate and split; splits vary faster.
-    shared : SharedTraining
+    store : ResultStore
     show : bool
         Whether to show a progress bar.
 
@@ -258,13 +261,13 @@ class _Search:
         As ``cv_results_``, of the candidates that are evaluated.
     """
 
-    def __init__(self, candidates, splits, fits, shared, show):
+    def __init__(self, candidates, splits, fits, store, show):
         self.candidates, self.splits, self.fits = candidates, splits, fits
-        self.shared, self.show = shared, show
+        self.store, self.show = store, show
         self.results = None
 
     @classmethod
-    def prepare(cls, search, X, y, params):
+    def prepare(cls, search, X, y, params, store):
         """Return a run whose fits are prepared, but not trained.
 
         Parameters
@@ -274,12 +277,13 @@ class _Search:
             Arguments of its ``fit``.
         params : dict
             Further arguments of it.
+        store : ResultStore
         """
         X, y, fit_params, split_params = routed_params(search, X, y, params)
         classifier = is_classifier(search.estimator)
         cv = checked_cv(search.cv, y, classifier=classifier)
         splits = list(cv.split(X, y, **split_params))
-        candidates, shared = search._candidates(), SharedTraining()
+        candidates = search._candidates()
         fits = [
             prepare_fit(
                 search.estimator,
@@ -288,16 +292,16 @@ class _Search:
                 y,
                 rows=train,
                 fit_params=fit_params,
-                shared=shared,
+                store=store,
                 candidate=i,
                 split=k,
             )
             for i, candidate in enumerate(candidates)
             for k, (train, _) in enumerate(splits)
         ]
-        return cls(candidates, splits, fits, shared, show=search.verbose > 0)
+        return cls(candidates, splits, fits, store, show=search.verbose > 0)
 
-    def fits_of(self, candidate: int) -> list[PreparedFit]:
+    def fits_of(self, candidate: int) -> list[SearchFit]:
         """Return the fits of a candidate."""
         n_splits = len(self.splits)
         return self.fits[candidate * n_splits : (candidate + 1) * n_splits]
@@ -314,9 +318,9 @@ class _Search:
             Name of the score for the progress bar.
         """
         n_epochs = sum(
-            fit.setup.trainer.training.n_epochs
+            fit.prepared.trainer.training.n_epochs
             for fit in self.fits
-            if fit.setup is not None
+            if fit.prepared is not None
         )
         progress = SearchProgress(
             len(self.candidates), len(self.splits), n_epochs, show=self.show
@@ -329,16 +333,15 @@ class _Search:
                     [self.candidates[i] for i in candidates], cv=cv
                 )
                 progress.evaluated(self.results, metric)
-            keys = [f.setup.key for i in candidates for f in self.fits_of(i) if f.setup]
-            self.shared.forget(keys)
+            self.store.forget(f.last_key for i in candidates for f in self.fits_of(i))
 
         waiting: list[int] = []  # candidates that are trained but not evaluated
-        with progress.shown(), sharing(self.shared):
+        with progress.shown():
             try:
-                train_together(self._of("stacked"), self.shared, progress)
+                train_together(self._of("stacked"), self.store, progress)
                 for i in range(len(self.candidates)):
                     own = [f for f in self._of("one by one") if f.plan.candidate == i]
-                    train_one_by_one(own, self.shared, progress)
+                    train_one_by_one(own, self.store, progress)
                     waiting.append(i)
                     if own and self._is_complete(i):
                         ready = self._before_last_complete(waiting)
@@ -348,7 +351,7 @@ class _Search:
                 evaluate([i for i in waiting if self._is_complete(i)])
                 raise
             finally:
-                self.shared.on_device.clear()
+                self.store.on_device.clear()
             evaluate(waiting)
 
     def _of(self, training):
@@ -357,7 +360,7 @@ class _Search:
     def _is_complete(self, candidate):
         """Whether all fits of a candidate are trained without an error."""
         fits = self.fits_of(candidate)
-        return all(fit.setup is not None and not fit.failed for fit in fits)
+        return all(fit.prepared is not None and not fit.failed for fit in fits)
 
     def _before_last_complete(self, waiting):
         """Return the candidates to evaluate now.

@@ -13,14 +13,14 @@ from sklearn_sharpbalance.engine.stacked_ensembles import (
     train_ensembles,
 )
 from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
-from sklearn_sharpbalance.model_selection.preparation import PreparedFit
+from sklearn_sharpbalance.model_selection.preparation import SearchFit
 from sklearn_sharpbalance.model_selection.progress import SearchProgress
+from sklearn_sharpbalance.model_selection.store import ResultStore
 from sklearn_sharpbalance.runtime.threads import torch_threads
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
 from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
 from sklearn_sharpbalance.training.caching import stable_hash
 from sklearn_sharpbalance.training.loop import TrainingLoop
-from sklearn_sharpbalance.training.sharing import SharedTraining
 from sklearn_sharpbalance.training.trainer import train_members
 
 __all__ = ["train_one_by_one", "train_together"]
@@ -30,34 +30,33 @@ STATISTICS = ("module__mean", "module__scale", "module__pieces")
 
 
 def train_together(
-    fits: list[PreparedFit], shared: SharedTraining, progress: SearchProgress
+    fits: list[SearchFit], store: ResultStore, progress: SearchProgress
 ) -> None:
-    """Train fits whose members can be stacked, and keep them in ``shared``.
+    """Train fits whose members can be stacked, and keep them in ``store``.
 
     The loops of all fits run side by side. Each stops before it trains a segment; then
     the segments of all fits are trained, equal ones once, and the loops continue.
 
     Parameters
     ----------
-    fits : list of PreparedFit
-    shared : SharedTraining
+    fits : list of SearchFit
+    store : ResultStore
     progress : SearchProgress
     """
     with own_torch_modes():
-        loops = [FitLoop(fit, shared, progress) for fit in fits]
+        loops = [FitLoop(fit, store, progress) for fit in fits]
         for loop in loops:
             loop.advance()
         while waiting := [loop for loop in loops if loop.request is not None]:
             epoch = min(loop.next_epoch for loop in waiting)
             ready = [loop for loop in waiting if loop.next_epoch == epoch]
-            _train_segments(ready, shared, progress)
+            _train_segments(ready, store, progress)
             for loop in ready:
                 loop.advance()
-    shared.forget(loop.last_key for loop in loops)
 
 
 def train_one_by_one(
-    fits: list[PreparedFit], shared: SharedTraining, progress: SearchProgress
+    fits: list[SearchFit], store: ResultStore, progress: SearchProgress
 ) -> None:
     """Train fits one after the other, each with its own engine.
 
@@ -66,20 +65,19 @@ def train_one_by_one(
 
     Parameters
     ----------
-    fits : list of PreparedFit
-    shared : SharedTraining
+    fits : list of SearchFit
+    store : ResultStore
     progress : SearchProgress
     """
-    with own_torch_modes(), keep_on_device(shared.on_device):
+    with own_torch_modes(), keep_on_device(store.on_device):
         for fit in fits:
-            loop = FitLoop(fit, shared, progress)
-            with torch_threads(loop.setup.engine.threads):
+            loop = FitLoop(fit, store, progress)
+            with torch_threads(loop.prepared.engine.threads):
                 loop.advance()
                 while loop.request is not None:
                     loop.inputs()
                     progress.advance(loop.request[1].stop - loop.next_epoch)
                     loop.advance()
-            shared.forget([loop.last_key])
 
 
 class FitLoop:
@@ -87,9 +85,8 @@ class FitLoop:
 
     Parameters
     ----------
-    fit : PreparedFit
-    shared : SharedTraining
-        Gets the fit when it is complete.
+    fit : SearchFit
+    store : ResultStore
     progress : SearchProgress
 
     Attributes
@@ -98,11 +95,10 @@ class FitLoop:
         The segment that is to be trained next; None at the end.
     """
 
-    def __init__(self, fit, shared, progress):
-        self.fit, self.shared, self.progress = fit, shared, progress
-        self.setup: Any = fit.setup
+    def __init__(self, fit, store, progress):
+        self.fit, self.store, self.progress = fit, store, progress
+        self.prepared: Any = fit.prepared
         self.request: Any = None
-        self.last_key = ""
         self._steps: Any = None
 
     @property
@@ -116,27 +112,24 @@ class FitLoop:
             if self._steps is None:
                 self._steps = self._start()
             self.request = next(self._steps, None)
-        except Exception as error:  # raised again where the fit is asked for
-            self.shared.keep_fit(self.setup.key, error)
+        except Exception:  # its evaluation raises it again
             self.fit.failed, self.request = True, None
 
     def _start(self):
         loop = TrainingLoop(
-            self.setup.trainer,
-            self.setup.plan,
-            checkpoints=self.setup.checkpoints,
-            early_stopping=self.setup.early_stopping,
+            self.prepared.trainer,
+            self.prepared.plan,
+            checkpoints=self.prepared.checkpoints,
+            early_stopping=self.prepared.early_stopping,
         )
         segments = loop.start()
         yield from loop.steps(segments, _NoReport())
-        self.shared.keep_fit(self.setup.key, (self.setup, loop))
 
     def inputs(self) -> tuple[str, EnsembleSegment]:
         """Return the key of the next segment, and what it depends on."""
-        inputs = self.setup.trainer.training_inputs(*self.request)
-        key = self.shared.key(train_members, inputs)
-        if self.request[1].last:
-            self.last_key = key
+        inputs = self.prepared.trainer.training_inputs(*self.request)
+        key = self.store.key(train_members, inputs)
+        self.fit.last_key = key
         return key, EnsembleSegment(**inputs)
 
 
@@ -157,14 +150,14 @@ class _NoReport:
         """Do nothing: there are no callbacks."""
 
 
-def _train_segments(loops, shared, progress):
+def _train_segments(loops, store, progress):
     """Train the next segments of several fits, equal ones once."""
     new: dict[str, EnsembleSegment] = {}
     n_fits: dict[str, int] = {}  # that wait for a segment
     for loop in loops:
         key, inputs = loop.inputs()
         n_fits[key] = n_fits.get(key, 0) + 1
-        if not shared.has(key):
+        if not store.has(key):
             new[key] = inputs
     keys, ensembles = list(new), list(new.values())
     groups = groups_of_ensembles(ensembles, [_stacking_key(e) for e in ensembles])
@@ -182,7 +175,7 @@ def _train_segments(loops, shared, progress):
                 groups[:0] = [group[:half], group[half:]]
             continue
         for i, result in zip(group, results):
-            shared.keep(keys[i], _with_epochs(result, ensembles[i].segment))
+            store.keep(keys[i], _with_epochs(result, ensembles[i].segment))
 
 
 def _with_epochs(result, segment):

@@ -17,7 +17,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.persistence.code_identity import closed_over, code_name
 from sklearn_sharpbalance.persistence.encoding import byte_view
 
-__all__ = ["cached", "stable_hash"]
+__all__ = ["cached", "kept_in_memory", "stable_hash"]
 
 
 def cached(memory, function: Callable, ignore=()) -> Callable:
@@ -51,6 +51,19 @@ def cached(memory, function: Callable, ignore=()) -> Callable:
         return call(key, function, arguments)
 
     return cached_function
+
+
+def kept_in_memory(memory, function: Callable) -> Callable:
+    """Return a cached function, if the cache needs no disk; else the function.
+
+    For results that are quick to compute again.
+
+    Parameters
+    ----------
+    memory, function
+        As in :func:`cached`.
+    """
+    return memory.cached(function) if hasattr(memory, "cached") else function
 
 
 def _call(key, function, arguments):

@@ -67,7 +67,7 @@ class EarlyStopping:
         data = trainer.as_trained()
         valid = data.valid
         rule = clone(self.aggregation)  # it is fitted again after training
-        with random_stream(trainer.net.device, seed=trainer.selection_seed):
+        with random_stream(trainer.net.device, seed=trainer.seeds.selection):
             nets = [final_net(trainer.net, member, data) for member in state.members]
             logits = logits_on(rule.prepare(nets, data), valid)
         proba = rule(logits.astype(np.float64))

@@ -16,6 +16,7 @@ __all__ = [
     "default_rho",
     "member_rho",
     "plan_segments",
+    "pruning_epoch",
     "remaining",
     "warmup_length",
 ]
@@ -122,6 +123,18 @@ def plan_segments(
         )
         for a, b in pairwise(edges)
     ]
+
+
+def pruning_epoch(params, n_epochs) -> int | None:
+    """Return the epoch before which members are pruned; None without pruning.
+
+    Members are pruned after the warm-up, or half-way if there is no warm-up or no
+    epoch after it.
+    """
+    if not params["prune"]:
+        return None
+    n_warmup = warmup_length(params["warmup_epochs"], n_epochs)
+    return n_warmup if 0 < n_warmup < n_epochs else n_epochs // 2
 
 
 def remaining(segments: list[Segment], epoch: int) -> list[Segment]:

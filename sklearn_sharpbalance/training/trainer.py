@@ -5,25 +5,36 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
+import torch
 from sklearn.base import clone
 
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.data.validation_split import rows_of
 from sklearn_sharpbalance.engine.base import EngineRun
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
-from sklearn_sharpbalance.exceptions import DivergenceError, OutOfDeviceMemoryError
-from sklearn_sharpbalance.members import Segment, score_member
+from sklearn_sharpbalance.exceptions import (
+    DivergenceError,
+    InvalidInputError,
+    OutOfDeviceMemoryError,
+)
+from sklearn_sharpbalance.members import (
+    MemberState,
+    Segment,
+    initial_state,
+    score_member,
+)
+from sklearn_sharpbalance.members.check import check_module
 from sklearn_sharpbalance.members.net import sam_passes, with_plain_sam
 from sklearn_sharpbalance.members.own_settings import own_settings
 from sklearn_sharpbalance.members.pruning import pruned_member
+from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.selection.base import check_masks
 from sklearn_sharpbalance.sharpness.base import FunctionScorer
-from sklearn_sharpbalance.training.caching import cached
-from sklearn_sharpbalance.training.sharing import SharedTraining
-from sklearn_sharpbalance.training.state import EnsembleState
+from sklearn_sharpbalance.training.caching import cached, kept_in_memory
+from sklearn_sharpbalance.training.state import EnsembleState, Seeds
 
-__all__ = ["EpochCount", "PhasedTrainer", "train_members"]
+__all__ = ["EpochCount", "PhasedTrainer", "first_members", "train_members"]
 
 
 class PhasedTrainer:
@@ -40,16 +51,16 @@ class PhasedTrainer:
         Whether all samples or none get SAM in the warm-up.
     n_warmup : int
         Epochs of the warm-up.
-    make_members : callable
-        Returns the members before the first epoch.
+    seeds : Seeds
+    n_classes : int
+    warm_nets : list of NeuralNetClassifier
+        Fitted nets whose weights the first members start from.
     scorer : SharpnessScorer
     selector : SubsetSelector
     engine : Engine
-    selection_seed : int
-        Seed of selectors that draw at random.
     prune_epoch : int or None, default=None
         Epoch before which members are pruned.
-    memory : None, str, joblib.Memory or SharedTraining
+    memory : None, str, joblib.Memory or object with a method ``cached``
         Cache of segments and scores.
     has_callbacks : bool, default=False
         Whether the estimator has callbacks of scikit-learn. Segments are then not
@@ -64,21 +75,21 @@ class PhasedTrainer:
         *,
         warmup,
         n_warmup,
-        make_members,
+        seeds: Seeds,
+        n_classes,
+        warm_nets,
         scorer,
         selector,
         engine,
-        selection_seed,
         prune_epoch=None,
         memory=None,
         has_callbacks=False,
     ):
         self.net, self.data, self.training = net, data, training
         self.warmup, self.n_warmup = warmup, n_warmup
-        self.make_members = make_members
+        self.seeds, self.n_classes, self.warm_nets = seeds, n_classes, warm_nets
         self.scorer, self.selector = scorer, selector
         self.engine, self.prune_epoch = engine, prune_epoch
-        self.selection_seed = selection_seed
         self.memory, self.has_callbacks = memory, has_callbacks
         self._last_inputs: tuple | None = None  # state, segment and their inputs
 
@@ -90,11 +101,15 @@ class PhasedTrainer:
 
     def first_members(self):
         """Return the members before the first epoch."""
-        members = self.make_members()
+        members = kept_in_memory(self.memory, first_members)(
+            net=self.net,
+            seeds=self.seeds,
+            data=self.data,
+            n_classes=self.n_classes,
+            warm_nets=self.warm_nets,
+        )
         if self.n_warmup < self.training.n_epochs and self.selector.needs_sharpness:
-            is_shared = isinstance(self.memory, SharedTraining)
-            attempt = self.memory.cached(try_scoring) if is_shared else try_scoring
-            attempt(
+            kept_in_memory(self.memory, try_scoring)(
                 net=self.net,
                 members=members,
                 data=self.data,
@@ -129,7 +144,7 @@ class PhasedTrainer:
                 precision=segment.precision,
                 jobs=self.engine.jobs,
             )  # (M, N)
-        rng = np.random.RandomState((self.selection_seed + segment.start) % 2**32)
+        rng = np.random.RandomState((self.seeds.selection + segment.start) % 2**32)
         # A copy, because a selector may change the scores in place.
         masks = self.selector.select(sharpness.copy(), random_state=rng)  # (M, N)
         masks = check_masks(masks, shape, f"{type(self.selector).__name__}.select")
@@ -143,7 +158,7 @@ class PhasedTrainer:
             settings, masks = inputs["segment"], inputs["masks"]
             members, epochs = train_segment(run, settings, masks, on_epoch)
         else:
-            train = cached(self.memory, train_members, ignore=["on_epoch"])
+            train = cached(self.memory, train_members, ignore=["engine", "on_epoch"])
             members, epochs = train(engine=self.engine, **inputs, on_epoch=on_epoch)
         before = state.epochs or [0] * len(members)
         return replace(
@@ -201,6 +216,51 @@ class PhasedTrainer:
     def as_trained(self) -> TrainingData:
         """Return the training data with the augmentation of the training."""
         return replace(self.data, transform=self.training.transform)
+
+
+def first_members(net, seeds: Seeds, data, n_classes, warm_nets) -> list[MemberState]:
+    """Return the members before training, with new weights or those of an earlier fit.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Template of every member.
+    seeds : Seeds
+    data : TrainingData
+    n_classes : int
+    warm_nets : list of NeuralNetClassifier
+        Fitted nets whose weights the first members start from.
+    """
+    members = [initial_state(net, i, seed) for i, seed in enumerate(seeds.members)]
+    for member, fitted in zip(members, warm_nets):
+        _take_weights(member, state_of(fitted))
+    for member in members if own_settings(net) else members[:1]:
+        check = partial(check_module, net, member, data=data, n_classes=n_classes)
+        explain_out_of_memory(check, net, len(members))
+    return members
+
+
+def _take_weights(member, fitted):
+    """Copy fitted weights to a member, but not the statistics of the input."""
+    weights = {k: v for k, v in fitted.module.items() if k.startswith("module.")}
+    for key, value in weights.items():
+        if not torch.is_tensor(value):  # the result of get_extra_state
+            continue
+        if key not in member.module or member.module[key].shape != value.shape:
+            raise InvalidInputError(
+                f"warm_start=True starts from the fitted weights, but {key!r} has "
+                f"shape {tuple(value.shape)}, which does not fit the new network or "
+                "data. Set warm_start=False."
+            )
+    member.module.update(weights)
+    own = member.extra.get("buffers", {})
+    loose = {  # buffers outside the state dict, if their shape is the same
+        k: v
+        for k, v in fitted.extra.get("buffers", {}).items()
+        if k.startswith("module.") and own.get(k, v).shape == v.shape
+    }
+    if loose:
+        member.extra["buffers"] = own | loose
 
 
 def try_scoring(net, members, data, scorer, precision) -> None:

@@ -11,6 +11,7 @@ import torch
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn_sharpbalance.training.setup import training_data
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
@@ -24,7 +25,6 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.autodiff.rows import dataset_labels
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.training.net_building import build_net
-from sklearn_sharpbalance.training.setup import training_data
 from tests.cases import rest_slow
 
 N = 48

@@ -13,7 +13,7 @@ from skorch.callbacks import EpochScoring
 from skorch.helper import SliceDataset
 from torch.utils.data import TensorDataset
 
-from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, SmallCNN
+from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data import training_data
 from sklearn_sharpbalance.exceptions import (
@@ -21,7 +21,6 @@ from sklearn_sharpbalance.exceptions import (
     SharpBalanceWarning,
 )
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV, together
-from sklearn_sharpbalance.persistence import code_identity
 from sklearn_sharpbalance.training import trainer
 from tests.cases import allocated_on_gpu
 from tests.model_selection.cases import (
@@ -437,21 +436,3 @@ def test_parameters_are_checked():
         )
         with pytest.raises(ValueError, match=name):
             search.fit(X, y)
-
-
-class OwnMLP(MLP):
-    """A network that is not installed: a search names it by its code."""
-
-
-def test_code_of_own_networks_is_read_once(monkeypatch):
-    X, y = table()
-    read, add = [], code_identity._CodeDigest.add_code_of
-
-    def counted(self, value):
-        read.append(value)
-        add(self, value)
-
-    monkeypatch.setattr(code_identity._CodeDigest, "add_code_of", counted)
-    clf = SharpBalance(OwnMLP, **(SMALL | FEW))
-    EnsembleSearchCV(clf, GRID, cv=2, refit=False).fit(X, y)
-    assert read.count(OwnMLP) == 1

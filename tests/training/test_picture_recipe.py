@@ -28,6 +28,7 @@ from sklearn_sharpbalance.networks import SmallResNet, ViTTiny
 from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection import AllSelector
 from sklearn_sharpbalance.training import picture_recipe as recipe
+from sklearn_sharpbalance.training.prepare import prepare
 from tests.cases import pictures, weights
 
 RNG = np.random.default_rng(0)
@@ -57,7 +58,7 @@ def settings_of(X, kind=SharpBalance, **params):
     """Return the settings of a fit, without the training."""
     clf = kind(**{**FEW, **params})
     labels = None if isinstance(X, TensorDataset) else y
-    setup = clf._prepare(X, labels, None, checkpoints=True)
+    setup = prepare(clf, X, labels, None)
     return settings_in_force(setup)
 
 

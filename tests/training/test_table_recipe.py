@@ -10,6 +10,7 @@ from sklearn.model_selection import train_test_split
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.ensemble.settings import settings_in_force
+from sklearn_sharpbalance.training.prepare import prepare
 from tests.cases import rest_slow
 
 X, y = make_classification(60, 5, random_state=0)
@@ -21,7 +22,7 @@ SGD = {"optimizer": "SGD", "lr": 0.1, "weight_decay": 5e-4, "max_epochs": 50}
 def settings(X, y, kind=DeepEnsembleClassifier, **params):
     """Return the settings of a fit, without the training."""
     clf = kind(device="cpu", random_state=0, **params)
-    return settings_in_force(clf._prepare(X, y, None, checkpoints=True))
+    return settings_in_force(prepare(clf, X, y, None))
 
 
 @pytest.mark.parametrize(

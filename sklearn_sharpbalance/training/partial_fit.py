@@ -1,10 +1,11 @@
-"""Settings that may not change after the first call of ``partial_fit``."""
+"""Checks of ``partial_fit``: refused parameters, and settings that may not change."""
 
 from typing import Any
 
+import numpy as np
 from torch import nn
 
-from sklearn_sharpbalance._parameters import names_where
+from sklearn_sharpbalance._parameters import PARAMETERS, names_where
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import BoundOptimizer
@@ -12,11 +13,43 @@ from sklearn_sharpbalance.members.own_settings import own_settings, same_setting
 from sklearn_sharpbalance.persistence.code_identity import code_name
 from sklearn_sharpbalance.persistence.fingerprint import describe, differences
 
-__all__ = ["check_unchanged", "fixed_settings"]
+__all__ = ["check_partial_fit", "check_unchanged", "fixed_settings"]
 
 # Names of parameters of the ensemble that differ from those of the net.
 LABELS = {"module": "estimator"}
 FIXED = names_where(partial_fit="fixed")
+
+
+def check_partial_fit(params, classes=None, known=None):
+    """Raise if a parameter needs a whole fit, or if the classes have changed.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the ensemble.
+    classes : array-like of shape (C,) or None
+        Argument of the call.
+    known : ndarray of shape (C,) or None
+        Classes of the previous calls; None in the first call.
+    """
+    refused = names_where(partial_fit="refused")
+    given = [name for name in refused if params[name]]
+    if given:
+        values = " and ".join(f"{name}={params[name]!r}" for name in given)
+        defaults = " and ".join(f"{n} to {PARAMETERS[n].default}" for n in given)
+        raise InvalidInputError(
+            f"partial_fit does not support {values}, because the number of calls is "
+            f"not known. Use fit, or set {defaults}."
+        )
+    if classes is None or known is None:
+        return
+    named = np.unique(classes)
+    if not np.array_equal(named, known):
+        raise InvalidInputError(
+            f"classes={named[:10].tolist()} differs from the previous call, where it "
+            f"was {known[:10].tolist()}. Leave out `classes` to keep these classes, or "
+            "start again with fit."
+        )
 
 
 def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
