@@ -40,7 +40,6 @@ class WithoutKernels:
 
     FILES = (
         "_triton_probe.py",
-        "convolution_kernel.py",
         "norm_kernels.py",
         "norm_programs.py",
     )

@@ -14,7 +14,7 @@ BUDGET = {"lines": 45_832, "files": 267, "files of a fit on iris": 85}
 LAYERS = [
     ["exceptions", "_version"],
     ["_validation", "_triton_probe"],
-    ["_triton", "_parameters", "runtime", "datasets"],
+    ["_triton", "_parameters", "runtime", "datasets", "arrays"],
     ["optim", "autodiff", "networks", "theory", "corruption"],
     ["sharpness", "selection"],
     ["data"],

@@ -17,31 +17,28 @@ if os.environ.get("TRITON_INTERPRET"):
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from sklearn_sharpbalance.autodiff import convolution_kernel  # noqa: E402
 from sklearn_sharpbalance.engine.graph import norm_programs  # noqa: E402
 
 TILE = {"BLOCK_R": 64, "BLOCK_C": 64}
 SUMS = {**TILE, "BLOCK_P": 64}
-PICTURES = {"x", "g", "y", "residual", "grad", "grad_x", "grad_residual"}
+IMAGES = {"x", "y", "residual", "grad", "grad_x", "grad_residual"}
 NUMBERS = {"momentum", "eps"}
-VECTORS = {"norms", "partials", "mean_out", "rstd_out", "running_mean", "running_var"}
+VECTORS = {"partials", "mean_out", "rstd_out", "running_mean", "running_var"}
 VECTORS |= {"mean_in", "rstd_in", "weight_in", "bias_in", "grad_weight", "grad_bias"}
-CONVOLUTION = {"PRECISION": "ieee", "BLOCK_T": 64, "BLOCK_C": 128, "BLOCK_Q": 64}
 KERNELS = [
     (norm_programs.statistics, {"TRACK": True, "GROUPS": 2, **SUMS}),
     (norm_programs.statistics, {"TRACK": False, "GROUPS": 1, **SUMS}),
     (norm_programs.normalise, {"ADD": True, "RELU": True, **TILE}),
     (norm_programs.gradient_sums, {"MASK": 1, **SUMS}),
     (norm_programs.gradient, {"MASK": 2, "ADD": True, **TILE}),
-    (convolution_kernel._tap_norms, CONVOLUTION),
 ]
 
 
-def kind_of(name, constants, picture):
+def kind_of(name, constants, image):
     if name in constants:
         return "constexpr"
-    if name in PICTURES:
-        return f"*{picture}"
+    if name in IMAGES:
+        return f"*{image}"
     if name in VECTORS:
         return "*fp32"
     if name == "counter":
@@ -50,14 +47,14 @@ def kind_of(name, constants, picture):
 
 
 @pytest.mark.parametrize(
-    "picture", ["bf16", pytest.param("fp32", marks=pytest.mark.slow)]
+    "image", ["bf16", pytest.param("fp32", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize(
     ("kernel", "constants"), KERNELS, ids=lambda value: getattr(value, "__name__", "")
 )
-def test_kernels_compile_for_a_hopper(kernel, constants, picture):
+def test_kernels_compile_for_a_hopper(kernel, constants, image):
     names = kernel.arg_names
-    signature = {name: kind_of(name, constants, picture) for name in names}
+    signature = {name: kind_of(name, constants, image) for name in names}
     aligned = [n for n in names if signature[n].startswith("*") or n == "n_channels"]
     source = ASTSource(
         fn=kernel,

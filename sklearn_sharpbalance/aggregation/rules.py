@@ -16,7 +16,7 @@ from sklearn_sharpbalance.aggregation.soups import (
     recompute_batch_statistics,
     uniform_soup,
 )
-from sklearn_sharpbalance.autodiff.rows import to_array
+from sklearn_sharpbalance.arrays import to_array
 from sklearn_sharpbalance.data.validation_split import check_held_out
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.own_settings import different_settings

@@ -18,6 +18,7 @@ calls. ``squared_norm`` turns the factors into one number per sample.
 where that is faster than autograd.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,19 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sklearn_sharpbalance.autodiff.convolution_rules import (
-    convolution_factors,
-    convolution_squared_norm,
-    convolution_workspace,
-)
-from sklearn_sharpbalance.autodiff.reductions import (
-    position_sum,
-    squared_norm,
-    summed_outer_squared_norm,
-    vecdot,
-)
-
-__all__ = ["RULES", "Rule", "squared_norm"]
+__all__ = ["RULES", "Rule", "squared_norm", "window_rows"]
 
 
 class Rule(NamedTuple):
@@ -48,6 +37,97 @@ class Rule(NamedTuple):
     refusal: Callable[[nn.Module], str | None] = lambda layer: None
     workspace: Callable[[nn.Module, Tensor], int] = lambda layer, output: 0
     input_gradient: Callable[[nn.Module, Tensor], Tensor] | None = None
+
+
+# --- sums and norms in float32 at least, without copies in that precision
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which to sum numbers of ``dtype``.
+
+    Examples
+    --------
+    >>> wide(torch.bfloat16)
+    torch.float32
+    """
+    return torch.promote_types(dtype, torch.float32)
+
+
+def squared_norm(x: Tensor) -> Tensor:
+    """Return the squared norm over all axes but the first, in float32 at least; (B,).
+
+    Examples
+    --------
+    >>> squared_norm(torch.ones(2, 3, 4, dtype=torch.bfloat16))
+    tensor([12., 12.])
+    """
+    rows = x.flatten(1) if x.ndim > 1 else x[:, None]  # (B, size of a row)
+    return torch.linalg.vector_norm(rows, dim=1, dtype=wide(x.dtype)).square()
+
+
+def position_sum(x: Tensor) -> Tensor:
+    """Return the sum over the last axis, in float32 at least.
+
+    Examples
+    --------
+    >>> position_sum(torch.ones(2, 300, dtype=torch.bfloat16))
+    tensor([300., 300.])
+    """
+    if x.shape[-1] == 1:
+        return x[..., 0]
+    return x.sum(-1, dtype=wide(x.dtype))
+
+
+def vecdot(a: Tensor, b: Tensor) -> Tensor:
+    """Return dot products over the last axis, summed in float32 at least.
+
+    Low-precision factors are multiplied without a cast: the products are as precise as
+    the factors, and a cast would copy both at twice the size.
+
+    Examples
+    --------
+    >>> vecdot(torch.ones(2, 300).bfloat16(), torch.ones(300).bfloat16())
+    tensor([300., 300.])
+    """
+    product = a * b
+    return product.sum(-1, dtype=wide(product.dtype))
+
+
+def summed_outer_squared_norm(a: Tensor, b: Tensor) -> Tensor:
+    r"""Return the squared norm of :math:`\sum_t a_t b_t^\top` for each pair of a batch.
+
+    Parameters
+    ----------
+    a : tensor of shape (B, P, T)
+    b : tensor of shape (B, Q, T)
+
+    Returns
+    -------
+    tensor of shape (B,)
+
+    Notes
+    -----
+    With one position it is the product of the squared norms. Otherwise it is the
+    cheaper side of
+
+    .. math:: \Big\|\sum_t a_t b_t^\top\Big\|_F^2
+              = \sum_{t, t'} \langle a_t, a_{t'} \rangle \langle b_t, b_{t'} \rangle ,
+
+    where the outer products cost ``T P Q`` and the Gram matrices ``T T (P + Q)``.
+
+    Examples
+    --------
+    >>> a, b = torch.ones(1, 2, 3), torch.ones(1, 1, 3)
+    >>> summed_outer_squared_norm(a, b)  # the matrix is [[3], [3]]
+    tensor([18.0000])
+    """
+    (_, p, t), q = a.shape, b.shape[1]
+    if t == 1:
+        return squared_norm(a) * squared_norm(b)
+    if t * (p + q) < p * q:
+        left, right = (torch.bmm(z.mT, z).flatten(1) for z in (a, b))  # (B, T T)
+        return vecdot(left.to(wide(left.dtype)), right)
+    return squared_norm(torch.bmm(a, b.mT))
 
 
 # --- linear maps: the factors are x (B, P, T) and g (B, Q, T) ---
@@ -73,6 +153,99 @@ def linear_squared_norm(layer, names, x, g):
     if "bias" in names:
         total = total + squared_norm(position_sum(g))
     return total
+
+
+# --- convolutions: linear maps of windows of x; the factors are each row of the windows
+# (B, P, T), which one row of the kernel reads, and g (B, Q, T) ---
+
+
+def convolution_factors(layer, x, g):
+    return *window_rows(layer, x.to(g.dtype)), g.flatten(2)
+
+
+def convolution_squared_norm(layer, names, *factors):
+    *rows, g = factors
+    total: Tensor | int = 0
+    if "weight" in names:
+        by_group = (len(g) * layer.groups, -1, g.shape[-1])  # (B G, P / G, T)
+        norms = sum(
+            summed_outer_squared_norm(row.reshape(by_group), g.reshape(by_group))
+            for row in rows
+        )
+        total = norms.reshape(len(g), layer.groups).sum(1)
+    if "bias" in names:
+        total = total + squared_norm(position_sum(g))
+    return total
+
+
+def convolution_workspace(layer, output):
+    """Return the sizes of the windows' rows and of the smaller of the two products."""
+    n_positions = output.shape[2:].numel()
+    row = layer.in_channels * math.prod(layer.kernel_size[1:] or layer.kernel_size)
+    # With stride 1 all rows are views of one copy.
+    n_copies = 1 if layer.stride[0] == 1 else layer.stride[0] + layer.kernel_size[0]
+    gradient = row * layer.out_channels // layer.groups
+    grams = 2 * layer.groups * n_positions**2
+    return len(output) * (n_copies * n_positions * row + min(gradient, grams))
+
+
+def window_rows(layer, x: Tensor) -> list[Tensor]:
+    """Return each row of the windows of ``x`` that a convolution reads; (B, P, T) each.
+
+    Windows along all axes but the first one are strided views, which are copied once:
+    ``F.unfold`` launches a kernel for each sample on a GPU and is several times slower
+    on a CPU. With stride 1 the rows of the windows are views of that copy. The entries
+    of a row are ordered by group, kernel entry and channel.
+
+    Examples
+    --------
+    >>> layer = nn.Conv2d(1, 1, kernel_size=2)
+    >>> window_rows(layer, torch.arange(6.0).reshape(1, 1, 2, 3))
+    [tensor([[[0., 1.],
+             [1., 2.]]]), tensor([[[3., 4.],
+             [4., 5.]]])]
+    """
+    x = _padded(layer, x)
+    axes = list(zip(layer.kernel_size, layer.stride, layer.dilation))
+    if len(axes) == 1:  # a signal is an image of one row
+        x, axes = x[:, :, None], [(1, 1, 1), *axes]
+    dims = len(axes)
+    for i in range(1, dims):
+        x = _windows(x, 2 + i, *axes[i])
+    x = x.unflatten(1, (layer.groups, -1))  # (B, G, C, rows, out.., kernel..)
+    out, kernel = range(4, 3 + dims), range(3 + dims, 2 + 2 * dims)
+    # The copy is fast if the innermost axis stays last.
+    if x.stride(2) == 1:  # channels-last
+        x = x.permute(0, 3, *out, 1, *kernel, 2).flatten(1 + dims).contiguous()
+        rows = _windows(x, 1, *axes[0]).unbind(-1)  # (B, T.., P) each
+        return [row.flatten(1, dims).mT for row in rows]
+    x = x.permute(0, 1, *kernel, 2, 3, *out).flatten(1, 1 + dims).contiguous()
+    rows = _windows(x, 2, *axes[0]).unbind(-1)  # (B, P, T..) each
+    return [row.flatten(2) for row in rows]
+
+
+def _windows(x, axis, size, stride, dilation):
+    """Return a view with one more axis: the entries of each window along an axis."""
+    return x.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+
+
+def _padded(layer, x):
+    """Return the input with the padding of a convolution."""
+    sides = [side for pair in reversed(_padding(layer)) for side in pair]
+    if not any(sides):
+        return x
+    mode = layer.padding_mode
+    return F.pad(x, sides, mode="constant" if mode == "zeros" else mode)
+
+
+def _padding(layer) -> list[tuple[int, int]]:
+    """Return the padding before and after, for each axis."""
+    if layer.padding == "valid":
+        return [(0, 0)] * len(layer.kernel_size)
+    if layer.padding == "same":
+        totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size)]
+        return [(total // 2, total - total // 2) for total in totals]
+    return [(p, p) for p in layer.padding]
 
 
 # --- normalisations: the factors are the gradients of weight and bias (B, C, 1) ---

@@ -18,7 +18,7 @@ from skorch.helper import SliceDataset
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance._validation import in_a_sentence
-from sklearn_sharpbalance.autodiff.rows import dataset_labels, to_array
+from sklearn_sharpbalance.arrays import dataset_labels, to_array
 from sklearn_sharpbalance.data.columns import TableColumns
 from sklearn_sharpbalance.data.frames import (
     as_float32,

@@ -8,7 +8,7 @@ import torch
 from sklearn.utils import compute_class_weight, compute_sample_weight
 
 from sklearn_sharpbalance._validation import check_sample_weight
-from sklearn_sharpbalance.autodiff.rows import to_array
+from sklearn_sharpbalance.arrays import to_array
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["check_weights", "mean_one"]

@@ -22,7 +22,7 @@ from sklearn_sharpbalance import (
     metrics,
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.autodiff.rows import dataset_labels
+from sklearn_sharpbalance.arrays import dataset_labels
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.training.net_building import build_net
 from tests.cases import rest_slow

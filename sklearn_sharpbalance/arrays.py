@@ -1,0 +1,121 @@
+"""Arrays from tensors, tensors from arrays, and labels from torch Datasets."""
+
+import numpy as np
+import torch
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["dataset_labels", "to_array", "to_tensor"]
+
+COMPARED_ITEMS = 32  # compared with the labels in a Dataset's attributes
+
+
+def to_tensor(X, device="cpu"):
+    """Return an array or tensor as a tensor on a device.
+
+    Examples
+    --------
+    >>> to_tensor(np.arange(3)[::-1])
+    tensor([2, 1, 0])
+    """
+    if isinstance(X, np.ndarray):
+        backwards = any(step < 0 for step in X.strides)
+        if backwards or not X.flags.writeable:
+            # torch accepts no negative strides, and warns about read-only memory.
+            X = X.copy()
+    return torch.as_tensor(X).to(device, non_blocking=True)
+
+
+def to_array(values):
+    """Return a tensor of any device, or anything else, as an array."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+    return np.asarray(values)
+
+
+def dataset_labels(dataset):
+    """Return the labels of a Dataset, from its attributes or else from every item.
+
+    The attributes are used only if they agree with the labels of a few items.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        It may have attributes ``targets``, ``labels`` or ``tensors``, and a
+        ``target_transform``, or be a Subset.
+
+    Returns
+    -------
+    labels : ndarray of shape (N,)
+
+    Examples
+    --------
+    >>> from torch.utils.data import Subset, TensorDataset
+    >>> pairs = TensorDataset(torch.zeros(3, 2), torch.tensor([4, 5, 6]))
+    >>> dataset_labels(Subset(pairs, [2, 0]))
+    array([6, 4])
+    """
+    labels = _attribute_labels(dataset)
+    if labels is not None and _items_agree(dataset, labels):
+        return labels
+    return np.asarray([_item_label(dataset, i) for i in range(len(dataset))])
+
+
+def _attribute_labels(dataset):
+    """Return the transformed labels without reading items; None if there are none."""
+    for name in ("targets", "labels"):
+        labels = getattr(dataset, name, None)
+        if labels is not None and len(labels) == len(dataset):
+            transform = getattr(dataset, "target_transform", None)
+            return _transformed(to_array(labels), transform)
+    tensors = getattr(dataset, "tensors", None)
+    if tensors is not None and len(tensors) > 1:
+        return to_array(tensors[1])
+    parent = getattr(dataset, "dataset", None)
+    indices = getattr(dataset, "indices", None)
+    if parent is not None and indices is not None:
+        labels = _attribute_labels(parent)
+        return None if labels is None else labels[np.asarray(indices)]
+    return None
+
+
+def _transformed(labels, transform):
+    """Return the labels of items; None if the transform fails on plain labels."""
+    if transform is None:
+        return labels
+    try:
+        return np.asarray([to_array(transform(label)) for label in labels.tolist()])
+    except Exception:  # the user's function may raise anything: read items instead
+        return None
+
+
+def _items_agree(dataset, labels):
+    """Return whether items have these labels, by one item of each class."""
+    if labels.ndim != 1:
+        return False
+    first = {label: i for i, label in reversed(list(enumerate(labels.tolist())))}
+    rows = list(first.values())
+    for i in rows[:: 1 + len(rows) // COMPARED_ITEMS]:
+        item = dataset[i]
+        if not isinstance(item, tuple | list) or len(item) < 2:
+            return True  # items are inputs only: there is nothing to compare
+        if not np.array_equal(to_array(item[1]).reshape(-1), labels[i : i + 1]):
+            return False
+    return True
+
+
+def _item_label(dataset, i):
+    item = dataset[i]
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        raise InvalidInputError(
+            f"The items of {type(dataset).__name__} have no labels: item {i} is a "
+            f"{type(item).__name__}, not a pair (x, label). Pass the labels as y."
+        )
+    label = to_array(item[1])
+    if label.shape not in ((), (1,)):
+        raise InvalidInputError(
+            "Each label of a Dataset must be one class, but "
+            f"{type(dataset).__name__} has labels of shape {label.shape}. Give it a "
+            "target_transform, or pass the classes as y."
+        )
+    return label.item()
