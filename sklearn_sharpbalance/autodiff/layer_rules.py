@@ -168,11 +168,11 @@ def convolution_squared_norm(layer, names, *factors):
     total: Tensor | int = 0
     if "weight" in names:
         by_group = (len(g) * layer.groups, -1, g.shape[-1])  # (B G, P / G, T)
-        norms = sum(
+        by_row = [
             summed_outer_squared_norm(row.reshape(by_group), g.reshape(by_group))
             for row in rows
-        )
-        total = norms.reshape(len(g), layer.groups).sum(1)
+        ]
+        total = torch.stack(by_row).sum(0).reshape(len(g), layer.groups).sum(1)
     if "bias" in names:
         total = total + squared_norm(position_sum(g))
     return total
