@@ -17,9 +17,8 @@ from sklearn_sharpbalance.data.inputs import (
     other_layout,
 )
 from sklearn_sharpbalance.data.training_data import take_rows
-from sklearn_sharpbalance.ensemble.constraints import check_params
 from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
-from sklearn_sharpbalance.ensemble.params import NestedParamsMixin
+from sklearn_sharpbalance.ensemble.params import NestedParamsMixin, check_params
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.persistence.model_file import load_model, save
 from sklearn_sharpbalance.runtime.threads import torch_threads

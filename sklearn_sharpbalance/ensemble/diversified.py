@@ -9,8 +9,7 @@ from torch import nn
 from sklearn_sharpbalance._parameters import without_sam
 from sklearn_sharpbalance.aggregation.soups import final_net
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
-from sklearn_sharpbalance.ensemble.fitted_state import FittedState
-from sklearn_sharpbalance.ensemble.settings import settings_in_force
+from sklearn_sharpbalance.ensemble.fitted import FittedState, settings_in_force
 from sklearn_sharpbalance.joint.inputs import (
     inputs_of_trunk,
     one_device,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from sklearn_sharpbalance.ensemble.settings import settings_text
+from sklearn_sharpbalance.ensemble.fitted import settings_text
 
 __all__ = ["fitted_summary_html"]
 

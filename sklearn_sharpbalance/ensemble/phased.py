@@ -5,8 +5,7 @@ from dataclasses import replace
 from sklearn_sharpbalance.aggregation.soups import final_net
 from sklearn_sharpbalance.engine import choose_engine
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
-from sklearn_sharpbalance.ensemble.fitted_state import FittedState
-from sklearn_sharpbalance.ensemble.settings import settings_in_force
+from sklearn_sharpbalance.ensemble.fitted import FittedState, settings_in_force
 from sklearn_sharpbalance.members.member_params import member_settings
 from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
 from sklearn_sharpbalance.members.schedules import constant
@@ -28,10 +27,13 @@ from sklearn_sharpbalance.training.partial_fit import (
     check_unchanged,
     fixed_settings,
 )
-from sklearn_sharpbalance.training.plan import pruning_epoch, warmup_length
+from sklearn_sharpbalance.training.plan import (
+    EnsembleState,
+    pruning_epoch,
+    warmup_length,
+)
 from sklearn_sharpbalance.training.prepare import Inputs, prepare
 from sklearn_sharpbalance.training.progress import has_callbacks, with_callbacks
-from sklearn_sharpbalance.training.state import EnsembleState
 from sklearn_sharpbalance.training.table_recipe import table_recipe
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
 

@@ -17,8 +17,8 @@ from sklearn_sharpbalance.joint.members import JointObjective, train_jointly
 from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.train import loader_params
+from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 from sklearn_sharpbalance.training.prepare import Inputs
-from sklearn_sharpbalance.training.state import EnsembleState, Seeds
 from sklearn_sharpbalance.training.trainer import EpochCount, first_members
 
 __all__ = ["JointTrainer"]

@@ -32,7 +32,7 @@ from sklearn_sharpbalance.persistence.archive import (
 )
 from sklearn_sharpbalance.persistence.encoding import NotPlainError
 from sklearn_sharpbalance.persistence.fingerprint import condense, describe, differences
-from sklearn_sharpbalance.training.state import Seeds
+from sklearn_sharpbalance.training.plan import Seeds
 from sklearn_sharpbalance.training.state_tree import state_from_tree, state_tree
 
 __all__ = ["CheckpointFolder", "FitCheckpoints", "fit_fingerprint"]

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
 from sklearn_sharpbalance.training.early_stopping import EarlyStopping
-from sklearn_sharpbalance.training.plan import remaining
-from sklearn_sharpbalance.training.state import EnsembleState
+from sklearn_sharpbalance.training.plan import EnsembleState, remaining
 
 __all__ = ["Progress", "Trainer", "TrainingLoop"]
 

@@ -45,13 +45,14 @@ from sklearn_sharpbalance.training.early_stopping import (
 from sklearn_sharpbalance.training.loop import Trainer
 from sklearn_sharpbalance.training.picture_recipe import picture_recipe
 from sklearn_sharpbalance.training.plan import (
+    Seeds,
     cut_length,
     default_rho,
+    draw_seeds,
     member_rho,
     plan_segments,
 )
 from sklearn_sharpbalance.training.progress import has_callbacks
-from sklearn_sharpbalance.training.state import Seeds, draw_seeds
 
 __all__ = [
     "Inputs",

@@ -10,7 +10,7 @@ from sklearn_sharpbalance.members import MemberState, restore
 from sklearn_sharpbalance.persistence.encoding import NotPlainError, encode
 from sklearn_sharpbalance.persistence.fingerprint import describe
 from sklearn_sharpbalance.runtime.rng import BEFORE_TRAINING, epoch_seed, random_stream
-from sklearn_sharpbalance.training.state import EnsembleState
+from sklearn_sharpbalance.training.plan import EnsembleState
 
 __all__ = ["member_from_tree", "member_tree", "state_from_tree", "state_tree"]
 

@@ -32,7 +32,7 @@ from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.selection.base import check_masks
 from sklearn_sharpbalance.sharpness.base import FunctionScorer
 from sklearn_sharpbalance.training.caching import cached, kept_in_memory
-from sklearn_sharpbalance.training.state import EnsembleState, Seeds
+from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 
 __all__ = ["EpochCount", "PhasedTrainer", "first_members", "train_members"]
 

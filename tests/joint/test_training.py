@@ -16,7 +16,7 @@ from sklearn_sharpbalance.joint.losses import mutual_information_loss
 from sklearn_sharpbalance.members import initial_state, train
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.runtime.rng import epoch_rng
-from sklearn_sharpbalance.training.state import draw_seeds
+from sklearn_sharpbalance.training.plan import draw_seeds
 from tests.cases import rest_slow
 from tests.joint.diversified_cases import (
     LOSSES,

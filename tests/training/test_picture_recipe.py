@@ -20,7 +20,7 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.augment import RandomCropFlip
-from sklearn_sharpbalance.ensemble.settings import settings_in_force
+from sklearn_sharpbalance.ensemble.fitted import settings_in_force
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError, InvalidInputError
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV

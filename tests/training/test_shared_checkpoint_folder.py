@@ -8,7 +8,7 @@ import pytest
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError
 from sklearn_sharpbalance.training import checkpoint
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder, FitCheckpoints
-from sklearn_sharpbalance.training.state import EnsembleState, Seeds
+from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
 
 FEW = {"max_epochs": 4, "warmup_epochs": 2, "reselect_every": 2}

@@ -1,6 +1,7 @@
-"""The settings that a fit used, with every default and "auto" filled in."""
+"""What a fit leaves: its settings, and the attributes of an earlier fit if it fails."""
 
 import inspect
+import warnings
 from typing import Any
 
 import torch
@@ -8,13 +9,57 @@ from skorch.callbacks import LRScheduler
 
 from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.engine.support import base_optimizer
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.training.net_building import base_rate
 from sklearn_sharpbalance.training.prepare import Prepared
 
-__all__ = ["settings_in_force", "settings_text"]
+__all__ = ["FittedState", "settings_in_force", "settings_text"]
+
+
+class FittedState:
+    """Context that restores the fitted attributes if a fit fails.
+
+    If the estimator was not fitted before, the usable state of an interrupted fit is
+    kept.
+
+    Parameters
+    ----------
+    estimator : BaseDeepEnsemble
+
+    Attributes
+    ----------
+    usable_epochs : int
+        Epochs of the usable state after an interrupted fit; 0 if there is none.
+    """
+
+    def __init__(self, estimator):
+        self.estimator, self.usable_epochs = estimator, 0
+        self.before = self._attributes()
+
+    def _attributes(self):
+        return {k: v for k, v in vars(self.estimator).items() if k.endswith("_")}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None:
+            return
+        if self.usable_epochs and "estimators_" not in self.before:
+            warnings.warn(
+                "The fit was interrupted. The ensemble is usable in its state after "
+                f"epoch {self.usable_epochs}, the last one that all members have "
+                "completed, or the best one with early stopping.",
+                SharpBalanceWarning,
+                stacklevel=4,
+            )
+            return
+        for name in self._attributes():
+            delattr(self.estimator, name)
+        vars(self.estimator).update(self.before)
 
 
 def settings_in_force(prepared: Prepared) -> dict[str, Any]:
