@@ -14,7 +14,7 @@ import numpy as np
 from sklearn_sharpbalance.data.frames import as_float32
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
-__all__ = ["COLUMN_KINDS", "Column", "TableColumns"]
+__all__ = ["COLUMN_KINDS", "MAX_CATEGORIES", "Column", "TableColumns"]
 
 COLUMN_KINDS = ("number", "category", "ignored")
 MIN_ROWS = 3  # of a category that gets a code of its own

@@ -394,6 +394,10 @@ class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin)
         proba = self.aggregation_(logits.astype(np.float64))
         return proba / proba.sum(axis=1, keepdims=True)
 
+    def __sklearn_is_fitted__(self):
+        # scikit-learn iterates over all attributes, which a fit may change meanwhile.
+        return hasattr(self, "estimators_")
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True

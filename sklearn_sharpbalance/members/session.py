@@ -26,7 +26,7 @@ from sklearn_sharpbalance.runtime.rng import (
 )
 from sklearn_sharpbalance.runtime.torch_internals import foreach_mul_, set_training
 
-__all__ = ["MemberSession", "callbacks_for", "check_finite", "rho_name"]
+__all__ = ["MemberSession", "callbacks_for", "check_finite", "own_files", "rho_name"]
 
 VALID_BATCH = 1024
 
@@ -312,7 +312,7 @@ class MemberSession:
             elif name in kept:
                 callback = kept[name]
             else:
-                _own_files(callback, self.state.index)
+                own_files(callback, self.state.index)
                 callback.on_train_begin(self.net, X=self.data.X, y=self.data.y)
             resumed.append((name, callback))
         self.net.callbacks_ = resumed
@@ -323,7 +323,9 @@ class MemberSession:
         before = [{k: v for k, v in g.items() if k != "params"} for g in groups]
         callback.on_train_begin(self.net, X=self.data.X, y=self.data.y)
         if kept is not None:
-            callback.lr_scheduler_.load_state_dict(dict(kept))
+            known = callback.lr_scheduler_.state_dict().keys()
+            own = {name: kept[name] for name in kept if name in known}
+            callback.lr_scheduler_.load_state_dict(own)
         if self.state.optimizer is not None:
             # A new scheduler makes a first step. Undo it: this one had made it before.
             for group, values in zip(groups, before):
@@ -333,7 +335,7 @@ class MemberSession:
                 group["lr"] = lr
 
 
-def _own_files(callback, member):
+def own_files(callback, member):
     """Add the member to the names of checkpoint files."""
     for writer in (callback, getattr(callback, "checkpoint", None)):
         if isinstance(writer, Checkpoint | TrainEndCheckpoint):

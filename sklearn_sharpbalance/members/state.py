@@ -7,7 +7,12 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from sklearn_sharpbalance._validation import in_a_sentence
-from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
+from sklearn_sharpbalance.exceptions import (
+    InvalidInputError,
+    ModelFileError,
+    SharpBalanceError,
+)
+from sklearn_sharpbalance.members.momentum import checked_state
 from sklearn_sharpbalance.members.own_settings import own_net
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import (
@@ -99,6 +104,18 @@ def restore(net, state):
     with random_stream(net.device, seed=state.seed):
         # Weights are drawn and overwritten; other draws of the module are repeated.
         net.initialize()
+    try:
+        _restore(net, state)
+    except Exception as error:  # of any kind, if a file was crafted
+        raise ModelFileError(
+            f"The state of member {state.index} does not fit its network: "
+            f"{in_a_sentence(error)}."
+        ) from error
+    return net
+
+
+def _restore(net, state):
+    """Set weights, buffers, history and momentum of an initialised net."""
     net.module_.load_state_dict(with_state_metadata(state.module, net.module_))
     put_buffers(net.module_, state.extra.get("buffers", {}), net.device)
     put_buffers(net.criterion_, state.extra.get("criterion", {}), net.device)
@@ -109,8 +126,8 @@ def restore(net, state):
         group["initial_lr"] = group["lr"]
     if state.optimizer is not None:
         # Copy: torch keeps the same tensors, and steps change them in place.
-        net.optimizer_.load_state_dict(to_cpu(state.optimizer))
-    return net
+        own = checked_state(net.optimizer_, to_cpu(state.optimizer))
+        net.optimizer_.load_state_dict(own)
 
 
 def capture(net, state, **changes):
@@ -147,11 +164,15 @@ def loose_buffers(net):
 
 def put_buffers(module, buffers, device):
     """Set the buffers of a module to those from :func:`loose_buffers`."""
-    layers = dict(module.named_modules()) if buffers else {}
+    if not buffers:
+        return
+    layers, saved = dict(module.named_modules()), module.state_dict()
     for path, value in buffers.items():
         layer, _, name = path.rpartition(".")
         if layer not in layers:
             continue
+        if path in saved or not isinstance(value, torch.Tensor):
+            raise ValueError(f"{path} is not a buffer outside the state")
         own = value.to(device, copy=True)
         if name in own_buffers(layers[layer]):
             setattr(layers[layer], name, own)

@@ -52,7 +52,6 @@ _NET_PARAMS = {
     "batch_size",
     "callbacks",
     "classes",
-    "compile",
     "criterion",
     "device",
     "lr",
@@ -65,6 +64,13 @@ _NET_PARAMS = {
     "warm_start",
 }
 _NET_PREFIXES = ("module__", "criterion__", "optimizer__", "callbacks__")
+# A compiler is started by the user, not by a file.
+_COMPILERS = ("estimator__compile", "estimator__module__compile")
+# As a whole network, a file may only name nn.Linear and those of this package: others
+# of torch can take any time to be built, such as a TransformerEncoder of many layers.
+_OF_NETWORK = ("estimator", "estimator__module", "estimator__module__module")
+_MAX_COUNT = 10**6  # epochs, members, draws
+_SEEDS = ("seed", "random_state")
 # Names and values of arguments that code of the user may open as a file.
 _FILE_NAME = re.compile(
     r"(^|_)(path|file|filename|dir|directory|folder|root|url|uri|cache|checkpoint|ckpt"
@@ -168,6 +174,17 @@ def _is_made_by_files(cls):
 
 
 def _random_state(state):
+    key, position = state["state"]["key"], state["state"]["pos"]
+    is_valid = (
+        isinstance(key, np.ndarray)
+        and (key.shape, key.dtype) == ((624,), np.dtype("uint32"))
+        and type(position) is int
+        and 0 <= position <= 624
+        and state["has_gauss"] in (0, 1)
+        and type(state["gauss"]) is float
+    )
+    if not is_valid:  # numpy reads memory wherever the position points to
+        raise ValueError("it has no valid state of a random generator.")
     random_state = np.random.RandomState()
     random_state.set_state(state)
     return random_state
@@ -220,6 +237,8 @@ def is_left_out(name: str) -> bool:
     (False, False)
     """
     part, _, of_net = name.partition("__")
+    if name in _COMPILERS:
+        return True
     if part == "estimator" and of_net:
         return of_net not in _NET_PARAMS and not of_net.startswith(_NET_PREFIXES)
     return name in OF_MACHINE
@@ -228,8 +247,8 @@ def is_left_out(name: str) -> bool:
 def is_passed_again(name: str, value: Any) -> bool:
     """Return whether a file may only name a parameter that the user passes to load.
 
-    These are options of callbacks, which may be folders to read from, and strings that
-    name a file or a URL.
+    These are options of callbacks, which may be folders to read from, strings that
+    name a file or a URL, counts beyond a million, and torch's own networks.
 
     Examples
     --------
@@ -240,7 +259,23 @@ def is_passed_again(name: str, value: Any) -> bool:
     """
     if name.startswith("estimator__callbacks__"):
         return value is not None  # None removes a callback
-    return _names_a_file(name, value)
+    if isinstance(value, type) and name in (*_OF_NETWORK, "shared_trunk"):
+        is_of_torch = str(name_of(value)).startswith("torch.")
+        return is_of_torch and value is not nn.Linear
+    return _names_a_file(name, value) or _is_endless(name, value)
+
+
+def _is_endless(name, value):
+    """Return whether a setting has a count that no training would end with."""
+    if name.startswith("estimator__module__") or name.endswith(_SEEDS):
+        return False  # the size of a network is compared with its weights
+    if isinstance(value, BaseEstimator):
+        value = value.get_params(deep=False)
+    if isinstance(value, Mapping):
+        return any(_is_endless(str(key), item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return any(_is_endless(name, item) for item in value)
+    return isinstance(value, Integral) and abs(int(value)) > _MAX_COUNT
 
 
 def _names_a_file(name, value):
@@ -320,8 +355,8 @@ _FITTED: dict[str, Callable[[Any, int], bool]] = {
     "member_params_": lambda v, m: _is_list(v, _is_dict, m),
     "member_seeds_": lambda v, m: _is_list(v, _is_count, m),
     "n_features_in_": lambda v, m: _is_count(v),
-    "n_iter_": lambda v, m: _is_count(v),
-    "n_passes_": lambda v, m: _is_number(v),
+    "n_iter_": lambda v, m: _is_count(v, 10**9),
+    "n_passes_": lambda v, m: _is_number(v) and 0 <= v < 10**15,
     "sam_masks_": lambda v, m: _is_table(v, "b", m),
     "settings_": lambda v, m: (
         _is_dict(v)

@@ -21,7 +21,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sklearn_sharpbalance.exceptions import FileNotWrittenError, ModelFileError
-from sklearn_sharpbalance.persistence.encoding import byte_view, decode, encode
+from sklearn_sharpbalance.persistence.encoding import (
+    byte_view,
+    decode,
+    encode,
+    printable,
+)
 
 __all__ = [
     "FORMAT_VERSION",
@@ -39,6 +44,9 @@ FORMAT_VERSION = 1
 FORMAT = re.compile(r"sklearn-sharpbalance (\w+) (\d{1,9})")
 # Bytes of JSON in a file. Parsed and decoded, a byte can become 64 bytes of memory.
 MAX_HEADER = 2**25
+# Lists and dictionaries in the JSON: each takes far more memory than two characters.
+MAX_CONTAINERS = 10_000
+TEXT_OF_CONTAINER = 8  # characters, on average, of each container beyond that number
 MAX_AGE = 24 * 3600  # seconds; the writer of an older temporary file has ended
 WRITER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{8}\.tmp$")
 
@@ -76,10 +84,11 @@ def write_archive(path, kind: str, tree: Any, special=None) -> str:
         except SafetensorError as error:
             raise OSError(str(error)) from error
         size = _header_size(temporary)
-        if size > MAX_HEADER:
+        if size > MAX_HEADER or _is_crowded(text):
             raise FileNotWrittenError(
                 f"Cannot write {path}: all values that are not arrays take {size} "
-                f"bytes of JSON, more than {MAX_HEADER}. Store long lists as arrays."
+                f"bytes of JSON, more than {MAX_HEADER}, or are too many short lists. "
+                "Store long lists as arrays."
             )
     return digest
 
@@ -104,6 +113,11 @@ def _digest(file_format: str, text: str, tensors: Iterable[tuple[str, Tensor]]) 
         digest.update(json.dumps(row).encode())
         digest.update(byte_view(tensor).data)
     return digest.hexdigest()
+
+
+def _is_crowded(text: str) -> bool:
+    n_containers = text.count("[") + text.count("{")
+    return n_containers > MAX_CONTAINERS + len(text) / TEXT_OF_CONTAINER
 
 
 def _header_size(path) -> int:
@@ -141,11 +155,13 @@ def read_archive(path, kind: str, special=None) -> Any:
                 )
             # A copy, because the tensors of safetensors are part of the mapped file.
             tensors = {name: file.get_tensor(name).clone() for name in names}
+            if _is_crowded(metadata["tree"]):
+                raise ValueError("it has too many short lists.")
             tree = decode(json.loads(metadata["tree"]), tensors, special)
         except ModelFileError:
             raise
         except Exception as error:  # of any kind, if the file was crafted
-            reason = str(error) or type(error).__name__
+            reason = printable(str(error)) or type(error).__name__
             raise ModelFileError(
                 f"{path} is not a {kind} that this package wrote: {reason}"
             ) from error
@@ -165,7 +181,7 @@ def _opened(path) -> Iterator[Any]:
         opened = safe_open(str(path), framework="pt")
     except SafetensorError as error:
         raise ModelFileError(
-            f"{path} is damaged or not a file of this package: {error}."
+            f"{path} is damaged or not a file of this package: {printable(str(error))}."
         ) from error
     with opened as file:
         yield file

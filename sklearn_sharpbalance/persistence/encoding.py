@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["NotPlainError", "byte_view", "decode", "encode"]
+__all__ = ["NotPlainError", "byte_view", "decode", "encode", "printable"]
 
 # What a safetensors file can store, and numpy's name for it.
 _DTYPES = {
@@ -38,6 +38,11 @@ _DTYPES = {
 }
 _NUMPY_DTYPES = {np.dtype(name) for name in _DTYPES.values() if name is not None}
 _LAST_CODE_POINT = 0x10FFFF  # of Unicode
+MAX_TEXT = 2000  # characters of a message
+MAX_DEPTH = 64  # of containers inside each other
+# Keys are text or numbers up to here: of others, a short list may have one hash, and
+# would take hours to become a dictionary.
+_LAST_KEY = 2**53
 
 
 class NotPlainError(TypeError):
@@ -53,6 +58,18 @@ class NotPlainError(TypeError):
     def __init__(self, where, value):
         super().__init__(f"{where or 'the value'} is a {type(value).__qualname__}")
         self.where, self.value = where, value
+
+
+def printable(text: str) -> str:
+    """Return a text that a terminal only shows, in one line.
+
+    Examples
+    --------
+    >>> print(printable("red: " + chr(27) + "[31m"))
+    red: \\x1b[31m
+    """
+    cut = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
 def byte_view(value: np.ndarray | Tensor) -> np.ndarray:
@@ -102,12 +119,21 @@ class _Encoder:
     def __init__(self, tensors, special):
         self.tensors, self.special = tensors, special
         self.storages: set[int] = set()  # addresses of those in ``tensors``
+        self.depth = 0
 
     def __call__(self, value, where):
         if value is None or type(value) in (bool, int, str):
             return value
         if type(value) is float:
             return value if math.isfinite(value) else {"$float": str(value)}
+        if self.depth >= MAX_DEPTH:
+            raise NotPlainError(where, value)
+        self.depth += 1
+        encoded = self._container(value, where)
+        self.depth -= 1
+        return encoded
+
+    def _container(self, value, where):
         if type(value) is list:
             return self._items(value, where)
         if type(value) is tuple:
@@ -130,6 +156,8 @@ class _Encoder:
         return [self(item, f"{where}.{i}") for i, item in enumerate(values)]
 
     def _dict(self, value, where):
+        if not all(map(_is_key, value)):
+            raise NotPlainError(where, value)
         prefix = f"{where}." if where else ""
         items = {key: self(item, f"{prefix}{key}") for key, item in value.items()}
         if all(type(key) is str and not key.startswith("$") for key in items):
@@ -197,12 +225,21 @@ def decode(value: Any, tensors: dict[str, Tensor], special=None) -> Any:
 class _Decoder:
     def __init__(self, tensors, special):
         self.tensors, self.special = tensors, special
+        self.depth = 0
 
     def __call__(self, value):
+        if not isinstance(value, list | dict):
+            return value
+        if self.depth >= 2 * MAX_DEPTH:  # a tag is a container as well
+            raise ValueError(f"it nests more than {MAX_DEPTH} lists.")
+        self.depth += 1
+        decoded = self._container(value)
+        self.depth -= 1
+        return decoded
+
+    def _container(self, value):
         if isinstance(value, list):
             return [self(item) for item in value]
-        if not isinstance(value, dict):
-            return value
         tag = next((key for key in value if key.startswith("$")), None)
         if tag is None:
             return {key: self(item) for key, item in value.items()}
@@ -221,7 +258,10 @@ class _Decoder:
         return tuple(self(value))
 
     def _dict(self, value, _):
-        return {self(key): self(item) for key, item in value}
+        keys = [self(key) for key, _ in value]
+        if not all(map(_is_key, keys)):
+            raise ValueError("it has a key that is neither text nor a small number.")
+        return {key: self(item) for key, (_, item) in zip(keys, value)}
 
     def _number(self, value, dtype):
         return _checked_dtype(dtype, "biuf").type(self(value))
@@ -262,6 +302,12 @@ class _Decoder:
         "$text": _text,
         "$time": _time,
     }
+
+
+def _is_key(value):
+    is_number = isinstance(value, bool | int | float | np.number | np.bool_)
+    small = not is_number or value != value or abs(value) <= _LAST_KEY
+    return small and (is_number or value is None or isinstance(value, str))
 
 
 def _checked_dtype(name, kinds):

@@ -22,7 +22,7 @@ from sklearn_sharpbalance.persistence.code_identity import (
     closed_over,
     code_name,
 )
-from sklearn_sharpbalance.persistence.encoding import byte_view
+from sklearn_sharpbalance.persistence.encoding import byte_view, printable
 from sklearn_sharpbalance.runtime.torch_internals import (
     is_compiled_wrapper,
     own_buffers,
@@ -243,14 +243,14 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """
     names = sorted({*before, *now})
     return [
-        f"{name} was {_short(before, name)} and is {_short(now, name)}"
+        f"{printable(name)} was {_short(before, name)} and is {_short(now, name)}"
         for name in names
         if before.get(name) != now.get(name)
     ]
 
 
 def _short(descriptions, name):
-    text = descriptions.get(name, "not given")
+    text = printable(descriptions.get(name, "not given"))
     return text if len(text) <= MAX_SHOWN else _shortened(text)
 
 

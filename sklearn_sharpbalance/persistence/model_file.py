@@ -38,7 +38,7 @@ from sklearn_sharpbalance.persistence.archive import (
     write_archive,
     writing,
 )
-from sklearn_sharpbalance.persistence.encoding import NotPlainError, encode
+from sklearn_sharpbalance.persistence.encoding import NotPlainError, encode, printable
 from sklearn_sharpbalance.persistence.fingerprint import describe
 from sklearn_sharpbalance.persistence.rebuilding import rebuild
 from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
@@ -96,10 +96,12 @@ def load_model(path, params: dict[str, Any], base: type):
         _set_requests(estimator, tree.get("requests", {}))
         return estimator
     except SharpBalanceError as error:
-        raise type(error)(f"{path}: {error}") from error.__cause__
+        text = printable(str(error))
+        raise type(error)(f"{path}: {text}") from error.__cause__
     except Exception as error:  # of any kind, if the file was crafted
         raise ModelFileError(
-            f"{path} does not describe a model: {type(error).__name__}: {error}"
+            f"{path} does not describe a model: {type(error).__name__}: "
+            f"{printable(str(error))}"
         ) from error
 
 
@@ -245,7 +247,8 @@ def _net(net):
             continue
         if not is_left_out(full_name):
             params[name] = _param(full_name, value)
-        elif not is_named:  # the user passes the whole net again
+        elif not is_named and name != "module__compile":
+            # The user passes the whole net again.
             params[name] = {"missing": _label(value)}
     params.pop("train_split", None)  # the ensemble splits off validation samples
     cls = {"value": type(net)} if is_named else {"missing": _label(type(net))}

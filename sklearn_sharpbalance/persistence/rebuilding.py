@@ -1,10 +1,13 @@
 """Make a fitted ensemble from the content of a model file."""
 
 import math
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from skorch import NeuralNetClassifier
 from torch import nn
@@ -13,8 +16,14 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
+from sklearn_sharpbalance.aggregation.predicting import member_logits
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
-from sklearn_sharpbalance.data.columns import COLUMN_KINDS, Column, TableColumns
+from sklearn_sharpbalance.data.columns import (
+    COLUMN_KINDS,
+    MAX_CATEGORIES,
+    Column,
+    TableColumns,
+)
 from sklearn_sharpbalance.data.inputs import InputFormat
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
@@ -53,6 +62,7 @@ KINDS: dict[str, tuple[type, str]] = {
 }
 INPUT_KINDS = ("table", "frame", "pictures", "array", "dict", "dataset")
 PRECISIONS = ("float32", "tf32", "bf16", "fp16")
+LARGEST_TRIED = 2**18  # numbers of a sample that members are tried with
 SPARE_LAYERS = 128  # layers without weights that a network may have
 
 
@@ -85,7 +95,21 @@ def rebuild(tree: dict[str, Any], passed: dict[str, Any], base: type):
     if net.classes != list(range(len(tree["fitted"]["classes_"]))):
         raise ModelFileError("its classes_ are not those of its members.")
     _set_fitted(estimator, tree, net)
+    _try_out(estimator)
     return estimator
+
+
+def _try_out(estimator):
+    """Raise if the members do not predict the classes of the file for zeros."""
+    fmt = estimator.input_format_
+    if fmt.shape is None or math.prod(fmt.shape) > LARGEST_TRIED:
+        return  # types of a dictionary's arrays are not known
+    X = np.zeros((1, *fmt.shape), dtype=fmt.dtype)
+    with warnings.catch_warnings(), random_stream("cpu", seed=0):
+        warnings.simplefilter("ignore")  # of logits that are not finite
+        if getattr(estimator, "trunk_", None) is not None:
+            X = estimator.trunk_.features(X)
+        estimator._aggregate(member_logits(estimator.predictors_, X))
 
 
 def _ensemble_class(name, base):
@@ -333,6 +357,7 @@ def _is_column(column):
         and type(column.fill) is float
         and math.isfinite(column.fill)
         and are_plain
+        and len(categories) <= MAX_CATEGORIES
         and len(set(categories)) == len(categories)
         and type(column.has_rare) is bool
         and type(column.has_missing) is bool
@@ -357,9 +382,14 @@ def check_weights(net, state, seed=0) -> None:
         return  # a prototype that the user passed
     kwargs = net.get_params_for("module")
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
+    limit = SPARE_LAYERS + 4 * len(state)
+    lengths = [
+        len(value) for value in kwargs.values() if isinstance(value, list | tuple)
+    ]
+    if name_of(module) is not None and max(lengths, default=0) > limit:
+        raise ModelFileError("it describes more layers than it has weights for.")
     try:
-        limit = _bounded(SPARE_LAYERS + 4 * len(state))
-        with random_stream(seed=seed), limit, torch.device("meta"):
+        with random_stream(seed=seed), _bounded(limit), torch.device("meta"):
             inner = module(**kwargs)
     except ModelFileError:
         raise
@@ -383,11 +413,11 @@ def check_weights(net, state, seed=0) -> None:
 @contextmanager
 def _bounded(limit: int) -> Iterator[None]:
     """Raise if a block registers more than ``limit`` layers and parameters."""
-    count = 0
+    count, thread = 0, threading.get_ident()
 
     def hook(module, name, value):
         nonlocal count
-        count += 1
+        count += threading.get_ident() == thread
         if count > limit:
             raise ModelFileError("it describes more layers than it has weights for.")
 

@@ -8,7 +8,7 @@ therefore has exactly the same result as an uninterrupted one.
 import hashlib
 import re
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from numbers import Integral
 from pathlib import Path
@@ -21,6 +21,7 @@ from sklearn_sharpbalance.exceptions import (
     CheckpointError,
     CheckpointMismatchError,
     ModelFileError,
+    SharpBalanceError,
     SharpBalanceWarning,
 )
 from sklearn_sharpbalance.members import Segment
@@ -30,7 +31,7 @@ from sklearn_sharpbalance.persistence.archive import (
     remove_leftovers,
     write_archive,
 )
-from sklearn_sharpbalance.persistence.encoding import NotPlainError
+from sklearn_sharpbalance.persistence.encoding import NotPlainError, printable
 from sklearn_sharpbalance.persistence.fingerprint import condense, describe, differences
 from sklearn_sharpbalance.training.plan import Seeds
 from sklearn_sharpbalance.training.state_tree import state_from_tree, state_tree
@@ -236,18 +237,24 @@ class FitCheckpoints:
         opened = CheckpointFolder(name, on_error)
         saved = opened.latest()
         checkpoints = cls(opened, fingerprint, seeds, every=every, saved=saved)
-        if saved is not None:
+        if saved is None:
+            return checkpoints
+        with _readable(opened.folder):
             checkpoints._check(
                 saved,
                 "The checkpoint in {} belongs to another fit",
                 ", or delete the folder to start again",
             )
             stored = saved["seeds"]
-            checkpoints.seeds = Seeds(
+            own = Seeds(
                 members=tuple(stored["members"]),
                 selection=stored["selection"],
                 split=stored["split"],
             )
+            are_seeds = all(map(_is_seed, (*own.members, own.selection, own.split)))
+            if len(own.members) != len(seeds.members) or not are_seeds:
+                raise ValueError("it has no valid seeds")
+            checkpoints.seeds = own
         return checkpoints
 
     def _check(self, saved, problem, remedy=""):
@@ -270,15 +277,19 @@ class FitCheckpoints:
         if self._saved is None:
             return None
         saved, self._saved = self._saved, None
-        state = state_from_tree(saved["state"], net, data)
-        best = saved["best"]
-        return SavedFit(
-            state=state,
-            scores=saved["scores"],
-            best=state if best is None else state_from_tree(best, net, data),
-            best_score=saved["best_score"],
-            finished=saved["finished"],
-        )
+        with _readable(self.folder.folder):
+            state = state_from_tree(saved["state"], net, data)
+            best = saved["best"]
+            members = {len(one["members"]) for one in (saved["state"], best) if one}
+            if members != {len(self.seeds.members)}:
+                raise ValueError("it has another number of members")
+            return SavedFit(
+                state=state,
+                scores=list(map(float, saved["scores"])),
+                best=state if best is None else state_from_tree(best, net, data),
+                best_score=saved["best_score"],
+                finished=bool(saved["finished"]),
+            )
 
     def is_due(self, segment: Segment, following: Segment | None) -> bool:
         """Whether to write after a segment: at the end of a phase, or by ``every``."""
@@ -309,6 +320,25 @@ class FitCheckpoints:
             "finished": finished,
         }
         self.folder.write(state.epoch, tree, last=finished)
+
+
+@contextmanager
+def _readable(folder):
+    """Raise CheckpointError for the content of a folder that no fit wrote."""
+    try:
+        yield
+    except SharpBalanceError:
+        raise
+    except Exception as error:  # of any kind, if a file was crafted
+        raise CheckpointError(
+            f"The checkpoint in {folder} does not describe a fit: "
+            f"{type(error).__name__}: {printable(str(error))}. Delete the folder to "
+            "start again."
+        ) from error
+
+
+def _is_seed(value):
+    return type(value) is int and 0 <= value < 2**63
 
 
 def _digest(text):

@@ -1,12 +1,16 @@
 """Convert states of members and ensembles to plain values and back."""
 
+import inspect
+import math
 import warnings
 from typing import Any
 
+import numpy as np
 from skorch.callbacks import Callback
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members import MemberState, restore
+from sklearn_sharpbalance.members.session import own_files
 from sklearn_sharpbalance.persistence.encoding import NotPlainError, encode
 from sklearn_sharpbalance.persistence.fingerprint import describe
 from sklearn_sharpbalance.runtime.rng import BEFORE_TRAINING, epoch_seed, random_stream
@@ -40,7 +44,24 @@ def state_from_tree(tree, net, data) -> EnsembleState:
         Passed to ``on_train_begin`` of callbacks.
     """
     members = [member_from_tree(member, net, data) for member in tree["members"]]
-    return EnsembleState(**{**tree, "members": members})
+    state = EnsembleState(**{**tree, "members": members})
+    _check_state(state, shape=(len(members), len(data)))
+    return state
+
+
+def _check_state(state, shape):
+    """Raise ValueError unless the parts of a state have the types that a fit gives."""
+    arrays = [(state.masks, "b"), (state.sharpness, "f")]
+    counts = [state.epoch, *state.epochs, *(m.seed for m in state.members)]
+    is_valid = (
+        all(a is None or (a.shape, a.dtype.kind) == (shape, k) for a, k in arrays)
+        and all(type(count) is int and 0 <= count < 2**63 for count in counts)
+        and len(state.epochs) in (0, len(state.members))
+        and [member.index for member in state.members] == list(range(shape[0]))
+        and 0 <= float(state.passes) < math.inf
+    )
+    if not is_valid:
+        raise ValueError("its state is not one of this ensemble")
 
 
 def member_tree(member: MemberState) -> dict[str, Any]:
@@ -79,14 +100,15 @@ def _callbacks(net, member, data):
     """Return the callbacks of a member with their attributes restored.
 
     ``on_train_begin`` creates attributes that are not plain, such as functions and
-    scorers; the others are set from the tree. Warn if any attribute then differs.
+    scorers; numbers and tensors are set from the tree. Warn if any attribute then
+    differs.
     """
     trees = member.extra["callbacks"]
     fresh = dict(restore(net, member).callbacks_)
     kept = {}
     for name, tree in trees.items():
         if "scheduler" in tree:
-            kept[name] = tree["scheduler"]
+            kept[name] = _running(tree["scheduler"], fresh.get(name))
         elif name in fresh:
             _restore_callback(
                 fresh[name], tree, name=name, net=net, member=member, data=data
@@ -97,12 +119,15 @@ def _callbacks(net, member, data):
 
 def _restore_callback(callback, tree, *, name, net, member, data):
     own = restore(net, member)
+    own_files(callback, member.index)
     with random_stream(own.device, seed=epoch_seed(member.seed, BEFORE_TRAINING)):
         callback.on_train_begin(own, X=data.X, y=data.y)
-    vars(callback).update(tree["plain"])
+    running = _running(tree["plain"], callback)
+    vars(callback).update(running)
+    left_out = {k: describe(v) for k, v in tree["plain"].items() if k not in running}
     lost = [
         key
-        for key, text in tree["other"].items()
+        for key, text in (tree["other"] | left_out).items()
         if not hasattr(callback, key) or describe(getattr(callback, key)) != text
     ]
     if lost:
@@ -113,3 +138,31 @@ def _restore_callback(callback, tree, *, name, net, member, data):
             SharpBalanceWarning,
             stacklevel=2,
         )
+
+
+def _running(attributes, callback) -> dict[str, Any]:
+    """Return the attributes that training changes, from a folder of a stranger.
+
+    Text is left out, because it may name a file that the callback writes or deletes;
+    so are arguments of the constructor, and names of methods.
+    """
+    kind = type(callback)
+    fixed = {*inspect.signature(kind).parameters}
+    return {
+        name: value
+        for name, value in attributes.items()
+        if name not in fixed
+        and not callable(getattr(kind, name, None))
+        and not _has_text(value)
+    }
+
+
+def _has_text(value):
+    if isinstance(value, dict):
+        has_path = any(isinstance(k, str) and not k.isidentifier() for k in value)
+        return has_path or any(map(_has_text, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_text, value))
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind not in "biufc"
+    return isinstance(value, str)
