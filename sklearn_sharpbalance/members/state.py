@@ -171,8 +171,8 @@ def put_buffers(module, buffers, device):
         layer, _, name = path.rpartition(".")
         if layer not in layers:
             continue
-        if path in saved or not isinstance(value, torch.Tensor):
-            raise ValueError(f"{path} is not a buffer outside the state")
+        if path in saved and saved[path].shape != value.shape:
+            raise ValueError(f"{path} has shape {tuple(value.shape)}")
         own = value.to(device, copy=True)
         if name in own_buffers(layers[layer]):
             setattr(layers[layer], name, own)
