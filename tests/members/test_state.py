@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sklearn_sharpbalance import MLP
+from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.members import as_skorch_net, initial_state, member_net
 from sklearn_sharpbalance.members import restore as restore_member
 from sklearn_sharpbalance.members.state import capture, to_cpu
