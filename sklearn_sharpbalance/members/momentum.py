@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sklearn_sharpbalance.optim.look_sam import COUNT
+from sklearn_sharpbalance.runtime.torch_internals import step_of
 
 __all__ = ["checked_state"]
 
@@ -104,7 +105,7 @@ def _example(optimizer, options, n_dims) -> dict[str, Tensor] | None:
     example = kinds[0](
         [weight], **{k: v for k, v in kept.items() if k in accepted - {"params"}}
     )
-    example.step()
+    step_of(example)  # without an import of torch's compiler
     return example.state[weight]
 
 
