@@ -116,11 +116,6 @@ PARAMETERS: dict[str, Parameter] = {
         in_file=False,
     ),
     "checkpoint_every": Parameter(constraint=[COUNT, None], changes_result=False),
-    "on_checkpoint_error": Parameter(
-        default="raise",
-        constraint=[StrOptions({"raise", "warn"})],
-        changes_result=False,
-    ),
     "verbose": Parameter(default=0, constraint=["verbose"], changes_result=False),
 }
 

@@ -76,8 +76,6 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         Folder in which ``fit`` saves its state; the same fit resumes from it.
     checkpoint_every : int or None, default=None
         Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
-    on_checkpoint_error : {"raise", "warn"}, default="raise"
-        Whether to raise or warn if a checkpoint cannot be read or written.
     callbacks : list or None, default=None
         skorch callbacks for each member.
     random_state : int, RandomState instance or None, default=None
@@ -166,7 +164,6 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         memory=None,
         checkpoint_dir=None,
         checkpoint_every=None,
-        on_checkpoint_error="raise",
         callbacks=None,
         random_state=None,
         verbose=0,
@@ -196,7 +193,6 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         self.memory = memory
         self.checkpoint_dir = checkpoint_dir
         self.checkpoint_every = checkpoint_every
-        self.on_checkpoint_error = on_checkpoint_error
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose

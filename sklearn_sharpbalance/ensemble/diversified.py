@@ -96,8 +96,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     checkpoint_every : int or None, default=None
         Write a checkpoint after every so many epochs; None writes at the start and the
         end only.
-    on_checkpoint_error : {"raise", "warn"}, default="raise"
-        Whether to raise or warn if a checkpoint cannot be read or written.
     callbacks : list or None, default=None
         skorch callbacks of each member, which are called at the start and the end of
         epochs. Members stop together, when callbacks have stopped each of them.
@@ -198,7 +196,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         precision="auto",
         checkpoint_dir=None,
         checkpoint_every=None,
-        on_checkpoint_error="raise",
         callbacks=None,
         random_state=None,
         verbose=0,
@@ -225,7 +222,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self.precision = precision
         self.checkpoint_dir = checkpoint_dir
         self.checkpoint_every = checkpoint_every
-        self.on_checkpoint_error = on_checkpoint_error
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose

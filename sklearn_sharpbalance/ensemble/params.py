@@ -136,7 +136,7 @@ def check_params(params):
             f"checkpoint_every={every} writes no checkpoints without checkpoint_dir. "
             "Pass the folder for them as checkpoint_dir.",
             SharpBalanceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -152,8 +152,6 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         parameters has its own folder, as a search needs.
     checkpoint_every : int or None, default=None
         Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
-    on_checkpoint_error : {"raise", "warn"}, default="raise"
-        Whether to raise or warn if a checkpoint cannot be read or written.
     callbacks : list or None, default=None
         skorch callbacks of each member, in addition to those of a configured net. A
         callback that raises ``KeyboardInterrupt`` in ``on_epoch_end``, like skorch's
@@ -260,7 +258,6 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         memory=None,
         checkpoint_dir=None,
         checkpoint_every=None,
-        on_checkpoint_error="raise",
         callbacks=None,
         random_state=None,
         verbose=0,
@@ -298,7 +295,6 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.memory = memory
         self.checkpoint_dir = checkpoint_dir
         self.checkpoint_every = checkpoint_every
-        self.on_checkpoint_error = on_checkpoint_error
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose

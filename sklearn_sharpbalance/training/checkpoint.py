@@ -45,15 +45,16 @@ NAME = re.compile(r"epoch-(\d{6,})\.safetensors")
 class CheckpointFolder:
     """A folder with the last checkpoints of one fit.
 
+    A disk that is full, read-only or broken is an error before a fit has written its
+    first checkpoint, and later a warning, so that no training is lost.
+
     Parameters
     ----------
     folder : str or path-like
-    on_error : {"raise", "warn"}, default="raise"
-        Whether to raise or warn if the disk is full, read-only or broken.
     """
 
-    def __init__(self, folder, on_error="raise"):
-        self.folder, self.on_error = Path(folder), on_error
+    def __init__(self, folder):
+        self.folder = Path(folder)
         self._last: str | None = None  # digest of the file read or written last
 
     def files(self) -> list[Path]:
@@ -67,7 +68,7 @@ class CheckpointFolder:
         except OSError as error:
             self._fail(
                 f"Cannot read checkpoint_dir {self.folder}: {error}. Pass a folder "
-                "that can be read, or on_checkpoint_error='warn' to fit without.",
+                "that can be read.",
                 error,
             )
             return []
@@ -79,8 +80,7 @@ class CheckpointFolder:
         damage, files = None, self.files()
         for path in reversed(files):
             try:
-                self._last = read_digest(path)
-                return read_archive(path, "checkpoint")
+                digest, content = read_digest(path), read_archive(path, "checkpoint")
             except FileNotFoundError:  # another fit in this folder has deleted it
                 continue
             except (ModelFileError, OSError) as error:
@@ -90,6 +90,9 @@ class CheckpointFolder:
                     SharpBalanceWarning,
                     stacklevel=2,
                 )
+            else:
+                self._last = digest
+                return content
         if damage is not None:
             self._fail(
                 f"No checkpoint in {self.folder} can be read. Delete the folder to "
@@ -136,7 +139,7 @@ class CheckpointFolder:
         except OSError as error:
             self._fail(
                 f"Cannot write the checkpoint {path}: {error}. Free some space, pass "
-                "another checkpoint_dir, or on_checkpoint_error='warn' to fit without.",
+                "another checkpoint_dir, or None to fit without.",
                 error,
             )
         else:
@@ -150,7 +153,7 @@ class CheckpointFolder:
                 path.unlink(missing_ok=True)
 
     def _fail(self, message, error):
-        if self.on_error == "raise":
+        if self._last is None:
             raise CheckpointError(message) from error
         warnings.warn(
             f"{message} The fit continues.", SharpBalanceWarning, stacklevel=3
@@ -216,7 +219,7 @@ class FitCheckpoints:
         self.every, self._saved = every, saved
 
     @classmethod
-    def open(cls, folder, fingerprint, seeds, *, every=None, on_error="raise"):
+    def open(cls, folder, fingerprint, seeds, *, every=None):
         """Open a folder and read its newest checkpoint; raise if it is of another fit.
 
         Parameters
@@ -230,11 +233,10 @@ class FitCheckpoints:
             Seeds of a new fit; those of a checkpoint replace them.
         every : int or None, default=None
             Write a checkpoint at least after this number of epochs.
-        on_error : {"raise", "warn"}, default="raise"
         """
         text = describe(list(fingerprint.items()))
         name = str(folder).replace("{fit}", _digest(text))
-        opened = CheckpointFolder(name, on_error)
+        opened = CheckpointFolder(name)
         saved = opened.latest()
         checkpoints = cls(opened, fingerprint, seeds, every=every, saved=saved)
         if saved is None:

@@ -314,7 +314,6 @@ def _start(estimator, params, given, unlabeled, *, n_members, whole_fit) -> Star
         fingerprint,
         seeds,
         every=params["checkpoint_every"],
-        on_error=params["on_checkpoint_error"],
     )
     return Start(seeds=checkpoints.seeds, checkpoints=checkpoints, warm_nets=warm_nets)
 

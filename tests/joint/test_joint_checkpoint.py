@@ -321,9 +321,6 @@ def test_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(CheckpointError, match="Cannot "):
         make(tmp_path / "file/sub").fit(X, Y)
-    with pytest.warns(SharpBalanceWarning, match="The fit continues"):
-        clf = make(tmp_path / "file/sub", on_checkpoint_error="warn").fit(X, Y)
-    assert_bitwise(weights(clf), weights(make(None).fit(X, Y)))
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -367,7 +364,6 @@ def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
     [
         ({"checkpoint_every": 0}, "'checkpoint_every' parameter"),
         ({"checkpoint_dir": 3}, "'checkpoint_dir' parameter"),
-        ({"on_checkpoint_error": "ignore"}, "'on_checkpoint_error' parameter"),
     ],
 )
 def test_invalid_parameters_raise(params, message):

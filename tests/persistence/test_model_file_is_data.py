@@ -292,7 +292,6 @@ def test_every_parameter_is_known_to_be_stored_or_left_out():
     [
         ("class_weight", {"n/a": 2.0, "b.c": 1.0}),
         ("device", ["cuda:0", "cuda:1"]),
-        ("on_checkpoint_error", "raise"),
         ("estimator__module__activation", "leaky_relu"),
         ("estimator__module__pretrained", True),
         ("estimator__module__n_files", 3),

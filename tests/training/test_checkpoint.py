@@ -379,10 +379,23 @@ def test_full_disk_raises_before_training(tmp_path, full_disk):
     assert list(tmp_path.iterdir()) == []  # no incomplete file
 
 
-def test_full_disk_warns_with_on_checkpoint_error(tmp_path, full_disk):
-    clf = make(tmp_path, on_checkpoint_error="warn")
-    with pytest.warns(SharpBalanceWarning, match=r"Cannot write .* The fit continues"):
-        clf.fit(*small_data())
+class FillsTheDisk(Callback):
+    """Let no file grow after the second epoch."""
+
+    def on_epoch_end(self, net, **kwargs):
+        if len(net.history) == 2:
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+
+
+def test_disk_that_fills_up_during_a_fit_loses_no_training(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    clf = make(tmp_path, callbacks=[FillsTheDisk()])
+    try:
+        with pytest.warns(SharpBalanceWarning, match="The fit continues"):
+            clf.fit(*small_data())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert_bitwise(weights(clf), weights(make(None).fit(*small_data())))
 
 
@@ -392,8 +405,6 @@ def test_folder_that_cannot_be_written(folder, tmp_path):
     folder = folder.format(tmp=tmp_path)
     with pytest.raises(CheckpointError, match=re.escape(folder)):
         make(folder).fit(*small_data())
-    with pytest.warns(SharpBalanceWarning, match="The fit continues"):
-        make(folder, on_checkpoint_error="warn").fit(*small_data())
 
 
 def damage(path):
@@ -412,8 +423,7 @@ def test_damaged_checkpoint_is_skipped(tmp_path, written):
 
 
 def test_only_damaged_checkpoints_raise(tmp_path, written):
-    whole, copies = written
-    folder = shutil.copytree(copies[4], tmp_path / "copy")
+    folder = shutil.copytree(written[1][4], tmp_path / "copy")
     for path in folder.iterdir():
         damage(path)
     with (
@@ -421,9 +431,6 @@ def test_only_damaged_checkpoints_raise(tmp_path, written):
         pytest.raises(CheckpointError, match="Delete the folder to start again"),
     ):
         make(folder).fit(*small_data())
-    with pytest.warns(SharpBalanceWarning, match="The fit continues"):
-        clf = make(folder, on_checkpoint_error="warn").fit(*small_data())
-    assert_bitwise(weights(clf), weights(whole))
 
 
 @pytest.mark.parametrize("n", rest_slow([50, 200]))
@@ -616,9 +623,6 @@ class Records(Callback):
         net.history.record("object", object())
 
 
-def test_history_that_cannot_be_stored_raises(tmp_path):
-    clf = make(tmp_path, callbacks=[Records()])
-    with pytest.raises(
-        CheckpointError, match=r"members\.0\.history\.0\.object is a object"
-    ):
-        clf.fit(*small_data())
+def test_history_that_cannot_be_stored_is_named(tmp_path):
+    with pytest.warns(SharpBalanceWarning, match=r"members\.0\.history\.0\.object"):
+        make(tmp_path, callbacks=[Records()]).fit(*small_data())
