@@ -206,29 +206,28 @@ def _drop_auxiliary_heads(model) -> None:
                 setattr(model, name, None)
 
 
-class _EvaluationOnly(nn.Module):
-    """Module that stays in evaluation mode if its parent is trained."""
+class FrozenBatchNorm:
+    """BatchNorm that stays in evaluation mode if its parent is trained."""
 
     def train(self, mode=True):
-        return super().train(False)
+        return super().train(False)  # type: ignore[misc]
 
 
-class FrozenBatchNorm1d(_EvaluationOnly, nn.BatchNorm1d):
-    """BatchNorm1d whose running statistics do not change."""
+class FrozenBatchNorm1d(FrozenBatchNorm, nn.BatchNorm1d):
+    pass
 
 
-class FrozenBatchNorm2d(_EvaluationOnly, nn.BatchNorm2d):
-    """BatchNorm2d whose running statistics do not change."""
+class FrozenBatchNorm2d(FrozenBatchNorm, nn.BatchNorm2d):
+    pass
 
 
-class FrozenBatchNorm3d(_EvaluationOnly, nn.BatchNorm3d):
-    """BatchNorm3d whose running statistics do not change."""
+class FrozenBatchNorm3d(FrozenBatchNorm, nn.BatchNorm3d):
+    pass
 
 
 FROZEN: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm1d: FrozenBatchNorm1d,
-    nn.BatchNorm2d: FrozenBatchNorm2d,
-    nn.BatchNorm3d: FrozenBatchNorm3d,
+    frozen.__bases__[1]: frozen
+    for frozen in (FrozenBatchNorm1d, FrozenBatchNorm2d, FrozenBatchNorm3d)
 }
 
 

@@ -1,4 +1,4 @@
-"""VGG-19 with batch normalisation for small pictures."""
+"""VGG-19 with batch normalisation for small images."""
 
 from torch import nn
 
@@ -15,14 +15,14 @@ class VGG19BN(nn.Module):
     """VGG-19 with batch normalisation and one linear head; returns logits.
 
     This is the version for CIFAR: the input of the head is the mean over the last
-    feature map, which is one pixel for pictures of 32 x 32. Pooling rounds sizes up, so
-    that smaller pictures are accepted. The convolutions have no bias, since the norm
+    feature map, which is one pixel for images of 32 x 32. Pooling rounds sizes up, so
+    that smaller images are accepted. The convolutions have no bias, since the norm
     layer after them would remove it.
 
     Parameters
     ----------
     in_channels : int, default=3
-        Channels of a picture.
+        Channels of a image.
     n_classes : int, default=10
         Number of logits.
     width : int, default=64
@@ -47,11 +47,10 @@ class VGG19BN(nn.Module):
             POSITIVE_INTEGER, in_channels=in_channels, n_classes=n_classes, width=width
         )
         super().__init__()
-        layers = []
-        n_in = in_channels
+        layers, n_in = [], in_channels
         for n_convs, multiple in GROUPS:
+            n_out = multiple * width
             for _ in range(n_convs):
-                n_out = multiple * width
                 layers += [conv3x3(n_in, n_out), nn.BatchNorm2d(n_out), nn.ReLU()]
                 n_in = n_out
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
@@ -62,5 +61,5 @@ class VGG19BN(nn.Module):
         init_he(self)
 
     def forward(self, x):
-        """Return logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
+        """Return logits (N, n_classes) of images ``x`` (N, in_channels, H, W)."""
         return self.head(self.flatten(self.pool(self.features(x))))

@@ -38,7 +38,7 @@ class Tokens(nn.Module):
         if tuple(x.shape[2:]) != (self.image_size, self.image_size):
             # Some other sizes would give a result, but from wrong patches.
             raise InvalidInputError(
-                f"The network takes pictures of {self.image_size} x "
+                f"The network takes images of {self.image_size} x "
                 f"{self.image_size} pixels (image_size), got {x.shape[2]} x "
                 f"{x.shape[3]}. Resize them, or change image_size."
             )
@@ -98,11 +98,11 @@ class VisionTransformer(nn.Module):
     Parameters
     ----------
     image_size : int, default=32
-        Height and width of a picture.
+        Height and width of a image.
     patch_size : int, default=4
         Height and width of a patch; divides ``image_size``.
     in_channels : int, default=3
-        Channels of a picture.
+        Channels of a image.
     n_classes : int, default=10
         Number of logits.
     dim : int, default=192
@@ -144,16 +144,19 @@ class VisionTransformer(nn.Module):
             POSITIVE_INTEGER,
             image_size=image_size,
             patch_size=patch_size,
+            in_channels=in_channels,
+            n_classes=n_classes,
             dim=dim,
             depth=depth,
-        )
-        check_numbers(
-            POSITIVE_INTEGER, heads=heads, in_channels=in_channels, n_classes=n_classes
+            heads=heads,
         )
         check_numbers(FROM_0_BELOW_1, dropout=dropout)
-        _check_divides("patch_size", patch_size, "image_size", image_size)
-        _check_divides("heads", heads, "dim", dim)
-        _check_ratio(mlp_ratio, dim)
+        _check_sizes(image_size, patch_size, dim=dim, heads=heads)
+        if not 1 <= mlp_ratio * dim < math.inf:
+            raise InvalidInputError(
+                f"mlp_ratio * dim must be at least 1, got mlp_ratio={mlp_ratio!r} and "
+                f"dim={dim}: it is the width of a block's perceptron."
+            )
         super().__init__()
         self.tokens = Tokens(image_size, patch_size, in_channels, dim)
         self.drop = nn.Dropout(dropout)
@@ -165,7 +168,7 @@ class VisionTransformer(nn.Module):
         self.apply(_init_linear)
 
     def forward(self, x):
-        """Return logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
+        """Return logits (N, n_classes) of images ``x`` (N, in_channels, H, W)."""
         tokens = self.norm(self.blocks(self.drop(self.tokens(x))))  # (N, T, dim)
         return self.head(tokens[:, 0])
 
@@ -173,19 +176,8 @@ class VisionTransformer(nn.Module):
 class ViTTiny(VisionTransformer):
     """ViT-Tiny: tokens of length 192, 12 blocks of 3 heads; returns logits.
 
-    Parameters
-    ----------
-    image_size : int, default=32
-        Height and width of a picture.
-    patch_size : int, default=4
-        Height and width of a patch. ViT-T/16 for ImageNet has ``image_size=224`` and
-        ``patch_size=16``.
-    in_channels : int, default=3
-        Channels of a picture.
-    n_classes : int, default=10
-        Number of logits.
-    dropout : float, default=0.0
-        Dropout after the tokens, in attention and in the perceptrons.
+    The parameters and their defaults are those of :class:`VisionTransformer`.
+    ViT-T/16 for ImageNet has ``image_size=224`` and ``patch_size=16``.
 
     Examples
     --------
@@ -194,31 +186,16 @@ class ViTTiny(VisionTransformer):
     5717416
     """
 
-    def __init__(
-        self, image_size=32, patch_size=4, in_channels=3, n_classes=10, dropout=0.0
-    ):
-        super().__init__(
-            image_size=image_size,
-            patch_size=patch_size,
-            in_channels=in_channels,
-            n_classes=n_classes,
-            dropout=dropout,
-        )
 
-
-def _check_divides(name: str, value: int, of_name: str, of_value: int) -> None:
-    if of_value % value:
+def _check_sizes(image_size: int, patch_size: int, dim: int, heads: int) -> None:
+    if image_size % patch_size:
         raise InvalidInputError(
-            f"{name} must divide {of_name}, got {name}={value} and "
-            f"{of_name}={of_value}."
+            f"patch_size must divide image_size, got patch_size={patch_size} and "
+            f"image_size={image_size}."
         )
-
-
-def _check_ratio(mlp_ratio: float, dim: int) -> None:
-    if not 1 <= mlp_ratio * dim < math.inf:
+    if dim % heads:
         raise InvalidInputError(
-            f"mlp_ratio * dim must be at least 1, got mlp_ratio={mlp_ratio!r} and "
-            f"dim={dim}: it is the width of a block's perceptron."
+            f"heads must divide dim, got heads={heads} and dim={dim}."
         )
 
 

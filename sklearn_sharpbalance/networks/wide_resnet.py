@@ -8,11 +8,7 @@ from sklearn_sharpbalance._validation import (
     check_numbers,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.networks._layers import (
-    conv1x1,
-    conv3x3,
-    init_he,
-)
+from sklearn_sharpbalance.networks._layers import conv1x1, conv3x3, init_he
 
 __all__ = ["WideResNet"]
 
@@ -45,10 +41,10 @@ class PreActivationBlock(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """Wide residual network (WRN) for small pictures; returns logits.
+    """Wide residual network (WRN) for small images; returns logits.
 
     It has three groups of ``(depth - 4) / 6`` blocks with 16, 32 and 64 times
-    ``widen_factor`` channels; the second and the third group halve the picture.
+    ``widen_factor`` channels; the second and the third group halve the image.
 
     Parameters
     ----------
@@ -57,7 +53,7 @@ class WideResNet(nn.Module):
     widen_factor : int, default=2
         Factor of the number of channels.
     in_channels : int, default=3
-        Channels of a picture.
+        Channels of a image.
     n_classes : int, default=10
         Number of logits.
     dropout : float, default=0.0
@@ -78,21 +74,26 @@ class WideResNet(nn.Module):
     ):
         check_numbers(
             POSITIVE_INTEGER,
+            depth=depth,
             widen_factor=widen_factor,
             in_channels=in_channels,
             n_classes=n_classes,
         )
         check_numbers(FROM_0_BELOW_1, dropout=dropout)
-        n_blocks = _blocks_per_group(depth)
+        if depth < 10 or (depth - 4) % 6:
+            raise InvalidInputError(
+                "depth must be 6 n + 4 with n of at least 1 (10, 16, ..., 28, ..., "
+                f"40), got {depth}."
+            )
         super().__init__()
         widths = [16, *(w * widen_factor for w in (16, 32, 64))]
         self.stem = conv3x3(in_channels, widths[0])
-        groups = []
+        self.groups = nn.Sequential()
         for n_in, n_out, stride in zip(widths, widths[1:], (1, 2, 2)):
-            groups.append(
-                _group(n_in, n_out, n_blocks=n_blocks, stride=stride, dropout=dropout)
-            )
-        self.groups = nn.Sequential(*groups)
+            blocks = [PreActivationBlock(n_in, n_out, stride, dropout)]
+            for _ in range((depth - 4) // 6 - 1):
+                blocks.append(PreActivationBlock(n_out, n_out, 1, dropout))
+            self.groups.append(nn.Sequential(*blocks))
         self.bn = nn.BatchNorm2d(widths[-1])
         self.relu = nn.ReLU()
         self.pool = nn.AdaptiveAvgPool2d(1)
@@ -102,24 +103,6 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x):
-        """Return logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
+        """Return logits (N, n_classes) of images ``x`` (N, in_channels, H, W)."""
         features = self.relu(self.bn(self.groups(self.stem(x))))
         return self.head(self.flatten(self.pool(features)))
-
-
-def _blocks_per_group(depth: int) -> int:
-    check_numbers(POSITIVE_INTEGER, depth=depth)
-    if depth < 10 or (depth - 4) % 6:
-        raise InvalidInputError(
-            "depth must be 6 n + 4 with n of at least 1 (10, 16, ..., 28, ..., 40), "
-            f"got {depth}."
-        )
-    return (depth - 4) // 6
-
-
-def _group(
-    n_in: int, n_out: int, n_blocks: int, stride: int, dropout: float
-) -> nn.Sequential:
-    first = PreActivationBlock(n_in, n_out, stride, dropout)
-    rest = (PreActivationBlock(n_out, n_out, 1, dropout) for _ in range(n_blocks - 1))
-    return nn.Sequential(first, *rest)
