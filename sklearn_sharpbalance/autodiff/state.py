@@ -1,15 +1,14 @@
 """Use a module for a computation and restore its state."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import copy_context
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.runtime.process import Shared
 from sklearn_sharpbalance.runtime.torch_internals import (
     BATCH_NORM,
     is_compiled,
@@ -20,50 +19,10 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 __all__ = [
     "MATH_ATTENTION",
     "WITHOUT_VMAP_WARNINGS",
-    "Shared",
     "device_of",
     "evaluation_mode",
     "trainable_parameters",
 ]
-
-
-class Shared:
-    """Context manager for a setting of the whole process, shared between threads.
-
-    The first thread makes the setting, and the last one undoes it. If each thread
-    restored the setting that it found, it could restore that of another thread.
-
-    Parameters
-    ----------
-    make : callable
-        Returns the context manager that makes the setting.
-
-    Examples
-    --------
-    >>> with MATH_ATTENTION:
-    ...     torch.backends.cuda.flash_sdp_enabled()
-    False
-    """
-
-    def __init__(self, make: Callable[[], AbstractContextManager]):
-        self._make = make
-        self._lock = threading.Lock()
-        self._n_inside = 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._n_inside == 0:
-                # Context variables can only be reset in the context in which they were
-                # set, and another thread may leave last.
-                self._where, self._setting = copy_context(), self._make()
-                self._where.run(self._setting.__enter__)
-            self._n_inside += 1
-
-    def __exit__(self, *error) -> None:
-        with self._lock:
-            self._n_inside -= 1
-            if self._n_inside == 0:
-                self._where.run(self._setting.__exit__, None, None, None)
 
 
 # Fused attention has neither second derivatives nor a rule for vmap.
@@ -117,8 +76,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
     kept = [(m, dict(vars(m)), dict(own_buffers(m))) for m in module.modules()]
     try:
         module.eval()
-        # An enclosing autocast caches casts of the weights, even if the weights change;
-        # older versions of torch also cache those made without autograd.
+        # An enclosing autocast caches casts of the weights, even if the weights change.
         torch.clear_autocast_cache()
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))

@@ -20,8 +20,10 @@ from sklearn.base import clone
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
-from sklearn_sharpbalance.runtime.threads import torch_threads
-from sklearn_sharpbalance.runtime.torch_internals import without_compiler_import
+from sklearn_sharpbalance.runtime.process import (
+    WITHOUT_COMPILER_IMPORT,
+    torch_threads,
+)
 
 __all__ = ["MemberJobs"]
 
@@ -174,7 +176,7 @@ def _job(index, function, shared, call, any_device, threads):
     if any_device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         net = clone(net).set_params(device=device)
-    with torch_threads(threads), without_compiler_import():
+    with torch_threads(threads), WITHOUT_COMPILER_IMPORT:
         return index, function(net=net, data=data, **call)
 
 

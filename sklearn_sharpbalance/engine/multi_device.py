@@ -6,9 +6,8 @@ import torch
 from sklearn.base import clone
 
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
-from sklearn_sharpbalance.runtime.precision import tf32
-from sklearn_sharpbalance.runtime.process_state import lending_process_state
-from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.devices import tf32
+from sklearn_sharpbalance.runtime.rng import lending_process_state, random_stream
 
 __all__ = ["SpreadEngine"]
 

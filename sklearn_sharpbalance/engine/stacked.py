@@ -22,7 +22,7 @@ from sklearn_sharpbalance.engine.support import (
 from sklearn_sharpbalance.members.own_settings import different_settings, own_nets
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.optim import OPTIMIZERS
-from sklearn_sharpbalance.runtime.precision import AUTOCAST_DTYPES, tf32
+from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_rng
 
 __all__ = ["StackedEngine", "StackedGroup"]

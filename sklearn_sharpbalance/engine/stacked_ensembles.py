@@ -18,7 +18,7 @@ from sklearn_sharpbalance.engine.support import meta_module
 from sklearn_sharpbalance.engine.threads import choose_threads
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members import MemberState, Segment
-from sklearn_sharpbalance.runtime.threads import torch_threads
+from sklearn_sharpbalance.runtime.process import torch_threads
 
 __all__ = ["EnsembleSegment", "groups_of_ensembles", "train_ensembles"]
 

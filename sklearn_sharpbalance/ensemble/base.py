@@ -21,8 +21,7 @@ from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin, check_params
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.persistence.model_file import load_model, save
-from sklearn_sharpbalance.runtime.threads import torch_threads
-from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
 from sklearn_sharpbalance.training.loop import TrainingLoop
 from sklearn_sharpbalance.training.progress import CallbackSupportMixin, FitProgress
 

@@ -20,8 +20,8 @@ from sklearn_sharpbalance.joint.stacked_team import choose_team
 from sklearn_sharpbalance.joint.trainer import JointTrainer
 from sklearn_sharpbalance.members.shared_trunk import as_trunk, with_trunk
 from sklearn_sharpbalance.runtime.devices import resolve_precision
+from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.runtime.rng import random_stream
-from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
 from sklearn_sharpbalance.training.net_building import build_net
 from sklearn_sharpbalance.training.prepare import Inputs, prepare
 from sklearn_sharpbalance.training.progress import with_callbacks

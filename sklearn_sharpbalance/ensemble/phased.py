@@ -11,9 +11,8 @@ from sklearn_sharpbalance.members.own_settings import give_settings, own_setting
 from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.runtime.devices import resolve_devices
+from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
 from sklearn_sharpbalance.runtime.rng import random_stream
-from sklearn_sharpbalance.runtime.threads import torch_threads
-from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
 from sklearn_sharpbalance.training.net_building import (

@@ -22,7 +22,7 @@ from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.outputs import as_logits
 from sklearn_sharpbalance.members.step import set_learning_rate
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
-from sklearn_sharpbalance.runtime.precision import autocast, tf32
+from sklearn_sharpbalance.runtime.devices import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import set_training
 

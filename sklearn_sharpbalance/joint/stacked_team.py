@@ -12,7 +12,7 @@ from sklearn_sharpbalance.engine.stacked_members import StackedMembers
 from sklearn_sharpbalance.engine.threads import choose_threads
 from sklearn_sharpbalance.joint.members import ModuleTeam, Team
 from sklearn_sharpbalance.members.step import set_learning_rate
-from sklearn_sharpbalance.runtime.precision import autocast
+from sklearn_sharpbalance.runtime.devices import autocast
 
 __all__ = ["StackedTeam", "choose_team"]
 

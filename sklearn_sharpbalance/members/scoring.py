@@ -6,7 +6,7 @@ import torch
 from sklearn_sharpbalance.data.training_data import near_device
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.members.state import restore
-from sklearn_sharpbalance.runtime.precision import autocast, tf32
+from sklearn_sharpbalance.runtime.devices import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream
 from sklearn_sharpbalance.runtime.torch_internals import in_place_version
 

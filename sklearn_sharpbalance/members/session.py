@@ -17,7 +17,7 @@ from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
 from sklearn_sharpbalance.members.averaging import updated_average
 from sklearn_sharpbalance.members.pruning import gradient_masks
 from sklearn_sharpbalance.members.state import capture, restore, to_cpu
-from sklearn_sharpbalance.runtime.interrupts import SigintRecorder
+from sklearn_sharpbalance.runtime.process import SigintRecorder
 from sklearn_sharpbalance.runtime.rng import (
     AFTER_TRAINING,
     BEFORE_TRAINING,

@@ -22,7 +22,7 @@ from sklearn_sharpbalance.members.state import (
     loose_buffers,
     put_buffers,
 )
-from sklearn_sharpbalance.runtime.precision import autocast
+from sklearn_sharpbalance.runtime.devices import autocast
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import with_state_metadata
 

@@ -11,7 +11,7 @@ from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import DeviceData, take_rows
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
-from sklearn_sharpbalance.runtime.precision import AUTOCAST_DTYPES, autocast, tf32
+from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, autocast, tf32
 from sklearn_sharpbalance.runtime.rng import (
     epoch_rng,
     epoch_seed,

@@ -14,7 +14,7 @@ from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.model_selection.sklearn_internals import rows_for_fit
 from sklearn_sharpbalance.model_selection.store import ResultStore, why_not_shared
-from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.training.prepare import Prepared, prepare
 
 __all__ = [

@@ -16,9 +16,8 @@ from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
 from sklearn_sharpbalance.model_selection.preparation import SearchFit
 from sklearn_sharpbalance.model_selection.progress import SearchProgress
 from sklearn_sharpbalance.model_selection.store import ResultStore
-from sklearn_sharpbalance.runtime.threads import torch_threads
+from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
-from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
 from sklearn_sharpbalance.training.caching import stable_hash
 from sklearn_sharpbalance.training.loop import TrainingLoop
 from sklearn_sharpbalance.training.trainer import train_members

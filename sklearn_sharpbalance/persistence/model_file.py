@@ -41,7 +41,7 @@ from sklearn_sharpbalance.persistence.archive import (
 from sklearn_sharpbalance.persistence.encoding import NotPlainError, encode, printable
 from sklearn_sharpbalance.persistence.fingerprint import describe
 from sklearn_sharpbalance.persistence.rebuilding import rebuild
-from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.runtime.process import own_torch_modes
 
 __all__ = ["load_model", "save"]
 

@@ -1,19 +1,20 @@
 """Random streams: seeds of members and epochs, and the global generators."""
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 
-from sklearn_sharpbalance.runtime.process_state import holding_process_state
-
 __all__ = [
     "AFTER_TRAINING",
     "BEFORE_TRAINING",
     "epoch_rng",
     "epoch_seed",
+    "holding_process_state",
+    "lending_process_state",
     "random_stream",
     "seed_generators",
 ]
@@ -21,6 +22,12 @@ __all__ = [
 # Used in place of the number of an epoch, for draws outside of all epochs.
 BEFORE_TRAINING = 2**32
 AFTER_TRAINING = 2**32 + 1
+
+# The lock of the process's global state: random generators and flags of torch. Without
+# it, fits in two threads would draw from each other's generators, and restore each
+# other's state instead of the user's.
+_LOCK = threading.RLock()
+_THREAD = threading.local()
 
 
 def epoch_rng(seed: int, epoch: int) -> np.random.Generator:
@@ -99,3 +106,30 @@ def random_stream(
         finally:
             np.random.set_state(numpy_state)  # noqa: NPY002
             random.setstate(python_state)
+
+
+@contextmanager
+def holding_process_state() -> Iterator[None]:
+    """Lock the global state for a block; other threads wait.
+
+    Examples
+    --------
+    >>> with holding_process_state(), holding_process_state():
+    ...     "a thread may lock it more than once"
+    'a thread may lock it more than once'
+    """
+    if getattr(_THREAD, "is_lent", False):
+        yield
+        return
+    with _LOCK:
+        yield
+
+
+@contextmanager
+def lending_process_state() -> Iterator[None]:
+    """Use the global state in a worker thread, while the thread with the lock waits."""
+    _THREAD.is_lent = True
+    try:
+        yield
+    finally:
+        _THREAD.is_lent = False

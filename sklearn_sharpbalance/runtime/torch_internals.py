@@ -6,7 +6,6 @@ version has to be checked in one place.
 
 import inspect
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -236,33 +235,25 @@ HIDDEN_FORM = "__dynamo_disable"
 HIDDEN_METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
-class _NoCompilerImport:
-    """Context in which optimizers do not import torch's compiler.
+@contextmanager
+def without_compiler_import() -> Iterator[None]:
+    """Let torch's optimizers not import its compiler.
 
-    It has no effect where the compiler is imported already. Threads may enter and exit
-    in any order.
+    It has no effect where the compiler is imported already.
+
+    Examples
+    --------
+    >>> with without_compiler_import():
+    ...     optimizer = torch.optim.SGD([torch.zeros(1)])
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_inside = 0
-        self._functions: list[Any] = []
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._n_inside == 0 and COMPILER not in sys.modules:
-                self._functions = _plain_functions()
-                for function in self._functions:
-                    setattr(function, HIDDEN_FORM, function)
-            self._n_inside += 1
-
-    def __exit__(self, *error) -> None:
-        with self._lock:
-            self._n_inside -= 1
-            if self._n_inside == 0:
-                for function in self._functions:
-                    delattr(function, HIDDEN_FORM)
-                self._functions = []
+    functions = [] if COMPILER in sys.modules else _plain_functions()
+    for function in functions:
+        setattr(function, HIDDEN_FORM, function)
+    try:
+        yield
+    finally:
+        for function in functions:
+            delattr(function, HIDDEN_FORM)
 
 
 def _plain_functions() -> list[Any]:
@@ -270,20 +261,6 @@ def _plain_functions() -> list[Any]:
     methods = [getattr(Optimizer, name) for name in HIDDEN_METHODS]
     functions = [getattr(method, "__wrapped__", None) for method in methods]
     return [f for f in functions if f is not None and not hasattr(f, HIDDEN_FORM)]
-
-
-_NO_COMPILER_IMPORT = _NoCompilerImport()
-
-
-def without_compiler_import() -> _NoCompilerImport:
-    """Return a context in which torch's optimizers do not import its compiler.
-
-    Examples
-    --------
-    >>> with without_compiler_import():
-    ...     optimizer = torch.optim.SGD([torch.zeros(1)])
-    """
-    return _NO_COMPILER_IMPORT
 
 
 def step_of(optimizer: Optimizer) -> None:

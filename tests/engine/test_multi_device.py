@@ -11,7 +11,7 @@ from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance.engine.multi_device import SpreadEngine
-from sklearn_sharpbalance.runtime.precision import tf32
+from sklearn_sharpbalance.runtime.devices import tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 
 

@@ -19,7 +19,7 @@ from sklearn_sharpbalance import (
     load,
 )
 from sklearn_sharpbalance.engine.threads import SMALL_PRODUCT, choose_threads
-from sklearn_sharpbalance.runtime.threads import torch_threads
+from sklearn_sharpbalance.runtime.process import torch_threads
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3

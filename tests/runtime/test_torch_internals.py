@@ -8,11 +8,11 @@ import torch
 from torch.optim import Optimizer
 
 from sklearn_sharpbalance.runtime import torch_internals
+from sklearn_sharpbalance.runtime.process import WITHOUT_COMPILER_IMPORT
 from sklearn_sharpbalance.runtime.torch_internals import (
     HIDDEN_FORM,
     HIDDEN_METHODS,
     step_of,
-    without_compiler_import,
 )
 from tests.cases import rest_slow
 
@@ -68,10 +68,10 @@ def test_torch_is_restored(control):
     script = f"""
 import sys, torch
 from torch.optim import Optimizer, SGD
-from sklearn_sharpbalance.runtime.torch_internals import without_compiler_import
+from sklearn_sharpbalance.runtime.process import WITHOUT_COMPILER_IMPORT
 functions = [getattr(Optimizer, name).__wrapped__ for name in {HIDDEN_METHODS}]
-with without_compiler_import():
-    with without_compiler_import():
+with WITHOUT_COMPILER_IMPORT:
+    with WITHOUT_COMPILER_IMPORT:
         pass
     assert all(hasattr(f, {HIDDEN_FORM!r}) for f in functions)
     optimizer = SGD([torch.zeros(1)])
@@ -92,6 +92,6 @@ def test_nothing_is_changed_if_the_compiler_is_imported():
     torch.optim.SGD([torch.zeros(1)]).zero_grad()
     function = Optimizer.zero_grad.__wrapped__
     before = getattr(function, HIDDEN_FORM)
-    with without_compiler_import():
+    with WITHOUT_COMPILER_IMPORT:
         assert getattr(function, HIDDEN_FORM) is before
     assert getattr(function, HIDDEN_FORM) is before

@@ -16,7 +16,7 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
     load,
 )
-from sklearn_sharpbalance.runtime.torch_modes import own_torch_modes
+from sklearn_sharpbalance.runtime.process import own_torch_modes
 from tests.cases import rest_slow
 
 rng = np.random.default_rng(0)

@@ -8,7 +8,7 @@ Here one multi-tensor copy casts all weights, and another one all gradients.
 import torch
 from torch import nn
 
-from sklearn_sharpbalance.runtime.precision import AUTOCAST_DTYPES
+from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES
 from sklearn_sharpbalance.runtime.torch_internals import CONVOLUTION, foreach_copy_
 
 __all__ = ["CastWeights"]

@@ -8,7 +8,7 @@ from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
 from sklearn_sharpbalance.engine.graph.buffers import EpochFeed
 from sklearn_sharpbalance.engine.graph.step import GraphedStep
 from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.runtime.precision import tf32
+from sklearn_sharpbalance.runtime.devices import tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["GraphTeam"]

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sklearn_sharpbalance.autodiff.graphs import capture_graph
 from sklearn_sharpbalance.autodiff.rows import map_tensors
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
+from sklearn_sharpbalance.runtime.devices import capture_graph
 
 __all__ = ["Objective"]
 

@@ -18,7 +18,7 @@ from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.metrics.flatness._objective import Objective
 from sklearn_sharpbalance.metrics.flatness._stacked import is_small, stacked_objective
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
-from sklearn_sharpbalance.runtime.threads import torch_threads
+from sklearn_sharpbalance.runtime.process import torch_threads
 
 __all__ = ["adaptive_sharpness", "ascend"]
 
