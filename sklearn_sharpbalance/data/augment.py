@@ -1,7 +1,7 @@
 """Augmentation of whole batches on the device.
 
 torchvision's v2 transforms take batches too, but use one crop and one flip for the
-whole batch. A :class:`PictureTransform` draws random numbers for each picture, for a
+whole batch. A :class:`ImageTransform` draws random numbers for each image, for a
 whole epoch at once, so that engines can apply it to one batch or to many.
 """
 
@@ -17,18 +17,18 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 __all__ = [
     "TRANSFORMS",
     "EpochAugment",
-    "PictureTransform",
+    "ImageTransform",
     "RandomCropFlip",
     "resolve_transform",
 ]
 
 
-class PictureTransform(ABC):
+class ImageTransform(ABC):
     """Augmentation that draws its random numbers before it is applied."""
 
     @abstractmethod
     def draw(self, shape: tuple[int, ...], device) -> Any:
-        """Return random numbers for an array of pictures.
+        """Return random numbers for an array of images.
 
         Draw from torch's global generator, which is seeded for each member and epoch.
 
@@ -42,12 +42,12 @@ class PictureTransform(ABC):
 
     @abstractmethod
     def apply(self, x: torch.Tensor, drawn: Any) -> torch.Tensor:
-        """Return augmented pictures.
+        """Return augmented images.
 
         Parameters
         ----------
         x : Tensor of shape (B, C, H, W)
-            Pictures of any dtype.
+            Images of any dtype.
         drawn : Tensor of shape (B, ...)
             Random numbers from :meth:`draw`.
         """
@@ -57,15 +57,15 @@ class PictureTransform(ABC):
         return self.apply(x, self.draw((len(x),), x.device))
 
 
-class RandomCropFlip(PictureTransform):
-    """Zero-pad, crop at a random place and flip at random, picture by picture.
+class RandomCropFlip(ImageTransform):
+    """Zero-pad, crop at a random place and flip at random, image by image.
 
     Parameters
     ----------
     padding : int, default=4
         Pixels added on each side before the crop.
     flip : bool, default=True
-        Whether to mirror half of the pictures left to right.
+        Whether to mirror half of the images left to right.
 
     Examples
     --------
@@ -85,16 +85,16 @@ class RandomCropFlip(PictureTransform):
     def draw(self, shape, device):
         """Return offsets from top and left, and whether to mirror: (*shape, 3).
 
-        Parameters are those of :meth:`PictureTransform.draw`.
+        Parameters are those of :meth:`ImageTransform.draw`.
         """
         offsets = torch.randint(2 * self.padding + 1, (*shape, 2), device=device)
         mirror = torch.randint(2 if self.flip else 1, (*shape, 1), device=device)
         return torch.cat([offsets, mirror], dim=-1)
 
     def apply(self, x, drawn):
-        """Return augmented pictures, which are channels-last in memory.
+        """Return augmented images, which are channels-last in memory.
 
-        Parameters are those of :meth:`PictureTransform.apply`.
+        Parameters are those of :meth:`ImageTransform.apply`.
         """
         n, _, height, width = x.shape
         pad, device = self.padding, x.device
@@ -140,7 +140,7 @@ class EpochAugment:
     def __init__(self, transform, shape, device):
         self.transform = transform
         self.drawn = None
-        if isinstance(transform, PictureTransform):
+        if isinstance(transform, ImageTransform):
             self.drawn = transform.draw(shape, device)  # (n_batches, B, ...)
 
     def batch(self, t, x):

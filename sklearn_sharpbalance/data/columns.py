@@ -5,21 +5,44 @@ own that marks them. Categories become columns of zeros and ones, one for each c
 the first linear layer of a network then holds a learned vector for each of them.
 """
 
+import re
+import warnings
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from sklearn.preprocessing import OneHotEncoder
 
-from sklearn_sharpbalance.data.frames import as_float32
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
-__all__ = ["COLUMN_KINDS", "MAX_CATEGORIES", "Column", "TableColumns"]
+__all__ = [
+    "COLUMN_KINDS",
+    "MAX_CATEGORIES",
+    "Column",
+    "TableColumns",
+    "as_float32",
+    "check_names",
+    "is_frame",
+    "is_missing",
+    "is_number",
+    "named",
+    "read_columns",
+]
 
 COLUMN_KINDS = ("number", "category", "ignored")
 MIN_ROWS = 3  # of a category that gets a code of its own
-MAX_CATEGORIES = 254  # codes of a column, as in HistGradientBoostingClassifier
+MAX_CATEGORIES = 255  # codes of a column, as in HistGradientBoostingClassifier
+MAX_INPUTS = 2000  # zeros and ones of all columns, without a warning
 MAX_NAMES = 5  # in a message
+NUMBERS = (Real, Decimal, np.bool_)
+TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
+MANY = 20  # categories of a column that hardly is one, if they are numbers or dates
+DATE = re.compile(r"\s*\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([T\s].*)?$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +87,7 @@ class Column:
         Parameters
         ----------
         values : ndarray of shape (N,)
-            From :func:`~sklearn_sharpbalance.data.frames.read_columns`.
+            From :func:`read_columns`.
         out : ndarray of shape (N, n_numbers + n_codes)
             Zeros.
         """
@@ -77,10 +100,10 @@ class Column:
         if values.dtype == object:  # categories at prediction
             values = np.array([self._as_number(value) for value in values])
         numbers = as_float32(self.name, values)
-        is_missing = np.isnan(numbers)
-        out[:, 0] = np.where(is_missing, np.float32(self.fill), numbers)
+        missing = np.isnan(numbers)
+        out[:, 0] = np.where(missing, np.float32(self.fill), numbers)
         if self.has_missing:
-            out[:, 1] = is_missing
+            out[:, 1] = missing
 
     def _as_number(self, value):
         if isinstance(value, str):
@@ -121,9 +144,8 @@ class Column:
 class TableColumns:
     """How a DataFrame becomes a float32 matrix.
 
-    Only plain values, so that a model file can store them. scikit-learn's
-    ``OneHotEncoder`` has the same rules for rare and unknown categories, but its fitted
-    state is objects and private attributes.
+    Only plain values, so that a model file can store them: the state of a fitted
+    ``ColumnTransformer`` is objects and private attributes.
 
     Attributes
     ----------
@@ -140,7 +162,7 @@ class TableColumns:
         Parameters
         ----------
         values : dict of ndarray of shape (N,)
-            From :func:`~sklearn_sharpbalance.data.frames.read_columns`.
+            From :func:`read_columns`.
         """
         columns = tuple(_fit_column(name, column) for name, column in values.items())
         fitted = cls(columns)
@@ -211,51 +233,264 @@ class TableColumns:
         """Whether an array of numbers can replace the frame, column by column."""
         return all(c.kind == "number" and not c.n_codes for c in self.columns)
 
-    def warning(self) -> SharpBalanceWarning | None:
-        """Return a warning that names the columns that are ignored; None if none is."""
-        ignored = self.ignored
-        if not ignored:
-            return None
-        named = ", ".join(map(repr, ignored[:MAX_NAMES]))
-        more = ", ..." if len(ignored) > MAX_NAMES else ""
-        return SharpBalanceWarning(
-            f"X has no value in {len(ignored)} of {len(self.columns)} columns: "
-            f"{named}{more}. They are ignored, also in predictions. Drop them to "
-            "silence this warning."
-        )
+    def warn(self, values: dict[str, np.ndarray]) -> None:
+        """Warn of columns from which nothing, or hardly anything, can be learned.
+
+        Parameters
+        ----------
+        values : dict of ndarray of shape (N,)
+            The columns of :meth:`fit`.
+        """
+        if self.ignored:
+            _warn(
+                f"X has no value in {len(self.ignored)} of {len(self.columns)} "
+                f"columns: {named(self.ignored)}. They are ignored, also in "
+                "predictions. Drop them to silence this warning."
+            )
+        for column in self.columns:
+            looks = column.kind == "category" and _looks_like(column, values)
+            if looks:
+                what, instead = looks
+                _warn(
+                    f"Column {column.name!r} of X is text that looks like {what}, of "
+                    f"which only {len(column.categories)} have a code of their own. "
+                    f"{instead}"
+                )
+        n_codes = sum(column.n_codes for column in self.columns)
+        if n_codes > MAX_INPUTS:
+            widest = sorted(self.columns, key=lambda column: -column.n_codes)
+            _warn(
+                f"The categories of X become {n_codes} inputs of zeros and ones, most "
+                f"of them from {named([column.name for column in widest])}. Training "
+                "takes long. Encode long texts before the ensemble, for example by "
+                "skrub.TableVectorizer(), or drop these columns."
+            )
 
 
 def _fit_column(name, values):
     if values.dtype == object:
         return _fit_categories(name, values)
-    is_missing = np.isnan(values)
-    if is_missing.all():
+    missing = np.isnan(values)
+    if missing.all():
         return Column(name=name, kind="ignored")
     return Column(
         name=name,
         kind="number",
-        fill=float(np.median(values[~is_missing])),
-        has_missing=bool(is_missing.any()),
+        fill=float(np.median(values[~missing])),
+        has_missing=bool(missing.any()),
     )
 
 
 def _fit_categories(name, values):
-    counts = Counter(values.tolist())
-    n_missing = counts.pop(None, 0)
-    if not counts:
+    """Let scikit-learn's encoder choose the categories that have a code."""
+    if all(value is None for value in values):
         return Column(name=name, kind="ignored")
-    by_count = sorted(sorted(counts), key=lambda category: -counts[category])
-    frequent = [category for category in by_count if counts[category] >= MIN_ROWS]
-    kept = frequent[:MAX_CATEGORIES]
+    encoder = OneHotEncoder(
+        min_frequency=MIN_ROWS,
+        max_categories=MAX_CATEGORIES,
+        handle_unknown="infrequent_if_exist",
+    ).fit(values[:, None])
+    rare = encoder.infrequent_categories_[0]
+    rare = set() if rare is None else set(rare)
+    kept = [category for category in encoder.categories_[0] if category not in rare]
     return Column(
         name=name,
         kind="category",
-        categories=tuple(sorted(map(_plain, kept))),
-        has_rare=len(kept) < len(counts),
-        has_missing=n_missing > 0,
+        categories=tuple(category for category in kept if category is not None),
+        has_rare=bool(rare),
+        has_missing=None in kept,
     )
 
 
-def _plain(category):
-    """Return text as ``str`` of Python, not of a subclass such as that of NumPy."""
-    return str(category) if isinstance(category, str) else category
+def _looks_like(column, values):
+    """Return what the text of a useless column may be, and what to do; else None.
+
+    A column is useless if most rows have rare categories, or if more than a few numbers
+    or dates are categories.
+    """
+    found = Counter(value for value in values[column.name] if value is not None)
+    if not all(isinstance(value, str) for value in found):
+        return None
+    n_known = sum(found[category] for category in column.categories)
+    mostly_rare = n_known < found.total() / 2
+    if not mostly_rare and len(found) <= MANY:
+        return None
+    call = f"X[{column.name!r}]"
+    if all(map(is_number, found)):
+        return "numbers", f"Pass numbers, for example by pandas.to_numeric({call})."
+    if all(map(DATE.match, found)):
+        return "dates", (
+            "Replace it by numbers, such as the year or the day of the year of "
+            f"pandas.to_datetime({call})."
+        )
+    if mostly_rare and found.total() >= MANY:
+        return "identifiers or free text", (
+            "Drop it, or encode it before the ensemble, for example by "
+            "skrub.TableVectorizer()."
+        )
+    return None
+
+
+def is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _warn(message):
+    warnings.warn(SharpBalanceWarning(message), stacklevel=3)
+
+
+def named(names: list[Any]) -> str:
+    """Return the first names for a message.
+
+    Examples
+    --------
+    >>> named(["a", "b"]), named(list("abcdefg"))
+    ("'a', 'b'", "'a', 'b', 'c', 'd', 'e', ...")
+    """
+    more = ", ..." if len(names) > MAX_NAMES else ""
+    return ", ".join(map(repr, names[:MAX_NAMES])) + more
+
+
+# Reading ------------------------------------------------------------------------------
+
+
+def is_frame(X: Any) -> bool:
+    """Return whether X is a DataFrame of pandas or polars.
+
+    Both are recognised by their attributes, since neither need be installed.
+    """
+    return hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "get_columns"))
+
+
+def check_names(X: Any) -> None:
+    """Raise if two columns of a DataFrame have the same name.
+
+    Call it before scikit-learn reads the names, since its error depends on its version.
+    """
+    counts = Counter(map(str, X.columns))
+    name, count = counts.most_common(1)[0]
+    if count > 1:
+        raise InvalidInputError(
+            f"X has {count} columns of the name {name!r}. Rename or drop columns, so "
+            "that all names differ."
+        )
+
+
+def read_columns(X: Any, ignored: Iterable[str] = ()) -> dict[str, np.ndarray]:
+    """Return the columns of a DataFrame by their names.
+
+    Parameters
+    ----------
+    X : DataFrame of pandas or polars, of shape (N, F)
+        All names differ.
+    ignored : iterable of str, default=()
+        Columns that are not read.
+
+    Returns
+    -------
+    columns : dict of ndarray of shape (N,)
+        Arrays of numbers, with NaN for missing values; object arrays of categories,
+        with None for missing values. Other columns raise an error with their name.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> read_columns(pandas.DataFrame({"age": [3, None], "city": [None, "Ulm"]}))
+    {'age': array([ 3., nan]), 'city': array([None, 'Ulm'], dtype=object)}
+    """
+    return {
+        str(name): _read_column(str(name), X[name])
+        for name in X.columns
+        if str(name) not in ignored
+    }
+
+
+def _read_column(name, series):
+    """Read a series; pandas and polars share the methods that are used."""
+    if str(series.dtype) == "category":  # of pandas
+        categories = series.cat.categories.tolist()
+        values = np.fromiter([*_as_categories(name, categories), None], dtype=object)
+        return values[series.cat.codes.to_numpy()]  # -1, the last, is missing
+    values = series.to_numpy()
+    if values.dtype.kind in "biuf" and values.ndim == 1:
+        return values
+    missing = np.fromiter(map(is_missing, series.to_list()), dtype=bool)
+    if missing.all() and values.dtype.kind not in "mM":
+        return np.full(len(values), np.nan)
+    values = np.fromiter(series.to_list(), dtype=object, count=len(values))
+    if _is_text(name, values[~missing]):
+        values[~missing] = [str(value) for value in values[~missing]]
+        values[missing] = None
+        return values
+    values[missing] = np.nan
+    return values.astype(np.float64)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, or NA or NaT of pandas.
+
+    By name: NA equals nothing, and pandas need not be installed.
+    """
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+
+
+def _as_categories(name, categories):
+    """Return categories as strings, booleans, integers and floats of Python."""
+    if not categories or _is_text(name, categories):
+        return [str(category) for category in categories]
+    return [_as_plain(category) for category in categories]
+
+
+def _as_plain(value):
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _is_text(name, values):
+    """Return True for text and False for numbers; raise for everything else."""
+    types = {type(value) for value in values}
+    if all(issubclass(kind, str) for kind in types):
+        return True
+    if all(issubclass(kind, NUMBERS) for kind in types):
+        return False
+    names = ", ".join(sorted(kind.__name__ for kind in types)[:MAX_NAMES])
+    if any(issubclass(kind, TIMES) for kind in types):
+        raise InvalidInputError(
+            f"Column {name!r} of X contains dates or times ({names}). Replace it by "
+            "numbers, such as the year, the day of the year, or the seconds since the "
+            "first date, or put skrub.TableVectorizer() before the ensemble in a "
+            "pipeline."
+        )
+    if all(issubclass(kind, (str, *NUMBERS)) for kind in types):
+        raise InvalidInputError(
+            f"Column {name!r} of X contains both text and numbers ({names}). Convert "
+            f"it to one type: X[{name!r}].astype(str) for categories, or "
+            f"pandas.to_numeric(X[{name!r}]) for numbers."
+        )
+    raise InvalidInputError(
+        f"Column {name!r} of X contains objects of type {names}, which are neither "
+        f"numbers nor categories. Drop it, or convert it to text, for example by "
+        f"X[{name!r}].astype(str)."
+    )
+
+
+def as_float32(name: str, values: np.ndarray) -> np.ndarray:
+    """Return a column of numbers as float32; raise if one is too large for it."""
+    with np.errstate(over="ignore"):
+        numbers = values.astype(np.float32)
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        row = int(infinite.argmax())
+        raise InvalidInputError(
+            f"Input X contains infinity or a value too large for float32 in column "
+            f"{name!r}, first in row {row}: {values[row]!s}. Clip such values, or "
+            "replace them by NaN, which counts as missing."
+        )
+    return numbers

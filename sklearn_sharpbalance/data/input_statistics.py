@@ -15,7 +15,7 @@ from sklearn_sharpbalance.data.statistics import (
     scale_or_one,
     warn_of_rounding,
 )
-from sklearn_sharpbalance.data.torch_dataset import stack_inputs
+from sklearn_sharpbalance.data.training_data import stack_inputs
 
 __all__ = ["InputStatistics", "input_statistics", "n_pieces"]
 
@@ -78,7 +78,7 @@ def input_statistics(data, fmt, *, encode=False):
 
     Features of a table or sequence have the median as center and a scale by the
     quartiles, and are bounded; in a wide table, features without a relation to the
-    classes are scaled down. Channels of pictures have mean and standard deviation, and
+    classes are scaled down. Channels of images have mean and standard deviation, and
     no bound. The scale of a constant feature is one. Columns of zeros and ones that
     encode categories and missing values have center zero and scale one, since a rare
     one would get a large weight otherwise. None is returned for dictionaries.

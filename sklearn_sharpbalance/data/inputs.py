@@ -1,29 +1,28 @@
-"""Validation of X and y, and the layout in which modules see X."""
+"""Validation of X, and the layout in which modules see it."""
 
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse import issparse
 from sklearn.utils import check_array
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    check_consistent_length,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_consistent_length, validate_data
 from skorch.helper import SliceDataset
 from torch.utils.data import Dataset
 
-from sklearn_sharpbalance._validation import in_a_sentence
-from sklearn_sharpbalance.arrays import dataset_labels, to_array
-from sklearn_sharpbalance.data.columns import TableColumns
-from sklearn_sharpbalance.data.frames import (
+from sklearn_sharpbalance.arrays import to_array
+from sklearn_sharpbalance.data.columns import (
+    MAX_NAMES,
+    TIMES,
+    TableColumns,
     as_float32,
     check_names,
     is_frame,
+    is_number,
+    named,
     read_columns,
 )
 from sklearn_sharpbalance.data.statistics import (
@@ -31,27 +30,22 @@ from sklearn_sharpbalance.data.statistics import (
     warn_of_columns,
     warn_of_rounding,
 )
-from sklearn_sharpbalance.data.text_columns import text_columns_error
-from sklearn_sharpbalance.data.torch_dataset import (
-    SlicedItems,
-    check_countable,
-    first_input,
-)
-from sklearn_sharpbalance.data.training_data import n_rows
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.data.training_data import SlicedItems, first_input
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 __all__ = [
     "InputFormat",
     "as_array",
     "check_X",
     "check_layout",
-    "check_y",
+    "check_unmasked",
     "encode_frame",
     "other_layout",
 ]
 
-PICTURE_CHANNELS = (1, 3, 4)
-MAX_NAMES = 5  # columns that a message names
+IMAGE_CHANNELS = (1, 3, 4)
+BYTES = (100, 255)  # bounds of the largest value of 8 bit, as a rule
+UNIT = (1, 10)  # largest value of scaled tables, and of scaled or standardised images
 
 
 @dataclass(frozen=True)
@@ -61,20 +55,22 @@ class InputFormat:
     Attributes
     ----------
     kind : str
-        "table", "frame", "pictures", "array", "dict" or "dataset".
+        "table", "frame", "images", "array", "dict" or "dataset".
     given_shape : tuple of int or None
         Shape of one sample as the user passes it.
     shape : tuple of int or None
-        Shape of one sample as the module sees it; pictures have channels first,
+        Shape of one sample as the module sees it; images have channels first,
         and columns of a DataFrame are encoded.
     dtype : str
-        "uint8" for uint8 pictures, else "float32".
+        "uint8" for uint8 images, else "float32".
     keys : tuple of str or None
         Keys of a dictionary of inputs.
     shapes : tuple of tuple of int, or None
         Shape of one sample of each of these inputs.
     columns : TableColumns or None
         How a DataFrame is encoded; None before it is known, and for other inputs.
+    largest : float or None
+        Largest magnitude in the data of the fit; None for frames and dictionaries.
     """
 
     kind: str
@@ -84,17 +80,18 @@ class InputFormat:
     keys: tuple[str, ...] | None = None
     shapes: tuple[tuple[int, ...], ...] | None = None
     columns: TableColumns | None = None
+    largest: float | None = None
 
     @property
-    def is_uint8_pictures(self) -> bool:
-        """Whether the module sees pictures (C, H, W) of uint8."""
+    def is_uint8_images(self) -> bool:
+        """Whether the module sees images (C, H, W) of uint8."""
         shape = self.shape or ()
-        is_picture = len(shape) == 3 and shape[0] in PICTURE_CHANNELS
-        return is_picture and self.dtype == "uint8"
+        is_image = len(shape) == 3 and shape[0] in IMAGE_CHANNELS
+        return is_image and self.dtype == "uint8"
 
     def to_module(self, X):
         """Convert a batch from the user's layout to the module's layout."""
-        if self.kind == "pictures" and self.given_shape != self.shape:
+        if self.kind == "images" and self.given_shape != self.shape:
             if len(self.given_shape or ()) == 2:  # grey, without a channel axis
                 X = X[:, None]
             else:
@@ -112,8 +109,8 @@ class InputFormat:
         """Return a longer text than ``str``, with all shapes."""
         if self.kind == "dict":
             pairs = zip(self.keys or (), self.shapes or ())
-            named = ", ".join(f"{key!r} of shape {shape}" for key, shape in pairs)
-            return f"a dictionary of {named}"
+            shapes = ", ".join(f"{key!r} of shape {shape}" for key, shape in pairs)
+            return f"a dictionary of {shapes}"
         return f"{self}, which the module sees as {self.shape}"
 
 
@@ -129,7 +126,7 @@ def check_X(estimator, X, *, reset, fitted=None):
         True in ``fit``; False compares X with the data of the fit, and accepts a
         Dataset without labels.
     fitted : InputFormat or None, default=None
-        Layout of the fit, which decides whether arrays (N, H, W) are grey pictures.
+        Layout of the fit, which decides whether arrays (N, H, W) are grey images.
 
     Returns
     -------
@@ -144,7 +141,7 @@ def check_X(estimator, X, *, reset, fitted=None):
         for name in ("n_features_in_", "feature_names_in_"):  # from an earlier fit
             vars(estimator).pop(name, None)
     if isinstance(X, Dataset):
-        return _check_dataset(X, labelled=reset)
+        return _check_dataset(X, labelled=reset, fitted=fitted)
     if is_dict:
         return _check_dict(X)
     of_frame = reset or (fitted is not None and fitted.kind == "frame")
@@ -152,7 +149,18 @@ def check_X(estimator, X, *, reset, fitted=None):
         return _check_frame(estimator, X, reset=reset, fitted=fitted)
     if not is_frame(X) and fitted is not None and fitted.columns is not None:
         _check_replaces_frame(estimator, fitted.columns)
-    given = X = as_array(X) if torch.is_tensor(X) else X
+    X = as_array(X) if torch.is_tensor(X) else X
+    check_unmasked(X, "X")
+    given, X = X, _numeric(estimator, X, reset=reset, fitted=fitted)
+    fmt = _array_format(X, fitted)
+    if reset and fmt.kind != "images":
+        warn_of_rounding(given, getattr(estimator, "feature_names_in_", None))
+    fmt = _with_range(fmt, _largest(given, X), fitted)
+    return fmt.to_module(X), fmt
+
+
+def _numeric(estimator, X, *, reset, fitted):
+    """Return an array-like as a float32 array; images of uint8 stay uint8."""
     has_axes = getattr(X, "ndim", 2) > 2
     is_uint8 = has_axes and getattr(X, "dtype", None) == np.uint8
     keep_uint8 = is_uint8 and (fitted is None or fitted.kind != "array")
@@ -161,19 +169,53 @@ def check_X(estimator, X, *, reset, fitted=None):
         "order": "C",
         "allow_nd": True,
     }
+    if getattr(getattr(X, "dtype", None), "kind", None) in ("m", "M"):
+        raise InvalidInputError(
+            f"X is an array of dates or times ({X.dtype}). Replace them by numbers, "
+            "such as the year, or the days since the first date."
+        )
     if has_axes and not reset:
-        # Do not check n_features_in_: pictures may have channels first or last.
-        X = check_array(X, input_name="X", estimator=estimator, **options)
-    else:
-        try:
-            X = validate_data(estimator, X, reset=reset, **options)
-        except (TypeError, ValueError) as error:
-            explained = None if issparse(X) else text_columns_error(X)
-            raise explained or error from error
-    fmt = _array_format(X, fitted)
-    if reset and fmt.kind != "pictures":
-        warn_of_rounding(given, getattr(estimator, "feature_names_in_", None))
-    return fmt.to_module(X), fmt
+        # Do not check n_features_in_: images may have channels first or last.
+        return check_array(X, input_name="X", estimator=estimator, **options)
+    try:
+        return validate_data(estimator, X, reset=reset, **options)
+    except (TypeError, ValueError) as error:
+        explained = None if issparse(X) else _text_columns_error(X)
+        raise explained or error from error
+
+
+def check_unmasked(values: Any, name: str) -> None:
+    """Raise if values of an array are masked: members would see what is behind."""
+    if np.ma.is_masked(values):
+        raise InvalidInputError(
+            f"{name} is a masked array with {np.ma.count_masked(values)} masked "
+            "values. Fill them, or pass a pandas.DataFrame(X.astype(float).filled("
+            "numpy.nan)), in which missing values are imputed."
+        )
+
+
+def _largest(given, X):
+    """Return the largest magnitude; that of uint8 images is given by the dtype."""
+    if X.ndim > 2 and getattr(given, "dtype", None) == np.uint8:
+        return 255.0
+    return float(np.abs(X).max(initial=0.0))
+
+
+def _with_range(fmt, largest, fitted):
+    """Keep the largest magnitude of the fit; warn if X has another scale."""
+    if fitted is None or fitted.largest is None:
+        return replace(fmt, largest=largest)
+    low, high = sorted([largest, fitted.largest])
+    is_scaled = 0 < low <= UNIT[len(fmt.shape) > 1]
+    if is_scaled and BYTES[0] < high <= BYTES[1]:
+        warnings.warn(
+            f"The values of X go up to {largest:.4g}, but those of fit went up to "
+            f"{fitted.largest:.4g}: one of them may be in 0 to 255, and the other "
+            "scaled. Scale X as for fit.",
+            SharpBalanceWarning,
+            stacklevel=2,
+        )
+    return replace(fmt, largest=fitted.largest)
 
 
 def _check_frame(estimator, X, *, reset, fitted):
@@ -182,6 +224,7 @@ def _check_frame(estimator, X, *, reset, fitted):
     validate_data(estimator, X, reset=reset, skip_check_array=True)
     columns = None if fitted is None else fitted.columns
     if columns is not None and not reset:
+        _check_same_names(columns, list(map(str, X.columns)))
         return columns.transform(read_columns(X, ignored=columns.ignored)), fitted
     values = read_columns(X)
     if reset:
@@ -191,6 +234,16 @@ def _check_frame(estimator, X, *, reset, fitted):
         for name, column in values.items()
     }
     return values, InputFormat("frame", (len(values),), None)
+
+
+def _check_same_names(columns, names):
+    """Raise if columns are missing; scikit-learn does not compare names of integers."""
+    missing = [name for name in columns.names if name not in names]
+    if missing:
+        raise InvalidInputError(
+            f"X has no columns {named(missing)}, which it had in fit; it has the "
+            f"columns {named(names)}. Pass a DataFrame with the same columns."
+        )
 
 
 def _is_rounded(column):
@@ -205,12 +258,10 @@ def _check_replaces_frame(estimator, columns):
     if columns.is_plain:
         return
     encoded = [c.name for c in columns.columns if c.kind != "number" or c.n_codes]
-    named = ", ".join(map(repr, encoded[:MAX_NAMES]))
-    more = ", ..." if len(encoded) > MAX_NAMES else ""
     raise InvalidInputError(
         f"{type(estimator).__name__} was fitted on a DataFrame with categories or "
-        f"missing values in {named}{more}, but X is not a DataFrame. Pass a DataFrame "
-        "with the same columns."
+        f"missing values in {named(encoded)}, but X is not a DataFrame. Pass a "
+        "DataFrame with the same columns."
     )
 
 
@@ -220,7 +271,8 @@ def encode_frame(data, fmt, fitted=None):
     Parameters
     ----------
     data : TrainingData
-        Without held-out samples, which must not decide how columns are encoded.
+        Without validation samples, which must not decide how columns are encoded.
+        Nor do samples of weight zero.
     fmt : InputFormat
     fitted : TableColumns or None, default=None
         Columns of an earlier fit, for a warm start; None learns them.
@@ -235,10 +287,9 @@ def encode_frame(data, fmt, fitted=None):
         return data, fmt
     columns = fitted
     if columns is None:
-        columns = TableColumns.fit(data.X)
-        warning = columns.warning()
-        if warning is not None:
-            warnings.warn(warning, stacklevel=2)
+        values = _of_positive_weight(data)
+        columns = TableColumns.fit(values)
+        columns.warn(values)
     elif columns.names != list(data.X):
         raise InvalidInputError(
             "warm_start=True starts from weights that were fitted to the columns "
@@ -250,6 +301,12 @@ def encode_frame(data, fmt, fitted=None):
     if valid is not None:
         valid = replace(valid, X=columns.transform(valid.X))
     return replace(data, X=columns.transform(data.X), valid=valid), fmt
+
+
+def _of_positive_weight(data):
+    if data.weight is None:
+        return data.X
+    return {name: values[data.weight > 0] for name, values in data.X.items()}
 
 
 def check_layout(estimator, fmt, fitted):
@@ -283,25 +340,37 @@ def _array_format(X, fitted=None):
     dtype = str(X.dtype)
     as_fitted = fitted is not None and fitted.shape == (1, *shape)
     if len(shape) == 2 and (X.dtype == np.uint8 or as_fitted):
-        return InputFormat("pictures", shape, (1, *shape), dtype=dtype)
-    if len(shape) == 3 and shape[0] in PICTURE_CHANNELS:
-        return InputFormat("pictures", shape, shape, dtype=dtype)
-    if len(shape) == 3 and shape[-1] in PICTURE_CHANNELS:
+        return InputFormat("images", shape, (1, *shape), dtype=dtype)
+    if len(shape) == 3 and shape[0] in IMAGE_CHANNELS:
+        return InputFormat("images", shape, shape, dtype=dtype)
+    if len(shape) == 3 and shape[-1] in IMAGE_CHANNELS:
         channels_first = (shape[-1], *shape[:-1])
-        return InputFormat("pictures", shape, channels_first, dtype=dtype)
+        return InputFormat("images", shape, channels_first, dtype=dtype)
     if X.dtype == np.uint8:
         raise InvalidInputError(
-            f"Pictures must be (N, H, W, C) or (N, C, H, W) with C in "
-            f"{PICTURE_CHANNELS}, or (N, H, W); got uint8 of shape {X.shape}."
+            f"Images must be (N, H, W, C) or (N, C, H, W) with C in "
+            f"{IMAGE_CHANNELS}, or (N, H, W); got uint8 of shape {X.shape}."
         )
     return InputFormat("array", shape, shape)
 
 
-def _check_dataset(dataset, labelled):
+def _check_dataset(dataset, labelled, fitted):
     x = first_input(dataset, labelled)
-    dtype = "uint8" if x.dtype in (torch.uint8, np.uint8) else "float32"
+    is_uint8 = x.dtype in (torch.uint8, np.uint8)
     shape = tuple(x.shape)
-    return dataset, InputFormat("dataset", shape, shape, dtype=dtype)
+    is_image = len(shape) == 3 and shape[0] not in IMAGE_CHANNELS
+    if labelled and is_image and shape[-1] in IMAGE_CHANNELS:
+        warnings.warn(
+            f"The items of the Dataset have shape {shape}, which members see as "
+            f"{shape[0]} channels. If these are images (H, W, C), give the Dataset a "
+            "transform that puts the channels first, such as x.permute(2, 0, 1).",
+            SharpBalanceWarning,
+            stacklevel=2,
+        )
+    dtype = "uint8" if is_uint8 else "float32"
+    fmt = InputFormat("dataset", shape, shape, dtype=dtype)
+    largest = 255.0 if is_uint8 else float(abs(as_array(x)).max(initial=0.0))
+    return dataset, _with_range(fmt, largest, fitted)
 
 
 def _check_dict(X):
@@ -310,6 +379,7 @@ def _check_dict(X):
     arrays = {}
     for key, value in X.items():
         value = as_array(value) if torch.is_tensor(value) else value
+        check_unmasked(value, f"X[{key!r}]")
         array = check_array(
             value, order="C", allow_nd=True, ensure_2d=False, input_name=key
         )
@@ -321,109 +391,51 @@ def _check_dict(X):
     return arrays, InputFormat("dict", None, None, keys=keys, shapes=shapes)
 
 
-def check_y(X, y, classes=None):
-    """Return the classes, and the labels as class codes.
-
-    Parameters
-    ----------
-    X : ndarray, dict or Dataset
-        Validated samples.
-    y : array-like of shape (N,) or None
-    classes : array-like of shape (C,) or None
-        All classes; None takes those in ``y``.
-
-    Returns
-    -------
-    classes : ndarray of shape (C,)
-    codes : ndarray of shape (N,), dtype int64
-    """
-    if isinstance(X, Dataset):
-        check_countable(X)
-        if y is None and not isinstance(X, SlicedItems):
-            y = dataset_labels(X)
-    if y is None:
-        raise InvalidInputError(
-            "requires y to be passed, but the target y is None. Pass the labels."
-        )
-    y = _as_labels(y)
-    n_samples = n_rows(X)
-    if len(y) != n_samples:
-        raise InvalidInputError(
-            "Found input variables with inconsistent numbers of samples: X has "
-            f"{n_samples}, y has {len(y)}."
-        )
-    _check_missing(y)
-    try:
-        check_classification_targets(y)
-        found, codes = np.unique(y, return_inverse=True)
-    except TypeError as error:
-        types = sorted({type(label).__name__ for label in y})
-        if len(types) > 1:
-            raise InvalidInputError(
-                f"y contains labels of several types, which have no common order: "
-                f"{', '.join(types)}. Use one type."
-            ) from error
-        raise InvalidInputError(
-            f"y contains labels of type {types[0]}, {y.dtype}, which cannot be sorted: "
-            f"{error} Use strings or integers, such as y.astype(str)."
-        ) from error
-    classes = found if classes is None else np.unique(classes)
-    unknown = np.setdiff1d(found, classes)
-    if len(unknown):
-        raise InvalidInputError(
-            f"y contains labels {unknown[:5].tolist()} that are not among the classes "
-            f"{classes[:10].tolist()}. Pass all classes in the first call."
-        )
-    codes = np.searchsorted(classes, found)[codes]
-    if len(classes) < 2:
-        raise InvalidInputError(
-            f"A classifier needs samples of at least 2 classes, but y contains one "
-            f"class: {classes[0]!r}."
-        )
-    return classes, codes.astype(np.int64)
-
-
-def _as_labels(y):
-    """Return y as an array of shape (N,); raise on several labels per sample."""
-    y = as_array(y) if torch.is_tensor(y) else y
-    try:
-        return column_or_1d(y, warn=True)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"y must contain one label per sample: {in_a_sentence(error)}. For several "
-            "labels per sample fit one ensemble for each of them, by "
-            "sklearn.multioutput.MultiOutputClassifier(ensemble). For one-hot rows "
-            "pass y.argmax(axis=1)."
-        ) from error
-
-
-def _check_missing(y):
-    """Raise if labels are missing: None, NaN, or NA of pandas."""
-    if y.dtype.kind == "f":
-        missing = ~np.isfinite(y)
-        text = "Input y contains NaN or infinity"
-    elif y.dtype == object:
-        missing = np.array([_is_missing(label) for label in y], dtype=bool)
-        text = "Labels are missing"
-    else:
-        return
-    if missing.any():
-        raise InvalidInputError(
-            f"{text}: y has no label for {missing.sum()} of {len(y)} samples, first in "
-            f"row {missing.argmax()}. Remove these samples from X and y."
-        )
-
-
-def _is_missing(label):
-    # By name: NA of pandas equals nothing, and pandas need not be installed.
-    if label is None or type(label).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(label, float | np.floating) and not np.isfinite(label)
-
-
 def as_array(values):
     """Convert a tensor to an array; float dtypes that numpy lacks become float32."""
     numpy_floats = (torch.float16, torch.float32, torch.float64)
     if torch.is_tensor(values) and values.is_floating_point():
         values = values if values.dtype in numpy_floats else values.float()
     return to_array(values)
+
+
+def _text_columns_error(X: Any) -> InvalidInputError | None:
+    """Return the error for an array with text or dates; None if it has none.
+
+    An array has one type for all columns. Call it after the conversion to numbers has
+    failed, since it looks at every value.
+    """
+    if getattr(getattr(X, "dtype", None), "kind", "O") in "biufc":
+        return None
+    try:
+        table = np.asarray(X, dtype=object)
+    except (TypeError, ValueError):  # rows of different lengths, say
+        return None
+    if table.ndim != 2:
+        return None
+    names = getattr(X, "columns", range(table.shape[1]))
+    found = {
+        name: value
+        for name, column in zip(names, table.T)
+        for value in [next(filter(_is_no_number, column), None)]
+        if value is not None
+    }
+    if not found:
+        return None
+    shown = [f"{name!r} (such as {found[name]!r})" for name in list(found)[:MAX_NAMES]]
+    if len(found) > MAX_NAMES:
+        shown.append("...")
+    return InvalidInputError(
+        f"X contains text or dates in {len(found)} of {len(table.T)} columns: "
+        f"{', '.join(shown)}. Pass a pandas or polars DataFrame, to fit as well: its "
+        "columns of text are encoded as categories, and its columns of numbers stay "
+        "numbers. Or encode these columns in a pipeline before the ensemble, for "
+        "example make_pipeline(make_column_transformer((OneHotEncoder("
+        f"handle_unknown='ignore', sparse_output=False), {list(found)[:MAX_NAMES]!r}), "
+        "remainder='passthrough'), ensemble)."
+    )
+
+
+def _is_no_number(value):
+    """Return whether a value is a date, or text that is not a number."""
+    return isinstance(value, TIMES) or (isinstance(value, str) and not is_number(value))

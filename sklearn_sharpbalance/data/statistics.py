@@ -32,6 +32,8 @@ WIDE = 100  # features of a table that may be scaled down
 LEAST_RELEVANCE = 0.005  # larger values let the network fit noise
 TREE_ROWS = 2**12  # rows from which the relevance is computed
 TREE_FEATURES = 100  # features that a split of a tree tries
+FAR = 200  # bounds beyond which a value is cut before it is squared
+LARGEST = 1e30  # infinity times a slope of zero is no number
 PIECE_HEIGHT = 0.5  # largest value of a piece; scaled values are about one
 
 
@@ -39,12 +41,12 @@ def moments(X, weight=None):
     """Return mean and standard deviation in float64, without a float64 copy of X.
 
     ``StandardScaler.partial_fit`` is not used: it takes four times as long, and needs
-    the same center and blocks for constant columns and large pictures.
+    the same center and blocks for constant columns and large images.
 
     Parameters
     ----------
     X : ndarray of shape (N, ...)
-        Moments are computed for each feature; for each channel of pictures
+        Moments are computed for each feature; for each channel of images
         (N, C, H, W).
     weight : array-like of shape (N,) or None, default=None
         A sample of weight two counts twice; samples of weight zero are ignored.
@@ -210,7 +212,8 @@ def piecewise_linear(values, pieces):
             [1.0000, 0.5000]])
     """
     column, low, slope = pieces
-    below = (values[..., column.long()] - low) * slope
+    finite = values.clamp(-LARGEST, LARGEST)
+    below = (finite[..., column.long()] - low) * slope
     return PIECE_HEIGHT * below.clamp(0.0, 1.0)
 
 
@@ -233,14 +236,16 @@ def column_blocks(X):
 def soft_clip(values, bound):
     """Return ``z / sqrt(1 + (z / bound)**2)`` of each value z of a tensor.
 
-    Small values hardly change, and no value exceeds the bound.
+    Small values hardly change, and no value exceeds the bound. Values beyond 200
+    bounds have the same result, since their square overflows, in half precision first.
 
     Examples
     --------
     >>> soft_clip(torch.tensor([0.1, 1.0, 1000.0]), 3.0)
     tensor([0.0999, 0.9487, 3.0000])
     """
-    return values / torch.sqrt(1.0 + torch.square(values / bound))
+    z = values.clamp(-FAR * bound, FAR * bound)
+    return z / torch.sqrt(1.0 + torch.square(z / bound))
 
 
 def is_wide(X):
@@ -295,7 +300,7 @@ def relevance(X, y, weight=None):
 def _blocks(X, weight):
     """Yield parts of X of a bounded size and the weights of their samples.
 
-    A part has some samples, or some lines of one large picture.
+    A part has some samples, or some lines of one large image.
     """
     sample_size = max(1, X[0].size)
     n_rows = max(1, BLOCK_SIZE // sample_size)

@@ -9,16 +9,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
     "DeviceData",
+    "SlicedItems",
     "TrainingData",
     "as_tensor",
+    "check_countable",
+    "first_input",
     "keep_on_device",
     "n_rows",
     "near_device",
     "rows_at_once",
+    "stack_inputs",
     "take_rows",
 ]
 
@@ -32,14 +38,14 @@ class TrainingData:
     Attributes
     ----------
     X : ndarray, dict of ndarray, or Dataset
-        Float32 tables, uint8 or float32 pictures (N, C, H, W), a dictionary of
+        Float32 tables, uint8 or float32 images (N, C, H, W), a dictionary of
         arrays with one row per sample, or a torch Dataset of (x, y) pairs.
     y : ndarray of shape (N,), dtype int64
         Class codes.
     weight : ndarray of shape (N,), dtype float32, or None
         Sample weights with mean one.
     valid : TrainingData or None
-        Held-out samples.
+        Validation samples.
     rows : ndarray of shape (N,) or None
         Indices of these samples in the data that the user passed.
     item_shape : tuple of int or None
@@ -293,8 +299,8 @@ def rows_at_once(data: TrainingData, most: int, block: int = 1) -> int:
     >>> labels = np.zeros(9, dtype=np.int64)
     >>> rows_at_once(TrainingData(np.zeros((9, 3, 32, 32)), labels), 2048)
     2048
-    >>> pictures = np.broadcast_to(np.uint8(0), (9, 3, 4000, 4000))
-    >>> rows_at_once(TrainingData(pictures, labels), 2048)
+    >>> images = np.broadcast_to(np.uint8(0), (9, 3, 4000, 4000))
+    >>> rows_at_once(TrainingData(images, labels), 2048)
     1
     """
     if isinstance(data.X, Dataset):
@@ -310,3 +316,83 @@ def rows_at_once(data: TrainingData, most: int, block: int = 1) -> int:
 def n_rows(X) -> int:
     """Return the number of samples of an array, a dictionary or a Dataset."""
     return len(next(iter(X.values()))) if isinstance(X, Mapping) else len(X)
+
+
+class SlicedItems(Dataset):
+    """Inputs of a skorch ``SliceDataset`` as a Dataset, read item by item.
+
+    Its items are pairs, as of any Dataset, but with a placeholder for the label: who
+    slices a Dataset for scikit-learn passes the labels as ``y``.
+
+    Parameters
+    ----------
+    items : skorch.helper.SliceDataset
+    """
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i], 0
+
+
+def check_countable(dataset) -> None:
+    """Raise unless a Dataset has a length and items by index."""
+    if isinstance(dataset, IterableDataset):
+        raise InvalidInputError(
+            "Members read the items of a Dataset by index, each in its own order; "
+            f"{type(dataset).__name__} is an IterableDataset, which has no indices. "
+            "Pass a Dataset with __getitem__ and __len__."
+        )
+    if not hasattr(dataset, "__len__") or len(dataset) == 0:
+        raise InvalidInputError(
+            "A Dataset must have a length and at least one item; got "
+            f"{type(dataset).__name__} of length {getattr(dataset, '__len__', None)}."
+        )
+
+
+def first_input(dataset, labelled: bool) -> Any:
+    """Return the input of the first item, a tensor or an array.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    labelled : bool
+        Whether items must be pairs (x, label); else they may also be x alone.
+    """
+    check_countable(dataset)
+    item = dataset[0]
+    is_pair = isinstance(item, tuple | list)
+    if labelled and not (is_pair and len(item) > 1):
+        raise InvalidInputError(
+            "Each item of a Dataset must be a pair (x, label); "
+            f"{type(dataset).__name__}[0] is a {type(item).__name__}. A dataset "
+            "without labels cannot be fitted."
+        )
+    x = item[0] if is_pair and item else item
+    if not isinstance(x, torch.Tensor | np.ndarray):
+        raise InvalidInputError(
+            f"The inputs of a Dataset must be tensors or arrays, got "
+            f"{type(x).__name__}. Give it a transform such as "
+            "torchvision.transforms.v2.PILToTensor()."
+        )
+    if torch.is_tensor(x) and x.is_floating_point() and x.element_size() < 2:
+        raise InvalidInputError(
+            f"The inputs of a Dataset must have a dtype that torch can compute with, "
+            f"got {x.dtype}. Convert them to torch.float32."
+        )
+    return x
+
+
+def stack_inputs(items: list[np.ndarray]) -> np.ndarray:
+    """Stack the inputs of several items into one array."""
+    shapes = {item.shape for item in items}
+    if len(shapes) > 1:
+        raise InvalidInputError(
+            f"The inputs of a Dataset must have one shape, got {sorted(shapes)[:3]}. "
+            "Give it a transform such as torchvision.transforms.v2.Resize."
+        )
+    return np.stack(items)

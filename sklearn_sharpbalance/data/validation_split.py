@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from torch.utils.data import Dataset, Subset
 
-from sklearn_sharpbalance.data.sample_weights import check_weights, mean_one
+from sklearn_sharpbalance.data.labels import check_weights, mean_one
 from sklearn_sharpbalance.data.training_data import TrainingData, take_rows
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
@@ -63,7 +63,7 @@ def rows_of(data, rows) -> TrainingData:
 
 
 def weighted_mean(values: np.ndarray, valid: TrainingData) -> float:
-    """Return the mean over the held-out samples, weighted by their sample weights."""
+    """Return the mean over the validation samples, weighted by their sample weights."""
     weight = None if valid.weight is None else valid.weight.astype(np.float64)
     return float(np.average(values, weights=weight))
 
@@ -77,7 +77,7 @@ def is_right(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def check_held_out(data: TrainingData, who: str) -> None:
-    """Raise unless there are held-out samples of a weight above zero.
+    """Raise unless there are validation samples of a weight above zero.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def check_held_out(data: TrainingData, who: str) -> None:
     """
     if data.valid is None:
         raise InvalidInputError(
-            f"{who} held-out samples, got validation_fraction=None. Training samples "
+            f"{who} validation samples, got validation_fraction=None. Training samples "
             "cannot replace them, since members are fitted to these. Pass for example "
             "validation_fraction=0.1."
         )
     weight = data.valid.weight
     if weight is not None and not weight.any():
         raise InvalidInputError(
-            f"{who} held-out samples with sample weights above zero, but all "
+            f"{who} validation samples with sample weights above zero, but all "
             f"{len(weight)} have weight zero. Raise validation_fraction, or give more "
             "samples a weight."
         )

@@ -13,9 +13,9 @@ from sklearn_sharpbalance.aggregation.rules import MeanLogitAggregation
 from sklearn_sharpbalance.data.inputs import (
     check_layout,
     check_X,
-    check_y,
     other_layout,
 )
+from sklearn_sharpbalance.data.labels import check_y
 from sklearn_sharpbalance.data.training_data import take_rows
 from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin, check_params

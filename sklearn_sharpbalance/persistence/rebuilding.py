@@ -60,7 +60,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "optimizer": (torch.optim.Optimizer, "an optimizer"),
     "optimizer__base_optimizer": (torch.optim.Optimizer, "an optimizer"),
 }
-INPUT_KINDS = ("table", "frame", "pictures", "array", "dict", "dataset")
+INPUT_KINDS = ("table", "frame", "images", "array", "dict", "dataset")
 PRECISIONS = ("float32", "tf32", "bf16", "fp16")
 LARGEST_TRIED = 2**18  # numbers of a sample that members are tried with
 SPARE_LAYERS = 128  # layers without weights that a network may have
@@ -319,6 +319,7 @@ def _input_format(tree):
     is_valid = (
         found.kind in INPUT_KINDS
         and found.dtype in ("float32", "uint8")
+        and (found.largest is None or type(found.largest) is float)
         and all(shape is None or _is_tuple(shape, int) for shape in shapes)
         and (found.keys is None or _is_tuple(found.keys, str))
         and (found.shapes is None or isinstance(found.shapes, tuple))

@@ -64,7 +64,7 @@ def picture_recipe(
     >>> params = dict.fromkeys(names)
     >>> params |= {"selection": "flattest", "train_transform": "auto"}
     >>> shape = (3, 32, 32)
-    >>> fmt = InputFormat("pictures", shape, shape, dtype="uint8")
+    >>> fmt = InputFormat("images", shape, shape, dtype="uint8")
     >>> params = picture_recipe(params, {}, fmt=fmt)
     >>> params["train_transform"], params["sam"], params["max_epochs"]
     (RandomCropFlip(padding=4, flip=True), 'momentum_sam', 90)
@@ -86,7 +86,7 @@ def picture_recipe(
 
 def _applies(params, nested, fmt):
     """Whether a network for pictures is trained on pictures of uint8."""
-    if not fmt.is_uint8_pictures or params.get("shared_trunk") is not None:
+    if not fmt.is_uint8_images or params.get("shared_trunk") is not None:
         return False
     network = nested.get("module", params["estimator"])
     if network is None:

@@ -13,15 +13,14 @@ from skorch.callbacks import LRScheduler
 
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS, Aggregation
 from sklearn_sharpbalance.data import TrainingData
-from sklearn_sharpbalance.data.augment import PictureTransform, resolve_transform
+from sklearn_sharpbalance.data.augment import ImageTransform, resolve_transform
 from sklearn_sharpbalance.data.inputs import (
     InputFormat,
     check_layout,
     check_X,
-    check_y,
     encode_frame,
 )
-from sklearn_sharpbalance.data.sample_weights import check_weights
+from sklearn_sharpbalance.data.labels import check_weights, check_y
 from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -367,7 +366,7 @@ def _schedule(params):
 
 def _transform(train_transform, fmt):
     transform = resolve_transform(train_transform)
-    if isinstance(transform, PictureTransform) and len(fmt.shape or ()) != 3:
+    if isinstance(transform, ImageTransform) and len(fmt.shape or ()) != 3:
         raise InvalidInputError(
             f"train_transform={train_transform!r} needs pictures (C, H, W), but X is "
             f"{fmt}. Pass a function of a batch, or None."

@@ -11,7 +11,6 @@ import torch
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn_sharpbalance.training.setup import training_data
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
@@ -25,6 +24,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.arrays import dataset_labels
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.training.net_building import build_net
+from sklearn_sharpbalance.training.prepare import read_samples
 from tests.cases import rest_slow
 
 N = 48
@@ -642,8 +642,11 @@ def test_statistics_of_random_items_keep_all_generators(draw):
     dataset = Draws(X.astype(np.float32), y, draw)
     params = SharpBalance(nn.Linear(4, 3)).get_params(deep=False)
     before = global_rng()
-    data, fmt, _ = training_data(SharpBalance(), dataset, None, None, None)
-    nets = [build_net(params, {}, fmt, data, 3, seed=seed) for seed in (1, 1, 2)]
+    samples = read_samples(SharpBalance(), dataset, None, None, params)
+    nets = [
+        build_net(params, {}, samples.format, samples.data, 3, seed=seed)
+        for seed in (1, 1, 2)
+    ]
     assert global_rng() == before
     first, again, other = (net.module__mean for net in nets)
     assert torch.equal(first, again)

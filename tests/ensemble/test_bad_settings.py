@@ -17,7 +17,7 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
-from sklearn_sharpbalance.data.augment import EpochAugment, PictureTransform
+from sklearn_sharpbalance.data.augment import EpochAugment, ImageTransform
 from sklearn_sharpbalance.exceptions import CheckpointError, InvalidInputError
 from sklearn_sharpbalance.selection import FunctionSelector
 from tests.cases import rest_slow
@@ -285,7 +285,7 @@ def test_transforms_of_dictionaries():
 
 
 def test_transforms_of_many_batches_at_once():
-    class Half(PictureTransform):
+    class Half(ImageTransform):
         def draw(self, shape, device):
             return torch.zeros(*shape, 1)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_sharpbalance.data.augment import EpochAugment, PictureTransform
+from sklearn_sharpbalance.data.augment import EpochAugment, ImageTransform
 from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import to_device
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
@@ -60,7 +60,7 @@ class EpochFeed:
         sample = source.take(torch.zeros(1, dtype=torch.int64))
         step_bytes = len(sessions) * width * sample.numel() * sample.element_size()
         self.length = min(sizes.n_batches, max(1, HALF_BYTES // step_bytes))
-        self.has_own_draws = isinstance(segment.transform, PictureTransform | None)
+        self.has_own_draws = isinstance(segment.transform, ImageTransform | None)
         if not self.has_own_draws:
             # Other transforms draw each batch from the global generator. Members must
             # not alternate in its use: the buffer of a member has a whole epoch.

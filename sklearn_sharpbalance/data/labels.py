@@ -1,0 +1,175 @@
+"""Validation of labels, sample weights and class weights."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from sklearn.utils import compute_class_weight, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+from torch.utils.data import Dataset
+
+from sklearn_sharpbalance._validation import check_sample_weight, in_a_sentence
+from sklearn_sharpbalance.arrays import dataset_labels, to_array
+from sklearn_sharpbalance.data.columns import is_missing
+from sklearn_sharpbalance.data.inputs import as_array, check_unmasked
+from sklearn_sharpbalance.data.training_data import (
+    SlicedItems,
+    check_countable,
+    n_rows,
+)
+from sklearn_sharpbalance.exceptions import InvalidInputError
+
+__all__ = ["check_weights", "check_y", "mean_one"]
+
+
+def check_y(X, y, classes=None):
+    """Return the classes, and the labels as class codes.
+
+    Parameters
+    ----------
+    X : ndarray, dict or Dataset
+        Validated samples.
+    y : array-like of shape (N,) or None
+    classes : array-like of shape (C,) or None
+        All classes; None takes those in ``y``.
+
+    Returns
+    -------
+    classes : ndarray of shape (C,)
+    codes : ndarray of shape (N,), dtype int64
+    """
+    if isinstance(X, Dataset):
+        check_countable(X)
+        if y is None and not isinstance(X, SlicedItems):
+            y = dataset_labels(X)
+    if y is None:
+        raise InvalidInputError(
+            "requires y to be passed, but the target y is None. Pass the labels."
+        )
+    y = _as_labels(y)
+    n_samples = n_rows(X)
+    if len(y) != n_samples:
+        raise InvalidInputError(
+            "Found input variables with inconsistent numbers of samples: X has "
+            f"{n_samples}, y has {len(y)}."
+        )
+    _check_missing(y)
+    try:
+        check_classification_targets(y)
+        found, codes = np.unique(y, return_inverse=True)
+    except TypeError as error:
+        types = sorted({type(label).__name__ for label in y})
+        if len(types) > 1:
+            raise InvalidInputError(
+                f"y contains labels of several types, which have no common order: "
+                f"{', '.join(types)}. Use one type."
+            ) from error
+        raise InvalidInputError(
+            f"y contains labels of type {types[0]}, {y.dtype}, which cannot be sorted: "
+            f"{error} Use strings or integers, such as y.astype(str)."
+        ) from error
+    classes = found if classes is None else np.unique(classes)
+    unknown = np.setdiff1d(found, classes)
+    if len(unknown):
+        raise InvalidInputError(
+            f"y contains labels {unknown[:5].tolist()} that are not among the classes "
+            f"{classes[:10].tolist()}. Pass all classes in the first call."
+        )
+    codes = np.searchsorted(classes, found)[codes]
+    if len(classes) < 2:
+        raise InvalidInputError(
+            f"A classifier needs samples of at least 2 classes, but y contains one "
+            f"class: {classes[0]!r}."
+        )
+    return classes, codes.astype(np.int64)
+
+
+def _as_labels(y):
+    """Return y as an array of shape (N,); raise on several labels per sample."""
+    y = as_array(y) if torch.is_tensor(y) else y
+    check_unmasked(y, "y")
+    try:
+        return column_or_1d(y, warn=True)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"y must contain one label per sample: {in_a_sentence(error)}. For several "
+            "labels per sample fit one ensemble for each of them, by "
+            "sklearn.multioutput.MultiOutputClassifier(ensemble). For one-hot rows "
+            "pass y.argmax(axis=1)."
+        ) from error
+
+
+def _check_missing(y):
+    """Raise if labels are missing: None, NaN, or NA of pandas."""
+    if y.dtype.kind == "f":
+        missing = ~np.isfinite(y)
+        text = "Input y contains NaN or infinity"
+    elif y.dtype == object:
+        missing = np.array([is_missing(label) for label in y], dtype=bool)
+        text = "Labels are missing"
+    else:
+        return
+    if missing.any():
+        raise InvalidInputError(
+            f"{text}: y has no label for {missing.sum()} of {len(y)} samples, first in "
+            f"row {missing.argmax()}. Remove these samples from X and y."
+        )
+
+
+def check_weights(classes, codes, sample_weight, class_weight):
+    """Return the weight of each sample with mean one, or None without weights.
+
+    Parameters
+    ----------
+    classes : ndarray of shape (C,) or None
+        Labels of the user, the keys of ``class_weight``.
+    codes : ndarray of shape (N,)
+        Class code of each sample; some classes may have no samples.
+    sample_weight : array-like of shape (N,) or None
+    class_weight : dict, "balanced" or None
+    """
+    if sample_weight is None and class_weight is None:
+        return None
+    if torch.is_tensor(sample_weight):
+        sample_weight = to_array(sample_weight.cpu().double())
+    weight = check_sample_weight(sample_weight, codes)
+    if isinstance(class_weight, Mapping):
+        _check_class_weight(class_weight)
+        by_class = compute_class_weight(class_weight, classes=classes, y=classes)
+        weight = weight * by_class[codes]
+    elif class_weight is not None:
+        weight = weight * compute_sample_weight(class_weight, codes)
+    with np.errstate(over="ignore"):
+        total = weight.sum()
+    if total <= 0:
+        source = "Sample weights" if class_weight is None else "Weights by class_weight"
+        raise InvalidInputError(
+            f"{source} must contain at least one non-zero number, got only zeros."
+        )
+    if not np.isfinite(total):
+        raise InvalidInputError(
+            f"The sum of the weights of all samples is too large for a float: the "
+            f"largest is {weight.max():.3g}. Scale them down; only ratios matter."
+        )
+    return mean_one(weight)
+
+
+def mean_one(weight):
+    """Return weights as float32 with mean one, to keep the effective learning rate."""
+    return (weight / weight.mean(dtype=np.float64)).astype(np.float32)
+
+
+def _check_class_weight(class_weight):
+    """Raise unless all class weights are finite numbers >= 0."""
+    for label, value in class_weight.items():
+        try:
+            number = math.nan if isinstance(value, str) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number) or number < 0:
+            raise InvalidInputError(
+                "class_weight must give each class a finite number >= 0, got "
+                f"{value!r} for the class {label!r}."
+            )
