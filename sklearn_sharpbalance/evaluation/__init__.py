@@ -3,22 +3,15 @@
 from sklearn_sharpbalance.evaluation._measures import METRICS
 from sklearn_sharpbalance.evaluation.compare import compare
 from sklearn_sharpbalance.evaluation.compute import gradient_passes, match_passes
-from sklearn_sharpbalance.evaluation.corruption import (
-    CorruptionAccuracy,
-    corruption_accuracy,
-)
+from sklearn_sharpbalance.evaluation.corruption import corruption_accuracy
 from sklearn_sharpbalance.evaluation.evaluate import evaluate
-from sklearn_sharpbalance.evaluation.ood import OODEvaluation, ood_evaluation
-from sklearn_sharpbalance.evaluation.ranking import MethodRanking, rank_methods
-from sklearn_sharpbalance.evaluation.report import EvaluationReport
+from sklearn_sharpbalance.evaluation.ood import ood_evaluation
+from sklearn_sharpbalance.evaluation.report import EvaluationReport, rank_methods
 from sklearn_sharpbalance.evaluation.tradeoff import TradeoffCurve, tradeoff_curve
 
 __all__ = [
     "METRICS",
-    "CorruptionAccuracy",
     "EvaluationReport",
-    "MethodRanking",
-    "OODEvaluation",
     "TradeoffCurve",
     "compare",
     "corruption_accuracy",

@@ -38,70 +38,25 @@ class Metric(NamedTuple):
     meaning: str
     is_biased: bool = False  # its values on draws are too large on average
 
-    @property
-    def arrow(self) -> str:
-        """The better direction, to be written after a label."""
-        return {1: " ↑", -1: " ↓", 0: ""}[self.better]
-
 
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric("Accuracy", 1, "Share of right predictions."),
-    "nll": Metric(
-        "NLL", -1, "Mean negative log-probability of the true class, in nats."
-    ),
-    "brier": Metric(
-        "Brier", -1, "Mean squared distance of the probabilities from the truth."
-    ),
-    "ece": Metric(
-        "ECE",
-        -1,
-        "Mean gap between confidence and accuracy, in 15 bins of width 1/15.",
-        is_biased=True,
-    ),
-    "aurc": Metric(
-        "AURC",
-        -1,
-        "Area under the risk-coverage curve: mean error of the most confident "
-        "predictions, over all shares of them.",
-    ),
-    "eir": Metric(
-        "EIR", 1, "Share of the members' mean error that the ensemble removes."
-    ),
-    "der": Metric("DER", 0, "Disagreement of the members over their mean error."),
-    "disagreement": Metric(
-        "Disagreement", 0, "Share of samples on which two members differ."
-    ),
-    "variance": Metric(
-        "Variance", 0, "Variance of the members' probabilities, summed over classes."
-    ),
-    "kl": Metric("KL", 0, "Mean divergence between two members' predictions."),
-    "sharpness": Metric(
-        "Sharpness",
-        -1,
-        "How far a member's loss can rise near its weights: adaptive worst case, "
-        "unless another measure was passed.",
-    ),
-    "corrupted_accuracy": Metric(
-        "cACC", 1, "Accuracy on corrupted samples, mean over kinds and severities."
-    ),
-    "corrupted_nll": Metric(
-        "cNLL", -1, "NLL on corrupted samples, mean over kinds and severities."
-    ),
-    "corrupted_ece": Metric(
-        "cECE",
-        -1,
-        "ECE on corrupted samples, mean over kinds and severities.",
-        is_biased=True,
-    ),
-    "ood_auroc": Metric(
-        "OOD AUROC", 1, "How well a score separates foreign samples from known ones."
-    ),
-    "epochs": Metric("Epochs", 0, "Number of epochs that were run."),
-    "gradient_passes": Metric(
-        "Gradient passes",
-        0,
-        "Passes over the training set, all members together; SAM counts double.",
-    ),
+    "accuracy": Metric("Accuracy", 1, "fraction of right predictions"),
+    "nll": Metric("NLL", -1, "mean negative log-probability of the true class"),
+    "brier": Metric("Brier", -1, "mean squared distance from the truth"),
+    "ece": Metric("ECE", -1, "gap between confidence and accuracy, 15 bins", True),
+    "aurc": Metric("AURC", -1, "area under the risk-coverage curve"),
+    "eir": Metric("EIR", 1, "fraction of the members' error that the ensemble removes"),
+    "der": Metric("DER", 0, "disagreement of the members over their mean error"),
+    "disagreement": Metric("Disagreement", 0, "fraction on which two members differ"),
+    "variance": Metric("Variance", 0, "variance of the members' probabilities"),
+    "kl": Metric("KL", 0, "mean divergence between two members' predictions"),
+    "sharpness": Metric("Sharpness", -1, "adaptive worst case, or as given"),
+    "corrupted_accuracy": Metric("cACC", 1, "accuracy on corrupted samples"),
+    "corrupted_nll": Metric("cNLL", -1, "NLL on corrupted samples"),
+    "corrupted_ece": Metric("cECE", -1, "ECE on corrupted samples", True),
+    "ood_auroc": Metric("OOD AUROC", 1, "how well a score detects foreign samples"),
+    "epochs": Metric("Epochs", 0, "epochs that were run"),
+    "gradient_passes": Metric("Gradient passes", 0, "passes over the training set"),
 }
 
 
@@ -117,7 +72,7 @@ class Key(NamedTuple):
         """The metric's label with the detail and the better direction."""
         metric = METRICS[self.metric]
         name = f"{metric.label}, {self.detail}" if self.detail else metric.label
-        return name + metric.arrow
+        return name + {1: " ↑", -1: " ↓", 0: ""}[metric.better]
 
 
 class Measured(NamedTuple):
@@ -218,7 +173,7 @@ def measure_predictions(outputs: Outputs, y: Any, draws: Draws, stream: int = 0)
             found |= _ratios(found)
         return found
 
-    return as_run(draws.apply(statistics, len(codes), stream))
+    return as_run(draws.apply(statistics, (len(codes), stream)))
 
 
 def _check_and_warn(outputs: Outputs, codes: np.ndarray) -> None:
@@ -272,7 +227,7 @@ def _sample_diversity(probas: np.ndarray) -> dict[Key, np.ndarray]:
 
 
 def _sample_disagreement(probas: np.ndarray) -> np.ndarray:
-    """Return the share of the pairs of members that differ, (N,)."""
+    """Return the fraction of the pairs of members that differ, (N,)."""
     M, _, C = probas.shape
     votes = np.eye(C)[probas.argmax(-1)].sum(axis=0)  # (N, C)
     return 1 - (votes * (votes - 1)).sum(axis=1) / (M * (M - 1))

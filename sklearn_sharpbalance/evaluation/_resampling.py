@@ -6,8 +6,7 @@ draws at once. Methods that share the counts are compared in pairs.
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,121 +27,64 @@ KeyType = TypeVar("KeyType", bound=Hashable)
 BLOCK = 2**22
 # Numbers in one step of a computation, so that its temporaries stay in the cache.
 CACHED = 2**17
-# Draws with at most this many counts are kept, since every run needs the same ones.
-KEEP = 2**23
 
 
 def check_n_bootstrap(n_bootstrap: Any) -> int:
     """Return the number of draws, or raise if it is not a whole number from 0 on."""
-    if not isinstance(n_bootstrap, int | float | np.number) or n_bootstrap < 0:
+    is_number = isinstance(n_bootstrap, int | float | np.number)
+    if not is_number or not n_bootstrap >= 0 or n_bootstrap % 1 != 0:
         raise InvalidInputError(
-            f"n_bootstrap must not be negative, got {n_bootstrap!r}. Pass 0 to leave "
-            "out the intervals."
-        )
-    if float(n_bootstrap) % 1 != 0:  # also for NaN and infinity
-        raise InvalidInputError(
-            f"n_bootstrap must be a whole number, got {n_bootstrap!r}."
+            f"n_bootstrap must be a whole number from 0 on, got {n_bootstrap!r}. Pass "
+            "0 to leave out the intervals."
         )
     return int(n_bootstrap)
 
 
-class Draws:
-    """Bootstrap draws, the same for every method.
+class Draws(NamedTuple):
+    """Bootstrap draws, the same for every method."""
 
-    Parameters
-    ----------
-    n_draws : int
-        Number of draws; 0 draws nothing.
-    random_state : int
-        Seed of the draws.
-    """
-
-    def __init__(self, n_draws: int, random_state: int):
-        self.n_draws = n_draws
-        self.random_state = random_state
-        self._kept: dict[tuple[int, ...], list[np.ndarray]] = {}
+    n_draws: int
+    random_state: int
 
     def apply(
         self,
-        statistics: Callable[[np.ndarray], dict[KeyType, np.ndarray]],
-        n_samples: int,
-        *stream: int,
+        statistics: Callable[..., dict[KeyType, np.ndarray]],
+        *sets: tuple[int, ...],
     ) -> dict[KeyType, np.ndarray]:
         """Compute statistics on all samples, then on every draw.
 
         Parameters
         ----------
         statistics : callable
-            ``statistics(counts) -> {key: values}``, with counts of shape
-            (B, n_samples) and values of shape (B,).
-        n_samples : int
-        *stream : int
-            Index of the set of samples, as in :meth:`blocks`.
+            ``statistics(*counts) -> {key: values}``, with counts of shape (B, N) for
+            each set of samples, and values of shape (B,).
+        *sets : tuple (N, *stream)
+            Number of samples of a set, and numbers that tell it from other sets:
+            different sets are drawn independently.
 
         Returns
         -------
         values : dict of key to ndarray of shape (1 + n_draws,)
             The first entry is the value on all samples.
         """
-        every_sample_once = np.ones((1, n_samples))
-        blocks = chain([every_sample_once], self.blocks(n_samples, *stream))
-        parts = [statistics(counts) for counts in blocks]
+        parts = [statistics(*(np.ones((1, n)) for n, *_ in sets))]
+        parts += [statistics(*counts) for counts in self.blocks(*sets)]
         return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
-    def blocks(self, n_samples: int, *stream: int) -> Iterator[np.ndarray]:
-        """Yield the counts (B, n_samples) of some draws; every row sums to n_samples.
-
-        Parameters
-        ----------
-        n_samples : int
-        *stream : int
-            Index of the set of samples: different sets are drawn independently.
-        """
-        key = (n_samples, *stream)
-        if key in self._kept:
-            yield from self._kept[key]
-            return
-        is_small = self.n_draws * n_samples <= KEEP
-        kept = []
-        for block in self._make_blocks(n_samples, stream):
-            yield block
-            if is_small:
-                kept.append(block)
-        if is_small:
-            self._kept[key] = kept
-
-    def _make_blocks(self, n: int, stream: tuple[int, ...]) -> Iterator[np.ndarray]:
-        rng = np.random.default_rng([self.random_state, n, *stream])
-        n_rows = max(1, BLOCK // n)
+    def blocks(self, *sets: tuple[int, ...]) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the counts (B, N) of some draws of each set; rows sum to N."""
+        n_rows = max(1, BLOCK // max(n for n, *_ in sets))
+        generators = [np.random.default_rng([self.random_state, *key]) for key in sets]
         for start in range(0, self.n_draws, n_rows):
             size = min(n_rows, self.n_draws - start)
-            places = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-            counts = np.bincount(places.ravel(), minlength=size * n)
-            yield counts.reshape(size, n).astype(np.float64)
+            yield tuple(_count(rng, size, n) for rng, (n, *_) in zip(generators, sets))
 
-    def paired_blocks(
-        self, n_in: int, n_out: int, *, stream: int, number: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield counts (B, n_in) of known samples with (B, n_out) of foreign ones.
 
-        Parameters
-        ----------
-        n_in, n_out : int
-            Numbers of known and of foreign samples.
-        stream : int
-            Index of the set of known samples; their counts are those of
-            :meth:`blocks`.
-        number : int
-            Index of the set of foreign samples.
-        """
-        foreign_blocks = self.blocks(n_out, stream, 1 + number)
-        unused = np.empty((0, n_out))
-        for known in self.blocks(n_in, stream):
-            while len(unused) < len(known):
-                unused = np.concatenate([unused, next(foreign_blocks)])
-            yield known, unused[: len(known)]
-            unused = unused[len(known) :]
-        next(foreign_blocks, None)  # run it to the end, where it keeps small sets
+def _count(rng: np.random.Generator, size: int, n: int) -> np.ndarray:
+    """Return how often each of ``size`` draws contains each sample, (size, n)."""
+    places = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+    counts = np.bincount(places.ravel(), minlength=size * n)
+    return counts.reshape(size, n).astype(np.float64)
 
 
 def interval(draws: Any, confidence: float) -> tuple[float, float]:
@@ -184,7 +126,7 @@ def weighted_aurc(
 
     Samples of equal confidence, such as the copies of one drawn sample, count as the
     mean over all their orders. With :math:`K` samples and :math:`E` errors before a
-    group of :math:`n` equals with error rate :math:`r`, the group's share of the area
+    group of :math:`n` equals with error rate :math:`r`, the group's part of the area
     is
 
     .. math:: \sum_{k=K+1}^{K+n} \frac{E + (k - K) r}{k}

@@ -1,7 +1,7 @@
 """Train several methods at the same cost, and rank them."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -13,29 +13,24 @@ from sklearn.model_selection import (
     check_cv,
 )
 from sklearn.pipeline import Pipeline
+from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.corruption.sets import check_corruptions
-from sklearn_sharpbalance.data.training_data import n_rows
-from sklearn_sharpbalance.evaluation._inputs import (
-    as_methods,
-    as_seeds,
-    check_arrays,
-    check_same_features,
-    clone_with_seed,
-    take,
-)
+from sklearn_sharpbalance.data.training_data import n_rows, take_rows
 from sklearn_sharpbalance.evaluation._measures import PARTS, Key, Measured, Run
-from sklearn_sharpbalance.evaluation._runs import (
-    Study,
-    check_study,
-    make_report,
-    measure_runs,
-)
 from sklearn_sharpbalance.evaluation.compute import (
     counts_passes,
     gradient_passes,
     match_passes,
+)
+from sklearn_sharpbalance.evaluation.corruption import check_arrays
+from sklearn_sharpbalance.evaluation.evaluate import (
+    Study,
+    as_methods,
+    check_study,
+    make_report,
+    measure_runs,
 )
 from sklearn_sharpbalance.evaluation.ood import as_foreign_sets
 from sklearn_sharpbalance.evaluation.report import better_direction
@@ -43,7 +38,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarni
 from sklearn_sharpbalance.metrics._checks import undefined_once
 from sklearn_sharpbalance.metrics._outputs import last_step
 
-__all__ = ["compare"]
+__all__ = ["as_seeds", "clone_with_seed", "compare", "take"]
 
 
 @undefined_once()
@@ -78,16 +73,15 @@ def compare(
     y : array-like of shape (N,)
         Labels.
     cv : int, float, splitter or iterable of (train, test), default=5
-        The number of stratified folds, the share of one stratified test set, or
+        The number of stratified folds, the fraction of one stratified test set, or
         another splitting strategy of scikit-learn.
     seeds : int or sequence of int, default=1
         Number of trainings on each fold, or the ``random_state`` of each.
     matched_compute : bool, default=True
         Change ``max_epochs`` so that every ensemble takes as many gradient passes as
-        the reference does: SAM counts double, a balanced epoch 1 plus the share of its
-        SAM samples, each times the members (:func:`gradient_passes`). A number of
-        warm-up epochs keeps its share of the training, and learning-rate schedules
-        adapt to the new length. Other classifiers stay as they are.
+        the reference does, see :func:`gradient_passes`. A number of warm-up epochs
+        keeps its fraction of the training, and learning-rate schedules adapt to the
+        new length. Other classifiers stay as they are.
     reference : str or None, default=None
         Name of the method whose cost the others get; None is the first.
     rank_by : str or tuple, default="accuracy"
@@ -229,12 +223,12 @@ def _check_foreign(
 ) -> None:
     """Raise, before any training, if an ensemble cannot predict foreign samples.
 
-    Pipelines are not checked: their steps may select columns or resize pictures.
+    Pipelines are not checked: their steps may select columns or resize images.
     """
     outside_pipelines = [m for m in named.values() if not isinstance(m, Pipeline)]
     if any(counts_passes(method) for method in outside_pipelines):
         for samples in foreign.values():
-            check_same_features(X, samples)
+            _check_same_features(X, samples)
 
 
 def _fit_params_of_fold(fit_params: Mapping[str, dict], rows: np.ndarray) -> dict:
@@ -327,3 +321,56 @@ def _cost(estimator: Any) -> Run:
         Key("epochs"): Measured(float(ensemble.n_iter_)),
         Key("gradient_passes"): Measured(gradient_passes(ensemble)),
     }
+
+
+def as_seeds(seeds: Any, random_state: int) -> list[int]:
+    """Return the given seeds, or draw as many as the given number."""
+    if isinstance(seeds, Integral):
+        if seeds < 1:
+            raise InvalidInputError(f"seeds must be at least 1, got {seeds!r}.")
+        rng = np.random.default_rng([random_state, 1])
+        return rng.integers(2**31 - 1, size=int(seeds)).tolist()
+    seeds = [int(seed) for seed in seeds]
+    if not seeds:
+        raise InvalidInputError("seeds is empty. Pass a number, or some seeds.")
+    return seeds
+
+
+def clone_with_seed(estimator: Any, seed: int) -> Any:
+    """Return a clone with every ``random_state`` in it set to the seed."""
+    estimator = clone(estimator)
+    names = [
+        name
+        for name in estimator.get_params(deep=True)
+        if name == "random_state" or name.endswith("__random_state")
+    ]
+    return estimator.set_params(**dict.fromkeys(names, seed))
+
+
+def take(X: Any, rows: np.ndarray) -> Any:
+    """Return some rows of samples, as the same type."""
+    if hasattr(X, "iloc"):  # pandas
+        return X.iloc[rows]
+    if isinstance(X, Dataset):
+        return Subset(X, rows.tolist())
+    if hasattr(X, "with_columns"):  # polars
+        return X[rows]
+    return take_rows(X if isinstance(X, Mapping) else np.asarray(X), rows)
+
+
+def _check_same_features(X: Any, ood: Any) -> None:
+    """Raise if foreign samples have another size; only if both have a shape."""
+    known, foreign = getattr(X, "shape", None), getattr(ood, "shape", None)
+    if known is None or foreign is None:
+        return
+    is_empty = len(foreign) > 0 and foreign[0] == 0
+    if is_empty or _sample_size(known) != _sample_size(foreign):
+        raise InvalidInputError(
+            f"ood must hold samples such as those of X, of shape {tuple(known)}, got "
+            f"{tuple(foreign)}. Pass samples with the same features."
+        )
+
+
+def _sample_size(shape: Sequence[int]) -> list[int]:
+    """Return the sorted axes of a sample: channels may be first, last or absent."""
+    return sorted(n for n in shape[1:] if n != 1)

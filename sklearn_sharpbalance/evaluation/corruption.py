@@ -1,4 +1,4 @@
-"""Accuracy and calibration on corrupted pictures and tables."""
+"""Accuracy and calibration on corrupted images and tables."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.corruption.sets import corrupted_sets
-from sklearn_sharpbalance.evaluation._inputs import check_arrays
 from sklearn_sharpbalance.evaluation._measures import (
     Key,
     Run,
@@ -18,120 +19,16 @@ from sklearn_sharpbalance.evaluation._measures import (
     weighted_means,
 )
 from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_ece
-from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import outputs_of
-from sklearn_sharpbalance.plotting import CorruptionDisplay
 
-__all__ = ["CorruptionAccuracy", "corruption_accuracy"]
-
-
-class CorruptionAccuracy(Table):
-    """Accuracy of an ensemble and its members by kind of corruption and severity.
-
-    A mapping with the columns ``kind``, ``severity``, ``ensemble`` and ``members`` (the
-    mean over them), and one row for each corrupted set.
-
-    Parameters
-    ----------
-    kinds : sequence of str of length K
-        Names of the corruptions.
-    severities : sequence of int of length S
-        Severities, 1 to 5.
-    ensemble : array-like of shape (K, S)
-        Accuracy of the ensemble on each corrupted set.
-    members : array-like of shape (M, K, S)
-        Accuracy of each member.
-
-    Attributes
-    ----------
-    kinds, severities : tuple
-    ensemble_ : ndarray of shape (K, S)
-    members_ : ndarray of shape (M, K, S)
-    mean, member_mean : float
-        cACC: the mean over kinds and severities.
-    by_severity, member_by_severity : ndarray of shape (S,)
-    by_kind, member_by_kind : ndarray of shape (K,)
-
-    Examples
-    --------
-    >>> result = CorruptionAccuracy(["fog"], [1, 5], [[0.75, 0.25]], [[[0.5, 0.0]]])
-    >>> result.mean, result.member_mean
-    (0.5, 0.25)
-    """
-
-    def __init__(self, kinds, severities, ensemble, members):
-        self.kinds, self.severities = tuple(kinds), tuple(severities)
-        self.ensemble_ = np.asarray(ensemble, dtype=float)
-        self.members_ = np.asarray(members, dtype=float)
-        shape = (len(self.kinds), len(self.severities))
-        if self.ensemble_.shape != shape or self.members_.shape[1:] != shape:
-            raise InvalidInputError(
-                f"{shape[0]} kinds and {shape[1]} severities need an ensemble of shape "
-                f"{shape} and members of shape (M, {shape[0]}, {shape[1]}), got "
-                f"{self.ensemble_.shape} and {self.members_.shape}."
-            )
-        super().__init__(
-            {
-                "kind": np.repeat(self.kinds, shape[1]),
-                "severity": np.tile(self.severities, shape[0]),
-                "ensemble": self.ensemble_.ravel(),
-                "members": self.members_.mean(axis=0).ravel(),
-            }
-        )
-
-    @property
-    def mean(self) -> float:
-        """Accuracy of the ensemble over all kinds and severities (cACC)."""
-        return float(self.ensemble_.mean())
-
-    @property
-    def member_mean(self) -> float:
-        """Accuracy of a member over all kinds and severities."""
-        return float(self.members_.mean())
-
-    @property
-    def by_severity(self) -> np.ndarray:
-        """Accuracy of the ensemble at each severity, over the kinds."""
-        return self.ensemble_.mean(axis=0)
-
-    @property
-    def member_by_severity(self) -> np.ndarray:
-        """Accuracy of a member at each severity."""
-        return self.members_.mean(axis=(0, 1))
-
-    @property
-    def by_kind(self) -> np.ndarray:
-        """Accuracy of the ensemble on each kind, over the severities."""
-        return self.ensemble_.mean(axis=1)
-
-    @property
-    def member_by_kind(self) -> np.ndarray:
-        """Accuracy of a member on each kind."""
-        return self.members_.mean(axis=(0, 2))
-
-    def display(self, ax=None, *, name="Ensemble", **kwargs):
-        """Draw the accuracy by severity.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
-        name : str, default="Ensemble"
-        **kwargs
-            Passed to :meth:`~sklearn_sharpbalance.plotting.CorruptionDisplay.plot`.
-
-        Returns
-        -------
-        display : CorruptionDisplay
-        """
-        display = CorruptionDisplay(
-            self.by_severity[None],
-            member_accuracy=self.member_by_severity[None],
-            severities=self.severities,
-            names=[name],
-        )
-        return display.plot(ax, **kwargs)
+__all__ = [
+    "accuracy_by_kind",
+    "check_arrays",
+    "corruption_accuracy",
+    "measure_corruption",
+    "predict_corrupted",
+]
 
 
 def corruption_accuracy(
@@ -152,13 +49,13 @@ def corruption_accuracy(
         itself as the only member. Of a pipeline or a finished search the
         classifier inside is used.
     X : array-like
-        Clean pictures, uint8 of shape (N, H, W[, C]) or (N, C, H, W), or a table
+        Clean images, uint8 of shape (N, H, W[, C]) or (N, C, H, W), or a table
         (N, F). Not used if ``corruptions`` is a mapping.
     y : array-like of shape (N,)
         Labels.
     corruptions : str, iterable of str or callable, mapping, True or None, default=None
         Kinds of corruption or groups of them; None, True or "all" is all fifteen for
-        pictures, and all but "missing_nan" for tables. A mapping of (kind, severity)
+        images, and all but "missing_nan" for tables. A mapping of (kind, severity)
         to samples and labels, such as
         :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`, is used as it is.
     severities : int or sequence of int, default=(1, 2, 3, 4, 5)
@@ -167,9 +64,10 @@ def corruption_accuracy(
 
     Returns
     -------
-    result : CorruptionAccuracy
-        ``mean`` is the cACC of the ensemble; ``by_severity`` and ``by_kind`` are the
-        means that it consists of.
+    accuracy : DataFrame
+        With the index ``kind`` and ``severity``, and the columns ``ensemble``,
+        ``members`` (the mean over them) and ``member_0``, ``member_1``, ... The mean
+        of a column is its cACC.
 
     Examples
     --------
@@ -178,10 +76,9 @@ def corruption_accuracy(
     >>> from sklearn_sharpbalance.evaluation import corruption_accuracy
     >>> X, y = load_iris(return_X_y=True)
     >>> clf = LogisticRegression(max_iter=500).fit(X, y)
-    >>> result = corruption_accuracy(clf, X, y, corruptions=["feature_noise"])
-    >>> result.ensemble_.shape
-    (1, 5)
-    >>> bool(result.by_severity[0] > result.by_severity[4])
+    >>> accuracy = corruption_accuracy(clf, X, y, corruptions=["feature_noise"])
+    >>> by_severity = accuracy["ensemble"].groupby("severity").mean()
+    >>> bool(by_severity[1] > by_severity[5])
     True
     """
     (sets,) = predict_corrupted(
@@ -261,13 +158,15 @@ def predict_corrupted(
     return result
 
 
-def accuracy_by_kind(sets: Sequence[MeasuredSet]) -> CorruptionAccuracy:
-    """Return the accuracy on each set, by kind and severity."""
-    kinds = list(dict.fromkeys(one.kind for one in sets))
-    severities = list(dict.fromkeys(one.severity for one in sets))
-    accuracy = np.stack([one.numbers.right.mean(axis=1) for one in sets], axis=1)
-    accuracy = accuracy.reshape(-1, len(kinds), len(severities))  # (M + 1, K, S)
-    return CorruptionAccuracy(kinds, severities, accuracy[-1], accuracy[:-1])
+def accuracy_by_kind(sets: Sequence[MeasuredSet]) -> pd.DataFrame:
+    """Return the accuracy of ensemble and members on each set."""
+    accuracy = np.stack([one.numbers.right.mean(axis=1) for one in sets])  # (S, M + 1)
+    index = pd.MultiIndex.from_tuples(
+        [(one.kind, one.severity) for one in sets], names=["kind", "severity"]
+    )
+    columns = {"ensemble": accuracy[:, -1], "members": accuracy[:, :-1].mean(axis=1)}
+    columns |= {f"member_{m}": own for m, own in enumerate(accuracy[:, :-1].T)}
+    return pd.DataFrame(columns, index=index)
 
 
 def measure_corruption(
@@ -279,7 +178,7 @@ def measure_corruption(
     for one in sets:
         by_size.setdefault(one.n_samples, []).append(one)
     sums = [
-        draws.apply(partial(_sum_statistics, same_size), n_samples, stream)
+        draws.apply(partial(_sum_statistics, same_size), (n_samples, stream))
         for n_samples, same_size in by_size.items()
     ]
     totals = _add(sums)
@@ -311,3 +210,11 @@ def _add(parts: Iterable[Mapping[Key, np.ndarray]]) -> dict[Key, np.ndarray]:
         for key, values in part.items():
             total[key] = total[key] + values if key in total else values
     return total
+
+
+def check_arrays(X: Any, what: str) -> None:
+    """Raise if the samples are not an array or a DataFrame."""
+    if isinstance(X, Mapping | Dataset):
+        raise InvalidInputError(
+            f"{what} works on arrays and DataFrames, got {type(X).__name__}."
+        )

@@ -1,13 +1,14 @@
 """Detect samples of another distribution than the training data's."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
 from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_auroc
-from sklearn_sharpbalance.evaluation._table import Table
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import ood_auroc
 from sklearn_sharpbalance.metrics._ood_outputs import (
@@ -18,40 +19,7 @@ from sklearn_sharpbalance.metrics._ood_outputs import (
 )
 from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
 
-__all__ = ["OODEvaluation", "ood_evaluation"]
-
-
-class OODEvaluation(Table):
-    """Area under the ROC curve of each score, for an ensemble and its members.
-
-    A mapping with the columns ``score``, ``ensemble`` and ``members``: the mean over
-    the members, or NaN for a score that compares members.
-
-    Parameters
-    ----------
-    scores : sequence of str
-    ensemble, members : array-likes of shape (n_scores,)
-
-    Examples
-    --------
-    >>> result = OODEvaluation(["msp"], [0.9], [0.8])
-    >>> result.auroc, result.member_auroc
-    ({'msp': 0.9}, {'msp': 0.8})
-    """
-
-    def __init__(self, scores, ensemble, members):
-        super().__init__({"score": scores, "ensemble": ensemble, "members": members})
-
-    @property
-    def auroc(self) -> dict[str, float]:
-        """AUROC of the ensemble by score."""
-        return dict(zip(self["score"].tolist(), self["ensemble"].tolist()))
-
-    @property
-    def member_auroc(self) -> dict[str, float]:
-        """Mean AUROC of the members by score, without scores that compare members."""
-        pairs = zip(self["score"].tolist(), self["members"].tolist())
-        return {score: value for score, value in pairs if not np.isnan(value)}
+__all__ = ["as_foreign_sets", "measure_ood", "ood_evaluation"]
 
 
 def ood_evaluation(estimator, X_in, X_out, scores=None):
@@ -73,7 +41,9 @@ def ood_evaluation(estimator, X_in, X_out, scores=None):
 
     Returns
     -------
-    result : OODEvaluation
+    auroc : DataFrame
+        Area under the ROC curve, with a row for each score and the columns
+        ``ensemble`` and ``members`` (NaN for a score that compares members).
 
     Notes
     -----
@@ -90,20 +60,35 @@ def ood_evaluation(estimator, X_in, X_out, scores=None):
     >>> X, y = load_iris(return_X_y=True)
     >>> known = y < 2
     >>> clf = LogisticRegression().fit(X[known], y[known])
-    >>> ood_evaluation(clf, X[known], X[~known]).auroc.keys()
-    dict_keys(['msp', 'entropy'])
+    >>> ood_evaluation(clf, X[known], X[~known]).index.tolist()
+    ['msp', 'entropy']
     """
     inside, outside = outputs_of(estimator, X_in), outputs_of(estimator, X_out)
     names = check_score_names(scores, inside, type(estimator).__name__)
-    ensemble, members = [], []
-    for name in names:
-        pairs = zip(member_scores(name, inside), member_scores(name, outside))
-        of_members = [ood_auroc(known, foreign) for known, foreign in pairs]
-        ensemble.append(
-            ood_auroc(ensemble_scores(name, inside), ensemble_scores(name, outside))
-        )
-        members.append(float(np.mean(of_members)) if of_members else np.nan)
-    return OODEvaluation(names, ensemble, members)
+    parts = [_pairs(name, inside, outside) for name in names]
+    return pd.DataFrame(
+        {
+            part: [_mean_auroc(pairs[part]) for pairs in parts]
+            for part in ("ensemble", "members")
+        },
+        index=pd.Index(names, name="score"),
+    )
+
+
+# Scores of known and of foreign samples by the same predictor.
+Pairs = list[tuple[np.ndarray, np.ndarray]]
+
+
+def _pairs(score: str, inside: Outputs, outside: Outputs) -> dict[str, Pairs]:
+    """Return the scores of the ensemble and those of each member."""
+    whole = ensemble_scores(score, inside), ensemble_scores(score, outside)
+    members = zip(member_scores(score, inside), member_scores(score, outside))
+    return {"ensemble": [whole], "members": list(members)}
+
+
+def _mean_auroc(pairs: Pairs) -> float:
+    areas = [ood_auroc(known, foreign) for known, foreign in pairs]
+    return float(np.mean(areas)) if areas else np.nan
 
 
 def measure_ood(
@@ -115,53 +100,33 @@ def measure_ood(
     """
     run: Run = {}
     for number, (set_name, out) in enumerate(outside.items()):
+        by_key: dict[Key, Pairs] = {}
         for score in check_score_names(None, inside, ""):
             detail = SCORE_NAMES[score]
             detail = f"{set_name}: {detail}" if len(outside) > 1 else detail
-            pairs = {
-                "ensemble": [
-                    (ensemble_scores(score, inside), ensemble_scores(score, out))
-                ],
-                "members": list(
-                    zip(member_scores(score, inside), member_scores(score, out))
-                ),
-            }
-            for part, scores in pairs.items():
-                if scores:
-                    key = Key("ood_auroc", part, detail)
-                    run[key] = _measure_auroc(
-                        scores, draws, stream=stream, number=number
-                    )
+            for part, pairs in _pairs(score, inside, out).items():
+                if pairs:
+                    by_key[Key("ood_auroc", part, detail)] = pairs
+        known, foreign = (len(one.proba) for one in (inside, out))
+        drawn = draws.apply(
+            partial(_weighted_means, by_key),
+            (known, stream),
+            (foreign, stream, 1 + number),
+        )
+        for key, pairs in by_key.items():
+            values = drawn[key][1:]
+            run[key] = Measured(_mean_auroc(pairs), values if len(values) else None)
     return run
 
 
-def _measure_auroc(
-    pairs: list[tuple[np.ndarray, np.ndarray]],
-    draws: Draws,
-    *,
-    stream: int,
-    number: int,
-) -> Measured:
-    """Measure the mean AUROC over predictors, of pairs of known and foreign scores."""
-    value = float(np.mean([ood_auroc(known, foreign) for known, foreign in pairs]))
-    if draws.n_draws == 0:
-        return Measured(value)
-    n_in, n_out = len(pairs[0][0]), len(pairs[0][1])
-    parts = []
-    for counts_in, counts_out in draws.paired_blocks(
-        n_in, n_out, stream=stream, number=number
-    ):
-        areas = [
-            weighted_auroc(
-                counts_in=counts_in,
-                counts_out=counts_out,
-                scores_in=known,
-                scores_out=foreign,
-            )
-            for known, foreign in pairs
-        ]  # (B,) each
-        parts.append(np.mean(areas, axis=0))
-    return Measured(value, np.concatenate(parts))
+def _weighted_means(
+    by_key: Mapping[Key, Pairs], counts_in: np.ndarray, counts_out: np.ndarray
+) -> dict[Key, np.ndarray]:
+    """Return the mean AUROC (B,) over predictors on drawn samples."""
+    return {
+        key: np.mean([weighted_auroc(counts_in, counts_out, *one) for one in pairs], 0)
+        for key, pairs in by_key.items()
+    }
 
 
 def as_foreign_sets(ood: Any, X: Any) -> dict[str, Any]:

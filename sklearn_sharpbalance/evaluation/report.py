@@ -1,33 +1,21 @@
-"""The result of an evaluation: a tidy table, Markdown, a page, a ranking."""
+"""The result of an evaluation, and the ranking of its methods."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
 
 from sklearn_sharpbalance.evaluation._measures import METRICS, PARTS, Key, Run
 from sklearn_sharpbalance.evaluation._resampling import interval
-from sklearn_sharpbalance.evaluation._table import (
-    Table,
-    decimals,
-    format_mean,
-    markdown_table,
-)
-from sklearn_sharpbalance.evaluation.ranking import MethodRanking, rank_methods
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["EvaluationReport"]
+__all__ = ["EvaluationReport", "better_direction", "rank_methods"]
 
 
-class EvaluationReport(Table):
+class EvaluationReport:
     """The result of :func:`evaluate` and :func:`compare`.
-
-    A mapping that is a tidy table, with one row for each number and the columns
-    ``method``, ``metric``, ``part`` ("members", the mean over them, or "ensemble"),
-    ``detail`` (severity or score, else empty), ``mean`` and ``std`` over the runs of
-    the method, ``low`` and ``high`` (bootstrap interval of the mean, over samples) and
-    ``n_runs``.
 
     Parameters
     ----------
@@ -39,15 +27,15 @@ class EvaluationReport(Table):
         Confidence level of the intervals.
     calibration : mapping of str to CalibrationBins, default=None
         Reliability of each method's ensemble, over all runs together.
-    corruption : mapping of str to list of CorruptionAccuracy, default=None
-        Accuracy by kind and severity, for each run.
+    corruption : mapping of str to list of DataFrame, default=None
+        Accuracy by kind and severity for each run, see :func:`corruption_accuracy`.
     random_state : int, default=0
         Seed of the draws of runs in :meth:`rank`.
 
     Attributes
     ----------
     methods : tuple of str
-    ranking : MethodRanking or None
+    ranking : DataFrame or None
         Set by :func:`compare`.
 
     Notes
@@ -77,27 +65,23 @@ class EvaluationReport(Table):
         self.calibration = calibration or {}
         self.corruption = corruption or {}
         self.random_state = random_state
-        self.ranking: MethodRanking | None = None
-        self.keys_ = [
-            key
+        self.ranking: pd.DataFrame | None = None
+        # A run of a single classifier has no numbers about members.
+        self._rows = {
+            (method, key): self._row(method, key)
             for key in _ordered_keys(self.runs)
-            if any(self._is_in_every_run(method, key) for method in self.methods)
-        ]
-        rows = [
-            self._row(method, key)
-            for key in self.keys_
             for method in self.methods
-            if self._is_in_every_run(method, key)
-        ]
-        super().__init__({name: [row[name] for row in rows] for name in rows[0]})
-        self._index = {
-            (row["method"], Key(row["metric"], row["part"], row["detail"])): row
-            for row in rows
+            if all(key in run for run in self.runs[method])
         }
 
+    def __repr__(self) -> str:
+        return repr(self.to_frame(wide=True))
+
+    def _repr_html_(self) -> str:
+        return self.to_frame(wide=True)._repr_html_()
+
     def _row(self, method: str, key: Key) -> dict[str, Any]:
-        """Return a row of the table."""
-        values = self.run_values(method, **key._asdict())
+        values = np.array([run[key].value for run in self.runs[method]])
         draws = self._draws(method, key)
         means = None if draws is None else draws.mean(axis=0)
         if means is not None and METRICS[key.metric].is_biased:
@@ -113,112 +97,11 @@ class EvaluationReport(Table):
             "n_runs": len(values),
         }
 
-    def run_values(self, method, metric, part="ensemble", detail=""):
-        """Return the value in each run of a method.
-
-        Parameters
-        ----------
-        method, metric : str
-        part : {"ensemble", "members"}, default="ensemble"
-        detail : str, default=""
-
-        Returns
-        -------
-        values : ndarray of shape (n_runs,)
-        """
-        key = self._check(method, Key(metric, part, detail))
-        return np.array([run[key].value for run in self.runs[method]])
-
-    def row(self, method, metric, part="ensemble", detail=""):
-        """Return one row of the table.
-
-        Parameters
-        ----------
-        method, metric : str
-        part : {"ensemble", "members"}, default="ensemble"
-        detail : str, default=""
-
-        Returns
-        -------
-        row : dict
-            With "mean", "std", "low", "high" and "n_runs".
-        """
-        return dict(self._index[method, self._check(method, Key(metric, part, detail))])
-
-    def has(self, method, metric, part="ensemble", detail=""):
-        """Return whether the report has a number.
-
-        Parameters and their defaults are those of :meth:`row`.
-        """
-        return (method, Key(metric, part, detail)) in self._index
-
     def _draws(self, method: str, key: Key) -> np.ndarray | None:
         """Return the bootstrap draws (R, B) of a number, if every run has them."""
         draws = [run[key].draws for run in self.runs[method]]
         found = [values for values in draws if values is not None]
         return np.stack(found) if len(found) == len(draws) else None
-
-    def _is_in_every_run(self, method: str, key: Key) -> bool:
-        """Return whether every run has a number.
-
-        A run of a single classifier has no numbers about members.
-        """
-        return all(key in run for run in self.runs[method])
-
-    def _check(self, method: str, key: Key) -> Key:
-        """Return the key, or raise if the report does not have that number."""
-        if method not in self.runs:
-            raise InvalidInputError(
-                f"Unknown method {method!r}. The report has "
-                f"{', '.join(map(repr, self.methods))}."
-            )
-        if not self._is_in_every_run(method, key):
-            known = ", ".join(dict.fromkeys(repr(k.metric) for k in self.keys_))
-            for_detail = f" for {key.detail!r}" if key.detail else ""
-            raise InvalidInputError(
-                f"The report has no {key.metric!r} of the {key.part} of {method!r}"
-                f"{for_detail}. It has {known}."
-            )
-        return key
-
-    def rank(self, metric="accuracy", part="ensemble", detail=""):
-        """Rank the methods.
-
-        Parameters
-        ----------
-        metric : str, default="accuracy"
-            A metric with a better direction, such as "nll" or "corrupted_accuracy".
-        part : {"ensemble", "members"}, default="ensemble"
-        detail : str, default=""
-
-        Returns
-        -------
-        ranking : MethodRanking
-            Mean ranks and paired differences to the best method, with intervals; see
-            :func:`rank_methods`. Run i is the same fold and seed for all methods.
-        """
-        better = better_direction(metric)
-        values = [
-            self.run_values(method, metric, part=part, detail=detail)
-            for method in self.methods
-        ]
-        if len({len(v) for v in values}) > 1:
-            raise InvalidInputError(
-                "Ranking compares runs in pairs, but the methods have "
-                f"{[len(v) for v in values]} runs. Pass equally many of each."
-            )
-        key = Key(metric, part, detail)
-        drawn = [self._draws(method, key) for method in self.methods]
-        draws = [own for own in drawn if own is not None]
-        return rank_methods(
-            self.methods,
-            np.stack(values),
-            np.stack(draws) if len(draws) == len(drawn) else None,
-            better=better,
-            confidence=self.confidence,
-            random_state=self.random_state,
-            metric=key.label,
-        )
 
     def to_frame(self, *, wide=False):
         """Return the report as a pandas DataFrame.
@@ -232,74 +115,128 @@ class EvaluationReport(Table):
         Returns
         -------
         frame : pandas.DataFrame
+            One row for each number, with the columns ``method``, ``metric``, ``part``
+            ("members", the mean over them, or "ensemble"), ``detail`` (severity or
+            score, else empty), ``mean`` and ``std`` over the runs of the method,
+            ``low`` and ``high`` (bootstrap interval of the mean, over samples) and
+            ``n_runs``.
         """
-        frame = super().to_frame()
+        frame = pd.DataFrame(list(self._rows.values()))
         if not wide:
             return frame
         index = ["metric", "part", "detail"]
         table = frame.pivot(index=index, columns="method", values="mean")
-        return table.loc[[tuple(key) for key in self.keys_], list(self.methods)]
+        order = frame[index].drop_duplicates().itertuples(index=False, name=None)
+        return table.loc[list(order), list(self.methods)]
 
-    def to_markdown(self, *, digits=3, spread="auto"):
-        """Return the report in Markdown: a row per number, a column per method.
+    def row(self, method, metric, part="ensemble", detail=""):
+        """Return one row of the report.
 
         Parameters
         ----------
-        digits : int, default=3
-            Significant digits of the smallest mean in a row.
-        spread : {"auto", "std", "interval", None}, default="auto"
-            What to write beside the means: the standard deviation over runs, the
-            bootstrap interval, or nothing. "auto" is "std" if there are several runs,
-            else "interval".
+        method, metric : str
+        part : {"ensemble", "members"}, default="ensemble"
+        detail : str, default=""
 
         Returns
         -------
-        text : str
+        row : dict
+            With "mean", "std", "low", "high" and "n_runs".
         """
-        if spread not in ("auto", "std", "interval", None):
+        return dict(self._rows[method, self._check(method, Key(metric, part, detail))])
+
+    def run_values(self, method, metric, part="ensemble", detail=""):
+        """Return the value in each run of a method, of shape (n_runs,).
+
+        Parameters and their defaults are those of :meth:`row`.
+        """
+        key = self._check(method, Key(metric, part, detail))
+        return np.array([run[key].value for run in self.runs[method]])
+
+    def _check(self, method: str, key: Key) -> Key:
+        """Return the key, or raise if the report does not have that number."""
+        if method not in self.runs:
             raise InvalidInputError(
-                f"spread must be 'auto', 'std', 'interval' or None, got {spread!r}."
+                f"Unknown method {method!r}. The report has "
+                f"{', '.join(map(repr, self.methods))}."
             )
-        rows = []
-        for key in self.keys_:
-            found = [self._index.get((method, key)) for method in self.methods]
-            places = decimals([row["mean"] for row in found if row], digits)
-            cells = [
-                "–" if row is None else format_mean(row, places, spread)
-                for row in found
-            ]
-            rows.append([key.label, key.part, *cells])
-        header = ["metric", "of", *self.methods]
-        is_numeric = [False, False] + [True] * len(self.methods)
-        return markdown_table(header, rows, is_numeric)
+        if (method, key) not in self._rows:
+            known = ", ".join(dict.fromkeys(repr(k.metric) for _, k in self._rows))
+            for_detail = f" for {key.detail!r}" if key.detail else ""
+            raise InvalidInputError(
+                f"The report has no {key.metric!r} of the {key.part} of {method!r}"
+                f"{for_detail}. It has {known}."
+            )
+        return key
 
-    def to_html(self, path=None, *, title="Evaluation report"):
-        """Return the report as one self-contained HTML page with figures.
-
-        The page needs no network, no script and no other file.
+    def plot(self, metric="accuracy", *, detail="", ax=None):
+        """Draw one metric of all methods, with intervals.
 
         Parameters
         ----------
-        path : str or Path, default=None
-            File to write the page to; None only returns it.
-        title : str, default="Evaluation report"
-            Heading of the page.
+        metric : str, default="accuracy"
+        detail : str, default=""
+        ax : matplotlib Axes, default=None
+            Axes to draw on; None makes a new figure.
 
         Returns
         -------
-        html : str
+        ax : matplotlib Axes
+            Ensembles are filled, the means of their members hollow.
         """
-        from sklearn_sharpbalance.evaluation._html import page
+        import matplotlib.pyplot as plt
 
-        text = page(self, title)
-        if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
-        return text
+        frame = self.to_frame().query("metric == @metric and detail == @detail")
+        if frame.empty:
+            self._check(self.methods[0], Key(metric, detail=detail))
+        if ax is None:
+            _, ax = plt.subplots(layout="constrained")
+        for part, rows in frame.groupby("part"):
+            shift, fill = (0.12, "none") if part == "members" else (-0.12, "full")
+            at = rows["method"].map(self.methods.index) + shift
+            spread = rows["mean"] - rows["low"], rows["high"] - rows["mean"]
+            look = {"fmt": "o", "fillstyle": fill, "color": "C0", "label": part}
+            ax.errorbar(rows["mean"], at, xerr=np.maximum(spread, 0), **look)
+        ax.set_yticks(range(len(self.methods)), labels=self.methods)
+        ax.set_ylim(len(self.methods) - 0.5, -0.5)
+        ax.set_xlabel(Key(metric, detail=detail).label)
+        ax.legend()
+        return ax
 
-    def _repr_html_(self) -> str:
-        from sklearn_sharpbalance.evaluation._html import fragment
+    def rank(self, metric="accuracy", part="ensemble", detail=""):
+        """Rank the methods.
 
-        return fragment(self)
+        Parameters
+        ----------
+        metric : str, default="accuracy"
+            A metric with a better direction, such as "nll" or "corrupted_accuracy".
+        part : {"ensemble", "members"}, default="ensemble"
+        detail : str, default=""
+
+        Returns
+        -------
+        ranking : DataFrame
+            Mean ranks and paired differences to the best method, with intervals; see
+            :func:`rank_methods`. Run i is the same fold and seed for all methods.
+        """
+        better = better_direction(metric)
+        key = Key(metric, part, detail)
+        values = [self.run_values(method, *key) for method in self.methods]
+        if len({len(v) for v in values}) > 1:
+            raise InvalidInputError(
+                "Ranking compares runs in pairs, but the methods have "
+                f"{[len(v) for v in values]} runs. Pass equally many of each."
+            )
+        drawn = [self._draws(method, key) for method in self.methods]
+        draws = [own for own in drawn if own is not None]
+        return rank_methods(
+            self.methods,
+            np.stack(values),
+            np.stack(draws) if len(draws) == len(drawn) else None,
+            better=better,
+            confidence=self.confidence,
+            random_state=self.random_state,
+        )
 
 
 def better_direction(metric: Any) -> int:
@@ -319,11 +256,141 @@ def _ordered_keys(runs: Mapping[str, Sequence[Run]]) -> list[Key]:
     found = list(dict.fromkeys(key for rs in runs.values() for key in rs[0]))
     details = list(dict.fromkeys(key.detail for key in found))
     metrics = list(METRICS)
-    return sorted(
-        found,
-        key=lambda k: (
-            metrics.index(k.metric),
-            details.index(k.detail),
-            PARTS.index(k.part),
-        ),
+
+    def place(key: Key) -> tuple[int, int, int]:
+        part = PARTS.index(key.part)
+        return metrics.index(key.metric), details.index(key.detail), part
+
+    return sorted(found, key=place)
+
+
+def rank_methods(
+    methods: Sequence[str],
+    values: np.ndarray,
+    draws: np.ndarray | None = None,
+    *,
+    better: int = 1,
+    n_draws: int = 1000,
+    confidence: float = 0.95,
+    random_state: int = 0,
+) -> pd.DataFrame:
+    r"""Rank methods by their values in several runs.
+
+    Parameters
+    ----------
+    methods : sequence of str of length K
+    values : array-like of shape (K, R)
+        Value of each method in each run. Run r is the same fold, seed or both for all
+        methods.
+    draws : array-like of shape (K, R, B), default=None
+        The same values on B bootstrap draws of the samples, which the methods share.
+        If None, the values count as exact.
+    better : {1, -1}, default=1
+        Whether larger or smaller values are better.
+    n_draws : int, default=1000
+        Number of bootstrap draws of the runs, used if ``draws`` is None.
+    confidence : float, default=0.95
+        Confidence level of the intervals.
+    random_state : int, default=0
+        Seed of the draws of runs.
+
+    Returns
+    -------
+    ranking : DataFrame
+        Methods from best to worst, with the columns ``mean``, ``rank``, ``rank_low``,
+        ``rank_high``, ``difference`` (to the best method), ``difference_low``,
+        ``difference_high`` and ``best_fraction``, the fraction of the draws in which
+        the method has the best mean.
+
+    Notes
+    -----
+    The rank of a method is the mean over runs of its place in the run: 1 is best, and
+    equal values share their places. A bootstrap draw takes R runs with replacement,
+    the same for all methods, with their values on that draw of the samples.
+    Differences are paired in the same manner. The folds of a cross-validation already
+    differ in their samples, so that drawing both runs and samples makes intervals too
+    wide rather than too narrow. On the other hand folds share training samples, which
+    resampling cannot account for.
+
+    References
+    ----------
+    .. [1] J. Demsar, "Statistical comparisons of classifiers over multiple data sets",
+       JMLR 2006.
+    .. [2] C. Nadeau and Y. Bengio, "Inference for the generalization error", Machine
+       Learning 2003.
+
+    Examples
+    --------
+    >>> ranking = rank_methods(["a", "b"], [[0.5, 0.75], [0.75, 0.875]])
+    >>> ranking[["rank", "difference"]]
+            rank  difference
+    method
+    b        1.0      0.0000
+    a        2.0     -0.1875
+    """
+    values = np.asarray(values, dtype=float)
+    has_shape = values.ndim == 2 and len(values) == len(methods) and values.size > 0
+    with_nan = " with NaN" if np.isnan(values).any() else ""
+    if not has_shape or with_nan:
+        raise InvalidInputError(
+            f"Ranking {len(methods)} methods takes one value for each of them in each "
+            f"run, got an array of shape {values.shape}{with_nan}."
+        )
+    if better not in (1, -1):
+        raise InvalidInputError(f"better must be 1 or -1, got {better!r}.")
+    mean = values.mean(axis=1)  # (K,)
+    best = int(np.argmax(better * mean))
+    drawn = _draw_runs(values, draws, n_draws, random_state)  # (K, R, B)
+    ranks = rankdata(-better * drawn, axis=0).mean(axis=1)  # (K, B)
+    means = drawn.mean(axis=1)  # (K, B)
+    ranking = pd.DataFrame(
+        {
+            "mean": mean,
+            "rank": rankdata(-better * values, axis=0).mean(axis=1),
+            **_limits("rank", ranks, confidence),
+            "difference": _differences(mean, best),
+            **_limits("difference", _differences(means, best), confidence),
+            "best_fraction": _best_fraction(better * means),
+        },
+        index=pd.Index(list(methods), name="method"),
     )
+    # The best mean comes first even where its mean rank is not the best.
+    return ranking.iloc[np.lexsort([ranking["rank"], -better * mean])]
+
+
+def _draw_runs(
+    values: np.ndarray, draws: np.ndarray | None, n_draws: int, random_state: int
+) -> np.ndarray:
+    """Return values (K, R, B) of runs drawn with replacement for all methods."""
+    K, R = values.shape
+    if draws is None:
+        # A single exact run gives no interval.
+        n_draws = n_draws if R > 1 else 0
+        draws = np.broadcast_to(values[:, :, None], (K, R, n_draws))
+    draws = np.asarray(draws, dtype=float)
+    B = draws.shape[2]
+    runs = np.random.default_rng([random_state, R]).integers(R, size=(R, B))
+    return draws[:, runs, np.arange(B)]
+
+
+def _differences(means: np.ndarray, best: int) -> np.ndarray:
+    """Return each row minus the best row; equal infinities differ by zero."""
+    zeros = np.zeros_like(means)
+    return np.subtract(means, means[best], out=zeros, where=means != means[best])
+
+
+def _limits(name: str, draws: np.ndarray, confidence: float) -> dict[str, np.ndarray]:
+    """Return columns with the limits of each row's interval."""
+    ends = np.array([interval(row, confidence) for row in draws])  # (K, 2)
+    return {f"{name}_low": ends[:, 0], f"{name}_high": ends[:, 1]}
+
+
+def _best_fraction(scores: np.ndarray) -> np.ndarray:
+    """Return the fraction of draws in which each row is the largest.
+
+    Rows with equal values share the draw.
+    """
+    if scores.shape[1] == 0:
+        return np.full(len(scores), np.nan)
+    is_best = scores == scores.max(axis=0)  # (K, B)
+    return (is_best / is_best.sum(axis=0)).mean(axis=1)

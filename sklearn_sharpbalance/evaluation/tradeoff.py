@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.base import clone
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
@@ -12,13 +13,8 @@ from sklearn.pipeline import Pipeline
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.data.training_data import n_rows
-from sklearn_sharpbalance.evaluation._inputs import (
-    as_seed,
-    as_seeds,
-    clone_with_seed,
-    take,
-)
-from sklearn_sharpbalance.evaluation._table import Table
+from sklearn_sharpbalance.evaluation.compare import as_seeds, clone_with_seed, take
+from sklearn_sharpbalance.evaluation.evaluate import as_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.metrics._tradeoff import (
@@ -37,58 +33,51 @@ __all__ = ["TradeoffCurve", "tradeoff_curve"]
 MEASURES = ("sharpness", *DIVERSITIES, *GAINS)
 
 
-class TradeoffCurve(Table):
+class TradeoffCurve:
     """The result of :func:`tradeoff_curve`.
-
-    A mapping with one row for each training and the columns ``rho``, the other
-    parameters by name, ``seed``, ``sharpness``, the diversities
-    ``disagreement_error_ratio``, ``disagreement``, ``variance_diversity`` and
-    ``kl_diversity``, and ``improvement``, ``member_accuracy`` and
-    ``ensemble_accuracy``.
 
     Parameters
     ----------
-    columns : mapping of str to array-like
-    parameters : sequence of str, default=("rho",)
+    frame : DataFrame
+        See :meth:`to_frame`.
+    parameters : sequence of str
         Names of the columns that were varied; rho comes first.
     sharpness_name : str
         Label of the measure of sharpness.
     """
 
-    def __init__(
-        self,
-        columns,
-        *,
-        parameters=("rho",),
-        sharpness_name="Adaptive worst-case sharpness",
-    ):
-        super().__init__(columns)
+    def __init__(self, frame, parameters, sharpness_name):
+        self._frame = frame
         self.parameters = tuple(parameters)
         self.sharpness_name = sharpness_name
 
-    def mean(self):
-        """Return the same table with the mean over seeds.
+    def to_frame(self, *, average=False):
+        """Return the numbers as a pandas DataFrame.
+
+        Parameters
+        ----------
+        average : bool, default=False
+            Return the mean over the seeds of each setting, without the column
+            ``seed``.
 
         Returns
         -------
-        curve : TradeoffCurve
-            One row for each setting, without the column ``seed``.
+        frame : DataFrame
+            One row for each training, with the columns ``rho``, the other parameters
+            by name, ``seed``, ``sharpness``, the diversities
+            ``disagreement_error_ratio``, ``disagreement``, ``variance_diversity`` and
+            ``kl_diversity``, and ``improvement``, ``member_accuracy`` and
+            ``ensemble_accuracy``.
         """
-        settings = zip(*(self[name].tolist() for name in self.parameters))
-        rows: dict[str, list[int]] = {}  # rows of each setting
-        for i, setting in enumerate(settings):
-            rows.setdefault(repr(setting), []).append(i)
-        first = [same[0] for same in rows.values()]
-        columns = {name: self[name][first] for name in self.parameters}
-        for name in MEASURES:
-            columns[name] = np.array(
-                [self[name][same].mean() for same in rows.values()]
-            )
-        return TradeoffCurve(
-            columns, parameters=self.parameters, sharpness_name=self.sharpness_name
-        )
+        if not average:
+            return self._frame.copy()
+        settings = self._frame[list(self.parameters)]
+        same = settings.map(repr).agg(", ".join, axis=1)  # values may be lists
+        means = self._frame.groupby(same, sort=False)[list(MEASURES)].mean()
+        first = settings[~same.duplicated()]
+        return pd.concat([first, means.set_index(first.index)], axis=1)
 
-    def display(
+    def plot(
         self,
         ax=None,
         *,
@@ -120,28 +109,26 @@ class TradeoffCurve(Table):
         check_choice("diversity", diversity, DIVERSITIES)
         if color is not None:
             check_choice("color", color, GAINS)
-        curve = self.mean() if average else self
+        curve = self.to_frame(average=average)
         display = TradeoffDisplay(
-            curve["sharpness"],
-            curve[diversity],
-            color=None if color is None else curve[color],
+            curve["sharpness"].to_numpy(),
+            curve[diversity].to_numpy(),
+            color=None if color is None else curve[color].to_numpy(),
             labels=[_short(rho) for rho in curve["rho"]],
-            groups=curve._groups(),
+            groups=self._groups(curve),
             sharpness_name=self.sharpness_name,
             diversity_name=DIVERSITIES[diversity][0],
             color_name=None if color is None else GAINS[color],
         )
         return display.plot(ax, **kwargs)
 
-    def _groups(self) -> list[str] | None:
-        others = self.parameters[1:]
-        if not others:
+    def _groups(self, curve: pd.DataFrame) -> list[str] | None:
+        names = [name.split("__")[-1] for name in self.parameters[1:]]
+        if not names:
             return None
         return [
-            ", ".join(
-                f"{name.split('__')[-1]} {_short(self[name][i])}" for name in others
-            )
-            for i in range(self.n_rows)
+            ", ".join(f"{name} {_short(value)}" for name, value in zip(names, setting))
+            for setting in zip(*(curve[name] for name in self.parameters[1:]))
         ]
 
 
@@ -173,7 +160,7 @@ def tradeoff_curve(
         Radii to train with.
     X_test, y_test : array-likes, default=None
         Samples on which diversity and accuracy are measured; the paper uses corrupted
-        test data. None holds out a stratified quarter of ``X``.
+        test data. None takes a stratified quarter of ``X``.
     other : dict of str to sequence, default=None
         Other parameters and their values, such as
         ``{"estimator__module__width": [1, 2]}``; all combinations are trained.
@@ -186,14 +173,14 @@ def tradeoff_curve(
     sharpness_name : str, default=None
         Label of the sharpness axis.
     random_state : int, Generator, RandomState or None, default=0
-        Controls seeds, the held-out part, and the batches for sharpness.
+        Controls seeds, the test samples, and the batches for sharpness.
     verbose : int, default=0
         1 prints a line for each training.
 
     Returns
     -------
     curve : TradeoffCurve
-        A table with ``to_frame()``; ``display()`` draws a figure.
+        Its numbers with ``to_frame()``; ``plot()`` draws a figure.
 
     References
     ----------
@@ -208,8 +195,8 @@ def tradeoff_curve(
     >>> X, y = load_iris(return_X_y=True)
     >>> sam = SharpBalanceEnsembleClassifier(selection="all", max_epochs=3)
     >>> curve = tradeoff_curve(sam, X, y, rho=[0.05, 0.5], sharpness={"n_batches": 2})
-    >>> curve["rho"], curve["sharpness"].shape
-    (array([0.05, 0.5 ]), (2,))
+    >>> curve.to_frame()[["rho", "sharpness"]].shape
+    (2, 2)
     """
     seed = as_seed(random_state)
     if len(y) != n_rows(X):
@@ -242,8 +229,7 @@ def tradeoff_curve(
         row = {**setting, "seed": run_seed}
         row["sharpness"] = mean_sharpness(fitted, X, y, measure, seed)
         rows.append(row | _measure(fitted, X_test, y_test))
-    columns = {key: [row[key] for row in rows] for key in rows[0]}
-    return TradeoffCurve(columns, parameters=list(grid), sharpness_name=name)
+    return TradeoffCurve(pd.DataFrame(rows), list(grid), name)
 
 
 def _name_of_rho(estimator: Any) -> str:
