@@ -147,8 +147,8 @@ table.loc[report.methods, columns].round(3).round({"gradient_passes": 0})
 # The ranking
 # -----------
 # ``rank`` is the place in the mean over the seeds; the difference to the best method is
-# paired over seeds and test samples; ``best_share`` says in how many bootstrap draws a
-# method came out best.
+# paired over seeds and test samples; ``best_fraction`` says in how many bootstrap draws
+# a method came out best.
 ranking = report.ranking
 shown = [
     "mean",
@@ -156,9 +156,9 @@ shown = [
     "difference",
     "difference_low",
     "difference_high",
-    "best_share",
+    "best_fraction",
 ]
-ranking.to_frame().set_index("method")[shown].round(3)
+ranking[shown].round(3)
 
 # %%
 # One figure

@@ -83,7 +83,7 @@ for runs in methods.values():
 # Everything in one call
 # ----------------------
 # Four kinds of corruption at five severities, foreign samples, and sharpness on the
-# training samples. Values are means and standard deviations over the seeds.
+# training samples. Values are means over the seeds.
 from sklearn_sharpbalance.evaluation import evaluate
 
 report = evaluate(
@@ -99,14 +99,14 @@ report = evaluate(
     y_train=y_train,
     n_bootstrap=50 if FAST else 1000,
 )
-print(report.to_markdown())
+report.to_frame(wide=True).round(3)
 
 # %%
 # Are the differences larger than chance?
 # ---------------------------------------
 # The bootstrap of the ranking draws test samples, the same for all methods, and seeds. A
 # difference whose interval contains 0 is not significant.
-print(report.rank("corrupted_accuracy"))
+report.rank("corrupted_accuracy").round(3)
 
 # %%
 # The table has a row for each value, so pandas selects a part of it in one line:
@@ -118,13 +118,16 @@ frame[frame["metric"] == "ood_auroc"].pivot(
 # %%
 # Figures
 # -------
-# ``report.to_html("report.html")`` writes a page that needs no other file. Attributes of
-# the report have the values for other figures, here accuracy by the severity of the
+# ``plot`` draws one metric of all methods, members hollow and ensembles filled. Attributes
+# of the report have the values for other figures, here accuracy by the severity of the
 # corruption.
+report.plot("corrupted_accuracy")
+import pandas as pd
+
 from sklearn_sharpbalance.plotting import CorruptionDisplay
 
-of_seeds = report.corruption.values()
-CorruptionDisplay(
-    [np.mean([run.by_severity for run in runs], axis=0) for runs in of_seeds],
-    names=report.methods,
-).plot()
+accuracy = [
+    pd.concat(runs)["ensemble"].groupby("severity").mean()
+    for runs in report.corruption.values()
+]
+CorruptionDisplay(accuracy, names=report.methods).plot()

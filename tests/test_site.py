@@ -14,7 +14,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
-from tests.evaluation.browser import CHROMIUM, DESKTOP, PHONE, WIDTHS, Browser
+from tests.browser import CHROMIUM, DESKTOP, PHONE, WIDTHS, Browser
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "docs" / "_build" / "html"

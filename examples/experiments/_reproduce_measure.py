@@ -119,7 +119,7 @@ def measure(clf, task, n_batches):
         n_bootstrap=0,
     )
     record = {}
-    rows = zip(*(report[c] for c in ("metric", "part", "detail", "mean")))
+    rows = report.to_frame()[["metric", "part", "detail", "mean"]].to_numpy()
     for metric, part, detail, value in rows:
         name = "_".join(filter(None, (detail.replace(" ", "_"), metric)))
         of_members = part == "members" and metric != "sharpness"

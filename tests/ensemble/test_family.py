@@ -151,7 +151,7 @@ def test_all_methods_are_compared_at_matched_compute(data):
     # Passes can be matched up to one epoch of two members: 2 passes, 4 with SAM.
     assert max(abs(value - 16) for value in passes.values()) <= 2
     ranking = report.ranking
-    assert sorted(ranking["method"]) == sorted(METHODS)
+    assert sorted(ranking.index) == sorted(METHODS)
     low, mean, high = (
         np.asarray(ranking[name])
         for name in ("difference_low", "difference", "difference_high")

@@ -18,7 +18,7 @@ from sklearn_sharpbalance import (
     load,
 )
 from sklearn_sharpbalance.ensemble.html_repr import MAX_MEMBERS, fitted_summary_html
-from tests.evaluation.browser import CHROMIUM, DESKTOP, PHONE, WIDTHS, Browser
+from tests.browser import CHROMIUM, DESKTOP, PHONE, WIDTHS, Browser
 
 X, y = load_iris(return_X_y=True)
 KINDS = {

@@ -39,7 +39,8 @@ def test_matched_methods_take_the_same_passes(comparison):
     for name, epochs in {"deep": 8, "SAM": 4}.items():
         assert comparison.run_values(name, "epochs").tolist() == [epochs] * 4
         assert comparison.run_values(name, "gradient_passes").tolist() == [24.0] * 4
-    assert not comparison.has("linear", "gradient_passes")
+    wide = comparison.to_frame(wide=True)
+    assert np.isnan(wide.loc[("gradient_passes", "ensemble", ""), "linear"])
 
 
 def test_runs_equal_a_loop_over_folds_and_seeds(data, comparison, methods):
@@ -59,12 +60,11 @@ def test_runs_equal_a_loop_over_folds_and_seeds(data, comparison, methods):
 def test_methods_are_ranked_by_accuracy(comparison):
     ranking = comparison.ranking
     means = {m: comparison.row(m, "accuracy")["mean"] for m in comparison.methods}
-    assert ranking.best == max(means, key=means.get)
+    assert ranking.index[0] == max(means, key=means.get)
     assert (ranking["rank_low"] <= ranking["rank"]).all()
     assert (ranking["rank"] <= ranking["rank_high"]).all()
-    assert ranking["best_share"].sum() == pytest.approx(1)
-    assert comparison.rank("nll")["method"].tolist() != []
-    assert "Ranking by Accuracy" in comparison.to_html()
+    assert ranking["best_fraction"].sum() == pytest.approx(1)
+    assert set(comparison.rank("nll").index) == set(means)
 
 
 def test_comparison_depends_on_random_state_only(data):
@@ -73,9 +73,8 @@ def test_comparison_depends_on_random_state_only(data):
     options = {"cv": 0.3, "seeds": 2, "n_bootstrap": 20}
     one, two = (compare(only, X, y, random_state=1, **options) for _ in range(2))
     other = compare(only, X, y, random_state=2, **options)
-    np.testing.assert_array_equal(one["mean"], two["mean"])
-    np.testing.assert_array_equal(one["low"], two["low"])
-    assert not np.array_equal(one["mean"], other["mean"])
+    pd.testing.assert_frame_equal(one.to_frame(), two.to_frame())
+    assert not one.to_frame().equals(other.to_frame())
     assert one.row("deep", "accuracy")["n_runs"] == 2
 
 
@@ -115,7 +114,7 @@ def test_frames_pipelines_and_fit_params(data, capsys):
     assert "fold 1: A2D, random_state=" in capsys.readouterr().out
     # 12 passes: three members at 1 + 2/3 an epoch take 5 with two epochs, 10 or 15.
     assert report.row("A2D", "epochs")["mean"] == 2
-    assert report.has("deep", "corrupted_accuracy", "members", "severity 5")
+    assert report.row("deep", "corrupted_accuracy", "members", "severity 5")
 
 
 class Recording(DeepEnsembleClassifier):
@@ -152,13 +151,13 @@ def test_invalid_rank_by_raises_before_any_training(data):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ({"corruptions": ["foggy"]}, "Unknown tabular corruption 'foggy'"),
+        ({"corruptions": ["foggy"]}, "corruption 'foggy'"),
         ({"corruptions": "label_shift", "severities": [6]}, "integer from 1 to 5, got"),
         ({"corruptions": {"fog": 1}}, r"pairs \(kind, severity\).*the key 'fog'"),
         ({"corruptions": {("mine", 1): 1}}, r"no set \('mine', 2\)"),
         ({"sharpness": {"radius": 1}}, "adaptive_sharpness has no option 'radius'"),
         ({"sharpness": None}, "True, False, a dictionary of options or a function"),
-        ({"n_bootstrap": None}, "n_bootstrap must not be negative, got None"),
+        ({"n_bootstrap": None}, "n_bootstrap .* got None"),
         ({"ood": np.zeros((9, 2))}, r"samples such as those of X, .* got \(9, 2\)"),
         ({"ood": {"a": np.zeros((9, 2))}}, r"such as those of X, .* got \(9, 2\)"),
         ({"ood": np.zeros((0, 5))}, r"such as those of X, .* got \(0, 5\)"),
@@ -173,14 +172,14 @@ def test_invalid_parameters_raise_before_any_training(data, what, message):
     assert not Recording.weights
 
 
-def test_foreign_pictures_may_have_another_layout():
+def test_foreign_images_may_have_another_layout():
     X, y = np.random.default_rng(0).random((40, 8, 8, 3)), np.arange(40) % 2
     method = {"deep": DeepEnsembleClassifier(max_epochs=1, n_estimators=2)}
     reports = [
         compare(method, X, y, ood=samples, cv=0.5, n_bootstrap=0)
         for samples in (X, X.transpose(0, 3, 1, 2))
     ]
-    np.testing.assert_array_equal(reports[0]["mean"], reports[1]["mean"])
+    pd.testing.assert_frame_equal(*(report.to_frame() for report in reports))
 
 
 def test_pipelines_may_select_columns_of_foreign_samples(data):
@@ -196,10 +195,10 @@ def test_pipelines_may_select_columns_of_foreign_samples(data):
         cv=0.5,
         n_bootstrap=0,
     )
-    assert report.has("deep", "ood_auroc", detail="MSP")
+    assert report.row("deep", "ood_auroc", detail="MSP")
 
 
-def test_unknown_corruptions_of_pictures_raise_before_any_training(data):
+def test_unknown_corruptions_of_images_raise_before_any_training(data):
     Recording.weights.clear()
     X = np.zeros((160, 8, 8, 3), dtype=np.uint8)
     deep = {"deep": Recording(max_epochs=1)}
@@ -225,7 +224,7 @@ def test_iterators_are_read_by_every_fold(data):
         )
         for make in (list, iter)
     ]
-    np.testing.assert_array_equal(reports[0]["mean"], reports[1]["mean"])
+    pd.testing.assert_frame_equal(*(report.to_frame() for report in reports))
 
 
 def test_polars_frames_equal_pandas_frames(data):
@@ -247,7 +246,7 @@ def test_polars_frames_equal_pandas_frames(data):
         )
         for frame in (pd.DataFrame(X, columns=names), polars.DataFrame(X, names))
     ]
-    np.testing.assert_array_equal(reports[0]["mean"], reports[1]["mean"])
+    pd.testing.assert_frame_equal(*(report.to_frame() for report in reports))
 
 
 def test_report_is_returned_if_its_ranking_fails(data):
@@ -257,7 +256,7 @@ def test_report_is_returned_if_its_ranking_fails(data):
         report = compare(methods, X, y, cv=2, rank_by="eir", n_bootstrap=0)
     assert caught[0].filename == __file__
     assert report.ranking is None
-    assert report.has("deep", "eir")
+    assert report.row("deep", "eir")
     by_members = compare(
         {"deep": methods["deep"]},
         X,
@@ -267,7 +266,7 @@ def test_report_is_returned_if_its_ranking_fails(data):
         rank_by="sharpness",
         n_bootstrap=0,
     )
-    assert by_members.ranking.metric.startswith("Sharpness")
+    assert by_members.ranking.index.tolist() == ["deep"]
 
 
 def test_sample_weights_are_split_into_folds(data):

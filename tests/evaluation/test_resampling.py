@@ -64,7 +64,7 @@ def test_every_draw_equals_the_metrics_on_the_drawn_samples(n_classes, ties):
     fake = Fake(probas)
     draws = Draws(25, 3)
     run = measure_predictions(outputs_of(fake, X), y, draws)
-    counts = np.concatenate(list(Draws(25, 3).blocks(len(y), 0)))
+    counts = np.concatenate([c for (c,) in Draws(25, 3).blocks((len(y), 0))])
     assert set(run) == set(naive(y, probas, fake.proba))
     for b, row in enumerate(counts):
         at = drawn_rows(row)
@@ -82,7 +82,7 @@ def test_ratios_are_zero_on_draws_without_member_errors():
     probas[1, 0] = np.roll(probas[0, 0], 1)  # the second errs once
     fake = Fake(probas)
     run = measure_predictions(outputs_of(fake, X), y, Draws(60, 0))
-    counts = np.concatenate(list(Draws(60, 0).blocks(len(y), 0)))
+    counts = np.concatenate([c for (c,) in Draws(60, 0).blocks((len(y), 0))])
     no_error = counts[:, 0] == 0
     assert no_error.any()
     assert not no_error.all()
@@ -111,7 +111,7 @@ def test_intervals_cover_the_true_mean():
     covered = 0
     for i in range(300):
         hits = (rng.random(150) < 0.8).astype(float)
-        found = Draws(300, i).apply(lambda c, h=hits: {"mean": c @ h / len(h)}, 150)
+        found = Draws(300, i).apply(lambda c, h=hits: {"mean": c @ h / len(h)}, (150,))
         low, high = interval(found["mean"][1:], 0.95)
         covered += low <= 0.8 <= high
     # Three standard errors around 0.94: percentile intervals are slightly too short.
@@ -152,34 +152,33 @@ def test_weighted_auroc_equals_scikit_learns(seed, n_in, n_out):
 
 
 def test_draws_do_not_depend_on_the_size_of_blocks(monkeypatch):
-    whole = np.concatenate(list(Draws(50, 1).blocks(30, 2)))
-    monkeypatch.setattr("sklearn_sharpbalance.evaluation._resampling.BLOCK", 70)
-    small = Draws(50, 1)
-    np.testing.assert_array_equal(np.concatenate(list(small.blocks(30, 2))), whole)
+    def drawn(*sets):
+        blocks = zip(*Draws(50, 1).blocks(*sets))
+        return [np.concatenate(block) for block in blocks]
+
+    known, foreign = (30, 2), (11, 2, 1)
+    whole, outside = drawn(known, foreign)
     assert (whole.sum(1) == 30).all()
-    assert not np.array_equal(whole, np.concatenate(list(small.blocks(30, 3))))
-    known, foreign = zip(*small.paired_blocks(30, 11, stream=2, number=0))
-    np.testing.assert_array_equal(np.concatenate(known), whole)
-    assert np.concatenate(foreign).shape == (50, 11)
-    monkeypatch.undo()
-    (pair,) = Draws(50, 1).paired_blocks(30, 11, stream=2, number=0)
-    np.testing.assert_array_equal(np.concatenate(foreign), pair[1])
+    assert outside.shape == (50, 11)
+    monkeypatch.setattr("sklearn_sharpbalance.evaluation._resampling.BLOCK", 70)
+    for found, expected in zip(drawn(known, foreign), (whole, outside)):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(drawn(known)[0], whole)
+    assert not np.array_equal(drawn((30, 3))[0], whole)
 
 
 def test_value_on_all_samples_comes_before_the_draws():
     values = np.arange(4.0)
     for n_draws in (0, 5):
         draws = Draws(n_draws, 0)
-        found = draws.apply(lambda counts: {"mean": counts @ values / 4}, 4)["mean"]
+        found = draws.apply(lambda counts: {"mean": counts @ values / 4}, (4,))["mean"]
         assert found.shape == (1 + n_draws,)
         assert found[0] == 1.5
     assert np.isnan(interval(None, 0.95)).all()
 
 
-def test_invalid_number_of_draws_raises():
-    with pytest.raises(InvalidInputError, match="n_bootstrap must not be negative"):
-        check_n_bootstrap(-1)
-    for broken in (0.5, np.nan, np.inf):
-        with pytest.raises(InvalidInputError, match="must be a whole number"):
-            check_n_bootstrap(broken)
+@pytest.mark.parametrize("n_bootstrap", [-1, 0.5, np.nan, np.inf, None])
+def test_invalid_number_of_draws_raises(n_bootstrap):
+    with pytest.raises(InvalidInputError, match="n_bootstrap"):
+        check_n_bootstrap(n_bootstrap)
     assert check_n_bootstrap(1e3) == 1000

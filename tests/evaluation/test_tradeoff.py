@@ -1,6 +1,7 @@
 """Parameter studies of the trade-off."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -32,24 +33,23 @@ def test_tradeoff_curve_equals_a_loop(data):
         y_test=y[100:],
         sharpness={"n_batches": 2},
     )
-    assert curve.n_rows == 4
+    frame = curve.to_frame()
+    assert len(frame) == 4
     assert curve.parameters == ("rho", "estimator__module__hidden", "max_epochs")
     for i in (0, 3):
-        params = {name: curve[name][i] for name in curve.parameters}
-        params |= {"rho": float(params["rho"]), "max_epochs": int(params["max_epochs"])}
-        clf = sharpbalance(
-            selection="all", **params, random_state=int(curve["seed"][i])
-        )
+        row = frame.iloc[i].to_dict()
+        params = {name: row[name] for name in curve.parameters}
+        clf = sharpbalance(selection="all", **params, random_state=row["seed"])
         clf.fit(X[:100], y[:100])
         probas = clf.member_predict_proba(X[100:])
         flat = metrics.adaptive_sharpness(
             clf, X[:100], y[:100], n_batches=2, random_state=0
         )
-        assert curve["sharpness"][i] == pytest.approx(flat)
-        assert curve["ensemble_accuracy"][i] == clf.score(X[100:], y[100:])
+        assert row["sharpness"] == pytest.approx(flat)
+        assert row["ensemble_accuracy"] == clf.score(X[100:], y[100:])
         der = metrics.disagreement_error_ratio(y[100:], probas)
-        assert curve["disagreement_error_ratio"][i] == pytest.approx(der)
-        assert curve["kl_diversity"][i] == pytest.approx(metrics.kl_diversity(probas))
+        assert row["disagreement_error_ratio"] == pytest.approx(der)
+        assert row["kl_diversity"] == pytest.approx(metrics.kl_diversity(probas))
 
 
 @pytest.fixture(scope="module")
@@ -68,26 +68,26 @@ def curve(data):
     )
 
 
-def test_display_shows_the_means_over_seeds(curve):
-    display = curve.display()
+def test_plot_shows_the_means_over_seeds(curve):
+    display = curve.plot()
     assert isinstance(display, TradeoffDisplay)
     assert display.sharpness.shape == (6,)
     np.testing.assert_allclose(display.sharpness[:3], [0.21, 0.3, 0.7])
-    pairs = curve["disagreement_error_ratio"].reshape(6, 2)
+    pairs = curve.to_frame()["disagreement_error_ratio"].to_numpy().reshape(6, 2)
     np.testing.assert_allclose(display.diversity, pairs.mean(1))
     assert display.labels == ["0.01", "0.1", "0.5"] * 2
     assert display.groups == ["flat_ratio 0.2"] * 3 + ["flat_ratio 0.4"] * 3
     assert set(display.fits_) == {"flat_ratio 0.2", "flat_ratio 0.4"}
     assert display.ax_.get_xlabel() == "Made up"
-    every = curve.display(average=False, diversity="kl_diversity", color=None)
-    np.testing.assert_array_equal(every.diversity, curve["kl_diversity"])
+    every = curve.plot(average=False, diversity="kl_diversity", color=None)
+    np.testing.assert_array_equal(every.diversity, curve.to_frame()["kl_diversity"])
 
 
 def test_tradeoff_curve_as_a_frame(curve):
     frame = curve.to_frame()
     assert list(frame.columns[:3]) == ["rho", "flat_ratio", "seed"]
     means = frame.groupby(["flat_ratio", "rho"])["improvement"].mean()
-    np.testing.assert_allclose(curve.mean()["improvement"], means)
+    np.testing.assert_allclose(curve.to_frame(average=True)["improvement"], means)
     assert frame["seed"].nunique() == 2
 
 
@@ -100,9 +100,8 @@ def test_tradeoff_curve_of_a_pipeline_varies_its_last_step(data):
     inside = make_pipeline(FunctionTransformer(scaled), few)
     nested = make_pipeline(FunctionTransformer(), inside)
     for pipeline in (inside, nested):
-        curve = tradeoff_curve(pipeline, X, y, **settings)
-        for name in ("rho", "sharpness", "kl_diversity"):
-            np.testing.assert_allclose(curve[name], alone[name], rtol=1e-5)
+        found = tradeoff_curve(pipeline, X, y, **settings).to_frame()
+        pd.testing.assert_frame_equal(found, alone.to_frame(), rtol=1e-5)
     with pytest.raises(InvalidInputError, match="LogisticRegression has no parameter"):
         tradeoff_curve(make_pipeline(LogisticRegression()), X, y, rho=[0.1])
 
@@ -124,9 +123,9 @@ def test_invalid_tradeoff_curves_raise(data, curve):
     with pytest.raises(InvalidInputError, match="without y_test"):
         tradeoff_curve(sharpbalance(), X, y, rho=[0.1], X_test=X)
     with pytest.raises(InvalidInputError, match="Unknown diversity 'beauty'"):
-        curve.display(diversity="beauty")
+        curve.plot(diversity="beauty")
     with pytest.raises(InvalidInputError, match="Unknown color 'red'"):
-        curve.display(color="red")
+        curve.plot(color="red")
 
 
 @pytest.mark.parametrize(

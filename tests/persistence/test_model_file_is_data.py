@@ -22,7 +22,6 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.aggregation.rules import MeanLogitAggregation
-from sklearn_sharpbalance.evaluation import evaluate
 from sklearn_sharpbalance.exceptions import (
     FileNotWrittenError,
     InvalidInputError,
@@ -792,11 +791,3 @@ def test_a_display_asks_for_matplotlib(model, without):
     without("matplotlib")
     clf = model[0]
     assert_asks_for("matplotlib", lambda: ReliabilityDisplay.from_estimator(clf, X, y))
-
-
-def test_a_report_asks_for_matplotlib(model, without):
-    X, y = small_data()
-    report = evaluate(model[0], X, y)
-    without("matplotlib")
-    assert_asks_for("matplotlib", report.to_html)
-    assert "Accuracy" in report.to_markdown()

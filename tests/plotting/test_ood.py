@@ -65,7 +65,7 @@ def test_scores_of_an_ensemble(ensemble, digits):
     assert display.score_name == "PDS"
     assert display.name == "Ensemble, PDS"
     table = ood_evaluation(ensemble, digits.X, foreign, scores=["pds"])
-    assert display.auroc == pytest.approx(table.auroc["pds"])
+    assert display.auroc == pytest.approx(table.loc["pds", "ensemble"])
 
 
 def test_any_classifier_has_the_default_score(digits):
