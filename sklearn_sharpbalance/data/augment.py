@@ -1,7 +1,7 @@
 """Augmentation of whole batches on the device.
 
 torchvision's v2 transforms take batches too, but use one crop and one flip for the
-whole batch. A :class:`ImageTransform` draws random numbers for each image, for a
+whole batch. An :class:`ImageTransform` draws random numbers for each image, for a
 whole epoch at once, so that engines can apply it to one batch or to many.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "RandomCropFlip",
     "resolve_transform",
 ]
+
+PADDING_MODES = ("zeros", "reflect")
 
 
 class ImageTransform(ABC):
@@ -47,7 +50,7 @@ class ImageTransform(ABC):
         Parameters
         ----------
         x : Tensor of shape (B, C, H, W)
-            Images of any dtype.
+            Pictures of any dtype.
         drawn : Tensor of shape (B, ...)
             Random numbers from :meth:`draw`.
         """
@@ -58,7 +61,7 @@ class ImageTransform(ABC):
 
 
 class RandomCropFlip(ImageTransform):
-    """Zero-pad, crop at a random place and flip at random, image by image.
+    """Pad, crop at a random place and flip at random, image by image.
 
     Parameters
     ----------
@@ -66,6 +69,8 @@ class RandomCropFlip(ImageTransform):
         Pixels added on each side before the crop.
     flip : bool, default=True
         Whether to mirror half of the images left to right.
+    mode : {"zeros", "reflect"}, default="zeros"
+        Values of the added pixels: zeros, or the image mirrored at its edge.
 
     Examples
     --------
@@ -75,12 +80,13 @@ class RandomCropFlip(ImageTransform):
     True
     """
 
-    def __init__(self, padding=4, flip=True):
+    def __init__(self, padding=4, flip=True, mode="zeros"):
         if not isinstance(padding, Integral) or padding < 0:
             raise InvalidInputError(
                 f"padding must be a whole number of pixels >= 0, got {padding!r}."
             )
-        self.padding, self.flip = int(padding), flip
+        check_choice("mode", mode, PADDING_MODES)
+        self.padding, self.flip, self.mode = int(padding), flip, mode
 
     def draw(self, shape, device):
         """Return offsets from top and left, and whether to mirror: (*shape, 3).
@@ -97,18 +103,31 @@ class RandomCropFlip(ImageTransform):
         Parameters are those of :meth:`ImageTransform.apply`.
         """
         n, _, height, width = x.shape
-        pad, device = self.padding, x.device
+        device = x.device
         top, left, mirror = drawn[:, :, None].unbind(1)  # (B, 1) each
         rows = top + torch.arange(height, device=device)  # (B, H)
         column = torch.arange(width, device=device)
         columns = left + torch.where(mirror > 0, width - 1 - column, column)  # (B, W)
-        padded = torch.nn.functional.pad(x, (pad, pad, pad, pad))
+        if self.mode == "reflect":
+            rows = _reflected(rows - self.padding, height)
+            columns = _reflected(columns - self.padding, width)
+        else:
+            x = torch.nn.functional.pad(x, (self.padding,) * 4)
         sample = torch.arange(n, device=device)[:, None, None]
-        picked = padded.permute(0, 2, 3, 1)[sample, rows[:, :, None], columns[:, None]]
+        picked = x.permute(0, 2, 3, 1)[sample, rows[:, :, None], columns[:, None]]
         return picked.permute(0, 3, 1, 2)  # (B, C, H, W)
 
     def __repr__(self):
-        return f"RandomCropFlip(padding={self.padding}, flip={self.flip})"
+        return (
+            f"RandomCropFlip(padding={self.padding}, flip={self.flip}, "
+            f"mode={self.mode!r})"
+        )
+
+
+def _reflected(place, size):
+    """Return the places inside of an axis that places outside are reflected to."""
+    last = size - 1
+    return last - (last - place.remainder(max(1, 2 * last))).abs()
 
 
 TRANSFORMS = {"crop_flip": RandomCropFlip}

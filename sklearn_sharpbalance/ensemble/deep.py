@@ -24,14 +24,14 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         Epochs; None is 20 to 40 for tables, by rows and classes, 50 for other data, or
         the setting of a configured net.
     lr : float or None, default=None
-        Learning rate; None is 0.003 for tables, 0.1 for other data, or the setting of a
-        configured net.
+        Learning rate; None is chosen as in :class:`SharpBalanceEnsembleClassifier`.
     lr_schedule : {"cosine", "steps", "one_cycle", "constant"}, callable or skorch \
             LRScheduler, default=None
-        Schedule of the learning rate; None is "cosine", or "constant" for a configured
-        net.
+        Schedule of the learning rate; None is "one_cycle" for images of uint8, "cosine"
+        for other data, or "constant" for a configured net.
     batch_size : int or None, default=None
-        Samples in a batch; None is 128, or the setting of a configured net.
+        Samples in a batch; None is 64 to 512 for images of uint8, by their number, 128
+        for other data, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
         None is AdamW for tables, and for other data SGD with momentum 0.9 and weight
         decay 5e-4, or the setting of a configured net.
@@ -43,8 +43,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         Scale features of tables by median and quartiles, with a bound for outliers,
         and channels of pictures by mean and variance, inside the members.
     train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
-        Augmentation of a batch. "auto" are random crops, and flips of colour pictures,
-        for pictures of uint8 and networks of this package; None for other data.
+        Augmentation of a batch. "auto" are random crops, and flips of colour images,
+        for images of uint8 and networks of this package; None for other data.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a

@@ -15,6 +15,7 @@ from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
+from sklearn_sharpbalance.training.image_recipe import image_schedule
 from sklearn_sharpbalance.training.net_building import (
     base_rate,
     build_net,
@@ -144,6 +145,10 @@ class PhasedEnsemble(BaseDeepEnsemble):
         return Inputs(data=data, format=samples.format, read=data)
 
     def _recipe(self, params, nested, samples, *, continues, whole_fit):
+        if whole_fit:
+            params, nested = image_schedule(
+                params, nested, fmt=samples.format, n_images=len(samples.data)
+            )
         return table_recipe(
             params,
             nested,

@@ -25,37 +25,39 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     n_estimators : int, default=3
         Number of members.
     rho : float, sequence of float or None, default=None
-        Radius of the SAM perturbation; a sequence gives one per member. None is the
-        default of ``sam``: 0.3 for Momentum-SAM, 0.05 for the others.
+        Radius of the SAM perturbation; a sequence gives one per member. None is 1 for
+        Momentum-SAM on images of uint8, else the default of ``sam``: 0.3 for
+        Momentum-SAM, 0.05 for the others.
     flat_ratio : float, default=0.4
         Share of the samples that each member proposes to the others.
     sam : {"sam", "asam", "gsam", "friendly_sam", "momentum_sam", "look_sam"}, \
             optimizer class or None, default=None
         Kind of sharpness-aware step, which wraps the member's optimizer.
         "momentum_sam" passes every sample once, "look_sam" a SAM sample 1.2 times, and
-        the others twice. None is "momentum_sam" for pictures of uint8 with a network
-        that ``train_transform="auto"`` augments them for, if neither ``optimizer`` nor
-        its momentum is set and ``selection`` is not "all"; else it is "sam".
+        the others twice. None is "momentum_sam" for images of uint8 and networks of
+        this package with the default optimizer, else "sam".
     warmup : {"sam", "sgd"}, default="sam"
         Whether members apply SAM to all samples or to none before the selection.
     warmup_epochs : int or float, default=0.5
         Epochs before the selection, as a count or as a share of ``max_epochs``.
     max_epochs : int or None, default=None
-        Number of epochs; None is 20 to 40 for tables, by rows and classes, 90 with
-        "momentum_sam" for pictures and networks as in ``sam``, 50 for other data, or
-        the setting of a configured net.
+        Number of epochs; None is 20 to 40 for tables, 30 to 90 for images of uint8
+        (more for fewer samples), 50 for other data, or the setting of a configured net.
     reselect_every : int or None, default=None
         Score and select again every so many epochs; None selects once.
     lr : float or None, default=None
-        Learning rate; None is 0.003 for tables, 0.1 for other data, or the setting of a
-        configured net.
+        Learning rate; None is 0.003 for tables, 0.4 times the square root of
+        ``batch_size / 512`` for images of uint8 and convolutional networks of this
+        package, 0.1 for other data, or the setting of a configured net.
     lr_schedule : {"cosine", "steps", "one_cycle", "constant"}, callable or skorch \
             LRScheduler, default=None
         "steps" divides the rate by ten after one half and three quarters of the
         training, as in the paper. A callable maps progress in [0, 1) to a factor. None
-        is "cosine", or "constant" for a configured net.
+        is "one_cycle" for images of uint8, "cosine" for other data, or "constant" for a
+        configured net.
     batch_size : int or None, default=None
-        Samples in a batch; None is 128, or the setting of a configured net.
+        Samples in a batch; None is 64 to 512 for images of uint8, by their number, 128
+        for other data, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
         Base optimizer; None is AdamW for tables, and for other data SGD with momentum
         0.9 and weight decay 5e-4, or the setting of a configured net. The defaults for
@@ -77,11 +79,11 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
         Augmentation of a batch on the device, before standardisation; not applied in
         scoring and prediction. ``torchvision.transforms.v2`` transforms can be used.
-        "auto" augments pictures of uint8 if ``estimator`` is None and they have at
-        least 8 x 8 pixels, or if it is a class of this package for pictures other than
-        ``SmallCNN``, such as :class:`~sklearn_sharpbalance.ResNet18`: random crops
-        after padding by an eighth of the side, and random flips if there are three
-        channels. For other data it is None, no augmentation.
+        "auto" augments images of uint8, if ``estimator`` is None and they have at least
+        8 x 8 pixels, or if it is a class of this package for images other than
+        ``SmallCNN``, or an instance of one: random crops after reflection by an eighth
+        of the side, and random flips if there are three channels. For other data it is
+        None, no augmentation.
     sharpness : str, SharpnessScorer or callable, default="fisher_trace"
         How members score samples: "fisher_trace", "last_layer", "loss", "loss_rise"
         or "input_curvature"

@@ -18,7 +18,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarni
 from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.members.own_settings import own_nets, own_settings
 from sklearn_sharpbalance.networks import default_network
-from sklearn_sharpbalance.networks.defaults import SMALLEST_PICTURE
+from sklearn_sharpbalance.networks.defaults import SMALLEST_IMAGE
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
@@ -183,7 +183,7 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
 
 def _warn_of_grey_pictures(shape):
     """Warn if samples may be grey pictures, which the default network flattens."""
-    if len(shape) == 2 and min(shape) >= SMALLEST_PICTURE:
+    if len(shape) == 2 and min(shape) >= SMALLEST_IMAGE:
         warnings.warn(
             f"Samples of shape {tuple(shape)} have no channel axis: the default "
             "network flattens them, as it does with sequences. If they are grey "

@@ -1,4 +1,4 @@
-"""Networks: a perceptron for tables, convolutional nets and a transformer for pictures.
+"""Networks: a perceptron for tables, convolutional nets and a transformer for images.
 
 All take explicit sizes, return logits of shape (N, n_classes), and can be copied and
 pickled. :func:`default_network` chooses one by the shape of a sample, :func:`finetune`

@@ -1,4 +1,4 @@
-"""Small convolutional network for small pictures."""
+"""Small convolutional network for small images."""
 
 from torch import nn
 
@@ -13,17 +13,17 @@ __all__ = ["SmallCNN"]
 
 
 class SmallCNN(PlainSequential):
-    """Three convolutions and a linear head, for pictures of at least 8 x 8.
+    """Three convolutions and a linear head, for images of at least 8 x 8.
 
     The convolutions have ``width``, ``2 width`` and ``4 width`` channels, each followed
-    by ``BatchNorm2d`` and ``ReLU``. Pooling halves the picture after the first two; the
+    by ``BatchNorm2d`` and ``ReLU``. Pooling halves the image after the first two; the
     mean over the pixels is the input of the head. It returns logits. It is meant
-    for fast first trials; :class:`SmallResNet` is the default for pictures.
+    for fast first trials; :class:`SmallResNet` is the default for images.
 
     Parameters
     ----------
     in_channels : int
-        Channels of a picture: 1 for grey, 3 for colour.
+        Channels of a image: 1 for grey, 3 for colour.
     n_classes : int
         Number of logits.
     width : int, default=32

@@ -12,7 +12,7 @@ from sklearn_sharpbalance.networks.resnet import SmallResNet
 
 __all__ = ["default_network"]
 
-SMALLEST_PICTURE = 8
+SMALLEST_IMAGE = 8
 
 
 def default_network(
@@ -44,7 +44,7 @@ def default_network(
     anything else                 ``MLP`` on the flattened sample
     ============================  =========================================
 
-    Pictures have channels first. A sequence ``(T, F)`` is flattened, so all sequences
+    Images have channels first. A sequence ``(T, F)`` is flattened, so all sequences
     must have one length. :class:`SmallCNN` takes about half of the time of
     ``SmallResNet``; :class:`ResNet18` is larger and slower. All take ``in_channels``,
     ``n_classes`` and ``width``.
@@ -63,6 +63,6 @@ def default_network(
             f"1, got {shape}."
         )
     check_numbers(POSITIVE_INTEGER, n_classes=n_classes)
-    if len(shape) == 3 and min(shape[1:]) >= SMALLEST_PICTURE:
+    if len(shape) == 3 and min(shape[1:]) >= SMALLEST_IMAGE:
         return SmallResNet, {"in_channels": shape[0], "n_classes": n_classes}
     return MLP, {"n_features": math.prod(shape), "n_classes": n_classes}

@@ -1,4 +1,4 @@
-"""Residual networks for small pictures, with a 3x3 stem that does not pool."""
+"""Residual networks for small images, with a 3x3 stem that does not pool."""
 
 from torch import nn
 
@@ -39,15 +39,15 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Residual network of basic blocks for small pictures; returns logits.
+    """Residual network of basic blocks for small images; returns logits.
 
     Parameters
     ----------
     blocks : sequence of int, default=(2, 2, 2, 2)
         Blocks per stage. Stage ``i`` has ``2**i * width`` channels, and every stage but
-        the first halves the picture. (3, 4, 6, 3) is ResNet-34.
+        the first halves the image. (3, 4, 6, 3) is ResNet-34.
     in_channels : int, default=3
-        Channels of a picture.
+        Channels of a image.
     n_classes : int, default=10
         Number of logits.
     width : int, default=64
@@ -91,7 +91,7 @@ class ResNet(nn.Module):
         init_he(self)
 
     def forward(self, x):
-        """Return logits (N, n_classes) of pictures ``x`` (N, in_channels, H, W)."""
+        """Return logits (N, n_classes) of images ``x`` (N, in_channels, H, W)."""
         return self.head(self.flatten(self.pool(self.stages(self.stem(x)))))
 
 
@@ -103,12 +103,12 @@ def _stage(n_in: int, n_out: int, n_blocks: int, stride: int) -> nn.Sequential:
 
 
 class ResNet18(ResNet):
-    """ResNet-18 for small pictures (CIFAR): 11,173,962 weights for 10 classes.
+    """ResNet-18 for small images (CIFAR): 11,173,962 weights for 10 classes.
 
     Parameters
     ----------
     in_channels : int, default=3
-        Channels of a picture.
+        Channels of a image.
     n_classes : int, default=10
         Number of logits.
     width : int, default=64
@@ -127,9 +127,9 @@ class ResNet18(ResNet):
 
 
 class SmallResNet(PlainSequential):
-    """Small residual network, the default for pictures of at least 8 x 8.
+    """Small residual network, the default for images of at least 8 x 8.
 
-    A convolution with ``width`` channels and three stages, which halve the picture and
+    A convolution with ``width`` channels and three stages, which halve the image and
     double the channels: a convolution, pooling and a basic block. The mean over the
     pixels is the input of a linear head. It returns logits. A deep ensemble of three
     reaches 89.9 % on CIFAR-10 after 50 epochs, one of :class:`SmallCNN` 82.0 %.
@@ -137,7 +137,7 @@ class SmallResNet(PlainSequential):
     Parameters
     ----------
     in_channels : int, default=3
-        Channels of a picture.
+        Channels of a image.
     n_classes : int, default=10
         Number of logits.
     width : int, default=16

@@ -41,8 +41,8 @@ from sklearn_sharpbalance.training.early_stopping import (
     EarlyStopping,
     check_early_stopping,
 )
+from sklearn_sharpbalance.training.image_recipe import image_recipe
 from sklearn_sharpbalance.training.loop import Trainer
-from sklearn_sharpbalance.training.picture_recipe import picture_recipe
 from sklearn_sharpbalance.training.plan import (
     Seeds,
     cut_length,
@@ -214,7 +214,7 @@ def prepare(
     given = read_samples(
         estimator, X, y, sample_weight, params, classes=classes, continues=continues
     )
-    params = picture_recipe(params, nested, fmt=given.format)
+    params = image_recipe(params, nested, fmt=given.format)
     unlabeled = estimator._read_unlabeled(X_unlabeled, given)
     n_members = len(estimator.estimators_) if continues else params["n_estimators"]
     start = _start(

@@ -1,4 +1,6 @@
-"""Defaults for pictures: augmentation, step and number of epochs."""
+"""Defaults for images: augmentation, step, network and schedule."""
+
+from html import escape
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ from sklearn_sharpbalance.model_selection import EnsembleSearchCV
 from sklearn_sharpbalance.networks import SmallResNet, ViTTiny
 from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection import AllSelector
-from sklearn_sharpbalance.training import picture_recipe as recipe
+from sklearn_sharpbalance.training import image_recipe as recipe
 from sklearn_sharpbalance.training.prepare import prepare
 from tests.cases import pictures, weights
 
@@ -37,8 +39,9 @@ FEW = {"n_estimators": 2, "max_epochs": 2, "device": "cpu", "random_state": 0}
 NARROW = {**FEW, "estimator__module__width": 4}  # of the default network
 LOSS = nn.CrossEntropyLoss
 EXPLICIT = {
-    "train_transform": RandomCropFlip(padding=1, flip=False),
+    "train_transform": RandomCropFlip(padding=1, flip=False, mode="reflect"),
     "sam": "momentum_sam",
+    "rho": 1.0,
 }
 
 
@@ -47,7 +50,7 @@ class Own(SmallResNet):
 
 
 def crops(padding, flip):
-    return f"RandomCropFlip(padding={padding}, flip={flip})"
+    return repr(RandomCropFlip(padding, flip, mode="reflect"))
 
 
 def uint8(*shape):
@@ -82,6 +85,7 @@ def transform_of(X, kind=SharpBalance, **params):
         (torch.from_numpy(uint8(3, 8, 8)), {}, crops(1, True)),
         # Networks of this package, as classes.
         (uint8(3, 8, 8), {"estimator": SmallResNet}, crops(1, True)),
+        (uint8(3, 8, 8), {"estimator": SmallResNet(3, 2)}, crops(1, True)),
         (uint8(3, 8, 8), {"estimator": SmallCNN}, "None"),  # too small to gain by it
         (uint8(3, 8, 8), {"estimator": ViTTiny}, crops(1, True)),
         (
@@ -96,7 +100,6 @@ def transform_of(X, kind=SharpBalance, **params):
         ),
         # Other networks and samples.
         (uint8(3, 8, 8), {"estimator": Own}, "None"),
-        (uint8(3, 8, 8), {"estimator": SmallResNet(3, 2)}, "None"),
         (uint8(3, 8, 8), {"estimator__module": Own}, "None"),
         (
             uint8(1, 8, 8),
@@ -132,7 +135,11 @@ def test_datasets_have_the_default_of_their_items(items, expected):
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [(None, "None"), ("crop_flip", crops(4, True)), (torch.clone, "clone")],
+    [
+        (None, "None"),
+        ("crop_flip", repr(RandomCropFlip())),
+        (torch.clone, "clone"),
+    ],
 )
 def test_a_given_augmentation_replaces_the_default(given, expected):
     assert transform_of(uint8(3, 8, 8), train_transform=given) == expected
@@ -165,8 +172,9 @@ def test_crops_of_tables_raise_if_they_are_asked_for():
 
 # The step and the epochs --------------------------------------------------------------
 
-MOMENTUM = {"sam": "momentum_sam", "rho": 0.3, "max_epochs": 90}
-TWO_PASSES = {"sam": "sam", "rho": 0.05, "max_epochs": 50}
+MOMENTUM = {"sam": "momentum_sam", "rho": 1.0}
+TWO_PASSES = {"sam": "sam", "rho": 0.05}
+NARROW_18 = {"estimator": ResNet18, "estimator__module__width": 4}
 
 
 @pytest.mark.parametrize(
@@ -174,25 +182,18 @@ TWO_PASSES = {"sam": "sam", "rho": 0.05, "max_epochs": 50}
     [
         (uint8(3, 8, 8), {}, MOMENTUM),
         (uint8(8, 8), {}, MOMENTUM),
-        (
-            uint8(3, 8, 8),
-            {"estimator": ResNet18, "estimator__module__width": 4},
-            MOMENTUM,
-        ),
+        (uint8(3, 8, 8), NARROW_18, MOMENTUM),
+        (uint8(3, 8, 8), {"estimator": SmallResNet(3, 2)}, MOMENTUM),
         # One of the two is given.
-        (uint8(3, 8, 8), {"max_epochs": 7}, MOMENTUM | {"max_epochs": 7}),
-        (uint8(3, 8, 8), {"estimator__max_epochs": 7}, MOMENTUM | {"max_epochs": 7}),
         (uint8(3, 8, 8), {"rho": 0.1}, MOMENTUM | {"rho": 0.1}),
-        (uint8(3, 8, 8), {"sam": "momentum_sam"}, MOMENTUM),
         (uint8(3, 8, 8), {"sam": MomentumSAM}, MOMENTUM),
         (uint8(3, 8, 8), {"sam": "sam"}, TWO_PASSES),
         (uint8(3, 8, 8), {"sam": "look_sam"}, TWO_PASSES | {"sam": "look_sam"}),
         # SAM ensembles.
-        (uint8(3, 8, 8), {"selection": "all"}, TWO_PASSES),
         (uint8(3, 8, 8), {"selection": AllSelector()}, TWO_PASSES),
         (uint8(3, 8, 8), {"selection": "all", "sam": "momentum_sam"}, MOMENTUM),
         (uint8(3, 8, 8), {"selection": "random"}, MOMENTUM),
-        # Options of the optimizer other than its momentum.
+        # Momentum-SAM needs a momentum.
         (uint8(3, 8, 8), {"estimator__optimizer__weight_decay": 1e-3}, MOMENTUM),
         (uint8(3, 8, 8), {"lr": 0.05, "train_transform": None}, MOMENTUM),
         (uint8(3, 8, 8), {"estimator__optimizer__momentum": 0.0}, TWO_PASSES),
@@ -205,26 +206,83 @@ TWO_PASSES = {"sam": "sam", "rho": 0.05, "max_epochs": 50}
         ),
         # Other networks and samples.
         (uint8(3, 8, 8), {"estimator": SmallCNN}, TWO_PASSES),
-        (uint8(3, 8, 8), {"estimator": SmallResNet(3, 2)}, TWO_PASSES),
-        (
-            uint8(3, 8, 8),
-            {"estimator": SmallCNN, "sam": "momentum_sam"},
-            MOMENTUM | {"max_epochs": 50},
-        ),
         (uint8(3, 8, 8).astype(np.float32), {}, TWO_PASSES),
-        (RNG.normal(size=(len(y), 5)), {}, TWO_PASSES | {"max_epochs": 40}),
+        (RNG.normal(size=(len(y), 5)), {}, TWO_PASSES),
     ],
 )
-def test_step_and_epochs_of_pictures(X, params, expected):
-    settings = settings_of(X, **{"max_epochs": None, **params})
-    assert expected.items() <= settings.items()
+def test_step_of_images(X, params, expected):
+    assert expected.items() <= settings_of(X, **params).items()
+
+
+# Width, batch size and schedule -------------------------------------------------------
+
+FREE = {"max_epochs": None}
+SCHEDULE = {"max_epochs": 90, "batch_size": 64, "lr_schedule": "one_cycle"}
+RECIPE = SCHEDULE | {"lr": 0.4 * (64 / 512) ** 0.5, "weight_decay": 1e-3}
+USUAL = {"batch_size": 128, "lr": 0.1, "lr_schedule": "cosine", "weight_decay": 5e-4}
+
+
+@pytest.mark.parametrize("kind", [SharpBalance, DeepEnsembleClassifier])
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, RECIPE),
+        (NARROW_18, RECIPE),
+        ({"estimator": SmallResNet(3, 2)}, RECIPE),
+        # Every setting can be given alone; the rate follows the batch size.
+        ({"max_epochs": 7}, RECIPE | {"max_epochs": 7}),
+        ({"estimator__max_epochs": 7}, RECIPE | {"max_epochs": 7}),
+        ({"lr": 0.05}, RECIPE | {"lr": 0.05}),
+        ({"batch_size": 128}, RECIPE | {"batch_size": 128, "lr": 0.2}),
+        ({"estimator__batch_size": 128}, RECIPE | {"batch_size": 128, "lr": 0.2}),
+        ({"lr_schedule": "steps"}, RECIPE | {"lr_schedule": "steps"}),
+        ({"estimator__optimizer__weight_decay": 0.0}, RECIPE | {"weight_decay": 0.0}),
+        ({"estimator__optimizer__momentum": 0.0}, RECIPE),
+        ({"estimator__criterion": nn.NLLLoss}, RECIPE),
+        # The schedule only.
+        ({"estimator": Own}, SCHEDULE | {"lr": 0.1, "weight_decay": 5e-4}),
+        ({"optimizer": torch.optim.AdamW}, SCHEDULE | {"lr": 0.1}),
+        # Nothing.
+        ({"estimator": NeuralNetClassifier(SmallResNet, criterion=LOSS)}, {"lr": 0.01}),
+    ],
+)
+def test_every_setting_of_the_recipe_can_be_replaced(kind, params, expected):
+    found = settings_of(uint8(3, 8, 8), kind, **(FREE | params))
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("X", [uint8(3, 4, 4), uint8(3, 8, 8).astype(np.float32)])
+def test_other_samples_have_the_usual_schedule(X):
+    assert USUAL.items() <= settings_of(X).items()
+
+
+# More images: a wider network, larger batches, fewer epochs. Chosen on CIFAR-10 and
+# CIFAR-100 by examples/benchmarks/bench_images.py.
+@pytest.mark.parametrize(
+    ("n", "width", "expected"),
+    [
+        (1_000, 16, {"max_epochs": 60, "batch_size": 64}),
+        (5_000, 32, {"max_epochs": 30, "batch_size": 128, "lr": 0.2}),
+        (20_000, 64, {"max_epochs": 30, "batch_size": 512, "lr": 0.4}),
+    ],
+)
+def test_the_number_of_images_decides(n, width, expected):
+    X = np.broadcast_to(uint8(1, 8, 8)[:2], (n // 2, 2, 1, 8, 8)).reshape(n, 1, 8, 8)
+    prepared = prepare(SharpBalance(device="cpu"), X, np.arange(n) % 2, None)
+    found = settings_in_force(prepared)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert prepared.trainer.net.module__width == width
+
+
+def test_a_given_width_is_kept():
+    prepared = prepare(SharpBalance(**NARROW), uint8(3, 8, 8), y, None)
+    assert prepared.trainer.net.module__width == 4
 
 
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SharpBalance])
 def test_passes_are_those_of_the_defaults(kind):
-    X, per_member = uint8(3, 8, 8), {DeepEnsembleClassifier: 50, SharpBalance: 90}
-    clf = kind(n_estimators=2, device="cpu")
-    assert gradient_passes(clf, X, y) == 2 * per_member[kind]
+    X = uint8(3, 8, 8)
+    assert gradient_passes(kind(n_estimators=2, device="cpu"), X, y) == 2 * 90
     short = kind(**NARROW)
     before = gradient_passes(short, X, y)
     assert before == gradient_passes(short.fit(X, y)) == 2 * FEW["max_epochs"]
@@ -263,7 +321,7 @@ def test_the_parameter_stays_as_the_user_gave_it(fitted):
         assert clf.get_params()["train_transform"] == "auto"
         assert clf.get_params()["sam"] is None
     assert repr(fitted) == repr(SharpBalance(**NARROW))
-    assert f"train_transform {crops(1, False)}" in fitted._repr_html_()
+    assert f"train_transform {escape(crops(1, False))}" in fitted._repr_html_()
 
 
 def test_files_keep_the_parameter_and_the_setting(fitted, tmp_path):

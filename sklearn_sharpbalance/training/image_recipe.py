@@ -1,0 +1,227 @@
+"""Default augmentation, step, network and schedule for images of uint8."""
+
+import math
+from functools import partial
+from typing import Any
+
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from sklearn_sharpbalance.data.augment import RandomCropFlip
+from sklearn_sharpbalance.data.inputs import InputFormat
+from sklearn_sharpbalance.networks import (
+    VGG19BN,
+    ResNet,
+    ResNet18,
+    SmallResNet,
+    VisionTransformer,
+    ViTTiny,
+    WideResNet,
+    default_network,
+)
+from sklearn_sharpbalance.optim import MomentumSAM
+from sklearn_sharpbalance.selection.rules import selects_all
+from sklearn_sharpbalance.training.net_building import names_given, resolve_sam
+
+__all__ = ["image_recipe", "image_schedule"]
+
+SIDE_OVER_PADDING = 8  # padding before a random crop, in relation to the smaller side
+FLIPPED_CHANNELS = 3  # grey images are often of digits or letters
+
+# Number of images below which a row applies, width of SmallResNet, and batch size.
+SIZES = ((5_000, 16, 64), (20_000, 32, 128), (math.inf, 64, 512))
+RATE = 0.4  # for 512 images in a batch; proportional to the square root
+RADIUS = 1.0  # of Momentum-SAM
+EPOCHS = (30, 90)
+PASSED_IMAGES = 60_000  # more epochs for fewer than 2,000 images
+OPTIONS = {
+    "optimizer__weight_decay": 1e-3,
+    "optimizer__nesterov": True,
+    "criterion__label_smoothing": 0.1,
+}
+
+CONVOLUTIONAL = (ResNet, ResNet18, SmallResNet, VGG19BN, WideResNet)
+IMAGE_NETWORKS = (*CONVOLUTIONAL, VisionTransformer, ViTTiny)
+
+
+def image_recipe(
+    params: dict[str, Any], nested: dict[str, Any], fmt: InputFormat
+) -> dict[str, Any]:
+    """Return parameters with the augmentation and the step for images.
+
+    They apply to images of uint8 if the members' network is a class of this package or
+    an instance of one. ``SmallCNN`` is excluded, because augmentation makes it less
+    accurate. The step is Momentum-SAM if the user sets neither the optimizer nor its
+    momentum, which this step needs. For all other data, and for SAM ensembles
+    (``selection="all"``), it is SAM.
+
+    Parameters
+    ----------
+    params : dict
+        Parameters of the ensemble.
+    nested : dict
+        ``estimator__...`` parameters without their prefix.
+    fmt : InputFormat
+
+    Returns
+    -------
+    params : dict
+
+    Examples
+    --------
+    >>> names = ("estimator", "sam", "optimizer", "member_params", "rho")
+    >>> params = dict.fromkeys(names)
+    >>> params |= {"selection": "flattest", "train_transform": "auto"}
+    >>> shape = (3, 32, 32)
+    >>> fmt = InputFormat("pictures", shape, shape, dtype="uint8")
+    >>> params = image_recipe(params, {}, fmt=fmt)
+    >>> params["train_transform"], params["sam"], params["rho"]
+    (RandomCropFlip(padding=4, flip=True, mode='reflect'), 'momentum_sam', 1.0)
+    """
+    applies = _network(params, nested, fmt) in IMAGE_NETWORKS
+    applies = applies and params.get("shared_trunk") is None
+    chosen: dict[str, Any] = {}
+    transform = params["train_transform"]
+    if isinstance(transform, str) and transform == "auto":
+        chosen["train_transform"] = _augmentation(fmt) if applies else None
+    sam = params["sam"]
+    if sam is None:
+        sam = chosen["sam"] = _default_step(params, nested) if applies else "sam"
+    if applies and params["rho"] is None and resolve_sam(sam) is MomentumSAM:
+        chosen["rho"] = RADIUS
+    return params | chosen
+
+
+def image_schedule(
+    params: dict[str, Any], nested: dict[str, Any], fmt: InputFormat, n_images: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return parameters with the width, batch size and schedule for images of uint8.
+
+    Every setting that the user gives is kept. The learning rate is that of the batch
+    size in force. Rate and options of the optimizer apply to convolutional networks of
+    this package, if the user does not set the optimizer; other networks get the batch
+    size and the schedule only. A configured net keeps its own settings.
+
+    Parameters
+    ----------
+    params, nested, fmt
+        As in :func:`image_recipe`.
+    n_images : int
+        Training samples.
+
+    Returns
+    -------
+    params, nested : dict
+
+    Examples
+    --------
+    >>> names = ("estimator", "optimizer", "lr", "max_epochs", "batch_size")
+    >>> params = dict.fromkeys((*names, "lr_schedule", "member_params"))
+    >>> fmt = InputFormat("pictures", (3, 32, 32), (3, 32, 32), dtype="uint8")
+    >>> params, nested = image_schedule(params, {}, fmt=fmt, n_images=50_000)
+    >>> params["lr"], params["batch_size"], params["max_epochs"]
+    (0.4, 512, 30)
+    >>> nested["module__width"], nested["criterion__label_smoothing"]
+    (64, 0.1)
+    """
+    network = _network(params, nested, fmt)
+    if network is None:
+        return params, nested
+    names = names_given(params, nested)
+    free = {name for name, value in params.items() if value is None} - names
+    width, batch_size = size_for(n_images)
+    chosen: dict[str, Any] = {"batch_size": batch_size, "lr_schedule": "one_cycle"}
+    chosen["max_epochs"] = n_epochs(n_images)
+    options = {}
+    if network in CONVOLUTIONAL and "optimizer" in free:
+        given = nested.get("batch_size", params["batch_size"])
+        chosen["lr"] = rate_for(batch_size if given is None else given)
+        options = _options(names)
+    if params["estimator"] is None and "module" not in nested:
+        options["module__width"] = width
+    options = {name: value for name, value in options.items() if name not in names}
+    chosen = {name: value for name, value in chosen.items() if name in free}
+    return params | chosen, nested | options
+
+
+def size_for(n_images: int) -> tuple[int, int]:
+    """Return the width of the default network, and the batch size.
+
+    Examples
+    --------
+    >>> [size_for(n) for n in (2_000, 10_000, 50_000)]
+    [(16, 64), (32, 128), (64, 512)]
+    """
+    return next((width, batch) for below, width, batch in SIZES if n_images < below)
+
+
+def n_epochs(n_images: int) -> int:
+    """Return the number of epochs: more for few images.
+
+    Examples
+    --------
+    >>> [n_epochs(n) for n in (100, 1_000, 2_000, 50_000)]
+    [90, 60, 30, 30]
+    """
+    low, high = EPOCHS
+    return min(max(low, round(PASSED_IMAGES / n_images)), high)
+
+
+def rate_for(batch_size: int) -> float:
+    """Return the learning rate for a batch size.
+
+    Examples
+    --------
+    >>> [rate_for(batch) for batch in (32, 128, 512)]
+    [0.1, 0.2, 0.4]
+    """
+    return RATE * math.sqrt(batch_size / 512)
+
+
+def _options(names):
+    """Return options of optimizer and criterion that agree with those of the user."""
+    options = dict(OPTIONS)
+    if {"optimizer__momentum", "optimizer__dampening"} & names:  # may rule it out
+        del options["optimizer__nesterov"]
+    if "criterion" in names:
+        del options["criterion__label_smoothing"]
+    return options
+
+
+def _network(params, nested, fmt):
+    """Return the class or function of the members' network.
+
+    None if it is configured by the user, or if the samples are no images for it.
+    """
+    network = nested.get("module", params["estimator"])
+    if (
+        isinstance(params["estimator"], NeuralNetClassifier)
+        or not fmt.is_uint8_pictures
+    ):
+        return None
+    if network is None:
+        network, _ = default_network(fmt.shape, n_classes=2)
+        return network if network is SmallResNet else None
+    while isinstance(network, partial):
+        network = network.func
+    return type(network) if isinstance(network, nn.Module) else network
+
+
+def _default_step(params, nested):
+    """Return the name of the step for images."""
+    own = {"optimizer", "optimizer__momentum"} & names_given(params, nested)
+    if own or params["optimizer"] is not None or selects_all(params["selection"]):
+        return "sam"
+    return "momentum_sam"
+
+
+def _augmentation(fmt):
+    """Return random crops for images of one or three channels, else None."""
+    n_channels, height, width = fmt.shape
+    if n_channels not in (1, FLIPPED_CHANNELS):
+        return None
+    return RandomCropFlip(
+        padding=min(height, width) // SIDE_OVER_PADDING,
+        flip=n_channels == FLIPPED_CHANNELS,
+        mode="reflect",
+    )
