@@ -73,7 +73,7 @@ def image_recipe(
     >>> params = dict.fromkeys(names)
     >>> params |= {"selection": "flattest", "train_transform": "auto"}
     >>> shape = (3, 32, 32)
-    >>> fmt = InputFormat("pictures", shape, shape, dtype="uint8")
+    >>> fmt = InputFormat("images", shape, shape, dtype="uint8")
     >>> params = image_recipe(params, {}, fmt=fmt)
     >>> params["train_transform"], params["sam"], params["rho"]
     (RandomCropFlip(padding=4, flip=True, mode='reflect'), 'momentum_sam', 1.0)
@@ -117,7 +117,7 @@ def image_schedule(
     --------
     >>> names = ("estimator", "optimizer", "lr", "max_epochs", "batch_size")
     >>> params = dict.fromkeys((*names, "lr_schedule", "member_params"))
-    >>> fmt = InputFormat("pictures", (3, 32, 32), (3, 32, 32), dtype="uint8")
+    >>> fmt = InputFormat("images", (3, 32, 32), (3, 32, 32), dtype="uint8")
     >>> params, nested = image_schedule(params, {}, fmt=fmt, n_images=50_000)
     >>> params["lr"], params["batch_size"], params["max_epochs"]
     (0.4, 512, 30)
@@ -194,10 +194,7 @@ def _network(params, nested, fmt):
     None if it is configured by the user, or if the samples are no images for it.
     """
     network = nested.get("module", params["estimator"])
-    if (
-        isinstance(params["estimator"], NeuralNetClassifier)
-        or not fmt.is_uint8_pictures
-    ):
+    if isinstance(params["estimator"], NeuralNetClassifier) or not fmt.is_uint8_images:
         return None
     if network is None:
         network, _ = default_network(fmt.shape, n_classes=2)
