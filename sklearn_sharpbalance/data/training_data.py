@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +18,6 @@ __all__ = [
     "as_tensor",
     "check_countable",
     "first_input",
-    "keep_on_device",
     "n_rows",
     "near_device",
     "rows_at_once",
@@ -173,27 +170,6 @@ class DeviceData:
             yield from self.iterate(rows[None])
 
 
-# By id and device: arrays of the host, which must not be freed, and their tensors.
-Kept = dict[tuple[int, torch.device], tuple[Any, Any]]
-_KEPT: ContextVar[Kept | None] = ContextVar("kept", default=None)
-
-
-@contextmanager
-def keep_on_device(kept: Kept) -> Iterator[None]:
-    """Keep arrays on the GPU for other blocks, whose fits train on the same ones.
-
-    Parameters
-    ----------
-    kept : dict
-        Gets arrays of less than a tenth of the free memory. Clear it to free them.
-    """
-    before = _KEPT.set(kept)
-    try:
-        yield
-    finally:
-        _KEPT.reset(before)
-
-
 def near_device(X, device: torch.device) -> tuple[Any, bool]:
     """Return arrays as tensors, and whether they are on the device.
 
@@ -207,17 +183,11 @@ def near_device(X, device: torch.device) -> tuple[Any, bool]:
     """
     if device.type != "cuda":
         return as_tensor(X, device), True
-    kept, key = _KEPT.get(), (id(X), device)
-    if kept is not None and key in kept:
-        return kept[key][1], True
     arrays = X.values() if isinstance(X, Mapping) else [X]
     size, (free, _) = sum(a.nbytes for a in arrays), torch.cuda.mem_get_info(device)
     if size >= free / 2:
         return as_tensor(X, "cpu"), False
-    tensors = as_tensor(X, device)
-    if kept is not None and size < free / 10:
-        kept[key] = X, tensors
-    return tensors, True
+    return as_tensor(X, device), True
 
 
 def one_ahead(fetch, batches, device):

@@ -1,7 +1,6 @@
 """Preparation of the fits of a search: data, settings, and how each is trained."""
 
 import os
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from joblib import hash as joblib_hash
@@ -19,7 +18,6 @@ from sklearn_sharpbalance.training.prepare import Prepared, prepare
 
 __all__ = [
     "PlannedFit",
-    "SearchFit",
     "TransformerCache",
     "not_trained_by_search",
     "prepare_fit",
@@ -34,9 +32,9 @@ class PlannedFit(NamedTuple):
     ----------
     candidate, split : int
         Positions of the candidate and of the split.
-    training : {"stacked", "one by one", "ordinary"}
-        In one computation with other fits; alone, but with warm-ups that it shares
-        with other fits; or by its own ``fit``.
+    training : {"stacked", "ordinary"}
+        In one computation with other fits, or by its own ``fit``, which takes warm-ups
+        that other fits have trained.
     reason : str
         Why it is not stacked; empty if it is.
     """
@@ -45,27 +43,6 @@ class PlannedFit(NamedTuple):
     split: int
     training: str
     reason: str
-
-
-@dataclass
-class SearchFit:
-    """A fit of a search.
-
-    Attributes
-    ----------
-    plan : PlannedFit
-    prepared : Prepared or None
-        What the search trains; None if the fit is ordinary.
-    last_key : str
-        Of the last result that is kept for it.
-    failed : bool
-        Whether its training has ended in an error.
-    """
-
-    plan: PlannedFit
-    prepared: Prepared | None
-    last_key: str = ""
-    failed: bool = False
 
 
 def prepare_fit(
@@ -79,8 +56,8 @@ def prepare_fit(
     store: ResultStore,
     candidate: int,
     split: int,
-) -> SearchFit:
-    """Prepare the fit of one candidate on one split.
+) -> tuple[PlannedFit, Prepared | None]:
+    """Prepare the fit of one candidate on one split, if it can be stacked.
 
     Parameters
     ----------
@@ -98,26 +75,24 @@ def prepare_fit(
     candidate, split : int
         Positions of the candidate and of the split.
     """
-    prepared = None
+    prepared, reason = None, ""
     try:
         own = clone(estimator).set_params(**clone(params, safe=False))
-        training, reason = "ordinary", not_trained_by_search(own)
-        if reason is None:
-            own_X, own_y, own_params = rows_for_fit(own, X, y, rows, fit_params)
-            ensemble, own_X, own_params = last_step(own, own_X, own_y, own_params)
-            with own_torch_modes():
-                prepared = prepare(
-                    ensemble, own_X, own_y, own_params.pop("sample_weight", None)
-                )
-            training, reason = _training_of(prepared, store)
-            prepared.trainer.data = store.one_of_equal(prepared.trainer.data)
+        own_X, own_y, own_params = rows_for_fit(own, X, y, rows, fit_params)
+        ensemble, own_X, own_params = last_step(own, own_X, own_y, own_params)
+        with own_torch_modes():
+            prepared = prepare(
+                ensemble, own_X, own_y, own_params.pop("sample_weight", None)
+            )
+        reason = _why_not_stacked(prepared, store)
+        prepared.trainer.data = store.one_of_equal(prepared.trainer.data)
     except Exception as error:  # the evaluation raises it again, or scores it
-        training = "ordinary"
         reason = f"it cannot be prepared: {in_a_sentence(error)}"
+    training = "ordinary" if reason else "stacked"
     plan = PlannedFit(
         candidate=candidate, split=split, training=training, reason=reason
     )
-    return SearchFit(plan, prepared=None if training == "ordinary" else prepared)
+    return plan, None if reason else prepared
 
 
 def last_step(estimator, X, y, fit_params):
@@ -146,19 +121,17 @@ def last_step(estimator, X, y, fit_params):
     return estimator, X, fit_params
 
 
-def _training_of(prepared, store):
-    """Return how a fit is trained, and why it is not stacked."""
+def _why_not_stacked(prepared, store) -> str:
+    """Return why a fit is not stacked with others; empty if it is."""
     trainer = prepared.trainer
-    reason = why_not_shared(trainer.net, trainer.data)
     if trainer.memory is not store:
-        reason = "its parameter memory is set"
-    elif trainer.has_callbacks:
-        reason = "it has callbacks, which are called for its members only"
-    if reason:
-        return "ordinary", reason
-    if type(trainer.engine) is not StackedEngine:
-        return "one by one", f"engine {prepared.engine.name}: {prepared.engine.reason}"
-    return "stacked", ""
+        return "its parameter memory is set"
+    if trainer.has_callbacks:
+        return "it has callbacks, which are called for its members only"
+    reason = why_not_shared(trainer.net, trainer.data)
+    if not reason and type(trainer.engine) is not StackedEngine:
+        reason = f"engine {prepared.engine.name}: {prepared.engine.reason}"
+    return reason
 
 
 def not_trained_by_search(estimator):

@@ -1,6 +1,5 @@
 """A search over settings of an ensemble whose fits train together."""
 
-import warnings
 from os import PathLike
 from typing import Any
 
@@ -10,10 +9,8 @@ from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.model_selection import check_cv as checked_cv
 
 from sklearn_sharpbalance._validation import POSITIVE_INTEGER
-from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.model_selection.preparation import (
     PlannedFit,
-    SearchFit,
     not_trained_by_search,
     prepare_fit,
     with_settings,
@@ -25,7 +22,6 @@ from sklearn_sharpbalance.model_selection.sklearn_internals import (
 )
 from sklearn_sharpbalance.model_selection.store import ResultStore
 from sklearn_sharpbalance.model_selection.together import (
-    train_one_by_one,
     train_together,
 )
 
@@ -62,8 +58,8 @@ class EnsembleSearchCV(BaseSearchCV):
     cv : int, cross-validation generator, iterable or None, default=None
         As in ``GridSearchCV``.
     verbose : int, default=0
-        From 1 on a progress bar is shown: epochs of all fits, and the best score so
-        far. scikit-learn prints more about each fit from 2 on.
+        From 1 on a progress bar shows the epochs of the stacked fits. scikit-learn
+        prints more about each fit from 2 on.
     pre_dispatch : int or str, default="2*n_jobs"
         As in ``GridSearchCV``.
     random_state : int, RandomState instance or None, default=None
@@ -79,11 +75,11 @@ class EnsembleSearchCV(BaseSearchCV):
     Attributes
     ----------
     plan_ : list of PlannedFit
-        For each candidate and split: how it is trained ("stacked", "one by one",
-        "ordinary"), and why it is not stacked.
+        For each candidate and split: how it is trained ("stacked", "ordinary"), and
+        why it is not stacked.
     cv_results_ : dict
         As in ``GridSearchCV``. ``fit_time`` does not include the training, which fits
-        share. After Ctrl-C it has the candidates that were complete.
+        share.
     best_estimator_, best_score_, best_params_, best_index_, scorer_, n_splits_, \
 refit_time_, multimetric_, classes_, n_features_in_, feature_names_in_
         As in ``GridSearchCV``.
@@ -95,7 +91,7 @@ refit_time_, multimetric_, classes_, n_features_in_, feature_names_in_
     ``sharpness``, ``class_weight`` and ``aggregation``, and, with SGD, Adam or AdamW,
     in ``lr`` and weight decay. Candidates that differ in other settings, such as the
     size of the network, form several groups.
-    Networks that cannot be stacked train one after the other, and share warm-ups.
+    Other fits are trained by ``fit``, one after the other, and share warm-ups.
 
     Examples
     --------
@@ -188,26 +184,58 @@ refit_time_, multimetric_, classes_, n_features_in_, feature_names_in_
         self.estimator, before = with_settings(
             self.estimator, store, self.checkpoint_dir
         )
-        if hasattr(self.cv, "__next__"):
-            self.cv = list(self.cv)
+        self._drawn = self._candidates()
         try:
-            self._search = _Search.prepare(self, X, y, params, store)
-            if any(fit.prepared is not None for fit in self._search.fits):
-                self.n_jobs = None
-            self.plan_ = [fit.plan for fit in self._search.fits]
+            self.cv = self._splits(X, y, params)
+            self._train(X, y, params, store)
             super().fit(X, y, **params)
-        except KeyboardInterrupt:
-            self._keep_evaluated()
-            raise
         finally:
             self.__dict__.update(given)
-            self.__dict__.pop("_search", None)
+            del self._drawn
         if self.refit:
             best = self.best_estimator_
             for name in before.keys() & best.get_params().keys():
                 if name not in self.best_params_:
                     best.set_params(**{name: before[name]})
         return self
+
+    def _splits(self, X, y, params):
+        """Return the training and test samples of all splits."""
+        X, y, _, split_params = routed_params(self, X, y, params)
+        cv = checked_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        return list(cv.split(X, y, **split_params))
+
+    def _train(self, X, y, params, store):
+        """Train all fits that can be stacked; ``fit`` then finds them in the store."""
+        X, y, fit_params, _ = routed_params(self, X, y, params)
+        prepared = [
+            prepare_fit(
+                self.estimator,
+                candidate,
+                X,
+                y,
+                rows=train,
+                fit_params=fit_params,
+                store=store,
+                candidate=i,
+                split=k,
+            )
+            for i, candidate in enumerate(self._drawn)
+            for k, (train, _) in enumerate(self.cv)
+        ]
+        self.plan_ = [plan for plan, _ in prepared]
+        fits = [fit for _, fit in prepared if fit is not None]
+        if not fits:
+            return
+        self.n_jobs = None  # the store is in this process
+        progress = SearchProgress(
+            len(self._drawn),
+            len(self.cv),
+            n_epochs=sum(fit.trainer.training.n_epochs for fit in fits),
+            show=self.verbose > 0,
+        )
+        with progress.shown():
+            train_together(fits, store, progress)
 
     def _candidates(self):
         """Return the settings of all candidates."""
@@ -220,153 +248,6 @@ refit_time_, multimetric_, classes_, n_features_in_, feature_names_in_
         )
 
     def _run_search(self, evaluate_candidates):
-        """Train and evaluate the candidates, as ``fit`` of scikit-learn asks for."""
-        search = vars(self).get("_search")
-        if search is None:
-            evaluate_candidates(self._candidates())
-        else:
-            metric = self.refit if isinstance(self.refit, str) else "score"
-            search.run(evaluate_candidates, metric=metric)
-
-    def _keep_evaluated(self):
-        """Set the results of the candidates that are complete, after Ctrl-C."""
-        search = vars(self).get("_search")
-        if search is None or search.results is None:
-            return
-        self.cv_results_ = search.results
-        warnings.warn(
-            "The search was interrupted. cv_results_ has the results of "
-            f"{len(search.results['params'])} of {len(search.candidates)} candidates.",
-            SharpBalanceWarning,
-            stacklevel=3,
-        )
-
-
-class _Search:
-    """One run of a search: its candidates, splits and fits.
-
-    Parameters
-    ----------
-    candidates : list of dict
-    splits : list of (train, test)
-    fits : list of SearchFit
-        One for each candidate and split; splits vary faster.
-    store : ResultStore
-    show : bool
-        Whether to show a progress bar.
-
-    Attributes
-    ----------
-    results : dict or None
-        As ``cv_results_``, of the candidates that are evaluated.
-    """
-
-    def __init__(self, candidates, splits, fits, store, show):
-        self.candidates, self.splits, self.fits = candidates, splits, fits
-        self.store, self.show = store, show
-        self.results = None
-
-    @classmethod
-    def prepare(cls, search, X, y, params, store):
-        """Return a run whose fits are prepared, but not trained.
-
-        Parameters
-        ----------
-        search : EnsembleSearchCV
-        X, y
-            Arguments of its ``fit``.
-        params : dict
-            Further arguments of it.
-        store : ResultStore
-        """
-        X, y, fit_params, split_params = routed_params(search, X, y, params)
-        classifier = is_classifier(search.estimator)
-        cv = checked_cv(search.cv, y, classifier=classifier)
-        splits = list(cv.split(X, y, **split_params))
-        candidates = search._candidates()
-        fits = [
-            prepare_fit(
-                search.estimator,
-                candidate,
-                X,
-                y,
-                rows=train,
-                fit_params=fit_params,
-                store=store,
-                candidate=i,
-                split=k,
-            )
-            for i, candidate in enumerate(candidates)
-            for k, (train, _) in enumerate(splits)
-        ]
-        return cls(candidates, splits, fits, store, show=search.verbose > 0)
-
-    def fits_of(self, candidate: int) -> list[SearchFit]:
-        """Return the fits of a candidate."""
-        n_splits = len(self.splits)
-        return self.fits[candidate * n_splits : (candidate + 1) * n_splits]
-
-    def run(self, evaluate_candidates, metric):
-        """Train all fits, and let scikit-learn evaluate them.
-
-        Parameters
-        ----------
-        evaluate_candidates : callable
-            Of scikit-learn: fits and scores candidates. Here ``fit`` of an ensemble
-            takes what was trained for it before.
-        metric : str
-            Name of the score for the progress bar.
-        """
-        n_epochs = sum(
-            fit.prepared.trainer.training.n_epochs
-            for fit in self.fits
-            if fit.prepared is not None
-        )
-        progress = SearchProgress(
-            len(self.candidates), len(self.splits), n_epochs, show=self.show
-        )
-        cv = checked_cv(self.splits)
-
-        def evaluate(candidates):
-            if candidates:
-                self.results = evaluate_candidates(
-                    [self.candidates[i] for i in candidates], cv=cv
-                )
-                progress.evaluated(self.results, metric)
-            self.store.forget(f.last_key for i in candidates for f in self.fits_of(i))
-
-        waiting: list[int] = []  # candidates that are trained but not evaluated
-        with progress.shown():
-            try:
-                train_together(self._of("stacked"), self.store, progress)
-                for i in range(len(self.candidates)):
-                    own = [f for f in self._of("one by one") if f.plan.candidate == i]
-                    train_one_by_one(own, self.store, progress)
-                    waiting.append(i)
-                    if own and self._is_complete(i):
-                        ready = self._before_last_complete(waiting)
-                        evaluate(ready)
-                        waiting = waiting[len(ready) :]
-            except KeyboardInterrupt:
-                evaluate([i for i in waiting if self._is_complete(i)])
-                raise
-            finally:
-                self.store.on_device.clear()
-            evaluate(waiting)
-
-    def _of(self, training):
-        return [fit for fit in self.fits if fit.plan.training == training]
-
-    def _is_complete(self, candidate):
-        """Whether all fits of a candidate are trained without an error."""
-        fits = self.fits_of(candidate)
-        return all(fit.prepared is not None and not fit.failed for fit in fits)
-
-    def _before_last_complete(self, waiting):
-        """Return the candidates to evaluate now.
-
-        scikit-learn raises if all fits that it evaluates at once have failed. So the
-        last complete candidate is kept back for the next evaluation.
-        """
-        complete = [n for n, i in enumerate(waiting) if self._is_complete(i)]
-        return waiting[: complete[-1]] if len(complete) > 1 else []
+        """Evaluate the candidates, as ``fit`` of scikit-learn asks for."""
+        drawn = vars(self).get("_drawn")
+        evaluate_candidates(self._candidates() if drawn is None else drawn)

@@ -8,7 +8,6 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.data import TrainingData
-from sklearn_sharpbalance.data.training_data import Kept
 from sklearn_sharpbalance.members.net import with_callbacks
 from sklearn_sharpbalance.training.caching import stable_hash
 
@@ -20,15 +19,9 @@ class ResultStore:
 
     It is the parameter ``memory`` of all ensembles of a search. The search trains their
     segments together and keeps the results here; ``fit`` then finds them.
-
-    Attributes
-    ----------
-    on_device : dict
-        Samples on a GPU, for :func:`keep_on_device`.
     """
 
     def __init__(self) -> None:
-        self.on_device: Kept = {}
         self._results: dict[str, Any] = {}
         self._data: dict[str, TrainingData] = {}
         self._hashes: dict[int, tuple[Callable[[], Any], str]] = {}
@@ -47,8 +40,9 @@ class ResultStore:
     def cached(self, function: Callable, ignore=()) -> Callable:
         """Return a function whose results are kept; call it with keywords only.
 
-        Results of a Dataset, whose items may be random, and of nets with callbacks,
-        which must be called, are not kept.
+        What only one fit needs is not kept: the result of a last segment. Results of a
+        Dataset, whose items may be random, and of nets with callbacks, which must be
+        called, are not kept either.
 
         Parameters
         ----------
@@ -62,7 +56,10 @@ class ResultStore:
                 return function(**arguments)
             key = self.key(function, arguments, ignore)
             if key not in self._results:
-                self.keep(key, function(**arguments))
+                result = function(**arguments)
+                if _is_last(arguments):
+                    return result
+                self.keep(key, result)
             result = self._results[key]
             if isinstance(result, Exception):
                 raise result.with_traceback(None)
@@ -90,12 +87,6 @@ class ResultStore:
         if members is not None:  # a list, which has no weak references
             self._hashes[id(members)] = (lambda: members, f"members of {key}")
 
-    def forget(self, keys) -> None:
-        """Free the memory of results."""
-        for key in keys:
-            members = _members_of(self._results.pop(key, None))
-            self._hashes.pop(id(members), None)
-
     def one_of_equal(self, data: TrainingData) -> TrainingData:
         """Return the first data that was equal, so that fits hold it once."""
         if isinstance(data.X, Dataset):
@@ -120,6 +111,12 @@ def why_not_shared(net, data) -> str:
     if with_callbacks(net).callbacks_:
         return "it has callbacks, which are called for its members only"
     return ""
+
+
+def _is_last(arguments):
+    """Whether a call trains the last segment of a fit."""
+    segment = arguments.get("segment")
+    return segment is not None and segment.last
 
 
 def _members_of(result):

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from sklearn_sharpbalance.data.training_data import keep_on_device
 from sklearn_sharpbalance.engine.member_rates import allows_own_rates
 from sklearn_sharpbalance.engine.stacked_ensembles import (
     EnsembleSegment,
@@ -13,37 +12,37 @@ from sklearn_sharpbalance.engine.stacked_ensembles import (
     train_ensembles,
 )
 from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
-from sklearn_sharpbalance.model_selection.preparation import SearchFit
 from sklearn_sharpbalance.model_selection.progress import SearchProgress
 from sklearn_sharpbalance.model_selection.store import ResultStore
-from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
+from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
 from sklearn_sharpbalance.training.caching import stable_hash
 from sklearn_sharpbalance.training.loop import TrainingLoop
+from sklearn_sharpbalance.training.prepare import Prepared
 from sklearn_sharpbalance.training.trainer import train_members
 
-__all__ = ["train_one_by_one", "train_together"]
+__all__ = ["train_together"]
 
 # Of the samples of a split.
 STATISTICS = ("module__mean", "module__scale", "module__pieces")
 
 
 def train_together(
-    fits: list[SearchFit], store: ResultStore, progress: SearchProgress
+    fits: list[Prepared], store: ResultStore, progress: SearchProgress
 ) -> None:
-    """Train fits whose members can be stacked, and keep them in ``store``.
+    """Train fits whose members can be stacked, and keep the segments in ``store``.
 
     The loops of all fits run side by side. Each stops before it trains a segment; then
     the segments of all fits are trained, equal ones once, and the loops continue.
 
     Parameters
     ----------
-    fits : list of SearchFit
+    fits : list of Prepared
     store : ResultStore
     progress : SearchProgress
     """
     with own_torch_modes():
-        loops = [FitLoop(fit, store, progress) for fit in fits]
+        loops = [FitLoop(fit, store) for fit in fits]
         for loop in loops:
             loop.advance()
         while waiting := [loop for loop in loops if loop.request is not None]:
@@ -54,39 +53,13 @@ def train_together(
                 loop.advance()
 
 
-def train_one_by_one(
-    fits: list[SearchFit], store: ResultStore, progress: SearchProgress
-) -> None:
-    """Train fits one after the other, each with its own engine.
-
-    Segments that were trained for an earlier fit, such as a warm-up, are used again.
-    Samples stay on the GPU for the next fit.
-
-    Parameters
-    ----------
-    fits : list of SearchFit
-    store : ResultStore
-    progress : SearchProgress
-    """
-    with own_torch_modes(), keep_on_device(store.on_device):
-        for fit in fits:
-            loop = FitLoop(fit, store, progress)
-            with torch_threads(loop.prepared.engine.threads):
-                loop.advance()
-                while loop.request is not None:
-                    loop.inputs()
-                    progress.advance(loop.request[1].stop - loop.next_epoch)
-                    loop.advance()
-
-
 class FitLoop:
     """The training loop of one fit, which stops before each segment.
 
     Parameters
     ----------
-    fit : SearchFit
+    fit : Prepared
     store : ResultStore
-    progress : SearchProgress
 
     Attributes
     ----------
@@ -94,11 +67,11 @@ class FitLoop:
         The segment that is to be trained next; None at the end.
     """
 
-    def __init__(self, fit, store, progress):
-        self.fit, self.store, self.progress = fit, store, progress
-        self.prepared: Any = fit.prepared
+    def __init__(self, fit: Prepared, store: ResultStore):
+        self.fit, self.store = fit, store
+        self.trainer: Any = fit.trainer
         self.request: Any = None
-        self._steps: Any = None
+        self._steps = self._start()
 
     @property
     def next_epoch(self) -> int:
@@ -108,28 +81,25 @@ class FitLoop:
     def advance(self) -> None:
         """Run the loop until the next segment, or to its end."""
         try:
-            if self._steps is None:
-                self._steps = self._start()
             self.request = next(self._steps, None)
-        except Exception:  # its evaluation raises it again
-            self.fit.failed, self.request = True, None
+        except Exception:  # the evaluation of the fit raises it again
+            self.request = None
 
     def _start(self):
+        fit = self.fit
         loop = TrainingLoop(
-            self.prepared.trainer,
-            self.prepared.plan,
-            checkpoints=self.prepared.checkpoints,
-            early_stopping=self.prepared.early_stopping,
+            fit.trainer,
+            fit.plan,
+            checkpoints=fit.checkpoints,
+            early_stopping=fit.early_stopping,
         )
         segments = loop.start()
         yield from loop.steps(segments, _NoReport())
 
     def inputs(self) -> tuple[str, EnsembleSegment]:
         """Return the key of the next segment, and what it depends on."""
-        inputs = self.prepared.trainer.training_inputs(*self.request)
-        key = self.store.key(train_members, inputs)
-        self.fit.last_key = key
-        return key, EnsembleSegment(**inputs)
+        inputs = self.trainer.training_inputs(*self.request)
+        return self.store.key(train_members, inputs), EnsembleSegment(**inputs)
 
 
 class _NoReport:
