@@ -20,8 +20,7 @@ from PIL import Image
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
-from sklearn_sharpbalance.aggregation.predicting import member_logits
-from sklearn_sharpbalance.aggregation.soups import mean_weights
+from sklearn_sharpbalance.aggregation.nets import mean_weights, member_logits
 from sklearn_sharpbalance.corruption import CORRUPTIONS, SEVERITIES, corrupt
 from sklearn_sharpbalance.members.shared_trunk import Trunk
 from sklearn_sharpbalance.metrics import (

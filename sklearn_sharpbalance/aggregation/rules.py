@@ -1,20 +1,20 @@
 """Rules that combine the members' logits (M, N, C) to probabilities (N, C)."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from scipy.special import softmax
 from sklearn.base import BaseEstimator
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sklearn_sharpbalance._validation import Registry, check_call, in_a_sentence
-from sklearn_sharpbalance.aggregation.predicting import logits_on
-from sklearn_sharpbalance.aggregation.soups import (
+from sklearn_sharpbalance.aggregation.nets import (
     greedy_soup,
-    held_out_accuracy,
+    logits_on,
     mean_weights,
-    recompute_batch_statistics,
     uniform_soup,
+    validation_accuracy,
+    warn_of_different_starts,
 )
 from sklearn_sharpbalance.arrays import to_array
 from sklearn_sharpbalance.data.validation_split import check_held_out
@@ -22,6 +22,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.own_settings import different_settings
 from sklearn_sharpbalance.metrics.temperature import check_bounds, temperature_or_one
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.torch_internals import BATCH_NORM
 
 __all__ = [
     "AGGREGATIONS",
@@ -34,7 +35,7 @@ __all__ = [
     "MeanProbaAggregation",
     "TemperatureAggregation",
     "UniformSoupAggregation",
-    "recompute_batch_statistics",
+    "combine_probas",
 ]
 
 TRIED_SAMPLES = 5
@@ -47,12 +48,12 @@ class Aggregation(BaseEstimator, ABC):
     A rule on predictions overrides :meth:`combine`; calling the rule also checks the
     result. A rule on weights (a soup) overrides :meth:`prepare` as well, which returns
     the nets that predict, and :meth:`stage` if it can be applied to fewer members
-    later. A rule that uses held-out samples sets ``needs_validation``.
+    later. A rule that uses validation samples sets ``needs_validation``.
 
     Attributes
     ----------
     needs_validation : bool
-        Whether :meth:`prepare` uses held-out samples.
+        Whether :meth:`prepare` uses validation samples.
     """
 
     needs_validation = False
@@ -110,7 +111,7 @@ class Aggregation(BaseEstimator, ABC):
         nets : list of NeuralNetClassifier
             The members.
         data : TrainingData
-            Their training data, with the held-out part.
+            Their training data, with the validation samples.
         """
         return nets
 
@@ -191,7 +192,7 @@ class MeanProbaAggregation(Aggregation):
 
 
 class MajorityAggregation(Aggregation):
-    """Share of the members that vote for each class; ties go to the mean logit.
+    """Fraction of the members that vote for each class; ties go to the mean logit.
 
     Examples
     --------
@@ -202,7 +203,7 @@ class MajorityAggregation(Aggregation):
     """
 
     def combine(self, member_logits):
-        """Return shares of votes; a term smaller than one vote breaks ties."""
+        """Return fractions of votes; a term smaller than one vote breaks ties."""
         n_members, _, n_classes = member_logits.shape
         votes = np.eye(n_classes)[member_logits.argmax(axis=-1)].mean(axis=0)  # (N, C)
         tie_break = 1e-6 / n_members
@@ -227,19 +228,21 @@ class _Soup(MeanLogitAggregation):
 class UniformSoupAggregation(_Soup):
     """One net with the mean of the members' weights.
 
-    Useful if members start from the same weights (pre-trained ones, say): the mean of
-    members from different starts predicts poorly. BatchNorm statistics of the mean are
-    recomputed on the training data.
+    Useful if members start from the same weights (pretrained ones, say). The mean of
+    members from different starts predicts poorly, and gives a warning. BatchNorm
+    statistics of the mean are recomputed on the training data.
     """
 
     def prepare(self, nets, data):
-        """Return the soup as the only net."""
-        return [uniform_soup(nets, data)]
+        """Return the soup as the only net; warn if it cannot predict well."""
+        soup = uniform_soup(nets, data)
+        warn_of_different_starts(nets)
+        return [soup]
 
     def stage(self, nets):
         """Return the soup of fewer members; raise if it has BatchNorm statistics."""
         layers = nets[0].module_.modules()
-        if any(isinstance(x, _BatchNorm) and x.track_running_stats for x in layers):
+        if any(isinstance(x, BATCH_NORM) and x.track_running_stats for x in layers):
             return super().stage(nets)
         return [mean_weights(nets)]
 
@@ -247,8 +250,8 @@ class UniformSoupAggregation(_Soup):
 class GreedySoupAggregation(_Soup):
     """One net with the mean weights of those members that improve it.
 
-    Members are tried in the order of their held-out accuracy, and each is added if the
-    held-out accuracy of the soup does not decrease. Needs ``validation_fraction``.
+    Members are tried in the order of their validation accuracy. Each is added if it
+    does not lower that of the soup. Needs ``validation_fraction``.
 
     Attributes
     ----------
@@ -266,7 +269,7 @@ class GreedySoupAggregation(_Soup):
 
 
 class BestMemberAggregation(MeanLogitAggregation):
-    """The member with the highest accuracy on held-out samples; ties go to the first.
+    """The member with the highest accuracy on validation samples; ties go to the first.
 
     Needs ``validation_fraction``: on training samples most members have the same
     accuracy of one.
@@ -276,7 +279,7 @@ class BestMemberAggregation(MeanLogitAggregation):
     member_ : int
         Index of the member.
     accuracies_ : list of float
-        Accuracy of each member on the held-out samples.
+        Accuracy of each member on the validation samples.
     """
 
     needs_validation = True
@@ -284,7 +287,7 @@ class BestMemberAggregation(MeanLogitAggregation):
     def prepare(self, nets, data):
         """Return the best member as the only net."""
         self.check(data)
-        self.accuracies_ = [held_out_accuracy(net, data.valid) for net in nets]
+        self.accuracies_ = [validation_accuracy(net, data.valid) for net in nets]
         self.member_ = int(np.argmax(self.accuracies_))
         return [nets[self.member_]]
 
@@ -296,7 +299,7 @@ class BestMemberAggregation(MeanLogitAggregation):
 class TemperatureAggregation(MeanLogitAggregation):
     """Softmax of the mean logits divided by one temperature.
 
-    The temperature maximises the likelihood of held-out samples, so that confidence
+    The temperature maximises the likelihood of validation samples, so that confidence
     matches accuracy. It does not change predicted classes. If there is no maximum,
     because all predictions are right or no better than chance, it is 1, with a
     warning. Needs ``validation_fraction``.
@@ -335,9 +338,8 @@ class TemperatureAggregation(MeanLogitAggregation):
         self.check(data)
         valid, bounds = data.valid, self.bounds
         logits = logits_on(nets, valid).astype(np.float64).mean(axis=0)
-        logits[~np.isfinite(logits).all(axis=1)] = (
-            0.0  # no influence on the temperature
-        )
+        finite = np.isfinite(logits).all(axis=1, keepdims=True)
+        logits = np.where(finite, logits, 0.0)  # no influence on the temperature
         self.temperature_ = temperature_or_one(
             valid.y, logits, bounds=bounds, weight=valid.weight
         )
@@ -382,3 +384,45 @@ AGGREGATIONS["uniform_soup"] = UniformSoupAggregation
 AGGREGATIONS["greedy_soup"] = GreedySoupAggregation
 AGGREGATIONS["best_member"] = BestMemberAggregation
 AGGREGATIONS["temperature"] = TemperatureAggregation
+
+
+def combine_probas(member_probas: Any, aggregation: Any = "mean_logit") -> np.ndarray:
+    """Return the probabilities of the ensemble from those of its members.
+
+    Parameters
+    ----------
+    member_probas : array-like of shape (M, N, C)
+    aggregation : str, Aggregation or callable, default="mean_logit"
+        A rule on predictions. A rule that is fitted to validation samples, such as
+        "temperature", must be the ``aggregation_`` of a fitted ensemble.
+
+    Returns
+    -------
+    proba : ndarray of shape (N, C)
+
+    Examples
+    --------
+    >>> combine_probas([[[0.5, 0.5]], [[0.9, 0.1]]])  # sqrt(9) to 1
+    array([[0.75, 0.25]])
+    """
+    probas = np.asarray(member_probas, dtype=np.float64)
+    logits = np.log(np.maximum(probas, np.finfo(np.float64).tiny))
+    return _rule_on_predictions(aggregation)(logits)
+
+
+def _rule_on_predictions(aggregation: Any) -> Aggregation:
+    """Return the rule; a given object is not cloned, to keep its fitted attributes."""
+    if isinstance(aggregation, Aggregation):
+        rule = aggregation
+    else:
+        rule = AGGREGATIONS.resolve(aggregation)
+    takes_nets = isinstance(rule, (BestMemberAggregation, _Soup))
+    is_fitted = any(name.endswith("_") for name in vars(rule))
+    if takes_nets or (rule.needs_validation and not is_fitted):
+        raise InvalidInputError(
+            f"aggregation={aggregation!r} cannot combine probabilities alone: it needs "
+            "the members' weights or validation samples. Use 'mean_logit', "
+            "'mean_proba' or 'majority', pass a function, or for a temperature pass "
+            "the aggregation_ of a fitted ensemble."
+        )
+    return rule

@@ -8,7 +8,7 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance._parameters import CONSTRAINTS
-from sklearn_sharpbalance.aggregation.predicting import member_logits
+from sklearn_sharpbalance.aggregation.nets import member_logits
 from sklearn_sharpbalance.aggregation.rules import MeanLogitAggregation
 from sklearn_sharpbalance.data.inputs import (
     check_layout,

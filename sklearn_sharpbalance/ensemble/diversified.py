@@ -7,7 +7,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from sklearn_sharpbalance._parameters import without_sam
-from sklearn_sharpbalance.aggregation.soups import final_net
+from sklearn_sharpbalance.aggregation.nets import final_net
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted import FittedState, settings_in_force
 from sklearn_sharpbalance.joint.inputs import (

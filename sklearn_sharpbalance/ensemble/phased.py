@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sklearn_sharpbalance.aggregation.soups import final_net
+from sklearn_sharpbalance.aggregation.nets import final_net
 from sklearn_sharpbalance.engine import choose_engine
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted import FittedState, settings_in_force

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from sklearn_sharpbalance.aggregation.soups import has_batch_statistics
+from sklearn_sharpbalance.aggregation.nets import has_batch_statistics
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
 from sklearn_sharpbalance.engine.support import callback_refusal

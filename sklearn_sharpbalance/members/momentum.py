@@ -128,7 +128,10 @@ def _check_entries(entries, weight, example, number):
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} of weight {number} is missing")
         shape = _shape(weight, expected.get(name))
-        if tuple(value.shape) != shape or not value.is_floating_point():
+        is_number = value.is_floating_point() or (
+            value.is_complex() and weight.is_complex()
+        )
+        if tuple(value.shape) != shape or not is_number:
             raise ValueError(
                 f"{name} of weight {number} has shape {tuple(value.shape)} and type "
                 f"{value.dtype}, not the {shape} of floats that a step keeps"

@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from sklearn_sharpbalance.aggregation.predicting import member_logits
+from sklearn_sharpbalance.aggregation.nets import member_logits
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.data.columns import (
     COLUMN_KINDS,

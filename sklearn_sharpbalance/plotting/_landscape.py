@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sklearn_sharpbalance._validation import check_generator
-from sklearn_sharpbalance.aggregation.rules import recompute_batch_statistics
+from sklearn_sharpbalance.aggregation.nets import recompute_batch_statistics
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.exceptions import InvalidInputError

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_sharpbalance.aggregation.combining import combine_probas
+from sklearn_sharpbalance.aggregation.rules import combine_probas
 from sklearn_sharpbalance.corruption._base import as_severities
 from sklearn_sharpbalance.corruption.sets import corrupted_sets
 from sklearn_sharpbalance.exceptions import InvalidInputError

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import softmax
 
 from sklearn_sharpbalance._validation import check_generator
-from sklearn_sharpbalance.aggregation.combining import combine_probas
+from sklearn_sharpbalance.aggregation.rules import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import (
     brier_score,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_sharpbalance.aggregation.combining import combine_probas
+from sklearn_sharpbalance.aggregation.rules import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._tradeoff import (
     DIVERSITIES,

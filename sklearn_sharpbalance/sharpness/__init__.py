@@ -2,19 +2,17 @@
 
 from sklearn_sharpbalance._validation import Registry
 from sklearn_sharpbalance.sharpness.base import FunctionScorer, SharpnessScorer
-from sklearn_sharpbalance.sharpness.gradients import (
-    FisherTraceScorer,
-    LastLayerGradientScorer,
-    fisher_trace,
-    last_layer_gradient,
-)
 from sklearn_sharpbalance.sharpness.input_curvature import (
     InputCurvatureScorer,
     input_curvature,
 )
-from sklearn_sharpbalance.sharpness.losses import (
+from sklearn_sharpbalance.sharpness.scorers import (
+    FisherTraceScorer,
+    LastLayerGradientScorer,
     LossRiseScorer,
     LossScorer,
+    fisher_trace,
+    last_layer_gradient,
     loss_rise,
     per_sample_loss,
 )

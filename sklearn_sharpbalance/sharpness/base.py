@@ -8,10 +8,14 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
-from sklearn_sharpbalance._validation import check_call
+from sklearn_sharpbalance._validation import (
+    POSITIVE_INTEGER,
+    check_call,
+    check_numbers,
+)
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 
-__all__ = ["FunctionScorer", "SharpnessScorer"]
+__all__ = ["FunctionScorer", "NetScorer", "SharpnessScorer"]
 
 
 class SharpnessScorer(BaseEstimator, ABC):
@@ -81,6 +85,27 @@ class SharpnessScorer(BaseEstimator, ABC):
                 "lower `lr` or `rho`; otherwise look for such values in X."
             )
         return scores
+
+
+class NetScorer(SharpnessScorer):
+    """Base class of scorers that are a function of the net with their parameters.
+
+    Attributes
+    ----------
+    function : callable
+        ``function(net, X, y, **params)`` returns N scores, for the scorer's parameters.
+    """
+
+    function: Callable[..., torch.Tensor]
+
+    def check(self):
+        """Raise if a parameter is invalid; ``fit`` calls this before training."""
+        super().check()
+        check_numbers(POSITIVE_INTEGER, chunk_size=self.chunk_size)
+
+    def score_samples(self, net, X, y):
+        """Score each sample by the function; see the base class."""
+        return as_array(type(self).function(net, X, y, **self.get_params()))
 
 
 class FunctionScorer(SharpnessScorer):

@@ -14,7 +14,7 @@ from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
 from sklearn_sharpbalance.autodiff.state import evaluation_mode
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.sharpness.base import SharpnessScorer, as_array
+from sklearn_sharpbalance.sharpness.base import NetScorer
 
 __all__ = ["InputCurvatureScorer", "input_curvature"]
 
@@ -179,26 +179,11 @@ def _unit_signs(gradients):
     return [s / length.reshape(-1, *[1] * (s.ndim - 1)) for s in signs]
 
 
-class InputCurvatureScorer(SharpnessScorer):
+class InputCurvatureScorer(NetScorer):
     """Curvature of each sample's loss in the input, after Garg and Roy (2023).
 
-    Parameters
-    ----------
-    step : float, default=1e-3
-        Length of the finite difference.
-    n_directions : int, default=10
-        Number of random directions, at a forward and backward pass each.
-    directions : {"rademacher", "sign_gradient"}, default="rademacher"
-        Random signs, or the sign of the sample's own gradient.
-    chunk_size : int, default=512
-        Samples at a time; halved when memory runs out.
-    random_state : int, RandomState instance or None, default=0
-        Seed of the directions. With the default, all members of an ensemble use the
-        same directions.
-
-    See Also
-    --------
-    input_curvature : The function behind it.
+    The parameters are those of :func:`input_curvature`. With the default
+    ``random_state=0`` all members of an ensemble use the same directions.
 
     Examples
     --------
@@ -206,6 +191,7 @@ class InputCurvatureScorer(SharpnessScorer):
     InputCurvatureScorer(n_directions=4)
     """
 
+    function = input_curvature
     degree = 2
     needs_float32 = True  # a difference of gradients over a step of 1e-3
 
@@ -226,10 +212,5 @@ class InputCurvatureScorer(SharpnessScorer):
     def check(self):
         """Raise if a parameter is invalid; ``fit`` calls this before training."""
         super().check()
-        check_numbers(POSITIVE_INTEGER, chunk_size=self.chunk_size)
         _check(self.step, self.n_directions, self.directions)
         check_random_state(self.random_state)
-
-    def score_samples(self, net, X, y):
-        """Return the input curvature of each sample; see the base class."""
-        return as_array(input_curvature(net, X, y, **self.get_params()))

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from sklearn_sharpbalance.aggregation.predicting import logits_on
-from sklearn_sharpbalance.aggregation.soups import final_net
+from sklearn_sharpbalance.aggregation.nets import final_net, logits_on
 from sklearn_sharpbalance.data.validation_split import (
     check_held_out,
     is_right,

@@ -2,7 +2,8 @@
 
 import copy
 import pickle
-from functools import cache
+import warnings
+from functools import cache, partial
 from itertools import product
 
 import numpy as np
@@ -17,15 +18,19 @@ from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, load
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
-from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS, MeanLogitAggregation
-from sklearn_sharpbalance.aggregation.soups import (
+from sklearn_sharpbalance.aggregation.nets import (
     greedy_soup,
     mean_weights,
     recompute_batch_statistics,
     uniform_soup,
 )
+from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS, MeanLogitAggregation
 from sklearn_sharpbalance.data.training_data import TrainingData
-from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
+from sklearn_sharpbalance.exceptions import (
+    InvalidInputError,
+    SharpBalanceWarning,
+    UndefinedMetricWarning,
+)
 from sklearn_sharpbalance.networks import finetune
 from sklearn_sharpbalance.networks.transfer import FrozenBatchNorm1d
 from tests.cases import rest_slow
@@ -139,6 +144,28 @@ def test_uniform_soup_has_mean_weights_and_statistics_of_the_data():
     torch.testing.assert_close(
         soup["module.first.running_var"], torch.tensor(data.X.var(0, ddof=1))
     )
+
+
+def soups_that_warn(clf):
+    """Return the warnings of a fit about the starts of its members."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        clf.fit(*table())
+    return [w for w in caught if "start from different" in str(w.message)]
+
+
+def test_a_soup_of_members_from_different_starts_warns_once():
+    """Not of members from one start, nor if other rules are used."""
+    torch.manual_seed(0)
+    start = finetune(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), 3)
+    options = {"n_estimators": 3, "validation_fraction": 0.3, **FAST}
+    soup = DeepEnsembleClassifier(aggregation="uniform_soup", **options)
+    (warning,) = soups_that_warn(soup)
+    assert warning.category is SharpBalanceWarning
+    assert not soups_that_warn(clone(soup).set_params(n_estimators=1))
+    assert not soups_that_warn(clone(soup).set_params(aggregation="greedy_soup"))
+    pretrained = partial(finetune, start, 3, trainable="all")
+    assert not soups_that_warn(clone(soup).set_params(estimator=pretrained))
 
 
 def test_ensemble_predicts_with_its_soup():

@@ -16,7 +16,7 @@ from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
-from sklearn_sharpbalance.aggregation.predicting import member_logits
+from sklearn_sharpbalance.aggregation.nets import member_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.cases import rest_slow
 from tests.joint.diversified_cases import Looped, diversified, table, weights

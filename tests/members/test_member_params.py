@@ -20,7 +20,7 @@ from torch import nn
 import sklearn_sharpbalance
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.aggregation.soups import mean_weights
+from sklearn_sharpbalance.aggregation.nets import mean_weights
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine

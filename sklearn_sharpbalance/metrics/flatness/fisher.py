@@ -5,7 +5,7 @@ import torch
 from sklearn_sharpbalance.autodiff.state import MATH_ATTENTION, evaluation_mode
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.metrics.flatness._weights import trainable_or_refuse
-from sklearn_sharpbalance.sharpness.gradients import fisher_trace
+from sklearn_sharpbalance.sharpness.scorers import fisher_trace
 
 __all__ = ["fisher_rao_norm", "mean_fisher_trace"]
 

@@ -1,5 +1,6 @@
-"""Mean weights of nets (soups) and their BatchNorm statistics."""
+"""Nets that predict: their logits, their mean weights (soups), BatchNorm statistics."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -7,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 from sklearn.base import clone
+from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 
-from sklearn_sharpbalance.aggregation.predicting import logits_on
+from sklearn_sharpbalance.autodiff import in_chunks
 from sklearn_sharpbalance.data.augment import EpochAugment
 from sklearn_sharpbalance.data.training_data import (
     DeviceData,
@@ -18,7 +20,9 @@ from sklearn_sharpbalance.data.training_data import (
     rows_at_once,
 )
 from sklearn_sharpbalance.data.validation_split import is_right, weighted_mean
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from sklearn_sharpbalance.members.outputs import as_logits
 from sklearn_sharpbalance.members.state import (
     MemberState,
     loose_buffers,
@@ -26,18 +30,117 @@ from sklearn_sharpbalance.members.state import (
     to_cpu,
 )
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.torch_internals import BATCH_NORM
 
 __all__ = [
     "final_net",
     "greedy_soup",
     "has_batch_statistics",
-    "held_out_accuracy",
+    "logits_on",
     "mean_weights",
+    "member_logits",
     "recompute_batch_statistics",
     "uniform_soup",
+    "validation_accuracy",
+    "warn_of_different_starts",
 ]
 
+PREDICT_BATCH = 2048
+ROW_BLOCK = 16
 STATISTICS_BATCH = 512
+RELATED = 0.3  # cosine between members of one start; from different ones it is near 0
+
+
+def member_logits(nets, X, item_shape=None):
+    """Return the logits of each net, (M, N, C) float32.
+
+    Each batch is copied to the device once for all members. A batch that does not fit
+    into the memory of the device is halved.
+
+    Parameters
+    ----------
+    nets : list of NeuralNetClassifier
+        Initialised nets; set to evaluation mode.
+    X : ndarray, dict of ndarray, or Dataset
+        Samples in the layout that the modules take.
+    item_shape : tuple of int or None, default=None
+        Shape of one item of a Dataset.
+    """
+    if len({str(net.device) for net in nets}) > 1:
+        return np.concatenate([member_logits([net], X, item_shape) for net in nets])
+    data = TrainingData.unlabeled(X, item_shape)
+    source = DeviceData(data, nets[0].device)
+    forward = _one_by_one(nets) if source.is_dataset else _forward(nets, source.device)
+    batch = rows_at_once(data, PREDICT_BATCH, ROW_BLOCK)
+    block = min(batch, ROW_BLOCK)  # 1 if samples are so large that they pass singly
+
+    def predict(part):
+        rows = np.arange(len(data))[part]
+        # Matrix products of another shape may round differently. With full blocks of
+        # rows, a prediction does not depend on the other samples of the batch.
+        padded = np.resize(rows, -(-len(rows) // block) * block)
+        ((x, _),) = source.iterate(padded[None])
+        return forward(x)[:, : len(rows)].transpose(0, 1).cpu()  # (B, M, C)
+
+    for net in nets:
+        net.module_.eval()  # not restored: another thread may be predicting
+    with torch.inference_mode():
+        logits = in_chunks(predict, len(data), batch, setting="batch")
+        _warn_if_not_finite(logits)
+    return np.ascontiguousarray(logits.transpose(0, 1).numpy())
+
+
+def logits_on(nets, data: TrainingData):
+    """Return the logits of each net on training or validation data, (M, N, C)."""
+    return member_logits(nets, data.X, data.item_shape)
+
+
+def _warn_if_not_finite(logits):
+    """Warn if the largest logit of a sample is not finite in (N, M, C).
+
+    Other logits may be minus infinity, by which a network excludes a class.
+    """
+    broken = ~logits.amax(-1).isfinite()  # (N, M)
+    if not broken.any():
+        return
+    n_nets, rows = int(broken.any(0).sum()), broken.any(1).nonzero()
+    warnings.warn(
+        f"{n_nets} of {broken.shape[1]} networks {'gives' if n_nets == 1 else 'give'} "
+        f"no finite logits for {len(rows)} of {len(broken)} samples, the first is "
+        f"sample {int(rows[0])}: their predictions are meaningless. If the training "
+        "loss was finite, BatchNorm statistics have not converged: train for more "
+        "steps, or increase the momentum of these layers. Otherwise check X for "
+        "extreme values.",
+        SharpBalanceWarning,
+        stacklevel=3,
+    )
+
+
+def _forward(nets, device):
+    """Return a forward pass of all members, stacked if they are alike."""
+    modules = [net.module_.module for net in nets]
+    layers = stackable_layers(modules[0])
+    # The text names every layer with its sizes and options; members may differ there.
+    texts = {(type(module), repr(module)) for module in modules}
+    takes_logits = not isinstance(nets[0].criterion_, nn.NLLLoss)
+    infers = all(type(net).infer is NeuralNetClassifier.infer for net in nets)
+    if layers is None or len(texts) > 1 or not takes_logits or not infers:
+        return _one_by_one(nets)
+    names = [name for name, _ in layers]
+    for module in modules[1:]:
+        if [name for name, _ in stackable_layers(module) or []] != names:
+            return _one_by_one(nets)
+    network = StackedNetwork(layers, [m.state_dict() for m in modules], device)
+
+    def forward(x):
+        x = nets[0].module_.standardize(x).flatten(1)
+        return network(x.expand(len(nets), *x.shape))
+
+    return forward
+
+
+def _one_by_one(nets):
+    return lambda x: torch.stack([as_logits(net, net.infer(x)) for net in nets])
 
 
 def uniform_soup(nets, data):
@@ -59,13 +162,13 @@ def uniform_soup(nets, data):
 
 
 def greedy_soup(nets, data):
-    """Return the soup of those members that do not decrease its held-out accuracy.
+    """Return the soup of those members that do not decrease its validation accuracy.
 
     Parameters
     ----------
     nets : list of NeuralNetClassifier
     data : TrainingData
-        Must have a held-out part.
+        Must have validation samples.
 
     Returns
     -------
@@ -76,27 +179,27 @@ def greedy_soup(nets, data):
     Notes
     -----
     Members are tried in the order of their own accuracy, so the soup is never worse
-    than the best member on the held-out samples.
+    than the best member on the validation samples.
 
     References
     ----------
     Wortsman et al., Model soups: averaging weights of multiple fine-tuned models
     improves accuracy without increasing inference time, ICML 2022.
     """
-    accuracies = [held_out_accuracy(net, data.valid) for net in nets]
+    accuracies = [validation_accuracy(net, data.valid) for net in nets]
     first, *others = np.argsort(-np.asarray(accuracies), kind="stable").tolist()
     soup, chosen, best = nets[first], [first], accuracies[first]
     for member in others:
         candidate = uniform_soup([nets[i] for i in [*chosen, member]], data)
-        accuracy = held_out_accuracy(candidate, data.valid)
+        accuracy = validation_accuracy(candidate, data.valid)
         if accuracy >= best:
             soup, best = candidate, accuracy
             chosen.append(member)
     return soup, chosen
 
 
-def held_out_accuracy(net, valid: TrainingData) -> float:
-    """Return the weighted accuracy of a net on the held-out samples."""
+def validation_accuracy(net, valid: TrainingData) -> float:
+    """Return the weighted accuracy of a net on the validation samples."""
     (logits,) = logits_on([net], valid)
     return weighted_mean(is_right(logits, valid.y), valid)
 
@@ -137,6 +240,30 @@ def mean_weights(nets: Sequence):
     loose = _mean([each.get("buffers", {}) for each in extra])
     mean = MemberState(0, 0, to_cpu(_mean(states)), extra=extra[0] | {"buffers": loose})
     return restore(clone(nets[0]), mean)
+
+
+def warn_of_different_starts(nets: Sequence) -> None:
+    """Warn if the weights of two nets are no more alike than random ones.
+
+    Vectors and numbers are not compared: those of norm layers are alike in all nets.
+    """
+    rows = [
+        torch.cat([w.detach().flatten().double().cpu() for w in weights])
+        for net in nets
+        if (weights := [w for w in net.module_.parameters() if w.ndim > 1])
+    ]
+    if len(rows) < 2:
+        return
+    alike = min(float(nn.functional.cosine_similarity(rows[0], b, 0)) for b in rows[1:])
+    if alike < RELATED:
+        warnings.warn(
+            f"The members start from different weights (the cosine between two of them "
+            f"is {alike:.2f}), so the network with the mean of their weights predicts "
+            "poorly. Use aggregation='mean_logit', or let all members start from the "
+            "same weights, such as pretrained ones.",
+            SharpBalanceWarning,
+            stacklevel=2,
+        )
 
 
 def _mean(states):
@@ -214,7 +341,7 @@ def _trained_norms(net):
 
 def _updates_statistics(layer) -> bool:
     """Whether a layer in evaluation mode updates its running statistics in training."""
-    if not isinstance(layer, _BatchNorm) or not layer.track_running_stats:
+    if not isinstance(layer, BATCH_NORM) or not layer.track_running_stats:
         return False
     layer.train()
     updates = layer.training  # a frozen layer overrides train()
