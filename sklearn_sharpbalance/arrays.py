@@ -11,7 +11,7 @@ COMPARED_ITEMS = 32  # compared with the labels in a Dataset's attributes
 
 
 def to_tensor(X, device="cpu"):
-    """Return an array or tensor as a tensor on a device.
+    """Return X, an array or tensor, as a tensor on a device.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def to_tensor(X, device="cpu"):
 
 
 def to_array(values):
-    """Return a tensor of any device, or anything else, as an array."""
+    """Return values, a tensor of any device or anything else, as an array."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
     return np.asarray(values)
