@@ -1,4 +1,4 @@
-"""Held-out samples without finite logits count as wrong and are otherwise ignored."""
+"""Validation samples without finite logits count as wrong and are otherwise ignored."""
 
 from itertools import product
 
@@ -14,19 +14,19 @@ from sklearn_sharpbalance.exceptions import SharpBalanceWarning, UndefinedMetric
 from tests.cases import rest_slow
 from tests.training.test_early_stopping import SMALL
 
-OPTIONS = {**SMALL, "max_epochs": 12, "early_stopping": 12}
+OPTIONS = {**SMALL, "max_epochs": 12, "early_stopping": 12, "standardize": False}
 pytestmark = pytest.mark.filterwarnings("ignore:.*no finite logits")
 
 
-def narrow(n=60, apart=8):
-    """Return two classes whose features vary so little that an outlier overflows."""
+def table(n=60, apart=8):
+    """Return two classes, as a network without standardisation takes them."""
     y = np.arange(n) % 2
-    X = np.random.default_rng(0).normal(size=(n, 4)) + apart * y[:, None]
-    return (1e-3 * X).astype(np.float32), y
+    X = np.random.default_rng(0).normal(size=(n, 4)) + apart * (y[:, None] - 0.5)
+    return X.astype(np.float32), y
 
 
 def with_outlier(X, y, label, fraction=0.3):
-    """Replace the first held-out sample of a class by an outlier; return its row."""
+    """Replace the first validation sample of a class by an outlier; return its row."""
     clf = DeepEnsembleClassifier(
         max_epochs=1, validation_fraction=fraction, random_state=0, device="cpu"
     ).fit(X, y)
@@ -42,7 +42,7 @@ PAIRS = list(product(["mean_logit", "best_member", "greedy_soup"], [0, 1]))
 
 @pytest.mark.parametrize(("rule", "label"), rest_slow(PAIRS, [PAIRS[0], PAIRS[3]]))
 def test_outlier_counts_as_wrong(rule, label):
-    X, y = narrow()
+    X, y = table()
     X, row = with_outlier(X, y, label)
     clf = DeepEnsembleClassifier(aggregation=rule, **OPTIONS).fit(X, y)
     with pytest.warns(SharpBalanceWarning, match="no finite logits"):
@@ -52,7 +52,7 @@ def test_outlier_counts_as_wrong(rule, label):
 
 @pytest.mark.parametrize("weight", [None, 0.0])
 def test_epoch_is_chosen_by_the_likelihood_of_other_samples(weight):
-    X, y = narrow()
+    X, y = table()
     X, row = with_outlier(X, y, 1)
     if weight is not None:
         weight = np.where(np.arange(len(y)) == row, weight, 1.0)
@@ -65,13 +65,14 @@ def test_epoch_is_chosen_by_the_likelihood_of_other_samples(weight):
     "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
 )
 def test_temperature_is_fitted_to_other_samples(kind):
-    X, y = narrow(n=200, apart=1)
+    X, y = table(n=200, apart=1)
     far, row = with_outlier(X, y, 1)
     without = np.where(np.arange(len(y)) == row, 0.0, 1.0)
     clf = kind(
         aggregation="temperature",
         max_epochs=5,
         validation_fraction=0.3,
+        standardize=False,
         random_state=0,
         device="cpu",
     )
@@ -82,7 +83,7 @@ def test_temperature_is_fitted_to_other_samples(kind):
 
 
 def test_temperature_is_one_without_finite_logits(monkeypatch):
-    X, y = narrow()
+    X, y = table()
     data = TrainingData(X, y, valid=TrainingData(X, y))
     nothing = np.full((2, len(y), 2), np.nan, dtype=np.float32)
     monkeypatch.setattr(aggregation, "logits_on", lambda nets, valid: nothing)

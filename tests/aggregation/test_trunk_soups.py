@@ -81,6 +81,6 @@ def test_invalid_rule_raises_before_the_trunk_runs(rule):
     trunk = nn.Sequential(nn.Identity())
     calls = []
     trunk.forward = calls.append
-    with pytest.raises(InvalidInputError, match=r"held-out samples|Unknown aggreg"):
+    with pytest.raises(InvalidInputError, match=r"validation_fraction|Unknown aggreg"):
         soup(shared_trunk=lambda: trunk, aggregation=rule).fit(X, y)
     assert not calls

@@ -92,8 +92,8 @@ class NaiveSAM:
         g_p = gradient(moved, batch, loss)
         if self.method != "gsam":
             return g_p
-        share = dot(g, g_p) / dot(g_p, g_p)
-        orthogonal = [a - share * b for a, b in zip(g, g_p)]
+        part = dot(g, g_p) / dot(g_p, g_p)
+        orthogonal = [a - part * b for a, b in zip(g, g_p)]
         return [b - self.options["alpha"] * o for b, o in zip(g_p, orthogonal)]
 
     def look(self, w, g, batch, loss):
@@ -163,9 +163,14 @@ def perturb(optimizer, backward, **options):
         optimizer.reuse()
 
 
+def new(start):
+    """Return new parameters with values ``start``."""
+    return [torch.nn.Parameter(w.detach().clone()) for w in start]
+
+
 def make(method, base, start, rho=0.1, **more):
     """Return new parameters with values ``start``, and the library's optimizer."""
-    params = [torch.nn.Parameter(w.clone()) for w in start]
+    params = new(start)
     cls, kwargs = BASES[base]
     options = {**OPTIONS[method], **kwargs, **more}
     return params, OPTIMIZERS[method](params, cls, rho, **options)
@@ -174,14 +179,28 @@ def make(method, base, start, rho=0.1, **more):
 def train(params, optimizer, batches, loss=loss_of):
     """Make one ``step(closure)`` on each batch."""
     for batch in batches:
+        optimizer.step(closure_of(optimizer, lambda b=batch: loss(params, b)))
 
-        def closure(batch=batch):
-            optimizer.zero_grad()
-            value = loss(params, batch)
-            value.backward()
-            return value
 
-        optimizer.step(closure)
+def closure_of(optimizer, loss, losses=None):
+    """Return a closure for ``step``, which appends each loss to ``losses``."""
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        if losses is not None:
+            losses.append(value.item())
+        return value
+
+    return closure
+
+
+def plain_steps(params, optimizer, batches, loss=loss_of):
+    """Make a step of one pass on each batch, by any optimizer of torch."""
+    for batch in batches:
+        closure_of(optimizer, lambda b=batch: loss(params, b))()
+        optimizer.step()
 
 
 def same(left, right):

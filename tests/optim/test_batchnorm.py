@@ -9,7 +9,7 @@ from torch import nn
 
 from sklearn_sharpbalance.optim import SAM, frozen_batch_statistics
 from tests.cases import rest_slow
-from tests.optim.reference import same
+from tests.optim.reference import METHODS, closure_of, over_sgd, same
 
 X = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -45,14 +45,7 @@ def loss_of(net):
 def step(net, optimizer, mode):
     optimizer.zero_grad()
     if mode == "closure":
-
-        def closure():
-            optimizer.zero_grad()
-            loss = loss_of(net)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
+        optimizer.step(closure_of(optimizer, lambda: loss_of(net)))
         return
     loss_of(net).backward()
     with optimizer.perturbed(freeze_norms=True if mode == "hook" else net):
@@ -71,6 +64,15 @@ def test_running_statistics_are_updated_once_per_step(kind, mode):
     step(net, optimizer, mode)  # the layers update them again
     assert not same(buffers(net), buffers(once))
     assert net.norm.track_running_stats
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_statistics_are_updated_once_in_each_step_of_any_method(method):
+    net = Net(NORMS["batch"]())
+    optimizer = over_sgd(method, net.parameters(), rho=0.5, lr=0.1)
+    for _ in range(5):
+        optimizer.step(closure_of(optimizer, lambda: loss_of(net)))
+    assert net.norm.num_batches_tracked == 5
 
 
 @pytest.mark.parametrize("kind", ["batch", "cumulative", "instance"])
@@ -137,16 +139,6 @@ def test_other_threads_still_update_their_statistics():
     assert mine.norm.num_batches_tracked == 0
 
 
-def test_layer_called_without_its_parent_is_frozen():
-    net = Net(NORMS["batch"]())
-    with frozen_batch_statistics():
-        net.norm(net.conv(X))
-        net(X)
-    assert net.norm.num_batches_tracked == 0
-    net(X)
-    assert net.norm.num_batches_tracked == 1
-
-
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
 @pytest.mark.parametrize(
     ("is_compiled", "kind"),
@@ -161,17 +153,14 @@ def test_closure_that_first_predicts_in_evaluation_mode(kind, is_compiled):
     called = torch.compile(net, backend="eager") if is_compiled else net
     optimizer = SAM(net.parameters(), lr=0.1)
 
-    def closure():
-        optimizer.zero_grad()
+    def loss():
         net.eval()
         with torch.no_grad():
             labels = called(X).argmax(1)
         net.train()
-        loss = nn.functional.cross_entropy(called(X), labels)
-        loss.backward()
-        return loss
+        return nn.functional.cross_entropy(called(X), labels)
 
-    optimizer.step(closure)
+    optimizer.step(closure_of(optimizer, loss))
     clean(X)
     torch.testing.assert_close(buffers(net), buffers(clean))
 

@@ -11,10 +11,12 @@ from tests.optim.reference import (
     BASES,
     METHODS,
     OPTIONS,
-    loss_of,
+    closure_of,
     make,
     naive_run,
+    new,
     perturb,
+    plain_steps,
     problem,
     same,
     train,
@@ -61,12 +63,9 @@ def test_step_equals_naive_loops(method, base):
 @pytest.mark.parametrize("method", METHODS)
 def test_zero_rho_is_the_base_optimizer_bitwise(method):
     start, batches = on_gpu(*problem(dtype=torch.float32))
-    plain = [nn.Parameter(w.clone()) for w in start]
+    plain = new(start)
     optimizer = torch.optim.SGD(plain, lr=0.1, momentum=0.9, weight_decay=0.01)
-    for batch in batches:
-        optimizer.zero_grad()
-        loss_of(plain, batch).backward()
-        optimizer.step()
+    plain_steps(plain, optimizer, batches)
     params, optimizer = make(method, "sgd", start, rho=0)
     train(params, optimizer, batches)
     assert same(params, plain)
@@ -80,14 +79,9 @@ def test_step_never_waits_for_the_device(method, stacked):
     options = {**OPTIONS[method], "stacked": stacked, "lr": 0.1, "momentum": 0.9}
     optimizer = OPTIMIZERS[method]([w], rho=rho, **options)
 
-    def closure():
-        optimizer.zero_grad()
-        loss = torch.cos(w).sum()
-        loss.backward()
-        return loss
-
+    closure = closure_of(optimizer, lambda: torch.cos(w).sum())
     optimizer.step(closure)
-    share = torch.ones(3 if stacked else (), device="cuda") / 2
+    fraction = torch.ones(3 if stacked else (), device="cuda") / 2
     with no_waiting():
         optimizer.step(closure)
         closure()
@@ -95,7 +89,7 @@ def test_step_never_waits_for_the_device(method, stacked):
             optimizer,
             lambda: torch.cos(w).sum().backward(),
             set_to_none=False,
-            grad_scale=share,
+            grad_scale=fraction,
         )
         optimizer.descend()
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import MomentumSAM
-from tests.optim.reference import loss_of, problem, same, train
+from tests.optim.reference import closure_of, loss_of, new, problem, same, train
 
 
 def parameter():
@@ -46,7 +46,7 @@ def test_three_steps_equal_the_formula_of_the_paper():
 )
 def test_perturbation_is_along_the_buffer_of_the_base_optimizer(base, options, name):
     start, batches = problem(steps=3)
-    params = [nn.Parameter(w.clone()) for w in start]
+    params = new(start)
     optimizer = MomentumSAM(params, base, rho=0.4, lr=0.01, **options)
     train(params, optimizer, batches)
     buffers = [optimizer.state[p][name] for p in params]
@@ -120,39 +120,24 @@ def test_base_optimizer_that_keeps_no_buffer_raises_in_the_second_step():
 
 def test_step_calls_the_closure_once_at_the_perturbed_weights():
     start, batches = problem(steps=2)
-    params = [nn.Parameter(w.clone()) for w in start]
+    params = new(start)
     optimizer = MomentumSAM(params, rho=0.5, lr=0.1, momentum=0.9)
     train(params, optimizer, batches[:1])
     with optimizer.perturbed():
         expected = loss_of(params, batches[1]).item()
+    assert expected != loss_of(params, batches[1]).item()
     losses = []
-
-    def closure():
-        optimizer.zero_grad()
-        loss = loss_of(params, batches[1])
-        loss.backward()
-        losses.append(loss.item())
-        return loss
-
+    closure = closure_of(optimizer, lambda: loss_of(params, batches[1]), losses)
     assert optimizer.step(closure).item() == expected
     assert losses == [expected]
-    assert expected != loss_of(params, batches[1]).item()
 
 
-def test_batch_norm_is_updated_once_per_step():
+def test_batch_norm_is_updated_in_the_only_pass():
     X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     optimizer = MomentumSAM(net.parameters(), rho=0.5, lr=0.1, momentum=0.9)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = net(X).square().mean()
-        loss.backward()
-        return loss
-
-    for _ in range(3):
-        optimizer.step(closure)
-    assert net[1].num_batches_tracked == 3
+    closure = closure_of(optimizer, lambda: net(X).square().mean())
+    optimizer.step(closure)
     before = net[1].running_mean.clone()
     with optimizer.perturbed(), torch.no_grad():
         seen = net[0](X).mean(0)  # at the perturbed weights
@@ -161,7 +146,7 @@ def test_batch_norm_is_updated_once_per_step():
     optimizer.step(closure, freeze_norms=net)
     with optimizer.perturbed(freeze_norms=True):
         net(X)
-    assert net[1].num_batches_tracked == 4
+    assert net[1].num_batches_tracked == 2
 
 
 def test_parameters_without_momentum_do_not_move():

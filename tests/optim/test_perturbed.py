@@ -17,8 +17,10 @@ from tests.optim.reference import (
     gradient,
     loss_of,
     make,
+    new,
     over_sgd,
     perturb,
+    plain_steps,
     problem,
     same,
     train,
@@ -33,18 +35,18 @@ def parts(batch, size):
 
 def mixed_step(params, optimizer, batch, size, set_to_none=True):
     sharp, normal = parts(batch, size)
-    share = size / len(batch[0])
+    fraction = size / len(batch[0])
     optimizer.zero_grad(set_to_none=set_to_none)
     if size:
-        (share * loss_of(params, sharp)).backward()
+        (fraction * loss_of(params, sharp)).backward()
         perturb(
             optimizer,
-            lambda: (share * loss_of(params, sharp)).backward(),
+            lambda: (fraction * loss_of(params, sharp)).backward(),
             set_to_none=set_to_none,
-            grad_scale=share,
+            grad_scale=fraction,
         )
-    if share < 1:
-        ((1 - share) * loss_of(params, normal)).backward()
+    if fraction < 1:
+        ((1 - fraction) * loss_of(params, normal)).backward()
     optimizer.descend()
 
 
@@ -71,12 +73,8 @@ def test_mixed_step_equals_naive_loops(method, set_to_none):
 @pytest.mark.parametrize("method", METHODS)
 def test_mixed_step_with_no_samples_is_the_base_step_and_with_all_is_step(method):
     start, batches = problem()
-    plain = [torch.nn.Parameter(w.clone()) for w in start]
-    base = BASES["sgd"][0](plain, **BASES["sgd"][1])
-    for batch in batches:
-        base.zero_grad()
-        loss_of(plain, batch).backward()
-        base.step()
+    plain = new(start)
+    plain_steps(plain, BASES["sgd"][0](plain, **BASES["sgd"][1]), batches)
     params, optimizer = make(method, "sgd", start)
     for batch in batches:
         mixed_step(params, optimizer, batch, 0)

@@ -7,7 +7,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from sklearn_sharpbalance.optim import GSAM, SAM
-from tests.optim.reference import loss_of, problem, same, train
+from tests.optim.reference import loss_of, new, plain_steps, problem, same, train
 
 SCHEDULERS = {
     "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda t: 0.9**t),
@@ -54,14 +54,12 @@ def by_context(params, optimizer, batch):
 
 
 def plain_step(params, optimizer, batch):
-    optimizer.zero_grad()
-    loss_of(params, batch).backward()
-    optimizer.step()
+    plain_steps(params, optimizer, [batch])
 
 
 def run(make_optimizer, make_scheduler, step):
     start, batches = problem(steps=5)
-    params = [torch.nn.Parameter(w.clone()) for w in start]
+    params = new(start)
     optimizer = make_optimizer(params)
     trace = []
     scheduler = make_scheduler(optimizer)

@@ -119,19 +119,3 @@ def test_schedule_and_resume_from_a_pickle():
         [p.detach() for p in resumed.module_.parameters()],
         [p.detach() for p in whole.module_.parameters()],
     )
-
-
-def test_checkpoint_files_restore_the_momentum(tmp_path):
-    start, X, y = data()
-    kwargs = {"lr": 0.1, "max_epochs": 1, "optimizer__momentum": 0.9}
-    net = make_net(start, "friendly_sam", **kwargs).partial_fit(X, y)
-    files = {"f_params": tmp_path / "p.pt", "f_optimizer": tmp_path / "o.pt"}
-    net.save_params(**files)
-    other = make_net(start, "friendly_sam", **kwargs)
-    other.load_params(**files)
-    for each in (net, other):
-        each.partial_fit(X, y)
-    assert same(
-        [p.detach() for p in net.module_.parameters()],
-        [p.detach() for p in other.module_.parameters()],
-    )

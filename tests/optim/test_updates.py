@@ -9,10 +9,13 @@ from sklearn_sharpbalance.optim import ASAM, GSAM, OPTIMIZERS, SAM, FriendlySAM
 from tests.optim.reference import (
     BASES,
     METHODS,
+    closure_of,
     loss_of,
     make,
     naive_run,
+    new,
     over_sgd,
+    plain_steps,
     problem,
     same,
     train,
@@ -73,13 +76,9 @@ def test_zero_rho_equals_any_base_optimizer_bitwise(method, base):
     def loss(w, batch):  # Muon takes matrices only
         return loss_of([w[0], flat[0], w[1], flat[1]], batch)
 
-    plain = [torch.nn.Parameter(w.clone()) for w in start]
-    optimizer = base(plain, **options)
-    for batch in batches:
-        optimizer.zero_grad()
-        loss(plain, batch).backward()
-        optimizer.step()
-    params = [torch.nn.Parameter(w.clone()) for w in start]
+    plain = new(start)
+    plain_steps(plain, base(plain, **options), batches, loss)
+    params = new(start)
     train(params, OPTIMIZERS[method](params, base, rho=0, **options), batches, loss)
     assert same(params, plain)
     assert not same(params, start)
@@ -106,11 +105,23 @@ def test_identities_between_methods():
         ("gsam", GSAM, {"alpha": 0}),
         ("friendly", FriendlySAM, {"sigma": 0}),
     ]:
-        params = [torch.nn.Parameter(w.clone()) for w in start]
+        params = new(start)
         train(params, cls(params, rho=0.2, lr=0.1, **options), batches)
         runs[name] = params
     assert same(runs["sam"], runs["gsam"])
     assert same(runs["sam"], runs["friendly"])
+
+
+def test_friendly_directions_equal_those_of_the_released_code():
+    """For sigma = 1: along the gradient minus the average before it."""
+    w = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
+    optimizer, average = FriendlySAM([w], rho=1.0, lmbda=0.6, lr=0.0), 0
+    rng = torch.Generator().manual_seed(0)
+    for g in torch.randn(12, 5, generator=rng, dtype=torch.float64):
+        w.grad, noise = g.clone(), g - average
+        with optimizer.perturbed():
+            torch.testing.assert_close(w.detach(), noise / noise.norm())
+        average = 0.6 * average + 0.4 * g
 
 
 def test_asam_perturbation_follows_a_rescaling_of_the_weights():
@@ -135,15 +146,7 @@ def test_step_ignores_stale_gradients_and_returns_the_clean_loss():
     for p in params:
         p.grad = torch.full_like(p, 7.0)
     losses = []
-
-    def closure():
-        assert torch.is_grad_enabled()
-        optimizer.zero_grad()
-        loss = loss_of(params, batches[0])
-        loss.backward()
-        losses.append(loss.item())
-        return loss
-
+    closure = closure_of(optimizer, lambda: loss_of(params, batches[0]), losses)
     with torch.no_grad():
         returned = optimizer.step(closure)
     assert same(params, expected)
@@ -166,21 +169,6 @@ def test_zero_gradient_gives_no_perturbation_and_no_nan(method, dtype):
 
 
 ALONG_GRADIENT = [method for method in METHODS if method != "momentum_sam"]
-
-
-@pytest.mark.parametrize("method", ALONG_GRADIENT)
-def test_half_precision_weights_move_by_rho(method):
-    w = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.bfloat16))
-    optimizer = OPTIMIZERS[method]([w], rho=0.5, lr=0.1)
-    w.grad = torch.tensor([0.0, 1e-6], dtype=torch.bfloat16)
-    with optimizer.perturbed():
-        # ASAM: rho (|w| + eta)
-        assert w[1].item() == pytest.approx(3.0 if method == "asam" else 2.5, abs=0.02)
-        assert w[0].item() == 1.0
-        w[1].backward()
-    optimizer.descend()
-    assert w.dtype == torch.bfloat16
-    assert w.tolist() == pytest.approx([1.0, 1.9], abs=0.01)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -222,15 +210,6 @@ def test_gsam_treats_a_missing_gradient_of_a_pass_as_zero(set_to_none):
         (params[0] * g_p[0] + params[1] * g_p[1]).sum().backward()
     expected = g_p - 0.5 * (g - g @ g_p / (g_p @ g_p) * g_p)
     assert [p.grad.item() for p in params] == expected.tolist()
-
-
-def test_gsam_sets_no_gradient_without_a_perturbed_backward_pass():
-    w = torch.nn.Parameter(torch.ones(1))
-    optimizer = GSAM([w], rho=0.5, lr=0.1)
-    w.sum().backward()
-    with optimizer.perturbed():
-        assert w.item() == 1.5
-    assert w.grad is None
 
 
 def test_each_group_has_its_rho_and_the_norm_is_joint():
