@@ -44,10 +44,10 @@ import matplotlib.pyplot as plt
 from sklearn_sharpbalance.plotting import SubsetOverlapDisplay
 from sklearn_sharpbalance.selection import SharpestSelector
 
-pictures = X.reshape(-1, 8, 8)
+images = X.reshape(-1, 8, 8)
 sharpest = SharpestSelector(flat_ratio=0.1).select(clf.sharpness_)
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
-display = SubsetOverlapDisplay.from_estimator(clf, pictures, y, ax=axes[0])
+display = SubsetOverlapDisplay.from_estimator(clf, images, y, ax=axes[0])
 SubsetOverlapDisplay.from_masks(sharpest, ax=axes[1])
 for ax, rule, masks in zip(axes, ("flattest", "sharpest"), (clf.sam_masks_, sharpest)):
     ax.set_title(f'"{rule}": {masks.mean():.0%} of the samples')
@@ -60,10 +60,29 @@ from scipy.stats import spearmanr
 print(spearmanr(clf.sharpness_, axis=1).statistic.round(2))
 
 # %%
-# The sharpest pictures
+# The predictions of the members
+# ------------------------------
+# The fraction of samples on which two members predict different classes.
+from sklearn.metrics import ConfusionMatrixDisplay
+
+from sklearn_sharpbalance.metrics import pairwise_disagreement
+
+
+def plot_disagreement(member_probas):
+    """Draw the disagreement of each pair of members as a matrix."""
+    names = [f"Member {i}" for i in range(len(member_probas))]
+    matrix = ConfusionMatrixDisplay(pairwise_disagreement(member_probas), names)
+    matrix.plot(values_format=".3f", cmap="cividis")
+    matrix.ax_.set(xlabel="", ylabel="", title="Disagreement of members")
+
+
+plot_disagreement(clf.member_predict_proba(X))
+
+# %%
+# The sharpest images
 # ---------------------
-# A row per member; above each picture its label, right or wrong, and its score: the squared
-# norm of the gradient of that sample's loss. Many pictures are in several rows.
+# A row per member; above each image its label, right or wrong, and its score: the squared
+# norm of the gradient of that sample's loss. Many images are in several rows.
 display.plot_hardest(n_images=8)
 
 # %%

@@ -20,25 +20,76 @@ features.
 # of the data lie on or above that of members on all of it: at equal sharpness they are more
 # diverse. Step sizes differ so that the curves cover the same range of sharpness.
 import os
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from sklearn_sharpbalance.plotting import TheoryDisplay
+from sklearn_sharpbalance.theory import (
+    sam_diversity,
+    sam_sharpness_bounds,
+    simulate,
+    subset_diversity,
+    subset_sharpness_bound,
+)
 
 FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 N_MATRICES = 3 if FAST else 50
+SIZES = {"n": 3000, "d": 150}
+
+
+def draw_theory(ax, diversity, upper, lower=None, run=None, name=None):
+    """Draw diversity against bounds of the sharpness, and a simulation as points."""
+    prefix = "" if name is None else f"{name}, "
+    (line,) = ax.plot(upper, diversity, marker=".", label=f"{prefix}upper bound")
+    look = {"color": line.get_color(), "marker": "."}
+    if lower is not None:
+        shown = lower > 0  # a negative bound says nothing
+        label = f"{prefix}lower bound"
+        ax.plot(lower[shown], diversity[shown], ls="--", label=label, **look)
+    if run is not None:
+        ax.errorbar(
+            run.sharpness,
+            run.diversity,
+            xerr=run.sharpness_error,
+            yerr=run.diversity_error,
+            fmt="o",
+            mec="black",
+            mew=0.6,
+            capsize=2,
+            color=line.get_color(),
+            label=f"{prefix}simulated",
+        )
+    ax.set(xlabel="Sharpness", ylabel="Diversity")
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def theorem_1(rho, **model):
+    """Diversity, and lower and upper bound of the sharpness, for each rho."""
+    model |= SIZES
+    diversity = np.array([sam_diversity(4, rho=r, **model) for r in rho])
+    bounds = [sam_sharpness_bounds(4, rho=r, radius=0.5, **model) for r in rho]
+    return diversity, *np.transpose(bounds)
+
+
+def theorem_2(rho, **model):
+    """Diversity, and upper bound of the sharpness, for each rho."""
+    model |= SIZES
+    diversity = np.array([subset_diversity(4, rho=r, **model) for r in rho])
+    upper = [subset_sharpness_bound(4, rho=r, radius=0.5, **model) for r in rho]
+    return diversity, np.array(upper)
+
 
 rho = np.linspace(0, 0.3, 7)
+diversity, lower, upper = theorem_1(rho, eta=0.005)
 fig, ax = plt.subplots(figsize=(6, 4.2), layout="constrained")
-TheoryDisplay.from_theory(4, 0.005, rho, name="SAM", bounds="upper", ax=ax)
+draw_theory(ax, diversity, upper, name="SAM")
 for parts, eta in [(3, 0.02), (10, 0.1)]:
     name = f"SAM on one of {parts} parts"
-    TheoryDisplay.from_theory(
-        4, eta, rho, n_subsets=parts, name=name, bounds="upper", ax=ax
-    )
+    draw_theory(ax, *theorem_2(rho, eta=eta, n_subsets=parts), name=name)
 ax.set_xlim(4, 10.5)
 ax.set_title("Parts of the data: more diversity for the same sharpness")
+ax.legend()
 
 # %%
 # Theorem and simulation (figure 2)
@@ -46,10 +97,10 @@ ax.set_title("Parts of the data: more diversity for the same sharpness")
 # The theorem gives the diversity exactly and two bounds of the sharpness. The simulated
 # sharpness lies between them.
 fig, ax = plt.subplots(figsize=(6, 4.2), layout="constrained")
-TheoryDisplay.from_simulation(
-    4, 0.005, rho, n_matrices=N_MATRICES, random_state=0, name="SAM", ax=ax
-)
+run = simulate(4, 0.005, rho, n_matrices=N_MATRICES, random_state=0, **SIZES)
+draw_theory(ax, diversity, upper, lower, run, name="SAM")
 ax.set_title(f"Theorem 1 and {N_MATRICES} simulated data sets")
+ax.legend()
 
 # %%
 # Nine settings of Theorem 1 (figure 10)
@@ -59,13 +110,6 @@ ax.set_title(f"Theorem 1 and {N_MATRICES} simulated data sets")
 # and diversity *grow* with :math:`\rho` (see the numbers on the axes). The theorem holds
 # there as well, but the trade-off is in the figure above. The lower bound is negative in
 # these settings and is not drawn.
-from sklearn_sharpbalance.theory import (
-    sam_diversity,
-    sam_sharpness_bounds,
-    simulate,
-    subset_diversity,
-    subset_sharpness_bound,
-)
 
 
 def short(value):
@@ -88,12 +132,15 @@ def grid_figure(steps, etas, diversity, upper, run, title):
     fig, axes = plt.subplots(3, 3, figsize=(9, 7.5), layout="constrained")
     for i, j in np.ndindex(3, 3):
         ax = axes[i, j]
-        TheoryDisplay(
-            diversity[i, j],
-            upper[i, j],
-            simulated_sharpness=run.sharpness[i, j],
-            simulated_diversity=run.diversity[i, j],
-        ).plot(ax, legend=(i, j) == (0, 0))
+        found = SimpleNamespace(
+            sharpness=run.sharpness[i, j],
+            diversity=run.diversity[i, j],
+            sharpness_error=None,
+            diversity_error=None,
+        )
+        draw_theory(ax, diversity[i, j], upper[i, j], run=found)
+        if (i, j) == (0, 0):
+            ax.legend()
         ax.set_title(rf"$k = {steps[i]}$, $\eta = {etas[j]}$", fontsize=10)
         ax.set(xscale="log", yscale="log", xlabel="", ylabel="")
         ends(ax.xaxis, upper[i, j])
@@ -112,7 +159,6 @@ def over_grid(function, steps, etas, rhos, **options):
     return np.array(rows)
 
 
-SIZES = {"n": 3000, "d": 150}
 steps, etas, rhos = [2, 4, 8], [0.1, 0.05, 0.01], [0.3, 0.35, 0.4, 0.45, 0.5]
 run = simulate(
     *np.ix_(steps, etas, rhos), n_matrices=N_MATRICES, random_state=0, **SIZES
@@ -149,5 +195,5 @@ for variant in ("derived", "printed"):
     limit = over_grid(
         subset_sharpness_bound, steps, etas, rhos, radius=0.5, variant=variant, **parts
     )
-    share = (run.sharpness <= limit).mean()
-    print(f"{variant}: {share:.0%} of the simulated sharpness lies below the bound")
+    fraction = (run.sharpness <= limit).mean()
+    print(f"{variant}: {fraction:.0%} of the simulated sharpness lies below the bound")

@@ -31,16 +31,11 @@ OF_MEMBERS = [
 ]
 OF_LABELS_AND_MEMBERS = [
     metrics.disagreement_error_ratio,
-    metrics.double_fault,
-    metrics.q_statistic,
     metrics.ensemble_improvement_rate,
-    metrics.loss_decomposition,
 ]
 OF_LABELS_AND_PROBA = [
     metrics.expected_calibration_error,
     metrics.negative_log_likelihood,
-    metrics.brier_score,
-    metrics.area_under_risk_coverage,
     metrics.fit_temperature,
     metrics.nll_after_temperature,
 ]

@@ -10,14 +10,14 @@ import pandas as pd
 from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
 from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_auroc
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics import ood_auroc
-from sklearn_sharpbalance.metrics._ood_outputs import (
+from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
+from sklearn_sharpbalance.metrics.ood import (
     SCORE_NAMES,
     check_score_names,
     ensemble_scores,
     member_scores,
+    ood_auroc,
 )
-from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
 
 __all__ = ["as_foreign_sets", "measure_ood", "ood_evaluation"]
 
@@ -36,8 +36,8 @@ def ood_evaluation(estimator, X_in, X_out, scores=None):
         Out-of-distribution samples, in the same layout.
     scores : iterable of str or None, default=None
         Keys of :data:`~sklearn_sharpbalance.metrics.OOD_SCORES`. None takes those of
-        "msp", "entropy", "energy", "mutual_information" and "pds" that the classifier
-        has ("energy" needs logits, the last two need several members).
+        "msp", "entropy", "mutual_information" and "pds" that the classifier has (the
+        last two need several members).
 
     Returns
     -------
@@ -47,9 +47,9 @@ def ood_evaluation(estimator, X_in, X_out, scores=None):
 
     Notes
     -----
-    For the ensemble, "msp" and "entropy" are computed from its own prediction (if it
-    averages probabilities, "msp" equals "bma"), and "energy" from the mean logits. The
-    value for the members is the mean over the members' own values.
+    For the ensemble, "msp" and "entropy" are computed from its own prediction. If it
+    averages probabilities, "msp" equals "bma". The value for the members is the mean
+    over the members' own values.
 
     Examples
     --------

@@ -20,6 +20,8 @@ __all__ = [
     "check_proba",
     "check_scores",
     "encode_labels",
+    "labels_and_members",
+    "labels_and_proba",
     "top1",
     "undefined_once",
     "warn_undefined",
@@ -176,6 +178,28 @@ def encode_labels(
             f"of {name}, got {found}. For other labels pass labels=estimator.classes_."
         )
     return y.astype(np.int64)
+
+
+def labels_and_members(
+    y_true: Any, member_probas: Any, labels: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the column of each label (N,), and probabilities (M, N, C)."""
+    probas = check_member_probas(member_probas)
+    _, n_samples, n_classes = probas.shape
+    y = encode_labels(y_true, n_classes=n_classes, n_samples=n_samples, labels=labels)
+    return y, probas
+
+
+def labels_and_proba(
+    y_true: Any, proba: Any, labels: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the column of each label (N,), and probabilities (N, C)."""
+    array = check_proba(proba)
+    n_samples, n_classes = array.shape
+    y = encode_labels(
+        y_true, n_classes=n_classes, n_samples=n_samples, labels=labels, name="proba"
+    )
+    return y, array
 
 
 def _are_codes(y: np.ndarray, n_classes: int) -> bool:

@@ -44,7 +44,6 @@ class Outputs(NamedTuple):
 
     member_probas: np.ndarray  # (M, N, C); M is 1 for a classifier without members
     proba: np.ndarray  # (N, C)
-    member_logits: np.ndarray | None  # (M, N, C), if the classifier has them
     classes: np.ndarray  # (C,)
     is_lone: bool = False  # whether the classifier has no members
 
@@ -69,15 +68,11 @@ def outputs_of(estimator: Any, X: Any) -> Outputs:
     if predicts_with_members(estimator):
         logits = estimator.member_decision_function(X)  # (M, N, C)
         probas = softmax(logits.astype(np.float64), axis=-1)
-        return Outputs(probas, estimator._aggregate(logits), logits, classes)
+        return Outputs(probas, estimator._aggregate(logits), classes)
     proba = np.asarray(estimator.predict_proba(X))
     if not hasattr(estimator, "member_predict_proba"):
-        return Outputs(proba[None], proba, None, classes, is_lone=True)
-    probas = np.asarray(estimator.member_predict_proba(X))
-    logits = None
-    if hasattr(estimator, "member_decision_function"):
-        logits = np.asarray(estimator.member_decision_function(X))
-    return Outputs(probas, proba, logits, classes)
+        return Outputs(proba[None], proba, classes, is_lone=True)
+    return Outputs(np.asarray(estimator.member_predict_proba(X)), proba, classes)
 
 
 def predicts_with_members(estimator: Any) -> bool:

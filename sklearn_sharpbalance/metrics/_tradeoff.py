@@ -9,13 +9,14 @@ import numpy as np
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 from sklearn_sharpbalance.metrics._outputs import reach_last_step
-from sklearn_sharpbalance.metrics.divergence import kl_diversity, variance_diversity
 from sklearn_sharpbalance.metrics.diversity import (
     disagreement,
     disagreement_error_ratio,
+    ensemble_improvement_rate,
+    kl_diversity,
+    variance_diversity,
 )
 from sklearn_sharpbalance.metrics.flatness import adaptive_sharpness
-from sklearn_sharpbalance.metrics.improvement import ensemble_improvement_rate
 
 __all__ = [
     "DIVERSITIES",

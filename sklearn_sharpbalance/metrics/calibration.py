@@ -1,21 +1,17 @@
 """Calibration: does a predictor's confidence match its accuracy?"""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
 
 from sklearn_sharpbalance._validation import (
     POSITIVE_INTEGER,
     check_choice,
     check_numbers,
 )
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
-    check_proba,
     check_weights,
-    encode_labels,
+    labels_and_proba,
     warn_undefined,
 )
 
@@ -32,7 +28,7 @@ class CalibrationBins(NamedTuple):
     confidence : ndarray of shape (n_bins,)
         Mean confidence of each bin.
     accuracy : ndarray of shape (n_bins,)
-        Share of correct predictions in each bin.
+        Fraction of correct predictions in each bin.
     edges : ndarray of shape (n_bins + 1,)
         Edges of the bins.
     """
@@ -45,8 +41,8 @@ class CalibrationBins(NamedTuple):
 
 def _edges(confidence, n_bins, strategy):
     """Return the edges of the bins; a bin includes its right edge, as in Guo et al."""
-    shares = np.linspace(0, 1, n_bins + 1)
-    return shares if strategy == "uniform" else np.quantile(confidence, shares)
+    steps = np.linspace(0, 1, n_bins + 1)
+    return steps if strategy == "uniform" else np.quantile(confidence, steps)
 
 
 def _bins(confidence, right, n_bins, strategy, weight=None):
@@ -62,55 +58,27 @@ def _bins(confidence, right, n_bins, strategy, weight=None):
     return CalibrationBins(counts, mean_confidence, accuracy, edges)
 
 
-def _folded_normal_excess(gap, std):
-    """Return ``E|Z| - |gap|`` for Z ~ N(gap, std^2), the bias of ``|gap|`` by noise."""
-    safe = np.where(std > 0, std, 1.0)
-    ratio = gap / safe
-    mean = safe * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + gap * (
-        2 * ndtr(ratio) - 1
-    )
-    return np.where(std > 0, mean - np.abs(gap), 0.0)
-
-
-def _error_of_bins(bins, norm, debiased):
+def _error_of_bins(bins):
     """Return the calibration error of one set of bins."""
     weight = bins.counts / bins.counts.sum()
-    gap = bins.accuracy - bins.confidence
-    if norm == "max":
-        return np.abs(gap).max()
-    variance = bins.accuracy * (1 - bins.accuracy)
-    if norm == "l1":
-        value = np.abs(gap)
-        if debiased:
-            std = np.sqrt(variance / np.maximum(bins.counts, 1))
-            value = value - _folded_normal_excess(gap, std)
-        return max(float(weight @ value), 0.0)
-    value = gap**2
-    if debiased:
-        value = value - variance / np.maximum(bins.counts - 1, 1)
-    return float(np.sqrt(max(float(weight @ value), 0.0)))
+    return float(weight @ np.abs(bins.accuracy - bins.confidence))
 
 
-def _check_options(n_bins, strategy, norm="l1", debiased=False):
+def _check_options(n_bins, strategy):
     check_numbers(POSITIVE_INTEGER, n_bins=n_bins)
     check_choice("strategy", strategy, ("uniform", "quantile"))
-    check_choice("norm", norm, ("l1", "l2", "max"))
-    if norm == "max" and debiased:
-        raise InvalidInputError("norm='max' has no debiased form: use 'l1' or 'l2'.")
 
 
-def _top1_confidence(y_true, proba, labels):
+def _of_predicted_class(y, proba):
     """Return the confidence of the predicted class, (N,), and if it is right, (N,)."""
-    array = check_proba(proba)
-    y = encode_labels(
-        y_true,
-        n_classes=array.shape[1],
-        n_samples=len(array),
-        labels=labels,
-        name="proba",
-    )
-    predicted = array.argmax(axis=1)  # (N,)
-    return array[np.arange(len(y)), predicted].astype(np.float64), predicted == y
+    predicted = proba.argmax(axis=1)  # (N,)
+    return proba[np.arange(len(y)), predicted].astype(np.float64), predicted == y
+
+
+def _of_each_class(y, proba):
+    """Yield the probability of each class, (N,), and if it is the true one, (N,)."""
+    for c, column in enumerate(proba.T):
+        yield np.ascontiguousarray(column, dtype=np.float64), y == c
 
 
 def calibration_curve_bins(
@@ -150,8 +118,8 @@ def calibration_curve_bins(
     (array([0, 2]), array([0. , 0.5]))
     """
     _check_options(n_bins, strategy)
-    confidence, right = _top1_confidence(y_true, proba, labels)
-    return _bins(confidence, right, n_bins, strategy)
+    y, array = labels_and_proba(y_true, proba, labels)
+    return _bins(*_of_predicted_class(y, array), n_bins, strategy)
 
 
 def expected_calibration_error(
@@ -161,8 +129,6 @@ def expected_calibration_error(
     n_bins=15,
     strategy="uniform",
     classwise=False,
-    debiased=False,
-    norm="l1",
     labels=None,
     sample_weight=None,
 ):
@@ -181,11 +147,6 @@ def expected_calibration_error(
     classwise : bool, default=False
         Compare the probability of every class with its frequency and average over
         classes, instead of using the predicted class only.
-    debiased : bool, default=False
-        Subtract an estimate of the bias that is due to the finite number of samples in
-        each bin. The result is clipped at 0.
-    norm : {"l1", "l2", "max"}, default="l1"
-        Mean gap, root mean squared gap, or the largest gap (MCE).
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
     sample_weight : array-like of shape (n_samples,), default=None
@@ -201,17 +162,12 @@ def expected_calibration_error(
 
     Notes
     -----
-    :math:`\sum_b \frac{n_b}{N} |\mathrm{acc}_b - \mathrm{conf}_b|`. With ``"l1"`` the
-    bias of each bin is that of a folded normal with variance
-    :math:`\mathrm{acc}_b(1-\mathrm{acc}_b)/n_b`; with ``"l2"`` the unbiased estimate
-    :math:`\mathrm{acc}_b(1-\mathrm{acc}_b)/(n_b-1)` is subtracted from the squared gap.
+    :math:`\sum_b \frac{n_b}{N} |\mathrm{acc}_b - \mathrm{conf}_b|`.
 
     References
     ----------
     .. [1] C. Guo et al., "On calibration of modern neural networks", ICML 2017.
-    .. [2] A. Kumar, P. Liang and T. Ma, "Verified uncertainty calibration", NeurIPS
-       2019.
-    .. [3] M. Kull et al., "Beyond temperature scaling", NeurIPS 2019 (class-wise).
+    .. [2] M. Kull et al., "Beyond temperature scaling", NeurIPS 2019 (class-wise).
 
     Examples
     --------
@@ -220,32 +176,14 @@ def expected_calibration_error(
     >>> expected_calibration_error([0] * 40, proba)  # gaps of 0.5 and 0.25
     0.375
     """
-    _check_options(n_bins, strategy, norm, debiased)
-    if debiased and sample_weight is not None:
-        raise InvalidInputError(
-            "debiased=True does not support sample_weight. Pass only one of them."
-        )
-    if classwise:
-        array = check_proba(proba)
-        y = encode_labels(
-            y_true,
-            n_classes=array.shape[1],
-            n_samples=len(array),
-            labels=labels,
-            name="proba",
-        )
-        pairs: Iterable[tuple[np.ndarray, np.ndarray]] = (
-            (np.ascontiguousarray(column, dtype=np.float64), y == c)
-            for c, column in enumerate(array.T)
-        )
-    else:
-        pairs = [_top1_confidence(y_true, proba, labels)]
-    n_samples = len(y_true)
-    weight = check_weights(sample_weight, n_samples)
+    _check_options(n_bins, strategy)
+    y, array = labels_and_proba(y_true, proba, labels)
+    pairs = _of_each_class(y, array) if classwise else [_of_predicted_class(y, array)]
+    weight = check_weights(sample_weight, len(y))
     bins = [_bins(conf, right, n_bins, strategy, weight) for conf, right in pairs]
-    if n_samples < n_bins:
+    if len(y) < n_bins:
         warn_undefined(
-            f"expected_calibration_error has {n_samples} samples for {n_bins} bins, "
+            f"expected_calibration_error has {len(y)} samples for {n_bins} bins, "
             "too few for a meaningful value; lower n_bins."
         )
-    return float(np.mean([_error_of_bins(b, norm, debiased) for b in bins]))
+    return float(np.mean([_error_of_bins(b) for b in bins]))

@@ -1,4 +1,4 @@
-"""How often the members of an ensemble predict different classes.
+"""How much the members' predictions differ, and what an ensemble gains by it.
 
 All functions are symmetric in the members. With a single member there is no pair to
 compare: the result is that of two identical members, with a warning.
@@ -6,29 +6,71 @@ compare: the result is that of two identical members, with a warning.
 
 import numpy as np
 
+from sklearn_sharpbalance._validation import BETWEEN_0_AND_1, check_numbers
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
+    check_member_outputs,
     check_member_probas,
-    encode_labels,
+    check_proba,
+    labels_and_members,
     top1,
     warn_undefined,
 )
-from sklearn_sharpbalance.metrics._pairs import mean_over_pairs, warn_single
 
 __all__ = [
     "disagreement",
     "disagreement_error_ratio",
+    "ensemble_improvement_rate",
+    "kl_diversity",
     "pairwise_disagreement",
     "unique_predictions",
+    "variance_diversity",
 ]
+
+SMALLEST_PROBA = 1e-30  # so that logarithms are finite, also in float32
+# Samples processed at a time, so that the float64 copies fit in the cache.
+CHUNK = 512
+
+
+def _chunks(outputs):
+    """Yield float64 copies (M, B * C) of a few samples, and an array for a result.
+
+    Both are views of two buffers that all chunks share: new memory for each chunk would
+    cost as much as the arithmetic.
+    """
+    M, N, C = outputs.shape
+    values = np.empty((M, min(CHUNK, N) * C))
+    result = np.empty_like(values)
+    for start in range(0, N, CHUNK):
+        rows = outputs[:, start : start + CHUNK].reshape(M, -1)
+        size = rows.shape[1]
+        values[:, :size] = rows
+        yield values[:, :size], result[:, :size]
+
+
+def _mean_over_pairs(matrix: np.ndarray) -> float:
+    """Return the mean off the diagonal of an (M, M) matrix; M is at least 2."""
+    M = len(matrix)
+    return float((matrix.sum() - np.trace(matrix)) / (M * (M - 1)))
+
+
+def _of_one_member(metric: str) -> float:
+    """Return 0.0, and warn at the caller of the metric that it has no pair."""
+    warn_undefined(
+        f"{metric} compares pairs of members, but member_probas has one member; "
+        "returning 0, as for two identical members.",
+        depth=2,
+    )
+    return 0.0
 
 
 def _disagreement_of(predictions):
-    """Return the share of samples on which members differ, (M, M), from (M, N)."""
+    """Return the fraction of samples on which members differ, (M, M), from (M, N)."""
     return np.stack([(predictions != row).mean(axis=1) for row in predictions])
 
 
 def pairwise_disagreement(member_probas):
-    """Share of samples on which each pair of members predicts different classes.
+    """Fraction of samples on which each pair of members predicts different classes.
 
     Parameters
     ----------
@@ -51,7 +93,7 @@ def pairwise_disagreement(member_probas):
 
 
 def disagreement(member_probas):
-    r"""Mean share of samples on which two members predict different classes.
+    r"""Mean fraction of samples on which two members predict different classes.
 
     Parameters
     ----------
@@ -78,9 +120,8 @@ def disagreement(member_probas):
     """
     predictions = top1(check_member_probas(member_probas))  # (M, N)
     if len(predictions) == 1:
-        warn_single("disagreement", 0.0)
-        return 0.0
-    return mean_over_pairs(_disagreement_of(predictions))
+        return _of_one_member("disagreement")
+    return _mean_over_pairs(_disagreement_of(predictions))
 
 
 def disagreement_error_ratio(y_true, member_probas, *, labels=None):
@@ -118,13 +159,10 @@ def disagreement_error_ratio(y_true, member_probas, *, labels=None):
     >>> disagreement_error_ratio([0, 0], probas)  # 0.5 / mean of 0 and 0.5
     2.0
     """
-    probas = check_member_probas(member_probas)
-    M, N, C = probas.shape
-    y = encode_labels(y_true, n_classes=C, n_samples=N, labels=labels)
+    y, probas = labels_and_members(y_true, member_probas, labels)
     predictions = top1(probas)  # (M, N)
-    if M == 1:
-        warn_single("disagreement_error_ratio", 0.0)
-        return 0.0
+    if len(predictions) == 1:
+        return _of_one_member("disagreement_error_ratio")
     error = (predictions != y).mean()
     if error == 0:
         warn_undefined(
@@ -132,7 +170,7 @@ def disagreement_error_ratio(y_true, member_probas, *, labels=None):
             "zero; returning 0.0."
         )
         return 0.0
-    return float(mean_over_pairs(_disagreement_of(predictions)) / error)
+    return float(_mean_over_pairs(_disagreement_of(predictions)) / error)
 
 
 def unique_predictions(member_probas, *, per_sample=False):
@@ -164,3 +202,156 @@ def unique_predictions(member_probas, *, per_sample=False):
     predictions = np.sort(top1(check_member_probas(member_probas)), axis=0)  # (M, N)
     counts = 1 + (predictions[1:] != predictions[:-1]).sum(axis=0)  # (N,)
     return counts if per_sample else float(counts.mean())
+
+
+def variance_diversity(member_probas):
+    r"""Variance of the members' outputs, summed over classes, averaged over samples.
+
+    Parameters
+    ----------
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member, or any finite outputs such as logits.
+
+    Returns
+    -------
+    float
+        Not negative, and at most 1 on probabilities. With one member 0.0, and an
+        ``UndefinedMetricWarning``.
+
+    Notes
+    -----
+    .. math:: \frac1N \sum_n \sum_c \frac{1}{M-1} \sum_m
+        \bigl(p_c^m(x_n) - \bar p_c(x_n)\bigr)^2
+
+    References
+    ----------
+    .. [1] L. A. Ortega, R. Cabañas and A. Masegosa, "Diversity and generalization
+       in neural network ensembles", AISTATS 2022.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import variance_diversity
+    >>> round(variance_diversity([[[1.0, 0.0]], [[0.6, 0.4]]]), 12)  # 2 * 0.4^2 / 2
+    0.16
+    """
+    outputs = check_member_outputs(member_probas)
+    M, N, _ = outputs.shape
+    if M == 1:
+        return _of_one_member("variance_diversity")
+    total = 0.0
+    for chunk, gaps in _chunks(outputs):  # (M, B * C)
+        np.subtract(chunk, chunk.mean(axis=0), out=gaps)
+        total += np.einsum("mk,mk->", gaps, gaps)
+    return float(total / (N * (M - 1)))
+
+
+def _pairwise_kl(probas, eps):
+    """Return the mean KL(p_i || p_j) of each ordered pair of members, (M, M)."""
+    cross = np.zeros((len(probas), len(probas)))
+    for p, logs in _chunks(probas):  # (M, B * C)
+        np.log(np.maximum(p, eps, out=logs), out=logs)
+        cross += p @ logs.T  # (M, M): sum of p_i log p_j
+    kl = (np.diag(cross)[:, None] - cross) / probas.shape[1]
+    return np.maximum(kl, 0.0)  # rounding may give -1e-17 for equal members
+
+
+def kl_diversity(member_probas, *, eps=1e-12):
+    r"""Mean Kullback-Leibler divergence over ordered pairs of members and samples.
+
+    Parameters
+    ----------
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member.
+    eps : float, default=1e-12
+        Lower bound of the probabilities inside the logarithm, so that the divergence
+        from a member with a probability of zero is large but finite.
+
+    Returns
+    -------
+    float
+        In nats, not negative and finite: at most ``log(1 / eps)``. With one member
+        0.0, and an ``UndefinedMetricWarning``.
+
+    Notes
+    -----
+    .. math:: \frac{1}{M(M-1)} \sum_{i \ne j} \frac1N \sum_n
+        \sum_c p_c^i(x_n) \log\frac{p_c^i(x_n)}{p_c^j(x_n)}
+
+    References
+    ----------
+    .. [1] S. Fort, H. Hu and B. Lakshminarayanan, "Deep ensembles: a loss landscape
+       perspective", 2019.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import kl_diversity
+    >>> round(kl_diversity([[[0.5, 0.5]], [[0.25, 0.75]]]), 4)  # log(3) / 8
+    0.1373
+    """
+    check_numbers(BETWEEN_0_AND_1, eps=eps)
+    probas = check_member_probas(member_probas)
+    if len(probas) == 1:
+        return _of_one_member("kl_diversity")
+    return _mean_over_pairs(_pairwise_kl(probas, eps))
+
+
+def ensemble_improvement_rate(
+    y_true, member_probas, *, ensemble_proba=None, labels=None
+):
+    r"""Fraction of the members' mean error that the ensemble removes (EIR).
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Class codes, the columns of ``member_probas``; or any labels with ``labels``.
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member.
+    ensemble_proba : array-like of shape (n_samples, n_classes), default=None
+        Prediction of the ensemble, such as ``estimator.predict_proba(X)``. None
+        predicts by the mean of the members' log-probabilities.
+    labels : array-like of shape (n_classes,), default=None
+        Label of each column, such as ``estimator.classes_``.
+
+    Returns
+    -------
+    float
+        At most 1; 0 with one member. If all members are always right, 0.0 if the
+        ensemble is too, else ``-inf``, with an ``UndefinedMetricWarning``.
+
+    Notes
+    -----
+    :math:`\mathrm{EIR} = (\mathbb E[\mathrm{Err}(f)] - \mathrm{Err}_{\mathrm{ens}})
+    / \mathbb E[\mathrm{Err}(f)]`.
+
+    References
+    ----------
+    .. [1] R. Theisen et al., "When are ensembles really effective?", NeurIPS 2023.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import ensemble_improvement_rate
+    >>> probas = [[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]]
+    >>> ensemble_improvement_rate([0, 1], probas)  # errors 0.5 and 0; ensemble 0
+    1.0
+    """
+    y, probas = labels_and_members(y_true, member_probas, labels)
+    if ensemble_proba is None:
+        logs = np.log(np.maximum(probas, SMALLEST_PROBA))
+        combined = logs.mean(axis=0, dtype=np.float64)  # (N, C)
+    else:
+        combined = check_proba(ensemble_proba, "ensemble_proba")
+        if combined.shape != probas.shape[1:]:
+            raise InvalidInputError(
+                f"ensemble_proba must have shape {probas.shape[1:]} like the members, "
+                f"got {combined.shape}."
+            )
+    member_error = (top1(probas) != y).mean()
+    ensemble_error = (combined.argmax(axis=-1) != y).mean()
+    if member_error == 0:
+        value = 0.0 if ensemble_error == 0 else -np.inf
+        warn_undefined(
+            "ensemble_improvement_rate divides by the members' mean error, which is "
+            f"zero; returning {value}."
+        )
+        return value
+    return float((member_error - ensemble_error) / member_error)

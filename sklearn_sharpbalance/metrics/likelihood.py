@@ -1,17 +1,28 @@
-"""Proper scores of predicted probabilities, and the deep ensemble equivalent."""
+"""Negative log-likelihood, and the temperature that minimises it."""
 
 import numpy as np
+from sklearn.model_selection import KFold
 
+from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
+    SUM_TOLERANCE,
+    as_float,
+    check_outputs,
     check_proba,
-    check_scores,
     check_weights,
     encode_labels,
+    labels_and_proba,
     warn_undefined,
 )
 
-__all__ = ["brier_score", "deep_ensemble_equivalent", "negative_log_likelihood"]
+__all__ = ["fit_temperature", "negative_log_likelihood", "nll_after_temperature"]
+
+KINDS = ("auto", "proba", "logits")
+AT_A_BOUND = (
+    "No temperature minimises the negative log-likelihood: it still falls at the bound "
+    "{}, which is returned."
+)
 
 
 def negative_log_likelihood(y_true, proba, *, labels=None, sample_weight=None):
@@ -40,132 +51,277 @@ def negative_log_likelihood(y_true, proba, *, labels=None, sample_weight=None):
     >>> round(negative_log_likelihood([0, 1], [[0.5, 0.5], [0.75, 0.25]]), 4)
     1.0397
     """
-    array = check_proba(proba)
-    y = encode_labels(
-        y_true,
-        n_classes=array.shape[1],
-        n_samples=len(array),
-        labels=labels,
-        name="proba",
-    )
+    y, array = labels_and_proba(y_true, proba, labels)
     true = array[np.arange(len(y)), y]  # (N,)
     eps = np.finfo(array.dtype).eps
     logs = np.log(np.clip(true.astype(np.float64), eps, 1.0))  # (N,)
     return float(-np.average(logs, weights=check_weights(sample_weight, len(y))))
 
 
-def brier_score(
-    y_true, proba, *, scale_by_half="auto", labels=None, sample_weight=None
+def _as_logits(values, kind):
+    """Return logits with a row maximum of 0, (N, C), from logits or probabilities."""
+    check_choice("kind", kind, KINDS)
+    array = as_float(values, "proba_or_logits")
+    if kind == "proba" or (kind == "auto" and _look_like_probabilities(array)):
+        probas = check_proba(array, "proba_or_logits")
+        tiny = np.finfo(probas.dtype).tiny
+        logits = np.log(np.maximum(probas.astype(np.float64), tiny))
+    else:
+        logits = check_outputs(array, "proba_or_logits").astype(np.float64)
+    return logits - logits.max(axis=1, keepdims=True)
+
+
+def _labels_and_logits(y_true, proba_or_logits, kind, labels):
+    """Return the column of each label (N,), and logits (N, C)."""
+    logits = _as_logits(proba_or_logits, kind)
+    n_samples, n_classes = logits.shape
+    y = encode_labels(
+        y_true,
+        n_classes=n_classes,
+        n_samples=n_samples,
+        labels=labels,
+        name="proba_or_logits",
+    )
+    return y, logits
+
+
+def _look_like_probabilities(array):
+    if array.ndim != 2 or not array.size:
+        return array.ndim == 1  # the second of two classes; others raise later
+    sums = array.sum(axis=-1, dtype=np.float64)
+    return bool(
+        (array >= -SUM_TOLERANCE).all() and np.abs(sums - 1).max() <= SUM_TOLERANCE
+    )
+
+
+def _nll(logits, y):
+    """Return the mean negative log-likelihood of logits with a row maximum of 0."""
+    true = logits[np.arange(len(y)), y]
+    return float((np.log(np.exp(logits).sum(axis=1)) - true).mean())
+
+
+def _derivatives(beta, logits, true, weight):
+    """Return slope and curvature in ``beta`` of the mean NLL of ``beta * logits``."""
+    slope = curvature = 0.0
+    for start in range(0, len(logits), 1024):
+        part = slice(start, start + 1024)
+        z, own = logits[part], weight[part]
+        powers = np.exp(beta * z)  # (B, C)
+        norm = powers.sum(axis=1)
+        mean = np.einsum("nc,nc->n", powers, z) / norm
+        square = np.einsum("nc,nc,nc->n", powers, z, z) / norm
+        slope += (own * (mean - true[part])).sum()
+        curvature += (own * (square - mean**2)).sum()
+    return slope / weight.sum(), curvature / weight.sum()
+
+
+def _fit(logits, y, bounds, weight=None):
+    """Return the temperature of least NLL, and the bound that it is at or None.
+
+    The NLL is convex in ``beta = 1 / T``: if its slope does not change its sign between
+    the bounds, there is no minimum between them.
+    """
+    true = logits[np.arange(len(y)), y]
+    weight = np.ones(len(y)) if weight is None else weight
+
+    def derivatives(beta):
+        return _derivatives(beta, logits, true, weight)
+
+    low, high = 1 / bounds[1], 1 / bounds[0]
+    start = min(max(1.0, low), high)
+    if not logits.any():
+        return 1 / start, None  # all classes are equal at any temperature
+    # The slope rounds to zero if all samples are right with certainty.
+    if derivatives(high)[0] <= 0:
+        return bounds[0], bounds[0]
+    if derivatives(low)[0] >= 0:
+        return bounds[1], bounds[1]
+    return 1 / _root(start, low, high, derivatives), None
+
+
+def _root(beta, low, high, derivatives):
+    """Return the root of an increasing slope between ``low`` and ``high``.
+
+    Newton's method. If a step leaves the bracket, or is longer than half of the step
+    before, the bracket is halved instead.
+    """
+    step = before = np.inf
+    while True:
+        slope, curvature = derivatives(beta)
+        low, high = (beta, high) if slope < 0 else (low, beta)
+        target = beta - slope / curvature if curvature > 0 else np.inf
+        if abs(target - beta) <= 1e-10 * beta:
+            return target
+        if not (low < target < high and abs(target - beta) <= abs(before) / 2):
+            target = np.sqrt(low * high)
+        before, step = step, target - beta
+        beta = target
+        if not low < beta < high:  # there is no number left in the bracket
+            return beta
+
+
+def check_bounds(bounds):
+    """Raise unless bounds are two increasing positive numbers."""
+    try:
+        low, high = bounds
+        increasing = 0 < low < high
+    except (TypeError, ValueError):  # not two values, or not numbers
+        increasing = False
+    if not increasing:
+        raise InvalidInputError(
+            f"bounds must be two increasing positive numbers, got {bounds!r}."
+        )
+
+
+def fit_temperature(
+    y_true, proba_or_logits, *, kind="auto", bounds=(0.01, 100.0), labels=None
 ):
-    r"""Mean squared distance of the probabilities from the one-hot truth.
+    r"""Find the temperature that minimises the negative log-likelihood.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
-        Class codes, the columns of ``proba``; or any labels with ``labels``.
-    proba : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities; one axis means the second of two classes.
-    scale_by_half : bool or "auto", default="auto"
-        Halve the sum over classes, so that it is in [0, 1] instead of [0, 2].
-        ``"auto"`` halves it for two classes, as scikit-learn does.
+        Class codes, the columns of the predictions; or any labels with ``labels``.
+    proba_or_logits : array-like of shape (n_samples, n_classes)
+        Probabilities or logits. Both give the same temperature, since the logarithm of
+        a softmax is its logits up to a constant. Zero probabilities are replaced by the
+        smallest normal number of their dtype.
+    kind : {"auto", "proba", "logits"}, default="auto"
+        Kind of the predictions; ``"auto"`` assumes probabilities if rows are not
+        negative and sum to one.
+    bounds : tuple of two floats, default=(0.01, 100.0)
+        Lowest and highest temperature.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weight of each sample, not negative.
 
     Returns
     -------
     float
-        Smaller is better; the same number as
-        :func:`sklearn.metrics.brier_score_loss`.
+        ``T``: predict with ``softmax(logits / T)``. Above 1 for an over-confident
+        predictor. If the likelihood increases up to a bound (the lower if all samples
+        are right, the upper if they are no better than chance), that bound and an
+        ``UndefinedMetricWarning``.
 
     Notes
     -----
-    :math:`\frac1N \sum_n \sum_c (p_c(x_n) - [y_n = c])^2 =
-    \frac1N \sum_n (\|p(x_n)\|^2 - 2 p_{y_n}(x_n) + 1)`.
+    The likelihood is concave in :math:`1/T`. It is maximised by Newton's method with
+    bounds.
+
+    References
+    ----------
+    .. [1] C. Guo et al., "On calibration of modern neural networks", ICML 2017.
 
     Examples
     --------
-    >>> from sklearn_sharpbalance.metrics import brier_score
-    >>> brier_score([0, 1], [[0.5, 0.5], [0.75, 0.25]])
-    0.40625
+    >>> from sklearn_sharpbalance.metrics import fit_temperature
+    >>> proba = [[0.9, 0.1]] * 4  # three of four are right: it should be 0.75
+    >>> round(fit_temperature([0, 0, 0, 1], proba), 6)  # log 9 / log 3
+    2.0
     """
-    if scale_by_half not in (True, False, "auto"):
-        raise InvalidInputError(
-            f"scale_by_half must be True, False or 'auto', got {scale_by_half!r}."
-        )
-    array = check_proba(proba)
-    y = encode_labels(
-        y_true,
-        n_classes=array.shape[1],
-        n_samples=len(array),
-        labels=labels,
-        name="proba",
-    )
-    true = array[np.arange(len(y)), y].astype(np.float64)  # (N,)
-    norms = np.einsum("nc,nc->n", array, array, dtype=np.float64)  # (N,)
-    weights = check_weights(sample_weight, len(y))
-    value = float(np.average(norms - 2 * true + 1, weights=weights))
-    if scale_by_half == "auto":
-        scale_by_half = array.shape[1] == 2
-    if scale_by_half:
-        value /= 2
-    return max(value, 0.0)
+    check_bounds(bounds)
+    y, logits = _labels_and_logits(y_true, proba_or_logits, kind, labels)
+    temperature, bound = _fit(logits, y, bounds)
+    if bound is not None:
+        warn_undefined(AT_A_BOUND.format(bound))
+    return float(temperature)
 
 
-def deep_ensemble_equivalent(nll, reference_nlls):
-    r"""Number of plain members whose ensemble has the same negative log-likelihood.
+def temperature_or_one(y, logits, bounds, weight=None):
+    """Return the temperature of a few validation samples, which may determine none.
+
+    No temperature is the best if all samples are right, or together no better than
+    chance. Then return 1, or the bound next to it, and warn.
 
     Parameters
     ----------
-    nll : float
-        Negative log-likelihood of the ensemble, preferably at its best temperature
-        (:func:`nll_after_temperature`).
-    reference_nlls : array-like of shape (n_sizes,)
-        Negative log-likelihood of plain deep ensembles of 1, 2, ... members, on the
-        same data.
+    y : ndarray of shape (N,)
+        Class codes.
+    logits : ndarray of shape (N, C)
+    bounds : tuple of two floats
+        Lowest and highest temperature.
+    weight : ndarray of shape (N,) or None, default=None
+        Weights of the samples, not all zero.
+    """
+    check_bounds(bounds)
+    weight = np.ones(len(y)) if weight is None else weight.astype(np.float64)
+    y, logits, weight = (values[weight > 0] for values in (y, logits, weight))
+    shifted = _as_logits(logits, "logits")
+    true = shifted[np.arange(len(y)), y]
+    if (true < 0).any() and _derivatives(0.0, shifted, true, weight)[0] < 0:
+        temperature, bound = _fit(shifted, y, bounds, weight)
+        if bound is not None:
+            warn_undefined(AT_A_BOUND.format(bound))
+        return float(temperature)
+    temperature = float(np.clip(1.0, *bounds))
+    warn_undefined(
+        f"The {len(y)} validation samples set no temperature, since all are right or "
+        f"no better than chance: using {temperature:g}. Pass a larger "
+        "validation_fraction."
+    )
+    return temperature
+
+
+def nll_after_temperature(
+    y_true,
+    proba_or_logits,
+    *,
+    cv=2,
+    random_state=0,
+    kind="auto",
+    bounds=(0.01, 100.0),
+    labels=None,
+):
+    """Negative log-likelihood at the best temperature.
+
+    Without it, a comparison of ensembles is mostly one of their temperatures.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Class codes, the columns of the predictions; or any labels with ``labels``.
+    proba_or_logits : array-like of shape (n_samples, n_classes)
+        Probabilities or logits, as in :func:`fit_temperature`.
+    cv : int or None, default=2
+        Number of folds: each is scored with the temperature fitted on the others
+        (cross-fitting, unbiased). None fits and scores on the same samples, which is
+        slightly optimistic but not random, and needs no minimum number of samples.
+    random_state : int, RandomState instance or None, default=0
+        Seed of the shuffle before the samples are split into folds.
+    kind : {"auto", "proba", "logits"}, default="auto"
+        Kind of the predictions.
+    bounds : tuple of two floats, default=(0.01, 100.0)
+        Lowest and highest temperature. A temperature at a bound gives no warning.
+    labels : array-like of shape (n_classes,), default=None
+        Label of each column, such as ``estimator.classes_``.
 
     Returns
     -------
     float
-        From 1 to ``n_sizes``, linear between sizes. An ``nll`` above that of one
-        plain member gives 1.0, one below every reference gives ``n_sizes`` (a lower
-        bound), both with an ``UndefinedMetricWarning``.
-
-    Notes
-    -----
-    The smallest :math:`l` at which the interpolated reference reaches ``nll``. If the
-    reference rises by chance, its lowest value so far is used.
+        In nats, smaller is better.
 
     References
     ----------
     .. [1] A. Ashukha et al., "Pitfalls of in-domain uncertainty estimation and
-       ensembling in deep learning", ICLR 2020.
+       ensembling in deep learning", ICLR 2020 (the calibrated log-likelihood).
 
     Examples
     --------
-    >>> from sklearn_sharpbalance.metrics import deep_ensemble_equivalent
-    >>> deep_ensemble_equivalent(0.75, [1.0, 0.5, 0.25])
-    1.5
+    >>> from sklearn_sharpbalance.metrics import nll_after_temperature
+    >>> proba = [[0.9, 0.1]] * 4
+    >>> round(nll_after_temperature([0, 0, 0, 1], proba, cv=None), 4)  # entropy of 3/4
+    0.5623
     """
-    reference = check_scores(reference_nlls, "reference_nlls").astype(np.float64)
-    if not np.isfinite(nll):
-        raise InvalidInputError(f"nll must be a finite number, got {nll!r}.")
-    reference = np.minimum.accumulate(reference)
-    if nll > reference[0]:
-        warn_undefined(
-            f"The NLL {nll:.6g} is above that of one plain member "
-            f"({reference[0]:.6g}); returning 1.0."
+    check_bounds(bounds)
+    y, logits = _labels_and_logits(y_true, proba_or_logits, kind, labels)
+    if cv is None:
+        return _nll(logits / _fit(logits, y, bounds)[0], y)
+    if int(cv) != cv or not 2 <= cv <= len(y):
+        raise InvalidInputError(
+            f"cv must be None or an integer from 2 to the {len(y)} samples, got {cv!r}."
         )
-        return 1.0
-    if nll < reference[-1]:
-        warn_undefined(
-            f"The NLL {nll:.6g} is below that of {len(reference)} plain members "
-            f"({reference[-1]:.6g}); returning {len(reference)}, a lower bound."
-        )
-        return float(len(reference))
-    reached = int(np.argmax(reference <= nll))  # first size that is as good
-    if reached == 0:
-        return 1.0
-    above, below = reference[reached - 1], reference[reached]
-    return float(reached + (above - nll) / (above - below))
+    folds = KFold(int(cv), shuffle=True, random_state=random_state)
+    total = 0.0
+    for train, test in folds.split(logits):
+        temperature = _fit(logits[train], y[train], bounds)[0]
+        total += len(test) * _nll(logits[test] / temperature, y[test])
+    return total / len(y)

@@ -1,39 +1,32 @@
-"""Scores that separate out-of-distribution samples from in-distribution samples.
+"""Scores of each sample that separate out-of-distribution samples from others.
 
 ``bma_score`` and ``msp_score`` keep the direction of their papers (larger = more in
 distribution). In the table ``OOD_SCORES`` larger always means more out of distribution,
 as :func:`ood_auroc` expects.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
-from scipy.special import logsumexp
 from sklearn.metrics import roc_auc_score
 
-from sklearn_sharpbalance._validation import POSITIVE, Interval, Real, check_numbers
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
-    check_member_outputs,
     check_member_probas,
-    check_outputs,
     check_proba,
     check_scores,
 )
+from sklearn_sharpbalance.metrics._outputs import Outputs
 from sklearn_sharpbalance.metrics.diversity import unique_predictions
-from sklearn_sharpbalance.metrics.uncertainty import (
-    mutual_information,
-    predictive_entropy,
-)
 
 __all__ = [
-    "LOGIT_SCORES",
     "OOD_SCORES",
     "bma_score",
-    "energy_score",
     "msp_score",
+    "mutual_information",
     "ood_auroc",
-    "ood_false_positive_rate",
     "predictive_diversity_score",
+    "predictive_entropy",
 ]
 
 
@@ -122,91 +115,119 @@ def predictive_diversity_score(member_probas):
     return probas.max(axis=0).mean(axis=-1, dtype=np.float64)
 
 
-def energy_score(logits, *, temperature=1.0):
-    r"""Free energy of the logits; larger = more out of distribution.
+def _entropy(proba):
+    """Return the entropy over the last axis, in chunks that fit in the cache."""
+    flat = proba.reshape(-1, proba.shape[-1])
+    tiny = np.finfo(np.float64).tiny
+    result = np.empty(len(flat))
+    for start in range(0, len(flat), 256):
+        p = np.clip(flat[start : start + 256].astype(np.float64), 0, 1)
+        logs = np.log(np.maximum(p, tiny))
+        result[start : start + 256] = 0.0 - np.einsum("nc,nc->n", p, logs)
+    return result.reshape(proba.shape[:-1])
+
+
+def predictive_entropy(probas):
+    r"""Entropy of the predicted distribution of each sample, in nats.
 
     Parameters
     ----------
-    logits : array-like of shape (n_samples, n_classes), or with the members in front
-        Unnormalised outputs; those of shape (n_members, n_samples, n_classes) are
-        averaged over the members first. Probabilities cannot be used, because a
-        softmax removes the scale that the energy measures.
-    temperature : float, default=1.0
-        ``T`` below.
+    probas : array-like of shape (n_samples, n_classes), or with the members in front
+        Probabilities; those of shape (n_members, n_samples, n_classes) are averaged
+        over the members first.
 
     Returns
     -------
     ndarray of shape (n_samples,)
-        :math:`-T \log \sum_c \exp(f_c(x)/T)`.
-
-    References
-    ----------
-    .. [1] W. Liu et al., "Energy-based out-of-distribution detection", NeurIPS 2020.
+        From 0 to ``log(n_classes)``; larger is less certain.
 
     Examples
     --------
-    >>> from sklearn_sharpbalance.metrics import energy_score
-    >>> energy_score([[0.0, 0.0], [2.0, 2.0]]).round(4)
-    array([-0.6931, -2.6931])
+    >>> from sklearn_sharpbalance.metrics import predictive_entropy
+    >>> predictive_entropy([[1.0, 0.0], [0.5, 0.5]]).round(4)
+    array([0.    , 0.6931])
     """
-    check_numbers(POSITIVE, temperature=temperature)
-    if np.ndim(logits) == 3:
-        mean = check_member_outputs(logits, "logits").mean(axis=0, dtype=np.float64)
-    else:
-        mean = check_outputs(logits).astype(np.float64)  # (N, C)
-    return -temperature * logsumexp(mean / temperature, axis=-1)
+    if np.ndim(probas) == 3:
+        return _entropy(check_member_probas(probas).mean(axis=0, dtype=np.float64))
+    return _entropy(check_proba(probas))
 
 
-def _negated(score: Callable) -> Callable:
-    def negated(values):
-        return -score(values)
+def mutual_information(member_probas):
+    r"""Mutual information of prediction and member, for each sample, in nats.
 
-    negated.__name__ = f"negated_{score.__name__}"
-    negated.__doc__ = f"``-{score.__name__}(...)``: larger = more out of distribution."
-    return negated
+    Parameters
+    ----------
+    member_probas : array-like of shape (n_members, n_samples, n_classes)
+        Probabilities of each member.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        From 0 (the members agree; always with one member) to
+        ``log(min(n_members, n_classes))``.
+
+    Notes
+    -----
+    :math:`H(\bar p) - \frac1M \sum_m H(p^m)`: the part of the predictive entropy
+    that is due to differences between the members (epistemic). The rest is the mean
+    entropy of the members (aleatoric).
+
+    References
+    ----------
+    .. [1] S. Depeweg et al., "Decomposition of uncertainty in Bayesian deep learning",
+       ICML 2018.
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.metrics import mutual_information
+    >>> mutual_information([[[1.0, 0.0]], [[0.0, 1.0]]]).round(4)
+    array([0.6931])
+    """
+    probas = check_member_probas(member_probas)
+    total = _entropy(probas.mean(axis=0, dtype=np.float64))  # (N,)
+    return np.maximum(total - _entropy(probas).mean(axis=0), 0.0)
+
+
+def _negated_bma(member_probas):
+    return -bma_score(member_probas)
+
+
+def _negated_msp(member_probas):
+    return -msp_score(member_probas)
 
 
 def _unique_per_sample(member_probas):
-    """Number of unique predictions; larger = more out of distribution."""
     return unique_predictions(member_probas, per_sample=True)
 
 
-#: Per-sample scores by name, larger = more out of distribution. Each takes the
-#: members' outputs, (n_members, n_samples, n_classes): probabilities, except for
-#: those in ``LOGIT_SCORES``, which take logits. For one predictor pass ``proba[None]``.
+#: Scores of each sample by name, larger = more out of distribution. Each takes the
+#: members' probabilities, (n_members, n_samples, n_classes). For one predictor pass
+#: ``proba[None]``.
 OOD_SCORES: dict[str, Callable] = {
-    "bma": _negated(bma_score),
-    "msp": _negated(msp_score),
+    "bma": _negated_bma,
+    "msp": _negated_msp,
     "pds": predictive_diversity_score,
     "entropy": predictive_entropy,
     "mutual_information": mutual_information,
     "unique": _unique_per_sample,
-    "energy": energy_score,
 }
-
-#: Names in ``OOD_SCORES`` that need logits instead of probabilities.
-LOGIT_SCORES = frozenset({"energy"})
-
-
-def _in_and_out(scores_in, scores_out):
-    return check_scores(scores_in, "scores_in"), check_scores(scores_out, "scores_out")
 
 
 def ood_auroc(scores_in, scores_out):
-    """Area under the ROC curve of the detection of foreign samples.
+    """Area under the ROC curve of the detection of out-of-distribution samples.
 
     Parameters
     ----------
     scores_in : array-like of shape (n_in,)
         Scores of samples of the training distribution; larger = more out of it.
     scores_out : array-like of shape (n_out,)
-        Scores of the foreign samples.
+        Scores of the out-of-distribution samples.
 
     Returns
     -------
     float
-        1.0 if every foreign sample has a larger score than all others, 0.5 for chance.
-        Below 0.5 the score has the wrong sign: use ``OOD_SCORES`` or change it.
+        1.0 if every out-of-distribution sample has a larger score than all others, 0.5
+        for chance. Below 0.5 the score has the wrong sign.
 
     Examples
     --------
@@ -214,36 +235,61 @@ def ood_auroc(scores_in, scores_out):
     >>> ood_auroc([0.1, 0.4], [0.3, 0.8])
     0.75
     """
-    known, foreign = _in_and_out(scores_in, scores_out)
-    is_foreign = np.r_[np.zeros(len(known)), np.ones(len(foreign))]
-    return float(roc_auc_score(is_foreign, np.r_[known, foreign]))
+    inside = check_scores(scores_in, "scores_in")
+    outside = check_scores(scores_out, "scores_out")
+    is_outside = np.r_[np.zeros(len(inside)), np.ones(len(outside))]
+    return float(roc_auc_score(is_outside, np.r_[inside, outside]))
 
 
-def ood_false_positive_rate(scores_in, scores_out, *, detected=0.95):
-    """Share of known samples classified as foreign at a given detection rate.
+DEFAULT_SCORES = ("msp", "entropy", "mutual_information", "pds")
+# Scores that compare members: a single member has none.
+OF_DIFFERENCES = frozenset({"mutual_information", "pds", "unique"})
+# Scores of one prediction: those of an ensemble use its own prediction.
+OF_PREDICTION = frozenset({"msp", "entropy"})
+SCORE_NAMES = {
+    "msp": "MSP",
+    "bma": "BMA",
+    "pds": "PDS",
+    "entropy": "entropy",
+    "mutual_information": "mutual information",
+    "unique": "unique predictions",
+}
 
-    Parameters
-    ----------
-    scores_in : array-like of shape (n_in,)
-        Scores of samples of the training distribution; larger = more out of it.
-    scores_out : array-like of shape (n_out,)
-        Scores of the foreign samples.
-    detected : float, default=0.95
-        Share of the foreign samples that must be detected (FPR at 95 % TPR).
 
-    Returns
-    -------
-    float
-        In [0, 1], smaller is better.
+def check_score_names(
+    scores: Iterable[str] | None, outputs: Outputs, name: str
+) -> list[str]:
+    """Return the names of the scores, or raise if the classifier lacks one."""
+    is_single = len(outputs.member_probas) == 1
+    missing = OF_DIFFERENCES if is_single else frozenset()
+    if scores is None:
+        return [score for score in DEFAULT_SCORES if score not in missing]
+    names = [scores] if isinstance(scores, str) else list(scores)
+    for score in names:
+        if score not in OOD_SCORES:
+            raise InvalidInputError(
+                f"Unknown score {score!r}. Choose one of "
+                f"{', '.join(map(repr, OOD_SCORES))}."
+            )
+        if score in missing:
+            raise InvalidInputError(
+                f"{name} has no score {score!r}: it compares members, and there is "
+                "only one."
+            )
+    if not names:
+        raise InvalidInputError("scores is empty. Pass None for the default scores.")
+    return names
 
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.metrics import ood_false_positive_rate
-    >>> ood_false_positive_rate([0.1, 0.4], [0.3, 0.8])  # threshold 0.3
-    0.5
-    """
-    check_numbers(Interval(Real, 0, 1, closed="right"), detected=detected)
-    known, foreign = _in_and_out(scores_in, scores_out)
-    needed = max(int(np.ceil(detected * len(foreign) - 1e-9)), 1)
-    threshold = np.sort(foreign)[len(foreign) - needed]
-    return float((known >= threshold).mean())
+
+def ensemble_scores(name: str, outputs: Outputs) -> np.ndarray:
+    """Return the ensemble's score of each sample, (N,); larger = more outside."""
+    of_ensemble = name in OF_PREDICTION
+    probas = outputs.proba[None] if of_ensemble else outputs.member_probas
+    return OOD_SCORES[name](probas)
+
+
+def member_scores(name: str, outputs: Outputs) -> list[np.ndarray]:
+    """Return each member's own score (N,); nothing for a score that compares them."""
+    if name in OF_DIFFERENCES:
+        return []
+    return [OOD_SCORES[name](member[None]) for member in outputs.member_probas]

@@ -16,13 +16,14 @@ from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.metrics.calibration import expected_calibration_error
-from sklearn_sharpbalance.metrics.divergence import kl_diversity, variance_diversity
 from sklearn_sharpbalance.metrics.diversity import (
     disagreement,
     disagreement_error_ratio,
+    ensemble_improvement_rate,
+    kl_diversity,
     unique_predictions,
+    variance_diversity,
 )
-from sklearn_sharpbalance.metrics.faults import double_fault, q_statistic
 from sklearn_sharpbalance.metrics.flatness import (
     adaptive_sharpness,
     average_case_sharpness,
@@ -34,13 +35,10 @@ from sklearn_sharpbalance.metrics.flatness import (
     relative_flatness,
     sam_sharpness,
 )
-from sklearn_sharpbalance.metrics.improvement import ensemble_improvement_rate
 from sklearn_sharpbalance.metrics.likelihood import (
-    brier_score,
     negative_log_likelihood,
+    nll_after_temperature,
 )
-from sklearn_sharpbalance.metrics.temperature import nll_after_temperature
-from sklearn_sharpbalance.metrics.uncertainty import area_under_risk_coverage
 
 __all__ = ["SCORERS", "EnsembleScorer", "get_scorer"]
 
@@ -109,8 +107,8 @@ class EnsembleScorer:
     def __call__(self, estimator, X, y=None, sample_weight=None):
         """Return the score of a fitted estimator or pipeline; larger is better.
 
-        The likelihood, the Brier score and the calibration error (unless debiased)
-        support ``sample_weight``; other metrics raise if it is passed.
+        The likelihood and the calibration error support ``sample_weight``; other
+        metrics raise if it is passed.
         """
         options = self.options
         if sample_weight is not None:
@@ -150,8 +148,7 @@ class EnsembleScorer:
 
         scikit-learn calls this method by its name if metadata routing is disabled.
         """
-        accepted = "sample_weight" in inspect.signature(self.metric).parameters
-        return accepted and not self.options.get("debiased", False)
+        return "sample_weight" in inspect.signature(self.metric).parameters
 
     def _check_weighable(self):
         if not self._accept_sample_weight():
@@ -185,13 +182,10 @@ SCORERS: dict[str, EnsembleScorer] = {
         variance_diversity,
     ),
     **_scorers(_of_labels_and_members, 1, disagreement_error_ratio),
-    **_scorers(_of_labels_and_members, -1, double_fault, q_statistic),
     **_scorers(_of_ensemble, 1, ensemble_improvement_rate),
     **_scorers(
         _of_labels_and_proba,
         -1,
-        area_under_risk_coverage,
-        brier_score,
         expected_calibration_error,
         nll_after_temperature,
     ),

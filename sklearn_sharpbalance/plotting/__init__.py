@@ -4,7 +4,6 @@
 ``plot(ax=None)`` draws the figure. matplotlib is imported when one is first drawn.
 """
 
-from sklearn_sharpbalance.plotting.agreement import MemberAgreementDisplay
 from sklearn_sharpbalance.plotting.corruption import CorruptionDisplay
 from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
 from sklearn_sharpbalance.plotting.history import TrainingHistoryDisplay
@@ -14,19 +13,16 @@ from sklearn_sharpbalance.plotting.overlap import SubsetOverlapDisplay, subset_o
 from sklearn_sharpbalance.plotting.reliability import ReliabilityDisplay
 from sklearn_sharpbalance.plotting.search import SearchDisplay
 from sklearn_sharpbalance.plotting.size import EnsembleSizeDisplay
-from sklearn_sharpbalance.plotting.theory import TheoryDisplay
 from sklearn_sharpbalance.plotting.tradeoff import TradeoffDisplay
 
 __all__ = [
     "CorruptionDisplay",
     "EnsembleSizeDisplay",
     "LossLandscapeDisplay",
-    "MemberAgreementDisplay",
     "OODDisplay",
     "ReliabilityDisplay",
     "SearchDisplay",
     "SubsetOverlapDisplay",
-    "TheoryDisplay",
     "TradeoffDisplay",
     "TradeoffFit",
     "TrainingHistoryDisplay",

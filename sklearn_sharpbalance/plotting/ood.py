@@ -5,13 +5,13 @@ from sklearn.metrics import roc_curve
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics import ood_auroc
-from sklearn_sharpbalance.metrics._ood_outputs import (
+from sklearn_sharpbalance.metrics._outputs import outputs_of
+from sklearn_sharpbalance.metrics.ood import (
     SCORE_NAMES,
     check_score_names,
     ensemble_scores,
+    ood_auroc,
 )
-from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.plotting._base import (
     GREY,
     LINES,

@@ -5,12 +5,12 @@ from math import ceil, comb
 
 import numpy as np
 from scipy.special import softmax
+from sklearn.metrics import brier_score_loss
 
 from sklearn_sharpbalance._validation import check_generator
 from sklearn_sharpbalance.aggregation.rules import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import (
-    brier_score,
     ensemble_improvement_rate,
     expected_calibration_error,
     negative_log_likelihood,
@@ -36,7 +36,10 @@ METRICS = {
     "accuracy": ("Accuracy", lambda y, p, m: np.mean(p.argmax(1) == y)),
     "error": ("Error", lambda y, p, m: np.mean(p.argmax(1) != y)),
     "nll": ("Negative log-likelihood", lambda y, p, m: negative_log_likelihood(y, p)),
-    "brier": ("Brier score", lambda y, p, m: brier_score(y, p)),
+    "brier": (
+        "Brier score",
+        lambda y, p, m: brier_score_loss(y, p, labels=range(p.shape[1])),
+    ),
     "ece": (
         "Expected calibration error",
         lambda y, p, m: expected_calibration_error(y, p),

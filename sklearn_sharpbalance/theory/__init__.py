@@ -1,10 +1,10 @@
 """Sharpness and diversity of linear models: Theorems 1 and 2, and a simulation."""
 
-from sklearn_sharpbalance.theory._moments import narayana, wishart_moment
-from sklearn_sharpbalance.theory._phi import phi
-from sklearn_sharpbalance.theory._sam import sam_diversity, sam_sharpness_bounds
+from sklearn_sharpbalance.theory._moments import narayana, phi, wishart_moment
 from sklearn_sharpbalance.theory._simulate import SimulationResult, simulate
-from sklearn_sharpbalance.theory._subsets import (
+from sklearn_sharpbalance.theory._theorems import (
+    sam_diversity,
+    sam_sharpness_bounds,
     subset_diversity,
     subset_sharpness_bound,
 )

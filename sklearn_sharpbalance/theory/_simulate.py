@@ -10,9 +10,7 @@ from sklearn_sharpbalance._validation import (
     check_numbers,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.theory._checks import check_divides, check_grid
-
-__all__ = ["SimulationResult", "simulate"]
+from sklearn_sharpbalance.theory._theorems import subset_size
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def simulate(
     theta_norm=1.0,
     maximizer="exact",
     random_state=None,
-) -> SimulationResult:
+):
     r"""Train linear models with SAM on random data; measure diversity and sharpness.
 
     Parameters
@@ -132,16 +130,16 @@ def simulate(
         raise InvalidInputError(
             f"Unknown maximizer {maximizer!r}. Choose 'exact' or 'ascent'."
         )
-    check_numbers(POSITIVE_INTEGER, n=n, d=d, n_test=n_test, n_subsets=n_subsets)
+    check_numbers(POSITIVE_INTEGER, d=d, n_test=n_test)
     check_numbers(POSITIVE_INTEGER, n_matrices=n_matrices, n_starts=n_starts)
     check_numbers(NON_NEGATIVE, radius=radius, sigma=sigma, theta_norm=theta_norm)
-    check_divides(n_subsets, n)
+    size = subset_size(n, n_subsets)
     if n_matrices < 2 or n_starts < 2:
         raise InvalidInputError(
             "n_matrices and n_starts must be at least 2 for variances, got "
             f"{n_matrices} and {n_starts}."
         )
-    k, eta, rho = check_grid(k, eta, rho)
+    k, eta, rho = _check_grid(k, eta, rho)
     rng = np.random.default_rng(random_state)
     teacher = np.zeros(d)
     teacher[0] = theta_norm  # any direction: the distribution of A is isotropic
@@ -156,7 +154,7 @@ def simulate(
         which = rng.integers(n_subsets, size=n_starts)
         with np.errstate(over="ignore", invalid="ignore"):
             diversities[row], gradients, curvature = _train(
-                subsets=A.reshape(n_subsets, -1, d),
+                subsets=A.reshape(n_subsets, size, d),
                 T=T,
                 starts=starts,
                 which=which,
@@ -169,29 +167,35 @@ def simulate(
     return SimulationResult(diversities.reshape(shape), sharpnesses.reshape(shape))
 
 
+def _check_grid(k, eta, rho):
+    """Return steps, step sizes and perturbations, broadcast to one shape."""
+    given = {"k": np.asarray(k), "eta": np.asarray(eta), "rho": np.asarray(rho)}
+    for name, values in given.items():
+        kinds, what = ("iu", "integers") if name == "k" else ("iuf", "finite")
+        is_sound = values.dtype.kind in kinds and np.isfinite(values).all()
+        if not is_sound or (values < 0).any():
+            raise InvalidInputError(
+                f"{name} must be {what} and >= 0, got {values.tolist()!r}."
+            )
+    shapes = ", ".join(f"{name} {v.shape}" for name, v in given.items())
+    try:
+        grid = np.broadcast_arrays(*given.values())
+    except ValueError as error:
+        raise InvalidInputError(
+            f"k, eta and rho must be numbers or broadcast to one shape, got {shapes}."
+        ) from error
+    if not grid[0].size:
+        raise InvalidInputError(f"k, eta and rho must not be empty, got {shapes}.")
+    return grid
+
+
 def _train(*, subsets, T, starts, which, teacher, grid):
-    """Train on one data matrix, for each point of the grid.
+    """Train on one data matrix, for each of P points (k, eta, rho) of the grid.
 
-    Parameters
-    ----------
-    subsets : ndarray of shape (S, n / S, d)
-        Training data A, divided into subsets.
-    T : ndarray of shape (n_test, d)
-        Test data.
-    starts : ndarray of shape (n_starts, d)
-        Starting weights.
-    which : ndarray of shape (n_starts,)
-        Subset that each model trains on.
-    teacher : ndarray of shape (d,)
-    grid : list of P tuples (k, eta, rho)
-
-    Returns
-    -------
-    diversities : ndarray of shape (P,)
-    gradients : ndarray of shape (P, d)
-        Gradients of the loss on A at the mean weights, in the eigenbasis of A'A.
-    curvature : ndarray of shape (d,)
-        Eigenvalues of A'A.
+    The training data are ``subsets`` (S, n / S, d), the test data ``T`` (n_test, d).
+    Model i starts at ``starts[i]`` and trains on the subset ``which[i]``. Returns the
+    diversities (P,), the gradients of the loss on all data at the mean weights, in the
+    eigenbasis of A'A, (P, d), and the eigenvalues of A'A, (d,).
     """
     n_subsets, _, d = subsets.shape
     spectrum, basis = np.linalg.eigh(subsets.swapaxes(1, 2) @ subsets)  # (S, d[, d])
@@ -218,9 +222,7 @@ def _train(*, subsets, T, starts, which, teacher, grid):
     return np.array(diversities), np.array(gradients), curvature
 
 
-def _exact_maximum(
-    curvature: np.ndarray, gradients: np.ndarray, radius: float
-) -> np.ndarray:
+def _exact_maximum(curvature, gradients, radius):
     r"""Return the maxima of :math:`\frac12 e'De + g'e` over :math:`\|e\| \le r`, (P,).
 
     Strong duality holds for one quadratic constraint: the maximum is the minimum over
@@ -246,13 +248,7 @@ def _exact_maximum(
     return 0.5 * ((top + high) * radius**2 + dual)
 
 
-def _ascent_maximum(
-    curvature: np.ndarray,
-    gradients: np.ndarray,
-    radius: float,
-    step: float = 0.01,
-    n_steps: int = 50,
-) -> np.ndarray:
+def _ascent_maximum(curvature, gradients, radius, step=0.01, n_steps=50):
     """Approximate the same maxima by projected gradient ascent from zero, (P,)."""
     points = np.zeros_like(gradients)
     for _ in range(n_steps):

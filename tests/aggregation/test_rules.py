@@ -429,7 +429,7 @@ def test_temperature_is_one_if_all_held_out_samples_are_right():
         aggregation="temperature",
         **{**FAST, "max_epochs": 20},
     )
-    with pytest.warns(UndefinedMetricWarning, match="90 held-out samples set no"):
+    with pytest.warns(UndefinedMetricWarning, match="90 validation samples set no"):
         clf.fit(X, y)
     assert clf.aggregation_.temperature_ == 1.0
     logits = clf.member_decision_function(X).astype(float).mean(0)

@@ -71,7 +71,7 @@ SIMILAR = {"best_member", "joint"}
 
 
 @pytest.mark.parametrize("case", rest_slow(CASES, CASES.keys() - SIMILAR))
-@pytest.mark.filterwarnings("ignore:The 48 held-out samples set no temperature")
+@pytest.mark.filterwarnings("ignore:The 48 validation samples set no temperature")
 def test_held_out_items_are_predicted_in_bounded_batches(case, monkeypatch):
     kind, params = CASES[case]
     losses, largest = [], []

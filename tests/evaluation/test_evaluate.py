@@ -202,8 +202,8 @@ def test_single_classifier_has_no_rows_about_members(iris):
     for metric in ("der", "sharpness"):
         with pytest.raises(InvalidInputError, match=f"has no '{metric}' of the"):
             report.row("theirs", metric)
-    energy = report.to_frame(wide=True).loc["ood_auroc", "ensemble", "energy"]
-    assert energy.notna().to_dict() == {"ours": True, "theirs": False}
+    score = report.to_frame(wide=True).loc["ood_auroc", "ensemble", "PDS"]
+    assert score.notna().to_dict() == {"ours": True, "theirs": False}
 
 
 def test_methods_are_named_by_their_class():

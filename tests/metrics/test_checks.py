@@ -14,20 +14,14 @@ OF_MEMBERS = [
     metrics.kl_diversity,
     metrics.mutual_information,
     metrics.pairwise_disagreement,
-    metrics.pairwise_kl,
     metrics.predictive_diversity_score,
     metrics.unique_predictions,
 ]
 OF_LABELS_AND_MEMBERS = [
     metrics.disagreement_error_ratio,
-    metrics.double_fault,
     metrics.ensemble_improvement_rate,
-    metrics.loss_decomposition,
-    metrics.q_statistic,
 ]
 OF_LABELS_AND_PROBA = [
-    metrics.area_under_risk_coverage,
-    metrics.brier_score,
     metrics.calibration_curve_bins,
     metrics.expected_calibration_error,
     metrics.fit_temperature,
@@ -118,7 +112,9 @@ def test_labels_name_the_columns_in_any_order(metric, members):
 def test_missing_labels_raise(missing):
     y = np.array(["a", missing], dtype=object)
     with pytest.raises(InvalidInputError, match="Remove samples without a label"):
-        metrics.brier_score(y, [[0.5, 0.5]] * 2, labels=np.array(["a", "b"], object))
+        metrics.negative_log_likelihood(
+            y, [[0.5, 0.5]] * 2, labels=np.array(["a", "b"], object)
+        )
 
 
 def test_a_label_that_is_not_listed_raises():
@@ -166,16 +162,18 @@ def test_input_is_not_changed():
 def test_numbers_of_dtype_object_are_codes():
     y = np.array([[0, "a"], [1, "b"], [1, "c"]], dtype=object)[:, 0]
     proba = [[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]]
-    expected = metrics.brier_score([0, 1, 1], proba)
-    assert metrics.brier_score(y, proba) == expected
+    expected = metrics.negative_log_likelihood([0, 1, 1], proba)
+    assert metrics.negative_log_likelihood(y, proba) == expected
     with pytest.raises(InvalidInputError, match=r"codes from 0 to 1.*got \[0, None\]"):
-        metrics.brier_score([0, None, 0], proba)
+        metrics.negative_log_likelihood([0, None, 0], proba)
 
 
 @pytest.mark.parametrize("labels", [["a", None], np.array(["a", 1], dtype=object)])
 def test_labels_without_an_order_raise(labels):
     with pytest.raises(InvalidInputError, match="cannot be compared"):
-        metrics.brier_score(["a", "a"], [[0.9, 0.1], [0.3, 0.7]], labels=labels)
+        metrics.negative_log_likelihood(
+            ["a", "a"], [[0.9, 0.1], [0.3, 0.7]], labels=labels
+        )
 
 
 @pytest.mark.parametrize("metric", OF_LABELS_AND_PROBA)

@@ -1,8 +1,6 @@
 """Common tests of all flatness metrics: unchanged nets, ensembles, input types."""
 
-import inspect
 import random
-import re
 
 import numpy as np
 import pytest
@@ -62,18 +60,6 @@ def test_enclosing_autocast_uses_the_moved_weights(measure):
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
             values.append(call(measure, net, X, y))
     assert values[0] == values[1] != 0
-
-
-SHARED_PARAMETERS = ("net", "X", "y", "mask", "random_state", "per_member")
-
-
-@pytest.mark.parametrize("name", SHARED_PARAMETERS)
-def test_shared_parameters_have_the_same_documentation(name):
-    """The docstrings repeat them in full, so that each can be read alone."""
-    entry = re.compile(rf"^    {name} : .*\n(?:        .*\n)+", re.MULTILINE)
-    documented = [m for m in MEASURES if name in inspect.signature(m).parameters]
-    assert len(documented) > 1
-    assert len({entry.search(measure.__doc__)[0] for measure in documented}) == 1
 
 
 @every
@@ -306,7 +292,7 @@ def test_gpu_equals_cpu(measure):
 @pytest.mark.gpu
 def test_captured_graph_equals_eager_passes(monkeypatch):
     from sklearn_sharpbalance.metrics.flatness import worst_case
-    from sklearn_sharpbalance.metrics.flatness._objective import Objective
+    from sklearn_sharpbalance.metrics.flatness._objectives import Objective
 
     net, (X, y) = picture_net(), samples(40, (2, 4, 4), 3)
     net.set_params(device="cuda")

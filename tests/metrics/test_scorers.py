@@ -91,13 +91,9 @@ def test_every_suitable_metric_has_a_scorer():
         "disagreement_error_ratio",
         "ensemble_improvement_rate",
         "kl_diversity",
-        "neg_area_under_risk_coverage",
-        "neg_brier_score",
-        "neg_double_fault",
         "neg_expected_calibration_error",
         "neg_nll",
         "neg_nll_after_temperature",
-        "neg_q_statistic",
         "unique_predictions",
         "variance_diversity",
     }
@@ -120,7 +116,7 @@ def test_scorer_is_the_signed_metric(name, fitted, data):
         value = metric(members)
     elif plain == "ensemble_improvement_rate":
         value = metric(codes, members, ensemble_proba=proba)
-    elif plain in ("disagreement_error_ratio", "double_fault", "q_statistic"):
+    elif plain == "disagreement_error_ratio":
         value = metric(codes, members)
     else:
         value = metric(codes, proba)
@@ -130,12 +126,9 @@ def test_scorer_is_the_signed_metric(name, fitted, data):
     assert score != 0
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [("neg_nll", "neg_log_loss"), ("neg_brier_score",) * 2]
-)
-def test_signs_and_values_are_those_of_scikit_learn(ours, theirs, fitted, data):
-    expected = sklearn_scorer(theirs)(fitted, *data)
-    assert get_scorer(ours)(fitted, *data) == pytest.approx(expected)
+def test_sign_and_value_are_those_of_scikit_learn(fitted, data):
+    expected = sklearn_scorer("neg_log_loss")(fitted, *data)
+    assert get_scorer("neg_nll")(fitted, *data) == pytest.approx(expected)
 
 
 def test_two_classes(data):
@@ -286,23 +279,6 @@ def test_metrics_of_members_raise_for_weights(data):
         scorer(fitted, X, y, sample_weight=np.ones(len(y)))
     with sklearn.config_context(enable_metadata_routing=True):
         assert cross_validate(fitted, X, y, scoring=scorer)["test_score"].min() > 0
-
-
-WITHOUT_WEIGHTS = {
-    "members": get_scorer("disagreement"),
-    "debiased": get_scorer("neg_expected_calibration_error", debiased=True),
-}
-
-
-@pytest.mark.parametrize("scorer", WITHOUT_WEIGHTS.values(), ids=WITHOUT_WEIGHTS.keys())
-def test_a_weighted_search_scores_without_weights_if_unsupported(data, scorer):
-    X, y = data
-    weight = np.random.default_rng(0).random(len(y))
-    grid = {"C": [0.1, 1.0]}
-    search = GridSearchCV(Weighted(), grid, scoring=scorer, cv=2)
-    with pytest.warns(UserWarning, match="does not support sample_weight"):
-        search.fit(X, y, sample_weight=weight)
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
 def test_a_weighted_search_passes_weights_to_scorers_that_support_them(data):

@@ -13,7 +13,7 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.metrics import adaptive_sharpness
-from sklearn_sharpbalance.metrics.flatness import _stacked, worst_case
+from sklearn_sharpbalance.metrics.flatness import _objectives, worst_case
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 from sklearn_sharpbalance.metrics.flatness.worst_case import ascend, checkpoints
 from tests.cases import rest_slow
@@ -407,7 +407,7 @@ def test_masks_pruned_weights_and_several_stacks(monkeypatch):
     with torch.no_grad():
         net.module_[0].weight[::2] = 0
     # 44 weights: three batches at once.
-    monkeypatch.setattr(_stacked, "STACKED_WEIGHTS", 3 * 44)
+    monkeypatch.setattr(_objectives, "STACKED_WEIGHTS", 3 * 44)
     for mask in (None, "nonzero", {"2.weight": np.eye(4, 5)}):
         options = {"mask": mask, "adaptive": False, "return_batches": True}
         values = adaptive_sharpness(net, X, y, random_state=0, **options)
@@ -455,15 +455,3 @@ def test_threads_are_restored_and_one_for_small_networks(monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert set(seen[1:]) == {1}  # the first checks y
-
-
-def test_verbose_prints_a_line_for_each_member(capsys):
-    members, (X, y) = [mlp(seed=seed) for seed in range(2)], samples(10)
-    options = {"n_iter": 2, "per_member": True, "random_state": 0}
-    ensemble = ensemble_of(members, range(4))
-    values = adaptive_sharpness(ensemble, X, y, verbose=1, **options)
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"sharpness of member 1 of 2: {values[0]:.4g}, ")
-    assert second.startswith(f"sharpness of member 2 of 2: {values[1]:.4g}, ")
-    adaptive_sharpness(ensemble, X, y, **options)
-    assert capsys.readouterr().out == ""

@@ -22,12 +22,10 @@ from sklearn_sharpbalance.plotting import (
     CorruptionDisplay,
     EnsembleSizeDisplay,
     LossLandscapeDisplay,
-    MemberAgreementDisplay,
     OODDisplay,
     ReliabilityDisplay,
     SearchDisplay,
     SubsetOverlapDisplay,
-    TheoryDisplay,
     TradeoffDisplay,
     TrainingHistoryDisplay,
 )
@@ -155,15 +153,6 @@ BUILDERS = {
         [[0.9, 0.93], [0.91, 0.89]], [0.2, 0.4], [0.02, 0.1], best=(0, 1)
     ).plot(ax),
     "search_estimator": lambda e, d, ax: SearchDisplay.from_estimator(search(), ax=ax),
-    "agreement_init": lambda e, d, ax: MemberAgreementDisplay(
-        [[0.0, 0.2], [0.2, 0.0]]
-    ).plot(ax),
-    "agreement_estimator": lambda e, d, ax: MemberAgreementDisplay.from_estimator(
-        e, d.X, ax=ax
-    ),
-    "agreement_predictions": lambda e, d, ax: MemberAgreementDisplay.from_predictions(
-        probas(e, d), member_names="abc", ax=ax
-    ),
     "history_init": lambda e, d, ax: TrainingHistoryDisplay(
         [{"train_loss": [2.0, 1.0, 0.5], "phase": ["warmup", "warmup", "balanced"]}]
     ).plot(ax),
@@ -176,15 +165,6 @@ BUILDERS = {
     "history_columns": lambda e, d, ax: TrainingHistoryDisplay.from_history(
         [{"train_loss": [2.0, 1.0]}], logy=True, ax=ax
     ),
-    "theory_init": lambda e, d, ax: TheoryDisplay(
-        [1.0, 0.8], [2.0, 1.5], lower=[-1.0, 0.5], labels=["a", "b"]
-    ).plot(ax),
-    "theory_theory": lambda e, d, ax: TheoryDisplay.from_theory(
-        2, 0.1, [0.1, 0.2], n=60, d=20, name="SAM", ax=ax
-    ),
-    "theory_simulation": lambda e, d, ax: TheoryDisplay.from_simulation(
-        2, 0.1, [0.1, 0.2], n=60, d=20, n_subsets=2, n_matrices=3, ax=ax
-    ),
     "size_init": lambda e, d, ax: EnsembleSizeDisplay(
         [1, 2, 3], [[0.8, 0.82], [0.9], [0.91]]
     ).plot(ax),
@@ -196,7 +176,7 @@ BUILDERS = {
     ),
 }
 
-MATRICES = (SubsetOverlapDisplay, MemberAgreementDisplay)
+MATRICES = (SubsetOverlapDisplay,)
 
 
 @contextmanager
@@ -214,7 +194,7 @@ def unchanged_global_state():
 
 # One or two builders of each display.
 MAIN = [name for name in BUILDERS if name.endswith("_estimator")]
-MAIN += ["corruption_predictions", "landscape_plane", "theory_simulation"]
+MAIN += ["corruption_predictions", "landscape_plane"]
 
 
 @pytest.fixture(params=rest_slow(BUILDERS, MAIN))
@@ -235,7 +215,7 @@ def shown(request, ensemble, digits):
 @pytest.mark.slow
 def test_every_constructor_of_every_display_is_tested(ensemble, digits, monkeypatch):
     displays = [getattr(plotting, n) for n in plotting.__all__ if n.endswith("Display")]
-    assert len(displays) == 11
+    assert len(displays) == 9
     constructors = {
         (display, name)
         for display in displays
@@ -345,7 +325,6 @@ def test_texts_do_not_overlap(shown):
         (TradeoffDisplay, True),
         (ReliabilityDisplay, True),
         (EnsembleSizeDisplay, True),
-        (MemberAgreementDisplay, False),
         (SubsetOverlapDisplay, False),
         (LossLandscapeDisplay, True),
         (CorruptionDisplay, True),
@@ -363,7 +342,7 @@ def test_estimators_without_the_attribute_raise(digits):
 
     forest = RandomForestClassifier(2).fit(digits.X, digits.y)
     with pytest.raises(InvalidInputError, match="has no 'member_predict_proba'"):
-        MemberAgreementDisplay.from_estimator(forest, digits.X)
+        EnsembleSizeDisplay.from_estimator(forest, digits.X, digits.y)
     with pytest.raises(InvalidInputError, match="has no 'sam_masks_'"):
         SubsetOverlapDisplay.from_estimator(forest)
     with pytest.raises(InvalidInputError, match="has no 'history_'"):

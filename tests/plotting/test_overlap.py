@@ -8,7 +8,6 @@ import pytest
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting import (
-    MemberAgreementDisplay,
     SubsetOverlapDisplay,
     TrainingHistoryDisplay,
     subset_overlap,
@@ -119,8 +118,6 @@ def test_empty_displays_raise_before_a_figure_is_made():
     for overlap in (np.ones((1, 2)), np.ones((0, 0)), [1.0]):
         with pytest.raises(InvalidInputError, match=r"overlap must have shape"):
             SubsetOverlapDisplay(overlap).plot()
-    with pytest.raises(InvalidInputError, match="disagreement must have shape"):
-        MemberAgreementDisplay(np.ones((0, 0))).plot()
     with pytest.raises(InvalidInputError, match="'jaccard' or 'share', got 'x'"):
         SubsetOverlapDisplay([[1.0]], measure="x").plot()
     assert not plt.get_fignums()

@@ -4,7 +4,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, log_loss
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance.aggregation.rules import TemperatureAggregation
@@ -15,15 +15,19 @@ from sklearn_sharpbalance.plotting.size import member_subsets
 from tests.plotting.made_up import PROBAS, Y, geometric_mean
 
 
+def brier(y, p):
+    return brier_score_loss(y, p, labels=range(4))
+
+
 @pytest.mark.parametrize(
     ("metric", "function"),
     [
         ("accuracy", lambda y, p: accuracy_score(y, p.argmax(1))),
         ("error", lambda y, p: 1 - accuracy_score(y, p.argmax(1))),
         ("nll", lambda y, p: log_loss(y, p, labels=range(4))),
-        ("brier", metrics.brier_score),
+        ("brier", brier),
         ("ece", metrics.expected_calibration_error),
-        (metrics.brier_score, metrics.brier_score),
+        (brier, brier),
     ],
 )
 def test_scores_of_all_subsets_equal_a_loop(metric, function):

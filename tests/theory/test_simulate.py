@@ -142,7 +142,7 @@ def test_global_generator_is_not_used():
         ({"eta": -1}, r"^eta must be finite and >= 0, got -1"),
         ({"rho": [0.1, np.nan]}, r"^rho must be finite and >= 0, got \[0\.1, nan\]"),
         ({"rho": "0.1"}, r"^rho must be finite and >= 0, got '0\.1'"),
-        ({"eta": []}, r"at least one setting, got k \(\), eta \(0,\)"),
+        ({"eta": []}, r"not be empty, got k \(\), eta \(0,\)"),
         ({"k": [1, 2], "rho": [0.1] * 3}, r"one shape, got k \(2,\).*rho \(3,\)"),
     ],
 )

@@ -18,7 +18,7 @@ from sklearn_sharpbalance.theory import (
     subset_sharpness_bound,
     wishart_moment,
 )
-from sklearn_sharpbalance.theory._subsets import _gradient_constant
+from sklearn_sharpbalance.theory._theorems import _gradient_constant
 from tests.cases import rest_slow
 
 SIZES = {"n": 60, "d": 20}

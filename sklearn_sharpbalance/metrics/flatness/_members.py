@@ -1,6 +1,5 @@
 """Measure the nets of an ensemble on batches of samples, and average the values."""
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -233,7 +232,6 @@ def measure_batches(
     n_batches: int | None,
     random_state: Any,
     full_only: bool = False,
-    verbose: int = 0,
     **options: Any,
 ) -> tuple[np.ndarray, list[int]]:
     """Measure each member on the same batches and with the same seed.
@@ -242,17 +240,10 @@ def measure_batches(
     ----------
     measure : callable
         ``measure(batches, **options)`` returns an array whose last axis is the batch.
-    model : NeuralNetClassifier or ensemble
-    X, y
-        The samples and their labels.
-    batch_size, n_batches, random_state
+    model, X, y, batch_size, n_batches, random_state
         As in the public functions.
     full_only : bool, default=False
         Leave out an incomplete batch, unless it is the only one.
-    verbose : int, default=0
-        1 prints a line for each member.
-    **options
-        Passed to ``measure``.
 
     Returns
     -------
@@ -279,18 +270,7 @@ def measure_batches(
             Batches(net, _on_device(net, samples), size=batch_size, seed=seed)
             for net in nets
         ]
-        rows = []
-        for i, batches in enumerate(members):
-            start = time.perf_counter()
-            rows.append(measure(batches, **options))
-            if verbose:
-                seconds = time.perf_counter() - start
-                print(
-                    f"sharpness of member {i + 1} of {len(members)}: "
-                    f"{rows[-1].mean():.4g}, {seconds:.1f} s",
-                    flush=True,
-                )
-    values = np.stack(rows)
+        values = np.stack([measure(batches, **options) for batches in members])
     check_finite(values)
     return values, members[0].sizes
 

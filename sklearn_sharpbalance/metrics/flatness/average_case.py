@@ -53,13 +53,8 @@ def average_case_sharpness(
 
     Parameters
     ----------
-    net : NeuralNetClassifier or ensemble
-        An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured separately. It is not changed.
-    X : array, tensor, dict of those, or Dataset
-        Samples as the net takes them.
-    y : array-like of shape (n_samples,)
-        Class codes, or labels for an ensemble.
+    net, X, y
+        See :func:`adaptive_sharpness`.
     rho : float, default=0.1
         Standard deviation of the noise of each weight, relative to its absolute value.
         In the worst case, where ``rho`` bounds the norm over all weights, 0.5 is
@@ -68,20 +63,8 @@ def average_case_sharpness(
         Scale the noise by ``|w|``. Weights that are zero then stay zero.
     n_draws : int, default=20
         Number of random perturbations, the same for all batches and members.
-    batch_size : int, default=5
-        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
-    n_batches : int or None, default=100
-        Number of disjoint random batches, fewer if there are not enough samples.
-        None uses all samples.
-    mask : None, "nonzero" or dict of str to array, default=None
-        Weights to include: all, those that are not exactly zero (a pruned net), or by
-        parameter name.
-    random_state : int, Generator, RandomState or None, default=None
-        Seed of the batches and of all other random numbers.
-    per_member : bool, default=False
-        Return a value for each member instead of their mean.
-    return_batches : bool, default=False
-        Return a value for each batch instead of their mean.
+    batch_size, n_batches, mask, random_state, per_member, return_batches
+        See :func:`adaptive_sharpness`.
 
     Returns
     -------
@@ -148,33 +131,16 @@ def sam_sharpness(
 
     Parameters
     ----------
-    net : NeuralNetClassifier or ensemble
-        An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured separately. It is not changed.
-    X : array, tensor, dict of those, or Dataset
-        Samples as the net takes them.
-    y : array-like of shape (n_samples,)
-        Class codes, or labels for an ensemble.
+    net, X, y
+        See :func:`adaptive_sharpness`.
     rho : float, default=0.005
         Length of the perturbation.
     adaptive : bool, default=False
         Measure the length relative to the absolute value of each weight.
     n_draws : int, default=100
         Number of random directions, the same for all batches and members.
-    batch_size : int, default=128
-        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
-    n_batches : int or None, default=None
-        Number of disjoint random batches, fewer if there are not enough samples.
-        None uses all samples.
-    mask : None, "nonzero" or dict of str to array, default=None
-        Weights to include: all, those that are not exactly zero (a pruned net), or by
-        parameter name.
-    random_state : int, Generator, RandomState or None, default=None
-        Seed of the batches and of all other random numbers.
-    per_member : bool, default=False
-        Return a value for each member instead of their mean.
-    return_batches : bool, default=False
-        Return a value for each batch instead of their mean.
+    batch_size, n_batches, mask, random_state, per_member, return_batches
+        See :func:`adaptive_sharpness`.
 
     Returns
     -------

@@ -58,24 +58,10 @@ def fisher_rao_norm(
 
     Parameters
     ----------
-    net : NeuralNetClassifier or ensemble
-        An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured separately. It is not changed.
-    X : array, tensor, dict of those, or Dataset
-        Samples as the net takes them.
-    y : array-like of shape (n_samples,)
-        Class codes, or labels for an ensemble.
-    batch_size : int, default=128
-        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
-    n_batches : int or None, default=None
-        Number of disjoint random batches, fewer if there are not enough samples.
-        None uses all samples.
-    random_state : int, Generator, RandomState or None, default=None
-        Seed of the batches and of all other random numbers.
-    per_member : bool, default=False
-        Return a value for each member instead of their mean.
-    return_batches : bool, default=False
-        Return a value for each batch instead of their mean.
+    net, X, y
+        See :func:`adaptive_sharpness`.
+    batch_size, n_batches, random_state, per_member, return_batches
+        See :func:`adaptive_sharpness`.
 
     Returns
     -------
@@ -135,24 +121,10 @@ def mean_fisher_trace(
 
     Parameters
     ----------
-    net : NeuralNetClassifier or ensemble
-        An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured separately. It is not changed.
-    X : array, tensor, dict of those, or Dataset
-        Samples as the net takes them.
-    y : array-like of shape (n_samples,)
-        Class codes, or labels for an ensemble.
-    batch_size : int, default=128
-        Samples per batch; it matters only with ``n_batches`` or ``return_batches``.
-    n_batches : int or None, default=None
-        Number of disjoint random batches, fewer if there are not enough samples.
-        None uses all samples.
-    random_state : int, Generator, RandomState or None, default=None
-        Seed of the batches and of all other random numbers.
-    per_member : bool, default=False
-        Return a value for each member instead of their mean.
-    return_batches : bool, default=False
-        Return a value for each batch instead of their mean.
+    net, X, y
+        See :func:`adaptive_sharpness`.
+    batch_size, n_batches, random_state, per_member, return_batches
+        See :func:`adaptive_sharpness`.
 
     Returns
     -------

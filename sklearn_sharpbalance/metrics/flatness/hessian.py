@@ -81,29 +81,12 @@ def hessian_trace(
 
     Parameters
     ----------
-    net : NeuralNetClassifier or ensemble
-        An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured separately. It is not changed.
-    X : array, tensor, dict of those, or Dataset
-        Samples as the net takes them.
-    y : array-like of shape (n_samples,)
-        Class codes, or labels for an ensemble.
+    net, X, y
+        See :func:`adaptive_sharpness`.
     n_probes : int, default=20
         Number of random sign vectors, the same for all batches and members.
-    batch_size : int, default=128
-        Samples per batch, and samples that are differentiated at the same time.
-    n_batches : int or None, default=None
-        Number of disjoint random batches, fewer if there are not enough samples.
-        None uses all samples.
-    mask : None, "nonzero" or dict of str to array, default=None
-        Weights to include: all, those that are not exactly zero (a pruned net), or by
-        parameter name.
-    random_state : int, Generator, RandomState or None, default=None
-        Seed of the batches and of all other random numbers.
-    per_member : bool, default=False
-        Return a value for each member instead of their mean.
-    return_batches : bool, default=False
-        Return a value for each batch instead of their mean.
+    batch_size, n_batches, mask, random_state, per_member, return_batches
+        See :func:`adaptive_sharpness`.
     return_std_error : bool, default=False
         Also return the standard error due to the probes; ``inf`` for one probe. It
         does not include the choice of samples, which the spread over batches shows.
@@ -242,29 +225,14 @@ def hessian_top_eigenvalue(
 
     Parameters
     ----------
-    net : NeuralNetClassifier or ensemble
-        An initialised skorch net, or a fitted ensemble (``estimators_``,
-        ``classes_``), whose members are measured separately. It is not changed.
-    X : array, tensor, dict of those, or Dataset
-        Samples as the net takes them.
-    y : array-like of shape (n_samples,)
-        Class codes, or labels for an ensemble.
+    net, X, y
+        See :func:`adaptive_sharpness`.
     tol : float, default=1e-3
         Relative accuracy; 0 for machine precision.
     max_iter : int, default=None
         Maximum number of Lanczos restarts; None for ten times the number of weights.
-    batch_size : int, default=128
-        Samples per batch, and samples that are differentiated at the same time.
-    n_batches : int or None, default=None
-        Number of disjoint random batches, fewer if there are not enough samples.
-        None uses all samples.
-    mask : None, "nonzero" or dict of str to array, default=None
-        Weights to include: all, those that are not exactly zero (a pruned net), or by
-        parameter name.
-    random_state : int, Generator, RandomState or None, default=None
-        Seed of the batches and of all other random numbers.
-    per_member : bool, default=False
-        Return a value for each member instead of their mean.
+    batch_size, n_batches, mask, random_state, per_member
+        See :func:`adaptive_sharpness`.
     return_batches : bool, default=False
         Return a value for each batch instead of the value of all batches together.
         The mean over batches is at least the largest eigenvalue of the mean Hessian.

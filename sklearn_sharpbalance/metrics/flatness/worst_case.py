@@ -15,8 +15,11 @@ from sklearn_sharpbalance._validation import (
 )
 from sklearn_sharpbalance.autodiff.state import evaluation_mode
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
-from sklearn_sharpbalance.metrics.flatness._objective import Objective
-from sklearn_sharpbalance.metrics.flatness._stacked import is_small, stacked_objective
+from sklearn_sharpbalance.metrics.flatness._objectives import (
+    Objective,
+    is_small,
+    stacked_objective,
+)
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 from sklearn_sharpbalance.runtime.process import torch_threads
 
@@ -212,7 +215,6 @@ def adaptive_sharpness(
     random_state=None,
     per_member=False,
     return_batches=False,
-    verbose=0,
 ):
     r"""Worst-case sharpness of a net, by default relative to the size of its weights.
 
@@ -235,11 +237,13 @@ def adaptive_sharpness(
     n_iter : int, default=20
         Number of steps of the ascent.
     batch_size : int, default=5
-        Samples per batch. The search is separate for each batch.
+        Samples per batch, on which the search is separate. Other measures are means
+        over samples: for them it matters only with ``n_batches`` or
+        ``return_batches``, and for the memory of Hessian-vector products.
     n_batches : int or None, default=100
         Number of disjoint random batches, fewer if there are not enough samples.
-        None uses all samples. An incomplete batch is left out, unless it is the only
-        one.
+        None uses all samples. Here an incomplete batch is left out, unless it is the
+        only one; other measures weight it by its samples.
     mask : None, "nonzero" or dict of str to array, default=None
         Weights to include: all, those that are not exactly zero (a pruned net), or by
         parameter name.
@@ -249,8 +253,6 @@ def adaptive_sharpness(
         Return a value for each member instead of their mean.
     return_batches : bool, default=False
         Return a value for each batch instead of their mean.
-    verbose : int, default=0
-        1 prints a line for each member.
 
     Returns
     -------
@@ -301,7 +303,6 @@ def adaptive_sharpness(
         per_member=per_member,
         return_batches=return_batches,
         full_only=True,
-        verbose=verbose,
         rho=rho,
         norm=norm,
         adaptive=adaptive,
