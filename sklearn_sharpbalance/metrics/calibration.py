@@ -119,7 +119,8 @@ def calibration_curve_bins(
     """
     _check_options(n_bins, strategy)
     y, array = labels_and_proba(y_true, proba, labels)
-    return _bins(*_of_predicted_class(y, array), n_bins, strategy)
+    confidence, right = _of_predicted_class(y, array)
+    return _bins(confidence, right, n_bins, strategy)
 
 
 def expected_calibration_error(
