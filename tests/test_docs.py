@@ -293,6 +293,9 @@ def names(fitted, tmp_path, monkeypatch):
         Image.fromarray(image).save(tmp_path / "images" / f"{label}" / "0.png")
     np.save(tmp_path / "fog.npy", np.repeat(images[None], 5, 0).reshape(-1, 32, 32, 3))
     np.save(tmp_path / "labels.npy", np.tile(labels, 5))
+    for i, image in enumerate(np.repeat(images, 2, axis=0)):
+        (tmp_path / "photos" / f"class {i % 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "photos" / f"class {i % 2}" / f"{i}.png")
     texts = ["good film", "bad film"] * 6
     return {
         **{"X": X, "y": y, "clf": clf, "deep": deep},

@@ -106,16 +106,13 @@ BOTH_ACCURACIES = ("accuracy", "corrupted_accuracy")
 
 
 def write_report(path, result):
-    """``path`` names the result; the tables and the figure get its name too."""
+    """Write tables and figures beside a result, under its name."""
     records = result["records"]
     if not records:
         return
     table = markdown(records)
     path.with_suffix(".md").write_text(table)
     print(table)
-    page = path.parent.parent / "RESULTS.md"
-    if page.exists():
-        page.write_text(with_table(page.read_text(), path.stem, table))
     for name, figure in figures(records).items():
         figure.savefig(path.with_name(path.stem + name + ".png"), dpi=110)
 

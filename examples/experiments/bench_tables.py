@@ -9,7 +9,7 @@ Every method has its default settings. Methods whose package is missing are left
 There is one record for each table, split and method; a second call runs the missing
 ones, and several processes may share the file. ``_tables.py`` lists the tables, the
 columns that are dropped, and which tables are for development. ``--report`` prints the
-comparison and writes it to ``docs/user_guide/tables.md``. Seconds are those of the
+comparison and writes it to ``results/tables.md``. Seconds are those of the
 processor, so that other load does not count; they are comparable if
 ``OMP_NUM_THREADS`` was the same for all methods.
 """
@@ -53,7 +53,6 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from _machine import machine
 
 RESULTS = Path(__file__).parent / "results"
-DOCS = Path(__file__).parents[2] / "docs" / "user_guide" / "tables.md"
 N_RESAMPLES = 10_000
 
 
@@ -321,13 +320,9 @@ def report(records):
     return "\n\n".join(parts)
 
 
-def write_report(text, path=DOCS, part="results"):
-    """Replace the part of the page between the two marks."""
-    first, last = f"<!-- {part} of bench_tables.py -->", f"<!-- end of {part} -->"
-    page = path.read_text()
-    before, _, rest = page.partition(first)
-    _, _, after = rest.partition(last)
-    path.write_text(f"{before}{first}\n{text}\n{last}{after}")
+def write_report(text, name="tables"):
+    """Write the tables of a report beside the records."""
+    (RESULTS / f"{name}.md").write_text(text + "\n")
 
 
 def main():

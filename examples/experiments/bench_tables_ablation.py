@@ -7,7 +7,7 @@
 Only the development tables of ``_tables.py`` are used. Each variant changes one part
 of the default. There is one record for each table, split and variant; a second call
 runs the missing ones. The stored records are of one split. ``--report`` prints the
-comparison and writes it to ``docs/user_guide/tables.md``.
+comparison and writes it to ``results/``.
 """
 
 import argparse
@@ -122,7 +122,7 @@ def main():
     if args.report:
         text = report(records.read())
         print(text, by_table(records.read()), sep="\n\n")
-        write_report(text, part="ablation")
+        write_report(text, name="tables_ablation")
         return
     variants = {name: VARIANTS[name] for name in args.variants}
     run(

@@ -12,7 +12,7 @@ fits all radii to the development tables of ``_tables.py``, one split. Then each
 is fitted to the evaluation tables with the radius that was best there. There is one
 record for each table, split and method; a second call runs the missing ones, and
 processes with different ``--tables`` may share the file. ``--report`` prints the
-comparison and writes it to ``docs/user_guide/tables.md``.
+comparison and writes it to ``results/``.
 """
 
 import argparse
@@ -152,7 +152,7 @@ def main():
     if args.report:
         text = report(of_radii.read(), records.read())
         print(text)
-        write_report(text, part="contest")
+        write_report(text, name="tables_contest")
         return
     made = candidates()
     methods = PLAIN | {name: made[name] for name in names}

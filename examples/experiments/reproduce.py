@@ -37,6 +37,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
+from _reproduce_claims import claims, gain_figure
 from _reproduce_measure import measure, prepare
 from _reproduce_methods import CONTESTS, ON_DIGITS, RUNS
 from _reproduce_records import chosen_radii
@@ -242,13 +243,18 @@ def report(folder):
             save(path, result)
         write_report(path, result)
         results[result["settings"]["run"]] = result["records"]
-    page = folder.parent / "RESULTS.md"
-    if {"headline", "ablation"} <= results.keys() and page.exists():
-        pictures = results["headline"], results["ablation"]
-        text = page.read_text()
-        text = with_table(text, "beside_the_paper", beside_the_paper(pictures[0]))
-        text = with_table(text, "boost_over_sam", boost_over_sam(*pictures))
-        page.write_text(text)
+    if folder.resolve() == RESULTS.resolve():
+        write_page(results)
+
+
+def write_page(results):
+    """Write the page's tables and figure, ``results`` are {run: records} of all runs."""
+    headline, ablation = results["headline"], results["ablation"]
+    (RESULTS / "beside_the_paper.md").write_text(beside_the_paper(headline))
+    (RESULTS / "boost_over_sam.md").write_text(boost_over_sam(headline, ablation))
+    page = RESULTS.parent / "RESULTS.md"
+    page.write_text(with_table(page.read_text(), "claims", claims(results)))
+    gain_figure(results["contest"]).savefig(RESULTS / "gain.png", dpi=130)
 
 
 def records_beside(folder, settings):
