@@ -25,7 +25,7 @@ from sklearn_sharpbalance.members.net import NET_DEFAULTS
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
-from sklearn_sharpbalance.training import table_recipe
+from sklearn_sharpbalance.training import image_recipe, table_recipe
 
 ROOT = Path(__file__).parent.parent
 DOCS, EXAMPLES = ROOT / "docs", ROOT / "examples"
@@ -284,6 +284,8 @@ def names(fitted, tmp_path, monkeypatch):
     # Short, since only execution is tested.
     monkeypatch.setitem(NET_DEFAULTS, "max_epochs", 2)
     monkeypatch.setattr(table_recipe, "EPOCHS", (2, 2))
+    monkeypatch.setattr(image_recipe, "EPOCHS", (1, 1))
+    monkeypatch.setattr(image_recipe, "PASSED_IMAGES", 0)
     X, y, clf, deep = fitted
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, size=(6, 32, 32, 3), dtype=np.uint8)
