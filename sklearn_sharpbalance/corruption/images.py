@@ -7,32 +7,16 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from sklearn_sharpbalance._validation import check_seed
+from sklearn_sharpbalance.corruption import blur, digital, noise, weather
 from sklearn_sharpbalance.corruption._base import (
     SEVERITIES,
     ImageRng,
     as_severities,
     check_severity,
+    kind_name,
     resolve,
     stream_seed,
 )
-from sklearn_sharpbalance.corruption.blur import (
-    defocus_blur,
-    glass_blur,
-    motion_blur,
-    zoom_blur,
-)
-from sklearn_sharpbalance.corruption.digital import (
-    contrast,
-    elastic_transform,
-    jpeg_compression,
-    pixelate,
-)
-from sklearn_sharpbalance.corruption.noise import (
-    gaussian_noise,
-    impulse_noise,
-    shot_noise,
-)
-from sklearn_sharpbalance.corruption.weather import brightness, fog, frost, snow
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -66,29 +50,22 @@ class Corruption(Protocol):
     ) -> np.ndarray: ...
 
 
-CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
-    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    "weather": ("snow", "frost", "fog", "brightness"),
-    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+BY_GROUP: dict[str, tuple[Corruption, ...]] = {
+    "noise": (noise.gaussian_noise, noise.shot_noise, noise.impulse_noise),
+    "blur": (blur.defocus_blur, blur.glass_blur, blur.motion_blur, blur.zoom_blur),
+    "weather": (weather.snow, weather.frost, weather.fog, weather.brightness),
+    "digital": (
+        digital.contrast,
+        digital.elastic_transform,
+        digital.pixelate,
+        digital.jpeg_compression,
+    ),
 }
-
 CORRUPTIONS: dict[str, Corruption] = {
-    "gaussian_noise": gaussian_noise,
-    "shot_noise": shot_noise,
-    "impulse_noise": impulse_noise,
-    "defocus_blur": defocus_blur,
-    "glass_blur": glass_blur,
-    "motion_blur": motion_blur,
-    "zoom_blur": zoom_blur,
-    "snow": snow,
-    "frost": frost,
-    "fog": fog,
-    "brightness": brightness,
-    "contrast": contrast,
-    "elastic_transform": elastic_transform,
-    "pixelate": pixelate,
-    "jpeg_compression": jpeg_compression,
+    kind_name(kind): kind for kinds in BY_GROUP.values() for kind in kinds
+}
+CORRUPTION_GROUPS: dict[str, tuple[str, ...]] = {
+    group: tuple(map(kind_name, kinds)) for group, kinds in BY_GROUP.items()
 }
 
 

@@ -170,11 +170,8 @@ def original_rows(y, name, severity, random_state):
 
 
 TABULAR_CORRUPTIONS: dict[str, TabularCorruption] = {
-    "feature_noise": feature_noise,
-    "missing_values": missing_values,
-    "missing_nan": missing_nan,
-    "feature_shift": feature_shift,
-    "label_shift": label_shift,
+    kind.__name__: kind
+    for kind in (feature_noise, missing_values, missing_nan, feature_shift, label_shift)
 }
 
 

@@ -149,13 +149,7 @@ def weighted_means(
 def measure_predictions(outputs: Outputs, y: Any, draws: Draws, stream: int = 0) -> Run:
     """Measure accuracy, calibration and diversity on clean samples.
 
-    Parameters
-    ----------
-    outputs : Outputs
-    y : array-like of shape (N,)
-    draws : Draws
-    stream : int, default=0
-        Index of the set of samples.
+    ``stream`` is the index of the set of samples.
     """
     codes = outputs.codes(y)
     _check_and_warn(outputs, codes)

@@ -51,21 +51,11 @@ class Draws(NamedTuple):
         statistics: Callable[..., dict[KeyType, np.ndarray]],
         *sets: tuple[int, ...],
     ) -> dict[KeyType, np.ndarray]:
-        """Compute statistics on all samples, then on every draw.
+        """Compute statistics on all samples, then on every draw: (1 + n_draws,) each.
 
-        Parameters
-        ----------
-        statistics : callable
-            ``statistics(*counts) -> {key: values}``, with counts of shape (B, N) for
-            each set of samples, and values of shape (B,).
-        *sets : tuple (N, *stream)
-            Number of samples of a set, and numbers that tell it from other sets:
-            different sets are drawn independently.
-
-        Returns
-        -------
-        values : dict of key to ndarray of shape (1 + n_draws,)
-            The first entry is the value on all samples.
+        ``statistics(*counts)`` takes counts (B, N) of each set of samples, and returns
+        values (B,) by key. A set is its number of samples, followed by numbers that
+        tell it from other sets: these are drawn independently.
         """
         parts = [statistics(*(np.ones((1, n)) for n, *_ in sets))]
         parts += [statistics(*counts) for counts in self.blocks(*sets)]
@@ -104,13 +94,8 @@ def weighted_ece(
 ) -> np.ndarray:
     """Return the expected calibration error (B,) of one predictor on drawn samples.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (B, N)
-    confidence, right : ndarray of shape (N,)
-        Probability of the predicted class, and whether the prediction is right.
-    n_bins : int, default=15
-        Number of bins of equal width; each includes its right edge.
+    ``confidence`` (N,) is the probability of the predicted class, ``right`` (N,) says
+    whether that class is right. Bins of equal width include their right edge.
     """
     edges = np.linspace(0, 1, n_bins + 1)
     bins = np.searchsorted(edges[1:-1], confidence)  # (N,)
@@ -161,11 +146,7 @@ def weighted_auroc(
 ) -> np.ndarray:
     """Return the area (B,) under the ROC curve of foreign against known samples.
 
-    Parameters
-    ----------
-    counts_in, counts_out : ndarrays of shape (B, N_in) and (B, N_out)
-    scores_in, scores_out : ndarrays of shape (N_in,) and (N_out,)
-        Larger scores mean more out of distribution; equal scores count half.
+    Counts have shape (B, N), scores (N,). Equal scores count half.
     """
     order = np.argsort(scores_in)
     # For each foreign sample: how many known ones have a lower score ("left"), and how

@@ -150,14 +150,14 @@ def compare(
     n_tested = 0
     for fold, (train, test) in enumerate(folds):
         X_train, y_train = take(X, train), y[train]
-        fold_params = _fit_params_of_fold(fit_params, train)
         fitted = []
         for name, method in named.items():
+            fold_params = _fit_params_of_fold(fit_params.get(name, {}), train)
             for seed in seeds:
                 if verbose:
                     print(f"fold {fold + 1}: {name}, random_state={seed}")
                 estimator = clone_with_seed(method, seed)
-                estimator.fit(X_train, y_train, **fold_params.get(name, {}))
+                estimator.fit(X_train, y_train, **fold_params)
                 fitted.append((name, estimator))
         measured = measure_runs(
             [estimator for _, estimator in fitted],
@@ -174,9 +174,7 @@ def compare(
         n_tested += len(test)
     report = make_report(results, n_tested, study)
     try:
-        report.ranking = report.rank(
-            rank_by.metric, part=rank_by.part, detail=rank_by.detail
-        )
+        report.ranking = report.rank(*rank_by)
     except InvalidInputError as error:  # do not lose the trainings
         warnings.warn(f"No ranking: {error}", SharpBalanceWarning, stacklevel=3)
     return report
@@ -184,38 +182,31 @@ def compare(
 
 def _check_rank_by(rank_by: Any, study: Study) -> Key:
     """Return the number to rank by, or raise if the study does not measure it."""
-    metric, *rest = [rank_by] if isinstance(rank_by, str) else list(rank_by)
+    parts = (rank_by,) if isinstance(rank_by, str) else tuple(rank_by)
+    if not 1 <= len(parts) <= 3 or (len(parts) > 1 and parts[1] not in PARTS):
+        raise InvalidInputError(
+            "rank_by must be a metric, or (metric, part, detail) with a part of "
+            f"{PARTS}, got {rank_by!r}."
+        )
+    metric = parts[0]
     better_direction(metric)
-    is_measured = {
-        "corruptions": study.has_corruptions,
-        "ood": study.ood is not None,
-        "sharpness": study.sharpness is not False,
+    is_left_out = {
+        "corruptions": metric.startswith("corrupted") and not study.has_corruptions,
+        "ood": metric == "ood_auroc" and study.ood is None,
+        "sharpness": metric == "sharpness" and study.sharpness is False,
     }
-    prefixes = {"corrupted": "corruptions", "ood": "ood", "sharpness": "sharpness"}
-    needed = prefixes.get(metric.partition("_")[0])
-    if needed is not None and not is_measured[needed]:
+    for option in filter(is_left_out.get, is_left_out):
         raise InvalidInputError(
-            f"rank_by is {metric!r}, which is not measured. Pass {needed}= too."
+            f"rank_by is {metric!r}, which is not measured. Pass {option}= too."
         )
-    if rest and rest[0] not in PARTS:
-        raise InvalidInputError(
-            f"rank_by asks for the {metric!r} of {rest[0]!r}. Choose one of "
-            f"{', '.join(map(repr, PARTS))}."
-        )
-    if len(rest) > 2:
-        raise InvalidInputError(
-            f"rank_by must be a metric, or (metric, part, detail), got {rank_by!r}."
-        )
-    if metric == "ood_auroc" and len(rest) < 2:
+    if metric == "ood_auroc" and len(parts) < 3:
         raise InvalidInputError(
             "rank_by is 'ood_auroc', but there is one for each score. Pass "
             "rank_by=('ood_auroc', 'ensemble', 'MSP'), or another score."
         )
-    part = "members" if metric == "sharpness" else "ensemble"
-    if rest:
-        part = rest[0]
-    detail = rest[1] if len(rest) > 1 else ""
-    return Key(metric=metric, part=part, detail=detail)
+    if metric == "sharpness" and len(parts) == 1:
+        parts = (metric, "members")
+    return Key(*parts)
 
 
 def _check_foreign(
@@ -231,19 +222,14 @@ def _check_foreign(
             _check_same_features(X, samples)
 
 
-def _fit_params_of_fold(fit_params: Mapping[str, dict], rows: np.ndarray) -> dict:
-    """Return the arguments of ``fit`` with the weights of a fold's samples."""
-    return {
-        name: {
-            key: take(value, rows) if _is_weight(key, value) else value
-            for key, value in own.items()
-        }
-        for name, own in fit_params.items()
+def _fit_params_of_fold(own: Mapping[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """Return arguments of ``fit`` with the weights of a fold's samples."""
+    weights = {
+        name: take(value, rows)
+        for name, value in own.items()
+        if name.endswith("sample_weight") and value is not None
     }
-
-
-def _is_weight(key: str, value: Any) -> bool:
-    return key.endswith("sample_weight") and value is not None
+    return {**own, **weights}
 
 
 def _one_of_each(methods: Any) -> dict[str, Any]:

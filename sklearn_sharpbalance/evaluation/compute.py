@@ -23,7 +23,7 @@ from sklearn_sharpbalance.training.prepare import prepare
 
 __all__ = ["gradient_passes", "match_passes"]
 
-# Number of made-up samples on which the share of a selection rule is estimated.
+# Number of made-up samples on which the fraction of a selection rule is estimated.
 TRIAL_SAMPLES = 4000
 # Number of draws of settings that members would draw.
 TRIAL_DRAWS = 100
@@ -38,7 +38,7 @@ def gradient_passes(estimator, X=None, y=None):
         Fitted or not.
     X, y : training data or None, default=None
         For an unfitted ensemble with ``max_epochs=None`` or ``sam=None``: on a table
-        the number of epochs depends on the number of rows and classes, and on pictures
+        the number of epochs depends on the number of rows and classes, and on images
         the default step is Momentum-SAM, with more epochs. Transformers of a pipeline
         are fitted to them. Without data they are those for other inputs, 50 and SAM.
 
@@ -52,8 +52,8 @@ def gradient_passes(estimator, X=None, y=None):
 
     Notes
     -----
-    An epoch of a member costs :math:`1 + s`, where :math:`s` is the share of the
-    samples that it applies SAM to, since those are passed twice: 1 in an epoch of
+    An epoch of a member costs :math:`1 + s`, where :math:`s` is the fraction of
+    the samples that it applies SAM to, since those are passed twice: 1 in an epoch of
     plain descent, 2 in an epoch of SAM (warm-up with ``warmup="sam"``,
     ``selection="all"``), in between in the balanced phase. Momentum-SAM passes them
     once, so that every epoch costs 1, and LookSAM :math:`1 + 1/k` times, so that an
@@ -63,7 +63,7 @@ def gradient_passes(estimator, X=None, y=None):
     with it the cost, is somewhat smaller.
 
     An epoch of a jointly trained member costs 1; samples without labels ("a2d",
-    "divdis") add the share of the members that a step draws for them. Scoring the
+    "divdis") add the fraction of the members that a step draws for them. Scoring the
     samples (about one pass per selection) is not counted.
 
     Examples
@@ -100,7 +100,7 @@ def match_passes(estimator, passes, X=None, y=None):
     -------
     params : dict
         ``max_epochs``, the number of epochs with the nearest cost. If the estimator
-        has a number of warm-up epochs, also ``warmup_epochs``, which keeps its share
+        has a number of warm-up epochs, also ``warmup_epochs``, which keeps its fraction
         of the training.
 
     Examples
@@ -127,7 +127,7 @@ class _Cost(NamedTuple):
 
     n_members: int
     max_epochs: int
-    warmup_epochs: int | float  # a number of epochs, or their share
+    warmup_epochs: int | float  # a number of epochs, or their fraction
     warmup_cost: float  # of an epoch of one member
     later_cost: float
 
@@ -135,12 +135,12 @@ class _Cost(NamedTuple):
     def of(cls, ensemble: Any, params: dict[str, Any]) -> "_Cost":
         if isinstance(ensemble, DiversifiedEnsembleClassifier):
             warmup_epochs = 0.0
-            warmup_cost = later_cost = 1 + _unlabeled_share(ensemble)
+            warmup_cost = later_cost = 1 + _unlabeled_fraction(ensemble)
         else:
             warmup_epochs = params["warmup_epochs"]
             sam_cost = _sam_cost(ensemble, params)
             warmup_cost = sam_cost if params["warmup"] == "sam" else 1.0
-            later_cost = 1 + (sam_cost - 1) * _expected_share(ensemble, params)
+            later_cost = 1 + (sam_cost - 1) * _expected_fraction(ensemble, params)
         return cls(
             n_members=ensemble.n_estimators,
             max_epochs=params["max_epochs"],
@@ -151,11 +151,11 @@ class _Cost(NamedTuple):
 
     @property
     def is_warmup_count(self) -> bool:
-        """Whether the warm-up is a number of epochs, not their share."""
+        """Whether the warm-up is a number of epochs, not their fraction."""
         return isinstance(self.warmup_epochs, Integral) and self.warmup_epochs > 0
 
     def n_warmup(self, n_epochs: int) -> int:
-        """Return the warm-up epochs of a training; a number keeps its share."""
+        """Return the warm-up epochs of a training; a number keeps its fraction."""
         if not self.is_warmup_count:
             return warmup_length(self.warmup_epochs, n_epochs)
         n_warmup = round(int(self.warmup_epochs) * n_epochs / self.max_epochs)
@@ -199,16 +199,16 @@ def _member_settings(params: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
     return member_params
 
 
-def _expected_share(ensemble: Any, params: dict[str, Any]) -> float:
-    """Return the share of SAM samples if members have independent scores."""
+def _expected_fraction(ensemble: Any, params: dict[str, Any]) -> float:
+    """Return the fraction of SAM samples if members have independent scores."""
     n_members = params["n_estimators"]
     scores = np.random.default_rng(0).random((n_members, TRIAL_SAMPLES))
     masks = ensemble._selector(params).select(scores, random_state=0)
     return float(masks.mean())
 
 
-def _unlabeled_share(ensemble: Any) -> float:
-    """Return the share of the members that a step passes unlabelled samples to."""
+def _unlabeled_fraction(ensemble: Any) -> float:
+    """Return the fraction of the members that a step passes unlabelled samples to."""
     if not DIVERSITY_LOSSES[ensemble.loss].needs_unlabeled:
         return 0.0
     drawn = ensemble.pair_members or ensemble.n_estimators
@@ -216,21 +216,11 @@ def _unlabeled_share(ensemble: Any) -> float:
 
 
 def _passes_run(ensemble: Any) -> float:
-    """Return the passes that a fitted ensemble has counted, or those of its epochs."""
+    """Return the passes of a fitted ensemble."""
     if hasattr(ensemble, "n_passes_"):
         return float(ensemble.n_passes_)
-    if isinstance(ensemble, DiversifiedEnsembleClassifier):
-        epoch_cost = 1 + _unlabeled_share(ensemble)
-        return float(epoch_cost * ensemble.n_iter_ * len(ensemble.history_))
-    params = ensemble._full_params()
-    sam_cost = _sam_cost(ensemble, params)
-    warmup_cost = sam_cost if params["warmup"] == "sam" else 1.0
-    total = 0.0
-    for epochs, mask in zip(ensemble.history_, ensemble.sam_masks_):
-        n_warmup = sum(record["phase"] == "warmup" for record in epochs)
-        later_cost = 1 + (sam_cost - 1) * mask.mean()
-        total += warmup_cost * n_warmup + later_cost * (len(epochs) - n_warmup)
-    return float(total)
+    epoch_cost = 1 + _unlabeled_fraction(ensemble)
+    return float(epoch_cost * ensemble.n_iter_ * len(ensemble.history_))
 
 
 def _params_of_fit(estimator: Any, X: Any, y: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A parameter study: sharpness and diversity as functions of rho and others."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -10,12 +11,12 @@ from sklearn.base import clone
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
-from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.data.training_data import n_rows
 from sklearn_sharpbalance.evaluation.compare import as_seeds, clone_with_seed, take
 from sklearn_sharpbalance.evaluation.evaluate import as_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import adaptive_sharpness
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.metrics._tradeoff import (
     DIVERSITIES,
@@ -199,27 +200,14 @@ def tradeoff_curve(
     (2, 2)
     """
     seed = as_seed(random_state)
-    if len(y) != n_rows(X):
-        raise InvalidInputError(f"X has {n_rows(X)} samples, y has {len(y)}.")
-    if X_test is None and y_test is not None:
-        raise InvalidInputError("y_test was passed without X_test. Pass its samples.")
-    if X_test is None:
-        train, test = train_test_split(
-            np.arange(len(y)), test_size=0.25, stratify=y, random_state=seed
-        )
-        y = np.asarray(y)
-        X, X_test, y, y_test = take(X, train), take(X, test), y[train], y[test]
-    elif y_test is None:
-        raise InvalidInputError("X_test was passed without y_test. Pass its labels.")
-    elif len(y_test) != n_rows(X_test):
-        raise InvalidInputError(
-            f"X_test has {n_rows(X_test)} samples, y_test has {len(y_test)}."
-        )
+    X, y, X_test, y_test = _train_and_test(X, y, X_test, y_test, seed)
     rho_name = _name_of_rho(estimator)
-    grid = _as_grid({"rho": rho, **_check_other(other, rho_name)})
-    measure, name = _sharpness_measure(sharpness, sharpness_name, seed)
+    grid = _as_grid(rho, other or {}, rho_name)
+    measure, label = _sharpness_measure(sharpness, sharpness_name, seed)
     rows = []
-    for setting, run_seed in _settings(grid, as_seeds(seeds, seed)):
+    # rho changes fastest, apart from the seed.
+    for *values, run_seed in product(*reversed(grid.values()), as_seeds(seeds, seed)):
+        setting = dict(zip(grid, reversed(values)))
         if verbose:
             described = ", ".join(f"{name}={v!r}" for name, v in setting.items())
             print(described, f"seed={run_seed}")
@@ -229,7 +217,26 @@ def tradeoff_curve(
         row = {**setting, "seed": run_seed}
         row["sharpness"] = mean_sharpness(fitted, X, y, measure, seed)
         rows.append(row | _measure(fitted, X_test, y_test))
-    return TradeoffCurve(pd.DataFrame(rows), list(grid), name)
+    frame = pd.DataFrame(rows, dtype=object).infer_objects()  # keeps None
+    return TradeoffCurve(frame, list(grid), label)
+
+
+def _train_and_test(X: Any, y: Any, X_test: Any, y_test: Any, seed: int) -> tuple:
+    """Return X, y, X_test and y_test; without test samples, split some off."""
+    if (X_test is None) != (y_test is None):
+        raise InvalidInputError("Pass both X_test and y_test, or neither.")
+    for name, samples, labels in (("", X, y), ("_test", X_test, y_test)):
+        if samples is not None and len(labels) != n_rows(samples):
+            raise InvalidInputError(
+                f"X{name} has {n_rows(samples)} samples, y{name} has {len(labels)}."
+            )
+    if X_test is not None:
+        return X, y, X_test, y_test
+    train, test = train_test_split(
+        np.arange(len(y)), test_size=0.25, stratify=y, random_state=seed
+    )
+    y = np.asarray(y)
+    return take(X, train), y[train], take(X, test), y[test]
 
 
 def _name_of_rho(estimator: Any) -> str:
@@ -246,42 +253,23 @@ def _name_of_rho(estimator: Any) -> str:
     return name
 
 
-def _as_grid(values: Mapping[str, Any]) -> dict[str, list]:
-    """Return the values of each parameter as a list, or raise if it is empty."""
-    for name, own in values.items():
-        if isinstance(own, str) or not isinstance(own, Iterable):
-            raise InvalidInputError(
-                f"{name} must be a sequence of values to train with, got {own!r}. Pass "
-                f"[{own!r}]."
-            )
-    grid = {name: list(own) for name, own in values.items()}
-    for name, own in grid.items():
-        if not own:
-            raise InvalidInputError(f"{name} has no values to train with.")
-    return grid
-
-
-def _settings(
-    grid: Mapping[str, Sequence], seeds: Sequence[int]
-) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield every combination of values with every seed; rho changes fastest."""
-    names = list(grid)[::-1]
-    for values in product(*(grid[name] for name in names)):
-        setting = dict(zip(names, values))
-        for seed in seeds:
-            yield {name: setting[name] for name in grid}, seed
-
-
-def _check_other(
-    other: Mapping[str, Sequence] | None, rho_name: str
-) -> dict[str, Sequence]:
-    """Return the other parameters, or raise if one of them would be set twice."""
-    for name in other or {}:
+def _as_grid(rho: Any, other: Mapping[str, Any], rho_name: str) -> dict[str, list]:
+    """Return the values of each parameter, or raise if they cannot be trained with."""
+    for name in other:
         is_seed = name.rpartition("__")[2] == "random_state"
         if is_seed or name in ("rho", rho_name):
             instead = "seeds" if is_seed else "rho"
             raise InvalidInputError(f"other varies {name!r}. Pass {instead}= instead.")
-    return dict(other or {})
+    grid = {}
+    for name, values in {"rho": rho, **other}.items():
+        is_sequence = isinstance(values, Iterable) and not isinstance(values, str)
+        grid[name] = list(values) if is_sequence else []
+        if not grid[name]:
+            raise InvalidInputError(
+                f"{name} must be a sequence of at least one value to train with, such "
+                f"as [0.1, 0.2], got {values!r}."
+            )
+    return grid
 
 
 def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any, str]:
@@ -289,10 +277,7 @@ def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any
     if isinstance(sharpness, Mapping):
         check_sharpness_options(sharpness)
         options = {"random_state": seed} | dict(sharpness)
-
-        def measure(estimator, X, y):
-            return metrics.adaptive_sharpness(estimator, X, y, **options)
-
+        measure = partial(adaptive_sharpness, **options)
         return measure, name or sharpness_label(None)
     if sharpness is not None and not callable(sharpness):
         raise InvalidInputError(

@@ -101,80 +101,45 @@ def test_corruption_files_are_read(tmp_path):
         corruption_accuracy(clf, None, None, corruptions=files, severities=[6])
 
 
-def test_accuracy_and_intervals_of_a_report_equal_a_loop():
-    probas, y, X = made_up(0, n_samples=50)
-    rng = np.random.default_rng(1)
-    sets = {
-        (kind, severity): (rng.permutation(X), y)
-        for kind in "ab"
-        for severity in (1, 2)
-    }
-    fake = Fake(probas)
-    report = evaluate(
-        fake, X, y, corruptions=sets, severities=(1, 2), n_bootstrap=150, random_state=4
-    )
-    result = corruption_accuracy(fake, X, y, corruptions=sets, severities=(1, 2))
-    found = report.row("Fake", "corrupted_accuracy")["mean"]
-    assert found == pytest.approx(result["ensemble"].mean())
-    draws = np.random.default_rng([4, 50, 0])
-    drawn = [draws.integers(50, size=50) for _ in range(150)]
-    for severity in (1, 2):
-        row = report.row(
-            "Fake", "corrupted_accuracy", "members", f"severity {severity}"
-        )
-        by_severity = result["members"].groupby("severity").mean()
-        assert row["mean"] == pytest.approx(by_severity[severity])
-        hits = [
-            (fake.member_predict_proba(sets[kind, severity][0]).argmax(-1) == y)
-            for kind in "ab"
-        ]
-        values = sorted(np.mean([h[:, at].mean() for h in hits]) for at in drawn)
-        assert row["low"] == pytest.approx(values[3], abs=1e-6)  # 2.5 % of 150: the 4th
-        assert row["high"] == pytest.approx(values[146], abs=1e-6)
-    pd.testing.assert_frame_equal(report.corruption["Fake"][0], result)
+METRICS = {
+    "corrupted_accuracy": lambda y, p: (p.argmax(-1) == y).mean(),
+    "corrupted_nll": negative_log_likelihood,
+    "corrupted_ece": partial(expected_calibration_error, n_bins=15),
+}
 
 
-def test_nll_and_ece_on_corrupted_samples_equal_a_loop():
+@pytest.mark.parametrize("name", METRICS)
+def test_numbers_and_intervals_of_a_report_equal_a_loop(name):
     probas, y, X = made_up(0, n_samples=50)
     rng = np.random.default_rng(1)
     sets = {(kind, s): (rng.permutation(X), y) for kind in "ab" for s in (1, 2)}
-    fake, n_draws = Fake(probas), 150
-    report = evaluate(
-        fake,
-        X,
-        y,
-        corruptions=sets,
-        severities=(1, 2),
-        n_bootstrap=n_draws,
-        random_state=4,
-    )
+    fake = Fake(probas)
+    options = {"corruptions": sets, "severities": (1, 2), "random_state": 4}
+    report = evaluate(fake, X, y, n_bootstrap=150, **options)
+    result = corruption_accuracy(fake, X, y, **options)
+    pd.testing.assert_frame_equal(report.corruption["Fake"][0], result)
     draws = np.random.default_rng([4, 50, 0])
-    drawn = [draws.integers(50, size=50) for _ in range(n_draws)]
-    for name, metric in (
-        ("corrupted_nll", negative_log_likelihood),
-        ("corrupted_ece", partial(expected_calibration_error, n_bins=15)),
-    ):
-        for part in ("members", "ensemble"):
+    drawn = [draws.integers(50, size=50) for _ in range(150)]
 
-            def mean_of(at, severities, metric=metric, part=part):
-                found = []
-                for (_, severity), (samples, labels) in sets.items():
-                    members = fake.member_predict_proba(samples)
-                    whole = [fake.predict_proba(samples)]
-                    if severity in severities:
-                        predictors = members if part == "members" else whole
-                        found += [metric(labels[at], p[at]) for p in predictors]
-                return np.mean(found)
+    def mean_of(at, severities, part):
+        found = []
+        for (_, severity), (samples, labels) in sets.items():
+            members = fake.member_predict_proba(samples)
+            predictors = members if part == "members" else members.mean(0)[None]
+            if severity in severities:
+                found += [METRICS[name](labels[at], p[at]) for p in predictors]
+        return np.mean(found)
 
-            for detail, severities in (("", (1, 2)), ("severity 2", (2,))):
-                row = report.row("Fake", name, part, detail)
-                assert row["mean"] == pytest.approx(mean_of(slice(None), severities))
-                values = np.sort([mean_of(at, severities) for at in drawn])
-                if name == "corrupted_ece":  # resampling increases it
-                    assert values.mean() > row["mean"]
-                    values -= values.mean() - row["mean"]
-                assert row["low"] == pytest.approx(values[3])
-                assert row["high"] == pytest.approx(values[146])
+    for part in ("members", "ensemble"):
+        for detail, severities in (("", (1, 2)), ("severity 2", (2,))):
+            row = report.row("Fake", name, part, detail)
+            assert row["mean"] == pytest.approx(mean_of(slice(None), severities, part))
+            values = np.sort([mean_of(at, severities, part) for at in drawn])
+            if name == "corrupted_ece":  # resampling increases it
+                assert values.mean() > row["mean"]
+                values -= values.mean() - row["mean"]
+            assert row["low"] == pytest.approx(values[3])  # 2.5 % of 150: the 4th
+            assert row["high"] == pytest.approx(values[146])
 
 
 def test_sets_of_another_size_have_their_own_draws():

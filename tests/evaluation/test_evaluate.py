@@ -102,14 +102,6 @@ def test_undefined_metrics_warn_the_caller_once():
         metrics.disagreement_error_ratio([0], [[[1.0, 0.0]]] * 2)
 
 
-def test_methods_share_draws():
-    p, y, X = made_up(0)
-    report = evaluate({"a": Fake(p), "b": Fake(p)}, X, y, n_bootstrap=100)
-    for name in ("mean", "low", "high"):
-        column = report.to_frame()[name].to_numpy().reshape(-1, 2)  # next to each other
-        np.testing.assert_array_equal(column[:, 0], column[:, 1])
-
-
 def test_report_depends_on_random_state_only(iris):
     clf, X, y = iris
     options = {

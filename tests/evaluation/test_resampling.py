@@ -99,20 +99,6 @@ def test_ratios_are_zero_on_draws_without_member_errors():
     assert (run[Key("der")].draws[~no_error] > 0).all()
 
 
-def test_interval_equals_a_loop_with_the_same_draws():
-    probas, y, X = made_up(2, n_samples=80)
-    run = measure_predictions(outputs_of(Fake(probas), X), y, Draws(200, 5))
-    rng = np.random.default_rng([5, 80, 0])
-    values = []
-    for _ in range(200):
-        at = rng.integers(80, size=80)
-        values.append(metrics.expected_calibration_error(y[at], probas.mean(0)[at]))
-    values = np.sort(values)
-    low, high = interval(run[Key("ece")].draws, 0.9)
-    assert low == pytest.approx(values[200 * 5 // 100 - 1], abs=1e-12)
-    assert high == pytest.approx(values[200 * 95 // 100 - 1], abs=1e-12)
-
-
 def test_intervals_cover_the_true_mean():
     """Of 300 samples of a coin with p = 0.8, about 95 % have p in their interval."""
     rng = np.random.default_rng(0)

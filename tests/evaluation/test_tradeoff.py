@@ -110,49 +110,37 @@ def scaled(X):
     return X / 100
 
 
-def test_invalid_tradeoff_curves_raise(data, curve):
-    X, y = data
-    with pytest.raises(InvalidInputError, match="has no parameter rho to vary"):
-        tradeoff_curve(DeepEnsembleClassifier(), X, y, rho=[0.1])
-    with pytest.raises(InvalidInputError, match="rho has no values"):
-        tradeoff_curve(sharpbalance(), X, y, rho=[])
-    with pytest.raises(InvalidInputError, match=r"rho must be .* got 0.1"):
-        tradeoff_curve(sharpbalance(), X, y, rho=0.1)
-    with pytest.raises(InvalidInputError, match=r"sam must be .* Pass \['asam'\]"):
-        tradeoff_curve(sharpbalance(), X, y, rho=[0.1], other={"sam": "asam"})
-    with pytest.raises(InvalidInputError, match="without y_test"):
-        tradeoff_curve(sharpbalance(), X, y, rho=[0.1], X_test=X)
-    with pytest.raises(InvalidInputError, match="Unknown diversity 'beauty'"):
-        curve.plot(diversity="beauty")
-    with pytest.raises(InvalidInputError, match="Unknown color 'red'"):
-        curve.plot(color="red")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"y_test": [0, 1]}, "y_test was passed without X_test"),
-        ({"other": {"rho": [0.2]}}, "other varies 'rho'. Pass rho="),
-        ({"other": {"random_state": [1, 2]}}, "'random_state'. Pass seeds="),
-        ({"sharpness": True}, "sharpness must be None, a dictionary"),
+        ({"rho": []}, "rho .* got \\[\\]"),
+        ({"rho": 0.1}, "rho .* got 0.1"),
+        ({"other": {"sam": "asam"}}, "sam .* got 'asam'"),
+        ({"X_test": np.ones((3, 5))}, "y_test"),
+        ({"y_test": [0, 1]}, "X_test"),
         ({"X_test": np.ones((3, 5)), "y_test": [0]}, "3 samples, y_test has 1"),
+        ({"other": {"rho": [0.2]}}, "other varies 'rho'"),
+        ({"other": {"random_state": [1, 2]}}, "'random_state'.* seeds="),
+        ({"sharpness": True}, "sharpness .* got True"),
+        ({"y": np.arange(9)}, "y has 9"),
+        ({"estimator": DeepEnsembleClassifier()}, "DeepEnsembleClassifier .* rho"),
     ],
 )
-def test_invalid_options_of_tradeoff_curve_raise(data, options, message):
+def test_invalid_tradeoff_curves_raise(data, options, message):
     X, y = data
+    call = {"estimator": sharpbalance(), "X": X, "y": y, "rho": [0.1], **options}
     with pytest.raises(InvalidInputError, match=message):
-        tradeoff_curve(sharpbalance(), X, y, rho=[0.1], **options)
+        tradeoff_curve(**call)
 
 
 def test_varying_rho_twice_in_a_pipeline_raises(data):
     pipeline = make_pipeline(StandardScaler(), sharpbalance())
     name = f"{pipeline.steps[-1][0]}__rho"
-    with pytest.raises(InvalidInputError, match=f"other varies '{name}'. Pass rho="):
+    with pytest.raises(InvalidInputError, match=name):
         tradeoff_curve(pipeline, *data, rho=[0.1, 0.2], other={name: [0.3]})
 
 
-def test_wrong_number_of_labels_raises(data):
-    X, y = data
-    message = f"X has {len(y)} samples, y has {len(y) - 9}"
-    with pytest.raises(InvalidInputError, match=message):
-        tradeoff_curve(sharpbalance(), X, y[:-9], rho=[0.1])
+@pytest.mark.parametrize("options", [{"diversity": "beauty"}, {"color": "red"}])
+def test_unknown_columns_of_a_plot_raise(curve, options):
+    with pytest.raises(InvalidInputError, match=next(iter(options.values()))):
+        curve.plot(**options)
