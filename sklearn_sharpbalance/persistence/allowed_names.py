@@ -9,7 +9,7 @@ process counts, folders and options of readers are never part of a file.
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from reprlib import repr as short_repr
 from typing import Any
@@ -22,7 +22,7 @@ from torch import nn
 
 from sklearn_sharpbalance import networks
 from sklearn_sharpbalance._parameters import names_where
-from sklearn_sharpbalance._validation import Integral, Real
+from sklearn_sharpbalance._validation import Integral
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.averaging import WeightAveraging
@@ -32,7 +32,6 @@ __all__ = [
     "OF_MACHINE",
     "PARTS",
     "SPECIAL_TAGS",
-    "check_fitted",
     "check_setting",
     "is_left_out",
     "is_passed_again",
@@ -49,18 +48,8 @@ OF_MACHINE = tuple(names_where(in_file=False))
 # attribute of the net; torch_load_kwargs decide whether torch.load runs pickle, and
 # options of iterators start processes.
 _NET_PARAMS = {
-    "batch_size",
-    "callbacks",
-    "classes",
-    "criterion",
-    "device",
-    "lr",
-    "max_epochs",
-    "module",
-    "optimizer",
-    "predict_nonlinearity",
-    "use_caching",
-    "verbose",
+    *("batch_size", "callbacks", "classes", "criterion", "device", "lr", "max_epochs"),
+    *("module", "optimizer", "predict_nonlinearity", "use_caching", "verbose"),
     "warm_start",
 }
 _NET_PREFIXES = ("module__", "criterion__", "optimizer__", "callbacks__")
@@ -81,14 +70,8 @@ _FILE_VALUE = re.compile(r"[/\\]|^~|\.[A-Za-z]\w*$")
 
 # Fitted attributes that are stored in a form of their own.
 PARTS = {
-    "net_",
-    "estimators_",
-    "heads_",
-    "predictors_",
-    "aggregation_",
-    "input_format_",
-    "engine_",
-    "trunk_",
+    *("net_", "estimators_", "heads_", "predictors_", "aggregation_"),
+    *("input_format_", "engine_", "trunk_"),
 }
 
 _ESTIMATOR_FOLDERS = ("sharpness", "selection", "aggregation.rules")
@@ -101,12 +84,11 @@ _FOLDERS: dict[str, type] = {
     "sklearn_sharpbalance.optim": torch.optim.Optimizer,
     **{f"sklearn_sharpbalance.{name}": BaseEstimator for name in _ESTIMATOR_FOLDERS},
 }
-_FACTORIES = {
+_OWN = {"member_module": MemberModule} | {
     f"sklearn_sharpbalance.networks.{name}": getattr(networks, name)
     for name in networks.__all__
     if name not in ("default_network", "finetune")  # these are not networks
 }
-_OWN = {"member_module": MemberModule}
 
 
 def named(name: str) -> Any:
@@ -117,12 +99,12 @@ def named(name: str) -> Any:
     >>> named("torch.nn.ReLU")
     <class 'torch.nn.modules.activation.ReLU'>
     """
-    if name in _OWN or name in _FACTORIES:
-        return {**_OWN, **_FACTORIES}[name]
+    if name in _OWN:
+        return _OWN[name]
     folder, _, last = str(name).rpartition(".")
-    if folder not in _FOLDERS or not last.isidentifier() or last.startswith("_"):
-        raise ValueError(f"it names {name!r}, which a file may not name.")
-    found = getattr(importlib.import_module(folder), last, None)
+    found = None
+    if folder in _FOLDERS and last.isidentifier() and not last.startswith("_"):
+        found = getattr(importlib.import_module(folder), last, None)
     if not isinstance(found, type) or not issubclass(found, _FOLDERS[folder]):
         raise ValueError(f"it names {name!r}, which a file may not name.")
     return found
@@ -130,18 +112,15 @@ def named(name: str) -> Any:
 
 def name_of(value: Any) -> str | None:
     """Return the name by which :func:`named` finds a class; None if there is none."""
-    for name, known in {**_OWN, **_FACTORIES}.items():
-        if known is value:
-            return name
-    if not isinstance(value, type):
-        return None
-    last = value.__name__
-    for folder, kind in _FOLDERS.items():
-        if issubclass(value, kind):
-            found = getattr(importlib.import_module(folder), last, None)
-            if found is value:
-                return f"{folder}.{last}"
-    return None
+    names = [name for name, known in _OWN.items() if known is value]
+    if isinstance(value, type):
+        names += [
+            f"{folder}.{value.__name__}"
+            for folder, kind in _FOLDERS.items()
+            if issubclass(value, kind)
+            and getattr(importlib.import_module(folder), value.__name__, 0) is value
+        ]
+    return names[0] if names else None
 
 
 def special_value(value: Any) -> tuple[str, Any] | None:
@@ -207,15 +186,11 @@ def _bound(value):
     return BoundOptimizer(optimizer, **options)
 
 
-def _averaging(value):
-    return WeightAveraging(**value)
-
-
 SPECIAL_TAGS = {
     "$class": named,
     "$device": torch.device,
     "$random_state": _random_state,
-    "$averaging": _averaging,
+    "$averaging": lambda value: WeightAveraging(**value),
     "$object": _object,
     "$bound": _bound,
 }
@@ -313,79 +288,3 @@ def check_setting(name: str, entry: Mapping[str, Any]) -> None:
             "could read files, start processes or run code by it. Do not use a file "
             f"that you do not trust. Set {name} yourself, by load or by set_params."
         )
-
-
-def _is_count(value, stop=2**62):
-    is_int = isinstance(value, Integral) and not isinstance(value, bool)
-    return is_int and 0 <= value < stop
-
-
-def _is_number(value):
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _is_dict(value):
-    return isinstance(value, dict)
-
-
-def _is_list(value, check, length=None):
-    is_list = isinstance(value, list | tuple) and all(map(check, value))
-    return is_list and length in (None, len(value))
-
-
-def _is_array(value, kinds, ndim=1):
-    is_array = isinstance(value, np.ndarray) and value.ndim == ndim
-    return is_array and value.dtype.kind in kinds
-
-
-def _is_table(value, kinds, n_rows):
-    return _is_array(value, kinds, 2) and len(value) == n_rows
-
-
-# Types of fitted attributes of ensembles and aggregations, by the number of members.
-_FITTED: dict[str, Callable[[Any, int], bool]] = {
-    "accuracies_": lambda v, m: _is_list(v, _is_number, m),
-    "chosen_": lambda v, m: _is_list(v, lambda i: _is_count(i, m)),
-    "classes_": lambda v, m: _is_array(v, "biufUOmM") and len(v) > 1,
-    "feature_names_in_": lambda v, m: (
-        _is_array(v, "O") and all(isinstance(name, str) for name in v)
-    ),
-    "history_": lambda v, m: _is_list(v, lambda rows: _is_list(rows, _is_dict), m),
-    "member_": lambda v, m: _is_count(v, m),
-    "member_params_": lambda v, m: _is_list(v, _is_dict, m),
-    "member_seeds_": lambda v, m: _is_list(v, _is_count, m),
-    "n_features_in_": lambda v, m: _is_count(v),
-    "n_iter_": lambda v, m: _is_count(v, 10**9),
-    "n_passes_": lambda v, m: _is_number(v) and 0 <= v < 10**15,
-    "sam_masks_": lambda v, m: _is_table(v, "b", m),
-    "settings_": lambda v, m: (
-        _is_dict(v)
-        and all(isinstance(each, str) or _is_number(each) for each in v.values())
-    ),
-    "sharpness_": lambda v, m: v is None or _is_table(v, "f", m),
-    "temperature_": lambda v, m: _is_number(v) and 0 < v < np.inf,
-    "train_indices_": lambda v, m: _is_array(v, "iu"),
-    "validation_scores_": lambda v, m: _is_array(v, "f"),
-}
-
-
-def check_fitted(fitted: dict[str, Any], n_members: int, *, typed=True) -> None:
-    """Raise if fitted attributes are not of the types that a fit gives them.
-
-    Parameters
-    ----------
-    fitted : dict
-        Values by name; attributes without a rule here may have any value.
-    n_members : int
-    typed : bool, default=True
-        False for an object of a class that the user wrote.
-    """
-    for name, value in fitted.items():
-        is_fitted = name.isidentifier() and name.endswith("_")
-        if not is_fitted or name.startswith("_") or name in PARTS:
-            raise ModelFileError(f"it sets {name!r}, which no fit does.")
-        if typed and name in _FITTED and not _FITTED[name](value, n_members):
-            raise ModelFileError(
-                f"it sets {name} to {shown(value)}, which no fit of {n_members} "
-                "members gives it. Save the model again."
-            )

@@ -1,4 +1,4 @@
-"""Describe data and parameters by short texts, the same in every process.
+"""Describe code, data and parameters by short texts, the same in every process.
 
 A checkpoint stores them to recognise its own fit and to name what differs in another.
 """
@@ -6,8 +6,11 @@ A checkpoint stores them to recognise its own fit and to name what differs in an
 import functools
 import hashlib
 import re
+import sys
 import types
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +19,6 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from torch.utils.hooks import RemovableHandle
 
 from sklearn_sharpbalance.data.training_data import n_rows
-from sklearn_sharpbalance.persistence.code_identity import (
-    MODULE_ATTRIBUTES,
-    attributes_of,
-    closed_over,
-    code_name,
-)
 from sklearn_sharpbalance.persistence.encoding import byte_view, printable
 from sklearn_sharpbalance.runtime.torch_internals import (
     is_compiled_wrapper,
@@ -30,6 +27,8 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 )
 
 __all__ = [
+    "closed_over",
+    "code_name",
     "condense",
     "data_fingerprint",
     "describe",
@@ -39,9 +38,116 @@ __all__ = [
 
 MAX_DEPTH = 12  # of containers and objects inside each other
 PLAIN = (bool, int, float, str, bytes, np.ndarray, np.generic, torch.Tensor)
+CONSTANTS = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType)
 MAX_STORED = 4000  # characters of one value in a checkpoint
 MAX_SHOWN = 60  # characters of one value in a message
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+# Weights, submodules and hooks of a module, and whether it is in training mode.
+MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
+SITE_FOLDERS = {"site-packages", "dist-packages"}
+
+
+def code_name(value: type | types.FunctionType) -> str:
+    """Return the name of a class or function, with a digest if it is not installed.
+
+    The digest covers instructions and constants, defaults, constants of a closure, base
+    classes and plain attributes of a class. Global variables and functions that the
+    code uses are not seen.
+
+    Examples
+    --------
+    >>> code_name(dict)
+    'builtins.dict'
+    >>> names = {code_name(eval(text)) for text in ("lambda x: x", "lambda y: -y")}
+    >>> len(names)
+    2
+    """
+    # A process started by multiprocessing imports the script under another name.
+    module = "__main__" if value.__module__ == "__mp_main__" else value.__module__
+    name = f"{module}.{value.__qualname__}"
+    if _is_installed(module) and "<lambda>" not in value.__qualname__:
+        return name
+    return f"{name}[{_digest(repr(_code(value)).encode())}]"
+
+
+@functools.cache
+def _is_installed(module_name: str) -> bool:
+    """Return whether a module belongs to Python, this package or another package."""
+    top = (module_name or "__main__").partition(".")[0]
+    if top in sys.stdlib_module_names or top == __name__.partition(".")[0]:
+        return True
+    file = getattr(sys.modules.get(top), "__file__", None)
+    if top in ("__main__", "__mp_main__") or file is None:
+        return False
+    # Also packages below a virtual environment and of ``pip install --target``; the
+    # metadata of editable ones is elsewhere.
+    path = Path(file).resolve()
+    folder = path.parent.parent if path.stem == "__init__" else path.parent
+    return bool(SITE_FOLDERS & {*path.parts}) or any(folder.glob("*.dist-info"))
+
+
+def _code(value: Any) -> Any:
+    """Return the parts of a class or function that an edit changes, as plain values."""
+    if isinstance(value, type):
+        members = sorted(vars(value).items())
+        own = [(k, _part(v)) for k, v in members if k[:2] != "__" or callable(v)]
+        return [*map(code_name, value.__bases__), own]
+    return _part(value)
+
+
+def _part(value):
+    """Return constants and instructions; other classes and objects by their names."""
+    if isinstance(value, CONSTANTS):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return list(map(_part, value))
+    if isinstance(value, dict | set | frozenset):
+        pairs = value.items() if isinstance(value, dict) else value
+        return sorted(map(repr, map(_part, pairs)))
+    if isinstance(value, types.CodeType):
+        return [value.co_code, *map(_part, (value.co_names, value.co_consts))]
+    if isinstance(value, property):
+        return list(map(_part, (value.fget, value.fset, value.fdel)))
+    wrapped = _part(getattr(value, "__wrapped__", None))  # of a decorator, staticmethod
+    if not isinstance(value, types.FunctionType):
+        return [getattr(value, "__qualname__", type(value).__qualname__), wrapped]
+    code = value.__code__
+    constants = [one for one in code.co_consts if one is None or one != value.__doc__]
+    enclosed = [one for one in closed_over(value) if isinstance(one, CONSTANTS)]
+    parts = (
+        code.co_names,
+        constants,
+        enclosed,
+        value.__defaults__,
+        value.__kwdefaults__,
+    )
+    return [code.co_code, wrapped, *map(_part, parts)]
+
+
+def closed_over(value: type | types.FunctionType) -> list[Any]:
+    """Return the values of the enclosing variables that a function uses.
+
+    Classes are left out, because the function may be a method of one of them.
+    """
+    contents = []
+    for cell in getattr(value, "__closure__", None) or ():
+        with suppress(ValueError):  # the variable is not assigned yet
+            contents.append(cell.cell_contents)
+    return [content for content in contents if not isinstance(content, type)]
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object, slots included; None if it can have none."""
+    classes = [cls for cls in type(value).__mro__ if "__slots__" in vars(cls)]
+    slots = {}
+    for cls in reversed(classes):
+        for name, member in vars(cls).items():
+            if isinstance(member, types.MemberDescriptorType):
+                with suppress(AttributeError):  # the slot is empty
+                    slots[name] = member.__get__(value)
+    if not hasattr(value, "__dict__"):
+        return slots if classes else None
+    return {**slots, **vars(value)}
 
 
 def describe(value: Any, within: tuple[int, ...] = ()) -> str:
@@ -130,7 +236,7 @@ def _object(value, within):
     if hasattr(value, "get_params"):
         attributes = value.get_params(deep=False)
     else:
-        attributes = attributes_of(value)
+        attributes = _attributes(value)
     if attributes is None:
         return ADDRESS.sub("", repr(value))
     return f"{name}({describe(_compared(attributes), within)})"
@@ -224,7 +330,7 @@ def describe_samples(X) -> str:
     elif isinstance(X, ConcatDataset):
         parts = [describe_samples(part) for part in X.datasets]
     else:
-        parts = [describe(_compared(attributes_of(X) or {}))]
+        parts = [describe(_compared(_attributes(X) or {}))]
     return condense(", ".join([f"{n_rows(X)} items of {code_name(type(X))}", *parts]))
 
 

@@ -25,7 +25,6 @@ from sklearn_sharpbalance.members.state import state_of, to_cpu
 from sklearn_sharpbalance.persistence.allowed_names import (
     PARTS,
     SPECIAL_TAGS,
-    check_fitted,
     is_left_out,
     is_passed_again,
     name_of,
@@ -46,7 +45,6 @@ from sklearn_sharpbalance.runtime.process import own_torch_modes
 __all__ = ["load_model", "save"]
 
 ROUTED = ("fit", "partial_fit", "score")  # methods that take metadata
-REQUIRED = {"classes_", "history_", "member_seeds_"}  # attributes of every ensemble
 
 
 def save(estimator, path, *, optimizer=True) -> None:
@@ -90,7 +88,6 @@ def load_model(path, params: dict[str, Any], base: type):
     with own_torch_modes():
         tree = read_archive(path, "model", SPECIAL_TAGS)
     try:
-        _check_types(tree)
         with own_torch_modes():
             estimator = rebuild(tree, params, base)
         _set_requests(estimator, tree.get("requests", {}))
@@ -103,23 +100,6 @@ def load_model(path, params: dict[str, Any], base: type):
             f"{path} does not describe a model: {type(error).__name__}: "
             f"{printable(str(error))}"
         ) from error
-
-
-def _check_types(tree):
-    """Raise if a file lacks an attribute of fitted ensembles or has a wrong type."""
-    n_members, fitted = len(tree["members"]), tree["fitted"]
-    missing = sorted(REQUIRED - fitted.keys())
-    if not n_members or missing:
-        raise ModelFileError(f"it has {n_members} members and lacks {missing}.")
-    check_fitted(fitted, n_members)
-    rule = tree.get("rule", tree["params"]["aggregation"])
-    check_fitted(tree["aggregation"], n_members, typed="value" in rule)
-    if not isinstance(tree["predictors"], list) or not tree["predictors"]:
-        raise ModelFileError("it does not say which members predict.")
-    name, reason, threads = tree["engine"]
-    are_texts = isinstance(name, str) and isinstance(reason, str)
-    if not are_texts or threads not in (None, 1):
-        raise ModelFileError("it does not name an engine.")
 
 
 def _tree(estimator, optimizer) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """Make a fitted ensemble from the content of a model file."""
 
 import math
+import re
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,12 @@ from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
+from torch.utils.data import TensorDataset
 
 from sklearn_sharpbalance.aggregation.nets import member_logits
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
-from sklearn_sharpbalance.data.columns import (
-    COLUMN_KINDS,
-    MAX_CATEGORIES,
-    Column,
-    TableColumns,
-)
-from sklearn_sharpbalance.data.inputs import InputFormat
+from sklearn_sharpbalance.data.columns import MAX_CATEGORIES, Column, TableColumns
+from sklearn_sharpbalance.data.inputs import InputFormat, check_X
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.members import MemberModule, MemberState, restore
@@ -39,9 +37,9 @@ from sklearn_sharpbalance.members.own_settings import (
 from sklearn_sharpbalance.members.shared_trunk import as_trunk
 from sklearn_sharpbalance.persistence.allowed_names import (
     OF_MACHINE,
+    PARTS,
     check_setting,
     name_of,
-    shown,
 )
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -60,14 +58,24 @@ KINDS: dict[str, tuple[type, str]] = {
     "optimizer": (torch.optim.Optimizer, "an optimizer"),
     "optimizer__base_optimizer": (torch.optim.Optimizer, "an optimizer"),
 }
-INPUT_KINDS = ("table", "frame", "images", "array", "dict", "dataset")
-PRECISIONS = ("float32", "tf32", "bf16", "fp16")
+# Types of fitted attributes that training reads; predictions show the others.
+TYPES: dict[str, Any] = {
+    "classes_": np.ndarray,
+    "history_": list,
+    "member_params_": list,
+    "member_seeds_": list,
+    "n_iter_": int,
+    "n_passes_": int | float,
+    "settings_": dict,
+}
+FITTED = re.compile(r"[^\W\d_]\w*_")  # names of fitted attributes
+LARGEST_COUNT = 10**15  # epochs, passes
 LARGEST_TRIED = 2**18  # numbers of a sample that members are tried with
 SPARE_LAYERS = 128  # layers without weights that a network may have
 
 
 def rebuild(tree: dict[str, Any], passed: dict[str, Any], base: type):
-    """Return the estimator that a file describes.
+    """Return the estimator that a file describes; may raise any error.
 
     Parameters
     ----------
@@ -88,28 +96,26 @@ def rebuild(tree: dict[str, Any], passed: dict[str, Any], base: type):
     params |= {name: passed[name] for name in SETTABLE if name in passed}
     estimator = cls(**params)
     estimator._validate_params()
-    has_own_params = "value" in tree.get("rule", {})
-    nested = {} if has_own_params else estimator._nested("aggregation")
-    estimator.aggregation_ = _aggregation(rule, nested, tree["aggregation"])
+    nested = {} if "value" in tree.get("rule", {}) else estimator._nested("aggregation")
+    _check_fitted(tree["fitted"])
+    _check_fitted(tree["aggregation"])
+    estimator.aggregation_ = AGGREGATIONS.resolve(rule).set_params(**nested)
+    vars(estimator.aggregation_).update(tree["aggregation"])
+    vars(estimator).update(tree["fitted"])
     net = _net(tree, params, objects)
-    if net.classes != list(range(len(tree["fitted"]["classes_"]))):
+    if net.classes != list(range(len(estimator.classes_))):
         raise ModelFileError("its classes_ are not those of its members.")
-    _set_fitted(estimator, tree, net)
+    if hasattr(estimator, "member_params") and "member_params_" not in tree["fitted"]:
+        estimator.member_params_ = [dict(settings) for settings in own_settings(net)]
+    name, reason, threads = tree["engine"]
+    if threads not in (None, 1):
+        raise ModelFileError(f"it asks for {threads} threads.")
+    estimator.net_ = net
+    estimator.engine_ = EngineChoice(name=name, reason=reason, threads=threads)
+    estimator.input_format_ = _input_format(**tree["input_format"])
+    _set_members(estimator, tree)
     _try_out(estimator)
     return estimator
-
-
-def _try_out(estimator):
-    """Raise if the members do not predict the classes of the file for zeros."""
-    fmt = estimator.input_format_
-    if fmt.shape is None or math.prod(fmt.shape) > LARGEST_TRIED:
-        return  # types of a dictionary's arrays are not known
-    X = np.zeros((1, *fmt.shape), dtype=fmt.dtype)
-    with warnings.catch_warnings(), random_stream("cpu", seed=0):
-        warnings.simplefilter("ignore")  # of logits that are not finite
-        if getattr(estimator, "trunk_", None) is not None:
-            X = estimator.trunk_.features(X)
-        estimator._aggregate(member_logits(estimator.predictors_, X))
 
 
 def _ensemble_class(name, base):
@@ -176,12 +182,13 @@ class _Objects:
                 f"load(path, {call})."
             )
         for name, value in self.passed.items():
-            if name in SETTABLE or any(value is one for one in self.known.values()):
-                continue
-            raise InvalidInputError(
-                f"{name} is a setting that the file has itself. Leave it out and use "
-                f"set_params on the loaded {cls.__name__}."
-            )
+            if name not in SETTABLE and not any(
+                value is v for v in self.known.values()
+            ):
+                raise InvalidInputError(
+                    f"{name} is a setting that the file has itself. Leave it out and "
+                    f"use set_params on the loaded {cls.__name__}."
+                )
 
 
 def _make_net(cls, params):
@@ -198,29 +205,22 @@ def _make_net(cls, params):
 
 def _net(tree, params, objects):
     """Return the net that every member is a copy of."""
-    estimator, entries = params["estimator"], tree["net"]["params"]
-    # Callbacks are made below from those that the user passed.
-    left_out = {"callbacks"}
-    is_named = "missing" in entries.get("module__member_params", {})
-    if is_named:
-        left_out.add("module__member_params")
-    settings = {
-        name: objects.of_net(name, entry, estimator)
-        for name, entry in entries.items()
-        if name not in left_out
-    }
+    estimator, entries = params["estimator"], dict(tree["net"]["params"])
+    entries.pop("callbacks", None)  # made below from those that the user passed
+    own = entries.get("module__member_params", {})
+    if "missing" in own:
+        del entries["module__member_params"]
+    settings = {k: objects.of_net(k, v, estimator) for k, v in entries.items()}
     if settings.get("module") is not MemberModule:
         raise ModelFileError("its members are not of this package.")
     is_net = isinstance(estimator, NeuralNetClassifier)
     of_net = estimator.callbacks if is_net else None
-    callbacks = joined_callbacks(of_net, ensemble_callbacks(params))
-    own = {"device": _device(params), "train_split": None, "callbacks": callbacks}
-    cls = tree["net"]["class"].get("value", type(estimator))
-    net = _make_net(cls, {**settings, **own})
-    if is_named:
+    settings["callbacks"] = joined_callbacks(of_net, ensemble_callbacks(params))
+    settings |= {"device": _device(params), "train_split": None}
+    net = _make_net(tree["net"]["class"].get("value", type(estimator)), settings)
+    if "missing" in own:
         seeds = tree["fitted"]["member_seeds_"]
-        of_members = member_settings(params["member_params"], net, seeds)
-        give_settings(net, of_members or [])
+        give_settings(net, member_settings(params["member_params"], net, seeds) or [])
     return net
 
 
@@ -232,57 +232,51 @@ def _device(params):
         return "cpu"
 
 
-def _set_fitted(estimator, tree, net):
-    for name, value in tree["fitted"].items():
-        setattr(estimator, name, value)
-    if hasattr(estimator, "member_params") and "member_params_" not in tree["fitted"]:
-        estimator.member_params_ = [dict(settings) for settings in own_settings(net)]
-    estimator.net_ = net
-    name, reason, threads = tree["engine"]
-    estimator.engine_ = EngineChoice(name=name, reason=reason, threads=threads)
-    estimator.input_format_ = _input_format(tree["input_format"])
-    _check_n_features(estimator)
+def _check_fitted(fitted):
+    """Raise if a file sets an attribute that no fit sets, or an absurd count."""
+    for name, value in fitted.items():
+        if not FITTED.fullmatch(name) or name in PARTS:
+            raise ModelFileError(f"it sets {name!r}, which no fit does.")
+        if not isinstance(value, TYPES.get(name, object)):
+            raise ModelFileError(f"it sets {name} to a {type(value).__name__}.")
+        if name in ("n_iter_", "n_passes_") and not 0 <= value < LARGEST_COUNT:
+            raise ModelFileError(f"it sets {name} to a number that no fit reaches.")
+
+
+def _input_format(columns=None, **values):
+    if columns is not None:
+        columns = TableColumns(tuple(Column(**each) for each in columns["columns"]))
+        for each in columns.columns:
+            if type(each.name) is not str or len(each.categories) > MAX_CATEGORIES:
+                raise ModelFileError("it has a column that no fit keeps.")
+    return InputFormat(columns=columns, **values)
+
+
+def _set_members(estimator, tree):
+    """Set the members, the nets that predict, and a shared trunk."""
+    net, shape = estimator.net_, estimator.input_format_.shape
     seeds, histories = estimator.member_seeds_, estimator.history_
-    members = [
-        MemberState(i, seed, **member, history=history)
-        for i, (member, seed, history) in enumerate(
-            zip(tree["members"], seeds, histories, strict=True)
-        )
-    ]
-    shape = estimator.input_format_.shape
-    for member in members:
-        check_weights(own_net(net, member.index), member.module, member.seed)
-        _check_pieces(member.module.get("pieces"), shape)
-    nets = [restore(net, member) for member in members]
+    nets = []
+    for seed, stored, history in zip(seeds, tree["members"], histories, strict=True):
+        state = MemberState(len(nets), int(seed), **stored, history=history)
+        nets.append(_restored(net, state, shape))
     estimator.predictors_ = [
-        nets[one] if isinstance(one, int) else _restore_weights(net, shape, **one)
+        nets[one]
+        if isinstance(one, int)
+        else _restored(net, MemberState(0, 0, **one), shape)
         for one in tree["predictors"]
     ]
+    if not nets or not estimator.predictors_:
+        raise ModelFileError("it has no members.")
     _set_nets(estimator, nets, tree["trunk"])
 
 
-def _check_n_features(estimator):
-    shape = estimator.input_format_.given_shape or (None,)
-    n_features = getattr(estimator, "n_features_in_", None)
-    if n_features not in (None, shape[0]):
-        raise ModelFileError(f"it has {n_features} features in samples of {shape}.")
-
-
-def _restore_weights(net, shape, module, **more):
-    check_weights(own_net(net, 0), module)
-    _check_pieces(module.get("pieces"), shape)
-    return restore(net, MemberState(0, 0, module, **more))
-
-
-def _check_pieces(pieces, shape):
-    """Raise if the encoding of a table names columns that samples do not have."""
-    if pieces is None:
-        return
-    is_valid = pieces.ndim == 2 and len(pieces) == 3 and len(shape or ()) == 1
-    if is_valid:
-        is_valid = bool(((pieces[0] >= 0) & (pieces[0] < shape[0])).all())
-    if not is_valid:
+def _restored(net, state, shape):
+    check_weights(own_net(net, state.index), state.module, state.seed)
+    pieces = state.module.get("pieces")
+    if pieces is not None and not ((pieces[0] >= 0) & (pieces[0] < shape[0])).all():
         raise ModelFileError("its encoding of columns does not fit its samples.")
+    return restore(net, state)
 
 
 def _set_nets(estimator, nets, trunk):
@@ -294,81 +288,55 @@ def _set_nets(estimator, nets, trunk):
     if (trunk is None) != (estimator.shared_trunk is None):
         raise ModelFileError("its trunk does not belong to its shared_trunk.")
     if trunk is not None:
-        precision = trunk["precision"]
-        if precision not in PRECISIONS:
-            raise ModelFileError(
-                f"it sets the precision of its trunk to {precision!r}."
-            )
         estimator.trunk_ = as_trunk(
-            estimator.shared_trunk, seed=0, device=nets[0].device, precision=precision
+            estimator.shared_trunk,
+            seed=0,
+            device=nets[0].device,
+            precision=trunk["precision"],
         )
         estimator.trunk_.load_state(trunk)
     estimator.estimators_ = estimator._whole_members()
 
 
-def _aggregation(rule, nested, fitted):
-    aggregation = AGGREGATIONS.resolve(rule).set_params(**nested)
-    for name, value in fitted.items():
-        setattr(aggregation, name, value)
-    return aggregation
+def _try_out(estimator):
+    """Raise if the ensemble does not predict its classes for a sample of zeros."""
+    fmt = estimator.input_format_
+    shapes = fmt.shapes or (fmt.given_shape,)
+    if sum(map(math.prod, shapes)) > LARGEST_TRIED:
+        return
+    with warnings.catch_warnings(), random_stream("cpu", seed=0):
+        warnings.simplefilter("ignore")  # of names, of logits that are not finite
+        if fmt.kind == "frame":
+            X = _encoded_sample(fmt)
+            is_same = fmt.given_shape == (len(fmt.columns.names),)
+        else:
+            X, found = check_X(estimator, _sample(fmt), reset=False, fitted=fmt)
+            is_same = replace(found, largest=fmt.largest) == fmt
+        if not is_same:
+            raise ModelFileError(f"its input format is {fmt.in_full()}.")
+        if fmt.kind == "dict":
+            return  # a module may need integers
+        if getattr(estimator, "trunk_", None) is not None:
+            X = estimator.trunk_.features(X, fmt.shape)
+        estimator._aggregate(member_logits(estimator.predictors_, X, fmt.shape))
 
 
-def _input_format(tree):
-    found = InputFormat(**{**tree, "columns": _columns(tree.get("columns"))})
-    shapes = (found.given_shape, found.shape, *(found.shapes or ()))
-    is_valid = (
-        found.kind in INPUT_KINDS
-        and found.dtype in ("float32", "uint8")
-        and (found.largest is None or type(found.largest) is float)
-        and all(shape is None or _is_tuple(shape, int) for shape in shapes)
-        and (found.keys is None or _is_tuple(found.keys, str))
-        and (found.shapes is None or isinstance(found.shapes, tuple))
-        and len(found.keys or ()) == len(found.shapes or ())
-        and (found.kind == "dict") == (found.shape is None)
-        and (found.kind == "frame") == (found.columns is not None)
-    )
-    if is_valid and found.columns is not None:
-        n_columns, width = len(found.columns.columns), found.columns.width
-        is_valid = found.given_shape == (n_columns,) and found.shape == (width,)
-    if not is_valid:
-        raise ModelFileError(f"it sets its input format to {shown(tree)}.")
-    return found
+def _sample(fmt):
+    """Return a sample of zeros as a user would pass it."""
+    if fmt.kind == "dict":
+        pairs = zip(fmt.keys, fmt.shapes, strict=True)
+        return {key: np.zeros((1, *shape), np.float32) for key, shape in pairs}
+    zeros = np.zeros((1, *fmt.given_shape), dtype=fmt.dtype)
+    return TensorDataset(torch.from_numpy(zeros)) if fmt.kind == "dataset" else zeros
 
 
-def _columns(tree):
-    """Return how a DataFrame is encoded; raise unless it is as a fit leaves it."""
-    if tree is None:
-        return None
-    columns = tuple(Column(**column) for column in tree["columns"])
-    if tree.keys() != {"columns"} or not all(map(_is_column, columns)):
-        raise ModelFileError(f"it sets the columns of its input to {shown(tree)}.")
-    return TableColumns(columns)
-
-
-def _is_column(column):
-    """Return whether the attributes of a column are plain values of the right types."""
-    categories = column.categories
-    are_plain = _is_tuple(categories, str) or (
-        isinstance(categories, tuple)
-        and all(type(category) in (bool, int, float) for category in categories)
-    )
-    return (
-        type(column.name) is str
-        and column.kind in COLUMN_KINDS
-        and type(column.fill) is float
-        and math.isfinite(column.fill)
-        and are_plain
-        and len(categories) <= MAX_CATEGORIES
-        and len(set(categories)) == len(categories)
-        and type(column.has_rare) is bool
-        and type(column.has_missing) is bool
-        and (column.kind == "category" or not (categories or column.has_rare))
-        and (column.kind != "ignored" or not column.has_missing)
-    )
-
-
-def _is_tuple(value, kind):
-    return isinstance(value, tuple) and all(type(item) is kind for item in value)
+def _encoded_sample(fmt):
+    """Return a row without values, as the columns of a DataFrame encode it."""
+    missing = {"category": np.array([None]), "number": np.array([np.nan])}
+    missing["ignored"] = missing["category"]
+    columns = fmt.columns.columns
+    X = fmt.columns.transform({each.name: missing[each.kind] for each in columns})
+    return X.reshape(1, *fmt.shape)
 
 
 def check_weights(net, state, seed=0) -> None:
@@ -384,9 +352,7 @@ def check_weights(net, state, seed=0) -> None:
     kwargs = net.get_params_for("module")
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     limit = SPARE_LAYERS + 4 * len(state)
-    lengths = [
-        len(value) for value in kwargs.values() if isinstance(value, list | tuple)
-    ]
+    lengths = [len(v) for v in kwargs.values() if isinstance(v, list | tuple)]
     if name_of(module) is not None and max(lengths, default=0) > limit:
         raise ModelFileError("it describes more layers than it has weights for.")
     try:
@@ -399,12 +365,10 @@ def check_weights(net, state, seed=0) -> None:
             raise
         return  # a user's network may read values, which meta tensors do not have
     for key, value in inner.state_dict().items():
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or nn.parameter.is_lazy(value):
             continue  # the result of get_extra_state
-        stored = state.get(f"module.{key}")
-        lazy = nn.parameter.is_lazy(value)
-        if stored is None or (not lazy and stored.shape != value.shape):
-            found = None if stored is None else tuple(stored.shape)
+        found = getattr(state.get(f"module.{key}"), "shape", None)
+        if found != value.shape:
             raise ModelFileError(
                 f"its weights are not those of {type(inner).__name__}: {key!r} has "
                 f"shape {found} in place of {tuple(value.shape)}."

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_memory
 
 from sklearn_sharpbalance._version import __version__
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.persistence.code_identity import closed_over, code_name
 from sklearn_sharpbalance.persistence.encoding import byte_view
+from sklearn_sharpbalance.persistence.fingerprint import closed_over, code_name
 
 __all__ = ["cached", "kept_in_memory", "stable_hash"]
 

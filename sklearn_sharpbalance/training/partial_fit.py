@@ -10,8 +10,11 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import BoundOptimizer
 from sklearn_sharpbalance.members.own_settings import own_settings, same_setting
-from sklearn_sharpbalance.persistence.code_identity import code_name
-from sklearn_sharpbalance.persistence.fingerprint import describe, differences
+from sklearn_sharpbalance.persistence.fingerprint import (
+    code_name,
+    describe,
+    differences,
+)
 
 __all__ = ["check_partial_fit", "check_unchanged", "fixed_settings"]
 

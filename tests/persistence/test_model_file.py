@@ -604,7 +604,7 @@ CRAFTED = {
         lambda tree: tree["params"].update({"flat_ratio": {"value": 7}}),
         "flat_ratio",
     ),
-    "fewer_members": (lambda tree: tree["members"].pop(), "member_seeds_"),
+    "fewer_members": (lambda tree: tree["members"].pop(), "describe a model"),
     "weights_of_another": (
         lambda tree: tree["members"][0]["module"].pop("module.1.bias"),
         "not those of MLP",

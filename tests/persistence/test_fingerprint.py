@@ -1,10 +1,7 @@
 """Edited code, data and settings get another name or description."""
 
-import copy
 import functools
 import importlib
-import sys
-import types
 
 import numpy as np
 import pandas as pd
@@ -16,8 +13,11 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError
-from sklearn_sharpbalance.persistence.code_identity import attributes_of, code_name
-from sklearn_sharpbalance.persistence.fingerprint import describe, describe_samples
+from sklearn_sharpbalance.persistence.fingerprint import (
+    code_name,
+    describe,
+    describe_samples,
+)
 from tests.cases import rest_slow
 
 rng = np.random.default_rng(0)
@@ -26,11 +26,6 @@ X = (rng.normal(size=(40, 3)) + y[:, None]).astype(np.float32)
 
 CELL = """
 {line}
-SLOPE = {slope}
-
-def bend(x):
-    return {bend}(x)
-
 class Module(nn.Module):
     "{text}"
     width = {width}
@@ -42,7 +37,7 @@ class Module(nn.Module):
 
     def forward(self, x):
         "{text}"
-        return SLOPE * self.last(bend(self.first(x)))
+        return {slope} * self.last({bend}(self.first(x)))
 
 def scores(net, X, y):
     return {sign} * np.arange(len(y))
@@ -186,100 +181,21 @@ def test_a_checkpoint_refuses_a_dataset_with_other_samples(tmp_path):
         fit(Held(5 - X))
 
 
-@pytest.mark.parametrize("use", ["[f(b) for b in x]", "(lambda b: f(b))(x)"])
-def test_functions_used_by_inner_code_change_the_name(use):
-    names = set()
-    for sign in "+-":
-        scope = {"__name__": "__main__"}
-        exec(f"def f(b): return {sign}b\ndef g(x): return {use}", scope)
-        names.add(code_name(scope["g"]))
-    assert len(names) == 2
-
-
-REFERS = """
-CONFIG = {config}
-first = "not a global that the code below reads: {other}"
-class Reader(nn.Module):
-    def forward(self, x):
-        return self.first(x) * CONFIG["slope"]
-"""
-
-
-def reader(config, other="", name="__main__"):
-    scope = {"__name__": name, "nn": nn, "np": np, "torch": torch}
-    scope["partial"] = functools.partial
-    exec(REFERS.format(config=config, other=other), scope)
-    return scope["Reader"]
-
-
-VALUES = {
-    "dict": '{{"slope": {}}}',
-    "list": "[0, [{}]]",
-    "tuple": "(0, [{}])",
-    "set": '{{"a", "b", "c", {}}}',
-    "array": "np.full(3, {})",
-    "tensor": "torch.full((3,), {}., dtype=torch.bfloat16)",
-    "function": "[abs, sum][{}]",
-    "partial": "partial(max, {})",
-    "module": "nn.Sequential(nn.Dropout({} / 2))",
-}
-
-
-@pytest.mark.parametrize("kind", VALUES)
-def test_global_values_change_the_name(kind):
-    names = [code_name(reader(VALUES[kind].format(i))) for i in (0, 0, 1)]
-    assert names[0] == names[1] != names[2]
-
-
-def test_attributes_of_global_objects_change_the_name():
-    names = []
-    for factor in (1, 1, 2):
-        scope = {"__name__": "__main__", "times": Times(factor)}
-        exec("def f(x): return times(x)", scope)
-        names.append(code_name(scope["f"]))
-    assert names[0] == names[1] != names[2]
-
-
-def test_global_objects_of_installed_classes_count_by_their_class():
-    scope = {"__name__": "__main__", "state": types.SimpleNamespace(calls=0)}
-    exec("def f(x): return state", scope)
-    before = code_name(scope["f"])
-    scope["state"].calls += 1
-    assert code_name(scope["f"]) == before
-    scope["state"] = np.random.default_rng(0)
-    assert code_name(scope["f"]) != before
-
-
 def test_names_are_the_same_in_a_worker():
-    """Its ``__main__`` is joblib's, and it receives only globals that code reads."""
-    classes = [reader('{"a", "b", "slope"}'), cell()["Module"]]
-    classes += [reader(VALUES["array"].format(10**6)), reader("[abs]", other="text")]
+    scope = {"__name__": "__main__"}
+    exec("def f(x): return x in {'a', 'b', 'c'} or [y for y in x]", scope)
+    code = [cell()["Module"], scope["f"]]
     with ProcessPoolExecutor(max_workers=1) as worker:
-        found = list(worker.map(code_name, classes))
-    assert found == [code_name(cls) for cls in classes]
+        found = list(worker.map(code_name, code))
+    assert found == [code_name(each) for each in code]
     assert all(name.endswith("]") for name in found)
 
 
 def test_a_script_has_the_same_name_in_every_process():
-    assert code_name(reader("{}", name="__mp_main__")) == code_name(reader("{}"))
-
-
-@pytest.mark.parametrize("use", ["helpers_a.squash(x)", "helpers_b.inner.squash(x)"])
-def test_code_in_the_users_modules_changes_the_name(use, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (tmp_path / "helpers_b.py").write_text("import helpers_a as inner")
-    names = []
-    for text in ("x", "x", "-x"):
-        source = "import helpers_b\nunused = {}\ndef squash(x):\n    return {}\n"
-        (tmp_path / "helpers_a.py").write_text(source.format(len(names), text))
-        for name in ("helpers_a", "helpers_b"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        importlib.invalidate_caches()
-        scope = {"__name__": "__main__"}
-        exec(f"import helpers_a, helpers_b\ndef f(x): return {use}", scope)
-        names.append(code_name(scope["f"]))
-    assert names[0] == names[1] != names[2]
+    scopes = [{"__name__": name} for name in ("__main__", "__mp_main__")]
+    for scope in scopes:
+        exec("def f(x): return x", scope)
+    assert len({code_name(scope["f"]) for scope in scopes}) == 1
 
 
 @pytest.mark.parametrize(
@@ -305,19 +221,6 @@ def test_packages_outside_of_the_environment_count_by_their_names(
     assert (code_name(module.double) == f"{package.name}.double") == installed
 
 
-def test_empty_slots_are_no_attributes():
-    class Form:
-        __slots__ = ("__doc__", "name")
-
-        def __init__(self):
-            self.name = "form"
-
-    class Special(Form):  # its attribute __doc__ is None, the slot empty
-        __slots__ = ()
-
-    assert attributes_of(Special()) == {"name": "form"}
-
-
 def test_a_decorator_changes_the_name():
     source = """
 import functools
@@ -338,34 +241,6 @@ def f(x):
         exec(source.format(*change), scope)
         names.add(code_name(scope["f"]))
     assert len(names) == 3
-
-
-COUNTER = """
-class Module(nn.Module):
-    calls = 0
-    def forward(self, x):
-        Module.calls += 1
-        return x
-"""
-
-
-def test_a_variable_that_code_changes_counts_as_an_edit():
-    scope = {"__name__": "__main__", "nn": nn}
-    exec(COUNTER, scope)
-    before = code_name(scope["Module"])
-    module = scope["Module"]()
-    copy.deepcopy(module)  # sets names of slots on the class
-    assert code_name(scope["Module"]) == before
-    module.forward(1)
-    assert code_name(scope["Module"]) != before
-
-
-def test_code_may_refer_to_itself_and_to_much_code():
-    scope = {"__name__": "__main__"}
-    lines = [f"def f{i}(x): return f{i + 1}(x)" for i in range(2000)]
-    exec("\n".join([*lines, "table = {'f': f0}", "def f2000(x): return table"]), scope)
-    scope["table"]["table"] = scope["table"]
-    assert code_name(scope["f0"]) == code_name(scope["f0"])
 
 
 class Scaled(nn.Module):
