@@ -118,7 +118,7 @@ def name_of(value: Any) -> str | None:
             f"{folder}.{value.__name__}"
             for folder, kind in _FOLDERS.items()
             if issubclass(value, kind)
-            and getattr(importlib.import_module(folder), value.__name__, 0) is value
+            and vars(importlib.import_module(folder)).get(value.__name__) is value
         ]
     return names[0] if names else None
 

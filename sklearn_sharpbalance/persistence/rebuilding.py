@@ -256,7 +256,7 @@ def _set_members(estimator, tree):
     """Set the members, the nets that predict, and a shared trunk."""
     net, shape = estimator.net_, estimator.input_format_.shape
     seeds, histories = estimator.member_seeds_, estimator.history_
-    nets = []
+    nets: list[NeuralNetClassifier] = []
     for seed, stored, history in zip(seeds, tree["members"], histories, strict=True):
         state = MemberState(len(nets), int(seed), **stored, history=history)
         nets.append(_restored(net, state, shape))
