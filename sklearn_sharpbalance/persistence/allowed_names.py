@@ -114,11 +114,12 @@ def name_of(value: Any) -> str | None:
     """Return the name by which :func:`named` finds a class; None if there is none."""
     names = [name for name, known in _OWN.items() if known is value]
     if isinstance(value, type):
+        last = value.__name__
         names += [
-            f"{folder}.{value.__name__}"
+            f"{folder}.{last}"
             for folder, kind in _FOLDERS.items()
             if issubclass(value, kind)
-            and vars(importlib.import_module(folder)).get(value.__name__) is value
+            and getattr(importlib.import_module(folder), last, None) is value
         ]
     return names[0] if names else None
 
