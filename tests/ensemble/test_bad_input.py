@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse
 import torch
@@ -15,7 +16,7 @@ from skorch.callbacks import LRScheduler
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from sklearn_sharpbalance import DiversifiedEnsembleClassifier
+from sklearn_sharpbalance import MLP, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import (
     DivergenceError,
@@ -115,6 +116,7 @@ def partial(*steps, **params):
         clf.partial_fit(*step)
 
 
+CONFIGURED = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss)
 TENSORS = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
 PICTURES = RNG.integers(0, 255, (12, 8, 8, 3), dtype=np.uint8)
 
@@ -124,6 +126,14 @@ def fit_joint(loss="a2d", **params):
     clf = DiversifiedEnsembleClassifier(**{**FEW, "loss": loss, **params})
     return clf.fit(X, Y, X_unlabeled=X_unlabeled)
 
+
+ONE_HOT = np.eye(3, dtype=int)[Y]
+MISSING = [
+    pd.Series(["a", "b", pd.NA] * 10, dtype="string"),
+    pd.Series(["a", "b", None] * 10, dtype="category"),
+    pl.Series(["a", "b", None] * 10),
+    pd.Series([0, 1, pd.NA] * 10, dtype="Int64"),
+]
 
 BAD_SETTINGS = [
     ("sample_weight", -np.ones(30)),
@@ -203,7 +213,7 @@ BAD_INPUT = {
     "X_ragged": (lambda: fit([[1.0, 2.0], [3.0]] * 15), "inhomogeneous shape"),
     "X_channels": (
         lambda: fit(np.zeros((12, 8, 8, 5), dtype=np.uint8), Y[:12]),
-        "Pictures must be",
+        "(N, H, W, C)",
     ),
     "y_none": (lambda: fit(X, None), "requires y to be passed"),
     "y_short": (lambda: fit(X, Y[:20]), "X has 30, y has 20"),
@@ -229,6 +239,20 @@ BAD_INPUT = {
     "y_string_dtype": (
         lambda: fit(X, np.array(list("abc"), dtype=string_dtype())[Y]),
         "y contains labels of type",
+    ),
+    "y_missing_text": (lambda: fit(X, MISSING[0]), "10 of 30"),
+    "y_missing_category": (lambda: fit(X, MISSING[1]), "10 of 30"),
+    "y_missing_polars": (lambda: fit(X, MISSING[2]), "10 of 30"),
+    "y_missing_number": (lambda: fit(X, MISSING[3]), "10 of 30"),
+    "y_sparse": (lambda: fit(X, scipy.sparse.csr_matrix(ONE_HOT)), "one label"),
+    "y_lists": (lambda: fit(X, [["a", "b"], ["c"]] * 15), "one label"),
+    "y_tensor": (lambda: fit(X, torch.as_tensor(ONE_HOT)), "one label"),
+    "X_many_words": (lambda: fit(np.full((30, 9), "Ulm", dtype=object)), "..."),
+    "predict_words": (
+        lambda: after_fit(
+            "predict", pl.DataFrame({"a": X[:, 0], "city": ["Ulm"] * 30})
+        ),
+        "city",
     ),
     "unknown_parameter": (lambda: SharpBalance(flatratio=0.3), "unexpected parameter"),
     "validation_rare": (
@@ -398,6 +422,22 @@ def test_bad_input(case):
     with pytest.raises(errors, match=re.escape(message)) as caught:
         call()
     assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("estimator", [None, MLP, CONFIGURED])
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [
+        ("hidden", "module__hidden"),
+        ("momentum", "optimizer__momentum"),
+        ("label_smoothing", "criterion__label_smoothing"),
+        ("max_epoch", "max_epochs"),
+    ],
+)
+def test_unknown_setting_of_the_net_raises_with_a_suggestion(estimator, name, offered):
+    with pytest.raises(InvalidInputError, match=f"'estimator__{offered}'") as caught:
+        fit(estimator=estimator, lr=0.1, **{f"estimator__{name}": 5})
+    assert " _" not in str(caught.value)  # no private names
 
 
 def read_only_map(tmp_path):
