@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -54,14 +53,6 @@ def test_object_equals_the_class_with_its_arguments(kind):
     assert len(criteria) == 3  # neither shared by members nor the user's object
     assert made.estimator__criterion is given
     assert given.reduction == "mean"
-
-
-def test_search_over_criterion_objects():
-    clf = DeepEnsembleClassifier(**FEW)
-    grid = {"estimator__criterion": [smooth(0.0), smooth(0.9)]}
-    scores = GridSearchCV(clf, grid, cv=2, scoring="neg_log_loss").fit(X, Y)
-    first, second = scores.cv_results_["mean_test_score"]
-    assert first != second
 
 
 def test_unsupported_objects_raise_like_their_class():
@@ -139,17 +130,3 @@ def test_set_params_of_a_configured_net_accepts_a_module():
     model = MLP(5, 3, hidden=(4,))
     clf = net_of_classes().set_params(estimator__module=model).fit(X, Y)
     assert clf.estimators_[0].module_.module[1].out_features == 4
-
-
-def test_object_and_net_can_be_set_together():
-    clf = DeepEnsembleClassifier(**FEW)
-    clf.set_params(estimator=net_of_classes().estimator, estimator__criterion=smooth())
-    assert clf.estimator.criterion.label_smoothing == 0.3
-    assert not any(name.startswith("estimator__") for name in vars(clf))
-
-
-def test_search_over_criterion_objects_of_a_configured_net():
-    grid = {"estimator__criterion": [smooth(0.0), smooth(0.9)]}
-    search = GridSearchCV(net_of_classes(), grid, cv=2, scoring="neg_log_loss")
-    first, second = search.fit(X, Y).cv_results_["mean_test_score"]
-    assert first != second

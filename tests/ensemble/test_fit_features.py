@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.utils import compute_sample_weight
-from skorch import NeuralNetClassifier
-from skorch.callbacks import Callback, LRScheduler
+from skorch.callbacks import LRScheduler
 from torch import nn
 
-from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import OPTIMIZERS, MomentumSAM
 from sklearn_sharpbalance.sharpness import FisherTraceScorer, LossScorer
 from tests.cases import (
@@ -236,17 +235,6 @@ def test_learning_rate_follows_the_schedule_in_both_phases(schedule, factors, en
     for member in range(2):
         got = column(clf, "lr", member)
         np.testing.assert_allclose(got, 0.2 * np.asarray(factors), rtol=1e-6)
-
-
-def test_one_cycle_increases_and_decreases():
-    options = {**SMALL, "max_epochs": 20}
-    clf = SharpBalance(lr=0.2, lr_schedule="one_cycle", **options).fit(*table())
-    rates = np.array(column(clf, "lr"))
-    assert np.argmax(rates) in (5, 6)
-    assert (np.diff(rates[:5]) > 0).all()
-    assert (np.diff(rates[7:]) < 0).all()
-    assert rates.max() == pytest.approx(0.2, rel=0.02)
-    assert rates[-1] < 0.2 / 100
 
 
 def test_skorch_scheduler():
@@ -501,14 +489,6 @@ def test_class_weights_apply_to_classes_of_later_calls(names):
     assert_same_members(clf, want)
 
 
-def test_skorch_scheduler_continues_between_calls_of_partial_fit():
-    schedule = LRScheduler("StepLR", step_size=1, gamma=0.5)
-    clf = SharpBalance(lr=0.2, lr_schedule=schedule, **SMALL)
-    for _ in range(4):
-        clf.partial_fit(*table())
-    assert column(clf, "lr") == pytest.approx([0.2, 0.1, 0.05, 0.025])
-
-
 def test_partial_fit_continues_after_fit():
     X, y = table()
     clf = SharpBalance(**SMALL).fit(X, y)
@@ -571,42 +551,4 @@ def test_partial_fit_with_lr_in_member_params_or_none():
     assert rates[1] == pytest.approx([0.03] * 4)
 
 
-def test_partial_fit_uses_the_current_lr_of_a_configured_net():
-    X, y = table()
-    net = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss, lr=0.3)
-    clf = SharpBalance(net, **SMALL).partial_fit(X, y)
-    clf.set_params(estimator__lr=0.05).partial_fit(X, y)
-    assert column(clf, "lr") == pytest.approx([0.3, 0.05])
-
-
-class Batches(Callback):
-    seen: ClassVar[list[int]] = []
-
-    def on_batch_begin(self, net, batch=None, training=None, **kwargs):
-        self.seen.append(len(batch[1]))
-
-
-def test_partial_fit_uses_the_current_batch_size():
-    X, y = table()
-    Batches.seen.clear()
-    options = {**SMALL, "n_estimators": 1, "warmup_epochs": 4, "batch_size": 30}
-    clf = SharpBalance(callbacks=[Batches()], **options).partial_fit(X, y)
-    first = list(Batches.seen)
-    clf.set_params(batch_size=10).partial_fit(X, y)
-    assert set(first) == {30}
-    assert set(Batches.seen[len(first) :]) == {10}
-    assert len(Batches.seen) == len(first) + 3 * len(first)
-
-
 # Scores in one process --------------------------------------------------------------
-
-
-def test_n_jobs_starts_no_process_with_the_stacked_engine(monkeypatch):
-    def start(*args, **kwargs):
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr("sklearn_sharpbalance.engine.jobs.Parallel", start)
-    X, y = table()
-    with pytest.warns(SharpBalanceWarning, match="n_jobs=2 has no effect with engine"):
-        clf = SharpBalance(engine="stacked", n_jobs=2, **SMALL).fit(X, y)
-    assert clf.sharpness_.shape == (2, N_SAMPLES)

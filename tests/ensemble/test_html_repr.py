@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from sklearn import config_context
 from sklearn.datasets import load_digits, load_iris
-from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_html_repr
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
-    load,
 )
 from sklearn_sharpbalance.ensemble.html_repr import MAX_MEMBERS, fitted_summary_html
 from tests.browser import CHROMIUM, DESKTOP, PHONE, WIDTHS, Browser
@@ -138,26 +136,10 @@ def test_unfitted_ensemble_shows_only_its_parameters():
     assert "SharpBalanceEnsembleClassifier" in clf._repr_html_()
 
 
-def test_pipeline_shows_only_its_diagram(balanced):
-    assert "Fitted ensemble" not in make_pipeline(balanced)._repr_html_()
-
-
 def test_display_option_of_scikit_learn_is_used(balanced):
     with config_context(display="text"):
         assert not hasattr(balanced, "_repr_html_")
         assert list(balanced._repr_mimebundle_()) == ["text/plain"]
-
-
-def test_a_loaded_ensemble_shows_the_same(balanced, tmp_path):
-    balanced.save(tmp_path / "model")
-    again = load(tmp_path / "model")
-    assert fitted_summary_html(again) == fitted_summary_html(balanced)
-
-
-def test_state_after_partial_fit():
-    clf = SharpBalanceEnsembleClassifier(max_epochs=2, random_state=0)
-    clf.partial_fit(X, y)
-    assert Summary(fitted_summary_html(clf)).column("epochs") == ["1"] * 3
 
 
 def test_large_ensembles_and_long_reasons_are_shortened(balanced):

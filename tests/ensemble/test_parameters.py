@@ -1,7 +1,6 @@
 """The parameter ``estimator``, and nested parameters."""
 
 import copy
-import pickle
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, EpochScoring
 from torch import nn
 
-from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.optim import ASAM, MomentumSAM
 from sklearn_sharpbalance.selection import RandomSelector, SharpestSelector
@@ -69,12 +67,6 @@ def test_sizes_are_passed_to_a_class_or_a_function(estimator):
     assert not weights(clf, 0).equal(weights(clf, 1))
 
 
-def test_class_and_function_give_the_same_members():
-    X, y = table()
-    one, other = (SharpBalance(e, **SMALL).fit(X, y) for e in (Wide, make_wide))
-    assert weights(one).equal(weights(other))
-
-
 def test_an_instance_is_a_prototype():
     X, y = table()
     prototype = Wide(4, 3, width=6)
@@ -87,14 +79,6 @@ def test_an_instance_is_a_prototype():
     for key, value in prototype.state_dict().items():
         assert value.equal(before[key])
     assert weights(SharpBalance(prototype, **options).fit(X, y)).equal(members[0])
-
-
-def test_nested_parameters_of_the_default_net():
-    X, y = table()
-    nested = {"estimator__optimizer__momentum": 0.5, "estimator__module__hidden": (4,)}
-    clf = SharpBalance(**nested, **SMALL).fit(X, y)
-    group = clf.estimators_[0].optimizer_.param_groups[0]
-    assert (group["momentum"], group["weight_decay"]) == (0.5, 5e-4)
 
 
 @pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
@@ -194,23 +178,6 @@ def test_a_sharpness_aware_optimizer_of_the_net_is_used():
     assert SharpBalance(net, **SMALL).fit(X, y).settings_["rho"] == 0.3
 
 
-class Halved(NeuralNetClassifier):
-    """A net with an overridden loss."""
-
-    def get_loss(self, y_pred, y_true, *args, **kwargs):
-        return super().get_loss(y_pred, y_true, *args, **kwargs) / 2
-
-
-def test_overridden_get_loss_is_used():
-    X, y = table()
-    options = {"module__n_features": 4, "module__n_classes": 3, "lr": 0.1}
-    net = Halved(Wide, criterion=nn.CrossEntropyLoss, **options)
-    clf = DeepEnsembleClassifier(net, **SMALL).fit(X, y)
-    plain = DeepEnsembleClassifier(configured(lr=0.05), **SMALL).fit(X, y)
-    torch.testing.assert_close(weights(clf), weights(plain), atol=1e-6, rtol=1e-5)
-    assert clf.engine_.name == "skorch"
-
-
 # Nested parameters ------------------------------------------------------------------
 
 NESTED = {
@@ -238,12 +205,6 @@ def test_clone_keeps_nested_parameters():
     assert twin.get_params() == clf.get_params()
     twin.set_params(selection__flat_ratio=0.5)
     assert clf.get_params()["selection__flat_ratio"] == 0.25
-
-
-def test_set_params_of_nested_parameters():
-    clf = SharpBalance().set_params(**NESTED)
-    assert {name: clf.get_params()[name] for name in NESTED} == NESTED
-    assert clf.get_params(deep=False)["rho"] is None
 
 
 def test_nested_parameters_of_parts_given_as_objects():
@@ -276,15 +237,6 @@ def test_parts_are_not_changed_by_fit():
     assert (vars(scorer), vars(selector), str(clf.get_params())) == before
 
 
-def test_names_and_objects_give_the_same_result():
-    X, y = table()
-    by_name = SharpBalance(sharpness="loss", selection="random", **SMALL).fit(X, y)
-    by_object = SharpBalance(
-        sharpness=LossScorer(), selection=RandomSelector(flat_ratio=0.4), **SMALL
-    ).fit(X, y)
-    assert weights(by_name).equal(weights(by_object))
-
-
 def test_set_params_of_a_part_and_its_parameters():
     clf = SharpBalance(sharpness="loss")
     scorer = LossRiseScorer()
@@ -311,30 +263,3 @@ def test_unknown_parameter_raises(name):
         SharpBalance(**{name: 1})
     with pytest.raises(ValueError, match="Invalid parameter"):
         SharpBalance().set_params(**{name: 1})
-
-
-def test_unknown_parameter_of_a_part_raises():
-    clf = SharpBalance(selection__flatness=0.3, **SMALL)
-    with pytest.raises(ValueError, match="Invalid parameter 'flatness'"):
-        clf.fit(*table())
-
-
-def test_repr_shows_changed_parameters():
-    text = repr(SharpBalance(rho=0.2, selection__flat_ratio=0.3))
-    assert "rho=0.2" in text
-    assert "selection__flat_ratio=0.3" in text
-
-
-def test_pickled_ensemble_predicts_the_same():
-    X, y = table()
-    clf = SharpBalance(Wide, **SMALL).fit(X, y)
-    twin = pickle.loads(pickle.dumps(clf))
-    np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
-    one, other = clf.partial_fit(X, y), twin.partial_fit(X, y)
-    assert weights(one).equal(weights(other))
-
-
-def test_default_network_depends_on_the_shape():
-    X, y = table()
-    clf = DeepEnsembleClassifier(**SMALL).fit(X, y)
-    assert isinstance(clf.estimators_[0].module_.module, MLP)

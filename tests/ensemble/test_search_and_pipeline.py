@@ -7,15 +7,12 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.inspection import permutation_importance
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import (
     GridSearchCV,
     HalvingGridSearchCV,
     ShuffleSplit,
-    cross_val_predict,
-    cross_val_score,
     cross_validate,
 )
 from sklearn.pipeline import make_pipeline
@@ -59,19 +56,6 @@ def test_a_search_over_rho_and_flat_ratio():
     assert len(set(scores)) == 4  # each setting gives another ensemble
     best = SharpBalance(**few, **search.best_params_).fit(X, y)
     np.testing.assert_array_equal(search.predict_proba(X), best.predict_proba(X))
-
-
-def test_scores_of_a_search_equal_those_of_single_fits():
-    X, y = table()
-    folds = [(np.arange(0, 60), np.arange(60, 90))]
-    search = GridSearchCV(
-        SharpBalance(**SMALL), {"rho": [0.02, 0.5]}, cv=folds, scoring="neg_log_loss"
-    ).fit(X, y)
-    for params, score in zip(
-        search.cv_results_["params"], search.cv_results_["mean_test_score"]
-    ):
-        clf = SharpBalance(**SMALL, **params).fit(X[:60], y[:60])
-        assert score == pytest.approx(-log_loss(y[60:], clf.predict_proba(X[60:])))
 
 
 def test_search_over_nested_parameters():
@@ -186,27 +170,6 @@ def test_sliced_dataset_without_labels_raises():
         DeepEnsembleClassifier(**SMALL).fit(items)
 
 
-def test_pipeline_with_a_scaler():
-    X, y = table()
-    pipeline = make_pipeline(StandardScaler(), SharpBalance(**SMALL)).fit(X, y)
-    scaled = StandardScaler().fit_transform(X)
-    alone = SharpBalance(**SMALL).fit(scaled, y)
-    np.testing.assert_array_equal(
-        pipeline.predict_proba(X), alone.predict_proba(scaled)
-    )
-    np.testing.assert_array_equal(pipeline.classes_, ["a", "b", "c"])
-    assert pipeline.score(X, y) == alone.score(scaled, y)
-
-
-def test_a_search_over_a_pipeline():
-    X, y = table()
-    name = "sharpbalanceensembleclassifier"
-    pipeline = make_pipeline(StandardScaler(), SharpBalance(**SMALL))
-    grid = {f"{name}__rho": [0.05, 0.2], f"{name}__selection__flat_ratio": [0.3]}
-    search = GridSearchCV(pipeline, grid, cv=2).fit(X, y)
-    assert search.best_estimator_[-1].get_params()["selection__flat_ratio"] == 0.3
-
-
 def test_sample_weights_in_a_pipeline():
     X, y = table()
     weight = np.random.default_rng(0).uniform(0.5, 2, N)
@@ -240,15 +203,6 @@ def test_calibration_by_temperature():
     assert loss["calibrated"] < 1.2 * np.log(3)
 
 
-def test_cross_validation_and_prediction():
-    X, y = table()
-    clf = SharpBalance(lr=0.1, **{**SMALL, "max_epochs": 15})
-    assert cross_val_score(clf, X, y, cv=3).mean() > 0.6
-    clf.set_params(max_epochs=2)
-    probas = cross_val_predict(clf, X, y, cv=2, method="predict_proba")
-    np.testing.assert_allclose(probas.sum(axis=1), 1)
-
-
 def test_every_scorer_in_a_cross_validation():
     X, y = table(60)
     clf = DeepEnsembleClassifier(**{**SMALL, "n_estimators": 3, "max_epochs": 3})
@@ -260,15 +214,6 @@ def test_every_scorer_in_a_cross_validation():
         assert np.isfinite(values).all(), name
 
 
-def test_scorer_of_a_pipeline():
-    X, y = table(60)
-    options = {**SMALL, "max_epochs": 2}
-    pipeline = make_pipeline(StandardScaler(), SharpBalance(**options)).fit(X, y)
-    scorer = SCORERS["disagreement"]
-    scaled = pipeline[0].transform(X)
-    assert scorer(pipeline, X, y) == scorer(pipeline[-1], scaled, y)
-
-
 @pytest.mark.parametrize("kind", [StackingClassifier, VotingClassifier])
 def test_inside_other_ensembles(kind):
     X, y = table()
@@ -276,11 +221,3 @@ def test_inside_other_ensembles(kind):
     options = {"cv": 2} if kind is StackingClassifier else {"voting": "soft"}
     clf = kind(parts, **options).fit(X, y)
     assert clf.score(X, y) > 0.5
-
-
-def test_permutation_importance():
-    X, y = table()
-    clf = SharpBalance(**{**SMALL, "max_epochs": 20}).fit(X, y)
-    importance = permutation_importance(clf, X, y, n_repeats=5, random_state=0)
-    means = importance.importances_mean
-    assert min(means[:2]) > max(means[2:])  # labels depend on the first two features

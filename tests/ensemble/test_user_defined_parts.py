@@ -198,12 +198,6 @@ def test_overridden_methods_that_are_not_called_raise(kind, name):
         kind(net, **FEW).fit(X, y)
 
 
-def test_all_unsupported_methods_are_named():
-    net = net_with(train_step=never, fit_loop=never)
-    with pytest.raises(InvalidInputError, match="overrides fit_loop, train_step, "):
-        SharpBalance(net, **FEW).partial_fit(X, y)
-
-
 def proba(**methods):
     clf = DeepEnsembleClassifier(net_with(**methods), **FEW).fit(X, y)
     return clf.predict_proba(X), clf.engine_
@@ -298,12 +292,6 @@ def test_partial_fit_raises_for_settings_of_a_whole_fit(kind, params, match):
     with pytest.raises(InvalidInputError, match=match):
         clf.partial_fit(X, y)
     assert not hasattr(clf, "estimators_")
-
-
-def test_partial_fit_with_prune_zero_equals_no_pruning():
-    clf = SharpBalance(prune=0.0, **FEW).partial_fit(X, y)
-    plain = SharpBalance(**FEW).partial_fit(X, y)
-    np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
 
 
 @pytest.mark.parametrize("first", ["fit", "partial_fit"])

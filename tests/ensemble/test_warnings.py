@@ -13,7 +13,6 @@ from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
-    SmallResNet,
 )
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
@@ -35,70 +34,46 @@ def no_warnings():
         yield
 
 
-# Float arrays (N, H, W) ---------------------------------------------------------------
+def flat(X):
+    return X.reshape(len(X), -1)
 
 
+OWN = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+ITEMS = TensorDataset(torch.as_tensor(PICTURES), torch.as_tensor(y))
+WARNS = [
+    ({}, PICTURES, "channel axis"),
+    ({}, ITEMS, "channel axis"),
+    ({"checkpoint_every": 1}, TABLE, "checkpoint_dir"),
+    ({"n_jobs": 2}, TABLE, "n_jobs"),
+    ({"n_jobs": -1}, TABLE, "n_jobs"),
+    ({"n_jobs": 2, "engine": "skorch", "device": ["cpu"] * 2}, TABLE, "n_jobs"),
+]
+QUIET = [
+    ({}, PICTURES[:, None]),
+    ({}, flat(PICTURES)),
+    ({"estimator": OWN}, PICTURES),
+    ({}, np.uint8(PICTURES > 0)),
+    ({}, PICTURES[:, :3]),  # short sequences
+    ({"n_jobs": 1}, TABLE),
+    ({"n_jobs": 2, "engine": "skorch"}, TABLE),
+]
+
+
+@pytest.mark.parametrize(("params", "X", "name"), WARNS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_float_pictures_without_a_channel_axis_warn(kind):
-    with pytest.warns(SharpBalanceWarning, match=r"\(8, 8\) .*pass X\[:, None\]"):
-        kind(**SMALL).fit(PICTURES, y)
+def test_settings_without_effect_and_ambiguous_shapes_warn(kind, params, X, name):
+    if not params.keys() <= kind().get_params().keys():
+        pytest.skip("not a parameter of this ensemble")
+    with pytest.warns(SharpBalanceWarning, match=name):
+        kind(**SMALL | params).fit(X, None if X is ITEMS else y)
 
 
-def test_dataset_of_float_pictures_without_a_channel_axis_warns():
-    items = TensorDataset(torch.as_tensor(PICTURES), torch.as_tensor(y))
-    with pytest.warns(SharpBalanceWarning, match=r"\(8, 8\) have no channel axis"):
-        DeepEnsembleClassifier(**SMALL).fit(items)
-
-
-def test_suggestions_of_the_warning_do_not_warn(no_warnings):
-    clf = DeepEnsembleClassifier(**SMALL).fit(PICTURES[:, None], y)
-    assert isinstance(clf.estimators_[0].module_.module, SmallResNet)
-    clf.fit(PICTURES.reshape(30, -1), y)
-    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    DeepEnsembleClassifier(own, **SMALL).fit(PICTURES, y)
-
-
-def test_uint8_pictures_and_short_sequences_do_not_warn(no_warnings):
-    clf = DeepEnsembleClassifier(**SMALL)
-    clf.fit(np.uint8(PICTURES > 0), y)
-    clf.fit(PICTURES[:, :3], y)
-
-
-# Checkpoints --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_checkpoint_every_without_checkpoint_dir_warns(kind):
-    with pytest.warns(SharpBalanceWarning, match="without checkpoint_dir. Pass the"):
-        kind(checkpoint_every=1, **SMALL).fit(TABLE, y)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_checkpoint_every_with_checkpoint_dir_does_not_warn(
-    kind, tmp_path, no_warnings
-):
-    kind(checkpoint_every=1, checkpoint_dir=tmp_path, **SMALL).fit(TABLE, y)
-
-
-# Jobs ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_jobs", [2, -1])
-def test_n_jobs_with_stacked_members_warns(n_jobs):
-    clf = DeepEnsembleClassifier(n_jobs=n_jobs, **SMALL)
-    message = f"n_jobs={n_jobs} has no effect with engine='stacked'.* engine='skorch'"
-    with pytest.warns(SharpBalanceWarning, match=message):
-        clf.fit(TABLE, y)
-
-
-def test_n_jobs_with_several_devices_warns():
-    clf = DeepEnsembleClassifier(n_jobs=2, engine="skorch", **SMALL)
-    clf.set_params(device=["cpu", "cpu"])
-    with pytest.warns(SharpBalanceWarning, match="no effect with a list of devices"):
-        clf.fit(TABLE, y)
-
-
-@pytest.mark.parametrize("params", [{"n_jobs": 1}, {"n_jobs": 2, "engine": "skorch"}])
-def test_n_jobs_with_effect_does_not_warn(params, no_warnings):
+@pytest.mark.parametrize(("params", "X"), QUIET)
+def test_other_settings_do_not_warn(params, X, no_warnings):
     with joblib.parallel_config(backend="threading"):  # starts faster than processes
-        DeepEnsembleClassifier(**params, **SMALL).fit(TABLE, y)
+        DeepEnsembleClassifier(**SMALL | params).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoints_in_a_folder_do_not_warn(kind, tmp_path, no_warnings):
+    kind(checkpoint_every=1, checkpoint_dir=tmp_path, **SMALL).fit(TABLE, y)

@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -183,27 +182,6 @@ def test_pickles_and_copies_predict_the_same(trunk):
             }
 
 
-def test_pickle_contains_the_trunk_only_twice():
-    """As a parameter and as a fitted attribute."""
-    X, y = table()
-    trunk = Trunk(5_000)  # 0.15 MB
-    sizes = [
-        len(
-            pickle.dumps(
-                diversified(
-                    shared_trunk=trunk,
-                    n_estimators=m,
-                    estimator__module__hidden=(),
-                    max_epochs=1,
-                ).fit(X, y)
-            )
-        )
-        for m in (1, 3)
-    ]
-    heads = 5_000 * 3 * 4 * 3  # weights and two moments of AdamW, float32
-    assert sizes[1] - sizes[0] < 2 * (heads + 5_000 * 8) * 1.5
-
-
 def global_state():
     numpy_state = np.random.get_state()[1].tolist()  # noqa: NPY002
     return random.getstate(), numpy_state, torch.get_rng_state().tolist()
@@ -354,15 +332,6 @@ def test_search_over_a_pipeline():
     assert pipe.predict(X).shape == (120,)
 
 
-def test_clones_keep_all_parameters():
-    clf = diversified(loss="divdis", pair_members=None, shared_trunk=Trunk())
-    params = clone(clf).get_params()
-    for name, value in clf.get_params().items():
-        if name != "shared_trunk":
-            assert params[name] == value
-    assert isinstance(params["shared_trunk"], Trunk)
-
-
 @pytest.mark.parametrize(
     ("params", "message"),
     [
@@ -375,13 +344,6 @@ def test_invalid_parameters_raise(params, message):
     X, y = table()
     with pytest.raises(ValueError, match=message):
         diversified(**params).fit(X, y)
-
-
-def test_every_optimizer_with_the_default_network():
-    X, y = table()
-    for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop):
-        clf = diversified(optimizer=optimizer, lr=0.01, max_epochs=2).fit(X, y)
-        assert type(clf.heads_[0].optimizer_.base_optimizer) is optimizer
 
 
 @pytest.mark.gpu
@@ -407,12 +369,6 @@ def test_divdis_if_the_last_class_is_held_out(weight):
     proba = clf.predict_proba(X)
     assert proba.shape == (len(X), 3)
     assert np.isfinite(proba).all()
-
-
-@pytest.mark.parametrize("device", ["cpu", ["cpu"], ("cpu",)])
-def test_device_may_be_a_list_of_one(device):
-    X, y = table()
-    assert diversified(device=device, max_epochs=1).fit(X, y).heads_[0].device == "cpu"
 
 
 class WritesToItsInput(nn.Module):

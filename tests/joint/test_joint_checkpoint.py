@@ -10,7 +10,6 @@ from skorch.callbacks import Callback, EarlyStopping, EpochScoring
 from torch.utils.data import Dataset, TensorDataset
 
 from sklearn_sharpbalance.exceptions import (
-    CheckpointError,
     CheckpointMismatchError,
     SharpBalanceWarning,
 )
@@ -27,7 +26,6 @@ from tests.training.killing import (
 )
 from tests.training.test_checkpoint import (
     Interrupting,
-    damage,
     press_ctrl_c,
     without_time,
 )
@@ -209,14 +207,6 @@ def test_checkpoints_change_nothing(every, tmp_path, snapshots):
             shutil.rmtree(copy)
 
 
-def test_old_checkpoints_are_deleted(tmp_path, snapshots):
-    make(tmp_path / "whole").fit(X, Y)
-    names = [sorted(p.name for p in folder.iterdir()) for folder in snapshots]
-    assert names[0] == ["epoch-000000.safetensors"]
-    assert names[3] == ["epoch-000002.safetensors", "epoch-000003.safetensors"]
-    assert names[-1] == ["epoch-000006.safetensors"]
-
-
 OTHERS = {
     "weight": ({"diversity_weight": 0.2}, with_unlabeled, "diversity_weight was 0.1"),
     "loss": ({"loss": "divdis"}, with_unlabeled, "loss was 'a2d' and is 'divdis'"),
@@ -307,22 +297,6 @@ def test_fits_of_a_search_have_separate_folders(tmp_path, trained):
     np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])
 
 
-def test_damaged_checkpoint_is_skipped(tmp_path, snapshots, trained):
-    whole = make(tmp_path / "whole").fit(X, Y)
-    damage(max(snapshots[4].iterdir()))
-    trained.clear()
-    with pytest.warns(SharpBalanceWarning, match=r"skipped.*is damaged"):
-        clf = make(snapshots[4]).fit(X, Y)
-    assert trained == [3, 4, 5]  # from the previous one
-    assert_bitwise(weights(clf), weights(whole))
-
-
-def test_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(CheckpointError, match="Cannot "):
-        make(tmp_path / "file/sub").fit(X, Y)
-
-
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_in_a_first_fit_keeps_the_last_epoch(tmp_path, monkeypatch):
     clf = make(tmp_path, estimator=Interrupting, **NO_HIDDEN)
@@ -357,15 +331,3 @@ def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
     assert trained == [3, 4, 5]
     whole = make(None, **params, random_state=7).fit(X, Y)
     assert_bitwise(weights(clf), weights(whole))
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"checkpoint_every": 0}, "'checkpoint_every' parameter"),
-        ({"checkpoint_dir": 3}, "'checkpoint_dir' parameter"),
-    ],
-)
-def test_invalid_parameters_raise(params, message):
-    with pytest.raises(ValueError, match=message):
-        make(None, **params).fit(X, Y)

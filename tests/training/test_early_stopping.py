@@ -104,17 +104,6 @@ def noise(n=100):
     return rng.normal(size=(n, 5)), rng.integers(3, size=n)
 
 
-def test_averages_change_the_scores():
-    options = {**SMALL, "max_epochs": 12, "early_stopping": 12, "lr": 0.2}
-    plain, averaged = (
-        DeepEnsembleClassifier(weight_averaging=kind, **options).fit(*noise())
-        for kind in (None, "uniform")
-    )
-    one, other = plain.validation_scores_, averaged.validation_scores_
-    np.testing.assert_array_equal(one[:6], other[:6])  # averaging starts half-way
-    assert (one[7:] != other[7:]).any()
-
-
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
 def test_n_iter_is_the_number_of_trained_epochs(engine):
     """The maximum over members, which callbacks stop inside a segment."""
@@ -192,14 +181,6 @@ def test_epochs_of_a_shortened_history_are_counted(tmp_path, engine, patience):
     assert (whole.n_iter_ < 12) == bool(patience)
 
 
-def test_joint_epochs_of_a_shortened_history_are_counted(tmp_path):
-    best = Checkpoint(monitor="valid_loss_best", dirname=tmp_path, load_best=True)
-    options = {**SMALL, "lr": 0.01, "callbacks": [best], "max_epochs": 8}
-    del options["early_stopping"]
-    clf = DiversifiedEnsembleClassifier(**options).fit(*noise())
-    assert len(clf.history_[0]) < clf.n_iter_ == 8
-
-
 def test_patience_starts_after_the_warm_up():
     """The warm-up ends with the first selection."""
     options = {**SMALL, "max_epochs": 12, "warmup_epochs": 7, "early_stopping": 2}
@@ -211,21 +192,6 @@ def test_patience_starts_after_the_warm_up():
     np.testing.assert_array_equal(
         whole.validation_scores_[: clf.n_iter_], clf.validation_scores_
     )
-
-
-def test_n_passes_counts_every_selection():
-    shares = []
-
-    def half_then_all(sharpness, random_state=None):
-        shares.append(0.5 if not shares else 1.0)
-        return np.broadcast_to(np.arange(100) < 100 * shares[-1], sharpness.shape)
-
-    options = {**SMALL, "early_stopping": False, "validation_fraction": None}
-    clf = SharpBalanceEnsembleClassifier(
-        selection=half_then_all, warmup_epochs=1, reselect_every=2, **options
-    ).fit(*noise())
-    assert shares == [0.5, 1.0]
-    assert gradient_passes(clf) == pytest.approx(2 * (2 + 2 * 1.5 + 2 * 2))
 
 
 def test_restored_members_are_pruned(digits):
@@ -315,17 +281,6 @@ def test_history_uses_the_weights_of_held_out_samples(digits, kind, estimator):
         want = np.average(losses, weights=w), np.average(right, weights=w)
         assert got == pytest.approx(want, rel=1e-4)
         assert got != pytest.approx((losses.mean(), right.mean()), rel=1e-3)
-
-
-def test_history_ignores_weights_that_are_all_zero(digits, train_rows):
-    X, y = digits
-    options = {**SMALL, "early_stopping": False}
-    weight = np.isin(np.arange(200), train_rows).astype(float)
-    clf = DeepEnsembleClassifier(**options, standardize=False)
-    clf.fit(X, y, sample_weight=weight)
-    net, (X, y) = clf.estimators_[0], held_out(clf, X, y)
-    accuracy = accuracy_score(y, net.predict(X.astype(np.float32)))
-    assert clf.history_[0][-1]["valid_acc"] == pytest.approx(accuracy)
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])

@@ -278,18 +278,6 @@ def test_equal_settings_are_accepted(case, tmp_path):
         np.testing.assert_array_equal(got, expected, err_msg=way)
 
 
-def test_weights_of_a_prototype_may_change():
-    model = prototype(6)
-    clf = DeepEnsembleClassifier(model, 2, random_state=0).partial_fit(X, Y)
-    other = DeepEnsembleClassifier(prototype(6), 2, random_state=0).partial_fit(X, Y)
-    with torch.no_grad():
-        model[0].weight.zero_()  # as if it had been trained
-    clf.partial_fit(X, Y)
-    np.testing.assert_array_equal(
-        clf.predict_proba(X), other.partial_fit(X, Y).predict_proba(X)
-    )
-
-
 def test_standardize_has_no_effect_on_dictionaries():
     class Named(MLP):
         def forward(self, x):
@@ -306,16 +294,3 @@ def test_fraction_of_warmup_epochs_uses_the_current_max_epochs():
     assert clf.sharpness_ is not None  # after one of two epochs
     clf.set_params(max_epochs=8).partial_fit(X, Y)
     assert clf.sharpness_ is None  # the third of eight
-
-
-def test_settings_of_the_loader_may_change():
-    clf = own_net().partial_fit(X, Y)
-    clf.set_params(estimator__iterator_train__num_workers=1).partial_fit(X, Y)
-    assert clf.net_.get_params_for("iterator_train") == {"num_workers": 1}
-
-
-def test_settings_are_compared_with_those_of_fit():
-    clf = small().fit(X, Y)
-    with pytest.raises(InvalidInputError, match="n_estimators was 2 and is 3"):
-        clf.set_params(n_estimators=3).partial_fit(X, Y)
-    assert len(clf.fit(X, Y).partial_fit(X, Y).estimators_) == 3
