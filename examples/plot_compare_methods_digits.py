@@ -215,7 +215,7 @@ accuracy.set_yticks(place, labels=report.methods)
 accuracy.invert_yaxis()
 figure.legend(fontsize=9, loc="outside lower left", ncols=4, frameon=False)
 
-at = [report.methods.index(method) for method in ranking["method"]]
+at = [report.methods.index(method) for method in ranking.index]
 difference.axvline(0, color="0.6", lw=1)
 difference.hlines(
     at,

@@ -71,7 +71,9 @@ from sklearn_sharpbalance.metrics import pairwise_disagreement
 def plot_disagreement(member_probas):
     """Draw the disagreement of each pair of members as a matrix."""
     names = [f"Member {i}" for i in range(len(member_probas))]
-    matrix = ConfusionMatrixDisplay(pairwise_disagreement(member_probas), names)
+    matrix = ConfusionMatrixDisplay(
+        pairwise_disagreement(member_probas), display_labels=names
+    )
     matrix.plot(values_format=".3f", cmap="cividis")
     matrix.ax_.set(xlabel="", ylabel="", title="Disagreement of members")
 
