@@ -118,11 +118,6 @@ def test_labels_equal_those_of_the_items(labels, change):
     np.testing.assert_array_equal(dataset_labels(both), np.tile(Y == 2, 2))
 
 
-def test_a_transform_that_fails_on_plain_labels():
-    dataset = Published(torch.tensor(Y), target_transform=lambda t: t.eq(2).long())
-    np.testing.assert_array_equal(dataset_labels(dataset), Y == 2)
-
-
 def test_a_subset_may_change_labels_too():
     class Binary(Subset):
         def __getitem__(self, i):
@@ -154,24 +149,15 @@ def test_items_without_labels_raise():
     np.testing.assert_array_equal(dataset_labels(published), Y)
 
 
-class Bare(Dataset):
-    """Inputs without labels."""
-
-    def __init__(self, wrap=lambda x: x):
-        self.wrap = wrap
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, i):
-        return self.wrap(torch.arange(4.0) + i)
-
-
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x,), lambda x: {"a": x}])
 def test_a_dataset_of_inputs_uses_the_labels_that_are_passed(wrap):
-    x, y = Rows(Bare(wrap), np.array([7, 8]))[:2]  # two samples unpack like a pair
+    class Bare(Items):
+        def __getitem__(self, i):
+            return wrap(X[i])
+
+    x, y = Rows(Bare([0, 0]), np.array([7, 8]))[:2]  # two samples unpack like a pair
     x = x["a"] if isinstance(x, dict) else x
-    assert x.tolist() == [[0, 1, 2, 3], [1, 2, 3, 4]]
+    assert x.tolist() == X[:2].tolist()
     assert y.tolist() == [7, 8]
-    with pytest.raises(InvalidInputError, match=r"The items of Bare have no labels"):
-        Rows(Bare(wrap))[:2]
+    with pytest.raises(InvalidInputError, match="have no labels"):
+        Rows(Bare([0, 0]))[:2]

@@ -22,7 +22,6 @@ from sklearn_sharpbalance.aggregation.nets import (
     greedy_soup,
     mean_weights,
     recompute_batch_statistics,
-    uniform_soup,
 )
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS, MeanLogitAggregation
 from sklearn_sharpbalance.data.training_data import TrainingData
@@ -35,7 +34,7 @@ from sklearn_sharpbalance.networks import finetune
 from sklearn_sharpbalance.networks.transfer import FrozenBatchNorm1d
 from tests.cases import rest_slow
 
-NEED_HELD_OUT = ["greedy_soup", "best_member", "temperature"]
+NEED_VALIDATION = ["greedy_soup", "best_member", "temperature"]
 FAST = {
     "max_epochs": 4,
     "random_state": 0,
@@ -78,7 +77,7 @@ def fit(**params):
 
 
 def split(clf, X, y):
-    """Return the training data with the held-out samples."""
+    """Return the training data with the validation samples."""
     held = np.setdiff1d(np.arange(len(X)), clf.train_indices_)
     kept = clf.train_indices_
     return TrainingData(X[kept], y[kept], valid=TrainingData(X[held], y[held]))
@@ -108,42 +107,9 @@ def test_every_rule_gives_probabilities_and_pickles(rule):
     np.testing.assert_array_equal(again, proba)
 
 
-def test_rules_on_predictions_are_their_formulas():
-    logits = np.random.default_rng(0).normal(size=(5, 20, 3))
-    for n in range(20):
-        one = logits[:, n : n + 1]
-        by_hand = {
-            "mean_logit": np.exp(sum(one[:, 0]) / 5),
-            "mean_proba": sum(np.exp(f) / np.exp(f).sum() for f in one[:, 0]) / 5,
-        }
-        for rule, want in by_hand.items():
-            got = AGGREGATIONS.resolve(rule).combine(one)[0]
-            np.testing.assert_allclose(got, want / want.sum(), rtol=1e-12)
-        votes = np.bincount(one[:, 0].argmax(1), minlength=3) / 5
-        got = AGGREGATIONS.resolve("majority").combine(one)[0]
-        np.testing.assert_allclose(got, votes, atol=1e-6)
-
-
 def test_majority_breaks_ties_by_the_mean_logit():
     logits = np.array([[[1.0, 0.0]], [[0.0, 3.0]]])
     assert AGGREGATIONS.resolve("majority").combine(logits).argmax() == 1
-
-
-def test_uniform_soup_has_mean_weights_and_statistics_of_the_data():
-    nets, data = trained_from_one_start()
-    states = [net.module_.state_dict() for net in nets]
-    assert any((states[0][k] != states[1][k]).any() for k in states[0])
-    soup = uniform_soup(nets, data).module_.state_dict()
-    for key, value in soup.items():
-        if value.is_floating_point() and "running" not in key:
-            want = sum(state[key].double() for state in states) / len(states)
-            torch.testing.assert_close(value.double(), want, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(
-        soup["module.first.running_mean"], torch.tensor(data.X.mean(0))
-    )
-    torch.testing.assert_close(
-        soup["module.first.running_var"], torch.tensor(data.X.var(0, ddof=1))
-    )
 
 
 def soups_that_warn(clf):
@@ -221,7 +187,6 @@ def shifted(x):
             {"aggregation": "uniform_soup"},
             marks=pytest.mark.slow,
         ),
-        (Diversified, {"aggregation": "uniform_soup"}),
     ],
 )
 def test_statistics_are_those_of_augmented_samples(ensemble, options):
@@ -254,15 +219,6 @@ def test_recomputing_statistics_draws_nothing_and_skips_frozen_layers():
     assert (net.module_.module.first.running_mean == 5.0).all()
     assert not net.module_.training
     assert net.module_.module.first.momentum == 0.1
-
-
-def test_soup_of_equal_members_is_the_member():
-    clf, X, _ = fit(n_estimators=1)
-    net = clf.estimators_[0]
-    soup = mean_weights([net, net, net])
-    with torch.no_grad():
-        got, want = soup.module_(torch.tensor(X)), net.module_(torch.tensor(X))
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
 class WithExtraState(nn.Linear):
@@ -332,7 +288,7 @@ def test_statistics_are_not_recomputed_from_one_sample():
 
 
 def accuracy(states, net, data):
-    """Return the held-out accuracy of the mean of some states."""
+    """Return the validation accuracy of the mean of some states."""
     module = mean_weights([net]).module_
     mean = {k: sum(s[k] for s in states) / len(states) for k in states[0]}
     module.load_state_dict(mean)
@@ -429,27 +385,27 @@ def test_temperature_is_one_if_all_held_out_samples_are_right():
         aggregation="temperature",
         **{**FAST, "max_epochs": 20},
     )
-    with pytest.warns(UndefinedMetricWarning, match="90 validation samples set no"):
+    with pytest.warns(UndefinedMetricWarning, match="set no temperature"):
         clf.fit(X, y)
     assert clf.aggregation_.temperature_ == 1.0
     logits = clf.member_decision_function(X).astype(float).mean(0)
     np.testing.assert_allclose(clf.predict_proba(X), softmax(logits, axis=1))
 
 
-@pytest.mark.parametrize("rule", NEED_HELD_OUT)
+@pytest.mark.parametrize("rule", NEED_VALIDATION)
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
-def test_rules_that_need_held_out_samples_raise_without_them(rule, kind):
+def test_rules_that_need_validation_samples_raise_without_them(rule, kind):
     X, y = table(60)
     clf = kind(n_estimators=2, aggregation=rule, **FAST)
     with pytest.raises(
         InvalidInputError,
-        match=r"Training samples cannot replace them.*validation_frac",
+        match="validation_fraction",
     ):
         clf.fit(X, y)
 
 
 def test_early_stopping_works_with_rules_that_need_held_out_samples():
-    for rule in NEED_HELD_OUT:
+    for rule in NEED_VALIDATION:
         clf, X, y = fit(aggregation=rule, early_stopping=2, max_epochs=6)
         assert clf.score(X, y) > 0.5
 
@@ -471,8 +427,7 @@ def test_invalid_temperature_bounds_raise_before_training(kind, bounds):
 
     params = {"validation_fraction": 0.3, "callbacks": [RecordEpochs()], **FAST}
     clf = kind(aggregation="temperature", aggregation__bounds=bounds, **params)
-    message = "bounds must be two increasing positive"
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match="bounds must be"):
         clf.fit(*table(60))
     assert epochs == []
 
@@ -611,12 +566,6 @@ def test_function_that_does_not_return_probabilities_raises(rule, match):
             predict(X)
     with pytest.raises(InvalidInputError, match=match):
         next(clf.staged_predict_proba(X))
-
-
-def test_function_may_return_rounded_probabilities():
-    rule = lambda z: softmax(z.mean(0), 1).astype(np.float16)  # noqa: E731
-    clf, X, _ = fit(aggregation=rule)
-    np.testing.assert_allclose(clf.predict_proba(X).sum(1), 1, rtol=1e-3)
 
 
 def test_nan_weights_of_a_member_do_not_raise():

@@ -9,7 +9,6 @@ from torch import nn
 from sklearn_sharpbalance.autodiff import (
     in_chunks,
     is_out_of_memory,
-    map_chunks,
     per_sample_squared_norms,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
@@ -56,12 +55,6 @@ def test_chunks_are_halved_until_they_fit_and_stay_so(error):
     assert device.tried == [16, 8, 4] + [2] * 10
 
 
-def test_halving_starts_from_the_actual_chunk():
-    device = Device(limit=2)
-    in_chunks(device, 5, 1000)
-    assert device.tried == [5, 2, 2, 1]
-
-
 def test_memory_too_small_for_one_sample_raises():
     device = Device(limit=0)
     message = "even with `batch_size` lowered from 8 to 1.*smaller network"
@@ -90,13 +83,6 @@ def test_memory_of_a_failed_attempt_is_released():
 
     assert in_chunks(fn, 2, 2).shape == (2,)
     assert len(held) == 3
-
-
-def test_map_chunks_is_lazy():
-    device = Device(limit=10)
-    chunks = map_chunks(device, 6, 2)
-    next(chunks)
-    assert device.tried == [2]
 
 
 @pytest.mark.parametrize("chunk_size", [0, -1, 2.5, None])

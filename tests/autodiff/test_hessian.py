@@ -8,9 +8,7 @@ from torch import nn
 
 from sklearn_sharpbalance.autodiff import (
     HessianOperator,
-    flatten_tensors,
     hessian_vector_product,
-    unflatten_like,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests import reference
@@ -98,13 +96,6 @@ def test_no_trainable_parameters_raises():
     module, *rest = problem("mlp")
     with pytest.raises(InvalidInputError, match="no trainable parameters"):
         HessianOperator(module.requires_grad_(False), *rest)
-
-
-def test_flattening_round_trip():
-    tensors = [torch.randn(2, 3), torch.randn(()), torch.randn(4)]
-    pieces = unflatten_like(flatten_tensors(tensors), tensors)
-    assert all(torch.equal(a, b) for a, b in zip(tensors, pieces))
-    assert [p.shape for p in pieces] == [t.shape for t in tensors]
 
 
 @pytest.mark.gpu

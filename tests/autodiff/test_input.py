@@ -7,7 +7,6 @@ from torch import nn
 
 from sklearn_sharpbalance.autodiff import (
     HessianOperator,
-    hessian_vector_product,
     per_sample_squared_norms,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -54,12 +53,6 @@ def test_no_samples_raises(method):
     module, X, y = build(BY_RULES["mlp"])
     with pytest.raises(InvalidInputError, match="X is empty"):
         per_sample_squared_norms(module, cross_entropy, X[:0], y[:0], method=method)
-
-
-def test_no_samples_for_a_hessian_raises():
-    module, X, y = build(BY_RULES["mlp"])
-    with pytest.raises(InvalidInputError, match="X is empty"):
-        hessian_vector_product(module, cross_entropy, X[:0], y[:0], torch.ones(83))
 
 
 @each_method

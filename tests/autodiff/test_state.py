@@ -109,23 +109,6 @@ def test_tensors_that_a_module_stores_are_restored_after_an_error():
     assert module.training
 
 
-class Counts(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return x
-
-
-def test_other_attributes_are_not_restored():
-    module = Counts()
-    with evaluation_mode(module):
-        module(torch.ones(1))
-    assert module.calls == 1
-
-
 @pytest.mark.parametrize("method", ["auto", "vmap"])
 @pytest.mark.parametrize("name", ["two_names", "tied"])
 def test_parameters_with_two_names_are_not_replaced(name, method):

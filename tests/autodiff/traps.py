@@ -8,7 +8,7 @@ from torch.nn.utils import parametrizations
 from tests.autodiff.zoo import (
     CLASSES,
     frozen,
-    pictures,
+    images,
     sequences,
     tabular,
     tokens,
@@ -182,7 +182,7 @@ class Unused(nn.Module):
 BY_OTHERS = {
     "tied": (Tied, tabular, "two layers share a parameter", "vmap"),
     "two_names": (TwoNames, tabular, "TwoNames has no layer rule for 'scale'", "vmap"),
-    "wrapped_around": (wrapped_around, pictures, "Conv2d has no layer rule", "vmap"),
+    "wrapped_around": (wrapped_around, images, "Conv2d has no layer rule", "vmap"),
     "tied_by_use": (TiedByUse, tokens, "used outside of its layer", "vmap"),
     "tied_by_list": (TiedByList, tokens, "used outside of its layer", "loop"),
     "class_token": (ClassToken, sequences, "ClassToken has no layer rule", "vmap"),
@@ -201,7 +201,7 @@ BY_OTHERS = {
     ),
     "transposed": (
         lambda: with_head(nn.ConvTranspose2d(4, 3, 3)),
-        pictures,
+        images,
         "ConvTranspose2d has no layer rule",
         "vmap",
     ),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torchvision import models
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks import (
@@ -128,25 +129,6 @@ def test_pictures_of_any_size(build, size):
     assert net(torch.zeros(2, 1, size + 3, size)).shape == (2, 3)
 
 
-def test_mlp_equals_a_loop_of_matrix_products():
-    net = MLP(2 * 3, 4, hidden=(5, 6), activation="tanh").double()
-    X = torch.randn(7, 2, 3, dtype=torch.float64)
-    h = X.reshape(7, 6)
-    weights = [p.detach() for p in net.parameters()]
-    for i in range(0, 6, 2):
-        h = h @ weights[i].T + weights[i + 1]
-        h = torch.tanh(h) if i < 4 else h
-    torch.testing.assert_close(net(X), h)
-
-
-def test_mlp_consists_of_torch_layers():
-    net = MLP(4, 3, hidden=(8,), dropout=0.5, batch_norm=True)
-    kinds = [nn.Flatten, nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout, nn.Linear]
-    assert isinstance(net, nn.Sequential)
-    assert [type(layer) for layer in net] == kinds
-    assert len(MLP(4, 3, hidden=8)) == 4
-
-
 @pytest.mark.parametrize("net", [MLP(4, 3, hidden=(8,)), SmallCNN(1, 3)])
 def test_slices_of_sequential_networks(net):
     body = net[:-1]
@@ -156,7 +138,6 @@ def test_slices_of_sequential_networks(net):
 
 
 def torchvision_resnet18(n_classes):
-    models = pytest.importorskip("torchvision.models")
     net = models.resnet18(num_classes=n_classes)
     net.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     net.maxpool = nn.Identity()
@@ -184,10 +165,9 @@ def test_resnet18_equals_torchvision_with_the_small_stem():
 
 
 def test_vision_transformer_equals_torchvision():
-    vit = pytest.importorskip("torchvision.models.vision_transformer")
     net = VisionTransformer(8, 4, n_classes=5, dim=12, depth=2, heads=3).eval()
     nn.init.normal_(net.tokens.class_token)
-    oracle = vit.VisionTransformer(8, 4, 2, 3, 12, 48, num_classes=5).eval()
+    oracle = models.VisionTransformer(8, 4, 2, 3, 12, 48, num_classes=5).eval()
     state = net.state_dict()
     renamed = {
         "class_token": state["tokens.class_token"],
@@ -218,7 +198,6 @@ def test_vision_transformer_equals_torchvision():
 
 
 def test_vgg_equals_torchvision_without_its_perceptron():
-    models = pytest.importorskip("torchvision.models")
     net = VGG19BN(3, 10).eval()
     with torch.device("meta"):
         oracle = models.vgg19_bn().features
@@ -262,41 +241,29 @@ def test_convolutions_have_he_initialisation():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (
-            lambda: MLP(0, 3),
-            r"n_features must be an int in the range \[1, inf\), got 0",
-        ),
-        (
-            lambda: MLP(4, 2.5),
-            r"n_classes must be an int in the range \[1, inf\), got 2.5",
-        ),
-        (lambda: MLP(4, 3, hidden=(8, -1)), r"hidden\[1\] must be an int in the range"),
-        (lambda: MLP(4, 3, activation="relo"), "Unknown activation 'relo'. Choose one"),
-        (
-            lambda: MLP(4, 3, dropout=1.0),
-            r"dropout must be a float in the range \[0.0, 1.0\)",
-        ),
-        (lambda: SmallCNN(True, 3), "in_channels must be an int in the range"),
-        (lambda: ResNet((2, 0)), r"blocks\[1\] must be an int in the range"),
+        (lambda: MLP(0, 3), "n_features must be an int .* got 0"),
+        (lambda: MLP(4, 2.5), "n_classes must be an int .* got 2.5"),
+        (lambda: MLP(4, 3, hidden=(8, -1)), r"hidden\[1\] must be an int"),
+        (lambda: MLP(4, 3, hidden=None), "hidden must be a width or .* got None"),
+        (lambda: MLP(4, 3, hidden=8.0), "hidden must be a width or .* got 8.0"),
+        (lambda: MLP(4, 3, activation="relo"), "Unknown activation 'relo'"),
+        (lambda: MLP(4, 3, activation=["relu"]), r"Unknown activation \['relu'\]"),
+        (lambda: MLP(4, 3, dropout=1.0), "dropout must be a float .* got 1.0"),
+        (lambda: MLP(4, 3, dropout=None), "dropout must be a float .* got None"),
+        (lambda: SmallCNN(True, 3), "in_channels must be an int"),
+        (lambda: ResNet((2, 0)), r"blocks\[1\] must be an int"),
         (lambda: ResNet(()), r"blocks must have at least one stage, got \(\)"),
+        (lambda: ResNet(3), "blocks must have at least one stage, got 3"),
         (lambda: WideResNet(39), r"depth must be 6 n \+ 4 .* got 39"),
-        (lambda: ViTTiny(30, 4), "patch_size must divide image_size, got patch_size=4"),
+        (lambda: WideResNet(10, dropout="0.1"), "dropout must be a float .* got '0.1'"),
+        (lambda: ViTTiny(30, 4), "patch_size must divide image_size"),
         (lambda: VisionTransformer(dim=10), "heads must divide dim, got heads=3"),
         (
-            lambda: VisionTransformer(dim=12, mlp_ratio=0.01),
-            r"mlp_ratio \* dim must be at least 1, got mlp_ratio=0.01 and dim=12",
+            lambda: VisionTransformer(mlp_ratio=0.001),
+            "got mlp_ratio=0.001",
         ),
         (lambda: VisionTransformer(mlp_ratio=float("nan")), "got mlp_ratio=nan"),
         (lambda: VisionTransformer(mlp_ratio=float("inf")), "got mlp_ratio=inf"),
-        (lambda: MLP(4, 3, hidden=None), "hidden must be a width or .* got None"),
-        (lambda: MLP(4, 3, hidden=8.0), "hidden must be a width or .* got 8.0"),
-        (lambda: MLP(4, 3, activation=["relu"]), r"Unknown activation \['relu'\]"),
-        (lambda: MLP(4, 3, dropout=None), "dropout must be a float in .* got None"),
-        (
-            lambda: WideResNet(10, dropout="0.1"),
-            "dropout must be a float in .* got '0.1'",
-        ),
-        (lambda: ResNet(3), "blocks must have at least one stage, got 3"),
     ],
 )
 def test_wrong_sizes_raise(build, message):

@@ -6,12 +6,11 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torchvision import models
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.networks import ResNet, SmallCNN, finetune
 from tests.cases import rest_slow
-
-models = pytest.importorskip("torchvision.models")
 
 
 @pytest.fixture(autouse=True)
@@ -30,17 +29,11 @@ def trained_names(model):
 
 
 FAMILIES = [
-    "alexnet",
     "convnext_tiny",
-    "densenet121",
-    "efficientnet_b0",
     "googlenet",
     "inception_v3",
-    "maxvit_t",
     "mnasnet0_5",
-    "mobilenet_v2",
     "mobilenet_v3_small",
-    "regnet_x_400mf",
     "resnet18",
     "shufflenet_v2_x0_5",
     "squeezenet1_0",
@@ -48,10 +41,10 @@ FAMILIES = [
     "vgg11_bn",
     "vit_b_16",
 ]
-LONG = {"densenet121", "efficientnet_b0", "maxvit_t", "regnet_x_400mf"}
+LONG = "densenet121", "efficientnet_b0", "maxvit_t", "regnet_x_400mf"
 
 
-@pytest.mark.parametrize("name", rest_slow(FAMILIES, set(FAMILIES) - LONG))
+@pytest.mark.parametrize("name", rest_slow([*FAMILIES, *LONG], FAMILIES))
 def test_every_family_of_torchvision_gets_a_new_head(name):
     # On the meta device if the builder does not need values of weights.
     device = "cpu" if name in ("maxvit_t", "regnet_x_400mf") else "meta"
@@ -190,11 +183,6 @@ def test_wrong_arguments_raise():
             finetune(SmallCNN(3, 10), 3, trainable=trainable)
 
 
-def test_a_new_head_has_the_type_of_the_old():
-    model = finetune(SmallCNN(3, 10, width=4).double(), 3)
-    assert {p.dtype for p in model.parameters()} == {torch.float64}
-
-
 @pytest.mark.parametrize(("trainable", "kept"), [("head", [1, 4]), (2, [1])])
 def test_norm_layers_without_weights_are_frozen_with_their_neighbours(trainable, kept):
     layers = [nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.ReLU()]
@@ -210,8 +198,8 @@ def test_a_convolution_is_replaced_by_one_of_its_kind(kind):
     """With the same kernel size, stride, padding, dilation and groups."""
     settings = {"stride": 2, "padding": 3, "dilation": 2, "padding_mode": "circular"}
     old = kind(4, 6, 3, groups=2, bias=False, **settings)
-    model = finetune(nn.Sequential(nn.Identity(), old), n_classes=2)
-    new, x = model[1], torch.randn(2, 4, *[9] * (old.weight.ndim - 2))
+    model = finetune(nn.Sequential(nn.Identity(), old.double()), n_classes=2)
+    new, x = model[1], torch.randn(2, 4, *[9] * (old.weight.ndim - 2)).double()
     assert type(new) is kind
     with torch.no_grad():
         new.weight.copy_(old.weight[[0, 3]])  # the first filter of each group

@@ -5,7 +5,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 
-class Pictures(nn.Module):
+class Images(nn.Module):
     """Take uint8 or float images, like the module of a member."""
 
     def __init__(self):
@@ -28,17 +28,6 @@ class Table(nn.Module):
 
     def forward(self, x):
         return self.fc(self.body(x))
-
-
-class Scaled(Table):
-    """Multiply the output by a scalar parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(1.5))
-
-    def forward(self, x):
-        return self.scale * super().forward(x)
 
 
 class Probabilities(Table):
@@ -71,7 +60,7 @@ def make_data(kind="table", n=11):
     generator = torch.Generator().manual_seed(1)
     table = torch.randn(n, 6, generator=generator)
     y = torch.randint(0, 3, (n,), generator=generator)
-    if kind == "pictures":
+    if kind == "images":
         size = (n, 3, 5, 5)
         return torch.randint(0, 256, size, generator=generator, dtype=torch.uint8), y
     if kind == "dict":

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.nn.utils import parametrizations
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.sharpness import (
@@ -23,7 +22,7 @@ from sklearn_sharpbalance.sharpness import (
     per_sample_loss,
 )
 from tests import reference
-from tests.sharpness.nets import Named, Pictures, Scaled, Table, make_data, make_net
+from tests.sharpness.nets import Images, Named, Table, make_data, make_net
 
 
 def cross_entropy(outputs, y):
@@ -31,7 +30,7 @@ def cross_entropy(outputs, y):
 
 
 def problem(kind="table"):
-    module = {"table": Table, "pictures": Pictures, "dict": Named}[kind]
+    module = {"table": Table, "images": Images, "dict": Named}[kind]
     return make_net(module), *make_data(kind)
 
 
@@ -39,7 +38,7 @@ def assert_close(actual, expected, rtol=1e-4, atol=1e-7):
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("kind", ["table", "pictures", "dict"])
+@pytest.mark.parametrize("kind", ["table", "images", "dict"])
 @pytest.mark.parametrize("method", ["auto", "layer_rules", "vmap", "loop"])
 def test_fisher_trace(kind, method):
     net, X, y = problem(kind)
@@ -54,47 +53,18 @@ def test_fisher_trace_of_softmax_regression():
     with torch.no_grad():
         residual = net.module_(X).softmax(1) - F.one_hot(y, 3)
     expected = residual.square().sum(1) * (X.square().sum(1) + 1)
-    assert_close(FisherTraceScorer()(net, X, y), expected)
-    assert_close(LastLayerGradientScorer()(net, X, y), expected)
+    for scorer in (FisherTraceScorer(), LastLayerGradientScorer()):
+        assert_close(scorer(net, X, y), expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [("table", ["fc.weight", "fc.bias"]), ("dict", ["fc.weight", "fc.bias"])],
-)
-def test_last_layer_is_the_last_to_be_called(kind, names):
+@pytest.mark.parametrize("kind", ["table", "dict"])
+def test_last_layer_is_the_last_to_be_called(kind):
     net, X, y = problem(kind)
     expected = reference.per_sample_squared_norms(
-        net.module_, cross_entropy, X, y, names=names
+        net.module_, cross_entropy, X, y, names=["fc.weight", "fc.bias"]
     )
     assert_close(LastLayerGradientScorer()(net, X, y), expected)
     assert_close(last_layer_gradient(net, X, y, method="loop"), expected)
-
-
-@pytest.mark.parametrize("method", ["auto", "vmap", "loop"])
-def test_a_parameter_without_axes(method):
-    net, (X, y) = make_net(Scaled), make_data()
-    expected = reference.per_sample_squared_norms(net.module_, cross_entropy, X, y)
-    assert_close(fisher_trace(net, X, y, method=method), expected)
-    expected = reference.per_sample_squared_norms(
-        net.module_, cross_entropy, X, y, names=["scale"]
-    )
-    assert_close(last_layer_gradient(net, X, y, method=method), expected)
-
-
-@pytest.mark.parametrize(
-    "reparametrise", [parametrizations.weight_norm, parametrizations.spectral_norm]
-)
-@pytest.mark.parametrize("bias", [True, False])
-def test_last_layer_includes_the_parameters_behind_its_weight(reparametrise, bias):
-    net, X, y = problem()
-    fc = nn.Linear(net.module_.fc.in_features, 3, bias=bias)
-    net.module_.fc = reparametrise(fc)
-    names = [n for n, _ in net.module_.named_parameters() if n.startswith("fc")]
-    expected = reference.per_sample_squared_norms(
-        net.module_, cross_entropy, X, y, names
-    )
-    assert_close(last_layer_gradient(net, X, y), expected)
 
 
 def test_last_layer_skips_frozen_layers():
@@ -118,7 +88,7 @@ def test_last_layer_runs_no_backward_pass_below_it():
     assert not any(reached)
 
 
-@pytest.mark.parametrize("kind", ["table", "pictures", "dict"])
+@pytest.mark.parametrize("kind", ["table", "images", "dict"])
 def test_loss(kind):
     net, X, y = problem(kind)
     expected = reference.per_sample_losses(net.module_, cross_entropy, X, y)
@@ -129,7 +99,7 @@ def test_loss(kind):
 
 
 @pytest.mark.parametrize("rho", [0.05, 1.0])
-@pytest.mark.parametrize("kind", ["table", "pictures", "dict"])
+@pytest.mark.parametrize("kind", ["table", "images", "dict"])
 def test_loss_rise(kind, rho):
     net, X, y = problem(kind)
     expected = reference.loss_rise(net.module_, cross_entropy, X, y, rho)
@@ -178,7 +148,9 @@ def test_loss_rise_without_a_perturbation():
         (FisherTraceScorer(method="fast"), "Unknown method 'fast'"),
         (LastLayerGradientScorer(method=None), "Unknown method None"),
         (LossRiseScorer(rho=np.nan), "rho must be a float in .* got nan"),
+        (InputCurvatureScorer(step=0), "step must be a float in .* got 0"),
         (InputCurvatureScorer(step=np.inf), "step must be a float in .* got inf"),
+        (InputCurvatureScorer(n_directions=0), "n_directions must be an int"),
         (InputCurvatureScorer(directions="up"), "Unknown directions 'up'"),
         (InputCurvatureScorer(random_state=-1), "from 0 to .* got -1"),
         (InputCurvatureScorer(random_state="a"), "numpy RandomState, got 'a'"),
@@ -261,7 +233,7 @@ def test_input_curvature_is_the_squared_hessian():
 
 
 def test_input_curvature_of_images_is_relative_to_their_range():
-    net, X, y = problem("pictures")
+    net, X, y = problem("images")
     signs = drawn_signs(10, (3, 5, 5))
 
     class Unit(nn.Module):
@@ -327,19 +299,6 @@ def test_input_curvature_raises_for_integer_inputs():
     X = torch.randint(0, 7, (4, 2))
     with pytest.raises(InvalidInputError, match="needs floating-point inputs or uint8"):
         InputCurvatureScorer()(net, X, torch.zeros(4, dtype=torch.long))
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"step": 0}, "step must be a float in .* got 0"),
-        ({"n_directions": 0}, "n_directions must be an int in the range"),
-        ({"directions": "gauss"}, "'gauss'. Choose one of 'rademacher', 'sign_grad"),
-    ],
-)
-def test_input_curvature_checks_its_parameters(params, message):
-    with pytest.raises(InvalidInputError, match=message):
-        InputCurvatureScorer(**params)(*problem())
 
 
 def test_input_curvature_without_a_seed_is_random():

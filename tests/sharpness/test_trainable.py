@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from skorch import NeuralNetClassifier
 from torch import nn
-from torch.nn.utils import parametrize, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.sharpness import (
@@ -61,13 +61,28 @@ class Scale(nn.Module):
         return self.factor * tensor
 
 
-@pytest.mark.parametrize("tensors", [["weight"], ["bias"], ["weight", "bias"]])
-def test_last_layer_includes_the_parameters_behind_all_its_tensors(tensors):
+def scaled(*tensors):
+    def register(layer):
+        for name in tensors:
+            parametrize.register_parametrization(layer, name, Scale())
+
+    return register
+
+
+@pytest.mark.parametrize(
+    "reparametrise",
+    [
+        scaled("weight"),
+        scaled("bias"),
+        scaled("weight", "bias"),
+        parametrizations.weight_norm,
+        parametrizations.spectral_norm,
+    ],
+)
+def test_last_layer_includes_the_parameters_behind_all_its_tensors(reparametrise):
     net, (X, y) = make_net(), make_data()
-    for name in tensors:
-        parametrize.register_parametrization(net.module_.fc, name, Scale())
+    reparametrise(net.module_.fc)
     names = [n for n, _ in net.module_.named_parameters() if n.startswith("fc")]
-    assert len(names) == 2 + len(tensors)
     expected = reference.per_sample_squared_norms(
         net.module_, cross_entropy, X, y, names
     )
