@@ -144,18 +144,7 @@ def _one_by_one(nets):
 
 
 def uniform_soup(nets, data):
-    """Return a net with the mean of the weights of ``nets``.
-
-    Parameters
-    ----------
-    nets : list of NeuralNetClassifier
-    data : TrainingData
-        Data for the BatchNorm statistics of the mean.
-
-    Returns
-    -------
-    soup : NeuralNetClassifier
-    """
+    """Return a net with mean weights, and with BatchNorm statistics of the data."""
     soup = mean_weights(nets)
     recompute_batch_statistics(soup, data)
     return soup
@@ -164,22 +153,9 @@ def uniform_soup(nets, data):
 def greedy_soup(nets, data):
     """Return the soup of those members that do not decrease its validation accuracy.
 
-    Parameters
-    ----------
-    nets : list of NeuralNetClassifier
-    data : TrainingData
-        Must have validation samples.
-
-    Returns
-    -------
-    soup : NeuralNetClassifier
-    chosen : list of int
-        Members in the soup, the most accurate first.
-
-    Notes
-    -----
     Members are tried in the order of their own accuracy, so the soup is never worse
-    than the best member on the validation samples.
+    than the best member on the validation samples of ``data``. Also return the members
+    in the soup, the most accurate first.
 
     References
     ----------

@@ -177,7 +177,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
 
         Examples
         --------
-        An update that is sharpness-aware for a share ``s`` of the batch:
+        An update that is sharpness-aware for a fraction ``s`` of the batch:
 
         >>> from sklearn_sharpbalance.optim import SAM
         >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))

@@ -103,8 +103,8 @@ class GSAM(SharpnessAwareOptimizer):
         moved = [grads for _, grads in chosen]
         square = joint_dot(moved, moved, stacked)
         # For g = g_p the quotient is exactly 1, which gives the base optimizer's step.
-        share = joint_dot(clean, moved, stacked) / torch.where(square > 0, square, 1)
+        along = joint_dot(clean, moved, stacked) / torch.where(square > 0, square, 1)
         for bucket, g_p in chosen:
-            orthogonal = foreach_sub(bucket.grads, scaled(g_p, share))
+            orthogonal = foreach_sub(bucket.grads, scaled(g_p, along))
             foreach_mul_(orthogonal, self._option(bucket.group, "alpha"))
             foreach_sub_(bucket.own_grads(), orthogonal)

@@ -48,7 +48,7 @@ class LookSAM(SharpnessAwareOptimizer):
     alpha : float, default=0.2
         Length of the added component, relative to the gradient. The paper has 0.7,
         for large batches. With the small batches of tables 0.2 gives a lower log-loss,
-        and with batches of 128 pictures several points more accuracy.
+        and with batches of 128 images several points more accuracy.
     stacked : bool, default=False
         Whether each parameter has a leading axis of M members; see
         :class:`SharpnessAwareOptimizer`.
@@ -237,9 +237,9 @@ class LookSAM(SharpnessAwareOptimizer):
         clean = [bucket.grads for bucket, _ in chosen]
         moved = [grads for _, grads in chosen]
         square = joint_dot(clean, clean, stacked)  # () or (M,)
-        share = joint_dot(clean, moved, stacked) / torch.where(square > 0, square, 1)
+        along = joint_dot(clean, moved, stacked) / torch.where(square > 0, square, 1)
         orthogonal = [
-            foreach_sub(g_s, scaled(g, share)) for g, g_s in zip(clean, moved)
+            foreach_sub(g_s, scaled(g, along)) for g, g_s in zip(clean, moved)
         ]
         norm = joint_norm(orthogonal, stacked)
         rounding = ROUNDING * torch.finfo(norm.dtype).eps * joint_norm(moved, stacked)

@@ -65,7 +65,7 @@ def resolve_devices(device):
 def resolve_precision(precision, device, fmt):
     """Return the precision of forward and backward passes for "auto" or a name.
 
-    "auto" is "bf16" for pictures on a GPU, else "float32".
+    "auto" is "bf16" for images on a GPU, else "float32".
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ def resolve_precision(precision, device, fmt):
     if precision != "auto":
         return precision
     on_gpu = torch.device(device).type == "cuda"
-    has_pictures = fmt.shape is not None and len(fmt.shape) == 3
-    return "bf16" if on_gpu and has_pictures else "float32"
+    has_images = fmt.shape is not None and len(fmt.shape) == 3
+    return "bf16" if on_gpu and has_images else "float32"
 
 
 def autocast(precision, device, *, cache=True):

@@ -56,7 +56,7 @@ def allows_channels_last(module: torch.nn.Module) -> bool:
 
 
 def channels_last_on_cpu(x: torch.Tensor) -> torch.Tensor:
-    """Return float32 pictures (N, C, H, W) on a CPU channels-last in memory.
+    """Return float32 images (N, C, H, W) on a CPU channels-last in memory.
 
     Pooling and convolutions are faster then. For networks of
     :func:`allows_channels_last` only. Other tensors are returned as by
@@ -67,8 +67,8 @@ def channels_last_on_cpu(x: torch.Tensor) -> torch.Tensor:
     >>> channels_last_on_cpu(torch.zeros(2, 3, 4, 4)).stride()
     (48, 1, 12, 3)
     """
-    is_picture = x.ndim == 4 and x.dtype is torch.float32 and x.device.type == "cpu"
-    if not is_picture or torch.compiler.is_compiling():  # a compiler chooses itself
+    is_image = x.ndim == 4 and x.dtype is torch.float32 and x.device.type == "cpu"
+    if not is_image or torch.compiler.is_compiling():  # a compiler chooses itself
         return contiguous_on_cpu(x)
     # vmap does not support Tensor.contiguous(memory_format=torch.channels_last).
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)

@@ -1,6 +1,7 @@
 """The selection rules of the paper, of its released code, and baselines."""
 
-from abc import abstractmethod
+import operator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def extreme_samples(sharpness, ratio, *, highest=True):
     sharpness : ndarray of shape (M, N)
         Score of each sample by each member.
     ratio : float
-        Share of the samples to mark, in [0, 1], rounded to a whole number of samples.
+        Fraction of the samples to mark, in [0, 1], rounded to a number of samples.
     highest : bool, default=True
         Mark the highest scores, or the lowest.
 
@@ -110,10 +111,8 @@ class _FlattestSelector(_RatioSelector):
     remaining ones. Both rules number them in turn by members.
     """
 
-    @staticmethod
-    @abstractmethod
-    def _takes(number, member):
-        """Return whether ``member`` gets remaining samples with this number."""
+    # Whether a member gets the remaining samples with a number, of (number, member).
+    _takes: Callable[[np.ndarray, int], np.ndarray]
 
     def select(self, sharpness, *, random_state=None):
         """Return the union of the others' lowest scores and some remaining samples."""
@@ -140,12 +139,12 @@ class FlattestSelector(_FlattestSelector):
     Parameters
     ----------
     flat_ratio : float, default=0.4
-        Share of the samples that each member proposes to the others.
+        Fraction of the samples that each member proposes to the others.
 
     Notes
     -----
     The paper's text selects the sharpest samples (:class:`SharpestSelector`), its code
-    the flattest. On pictures the code's rule was ahead of the text's.
+    the flattest. On images the code's rule was ahead of the text's.
 
     A single member gets an empty set, so it trains without SAM.
 
@@ -163,9 +162,7 @@ class FlattestSelector(_FlattestSelector):
            [False, False,  True,  True]])
     """  # noqa: E501
 
-    @staticmethod
-    def _takes(number, member):
-        return number != member
+    _takes = staticmethod(operator.ne)
 
 
 class FlattestUnionSelector(_FlattestSelector):
@@ -178,12 +175,10 @@ class FlattestUnionSelector(_FlattestSelector):
     Parameters
     ----------
     flat_ratio : float, default=0.4
-        Share of the samples that each member proposes to the others.
+        Fraction of the samples that each member proposes to the others.
     """
 
-    @staticmethod
-    def _takes(number, member):
-        return number == member
+    _takes = staticmethod(operator.eq)
 
 
 class SharpestSelector(_RatioSelector):
@@ -194,7 +189,7 @@ class SharpestSelector(_RatioSelector):
     Parameters
     ----------
     flat_ratio : float, default=0.4
-        Share of the samples that each member proposes to the others.
+        Fraction of the samples that each member proposes to the others.
 
     Notes
     -----

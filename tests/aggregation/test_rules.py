@@ -325,7 +325,7 @@ def test_greedy_soup_excludes_members_that_do_not_help():
     assert poor.score(X, y) < 0.95
 
 
-def test_best_member_is_the_one_with_the_best_held_out_accuracy():
+def test_best_member_is_the_one_with_the_best_validation_accuracy():
     clf, X, y = fit(aggregation="best_member", n_estimators=4)
     data = split(clf, X, y)
     scores = [
@@ -337,7 +337,7 @@ def test_best_member_is_the_one_with_the_best_held_out_accuracy():
     np.testing.assert_allclose(clf.predict_proba(X), want, rtol=1e-6)
 
 
-def test_temperature_maximises_the_held_out_likelihood():
+def test_temperature_maximises_the_validation_likelihood():
     clf, X, y = fit(aggregation="temperature", max_epochs=60)
     data = split(clf, X, y)
     logits = clf.member_decision_function(data.valid.X).astype(float).mean(0)
@@ -355,7 +355,7 @@ def test_temperature_maximises_the_held_out_likelihood():
     )
 
 
-def test_temperature_weighs_held_out_samples():
+def test_temperature_weighs_validation_samples():
     X, y = table()
     weight = np.random.default_rng(0).exponential(size=len(y)) ** 3
     weight[::5] = 0
@@ -376,7 +376,7 @@ def test_temperature_weighs_held_out_samples():
     assert abs(best(weight[held]) / best(None) - 1) > 0.1
 
 
-def test_temperature_is_one_if_all_held_out_samples_are_right():
+def test_temperature_is_one_if_all_validation_samples_are_right():
     X, y = table()
     X = X + 20 * np.eye(8, dtype=np.float32)[y]
     clf = DeepEnsembleClassifier(
@@ -404,7 +404,7 @@ def test_rules_that_need_validation_samples_raise_without_them(rule, kind):
         clf.fit(X, y)
 
 
-def test_early_stopping_works_with_rules_that_need_held_out_samples():
+def test_early_stopping_works_with_rules_that_need_validation_samples():
     for rule in NEED_VALIDATION:
         clf, X, y = fit(aggregation=rule, early_stopping=2, max_epochs=6)
         assert clf.score(X, y) > 0.5

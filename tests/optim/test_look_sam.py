@@ -31,18 +31,6 @@ def test_k_of_one_is_sam_bitwise():
     assert same(run(start, batches, k=1), run(start, batches, kind=SAM))
 
 
-def test_alpha_of_zero_is_plain_between_the_steps_of_sam():
-    start, batches = problem(steps=3)
-    params = run(start, batches, k=5, alpha=0.0)
-    other = new(start)
-    sam = SAM(other, rho=0.2, lr=0.1, momentum=0.9)
-    train(other, sam, batches[:1])
-    for batch in batches[1:]:
-        closure_of(sam, lambda b=batch: loss_of(other, b))()
-        sam.descend()
-    assert same(params, other)
-
-
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 def test_closure_is_called_twice_in_every_kth_step(k):
     start, batches = problem(steps=7)
@@ -56,34 +44,6 @@ def test_closure_is_called_twice_in_every_kth_step(k):
         assert len(losses) == (2 if step % k == 0 else 1)
     assert optimizer.count == 7
     assert type(optimizer).passes_per_sample({"k": k}) == 1 + 1 / k
-
-
-def test_direction_has_the_angle_and_length_of_the_paper():
-    # g_v is orthogonal to the g of its own step; the added part has length alpha ||g||.
-    start, batches = problem(steps=2)
-    params = new(start)
-    optimizer = LookSAM(params, rho=0.3, k=2, alpha=0.7, lr=0.0)
-
-    def flat():
-        return torch.cat([p.grad.flatten() for p in params]).clone()
-
-    def plain(batch):
-        optimizer.zero_grad()
-        loss_of(params, batch).backward()
-        return flat()
-
-    g = plain(batches[0])
-    with optimizer.perturbed():
-        loss_of(params, batches[0]).backward()
-    g_s = flat()
-    kept = torch.cat([e["orthogonal_direction"].flatten() for e in states(optimizer)])
-    assert abs(kept @ g) < 1e-12
-    torch.testing.assert_close(kept.norm(), torch.ones((), dtype=kept.dtype))
-    angle = torch.arccos(g @ g_s / (g.norm() * g_s.norm()))
-    torch.testing.assert_close(kept @ g_s, g_s.norm() * torch.sin(angle))
-    g = plain(batches[1])
-    optimizer.reuse()
-    torch.testing.assert_close(flat(), g + 0.7 * g.norm() * kept)
 
 
 def states(optimizer):

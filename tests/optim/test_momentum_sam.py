@@ -15,22 +15,6 @@ def parameter():
     return nn.Parameter(torch.ones(2))
 
 
-def test_three_steps_equal_the_formula_of_the_paper():
-    # Sequence of the paper: gradient at w - rho v/||v||, v = mu v + g, w = w - lr v.
-    A = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    start = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    w = nn.Parameter(start.clone())
-    optimizer = MomentumSAM([w], rho=0.3, lr=0.1, momentum=0.9)
-    train([w], optimizer, [None] * 3, lambda p, _: p[0] @ A @ p[0] / 2)
-
-    x, v = start, torch.zeros(2, dtype=torch.float64)
-    for _ in range(3):
-        there = x - 0.3 * v / v.norm() if v.any() else x
-        v = 0.9 * v + A @ there
-        x = x - 0.1 * v
-    torch.testing.assert_close(w.detach(), x, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("base", "options", "name"),
     [

@@ -84,25 +84,6 @@ def test_fit_equals_naive_loops(method):
     )
 
 
-def test_param_groups_base_optimizer_and_virtual_learning_rate():
-    start, X, y = data()
-    net = make_net(
-        start,
-        lr=0.01,
-        max_epochs=1,
-        optimizer__base_optimizer=torch.optim.Adam,
-        optimizer__param_groups=[("head.*", {"rho": 0.5})],
-    )
-    groups = net.optimizer_.base_optimizer.param_groups
-    assert isinstance(net.optimizer_.base_optimizer, torch.optim.Adam)
-    assert [g["rho"] for g in groups] == [0.5, 0.05]
-    net.set_params(lr=0.0)
-    assert [g["lr"] for g in groups] == [0.0, 0.0]
-    net.partial_fit(X, y)
-    expected = [w.float() for w in start]
-    assert same([p.detach() for p in net.module_.parameters()], expected)
-
-
 def test_schedule_and_resume_from_a_pickle():
     start, X, y = data()
     kwargs = {

@@ -86,14 +86,6 @@ def test_friendly_scale_per_member():
         assert not mine[1].any()
 
 
-def test_state_dict_keeps_rho_per_member():
-    params = [torch.nn.Parameter(torch.zeros(2, 3))]
-    saved = SAM(params, rho=[0.1, 0.2], stacked=True, lr=0.1).state_dict()
-    other = SAM(params, rho=0.5, stacked=True, lr=0.1)
-    other.load_state_dict(saved)
-    assert other.param_groups[0]["rho"].tolist() == pytest.approx([0.1, 0.2])
-
-
 @pytest.mark.parametrize(
     ("shapes", "rho", "message"),
     [

@@ -159,17 +159,6 @@ def test_named_parameters_and_numpy_numbers_can_be_saved_safely():
     assert (group["rho"], group["lr"]) == (0.1, 0.5)
 
 
-def test_load_state_dict_hooks_and_group_mismatch_work_as_in_torch():
-    params, optimizer = make("sam", "sgd", problem()[0])
-    seen = []
-    optimizer.register_load_state_dict_post_hook(lambda o: seen.append(o))
-    optimizer.load_state_dict(optimizer.state_dict())
-    assert seen == [optimizer]
-    groups = [{"params": params[:1]}, {"params": params[1:]}]
-    with pytest.raises(ValueError, match="different number of parameter groups"):
-        SAM(groups, lr=0.1).load_state_dict(optimizer.state_dict())
-
-
 def test_invalid_state_dict_changes_nothing():
     start, batches = problem(steps=4)
     params, optimizer = make("friendly_sam", "adam", start)
