@@ -43,7 +43,7 @@ from sklearn_sharpbalance import (
     SmallResNet,
 )
 from sklearn_sharpbalance.corruption import iter_corruptions
-from sklearn_sharpbalance.members.averaging import WeightAveraging
+from sklearn_sharpbalance.members.weights import WeightAveraging
 from sklearn_sharpbalance.metrics import nll_after_temperature
 from sklearn_sharpbalance.networks import ResNet
 

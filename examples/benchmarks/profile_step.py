@@ -18,8 +18,8 @@ from _machine import write
 from torch.profiler import ProfilerActivity, profile
 
 from sklearn_sharpbalance import ResNet18, SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance.engine.graph import engine as graph_engine
 from sklearn_sharpbalance.engine.graph import fused_norms
-from sklearn_sharpbalance.engine.graph import run as graph_run
 from sklearn_sharpbalance.engine.graph.step import GraphedStep
 
 LAYERS = ("fused", "plain", "compiled")
@@ -79,7 +79,7 @@ def main():
         precision="bf16",
         random_state=0,
     )
-    graph_run.GraphedStep = ProfiledStep
+    graph_engine.GraphedStep = ProfiledStep
     if options.layers == "plain":
         fused_norms.kernels_run_on = lambda device: False
     clf.fit(X, rng.integers(10, size=n))

@@ -15,7 +15,7 @@ from sklearn_sharpbalance import (
     SmallCNN,
 )
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
-from sklearn_sharpbalance.members.averaging import WeightAveraging
+from sklearn_sharpbalance.members.weights import WeightAveraging
 
 __all__ = [
     "BASELINE",

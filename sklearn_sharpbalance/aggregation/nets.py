@@ -20,9 +20,9 @@ from sklearn_sharpbalance.data.training_data import (
     rows_at_once,
 )
 from sklearn_sharpbalance.data.validation_split import is_right, weighted_mean
-from sklearn_sharpbalance.engine.stacking import StackedNetwork, stackable_layers
+from sklearn_sharpbalance.engine.stacked.network import StackedNetwork, stackable_layers
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
-from sklearn_sharpbalance.members.outputs import as_logits
+from sklearn_sharpbalance.members.net import as_logits
 from sklearn_sharpbalance.members.state import (
     MemberState,
     loose_buffers,

@@ -3,8 +3,8 @@
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
 from sklearn_sharpbalance.engine.choice import ENGINES, choose_engine
 from sklearn_sharpbalance.engine.graph.engine import GraphEngine
-from sklearn_sharpbalance.engine.skorch_engine import SkorchEngine
-from sklearn_sharpbalance.engine.stacked import StackedEngine
+from sklearn_sharpbalance.engine.skorch_engine import SkorchEngine, train_member
+from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
 
 __all__ = [
     "ENGINES",
@@ -14,4 +14,5 @@ __all__ = [
     "SkorchEngine",
     "StackedEngine",
     "choose_engine",
+    "train_member",
 ]

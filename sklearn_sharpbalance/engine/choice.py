@@ -3,12 +3,11 @@
 import warnings
 
 from sklearn_sharpbalance.engine.base import Engine, EngineChoice
+from sklearn_sharpbalance.engine.devices import SpreadEngine, choose_threads
 from sklearn_sharpbalance.engine.graph.engine import GraphEngine
 from sklearn_sharpbalance.engine.jobs import MemberJobs
-from sklearn_sharpbalance.engine.multi_device import SpreadEngine
 from sklearn_sharpbalance.engine.skorch_engine import SkorchEngine
-from sklearn_sharpbalance.engine.stacked import StackedEngine
-from sklearn_sharpbalance.engine.threads import choose_threads
+from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
 from sklearn_sharpbalance.exceptions import (
     SharpBalanceWarning,
     UnsupportedEngineError,

@@ -1,10 +1,32 @@
 """The engine that trains each member as a skorch net and supports every feature."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.data.augment import EpochAugment
+from sklearn_sharpbalance.data.batches import epoch_batches
+from sklearn_sharpbalance.data.training_data import DeviceData, take_rows
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.jobs import MemberJobs
-from sklearn_sharpbalance.members import train_member
+from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
+from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, autocast, tf32
+from sklearn_sharpbalance.runtime.rng import (
+    epoch_rng,
+    epoch_seed,
+    random_stream,
+    seed_generators,
+)
+from sklearn_sharpbalance.runtime.torch_internals import set_training
 
-__all__ = ["SkorchEngine"]
+__all__ = [
+    "SkorchEngine",
+    "loader_params",
+    "train_member",
+]
 
 
 class SkorchEngine(Engine):
@@ -50,3 +72,123 @@ class SkorchRun(EngineRun):
         ]
         self.members = self.jobs.run(train_member, self.net, self.data, calls)
         return self.members
+
+
+def train_member(net, state, data, segment, mask, on_epoch=None):
+    """Train a member from ``segment.start`` to ``segment.stop``.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Settings shared by all members; not changed.
+    state : MemberState
+    data : TrainingData
+    segment : Segment
+    mask : ndarray of shape (N,), dtype bool
+        True for the samples that get SAM.
+    on_epoch : callable, default=None
+        Called with the member's index and its last record after every epoch; the
+        member stops if it returns True.
+
+    Returns
+    -------
+    state : MemberState
+    """
+    if state.stopped:
+        return state
+    session = MemberSession(net, state, data, segment, on_epoch)
+    source = DeviceData(data, session.net.device, loader_params(session.net))
+    with random_stream(session.net.device), tf32(segment.precision):
+        for epoch in range(segment.start, segment.stop):
+            train_epoch(session, source, mask, epoch)
+            if session.stopped:
+                break
+    return session.finish()
+
+
+def train_epoch(session, source, mask, epoch):
+    """Train a member for one epoch, batch by batch."""
+    net, seed = session.net, session.state.seed
+    batches = epoch_batches(mask, session.segment.sizes, epoch_rng(seed, epoch))
+    session.begin_epoch(epoch)
+    seed_generators(epoch_seed(seed, epoch), net.device)
+    share = torch.as_tensor(batches.share, device=net.device)
+    augment = EpochAugment(session.segment.transform, share.shape, net.device)
+    total = torch.zeros((), device=net.device)
+    for t, (x, rows) in enumerate(source.iterate(batches.indices)):
+        if not session.sets_own_rate:
+            factor = session.segment.lr_factor(epoch, t)
+            set_learning_rate(net.optimizer_, factor)
+        total += train_batch(session, source, augment.batch(t, x), rows, share[t])
+    lr = float(net.optimizer_.param_groups[0]["lr"])
+    session.end_epoch(epoch, total.item() / len(batches.indices), lr)
+
+
+def train_batch(session, source, x, rows, share):
+    """Make one update of one member and return the loss of the batch, a tensor."""
+    net, segment = session.net, session.segment
+    y = source.y[rows]
+    weight = share if source.weight is None else share * source.weight[rows]
+    if session.has_batch_callbacks:
+        places = _real_places(share)
+        shown = take_rows(x, places), y[places]
+        net.notify("on_batch_begin", batch=shown, training=True)
+        x, y = _put_back(x, places, shown[0]), _put_back(y, places, shown[1])
+    set_training(net, True)
+
+    outputs: dict[int, Any] = {}  # of the clean passes, in the order of the batch
+
+    def loss_of(part):
+        with autocast(segment.precision, net.device):
+            output = net.infer(take_rows(x, part))
+            losses = sample_losses(net, output, y[part])
+        outputs.setdefault(part.start, output.detach())
+        return (losses.float() * weight[part]).sum()
+
+    def notify_gradients():
+        session.unscale()
+        named = list(net.module_.named_parameters())
+        net.notify("on_grad_computed", named_parameters=named)
+
+    loss = balanced_step(
+        net.optimizer_,
+        loss_of,
+        segment.sizes.sam,
+        len(share),
+        sam_share=weight[: segment.sizes.sam].sum() * session.scaler.get_scale(),
+        module=net.module_,
+        backward=session.backward,
+        descend=session.descend,
+        before_update=notify_gradients if session.has_gradient_callbacks else None,
+    )
+    if session.has_batch_callbacks:
+        y_pred = torch.cat([outputs[k] for k in sorted(outputs)])[places]
+        if y_pred.dtype in AUTOCAST_DTYPES.values():
+            y_pred = y_pred.float()  # numpy and skorch's scoring have no bfloat16
+        net.history.record_batch("train_loss", loss.item())
+        net.history.record_batch("train_batch_size", len(y_pred))
+        step = {"loss": loss, "y_pred": y_pred}
+        net.notify("on_batch_end", batch=shown, training=True, **step)
+    return loss
+
+
+def _real_places(share):
+    """Return the places of a batch with a positive share; the others are padding."""
+    real = share > 0
+    return slice(None) if real.all() else real
+
+
+def _put_back(x, places, shown):
+    """Return a batch with the in-place changes of callbacks to ``shown``."""
+    if isinstance(places, slice):  # shown is the batch itself
+        return x
+    if isinstance(x, Mapping):
+        return {key: _put_back(x[key], places, shown[key]) for key in x}
+    # A new tensor: that of a transform may be read-only.
+    return x.index_put((places,), shown)
+
+
+def loader_params(net):
+    """Return the net's DataLoader settings for fetching items."""
+    params = net.get_params_for("iterator_train")
+    return {k: v for k, v in params.items() if k not in ("shuffle", "batch_size")}

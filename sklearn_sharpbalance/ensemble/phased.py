@@ -6,8 +6,11 @@ from sklearn_sharpbalance.aggregation.nets import final_net
 from sklearn_sharpbalance.engine import choose_engine
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted import FittedState, settings_in_force
-from sklearn_sharpbalance.members.member_params import member_settings
-from sklearn_sharpbalance.members.own_settings import give_settings, own_settings
+from sklearn_sharpbalance.members.member_params import (
+    give_settings,
+    member_settings,
+    own_settings,
+)
 from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.runtime.devices import resolve_devices

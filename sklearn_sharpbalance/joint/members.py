@@ -19,7 +19,7 @@ from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.joint.batches import RandomStreams
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
-from sklearn_sharpbalance.members.outputs import as_logits
+from sklearn_sharpbalance.members.net import as_logits
 from sklearn_sharpbalance.members.step import set_learning_rate
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
 from sklearn_sharpbalance.runtime.devices import autocast, tf32
@@ -196,7 +196,7 @@ def train_epoch(team, feed, objective, epoch):
     """Train all members for one epoch."""
     team.start_epoch(feed.seed, epoch)
     for session in team.sessions:
-        session.begin_epoch()
+        session.begin_epoch(epoch)
     team.read_weights()
     losses = torch.zeros(len(team), device=team.device)
     diversity = torch.zeros((), device=team.device)

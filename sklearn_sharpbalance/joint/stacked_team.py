@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.base import EngineChoice
-from sklearn_sharpbalance.engine.stacked import StackedEngine
-from sklearn_sharpbalance.engine.stacked_members import StackedMembers
-from sklearn_sharpbalance.engine.threads import choose_threads
+from sklearn_sharpbalance.engine.devices import choose_threads
+from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
+from sklearn_sharpbalance.engine.stacked.members import StackedMembers
 from sklearn_sharpbalance.joint.members import ModuleTeam, Team
 from sklearn_sharpbalance.members.step import set_learning_rate
 from sklearn_sharpbalance.runtime.devices import autocast

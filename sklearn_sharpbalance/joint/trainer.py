@@ -9,14 +9,14 @@ import torch
 
 from sklearn_sharpbalance.aggregation.nets import has_batch_statistics
 from sklearn_sharpbalance.data import TrainingData
-from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
+from sklearn_sharpbalance.engine.devices import explain_out_of_memory
+from sklearn_sharpbalance.engine.skorch_engine import loader_params
 from sklearn_sharpbalance.engine.support import callback_refusal
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.joint.batches import JointFeed
 from sklearn_sharpbalance.joint.members import JointObjective, train_jointly
 from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.members.session import MemberSession
-from sklearn_sharpbalance.members.train import loader_params
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 from sklearn_sharpbalance.training.prepare import Inputs
 from sklearn_sharpbalance.training.trainer import EpochCount, first_members

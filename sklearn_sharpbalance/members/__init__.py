@@ -1,12 +1,11 @@
 """Members: a skorch net that trains on a SAM mask, and its state."""
 
+from sklearn_sharpbalance.members.inference import score_member
 from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.members.net import as_skorch_net, member_net
-from sklearn_sharpbalance.members.scoring import score_member
 from sklearn_sharpbalance.members.segment import Segment
 from sklearn_sharpbalance.members.state import MemberState, initial_state, restore
 from sklearn_sharpbalance.members.step import balanced_step
-from sklearn_sharpbalance.members.train import train_member
 
 __all__ = [
     "MemberModule",
@@ -18,5 +17,4 @@ __all__ = [
     "member_net",
     "restore",
     "score_member",
-    "train_member",
 ]

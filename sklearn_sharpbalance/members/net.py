@@ -15,8 +15,12 @@ from skorch.callbacks import LRScheduler
 from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from sklearn_sharpbalance.members.member_params import (
+    SIZE_NAMES,
+    own_nets,
+    own_settings,
+)
 from sklearn_sharpbalance.members.module import MemberModule
-from sklearn_sharpbalance.members.own_settings import own_nets, own_settings
 from sklearn_sharpbalance.networks import default_network
 from sklearn_sharpbalance.networks.defaults import SMALLEST_IMAGE
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
@@ -26,6 +30,7 @@ from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
 __all__ = [
     "NET_DEFAULTS",
     "BoundOptimizer",
+    "as_logits",
     "as_skorch_net",
     "check_names",
     "ensemble_callbacks",
@@ -41,11 +46,6 @@ __all__ = [
 
 # Callbacks of skorch that are replaced by the training loop of every engine.
 _OWN_RECORDS = ("epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log")
-SIZE_NAMES = {
-    "n_classes": ("n_classes", "num_classes", "n_outputs", "out_features"),
-    "n_features": ("n_features", "n_inputs", "in_features", "input_dim"),
-    "in_channels": ("in_channels", "n_channels", "num_channels"),
-}
 NET_DEFAULTS = {
     "lr": 0.1,
     "batch_size": 128,
@@ -381,3 +381,21 @@ def _as_list(callbacks):
     if callbacks is None or callbacks == "disable":
         return []
     return list(callbacks.items() if isinstance(callbacks, Mapping) else callbacks)
+
+
+def as_logits(net, output: torch.Tensor) -> torch.Tensor:
+    """Return logits in float32, which are logarithms for outputs of probabilities.
+
+    skorch's convention: with the criterion ``NLLLoss`` modules return probabilities.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Initialised.
+    output : torch.Tensor of shape (..., C)
+        Output of its module.
+    """
+    output = output.float()
+    if isinstance(net.criterion_, torch.nn.NLLLoss):
+        return output.clamp_min(torch.finfo(torch.float32).tiny).log()
+    return output

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sklearn_sharpbalance.data.batches import PartSizes, part_sizes
-from sklearn_sharpbalance.members.averaging import WeightAveraging
+from sklearn_sharpbalance.members.weights import WeightAveraging
 
 __all__ = ["Segment"]
 

@@ -14,21 +14,23 @@ from skorch.callbacks import Callback, Checkpoint, LRScheduler, TrainEndCheckpoi
 from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.data.training_data import DeviceData, rows_at_once
 from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
-from sklearn_sharpbalance.members.averaging import updated_average
-from sklearn_sharpbalance.members.pruning import gradient_masks
 from sklearn_sharpbalance.members.state import capture, restore, to_cpu
+from sklearn_sharpbalance.members.weights import gradient_masks, updated_average
 from sklearn_sharpbalance.runtime.process import SigintRecorder
 from sklearn_sharpbalance.runtime.rng import (
     AFTER_TRAINING,
     BEFORE_TRAINING,
     epoch_seed,
     random_stream,
+    seed_generators,
 )
 from sklearn_sharpbalance.runtime.torch_internals import foreach_mul_, set_training
 
 __all__ = ["MemberSession", "callbacks_for", "check_finite", "own_files", "rho_name"]
 
 VALID_BATCH = 1024
+# Added to the number of an epoch, for the draws of callbacks.
+EPOCH_BEGIN, EPOCH_END = 2**33, 2**34
 
 
 class MemberSession:
@@ -162,10 +164,10 @@ class MemberSession:
         self.scaler.scale(loss).backward()
         self.mask_gradients()
 
-    def begin_epoch(self):
+    def begin_epoch(self, epoch):
         """Start the timer of the epoch and call the callbacks."""
         self._started = time.perf_counter()
-        self._notify("on_epoch_begin")
+        self._notify("on_epoch_begin", EPOCH_BEGIN + epoch)
 
     def end_epoch(self, epoch, loss, lr):
         """Write the record, call the callbacks and ``on_epoch``.
@@ -191,7 +193,7 @@ class MemberSession:
             self._reset_pruned()  # batch callbacks may have changed them
             weights = self.net.module_.state_dict()
             self.average = updated_average(self.average, weights, averaging)
-        self._notify_epoch_end()
+        self._notify_epoch_end(epoch)
         self._reset_pruned()  # in the next segment zeros are the mask
         if self.on_epoch is not None:
             self.stopped |= self.on_epoch(self.state.index, self.net.history[-1])
@@ -213,7 +215,7 @@ class MemberSession:
         if not history[-1]["batches"]:  # Checkpoint reads the last one for file names
             history.new_batch()
 
-    def _notify_epoch_end(self):
+    def _notify_epoch_end(self, epoch):
         """Call the callbacks; stop the member if one of them raises an interrupt.
 
         skorch's EarlyStopping stops a fit by raising KeyboardInterrupt. That of the
@@ -221,14 +223,20 @@ class MemberSession:
         """
         with SigintRecorder() as ctrl_c:
             try:
-                self._notify("on_epoch_end")
+                self._notify("on_epoch_end", EPOCH_END + epoch)
             except KeyboardInterrupt:
                 if ctrl_c.received:
                     raise
                 self.stopped = True
 
-    def _notify(self, event):
-        """Call the callbacks; warn if one sets the learning rate without effect."""
+    def _notify(self, event, number):
+        """Call the callbacks; warn if one sets the learning rate without effect.
+
+        What they draw depends on the member's seed and a number only, not on the
+        members that train at the same time.
+        """
+        if self.net.callbacks_:
+            seed_generators(epoch_seed(self.state.seed, number), self.net.device)
         groups = self.net.optimizer_.param_groups
         before = [group["lr"] for group in groups]
         self.net.notify(event, **self._datasets)

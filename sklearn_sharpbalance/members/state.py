@@ -12,8 +12,8 @@ from sklearn_sharpbalance.exceptions import (
     ModelFileError,
     SharpBalanceError,
 )
+from sklearn_sharpbalance.members.member_params import own_net
 from sklearn_sharpbalance.members.momentum import checked_state
-from sklearn_sharpbalance.members.own_settings import own_net
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import (
     own_buffers,

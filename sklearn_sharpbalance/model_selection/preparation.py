@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from sklearn_sharpbalance._validation import in_a_sentence
-from sklearn_sharpbalance.engine.stacked import StackedEngine
+from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.model_selection.sklearn_internals import rows_for_fit

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from sklearn_sharpbalance.engine.member_rates import allows_own_rates
-from sklearn_sharpbalance.engine.stacked_ensembles import (
+from sklearn_sharpbalance.engine.stacked.ensembles import (
     EnsembleSegment,
     groups_of_ensembles,
     train_ensembles,
 )
+from sklearn_sharpbalance.engine.stacked.members import allows_own_rates
 from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
 from sklearn_sharpbalance.model_selection.progress import SearchProgress
 from sklearn_sharpbalance.model_selection.store import ResultStore

@@ -25,8 +25,8 @@ from sklearn_sharpbalance._parameters import names_where
 from sklearn_sharpbalance._validation import Integral
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.members import MemberModule
-from sklearn_sharpbalance.members.averaging import WeightAveraging
 from sklearn_sharpbalance.members.net import BoundOptimizer
+from sklearn_sharpbalance.members.weights import WeightAveraging
 
 __all__ = [
     "OF_MACHINE",

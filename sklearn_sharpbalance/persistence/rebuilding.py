@@ -26,14 +26,14 @@ from sklearn_sharpbalance.data.inputs import InputFormat, check_X
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.members import MemberModule, MemberState, restore
-from sklearn_sharpbalance.members.member_params import member_settings
-from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
-from sklearn_sharpbalance.members.net import ensemble_callbacks, joined_callbacks
-from sklearn_sharpbalance.members.own_settings import (
+from sklearn_sharpbalance.members.member_params import (
     give_settings,
+    member_settings,
     own_net,
     own_settings,
 )
+from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
+from sklearn_sharpbalance.members.net import ensemble_callbacks, joined_callbacks
 from sklearn_sharpbalance.members.shared_trunk import as_trunk
 from sklearn_sharpbalance.persistence.allowed_names import (
     OF_MACHINE,

@@ -7,9 +7,9 @@ from torch import nn
 
 from sklearn_sharpbalance._parameters import PARAMETERS, names_where
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.member_params import own_settings, same_setting
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import BoundOptimizer
-from sklearn_sharpbalance.members.own_settings import own_settings, same_setting
 from sklearn_sharpbalance.persistence.fingerprint import (
     code_name,
     describe,

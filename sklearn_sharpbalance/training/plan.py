@@ -9,8 +9,8 @@ import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import MemberState
-from sklearn_sharpbalance.members.averaging import epochs_of
 from sklearn_sharpbalance.members.segment import Segment
+from sklearn_sharpbalance.members.weights import epochs_of
 
 __all__ = [
     "EnsembleState",

@@ -25,10 +25,10 @@ from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import Segment
-from sklearn_sharpbalance.members.averaging import resolve_averaging
 from sklearn_sharpbalance.members.schedules import check_factors
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
 from sklearn_sharpbalance.members.state import state_of
+from sklearn_sharpbalance.members.weights import resolve_averaging
 from sklearn_sharpbalance.persistence.fingerprint import (
     data_fingerprint,
     describe,

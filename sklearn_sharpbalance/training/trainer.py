@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.data.validation_split import rows_of
 from sklearn_sharpbalance.engine.base import EngineRun
-from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
+from sklearn_sharpbalance.engine.devices import explain_out_of_memory
 from sklearn_sharpbalance.exceptions import (
     DivergenceError,
     InvalidInputError,
@@ -23,11 +23,11 @@ from sklearn_sharpbalance.members import (
     initial_state,
     score_member,
 )
-from sklearn_sharpbalance.members.check import check_module
+from sklearn_sharpbalance.members.inference import check_module
+from sklearn_sharpbalance.members.member_params import own_settings
 from sklearn_sharpbalance.members.net import sam_passes, with_plain_sam
-from sklearn_sharpbalance.members.own_settings import own_settings
-from sklearn_sharpbalance.members.pruning import pruned_member
 from sklearn_sharpbalance.members.state import state_of
+from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.selection.base import check_masks
 from sklearn_sharpbalance.sharpness.base import FunctionScorer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sklearn_sharpbalance.engine.graph import run as graph_run
+from sklearn_sharpbalance.engine.graph import engine as graph_engine
 from sklearn_sharpbalance.engine.graph.step import GraphedStep
 
 
@@ -16,5 +16,5 @@ def steps(monkeypatch):
             super().__init__(*args)
             built.append(self)
 
-    monkeypatch.setattr(graph_run, "GraphedStep", Counted)
+    monkeypatch.setattr(graph_engine, "GraphedStep", Counted)
     return built

@@ -8,8 +8,11 @@ import torch
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
-from sklearn_sharpbalance.engine.called_layers import called_layers
-from sklearn_sharpbalance.engine.stacking import stackable_layers, stacking_obstacle
+from sklearn_sharpbalance.engine.stacked.network import (
+    called_layers,
+    stackable_layers,
+    stacking_obstacle,
+)
 
 y = np.arange(60) % 3
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)

@@ -20,8 +20,8 @@ from sklearn_sharpbalance.members import (
     initial_state,
     member_net,
 )
-from sklearn_sharpbalance.members.pruning import pruned_member
 from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.optim import SAM
 from tests.cases import rest_slow
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from sklearn_sharpbalance.data.batches import PartSizes
-from sklearn_sharpbalance.engine.stacked_ensembles import (
+from sklearn_sharpbalance.engine.stacked.ensembles import (
     MOST_ON_CPU,
     EnsembleSegment,
     groups_of_ensembles,

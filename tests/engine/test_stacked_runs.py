@@ -9,8 +9,9 @@ from skorch.callbacks import Callback, EarlyStopping
 from torch import nn
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
-from sklearn_sharpbalance.engine import stacked, stacked_sessions
-from sklearn_sharpbalance.engine.stacked_sessions import SessionWithoutNet
+from sklearn_sharpbalance.engine.stacked import engine as stacked_engine
+from sklearn_sharpbalance.engine.stacked import members as stacked_members
+from sklearn_sharpbalance.engine.stacked.members import SessionWithoutNet
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.networks import MLP
 from tests.cases import rest_slow
@@ -29,7 +30,7 @@ def sessions(monkeypatch):
                 super().__init__(net, state, data, segment)
                 made.append((type(self).__bases__[0], state.index))
 
-        monkeypatch.setattr(stacked_sessions, kind.__name__, Recorded)
+        monkeypatch.setattr(stacked_members, kind.__name__, Recorded)
     return made
 
 
@@ -119,7 +120,7 @@ SIMILAR = {
 def test_a_run_of_all_phases_equals_runs_that_are_opened_anew(case, monkeypatch):
     """The same weights, states of optimizers, histories and masks, bit for bit."""
     kept = estimator(**CASES[case]).fit(X, Y)
-    monkeypatch.setattr(stacked.StackedTeam, "can_train", lambda *args: False)
+    monkeypatch.setattr(stacked_engine.StackedTeam, "can_train", lambda *args: False)
     anew = estimator(**CASES[case]).fit(X, Y)
     np.testing.assert_array_equal(kept.sam_masks_, anew.sam_masks_)
     np.testing.assert_array_equal(kept.sharpness_, anew.sharpness_)

@@ -9,12 +9,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
-from sklearn_sharpbalance.engine.stacked_pass import StackedPass
-from sklearn_sharpbalance.engine.stacking import (
+from sklearn_sharpbalance.engine.stacked.network import (
     POINTWISE,
     StackedNetwork,
     stackable_layers,
 )
+from sklearn_sharpbalance.engine.stacked.passes import StackedPass
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3

@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.training_data import DeviceData
-from sklearn_sharpbalance.members import train
+from sklearn_sharpbalance.engine import skorch_engine
 from tests.cases import allocated_on_gpu, rest_slow
 from tests.training.killing import MB, peak_of
 
@@ -106,7 +106,7 @@ def test_members_train_on_the_given_array(backend, monkeypatch):
             super().__init__(data, *args, **kwargs)
             seen.append(self.X.data_ptr())
 
-    monkeypatch.setattr(train, "DeviceData", RecordPointer)
+    monkeypatch.setattr(skorch_engine, "DeviceData", RecordPointer)
     n_jobs = 3 if backend == "threads" else 1
     with joblib.parallel_config(backend="threading", n_jobs=n_jobs):
         estimator(engine="skorch", n_estimators=3, n_jobs=n_jobs).fit(X, y)

@@ -10,10 +10,11 @@ from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance.data.batches import epoch_batches, part_sizes
+from sklearn_sharpbalance.engine import skorch_engine
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.joint.batches import draw_members
 from sklearn_sharpbalance.joint.losses import mutual_information_loss
-from sklearn_sharpbalance.members import initial_state, train
+from sklearn_sharpbalance.members import initial_state
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.runtime.rng import epoch_rng
 from sklearn_sharpbalance.training.plan import draw_seeds
@@ -40,7 +41,9 @@ def test_joint_training_without_diversity_equals_a_deep_ensemble(
     joint = diversified(estimator=net, diversity_weight=0, lr_schedule="cosine")
     joint.fit(X, y)
     shared = draw_seeds(0, 3).selection
-    monkeypatch.setattr(train, "epoch_rng", lambda _, epoch: epoch_rng(shared, epoch))
+    monkeypatch.setattr(
+        skorch_engine, "epoch_rng", lambda _, epoch: epoch_rng(shared, epoch)
+    )
     alone = DeepEnsembleClassifier(
         net,
         max_epochs=4,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.averaging import (
+from sklearn_sharpbalance.members.weights import (
     WeightAveraging,
     epochs_of,
     updated_average,

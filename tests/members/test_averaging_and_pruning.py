@@ -12,8 +12,11 @@ from torch import nn
 from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.averaging import WeightAveraging
-from sklearn_sharpbalance.members.pruning import prune_by_magnitude, sparsity
+from sklearn_sharpbalance.members.weights import (
+    WeightAveraging,
+    prune_by_magnitude,
+    sparsity,
+)
 from tests.cases import rest_slow
 
 SMALL = {

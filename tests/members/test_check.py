@@ -118,7 +118,7 @@ def test_the_check_has_no_side_effects(ensemble, module, monkeypatch):
     assert torch.equal(torch.get_rng_state(), before[0])
     np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
     monkeypatch.setattr(
-        "sklearn_sharpbalance.members.check._check_training", lambda *args: None
+        "sklearn_sharpbalance.members.inference._check_training", lambda *args: None
     )
     unchecked = ensemble(module, **FEW).fit(X, Y)
     for one, other in zip(checked.estimators_, unchecked.estimators_):

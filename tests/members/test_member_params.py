@@ -37,8 +37,11 @@ from sklearn_sharpbalance.members import (
     initial_state,
     member_net,
 )
-from sklearn_sharpbalance.members.member_params import draw_settings
-from sklearn_sharpbalance.members.own_settings import give_settings, own_net
+from sklearn_sharpbalance.members.member_params import (
+    draw_settings,
+    give_settings,
+    own_net,
+)
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder

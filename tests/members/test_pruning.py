@@ -7,22 +7,22 @@ from torch import nn
 
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.engine.skorch_engine import train_member
 from sklearn_sharpbalance.members import (
     Segment,
     as_skorch_net,
     initial_state,
     member_net,
     restore,
-    train_member,
 )
-from sklearn_sharpbalance.members.averaging import WeightAveraging
-from sklearn_sharpbalance.members.pruning import (
+from sklearn_sharpbalance.members.schedules import constant
+from sklearn_sharpbalance.members.weights import (
+    WeightAveraging,
     gradient_masks,
     prune_by_magnitude,
     pruned_member,
     sparsity,
 )
-from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.optim import SAM
 
 

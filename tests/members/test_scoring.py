@@ -12,10 +12,10 @@ from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.members import (
     as_skorch_net,
+    inference,
     initial_state,
     member_net,
     score_member,
-    scoring,
 )
 from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.sharpness import (
@@ -62,7 +62,7 @@ def test_a_scorer_of_finite_differences_runs_in_float32(member, precision):
     )
     # In half precision the result differs.
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        net = scoring.restore(*member[:2])
+        net = inference.restore(*member[:2])
         rough = InputCurvatureScorer()(net, member[2].X, member[2].y)
     assert np.median(np.abs(rough / exact - 1)) > 0.1
 
@@ -96,9 +96,9 @@ def test_data_too_large_for_the_device_stay_on_the_host(member, monkeypatch, key
         given["X"] = X["a"] if keys else X
         return np.zeros(len(y))
 
-    monkeypatch.setattr(scoring, "restore", lambda net, state: OnGpu())
+    monkeypatch.setattr(inference, "restore", lambda net, state: OnGpu())
     monkeypatch.setattr(
-        scoring, "random_stream", MagicMock()
+        inference, "random_stream", MagicMock()
     )  # there is no such device
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (data.X.nbytes, 0))
     score_member(net, state, TrainingData(X, data.y), FunctionScorer(scorer))

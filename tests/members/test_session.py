@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.engine.skorch_engine import train_member
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members import (
     Segment,
@@ -24,7 +25,6 @@ from sklearn_sharpbalance.members import (
     initial_state,
     member_net,
     restore,
-    train_member,
 )
 from sklearn_sharpbalance.members.schedules import constant, cosine
 from sklearn_sharpbalance.optim import SAM

@@ -8,12 +8,12 @@ from skorch.callbacks import Callback, EpochScoring
 from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.engine.skorch_engine import train_member
 from sklearn_sharpbalance.members import (
     Segment,
     as_skorch_net,
     initial_state,
     member_net,
-    train_member,
 )
 from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.optim import SAM

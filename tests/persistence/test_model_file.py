@@ -31,7 +31,7 @@ from sklearn_sharpbalance.exceptions import (
     ModelFileError,
     SharpBalanceError,
 )
-from sklearn_sharpbalance.members.averaging import WeightAveraging
+from sklearn_sharpbalance.members.weights import WeightAveraging
 from sklearn_sharpbalance.persistence import archive
 from sklearn_sharpbalance.persistence.allowed_names import (
     SPECIAL_TAGS,

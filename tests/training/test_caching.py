@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.engine.base import TeamRun
 from sklearn_sharpbalance.engine.skorch_engine import SkorchRun
-from sklearn_sharpbalance.members.averaging import WeightAveraging
+from sklearn_sharpbalance.members.weights import WeightAveraging
 from sklearn_sharpbalance.sharpness import FisherTraceScorer
 from tests.cases import rest_slow, table
 

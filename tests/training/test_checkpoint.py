@@ -203,7 +203,7 @@ def test_finished_fit_is_loaded(kind, tmp_path, monkeypatch):
     X, y = small_data()
     params = {"checkpoint_dir": tmp_path, "max_epochs": 4, "random_state": 0}
     first = kind(**params).fit(X, y)
-    monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_members", None)
+    monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_segment", None)
     again = kind(**params).fit(X, y)
     assert_bitwise(weights(again), weights(first))
     assert again.history_ == first.history_
@@ -276,7 +276,7 @@ def test_generators_are_distinguished_by_their_state(tmp_path, monkeypatch):
     used.normal()
     with pytest.raises(CheckpointMismatchError, match="random_state was RandomState"):
         fit(used)
-    monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_members", None)
+    monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_segment", None)
     assert_bitwise(weights(fit(np.random.RandomState(1))), weights(first))
 
 
@@ -295,7 +295,7 @@ def test_fits_of_a_search_have_separate_folders(tmp_path, monkeypatch):
     clf = make(tmp_path / "{fit}", max_epochs=2, warmup_epochs=1)
     search = GridSearchCV(clf, grid, cv=2).fit(X, y)
     assert len(list(tmp_path.iterdir())) == 5  # two radii, two folds, one refit
-    monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_members", None)
+    monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_segment", None)
     again = GridSearchCV(clf, grid, cv=2).fit(X, y)
     scores = "split0_test_score"
     np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])

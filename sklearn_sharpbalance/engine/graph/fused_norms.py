@@ -8,7 +8,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sklearn_sharpbalance._triton import kernels_run_on
-from sklearn_sharpbalance.engine.stacking import is_hooked
+from sklearn_sharpbalance.engine.stacked.network import is_hooked
 
 __all__ = ["FusedNorms", "fuse_norms"]
 

@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from sklearn_sharpbalance.engine.graph.fused_norms import NormStep
-from sklearn_sharpbalance.engine.stacking import is_hooked
+from sklearn_sharpbalance.engine.stacked.network import is_hooked
 from sklearn_sharpbalance.runtime.torch_internals import foreach_copy_
 
 __all__ = ["SplitPass"]

@@ -5,11 +5,10 @@ from contextlib import contextmanager
 import torch
 from torch.nn.functional import cross_entropy
 
-from sklearn_sharpbalance.engine.graph.batch_counters import BatchCounters
-from sklearn_sharpbalance.engine.graph.cast_weights import CastWeights
 from sklearn_sharpbalance.engine.graph.fused_norms import FusedNorms
+from sklearn_sharpbalance.engine.graph.layers import BatchCounters, CastWeights
 from sklearn_sharpbalance.engine.graph.split_pass import SplitPass
-from sklearn_sharpbalance.engine.stacking import is_hooked
+from sklearn_sharpbalance.engine.stacked.network import is_hooked
 from sklearn_sharpbalance.members.step import balanced_step
 from sklearn_sharpbalance.runtime.devices import autocast, capture_graph
 from sklearn_sharpbalance.runtime.torch_internals import (

@@ -8,7 +8,7 @@ from torch import nn
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
-from sklearn_sharpbalance.engine.graph import run as graph_run
+from sklearn_sharpbalance.engine.graph import engine as graph_engine
 from sklearn_sharpbalance.engine.graph import step as graph_step
 from sklearn_sharpbalance.engine.graph.step import GraphedStep, _count_on_device
 from sklearn_sharpbalance.members import (
@@ -17,7 +17,7 @@ from sklearn_sharpbalance.members import (
     initial_state,
     member_net,
 )
-from sklearn_sharpbalance.members.own_settings import give_settings
+from sklearn_sharpbalance.members.member_params import give_settings
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, LookSAM, MomentumSAM
 from tests.cases import rest_slow
@@ -159,7 +159,7 @@ def captured(monkeypatch):
         step.every_graph.append(graph)
         return graph, None
 
-    monkeypatch.setattr(graph_run, "GraphedStep", OnCpu)
+    monkeypatch.setattr(graph_engine, "GraphedStep", OnCpu)
     monkeypatch.setattr(graph_step, "capture_graph", record)
     return built
 

@@ -1,15 +1,25 @@
-"""Members on several devices, with one run per device."""
+"""Devices: members on several of them, their memory, and threads of a CPU."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from sklearn.base import clone
+from torch import nn
 
+from sklearn_sharpbalance.autodiff import is_out_of_memory
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
+from sklearn_sharpbalance.engine.support import meta_module
+from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError, SharpBalanceError
 from sklearn_sharpbalance.runtime.devices import tf32
 from sklearn_sharpbalance.runtime.rng import lending_process_state, random_stream
 
-__all__ = ["SpreadEngine"]
+__all__ = [
+    "SpreadEngine",
+    "choose_threads",
+    "explain_out_of_memory",
+]
 
 
 class SpreadEngine(Engine):
@@ -103,3 +113,78 @@ def _full_name(device):
     if device.type == "cuda" and device.index is None:
         return f"cuda:{torch.cuda.current_device()}"
     return device.type if device.type == "cpu" else str(device)
+
+
+Result = TypeVar("Result")
+
+
+def explain_out_of_memory(train: Callable[[], Result], net, n_members: int) -> Result:
+    """Return ``train()``; raise an error with advice if memory runs out.
+
+    Parameters
+    ----------
+    train : callable
+    net : NeuralNetClassifier
+    n_members : int
+
+    Examples
+    --------
+    >>> from skorch import NeuralNetClassifier
+    >>> from torch import nn
+    >>> net = NeuralNetClassifier(nn.Linear, device="cuda:0", batch_size=512)
+    >>> def train():
+    ...     raise MemoryError("tried to allocate 2 GiB")
+    >>> explain_out_of_memory(train, net, 3)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    sklearn_sharpbalance.exceptions.OutOfDeviceMemoryError: 3 members ...
+    """
+    try:
+        return train()
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, SharpBalanceError) or not is_out_of_memory(error):
+            raise
+        failure = str(error).split("\n")[0] or type(error).__name__
+    # Raised outside of the except block, because the caught error refers to the tensors
+    # of the step.
+    raise OutOfDeviceMemoryError(
+        f"{n_members} members with batch_size={net.batch_size} do not fit into the "
+        f"memory of {net.device} ({failure}). Lower `batch_size`, use a smaller "
+        'network, precision="bf16" on a GPU, or engine="skorch", which trains one '
+        "member at a time."
+    )
+
+
+# Multiplications of a matrix product below which one thread is used. For such networks
+# a second thread makes no difference on a quiet machine, and a fit slower if other
+# processes use the cores, since threads wait for each other at every product
+# (examples/benchmarks/bench_threads.py).
+SMALL_PRODUCT = 2**25
+
+
+def choose_threads(net, batch_size: int, n_members: int = 1) -> int | None:
+    """Return 1 if all matrix products of a step are small, else None.
+
+    The choice depends on sizes only, not on the load of the machine: the number of
+    threads changes rounding, and equal fits must have equal results.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+    batch_size : int
+    n_members : int, default=1
+        Number of members in one batched product.
+    """
+    if torch.device(net.device).type != "cpu":
+        return None
+    module = meta_module(net)
+    if module is None:
+        return None
+    sizes = []
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            sizes.append(layer.in_features * layer.out_features)
+        elif any(weight.ndim > 1 for weight in layer.parameters(recurse=False)):
+            return None  # the cost of a convolution depends on the size of pictures
+    largest = max(sizes, default=0) * int(batch_size) * n_members
+    return 1 if largest < SMALL_PRODUCT else None

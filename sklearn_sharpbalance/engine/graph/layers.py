@@ -1,17 +1,19 @@
-"""Low-precision copies of the weights that autocast would cast one by one.
-
-Autocast launches one kernel per weight and pass to cast it, and one per gradient to
-cast it back. The number of kernels limits the speed of a captured step of a ResNet-18.
-Here one multi-tensor copy casts all weights, and another one all gradients.
-"""
+"""Changes to layers while their step is captured: casts and counters cost kernels."""
 
 import torch
 from torch import nn
 
 from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES
-from sklearn_sharpbalance.runtime.torch_internals import CONVOLUTION, foreach_copy_
+from sklearn_sharpbalance.runtime.torch_internals import (
+    BATCH_NORM,
+    CONVOLUTION,
+    foreach_copy_,
+)
 
-__all__ = ["CastWeights"]
+__all__ = [
+    "BatchCounters",
+    "CastWeights",
+]
 
 CAST_LAYERS = (CONVOLUTION, nn.Linear)
 
@@ -87,3 +89,40 @@ def _uses(module: nn.Module) -> dict[int, int]:
         for weight in layer.parameters(recurse=False):
             counts[id(weight)] = counts.get(id(weight), 0) + 1
     return counts
+
+
+class BatchCounters:
+    """Removes the batch counters of BatchNorm from the step.
+
+    They cost a kernel per layer and pass, and only ``momentum=None`` uses them.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Changed in place until :meth:`close`.
+    """
+
+    def __init__(self, module: nn.Module):
+        # InstanceNorm has such a counter, too, but does not use it.
+        self.kept = [
+            (layer, layer.num_batches_tracked)
+            for layer in module.modules()
+            if isinstance(layer, BATCH_NORM)
+            and layer.num_batches_tracked is not None
+            and layer.momentum is not None
+        ]
+        self.n_passes = 0
+        self.open()
+
+    def open(self) -> None:
+        """Remove the counters from the layers."""
+        for layer, _ in self.kept:
+            layer.num_batches_tracked = None
+
+    def close(self) -> None:
+        """Restore the counters, and add the passes since :meth:`open`."""
+        for layer, counter in self.kept:
+            # A module may keep a layer in evaluation mode while it trains.
+            passes = self.n_passes if layer.training else 0
+            layer.num_batches_tracked = counter.add_(passes)
+        self.n_passes = 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sklearn_sharpbalance.engine.stacking import StackedNetwork, affine
+from sklearn_sharpbalance.engine.stacked.network import StackedNetwork, affine
 from sklearn_sharpbalance.runtime.torch_internals import relu_backward
 
 __all__ = ["StackedPass"]

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 
 from sklearn_sharpbalance.data.training_data import TrainingData
-from sklearn_sharpbalance.engine.out_of_memory import explain_out_of_memory
-from sklearn_sharpbalance.engine.stacked import StackedGroup
-from sklearn_sharpbalance.engine.stacked_sessions import stacked_sessions
-from sklearn_sharpbalance.engine.stacking import in_step
+from sklearn_sharpbalance.engine.devices import choose_threads, explain_out_of_memory
+from sklearn_sharpbalance.engine.stacked.engine import StackedGroup
+from sklearn_sharpbalance.engine.stacked.members import stacked_sessions
+from sklearn_sharpbalance.engine.stacked.network import in_step
 from sklearn_sharpbalance.engine.support import meta_module
-from sklearn_sharpbalance.engine.threads import choose_threads
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members import MemberState, Segment
 from sklearn_sharpbalance.runtime.process import torch_threads

@@ -1,5 +1,6 @@
 """The engine that trains MLP-like members in one batched computation."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -8,22 +9,23 @@ import torch
 from sklearn_sharpbalance.data.batches import BatchLayout, EpochBatches, PartSizes
 from sklearn_sharpbalance.data.training_data import as_tensor
 from sklearn_sharpbalance.engine.base import Engine, Team, TeamRun
-from sklearn_sharpbalance.engine.callback_rng import CallbackDraws
-from sklearn_sharpbalance.engine.member_rates import allows_own_rates
-from sklearn_sharpbalance.engine.stacked_members import StackedMembers
-from sklearn_sharpbalance.engine.stacked_pass import StackedPass
-from sklearn_sharpbalance.engine.stacked_sessions import stacked_sessions
-from sklearn_sharpbalance.engine.stacking import in_step, stacking_obstacle
+from sklearn_sharpbalance.engine.stacked.members import (
+    StackedMembers,
+    allows_own_rates,
+    stacked_sessions,
+)
+from sklearn_sharpbalance.engine.stacked.network import in_step, stacking_obstacle
+from sklearn_sharpbalance.engine.stacked.passes import StackedPass
 from sklearn_sharpbalance.engine.support import (
     NOT_INSPECTED,
     meta_module,
     shared_refusal,
 )
-from sklearn_sharpbalance.members.own_settings import different_settings, own_nets
+from sklearn_sharpbalance.members.member_params import different_settings, own_nets
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, tf32
-from sklearn_sharpbalance.runtime.rng import epoch_rng
+from sklearn_sharpbalance.runtime.rng import epoch_rng, random_stream
 
 __all__ = ["StackedEngine", "StackedGroup"]
 
@@ -123,7 +125,6 @@ class StackedGroup:
             self.stack.label_smoothing,
             AUTOCAST_DTYPES.get(self.segment.precision),
         )
-        self.draws = CallbackDraws(self.device)
         self.results = [session.state for session in sessions]
 
     @property
@@ -194,7 +195,9 @@ class StackedGroup:
         """Train all members through their segments and return their states."""
         segment = self.segment
         started = self.running()
-        with self.draws.preserve_generators(self.sessions), tf32(segment.precision):
+        has_callbacks = any(session.net.callbacks_ for session in self.sessions)
+        stream = random_stream(self.device) if has_callbacks else nullcontext()
+        with stream, tf32(segment.precision):
             for epoch in range(segment.start, segment.stop):
                 if not self.running():
                     break
@@ -216,7 +219,7 @@ class StackedGroup:
         rows, share = rows.to(self.device), share.to(self.device)  # (T, M, B)
         running = self.running()
         for i in running:
-            self.draws.begin_epoch(self.sessions[i], epoch)
+            self.sessions[i].begin_epoch(epoch)
         self.stack.read_weights(running)
         total = torch.zeros(len(self.sessions), device=self.device)
         for t in range(len(rows)):
@@ -289,7 +292,7 @@ class StackedGroup:
 
     def end_member_epoch(self, i, epoch, loss, lr):
         """Write the record of one member and call its callbacks."""
-        self.draws.end_epoch(self.sessions[i], epoch, loss, lr)
+        self.sessions[i].end_epoch(epoch, loss, lr)
 
 
 def _statistics_bytes(module):

@@ -1,0 +1,3 @@
+"""Training of MLP-like members as one network."""
+
+__all__: list[str] = []
