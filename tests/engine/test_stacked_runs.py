@@ -8,9 +8,9 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, EarlyStopping
 from torch import nn
 
+import sklearn_sharpbalance.engine.stacked.engine as stacked_engine
+import sklearn_sharpbalance.engine.stacked.members as stacked_members
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
-from sklearn_sharpbalance.engine.stacked.engine import engine as stacked_engine
-from sklearn_sharpbalance.engine.stacked.engine import members as stacked_members
 from sklearn_sharpbalance.engine.stacked.members import SessionWithoutNet
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.networks import MLP
