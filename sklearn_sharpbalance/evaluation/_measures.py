@@ -54,7 +54,7 @@ METRICS: dict[str, Metric] = {
     "corrupted_accuracy": Metric("cACC", 1, "accuracy on corrupted samples"),
     "corrupted_nll": Metric("cNLL", -1, "NLL on corrupted samples"),
     "corrupted_ece": Metric("cECE", -1, "ECE on corrupted samples", True),
-    "ood_auroc": Metric("OOD AUROC", 1, "how well a score detects foreign samples"),
+    "ood_auroc": Metric("OOD AUROC", 1, "how well a score separates the samples"),
     "epochs": Metric("Epochs", 0, "epochs that were run"),
     "gradient_passes": Metric("Gradient passes", 0, "passes over the training set"),
 }

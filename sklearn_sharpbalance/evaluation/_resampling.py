@@ -144,12 +144,12 @@ def weighted_auroc(
     scores_in: np.ndarray,
     scores_out: np.ndarray,
 ) -> np.ndarray:
-    """Return the area (B,) under the ROC curve of foreign against known samples.
+    """Return the area (B,) under the ROC curve of other against known samples.
 
     Counts have shape (B, N), scores (N,). Equal scores count half.
     """
     order = np.argsort(scores_in)
-    # For each foreign sample: how many known ones have a lower score ("left"), and how
+    # For each other sample: how many known ones have a lower score ("left"), and how
     # many a lower or equal one ("right").
     n_lower, n_lower_or_equal = (
         np.searchsorted(scores_in[order], scores_out, side)

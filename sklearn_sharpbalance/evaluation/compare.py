@@ -32,7 +32,7 @@ from sklearn_sharpbalance.evaluation.evaluate import (
     make_report,
     measure_runs,
 )
-from sklearn_sharpbalance.evaluation.ood import as_foreign_sets
+from sklearn_sharpbalance.evaluation.ood import as_ood_sets
 from sklearn_sharpbalance.evaluation.report import better_direction
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.metrics._checks import undefined_once
@@ -139,7 +139,7 @@ def compare(
     if study.has_corruptions:
         check_arrays(X, "Corrupting samples")
         check_corruptions(X, study.corruptions, study.severities)
-    _check_foreign(as_foreign_sets(study.ood, X), X, named)
+    _check_ood(as_ood_sets(study.ood, X), X, named)
     seeds = as_seeds(seeds, study.random_state)
     y = np.asarray(y)
     folds = list(_splits(cv, X, y, random_state=study.random_state))
@@ -209,10 +209,8 @@ def _check_rank_by(rank_by: Any, study: Study) -> Key:
     return Key(*parts)
 
 
-def _check_foreign(
-    foreign: Mapping[str, Any], X: Any, named: Mapping[str, Any]
-) -> None:
-    """Raise, before any training, if an ensemble cannot predict foreign samples.
+def _check_ood(foreign: Mapping[str, Any], X: Any, named: Mapping[str, Any]) -> None:
+    """Raise, before any training, if an ensemble cannot predict the samples of ``ood``.
 
     Pipelines are not checked: their steps may select columns or resize images.
     """
@@ -345,15 +343,15 @@ def take(X: Any, rows: np.ndarray) -> Any:
 
 
 def _check_same_features(X: Any, ood: Any) -> None:
-    """Raise if foreign samples have another size; only if both have a shape."""
-    known, foreign = getattr(X, "shape", None), getattr(ood, "shape", None)
-    if known is None or foreign is None:
+    """Raise if samples of ``ood`` have another size; only if both have a shape."""
+    known, found = getattr(X, "shape", None), getattr(ood, "shape", None)
+    if known is None or found is None:
         return
-    is_empty = len(foreign) > 0 and foreign[0] == 0
-    if is_empty or _sample_size(known) != _sample_size(foreign):
+    is_empty = len(found) > 0 and found[0] == 0
+    if is_empty or _sample_size(known) != _sample_size(found):
         raise InvalidInputError(
             f"ood must hold samples such as those of X, of shape {tuple(known)}, got "
-            f"{tuple(foreign)}. Pass samples with the same features."
+            f"{tuple(found)}. Pass samples with the same features."
         )
 
 

@@ -22,7 +22,7 @@ from sklearn_sharpbalance.evaluation.corruption import (
     measure_corruption,
     predict_corrupted,
 )
-from sklearn_sharpbalance.evaluation.ood import as_foreign_sets, measure_ood
+from sklearn_sharpbalance.evaluation.ood import as_ood_sets, measure_ood
 from sklearn_sharpbalance.evaluation.report import EvaluationReport
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import (
@@ -250,7 +250,7 @@ def measure_runs(
             severities=study.severities,
             random_state=study.random_state,
         )
-    foreign = as_foreign_sets(study.ood, X)
+    foreign = as_ood_sets(study.ood, X)
     for estimator, sets in zip(estimators, corrupted):
         outputs = outputs_of(estimator, X)
         numbers = measure_predictions(outputs, y, study.draws, stream=stream)

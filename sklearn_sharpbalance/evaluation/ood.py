@@ -19,7 +19,7 @@ from sklearn_sharpbalance.metrics.ood import (
     ood_auroc,
 )
 
-__all__ = ["as_foreign_sets", "measure_ood", "ood_evaluation"]
+__all__ = ["as_ood_sets", "measure_ood", "ood_evaluation"]
 
 
 def ood_evaluation(estimator, X_in, X_out, scores=None):
@@ -75,7 +75,7 @@ def ood_evaluation(estimator, X_in, X_out, scores=None):
     )
 
 
-# Scores of known and of foreign samples by the same predictor.
+# Scores of known and of out-of-distribution samples by the same predictor.
 Pairs = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -94,9 +94,9 @@ def _mean_auroc(pairs: Pairs) -> float:
 def measure_ood(
     inside: Outputs, outside: Mapping[str, Outputs], draws: Draws, stream: int = 0
 ) -> Run:
-    """Measure the AUROC of every score for every foreign set, with bootstrap draws.
+    """Measure the AUROC of every score for every set, with bootstrap draws.
 
-    A draw takes both known and foreign samples.
+    A draw takes both known and out-of-distribution samples.
     """
     run: Run = {}
     for number, (set_name, out) in enumerate(outside.items()):
@@ -129,18 +129,18 @@ def _weighted_means(
     }
 
 
-def as_foreign_sets(ood: Any, X: Any) -> dict[str, Any]:
-    """Return the foreign sets by name."""
+def as_ood_sets(ood: Any, X: Any) -> dict[str, Any]:
+    """Return the out-of-distribution sets by name."""
     if ood is None:
         return {}
     if not isinstance(ood, Mapping):
-        return {"foreign": ood}
+        return {"ood": ood}
     # A mapping with the keys of X is one set of samples, as X is.
     if isinstance(X, Mapping) and set(X) == set(ood):
-        return {"foreign": ood}
+        return {"ood": ood}
     sets = {str(name): samples for name, samples in ood.items()}
     if len(sets) < len(ood):
         raise InvalidInputError(
-            f"Names of foreign sets must differ as text, got {list(ood)}."
+            f"Names of out-of-distribution sets must differ as text, got {list(ood)}."
         )
     return sets
