@@ -100,7 +100,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
         ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``,
-        ``train_transform``, ``device``, ``precision`` and ``threads``.
+        ``train_transform``, ``device``, ``precision`` and ``threads``; if they are
+        set, ``width``, ``label_smoothing`` and ``nesterov``.
     n_iter_ : int
         Epochs run by the member that trained the longest.
     n_passes_ : float

@@ -126,7 +126,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     settings_ : dict
         Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
         ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``,
-        ``train_transform``, ``device``, ``precision`` and ``threads``.
+        ``train_transform``, ``device``, ``precision`` and ``threads``; if they are
+        set, ``width``, ``label_smoothing`` and ``nesterov``.
     n_iter_ : int
         Epochs that were run.
 

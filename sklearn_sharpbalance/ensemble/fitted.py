@@ -18,6 +18,13 @@ from sklearn_sharpbalance.training.prepare import Prepared
 
 __all__ = ["FittedState", "settings_in_force", "settings_text"]
 
+# Shown if the net has them.
+OPTIONS_SHOWN = (
+    "module__width",
+    "criterion__label_smoothing",
+    "optimizer__nesterov",
+)
+
 
 class FittedState:
     """Context that restores the fitted attributes if a fit fails.
@@ -74,7 +81,8 @@ def settings_in_force(prepared: Prepared) -> dict[str, Any]:
     settings : dict
         ``lr``, ``lr_schedule``, ``max_epochs``, ``batch_size``, ``optimizer``,
         ``weight_decay``, ``train_transform``, ``device``, ``precision``,
-        ``threads``, those of torch on the CPU, and with SAM ``sam`` and ``rho``.
+        ``threads``, those of torch on the CPU, and with SAM ``sam`` and ``rho``. If
+        they are set, ``width`` of the network, ``label_smoothing`` and ``nesterov``.
     """
     net, training = prepared.trainer.net, prepared.trainer.training
     optimizer, _ = base_optimizer(net)
@@ -90,6 +98,10 @@ def settings_in_force(prepared: Prepared) -> dict[str, Any]:
         "precision": training.precision,
         "threads": prepared.engine.threads or torch.get_num_threads(),
     }
+    for name in OPTIONS_SHOWN:
+        value = getattr(net, name, None)
+        if isinstance(value, int | float):
+            settings[name.partition("__")[2]] = value
     if any(training.rho):
         settings["sam"] = _step_name(net.optimizer)
         settings["rho"] = _radius(training.rho)

@@ -214,7 +214,8 @@ def prepare(
     given = read_samples(
         estimator, X, y, sample_weight, params, classes=classes, continues=continues
     )
-    params = image_recipe(params, nested, fmt=given.format)
+    n_images = len(given.data) if whole_fit else 0
+    params = image_recipe(params, nested, fmt=given.format, n_images=n_images)
     unlabeled = estimator._read_unlabeled(X_unlabeled, given)
     n_members = len(estimator.estimators_) if continues else params["n_estimators"]
     start = _start(

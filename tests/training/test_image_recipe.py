@@ -41,7 +41,7 @@ LOSS = nn.CrossEntropyLoss
 EXPLICIT = {
     "train_transform": RandomCropFlip(padding=1, flip=False, mode="reflect"),
     "sam": "momentum_sam",
-    "rho": 1.0,
+    "rho": 0.3,
 }
 
 
@@ -172,7 +172,7 @@ def test_crops_of_tables_raise_if_they_are_asked_for():
 
 # The step and the epochs --------------------------------------------------------------
 
-MOMENTUM = {"sam": "momentum_sam", "rho": 1.0}
+MOMENTUM = {"sam": "momentum_sam", "rho": 0.3}
 TWO_PASSES = {"sam": "sam", "rho": 0.05}
 NARROW_18 = {"estimator": ResNet18, "estimator__module__width": 4}
 
@@ -218,7 +218,8 @@ def test_step_of_images(X, params, expected):
 
 FREE = {"max_epochs": None}
 SCHEDULE = {"max_epochs": 90, "batch_size": 64, "lr_schedule": "one_cycle"}
-RECIPE = SCHEDULE | {"lr": 0.4 * (64 / 512) ** 0.5, "weight_decay": 1e-3}
+STEP = {"lr": 0.4 * (64 / 512) ** 0.5, "weight_decay": 2e-3, "nesterov": True}
+RECIPE = SCHEDULE | STEP | {"label_smoothing": 0.05}
 USUAL = {"batch_size": 128, "lr": 0.1, "lr_schedule": "cosine", "weight_decay": 5e-4}
 
 
@@ -237,8 +238,9 @@ USUAL = {"batch_size": 128, "lr": 0.1, "lr_schedule": "cosine", "weight_decay": 
         ({"estimator__batch_size": 128}, RECIPE | {"batch_size": 128, "lr": 0.2}),
         ({"lr_schedule": "steps"}, RECIPE | {"lr_schedule": "steps"}),
         ({"estimator__optimizer__weight_decay": 0.0}, RECIPE | {"weight_decay": 0.0}),
-        ({"estimator__optimizer__momentum": 0.0}, RECIPE),
-        ({"estimator__criterion": nn.NLLLoss}, RECIPE),
+        ({"estimator__criterion__label_smoothing": 0}, RECIPE | {"label_smoothing": 0}),
+        ({"estimator__optimizer__momentum": 0.0}, RECIPE | {"nesterov": None}),
+        ({"estimator__criterion": nn.NLLLoss}, RECIPE | {"label_smoothing": None}),
         # The schedule only.
         ({"estimator": Own}, SCHEDULE | {"lr": 0.1, "weight_decay": 5e-4}),
         ({"optimizer": torch.optim.AdamW}, SCHEDULE | {"lr": 0.1}),
@@ -248,7 +250,7 @@ USUAL = {"batch_size": 128, "lr": 0.1, "lr_schedule": "cosine", "weight_decay": 
 )
 def test_every_setting_of_the_recipe_can_be_replaced(kind, params, expected):
     found = settings_of(uint8(3, 8, 8), kind, **(FREE | params))
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert {name: found.get(name) for name in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("X", [uint8(3, 4, 4), uint8(3, 8, 8).astype(np.float32)])
@@ -259,24 +261,21 @@ def test_other_samples_have_the_usual_schedule(X):
 # More images: a wider network, larger batches, fewer epochs. Chosen on CIFAR-10 and
 # CIFAR-100 by examples/benchmarks/bench_images.py.
 @pytest.mark.parametrize(
-    ("n", "width", "expected"),
+    ("n", "expected"),
     [
-        (1_000, 16, {"max_epochs": 60, "batch_size": 64}),
-        (5_000, 32, {"max_epochs": 30, "batch_size": 128, "lr": 0.2}),
-        (20_000, 64, {"max_epochs": 30, "batch_size": 512, "lr": 0.4}),
+        (1_000, {"max_epochs": 60, "batch_size": 64, "width": 16, "rho": 0.3}),
+        (5_000, {"max_epochs": 30, "batch_size": 128, "width": 32, "lr": 0.2}),
+        (20_000, {"max_epochs": 30, "batch_size": 512, "width": 64, "rho": 1.0}),
     ],
 )
-def test_the_number_of_images_decides(n, width, expected):
+def test_the_number_of_images_decides(n, expected):
     X = np.broadcast_to(uint8(1, 8, 8)[:2], (n // 2, 2, 1, 8, 8)).reshape(n, 1, 8, 8)
     prepared = prepare(SharpBalance(device="cpu"), X, np.arange(n) % 2, None)
-    found = settings_in_force(prepared)
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
-    assert prepared.trainer.net.module__width == width
+    assert expected.items() <= settings_in_force(prepared).items()
 
 
 def test_a_given_width_is_kept():
-    prepared = prepare(SharpBalance(**NARROW), uint8(3, 8, 8), y, None)
-    assert prepared.trainer.net.module__width == 4
+    assert settings_of(uint8(3, 8, 8), estimator__module__width=4)["width"] == 4
 
 
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SharpBalance])
