@@ -148,9 +148,14 @@ class PhasedEnsemble(BaseDeepEnsemble):
         return Inputs(data=data, format=samples.format, read=data)
 
     def _recipe(self, params, nested, samples, *, continues, whole_fit):
-        if whole_fit:
+        fitted = self.net_ if continues else None
+        if whole_fit or continues:
             params, nested = image_schedule(
-                params, nested, fmt=samples.format, n_images=len(samples.data)
+                params,
+                nested,
+                fmt=samples.format,
+                n_images=len(samples.data),
+                fitted=fitted,
             )
         return table_recipe(
             params,
@@ -159,7 +164,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             n_rows=len(samples.data),
             n_classes=len(samples.classes),
             whole_fit=whole_fit,
-            fitted=self.net_ if continues else None,
+            fitted=fitted,
         )
 
     def _make_net(self, params, nested, inputs, *, start, classes, continues):

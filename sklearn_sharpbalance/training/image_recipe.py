@@ -62,6 +62,8 @@ OPTIONS = {
     "criterion__label_smoothing": 0.05,  # 0.1 has the same accuracy, a higher NLL
 }
 
+RECIPE = {*OPTIONS, "optimizer__weight_decay", "module__width"}
+
 CONVOLUTIONAL = (ResNet, ResNet18, SmallResNet, VGG19BN, WideResNet)
 IMAGE_NETWORKS = (*CONVOLUTIONAL, VisionTransformer, ViTTiny)
 
@@ -117,7 +119,11 @@ def image_recipe(
 
 
 def image_schedule(
-    params: dict[str, Any], nested: dict[str, Any], fmt: InputFormat, n_images: int
+    params: dict[str, Any],
+    nested: dict[str, Any],
+    fmt: InputFormat,
+    n_images: int,
+    fitted: Any = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return parameters with the width, batch size and schedule for images of uint8.
 
@@ -132,6 +138,8 @@ def image_schedule(
         As in :func:`image_recipe`.
     n_images : int
         Training samples.
+    fitted : NeuralNetClassifier or None, default=None
+        Net of earlier calls of ``partial_fit``, whose settings are kept.
 
     Returns
     -------
@@ -153,6 +161,10 @@ def image_schedule(
         return params, nested
     names = names_given(params, nested)
     free = {name for name, value in params.items() if value is None} - names
+    if fitted is not None:
+        kept = {name: getattr(fitted, name) for name in ("lr", "batch_size")}
+        options = {name: getattr(fitted, name) for name in RECIPE & vars(fitted).keys()}
+        return _with_defaults(params, nested, kept, options, free=free, names=names)
     size = size_for(n_images)
     chosen: dict[str, Any] = {
         "batch_size": size.batch_size,
@@ -166,6 +178,11 @@ def image_schedule(
         options = _options(names, size)
     if params["estimator"] is None and "module" not in nested:
         options["module__width"] = size.width
+    return _with_defaults(params, nested, chosen, options, free=free, names=names)
+
+
+def _with_defaults(params, nested, chosen, options, *, free, names):
+    """Return parameters with defaults for those that the user does not give."""
     options = {name: value for name, value in options.items() if name not in names}
     chosen = {name: value for name, value in chosen.items() if name in free}
     return params | chosen, nested | options

@@ -18,6 +18,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
+    SmallCNN,
     metrics,
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
@@ -386,7 +387,7 @@ def test_unlabelled_grey_pictures_may_be_of_another_type(dtype):
 
 def test_uint8_and_float_pictures_give_the_same_result():
     X, y = pictures()
-    same = {"train_transform": None, "sam": "sam", **PICTURES}
+    same = {"estimator": SmallCNN, "lr": 0.1, "lr_schedule": "cosine", **SMALL}
     floats = SharpBalance(**same).fit(X / 255, y)
     integers = SharpBalance(**same).fit(X, y)
     np.testing.assert_allclose(

@@ -18,9 +18,7 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.input_statistics import PIECES, n_pieces
 from sklearn_sharpbalance.data.inputs import InputFormat
-from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV
-from sklearn_sharpbalance.persistence import rebuilding
 from tests.cases import rest_slow
 
 RNG = np.random.default_rng(0)
@@ -111,15 +109,6 @@ def test_fitted_models_are_restored(data, tmp_path):
     program = torch.export.load(tmp_path / "model.pt2").module()
     inputs = torch.as_tensor(clf.member_inputs(data))
     np.testing.assert_allclose(program(inputs).numpy(), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [torch.zeros(3), torch.zeros(2, 4), torch.full((3, 4), 2.0), -torch.ones(3, 4)],
-)
-def test_pieces_of_a_file_must_fit_its_samples(pieces):
-    with pytest.raises(ModelFileError, match="encoding of columns"):
-        rebuilding._check_pieces(pieces, (2,))
 
 
 def test_resumed_fit_equals_one_in_a_row(tmp_path):
