@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sklearn_sharpbalance.arrays import dataset_labels, to_tensor
-from sklearn_sharpbalance.autodiff.rows import Rows
+from sklearn_sharpbalance.autodiff import Rows
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 X = np.arange(24.0).reshape(6, 4)

@@ -1,19 +1,25 @@
 """Gradient norms of single samples, and products with the Hessian."""
 
-from sklearn_sharpbalance.autodiff.chunks import in_chunks, is_out_of_memory, map_chunks
 from sklearn_sharpbalance.autodiff.hessian import (
     HessianOperator,
     flatten_tensors,
     hessian_vector_product,
     unflatten_like,
 )
-from sklearn_sharpbalance.autodiff.losses import sample_losses, unreduced
 from sklearn_sharpbalance.autodiff.per_sample import per_sample_squared_norms
-from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
+from sklearn_sharpbalance.autodiff.rows import (
+    Rows,
+    in_chunks,
+    is_out_of_memory,
+    map_chunks,
+    map_tensors,
+)
 from sklearn_sharpbalance.autodiff.state import (
     device_of,
     evaluation_mode,
+    sample_losses,
     trainable_parameters,
+    unreduced,
 )
 
 __all__ = [

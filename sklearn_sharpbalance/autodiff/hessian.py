@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from sklearn_sharpbalance.autodiff.chunks import map_chunks
-from sklearn_sharpbalance.autodiff.losses import one_per_sample
 from sklearn_sharpbalance.autodiff.per_sample import call_module
-from sklearn_sharpbalance.autodiff.rows import Rows
+from sklearn_sharpbalance.autodiff.rows import Rows, map_chunks
 from sklearn_sharpbalance.autodiff.state import (
     MATH_ATTENTION,
     device_of,
     evaluation_mode,
+    one_per_sample,
     trainable_parameters,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError

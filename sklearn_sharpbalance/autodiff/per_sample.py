@@ -14,7 +14,6 @@ from sklearn_sharpbalance._validation import (
     check_choice,
     check_optional_numbers,
 )
-from sklearn_sharpbalance.autodiff.chunks import in_chunks
 from sklearn_sharpbalance.autodiff.layer_rules import squared_norm
 from sklearn_sharpbalance.autodiff.layer_taps import (
     ParameterWatch,
@@ -23,13 +22,14 @@ from sklearn_sharpbalance.autodiff.layer_taps import (
     find_layers,
     tapped_squared_norms,
 )
-from sklearn_sharpbalance.autodiff.losses import LossModule, one_per_sample
-from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
+from sklearn_sharpbalance.autodiff.rows import Rows, in_chunks, map_tensors
 from sklearn_sharpbalance.autodiff.state import (
     MATH_ATTENTION,
     WITHOUT_VMAP_WARNINGS,
+    LossModule,
     device_of,
     evaluation_mode,
+    one_per_sample,
     trainable_parameters,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.autodiff import sample_losses
 from sklearn_sharpbalance.data.augment import EpochAugment
 from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import DeviceData, take_rows

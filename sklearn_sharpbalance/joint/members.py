@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.autodiff import sample_losses
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.joint.batches import RandomStreams
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES

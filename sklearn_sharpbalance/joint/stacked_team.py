@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.base import EngineChoice
-from sklearn_sharpbalance.engine.devices import choose_threads
+from sklearn_sharpbalance.engine.choice import choose_threads
 from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
 from sklearn_sharpbalance.engine.stacked.members import StackedMembers
 from sklearn_sharpbalance.joint.members import ModuleTeam, Team

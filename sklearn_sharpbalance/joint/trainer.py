@@ -9,7 +9,7 @@ import torch
 
 from sklearn_sharpbalance.aggregation.nets import has_batch_statistics
 from sklearn_sharpbalance.data import TrainingData
-from sklearn_sharpbalance.engine.devices import explain_out_of_memory
+from sklearn_sharpbalance.engine.choice import explain_out_of_memory
 from sklearn_sharpbalance.engine.skorch_engine import loader_params
 from sklearn_sharpbalance.engine.support import callback_refusal
 from sklearn_sharpbalance.exceptions import InvalidInputError

@@ -11,7 +11,7 @@ import warnings
 import torch
 from skorch.callbacks import Callback, Checkpoint, LRScheduler, TrainEndCheckpoint
 
-from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.autodiff import sample_losses
 from sklearn_sharpbalance.data.training_data import DeviceData, rows_at_once
 from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
 from sklearn_sharpbalance.members.state import capture, restore, to_cpu

@@ -10,7 +10,7 @@ from torch import nn
 
 from sklearn_sharpbalance._validation import check_generator
 from sklearn_sharpbalance.aggregation.nets import recompute_batch_statistics
-from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.autodiff import sample_losses
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels

@@ -1,15 +1,16 @@
 """Subset selection: from (M, N) sharpness scores to (M, N) SAM masks."""
 
 from sklearn_sharpbalance._validation import Registry
-from sklearn_sharpbalance.selection.base import FunctionSelector, SubsetSelector
 from sklearn_sharpbalance.selection.rules import (
     AllSelector,
     FlattestSelector,
     FlattestUnionSelector,
+    FunctionSelector,
     NoneSelector,
     RandomSelector,
     SameSelector,
     SharpestSelector,
+    SubsetSelector,
     extreme_samples,
     union_of_others,
 )

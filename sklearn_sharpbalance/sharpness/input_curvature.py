@@ -9,10 +9,13 @@ from sklearn_sharpbalance._validation import (
     check_numbers,
     check_random_state,
 )
-from sklearn_sharpbalance.autodiff.chunks import in_chunks
-from sklearn_sharpbalance.autodiff.losses import sample_losses
-from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
-from sklearn_sharpbalance.autodiff.state import evaluation_mode
+from sklearn_sharpbalance.autodiff import (
+    Rows,
+    evaluation_mode,
+    in_chunks,
+    map_tensors,
+    sample_losses,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.sharpness.base import NetScorer
 

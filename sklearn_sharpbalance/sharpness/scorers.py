@@ -12,14 +12,18 @@ from sklearn_sharpbalance._validation import (
     check_numbers,
     check_optional_numbers,
 )
-from sklearn_sharpbalance.autodiff.chunks import in_chunks, map_chunks
-from sklearn_sharpbalance.autodiff.losses import sample_losses
+from sklearn_sharpbalance.autodiff import (
+    Rows,
+    evaluation_mode,
+    in_chunks,
+    map_chunks,
+    sample_losses,
+    trainable_parameters,
+)
 from sklearn_sharpbalance.autodiff.per_sample import (
     check_method,
     per_sample_squared_norms,
 )
-from sklearn_sharpbalance.autodiff.rows import Rows
-from sklearn_sharpbalance.autodiff.state import evaluation_mode, trainable_parameters
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.runtime.torch_internals import foreach_add_

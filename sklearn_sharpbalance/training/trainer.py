@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.data.validation_split import rows_of
 from sklearn_sharpbalance.engine.base import EngineRun
-from sklearn_sharpbalance.engine.devices import explain_out_of_memory
+from sklearn_sharpbalance.engine.choice import explain_out_of_memory
 from sklearn_sharpbalance.exceptions import (
     DivergenceError,
     InvalidInputError,
@@ -29,7 +29,7 @@ from sklearn_sharpbalance.members.net import sam_passes, with_plain_sam
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.runtime.rng import random_stream
-from sklearn_sharpbalance.selection.base import check_masks
+from sklearn_sharpbalance.selection.rules import check_masks
 from sklearn_sharpbalance.sharpness.base import FunctionScorer
 from sklearn_sharpbalance.training.caching import cached, kept_in_memory
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds

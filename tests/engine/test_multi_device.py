@@ -10,7 +10,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
-from sklearn_sharpbalance.engine.devices import SpreadEngine
+from sklearn_sharpbalance.engine.choice import SpreadEngine
 from sklearn_sharpbalance.runtime.devices import tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 

@@ -18,7 +18,7 @@ from sklearn_sharpbalance import (
     SmallCNN,
     load,
 )
-from sklearn_sharpbalance.engine.devices import SMALL_PRODUCT, choose_threads
+from sklearn_sharpbalance.engine.choice import SMALL_PRODUCT, choose_threads
 from sklearn_sharpbalance.runtime.process import torch_threads
 
 rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sklearn_sharpbalance.data.training_data import TrainingData
-from sklearn_sharpbalance.engine.devices import choose_threads, explain_out_of_memory
+from sklearn_sharpbalance.engine.choice import choose_threads, explain_out_of_memory
 from sklearn_sharpbalance.engine.stacked.engine import StackedGroup
 from sklearn_sharpbalance.engine.stacked.members import stacked_sessions
 from sklearn_sharpbalance.engine.stacked.network import in_step

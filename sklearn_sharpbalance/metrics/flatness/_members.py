@@ -15,10 +15,14 @@ from sklearn_sharpbalance._validation import (
     check_optional_numbers,
 )
 from sklearn_sharpbalance.arrays import dataset_labels, to_array, to_tensor
-from sklearn_sharpbalance.autodiff.chunks import in_chunks
-from sklearn_sharpbalance.autodiff.losses import sample_losses
-from sklearn_sharpbalance.autodiff.rows import Rows, map_tensors
-from sklearn_sharpbalance.autodiff.state import device_of, evaluation_mode
+from sklearn_sharpbalance.autodiff import (
+    Rows,
+    device_of,
+    evaluation_mode,
+    in_chunks,
+    map_tensors,
+    sample_losses,
+)
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 

@@ -10,16 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sklearn_sharpbalance.autodiff import map_tensors, trainable_parameters
 from sklearn_sharpbalance.autodiff.layer_taps import (
     ParameterWatch,
     UnsupportedModuleError,
 )
-from sklearn_sharpbalance.autodiff.losses import LossModule
-from sklearn_sharpbalance.autodiff.rows import map_tensors
 from sklearn_sharpbalance.autodiff.state import (
     MATH_ATTENTION,
     WITHOUT_VMAP_WARNINGS,
-    trainable_parameters,
+    LossModule,
 )
 from sklearn_sharpbalance.metrics.flatness._members import Batches
 from sklearn_sharpbalance.metrics.flatness._weights import Weights

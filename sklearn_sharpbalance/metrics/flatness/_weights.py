@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sklearn_sharpbalance.autodiff.state import trainable_parameters
+from sklearn_sharpbalance.autodiff import trainable_parameters
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.runtime.torch_internals import foreach_copy_
 

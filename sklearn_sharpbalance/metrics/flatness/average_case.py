@@ -3,7 +3,7 @@
 import torch
 
 from sklearn_sharpbalance._validation import POSITIVE, POSITIVE_INTEGER, check_numbers
-from sklearn_sharpbalance.autodiff.state import evaluation_mode
+from sklearn_sharpbalance.autodiff import evaluation_mode
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.metrics.flatness._weights import Weights
 

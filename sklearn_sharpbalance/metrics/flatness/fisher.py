@@ -2,7 +2,8 @@
 
 import torch
 
-from sklearn_sharpbalance.autodiff.state import MATH_ATTENTION, evaluation_mode
+from sklearn_sharpbalance.autodiff import evaluation_mode
+from sklearn_sharpbalance.autodiff.state import MATH_ATTENTION
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.metrics.flatness._weights import trainable_or_refuse
 from sklearn_sharpbalance.sharpness.scorers import fisher_trace

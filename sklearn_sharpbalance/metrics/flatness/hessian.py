@@ -17,8 +17,8 @@ from sklearn_sharpbalance._validation import (
     check_numbers,
     check_optional_numbers,
 )
+from sklearn_sharpbalance.autodiff import sample_losses
 from sklearn_sharpbalance.autodiff.hessian import HessianOperator
-from sklearn_sharpbalance.autodiff.losses import sample_losses
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.metrics.flatness._members import (
     average_values,

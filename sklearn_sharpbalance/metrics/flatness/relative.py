@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from sklearn_sharpbalance.autodiff.state import evaluation_mode
+from sklearn_sharpbalance.autodiff import evaluation_mode
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
 

@@ -13,7 +13,7 @@ from sklearn_sharpbalance._validation import (
     check_choice,
     check_numbers,
 )
-from sklearn_sharpbalance.autodiff.state import evaluation_mode
+from sklearn_sharpbalance.autodiff import evaluation_mode
 from sklearn_sharpbalance.metrics.flatness._members import measure_members
 from sklearn_sharpbalance.metrics.flatness._objectives import (
     Objective,
