@@ -1,22 +1,46 @@
-"""Parameters of one group, device and dtype, which are perturbed together."""
+"""Vectors as lists of tensors, and the parameters that are perturbed together.
 
-from collections.abc import Callable, Sequence
+A list is one vector or, if ``stacked``, one vector per member: every tensor then has a
+leading axis of ``M`` members. Only :func:`all_finite` waits for the device.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.optim._tensors import widened
-from sklearn_sharpbalance.runtime.torch_internals import foreach_copy_
+from sklearn_sharpbalance.runtime.torch_internals import (
+    foreach_copy_,
+    foreach_mul,
+    foreach_norm,
+)
 
-__all__ = ["Bucket", "as_real", "both_passes", "collect", "gather", "restore"]
+__all__ = [
+    "Bucket",
+    "all_finite",
+    "as_real",
+    "both_passes",
+    "choose",
+    "collect",
+    "gather",
+    "joint_dot",
+    "joint_norm",
+    "restore",
+    "scaled",
+    "widened",
+    "with_stacked_apart",
+]
+
+HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass
 class Bucket:
-    """Parameters that one multi-tensor call can process.
+    """Parameters of one group, device and dtype, for one multi-tensor call.
 
     Attributes
     ----------
@@ -125,9 +149,101 @@ def both_passes(
     return pairs
 
 
+def with_stacked_apart(pairs: Sequence[tuple]) -> Iterator[tuple[bool, list[tuple]]]:
+    """Yield ``stacked`` and its pairs (bucket, ...): norms are over one of the two."""
+    for stacked in (False, True):
+        chosen = [pair for pair in pairs if pair[0].stacked is stacked]
+        if chosen:
+            yield stacked, chosen
+
+
 def restore(buckets: Sequence[Bucket]) -> None:
     """Restore the weights that :meth:`Bucket.keep_weights` copied."""
     for bucket in buckets:
         if bucket.saved:
             foreach_copy_(bucket.weights, bucket.saved)
             bucket.saved = []
+
+
+def widened(tensors: list[Tensor]) -> list[Tensor]:
+    """Return the tensors, with half precision converted to float32.
+
+    ``rho / ||g||`` overflows float16 long before the perturbation does.
+    """
+    return [t.float() if t.dtype in HALF else t for t in tensors]
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    return tensor.reshape(len(tensor), -1)  # (M, size of a member)
+
+
+def _gathered(parts: list[Tensor]) -> Tensor:
+    """Stack partial results of several devices and dtypes, as (P,) or (P, M)."""
+    dtype = reduce(torch.promote_types, (part.dtype for part in parts))
+    return torch.stack([part.to(parts[0].device, dtype) for part in parts])
+
+
+def joint_norm(lists: list[list[Tensor]], stacked: bool) -> Tensor:
+    """Return the Euclidean norm of the vector of all lists, () or (M,) if stacked.
+
+    The tensors of one list have one device and dtype.
+    """
+    parts: list[Tensor] = []
+    for tensors in lists:
+        if stacked:
+            parts += [torch.linalg.vector_norm(_rows(t), dim=1) for t in tensors]
+        else:
+            parts += foreach_norm(tensors)
+    if len(parts) == 1:
+        return parts[0]
+    return torch.linalg.vector_norm(_gathered(parts), dim=0)
+
+
+def joint_dot(
+    left: list[list[Tensor]], right: list[list[Tensor]], stacked: bool
+) -> Tensor:
+    """Return the inner product of two vectors, () or (M,) if stacked."""
+    parts = []
+    for a, b in zip(left, right):
+        products = foreach_mul(a, b)
+        # One sum over a copy of all tensors is faster than one launch per tensor.
+        if stacked:
+            parts.append(torch.cat([_rows(p) for p in products], dim=1).sum(1))
+        else:
+            parts.append(torch.cat([p.flatten() for p in products]).sum())
+    return _gathered(parts).sum(0)
+
+
+def scaled(tensors: list[Tensor], factor: Tensor | float) -> list[Tensor]:
+    """Return ``factor * t``; a factor of shape (M,) has one value per member."""
+    if isinstance(factor, Tensor):
+        factor = factor.to(tensors[0].device)
+        if factor.ndim == 1:
+            views = [factor.view(-1, *[1] * (t.ndim - 1)).to(t.dtype) for t in tensors]
+            return foreach_mul(tensors, views)
+    return foreach_mul(tensors, factor)
+
+
+def choose(
+    is_new: Tensor, new: list[Tensor], old: list[Tensor], stacked: bool
+) -> list[Tensor]:
+    """Return ``new`` where ``is_new``, () or (M,) if stacked, is true, else ``old``."""
+    is_new = is_new.to(old[0].device)
+    chosen = []
+    for left, right in zip(new, old):
+        if stacked:
+            shape = (-1, *[1] * (left.ndim - 1))
+            chosen.append(torch.where(is_new.view(shape), left, right))
+        else:
+            chosen.append(torch.where(is_new, left, right))
+    return chosen
+
+
+def all_finite(lists: list[list[Tensor]]) -> bool:
+    """Return whether no tensor has an infinity or a NaN; wait for the device."""
+    parts: list[Tensor] = []
+    for tensors in lists:
+        filled = [tensor for tensor in tensors if tensor.numel()]
+        if filled:
+            parts += foreach_norm(filled, float("inf"))
+    return not parts or bool(torch.isfinite(_gathered(parts)).all())

@@ -1,11 +1,10 @@
 """Adaptive sharpness-aware minimization."""
 
-import torch
-from torch import Tensor
+from torch.optim import SGD
 
 from sklearn_sharpbalance._validation import NON_NEGATIVE
-from sklearn_sharpbalance.optim._tensors import widened
-from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim._buckets import widened
+from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_abs,
     foreach_add_,
@@ -15,35 +14,18 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 __all__ = ["ASAM"]
 
 
-def adaptive_direction(
-    weights: list[Tensor], grads: list[Tensor], eta: float
-) -> tuple[list[Tensor], list[Tensor]]:
-    r"""Return :math:`T^2 g` and :math:`T g`, :math:`T = \mathrm{diag}(|w| + \eta)`."""
-    sizes = foreach_abs(widened(weights))
-    foreach_add_(sizes, eta)
-    once = foreach_mul(grads, sizes)
-    return foreach_mul(once, sizes), once
-
-
 class ASAM(SharpnessAwareOptimizer):
     r"""Adaptive SAM: a perturbation in proportion to each weight's size.
 
     Parameters
     ----------
-    params : iterable of Tensor, of (name, Tensor) or of dict
-        Parameters or parameter groups.
-    base_optimizer : type, default=torch.optim.SGD
-        Class of the optimizer that makes the update.
+    params, base_optimizer, stacked, **base_kwargs
+        As for :class:`SAM`.
     rho : float, or list or Tensor of M floats, default=0.05
-        Length of the perturbation, measured relative to the weights; one per member
-        in a stacked group. The paper uses ten times the value of SAM.
+        Length of the perturbation, measured relative to the weights. The paper uses
+        ten times the value of SAM.
     eta : float, default=0.01
         Added to the absolute value of each weight, so that weights near 0 move too.
-    stacked : bool, default=False
-        Whether each parameter has a leading axis of M members; see
-        :class:`SharpnessAwareOptimizer`.
-    **base_kwargs
-        Arguments of the base optimizer, e.g. ``lr`` and ``momentum``.
 
     Notes
     -----
@@ -71,15 +53,12 @@ class ASAM(SharpnessAwareOptimizer):
     3.0
     """
 
-    _rules = {
-        **SharpnessAwareOptimizer._rules,
-        "eta": NON_NEGATIVE,
-    }
+    _rules = {**SharpnessAwareOptimizer._rules, "eta": NON_NEGATIVE}
 
     def __init__(
         self,
         params,
-        base_optimizer=torch.optim.SGD,
+        base_optimizer=SGD,
         rho=0.05,
         eta=0.01,
         *,
@@ -90,5 +69,7 @@ class ASAM(SharpnessAwareOptimizer):
         super().__init__(params, base_optimizer, options, base_kwargs)
 
     def _direction(self, bucket, grad_scale):
-        eta = self._option(bucket.group, "eta")
-        return adaptive_direction(bucket.weights, bucket.grads, eta)
+        sizes = foreach_abs(widened(bucket.weights))
+        foreach_add_(sizes, self._option(bucket.group, "eta"))
+        once = foreach_mul(bucket.grads, sizes)  # T g
+        return foreach_mul(once, sizes), once

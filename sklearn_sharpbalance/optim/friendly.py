@@ -2,11 +2,11 @@
 
 import torch
 from torch import Tensor
+from torch.optim import SGD
 
 from sklearn_sharpbalance._validation import FROM_0_BELOW_1, NON_NEGATIVE
-from sklearn_sharpbalance.optim._buckets import Bucket, as_real
-from sklearn_sharpbalance.optim._tensors import choose, scaled
-from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim._buckets import Bucket, as_real, choose, scaled
+from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_add,
     foreach_copy_,
@@ -23,21 +23,12 @@ class FriendlySAM(SharpnessAwareOptimizer):
 
     Parameters
     ----------
-    params : iterable of Tensor, of (name, Tensor) or of dict
-        Parameters or parameter groups.
-    base_optimizer : type, default=torch.optim.SGD
-        Class of the optimizer that makes the update.
-    rho : float, or list or Tensor of M floats, default=0.05
-        Length of the perturbation; one per member in a stacked group.
+    params, base_optimizer, rho, stacked, **base_kwargs
+        As for :class:`SAM`.
     sigma : float, default=1.0
         Multiple of the averaged gradient that is subtracted; 0 gives SAM.
     lmbda : float, default=0.9
         Decay of the moving average, in [0, 1).
-    stacked : bool, default=False
-        Whether each parameter has a leading axis of M members; see
-        :class:`SharpnessAwareOptimizer`.
-    **base_kwargs
-        Arguments of the base optimizer, e.g. ``lr`` and ``momentum``.
 
     Notes
     -----
@@ -83,7 +74,7 @@ class FriendlySAM(SharpnessAwareOptimizer):
     def __init__(
         self,
         params,
-        base_optimizer=torch.optim.SGD,
+        base_optimizer=SGD,
         rho=0.05,
         sigma=1.0,
         lmbda=0.9,

@@ -2,11 +2,17 @@
 
 import torch
 from torch import Tensor
+from torch.optim import SGD
 
 from sklearn_sharpbalance._validation import NON_NEGATIVE
-from sklearn_sharpbalance.optim._buckets import Bucket, both_passes
-from sklearn_sharpbalance.optim._tensors import joint_dot, scaled
-from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim._buckets import (
+    Bucket,
+    both_passes,
+    joint_dot,
+    scaled,
+    with_stacked_apart,
+)
+from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_mul_,
     foreach_sub,
@@ -21,21 +27,14 @@ class GSAM(SharpnessAwareOptimizer):
 
     Parameters
     ----------
-    params : iterable of Tensor, of (name, Tensor) or of dict
-        Parameters or parameter groups.
-    base_optimizer : type, default=torch.optim.SGD
-        Class of the optimizer that makes the update.
+    params, base_optimizer, stacked, **base_kwargs
+        As for :class:`SAM`.
     rho : float, or list or Tensor of M floats, default=0.05
-        Length of the perturbation; one per member in a stacked group. In the paper it
-        follows the learning rate: set ``group["rho"]`` after each scheduler step.
+        Length of the perturbation. In the paper it follows the learning rate: set
+        ``group["rho"]`` after each scheduler step.
     alpha : float, default=0.4
         Weight of the term that reduces the gap; 0 gives SAM. The paper tunes it per
         network; 0.4 is the value in its authors' CIFAR-10 script.
-    stacked : bool, default=False
-        Whether each parameter has a leading axis of M members; see
-        :class:`SharpnessAwareOptimizer`.
-    **base_kwargs
-        Arguments of the base optimizer, e.g. ``lr`` and ``momentum``.
 
     Notes
     -----
@@ -66,16 +65,13 @@ class GSAM(SharpnessAwareOptimizer):
     [1.0, -1.0]
     """
 
-    _rules = {
-        **SharpnessAwareOptimizer._rules,
-        "alpha": NON_NEGATIVE,
-    }
+    _rules = {**SharpnessAwareOptimizer._rules, "alpha": NON_NEGATIVE}
     _keeps_gradients = True
 
     def __init__(
         self,
         params,
-        base_optimizer=torch.optim.SGD,
+        base_optimizer=SGD,
         rho=0.05,
         alpha=0.4,
         *,
@@ -85,16 +81,11 @@ class GSAM(SharpnessAwareOptimizer):
         options = {"rho": rho, "alpha": alpha, "stacked": stacked}
         super().__init__(params, base_optimizer, options, base_kwargs)
 
-    def _direction(self, bucket, grad_scale):
-        return bucket.grads, bucket.grads
-
     @torch.no_grad()
     def _combine(self, buckets):
         pairs = both_passes(self.param_groups, buckets)
-        for stacked in (False, True):
-            chosen = [pair for pair in pairs if pair[0].stacked is stacked]
-            if chosen:
-                self._subtract_orthogonal(chosen, stacked)
+        for stacked, chosen in with_stacked_apart(pairs):
+            self._subtract_orthogonal(chosen, stacked)
 
     def _subtract_orthogonal(
         self, chosen: list[tuple[Bucket, list[Tensor]]], stacked: bool

@@ -5,18 +5,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import SGD
 
 from sklearn_sharpbalance._validation import NON_NEGATIVE, POSITIVE_INTEGER
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.optim._buckets import Bucket, as_real, both_passes, gather
-from sklearn_sharpbalance.optim._tensors import (
+from sklearn_sharpbalance.optim._buckets import (
+    Bucket,
+    as_real,
+    both_passes,
     choose,
+    gather,
     joint_dot,
     joint_norm,
     scaled,
     widened,
+    with_stacked_apart,
 )
-from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_add_,
     foreach_copy_,
@@ -35,13 +40,8 @@ class LookSAM(SharpnessAwareOptimizer):
 
     Parameters
     ----------
-    params : iterable of Tensor, of (name, Tensor) or of dict
-        Parameters or parameter groups.
-    base_optimizer : type, default=torch.optim.SGD
-        Class of the optimizer that makes the update.
-    rho : float, or list or Tensor of M floats, default=0.05
-        Length of the perturbation; one per member in a stacked group. 0 gives the
-        base optimizer.
+    params, base_optimizer, rho, stacked, **base_kwargs
+        As for :class:`SAM`.
     k : int, default=5
         Number of steps from one perturbed gradient to the next, the same for all
         groups; 1 gives SAM.
@@ -49,11 +49,6 @@ class LookSAM(SharpnessAwareOptimizer):
         Length of the added component, relative to the gradient. The paper has 0.7,
         for large batches. With the small batches of tables 0.2 gives a lower log-loss,
         and with batches of 128 images several points more accuracy.
-    stacked : bool, default=False
-        Whether each parameter has a leading axis of M members; see
-        :class:`SharpnessAwareOptimizer`.
-    **base_kwargs
-        Arguments of the base optimizer, e.g. ``lr`` and ``momentum``.
 
     Notes
     -----
@@ -114,7 +109,7 @@ class LookSAM(SharpnessAwareOptimizer):
     def __init__(
         self,
         params,
-        base_optimizer=torch.optim.SGD,
+        base_optimizer=SGD,
         rho=0.05,
         k=K,
         alpha=0.2,
@@ -127,7 +122,6 @@ class LookSAM(SharpnessAwareOptimizer):
 
     @classmethod
     def passes_per_sample(cls, options: Mapping[str, Any]) -> float:
-        """Return how many times a step passes each sample: ``1 + 1 / k``."""
         return 1 + 1 / options.get("k", K)
 
     @property
@@ -144,29 +138,14 @@ class LookSAM(SharpnessAwareOptimizer):
         return self.count % self._option(self.param_groups[0], "k") == 0
 
     def advance(self):
-        """Count a step that a CUDA graph replays without calling this optimizer."""
         self.count += 1
 
     def step(self, closure=None, *, scaler=None, freeze_norms=True):
         """Make one update, along the gradient of SAM in every k-th call.
 
-        Parameters
-        ----------
-        closure : callable
-            Clears the gradients, computes the loss, calls ``backward`` (once, or
-            several times to accumulate) and returns the loss. It is called twice in
-            every k-th step, and once in the others.
-        scaler : torch.amp.GradScaler, default=None
-            Required if the closure calls ``scaler.scale(loss).backward()``. Gradients
-            are unscaled; if one is not finite, the update is skipped and the step is
-            not counted. Call ``scaler.update()`` afterwards, as usual.
-        freeze_norms : bool or nn.Module, default=True
-            As in :meth:`perturbed`, for the second call.
-
-        Returns
-        -------
-        loss
-            The value that the closure returned at the unperturbed weights.
+        The parameters are those of :meth:`SAM.step`. The closure is called twice in
+        every k-th step, and once in the others. A step that is skipped because a scaled
+        gradient is not finite is not counted.
         """
         if self.perturbs:
             return super().step(closure, scaler=scaler, freeze_norms=freeze_norms)
@@ -188,13 +167,10 @@ class LookSAM(SharpnessAwareOptimizer):
         Call it in place of :meth:`perturbed` if ``perturbs`` is False, with the
         gradient at the unperturbed weights in ``.grad``.
         """
-        buckets = gather(self.param_groups)
-        for stacked in (False, True):
-            chosen = [bucket for bucket in buckets if bucket.stacked is stacked]
-            if not chosen:
-                continue
-            norm = joint_norm([bucket.grads for bucket in chosen], stacked)
-            for bucket in chosen:
+        buckets = [(bucket,) for bucket in gather(self.param_groups)]
+        for stacked, chosen in with_stacked_apart(buckets):
+            norm = joint_norm([bucket.grads for (bucket,) in chosen], stacked)
+            for (bucket,) in chosen:
                 length = norm * self._option(bucket.group, "alpha")  # () or (M,)
                 added = scaled(widened(self._directions(bucket)), length)
                 foreach_add_(bucket.own_grads(), added)
@@ -209,9 +185,6 @@ class LookSAM(SharpnessAwareOptimizer):
                 f"got {sorted(values)}. Pass k once, as an argument of LookSAM."
             )
 
-    def _direction(self, bucket, grad_scale):
-        return bucket.grads, bucket.grads
-
     def _directions(self, bucket: Bucket) -> list[Tensor]:
         """Return the kept unit vector, as real tensors; zeros at first."""
         count = self.count
@@ -224,10 +197,8 @@ class LookSAM(SharpnessAwareOptimizer):
     @torch.no_grad()
     def _combine(self, buckets):
         pairs = both_passes(self.param_groups, buckets)
-        for stacked in (False, True):
-            chosen = [pair for pair in pairs if pair[0].stacked is stacked]
-            if chosen:
-                self._keep_orthogonal(chosen, stacked)
+        for stacked, chosen in with_stacked_apart(pairs):
+            self._keep_orthogonal(chosen, stacked)
         self.advance()
 
     def _keep_orthogonal(

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.optim import SGD
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.optim._buckets import as_real, collect
-from sklearn_sharpbalance.optim._tensors import widened
-from sklearn_sharpbalance.optim.base import SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim._buckets import as_real, collect, widened
+from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 
 __all__ = ["MomentumSAM"]
 
@@ -21,19 +20,14 @@ class MomentumSAM(SharpnessAwareOptimizer):
 
     Parameters
     ----------
-    params : iterable of Tensor, of (name, Tensor) or of dict
-        Parameters or parameter groups.
+    params, stacked, **base_kwargs
+        As for :class:`SAM`.
     base_optimizer : type, default=torch.optim.SGD
         Class of the optimizer that makes the update. It must have a momentum: SGD,
         RMSprop or Muon with ``momentum > 0``, or Adam and its relatives.
     rho : float, or list or Tensor of M floats, default=0.3
-        Length of the perturbation; one per member in a stacked group. Good values are
-        larger than those of SAM. 0 gives the base optimizer, bit for bit.
-    stacked : bool, default=False
-        Whether each parameter has a leading axis of M members; see
-        :class:`SharpnessAwareOptimizer`.
-    **base_kwargs
-        Arguments of the base optimizer, e.g. ``lr`` and ``momentum``.
+        Length of the perturbation. Good values are larger than those of SAM. 0 gives
+        the base optimizer, bit for bit.
 
     Notes
     -----
@@ -78,42 +72,20 @@ class MomentumSAM(SharpnessAwareOptimizer):
     clean_pass = False
 
     def __init__(
-        self,
-        params,
-        base_optimizer=torch.optim.SGD,
-        rho=0.3,
-        *,
-        stacked=False,
-        **base_kwargs,
+        self, params, base_optimizer=SGD, rho=0.3, *, stacked=False, **base_kwargs
     ):
         options = {"rho": rho, "stacked": stacked}
         super().__init__(params, base_optimizer, options, base_kwargs)
 
     @classmethod
     def passes_per_sample(cls, options: Mapping[str, Any]) -> float:
-        """Return how many times a step passes each sample: once."""
         return 1.0
 
     def step(self, closure=None, *, scaler=None, freeze_norms=False):
         """Make one update along the gradient at the perturbed weights.
 
-        Parameters
-        ----------
-        closure : callable
-            Clears the gradients, computes the loss, calls ``backward`` (once, or
-            several times to accumulate) and returns the loss. It is called once, at
-            the perturbed weights.
-        scaler : torch.amp.GradScaler, default=None
-            Required if the closure calls ``scaler.scale(loss).backward()``. The
-            update is skipped if the gradient is not finite. Call ``scaler.update()``
-            afterwards, as usual.
-        freeze_norms : bool or nn.Module, default=False
-            As in :meth:`perturbed`.
-
-        Returns
-        -------
-        loss
-            The value that the closure returned, at the perturbed weights.
+        The parameters are those of :meth:`SAM.step`. The closure is called once, at the
+        perturbed weights, and its value is returned.
         """
         evaluate = self._evaluation(closure)
         with self.perturbed(freeze_norms=freeze_norms):
@@ -124,18 +96,9 @@ class MomentumSAM(SharpnessAwareOptimizer):
     def perturbed(self, *, freeze_norms=False, set_to_none=True, grad_scale=None):
         """Move to the perturbed weights inside the ``with`` block.
 
-        Needs no gradient; clears those in ``.grad``. On exit the weights are restored
-        bit for bit, also after an exception.
-
-        Parameters
-        ----------
-        freeze_norms : bool or nn.Module, default=False
-            Whether running statistics of batch norms are not updated. They are by
-            default, because no other pass over these samples does it.
-        set_to_none : bool, default=True
-            Set the gradients to None, or to zero in place.
-        grad_scale : float or Tensor, default=None
-            Not used.
+        As :meth:`SAM.perturbed`, but it needs no gradient and no ``grad_scale``, and
+        updates running statistics of batch norms: no other pass over these samples
+        does it.
         """
         return super().perturbed(
             freeze_norms=freeze_norms, set_to_none=set_to_none, grad_scale=grad_scale
