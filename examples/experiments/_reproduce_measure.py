@@ -17,6 +17,7 @@ from sklearn.model_selection import train_test_split
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.corruption import iter_corruptions
 from sklearn_sharpbalance.evaluation import evaluate, gradient_passes
+from sklearn_sharpbalance.sharpness import fisher_trace, input_curvature
 
 __all__ = ["Task", "measure", "prepare"]
 
@@ -216,10 +217,11 @@ def nll(logits, codes):
 
 def correlation(clf, task, n_samples=1000):
     """Figure 14: Spearman's of Fisher trace and input curvature, mean of members."""
-    each = {"batch_size": 1, "per_member": True, "return_batches": True}
-    traces, curvatures = (
-        scores(clf, task.X[:n_samples], task.y[:n_samples], random_state=0, **each)
-        for scores in (metrics.mean_fisher_trace, metrics.mean_input_curvature)
-    )  # (M, N) each
-    found = [spearmanr(*pair).statistic for pair in zip(traces, curvatures)]
+    X = clf.member_inputs(task.X[:n_samples])
+    codes = np.searchsorted(clf.classes_, task.y[:n_samples])
+    found = []
+    for net in clf.estimators_:
+        traces = fisher_trace(net, X, codes)  # (N,)
+        curvatures = input_curvature(net, X, codes, random_state=0)
+        found.append(spearmanr(traces.cpu(), curvatures.cpu()).statistic)
     return float(np.mean(found))

@@ -26,7 +26,7 @@ OUTCOMES = {
     "ece": "ECE",
     "disagreement": "disagreement",
 }
-N_SAMPLES, BATCH = 5000, 1000
+N_SAMPLES = 5000
 
 
 def measure_nets(clf, task, n_batches):
@@ -34,11 +34,9 @@ def measure_nets(clf, task, n_batches):
     X, y = task.X[:N_SAMPLES], task.y[:N_SAMPLES]
     each = {"random_state": 0, "per_member": True}
     nets = {
-        "fisher_rao": metrics.fisher_rao_norm(clf, X, y, batch_size=BATCH, **each),
-        "sam_sharpness": metrics.sam_sharpness(clf, X, y, batch_size=BATCH, **each),
-        "relative_flatness": metrics.relative_flatness(
-            clf, X, y, batch_size=BATCH, **each
-        ),
+        "fisher_rao": metrics.fisher_rao_norm(clf, X, y, **each),
+        "sam_sharpness": metrics.sam_sharpness(clf, X, y, **each),
+        "relative_flatness": metrics.relative_flatness(clf, X, y, **each),
         "worst_case": metrics.adaptive_sharpness(
             clf, X, y, n_batches=n_batches, **each
         ),

@@ -9,7 +9,7 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import average_case_sharpness, sam_sharpness
-from sklearn_sharpbalance.metrics.flatness._weights import Weights
+from sklearn_sharpbalance.metrics.flatness._frame import Weights
 from tests.metrics.nets import (
     SquaredError,
     dense_hessian,
@@ -59,8 +59,8 @@ def test_sam_sharpness_of_a_quadratic(quadratic):
     assert found == pytest.approx(expected, abs=4 * spread / np.sqrt(800))
 
 
-def recorded_rises(monkeypatch, net, X, y, call):
-    """Return the mean loss rise over the weights that were tried, by torch.func."""
+def recorded(monkeypatch, metric, net, X, y, **options):
+    """Return the value, the rises (K,) and perturbations (K, d) behind it, and w."""
     written, write = [], Weights.write
 
     def spy(self, vector):
@@ -68,91 +68,46 @@ def recorded_rises(monkeypatch, net, X, y, call):
         write(self, vector)
 
     monkeypatch.setattr(Weights, "write", spy)
-    value = call()
+    value = metric(net, X, y, **options)
     loss, w = mean_loss(net, X, y)
-    torch.testing.assert_close(written[-1], w, rtol=0, atol=0)
-    rises = [(loss(v) - loss(w)).item() for v in written[:-1]]
-    return value, rises, torch.stack(written[:-1]) - w
+    torch.testing.assert_close(written.pop(), w, rtol=0, atol=0)
+    rises = [(loss(v) - loss(w)).item() for v in written]
+    return value, rises, torch.stack(written) - w, w
 
 
-def test_sam_sharpness_is_the_mean_rise_at_a_fixed_distance(monkeypatch):
-    net, (X, y) = mlp(), samples(30)
-    value, rises, eps = recorded_rises(
-        monkeypatch, net, X, y, lambda: sam_sharpness(net, X, y, rho=0.1, n_draws=7)
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_sam_sharpness_is_the_mean_rise_at_a_fixed_distance(monkeypatch, adaptive):
+    options = {"rho": 0.1, "n_draws": 7, "adaptive": adaptive}
+    value, rises, eps, w = recorded(
+        monkeypatch, sam_sharpness, mlp(), *samples(30), **options
     )
     assert len(rises) == 7
     assert value == pytest.approx(np.mean(rises), rel=1e-9)
-    np.testing.assert_allclose(eps.norm(dim=1), 0.1, rtol=1e-9)
-
-
-def test_adaptive_length_is_relative(monkeypatch):
-    net, (X, y) = mlp(), samples(30)
-    _, _, eps = recorded_rises(
-        monkeypatch,
-        net,
-        X,
-        y,
-        lambda: sam_sharpness(net, X, y, rho=0.1, n_draws=3, adaptive=True),
-    )
-    _, w = mean_loss(net, X, y)
-    np.testing.assert_allclose((eps / w).norm(dim=1), 0.1, rtol=1e-9)
+    lengths = (eps / w if adaptive else eps).norm(dim=1)
+    np.testing.assert_allclose(lengths, 0.1, rtol=1e-9)
 
 
 def test_gaussian_noise_has_the_size_of_each_weight(monkeypatch):
-    net, (X, y) = mlp((3, 30, 4)), samples(10)
-    _, rises, eps = recorded_rises(
-        monkeypatch,
-        net,
-        X,
-        y,
-        lambda: average_case_sharpness(net, X, y, rho=0.2, n_draws=50),
+    net, options = mlp((3, 30, 4)), {"rho": 0.2, "n_draws": 50}
+    value, rises, eps, w = recorded(
+        monkeypatch, average_case_sharpness, net, *samples(10), **options
     )
-    _, w = mean_loss(net, X, y)
+    assert value == pytest.approx(np.mean(rises), rel=1e-9)
     relative = (eps / w.abs()).numpy()
     assert relative.std() == pytest.approx(0.2, rel=0.05)
     assert abs(relative.mean()) < 0.01
     assert len(rises) == 50
 
 
-def test_average_case_is_invariant_to_the_scale_of_layers():
-    X, y = samples(10)
-    net, scaled = mlp((3, 6, 4)), mlp((3, 6, 4))
-    with torch.no_grad():
-        scaled.module_[0].weight.mul_(8)
-        scaled.module_[0].bias.mul_(8)
-        scaled.module_[2].weight.div_(8)
-    found = [
-        average_case_sharpness(each, X, y, random_state=0) for each in (net, scaled)
-    ]
-    assert found[0] == pytest.approx(found[1], rel=1e-9)
-
-
-@pytest.mark.parametrize("metric", [average_case_sharpness, sam_sharpness])
-def test_batches_average_to_the_value(metric):
-    net, (X, y) = mlp(), samples(23)
-    kwargs = {"batch_size": 5, "n_batches": None, "n_draws": 3, "random_state": 0}
-    values = metric(net, X, y, return_batches=True, **kwargs)
-    assert values.shape == (5,)
-    mean = metric(net, X, y, **kwargs)
-    assert mean == pytest.approx(np.average(values, weights=[5, 5, 5, 5, 3]), rel=1e-9)
-    alone = metric(net, X[5:10], y[5:10], **kwargs)
-    assert alone == pytest.approx(values[1], rel=1e-9)
-
-
 @pytest.mark.parametrize(
-    ("metric", "adaptive"), [(average_case_sharpness, True), (sam_sharpness, False)]
+    ("metric", "mask"), [(average_case_sharpness, None), (sam_sharpness, "nonzero")]
 )
-def test_pruned_weights_stay_zero(monkeypatch, metric, adaptive):
-    net, (X, y) = mlp(), samples(10)
+def test_pruned_weights_stay_zero(monkeypatch, metric, mask):
+    net = mlp()
     with torch.no_grad():
         net.module_[0].weight[:, 0] = 0
-    _, _, eps = recorded_rises(
-        monkeypatch,
-        net,
-        X,
-        y,
-        lambda: metric(net, X, y, n_draws=3, mask=None if adaptive else "nonzero"),
-    )
+    options = {"n_draws": 3, "mask": mask}
+    _, _, eps, _ = recorded(monkeypatch, metric, net, *samples(10), **options)
     first = eps[:, :15].reshape(3, 5, 3)
     assert (first[:, :, 0] == 0).all()
     assert (first[:, :, 1:] != 0).all()

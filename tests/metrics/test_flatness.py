@@ -5,6 +5,8 @@ import random
 import numpy as np
 import pytest
 import torch
+from sklearn.ensemble import BaggingClassifier
+from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -25,6 +27,13 @@ MEASURES = {
     metrics.sam_sharpness: {"n_draws": 3},
 }
 every = pytest.mark.parametrize("measure", MEASURES, ids=lambda f: f.__name__)
+
+
+def some(measure, n):
+    """Return the options for ``n`` random samples, a multiple of four."""
+    if measure is metrics.adaptive_sharpness:
+        return {"batch_size": 4, "n_batches": n // 4}
+    return {"n_samples": n}
 
 
 def call(measure, net, X, y, **kwargs):
@@ -93,11 +102,10 @@ def test_net_is_not_changed_by_a_failure(measure, monkeypatch):
         return infer(x)
 
     monkeypatch.setattr(net, "infer", fails_later)
-    kwargs = {"batch_size": 1} if measure is not metrics.relative_flatness else {}
-    if measure is metrics.relative_flatness or measure is metrics.fisher_rao_norm:
+    if measure in (metrics.relative_flatness, metrics.fisher_rao_norm):
         calls.append(None)  # they run the net less often
     with pytest.raises(KeyboardInterrupt):
-        call(measure, net, X, y, **kwargs)
+        call(measure, net, X, y)
     after = state_of(net)
     assert after["modes"] == before["modes"]
     assert after["flags"] == before["flags"]
@@ -139,22 +147,6 @@ def test_value_of_an_ensemble_is_the_mean_of_its_members(measure):
     assert isinstance(mean, float)
 
 
-@every
-def test_shapes_of_batches_and_members(measure):
-    ensemble, (X, y) = (
-        ensemble_of([mlp(seed=s) for s in range(2)], range(4)),
-        samples(20),
-    )
-    kwargs = {"batch_size": 4, "n_batches": 3, "return_batches": True}
-    assert call(measure, ensemble, X, y, **kwargs).shape == (3,)
-    each = call(measure, ensemble, X, y, per_member=True, **kwargs)
-    assert each.shape == (2, 3)
-    np.testing.assert_allclose(
-        each.mean(axis=0), call(measure, ensemble, X, y, **kwargs), rtol=1e-12
-    )
-    assert call(measure, mlp(), X, y, per_member=True).shape == (1,)
-
-
 class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()
@@ -168,7 +160,7 @@ class TwoInputs(nn.Module):
 def test_arrays_tensors_datasets_and_dictionaries_agree(measure):
     net, (X, y) = mlp((3, 4)), samples(12)
     pair = make_net(TwoInputs())
-    kwargs = {"batch_size": 4, "n_batches": 2}
+    kwargs = some(measure, 8)
     expected = call(measure, net, X, y, **kwargs)
     assert (
         call(measure, net, torch.as_tensor(X), torch.as_tensor(y), **kwargs) == expected
@@ -266,12 +258,127 @@ def test_generators_continue_from_their_state():
         assert again == first
 
 
+# Each layer scaled by 8 and the next by 1/8: the same function.
+INVARIANT = [
+    metrics.adaptive_sharpness,
+    metrics.average_case_sharpness,
+    metrics.fisher_rao_norm,
+    metrics.relative_flatness,
+]
+
+
+@pytest.mark.parametrize("measure", INVARIANT, ids=lambda f: f.__name__)
+def test_relative_measures_are_invariant_to_the_scale_of_layers(measure):
+    X, y = samples(10)
+    net, scaled = mlp((3, 6, 4)), mlp((3, 6, 4))
+    with torch.no_grad():
+        scaled.module_[0].weight.mul_(8)
+        scaled.module_[0].bias.mul_(8)
+        scaled.module_[2].weight.div_(8)
+    variants = [{}]
+    if measure is metrics.adaptive_sharpness:
+        variants = [{"norm": norm, "rho": 0.2} for norm in ("l2", "linf")]
+    for options in variants:
+        found = [call(measure, each, X, y, **options) for each in (net, scaled)]
+        assert found[0] == pytest.approx(found[1], rel=1e-9)
+        if measure in (metrics.adaptive_sharpness, metrics.average_case_sharpness):
+            options = options | {"adaptive": False}
+            plain = [call(measure, each, X, y, **options) for each in (net, scaled)]
+            assert plain[0] != pytest.approx(plain[1], rel=0.1)
+
+
+@every
+def test_some_samples_are_random_and_reproducible(measure):
+    net, (X, y) = mlp(), samples(40)
+    first = call(measure, net, X, y, **some(measure, 8))
+    assert first == call(measure, net, X, y, **some(measure, 8))
+    assert first != pytest.approx(call(measure, net, X, y))
+    if measure is not metrics.adaptive_sharpness:
+        with pytest.raises(InvalidInputError, match=r"n_samples .* got 0"):
+            call(measure, net, X, y, n_samples=0)
+
+
+@every
+def test_value_is_the_same_in_inference_mode(measure):
+    net, (X, y) = mlp(), samples(12)
+    kwargs = some(measure, 8)
+    expected = call(measure, net, X, y, **kwargs)
+    with torch.inference_mode():
+        found = call(measure, net, X, y, **kwargs)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@every
+def test_missing_labels_raise(measure):
+    X, _ = samples(5)
+    for model in (mlp(), ensemble_of([mlp()], list("abcd"))):
+        with pytest.raises(InvalidInputError, match=r"y is None.*Pass the labels as y"):
+            call(measure, model, X, None)
+
+
+@every
+def test_class_codes_without_an_output_raise(measure):
+    """On a GPU such a code would end the process."""
+    X, y = samples(5)
+    dataset = TensorDataset(torch.as_tensor(X), torch.as_tensor(y + 4))
+    message = f"class code {y.max() + 4}, but the net has only 4 outputs"
+    with pytest.raises(InvalidInputError, match=message):
+        call(measure, mlp(), dataset, None)
+
+
+@pytest.mark.parametrize(
+    "measure", [metrics.fisher_rao_norm, metrics.mean_fisher_trace]
+)
+def test_a_net_without_trainable_weights_raises(measure):
+    frozen = mlp()
+    frozen.module_.requires_grad_(False)
+    with pytest.raises(InvalidInputError, match="has no trainable parameters"):
+        measure(frozen, *samples(5))
+
+
+def test_the_number_of_samples_does_not_overflow():
+    net, (X, y) = mlp(), samples(12)
+    many = np.int32(2**16)
+    every_sample = metrics.fisher_rao_norm(net, X, y)
+    assert metrics.fisher_rao_norm(net, X, y, n_samples=99) == pytest.approx(
+        every_sample
+    )
+    found = metrics.adaptive_sharpness(net, X, y, batch_size=many, n_batches=many)
+    whole = metrics.adaptive_sharpness(net, X, y, batch_size=12)
+    assert found == pytest.approx(whole, rel=1e-9)
+
+
+def bagging(X, y, **kwargs):
+    net = NeuralNetClassifier(
+        nn.Linear,
+        module__in_features=3,
+        module__out_features=4,
+        criterion=nn.CrossEntropyLoss,
+        max_epochs=1,
+        train_split=None,
+        verbose=0,
+    )
+    return BaggingClassifier(net, n_estimators=2, random_state=0, **kwargs).fit(X, y)
+
+
+def test_members_with_their_own_columns_raise():
+    X, y = samples(20)
+    X = X.astype(np.float32)
+    whole = bagging(X, y)
+    alone = [metrics.fisher_rao_norm(net, X, y) for net in whole.estimators_]
+    assert metrics.fisher_rao_norm(whole, X, y) == pytest.approx(np.mean(alone))
+    with pytest.raises(
+        InvalidInputError, match="BaggingClassifier takes its own columns"
+    ):
+        metrics.fisher_rao_norm(bagging(X, y, bootstrap_features=True), X, y)
+
+
 @pytest.mark.gpu
 @every
 def test_gpu_equals_cpu(measure):
     net, (X, y) = picture_net(), samples(40, (2, 4, 4), 3)
-    kwargs = {"batch_size": 5, "n_batches": 4}
-    if measure in (metrics.adaptive_sharpness,):
+    kwargs = some(measure, 20)
+    if measure is metrics.adaptive_sharpness:
         kwargs["n_iter"] = 20
     options = {k: v for k, v in MEASURES[measure].items() if k not in kwargs}
     cpu = measure(net, X, y, random_state=0, **options, **kwargs)

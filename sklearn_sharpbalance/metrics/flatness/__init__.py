@@ -11,12 +11,12 @@ from sklearn_sharpbalance.metrics.flatness.average_case import (
 from sklearn_sharpbalance.metrics.flatness.fisher import (
     fisher_rao_norm,
     mean_fisher_trace,
+    mean_input_curvature,
 )
 from sklearn_sharpbalance.metrics.flatness.hessian import (
     hessian_top_eigenvalue,
     hessian_trace,
 )
-from sklearn_sharpbalance.metrics.flatness.input_curvature import mean_input_curvature
 from sklearn_sharpbalance.metrics.flatness.relative import relative_flatness
 from sklearn_sharpbalance.metrics.flatness.worst_case import adaptive_sharpness
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sklearn_sharpbalance.autodiff import map_tensors, trainable_parameters
 from sklearn_sharpbalance.autodiff.layer_taps import (
@@ -20,8 +20,7 @@ from sklearn_sharpbalance.autodiff.state import (
     WITHOUT_VMAP_WARNINGS,
     LossModule,
 )
-from sklearn_sharpbalance.metrics.flatness._members import Batches
-from sklearn_sharpbalance.metrics.flatness._weights import Weights
+from sklearn_sharpbalance.metrics.flatness._frame import Member, Weights
 from sklearn_sharpbalance.runtime.devices import capture_graph
 
 __all__ = ["Objective", "StackedObjective", "is_small", "stacked_objective"]
@@ -135,9 +134,10 @@ class StackedObjective:
 
     Parameters
     ----------
-    batches : Batches
-        All of one size.
+    member : Member
     weights : Weights
+    size : int
+        Samples per batch.
     n_batches : int
         Number of batches that are loaded together; the last ones may be fewer.
 
@@ -146,13 +146,13 @@ class StackedObjective:
     origin : tensor of shape (n_loaded, d)
     """
 
-    def __init__(self, batches: Batches, weights: Weights, n_batches: int):
+    def __init__(self, member: Member, weights: Weights, size: int, n_batches: int):
         self.weights = weights
+        self.size = size
         self.n_batches = n_batches
-        self.size = batches.sizes[0]
-        module = batches.net.module_
+        module = member.net.module_
         self.names = [f"module.{name}" for name in trainable_parameters(module)]
-        self.loss_module = LossModule(module, batches.losses)
+        self.loss_module = LossModule(module, member.losses)
         self.losses = torch.func.vmap(self._loss)
         self.batch: Any = None
         self.origin = weights.origin[None]
@@ -208,36 +208,38 @@ class StackedObjective:
         return torch.func.functional_call(self.loss_module, swapped, (x, y)).mean()
 
 
-def is_small(weights: Weights, batches: Batches) -> bool:
+def is_small(module: nn.Module, weights: Weights, batch_size: int) -> bool:
     """Return whether all matrix products are small and on a CPU.
 
     The cost of a convolution depends on the size of images; it counts as large.
     """
-    parameters = list(batches.net.module_.parameters())
+    parameters = list(module.parameters())
     n_weights = sum(p.numel() for p in parameters)
     return (
         not weights.origin.is_cuda
         and all(p.ndim <= 2 for p in parameters)
-        and n_weights * max(batches.sizes) < SMALL_PASS
+        and n_weights * batch_size < SMALL_PASS
     )
 
 
-def stacked_objective(batches: Batches, weights: Weights) -> StackedObjective | None:
+def stacked_objective(
+    member: Member, weights: Weights, batch_size: int
+) -> StackedObjective | None:
     """Return an objective of many batches; None where batches run one by one.
 
     Stacked are several batches of a small network on a CPU, if ``torch.func.vmap``
     supports its module.
     """
-    n_batches = min(len(batches.slices), STACKED_WEIGHTS // weights.origin.numel())
+    n_batches = len(member.rows) // batch_size
+    n_batches = min(n_batches, STACKED_WEIGHTS // weights.origin.numel())
     if (
         n_batches < 2
-        or len(set(batches.sizes)) > 1
-        or not is_small(weights, batches)
+        or not is_small(member.net.module_, weights, batch_size)
         or torch.is_autocast_enabled("cpu")
     ):
         return None
-    objective = StackedObjective(batches, weights, n_batches)
-    objective.load(*batches.rows[batches.joined(2)[0]])
+    objective = StackedObjective(member, weights, batch_size, n_batches)
+    objective.load(*member.rows[: 2 * batch_size])
     try:
         objective.check()
     except (UnsupportedModuleError, RuntimeError, TypeError, ValueError):

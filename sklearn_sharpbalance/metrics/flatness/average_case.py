@@ -1,11 +1,16 @@
 """Average-case sharpness: the mean rise of the loss along random directions."""
 
+from functools import partial
+
 import torch
 
 from sklearn_sharpbalance._validation import POSITIVE, POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.autodiff import evaluation_mode
-from sklearn_sharpbalance.metrics.flatness._members import measure_members
-from sklearn_sharpbalance.metrics.flatness._weights import Weights
+from sklearn_sharpbalance.metrics.flatness._frame import (
+    Weights,
+    mean_over_members,
+    measure_members,
+)
 
 __all__ = ["average_case_sharpness", "sam_sharpness"]
 
@@ -20,18 +25,17 @@ def _on_sphere(noise, weights, rho, adaptive):
     return _gaussian(noise / noise.norm().clamp_min(1e-30), weights, rho, adaptive)
 
 
-def _mean_rises(batches, *, perturbation, rho, adaptive, n_draws, mask):
-    """Return the loss rise of each batch, mean over draws, (n_batches,)."""
-    module = batches.net.module_
+def _mean_rise(member, *, perturbation, rho, adaptive, n_draws, mask):
+    """Return the rise of the mean loss, averaged over draws."""
+    module = member.net.module_
     with evaluation_mode(module), torch.no_grad(), Weights(module, mask) as weights:
-        before = batches.per_sample(batches.losses).double()  # (N,)
-        rise = torch.zeros_like(before)
+        before = member.mean(member.losses)
+        total = 0.0
         for draw in range(n_draws):
-            noise = batches.normal_like(weights.origin, draw) * weights.free
-            eps = perturbation(noise, weights, rho, adaptive)
-            weights.write(weights.origin + eps)
-            rise += batches.per_sample(batches.losses).double() - before
-        return batches.means(rise / n_draws)
+            noise = member.normal_like(weights.origin, draw) * weights.free
+            weights.write(weights.origin + perturbation(noise, weights, rho, adaptive))
+            total += member.mean(member.losses) - before
+        return total / n_draws
 
 
 def average_case_sharpness(
@@ -42,19 +46,15 @@ def average_case_sharpness(
     rho=0.1,
     adaptive=True,
     n_draws=20,
-    batch_size=5,
-    n_batches=100,
+    n_samples=500,
     mask=None,
     random_state=None,
     per_member=False,
-    return_batches=False,
 ):
     r"""Mean rise of the loss when all weights get random noise.
 
     Parameters
     ----------
-    net, X, y
-        See :func:`adaptive_sharpness`.
     rho : float, default=0.1
         Standard deviation of the noise of each weight, relative to its absolute value.
         In the worst case, where ``rho`` bounds the norm over all weights, 0.5 is
@@ -62,13 +62,15 @@ def average_case_sharpness(
     adaptive : bool, default=True
         Scale the noise by ``|w|``. Weights that are zero then stay zero.
     n_draws : int, default=20
-        Number of random perturbations, the same for all batches and members.
-    batch_size, n_batches, mask, random_state, per_member, return_batches
+        Number of random perturbations, the same for all members.
+    n_samples : int or None, default=500
+        Number of random samples; None uses all.
+    net, X, y, mask, random_state, per_member
         See :func:`adaptive_sharpness`.
 
     Returns
     -------
-    float or ndarray
+    float or ndarray of shape (n_members,)
         Negative if the loss has a negative curvature.
 
     Notes
@@ -81,35 +83,21 @@ def average_case_sharpness(
     ----------
     .. [1] M. Andriushchenko et al., "A modern look at the relationship between
        sharpness and generalization", ICML 2023.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=2,
-    ...     module__out_features=2, criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> X, y = np.eye(2, dtype=np.float32), np.array([0, 1])
-    >>> average_case_sharpness(net, X, y, random_state=0, return_batches=True).shape
-    (1,)
     """
     check_numbers(POSITIVE, rho=rho)
     check_numbers(POSITIVE_INTEGER, n_draws=n_draws)
-    return measure_members(
-        _mean_rises,
-        net,
-        X,
-        y,
-        batch_size=batch_size,
-        n_batches=n_batches,
-        random_state=random_state,
-        per_member=per_member,
-        return_batches=return_batches,
+    measure = partial(
+        _mean_rise,
         perturbation=_gaussian,
         rho=rho,
         adaptive=adaptive,
         n_draws=n_draws,
         mask=mask,
     )
+    values = measure_members(
+        measure, net, X, y, n_samples=n_samples, random_state=random_state
+    )
+    return mean_over_members(values, per_member)
 
 
 def sam_sharpness(
@@ -120,31 +108,29 @@ def sam_sharpness(
     rho=0.005,
     adaptive=False,
     n_draws=100,
-    batch_size=128,
-    n_batches=None,
+    n_samples=None,
     mask=None,
     random_state=None,
     per_member=False,
-    return_batches=False,
 ):
     r"""Mean rise of the loss at random points of a fixed distance.
 
     Parameters
     ----------
-    net, X, y
-        See :func:`adaptive_sharpness`.
     rho : float, default=0.005
         Length of the perturbation.
     adaptive : bool, default=False
         Measure the length relative to the absolute value of each weight.
     n_draws : int, default=100
-        Number of random directions, the same for all batches and members.
-    batch_size, n_batches, mask, random_state, per_member, return_batches
+        Number of random directions, the same for all members.
+    n_samples : int or None, default=None
+        Number of random samples; None uses all.
+    net, X, y, mask, random_state, per_member
         See :func:`adaptive_sharpness`.
 
     Returns
     -------
-    float or ndarray
+    float or ndarray of shape (n_members,)
         Negative if the loss has a negative curvature.
 
     Notes
@@ -156,32 +142,18 @@ def sam_sharpness(
     ----------
     .. [1] I. Mason-Williams, F. Ekholm and F. Huszár, "Explicit regularisation,
        sharpness and calibration", NeurIPS workshop 2024.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=2,
-    ...     module__out_features=2, criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> X, y = np.eye(2, dtype=np.float32), np.array([0, 1])
-    >>> bool(abs(sam_sharpness(net, X, y, random_state=0)) < 0.005)
-    True
     """
     check_numbers(POSITIVE, rho=rho)
     check_numbers(POSITIVE_INTEGER, n_draws=n_draws)
-    return measure_members(
-        _mean_rises,
-        net,
-        X,
-        y,
-        batch_size=batch_size,
-        n_batches=n_batches,
-        random_state=random_state,
-        per_member=per_member,
-        return_batches=return_batches,
+    measure = partial(
+        _mean_rise,
         perturbation=_on_sphere,
         rho=rho,
         adaptive=adaptive,
         n_draws=n_draws,
         mask=mask,
     )
+    values = measure_members(
+        measure, net, X, y, n_samples=n_samples, random_state=random_state
+    )
+    return mean_over_members(values, per_member)

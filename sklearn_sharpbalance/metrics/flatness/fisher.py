@@ -1,23 +1,28 @@
-"""Flatness by the Fisher matrix: the Fisher-Rao norm of the weights, and the trace."""
+"""Flatness by gradients of single samples: Fisher matrix and input curvature."""
+
+from functools import partial
 
 import torch
 
 from sklearn_sharpbalance.autodiff import evaluation_mode
 from sklearn_sharpbalance.autodiff.state import MATH_ATTENTION
-from sklearn_sharpbalance.metrics.flatness._members import measure_members
-from sklearn_sharpbalance.metrics.flatness._weights import trainable_or_refuse
-from sklearn_sharpbalance.sharpness.scorers import fisher_trace
+from sklearn_sharpbalance.metrics.flatness._frame import (
+    mean_over_members,
+    measure_members,
+    trainable_or_refuse,
+)
+from sklearn_sharpbalance.sharpness import fisher_trace, input_curvature
 
-__all__ = ["fisher_rao_norm", "mean_fisher_trace"]
+__all__ = ["fisher_rao_norm", "mean_fisher_trace", "mean_input_curvature"]
 
 
-def _radial_derivatives(batches, params, x, y):
+def _radial_derivatives(member, params, x, y):
     """Return ``<grad_w loss_n, w>`` of each sample, (B,), by two backward passes.
 
-    The gradient of ``sum_n s_n loss_n`` is linear in the shares ``s``. The derivative
-    of its product with ``w`` in ``s_n`` is the product of sample n.
+    The gradient of ``sum_n s_n loss_n`` is linear in the weights ``s`` of the samples.
+    The derivative of its product with ``w`` in ``s_n`` is the product of sample n.
     """
-    losses = batches.losses(x, y)  # (B,)
+    losses = member.losses(x, y)  # (B,)
     share = torch.ones_like(losses).requires_grad_(True)
     grads = torch.autograd.grad(
         losses, params, share, create_graph=True, materialize_grads=True
@@ -26,47 +31,27 @@ def _radial_derivatives(batches, params, x, y):
     return torch.autograd.grad(product, share)[0]
 
 
-def _squared_radial(batches):
-    """Return the mean squared product of each batch, (n_batches,)."""
-    with evaluation_mode(batches.net.module_) as module, MATH_ATTENTION:
+def _squared_radial(member):
+    with evaluation_mode(member.net.module_) as module, MATH_ATTENTION:
         params = list(trainable_or_refuse(module).values())
-
-        def squares(x, y):
-            return _radial_derivatives(batches, params, x, y).square()
-
-        return batches.means(batches.per_sample(squares))
+        return member.mean(
+            lambda x, y: _radial_derivatives(member, params, x, y).square()
+        )
 
 
-def _traces(batches):
-    """Return the mean Fisher trace of each batch, (n_batches,)."""
-    trainable_or_refuse(batches.net.module_)
-    rows = batches.rows
-    return batches.means(fisher_trace(batches.net, rows.X, rows.y))
-
-
-def fisher_rao_norm(
-    net,
-    X,
-    y,
-    *,
-    batch_size=128,
-    n_batches=None,
-    random_state=None,
-    per_member=False,
-    return_batches=False,
-):
+def fisher_rao_norm(net, X, y, *, n_samples=None, random_state=None, per_member=False):
     r"""Squared Fisher-Rao norm of the weights, a flatness that is scale-invariant.
 
     Parameters
     ----------
-    net, X, y
-        See :func:`adaptive_sharpness`.
-    batch_size, n_batches, random_state, per_member, return_batches
+    n_samples : int or None, default=None
+        Number of random samples; None uses all.
+    net, X, y, random_state, per_member
         See :func:`adaptive_sharpness`.
 
     Returns
     -------
-    float or ndarray
+    float or ndarray of shape (n_members,)
         Not negative.
 
     Notes
@@ -80,83 +65,87 @@ def fisher_rao_norm(
     ----------
     .. [1] T. Liang et al., "Fisher-Rao metric, geometry, and complexity of neural
        networks", AISTATS 2019.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=1,
-    ...     module__out_features=2, module__bias=False,
-    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> with torch.no_grad():
-    ...     _ = net.module_.weight.copy_(torch.tensor([[0.0], [3.0]]).log1p())
-    >>> X, y = np.ones((1, 1), dtype=np.float32), np.array([0])
-    >>> round(fisher_rao_norm(net, X, y), 4)  # ((4 / 5) log 4)^2
-    1.23
     """
-    return measure_members(
-        _squared_radial,
-        net,
-        X,
-        y,
-        batch_size=batch_size,
-        n_batches=n_batches,
-        random_state=random_state,
-        per_member=per_member,
-        return_batches=return_batches,
+    values = measure_members(
+        _squared_radial, net, X, y, n_samples=n_samples, random_state=random_state
     )
+    return mean_over_members(values, per_member)
+
+
+def _mean_trace(member):
+    trainable_or_refuse(member.net.module_)
+    traces = fisher_trace(member.net, member.rows.X, member.rows.y)  # (N,)
+    return traces.double().mean().item()
 
 
 def mean_fisher_trace(
-    net,
-    X,
-    y,
-    *,
-    batch_size=128,
-    n_batches=None,
-    random_state=None,
-    per_member=False,
-    return_batches=False,
+    net, X, y, *, n_samples=None, random_state=None, per_member=False
 ):
     r"""Trace of the empirical Fisher matrix: the mean squared gradient norm.
 
     Parameters
     ----------
-    net, X, y
-        See :func:`adaptive_sharpness`.
-    batch_size, n_batches, random_state, per_member, return_batches
-        See :func:`adaptive_sharpness`.
+    net, X, y, n_samples, random_state, per_member
+        See :func:`fisher_rao_norm`.
 
     Returns
     -------
-    float or ndarray
+    float or ndarray of shape (n_members,)
         Not negative.
 
     Notes
     -----
     :math:`\frac1N \sum_n \|\nabla_w \ell(f_w(x_n), y_n)\|_2^2`, in eval mode: the mean
     of the score by which SharpBalance selects samples.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=2,
-    ...     module__out_features=2, criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> with torch.no_grad():
-    ...     _ = net.module_.weight.zero_(), net.module_.bias.zero_()
-    >>> X, y = np.array([[1, 2]], dtype=np.float32), np.array([0])
-    >>> round(mean_fisher_trace(net, X, y), 4)  # |p - e_y|^2 (|x|^2 + 1) = 0.5 * 6
-    3.0
     """
-    return measure_members(
-        _traces,
-        net,
-        X,
-        y,
-        batch_size=batch_size,
-        n_batches=n_batches,
-        random_state=random_state,
-        per_member=per_member,
-        return_batches=return_batches,
+    values = measure_members(
+        _mean_trace, net, X, y, n_samples=n_samples, random_state=random_state
     )
+    return mean_over_members(values, per_member)
+
+
+def _mean_curvature(member, **options):
+    rows, seed = member.rows, member.seed % 2**32
+    values = input_curvature(member.net, rows.X, rows.y, random_state=seed, **options)
+    return values.double().mean().item()
+
+
+def mean_input_curvature(
+    net,
+    X,
+    y,
+    *,
+    step=1e-3,
+    n_directions=10,
+    directions="rademacher",
+    n_samples=None,
+    random_state=None,
+    per_member=False,
+):
+    r"""Mean curvature of the loss in the input.
+
+    Parameters
+    ----------
+    step, n_directions, directions
+        See :func:`sklearn_sharpbalance.sharpness.input_curvature`, whose mean over
+        samples this is.
+    net, X, y, n_samples, random_state, per_member
+        See :func:`fisher_rao_norm`.
+
+    Returns
+    -------
+    float or ndarray of shape (n_members,)
+        Not negative.
+
+    References
+    ----------
+    .. [1] I. Garg and K. Roy, "Samples with low loss curvature improve data
+       efficiency", CVPR 2023.
+    """
+    measure = partial(
+        _mean_curvature, step=step, n_directions=n_directions, directions=directions
+    )
+    values = measure_members(
+        measure, net, X, y, n_samples=n_samples, random_state=random_state
+    )
+    return mean_over_members(values, per_member)

@@ -3,7 +3,6 @@
 from functools import partial
 
 import numpy as np
-import torch
 from scipy.sparse.linalg import (
     ArpackError,
     ArpackNoConvergence,
@@ -17,42 +16,40 @@ from sklearn_sharpbalance._validation import (
     check_numbers,
     check_optional_numbers,
 )
-from sklearn_sharpbalance.autodiff import sample_losses
-from sklearn_sharpbalance.autodiff.hessian import HessianOperator
+from sklearn_sharpbalance.autodiff import HessianOperator, sample_losses
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
-from sklearn_sharpbalance.metrics.flatness._members import (
-    average_values,
+from sklearn_sharpbalance.metrics.flatness._frame import (
+    Weights,
     check_finite,
-    measure_batches,
+    mean_over_members,
+    measure_members,
 )
-from sklearn_sharpbalance.metrics.flatness._weights import Weights
 
 __all__ = ["hessian_top_eigenvalue", "hessian_trace"]
 
+# Samples at a time; halved when memory runs out.
+CHUNK_SIZE = 128
 
-def _operator(batches, X, y, chunk_size):
+
+def _operator(member):
     return HessianOperator(
-        batches.net.module_,
-        partial(sample_losses, batches.net),
-        X,
-        y,
-        forward=batches.net.infer,
-        chunk_size=chunk_size,
+        member.net.module_,
+        partial(sample_losses, member.net),
+        member.rows.X,
+        member.rows.y,
+        forward=member.net.infer,
+        chunk_size=CHUNK_SIZE,
     )
 
 
-def _probe(batches, *, n_probes, mask):
-    """Return ``v_k^T H_b v_k`` for each probe and batch, (n_probes, n_batches)."""
-    weights = Weights(batches.net.module_, mask)
-    table = torch.zeros(n_probes, len(batches.slices), dtype=torch.float64)
-    table = table.to(batches.device)
-    for b, batch in enumerate(batches.slices):
-        x, y = batches.rows[batch]
-        operator = _operator(batches, x, y, len(y))
-        for k in range(n_probes):
-            v = batches.normal_like(weights.origin, k).sign() * weights.free
-            table[k, b] = v @ (operator @ v)
-    return table.cpu().numpy()
+def _probe(member, *, n_probes, mask):
+    """Return ``v_k^T H v_k`` for each probe, (n_probes,)."""
+    weights, operator = Weights(member.net.module_, mask), _operator(member)
+    estimates = []
+    for k in range(n_probes):
+        v = member.normal_like(weights.origin, k).sign() * weights.free
+        estimates.append((v @ (operator @ v)).item())
+    return np.array(estimates)
 
 
 def _standard_error(estimates):
@@ -69,33 +66,30 @@ def hessian_trace(
     y,
     *,
     n_probes=20,
-    batch_size=128,
-    n_batches=None,
+    n_samples=None,
     mask=None,
     random_state=None,
     per_member=False,
-    return_batches=False,
     return_std_error=False,
 ):
     r"""Trace of the Hessian of the loss in the weights, by Hutchinson's estimator.
 
     Parameters
     ----------
-    net, X, y
-        See :func:`adaptive_sharpness`.
     n_probes : int, default=20
-        Number of random sign vectors, the same for all batches and members.
-    batch_size, n_batches, mask, random_state, per_member, return_batches
+        Number of random sign vectors, the same for all members.
+    n_samples : int or None, default=None
+        Number of random samples; None uses all.
+    net, X, y, mask, random_state, per_member
         See :func:`adaptive_sharpness`.
     return_std_error : bool, default=False
         Also return the standard error due to the probes; ``inf`` for one probe. It
-        does not include the choice of samples, which the spread over batches shows.
+        does not include the choice of samples.
 
     Returns
     -------
-    float or ndarray
-        The trace, or a pair ``(trace, standard error)``; the error has one value, or
-        one per member.
+    float or ndarray of shape (n_members,)
+        The trace, or a pair ``(trace, standard error)``.
 
     Notes
     -----
@@ -106,47 +100,19 @@ def hessian_trace(
     ----------
     .. [1] M. F. Hutchinson, "A stochastic estimator of the trace of the influence
        matrix for Laplacian smoothing splines", 1989.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=1,
-    ...     module__out_features=2, module__bias=False,
-    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> with torch.no_grad():
-    ...     _ = net.module_.weight.zero_()
-    >>> X, y = np.ones((1, 1), dtype=np.float32), np.array([0])
-    >>> trace, error = hessian_trace(net, X, y, n_probes=400, random_state=0,
-    ...     return_std_error=True)
-    >>> bool(abs(trace - 0.5) < 4 * error)  # 2 p (1 - p)
-    True
     """
     check_numbers(POSITIVE_INTEGER, n_probes=n_probes)
-    values, sizes = measure_batches(  # (M, n_probes, n_batches)
-        _probe,
-        net,
-        X,
-        y,
-        batch_size=batch_size,
-        n_batches=n_batches,
-        random_state=random_state,
-        n_probes=n_probes,
-        mask=mask,
+    measure = partial(_probe, n_probes=n_probes, mask=mask)
+    values = measure_members(  # (n_members, n_probes)
+        measure, net, X, y, n_samples=n_samples, random_state=random_state
     )
-    trace = average_values(
-        values.mean(axis=1),
-        sizes,
-        per_member=per_member,
-        return_batches=return_batches,
-    )
+    trace = mean_over_members(values.mean(axis=1), per_member)
     if not return_std_error:
         return trace
-    estimates = np.average(values, axis=2, weights=sizes)  # (M, n_probes)
     if per_member:
-        return trace, _standard_error(estimates)
+        return trace, _standard_error(values)
     # The members share their probes, so their errors are not independent.
-    return trace, float(_standard_error(estimates.mean(axis=0)))
+    return trace, float(_standard_error(values.mean(axis=0)))
 
 
 def _restricted(operator, free):
@@ -192,19 +158,12 @@ def _largest_eigenvalue(operator, start, tol, max_iter):
     return float(values[0])
 
 
-def _top_eigenvalues(batches, *, tol, max_iter, mask, chunk_size, separately):
-    """Return the largest eigenvalue of each batch's Hessian, or of the mean Hessian."""
-    weights = Weights(batches.net.module_, mask)
-    if separately:
-        groups = [batches.rows[batch] for batch in batches.slices]
-    else:
-        groups = [(batches.rows.X, batches.rows.y)]
-    values = []
-    for X, y in groups:
-        operator = _restricted(_operator(batches, X, y, chunk_size), weights.free)
-        start = np.random.default_rng(batches.seed).normal(size=operator.shape[0])
-        values.append(_largest_eigenvalue(operator, start, tol, max_iter))
-    return np.array(values)  # (n_batches,) or (1,)
+def _top_eigenvalue(member, *, tol, max_iter, mask):
+    """Return the largest eigenvalue of the Hessian of the mean loss."""
+    weights = Weights(member.net.module_, mask)
+    operator = _restricted(_operator(member), weights.free)
+    start = np.random.default_rng(member.seed).normal(size=operator.shape[0])
+    return _largest_eigenvalue(operator, start, tol, max_iter)
 
 
 def hessian_top_eigenvalue(
@@ -214,32 +173,25 @@ def hessian_top_eigenvalue(
     *,
     tol=1e-3,
     max_iter=None,
-    batch_size=128,
-    n_batches=None,
+    n_samples=None,
     mask=None,
     random_state=None,
     per_member=False,
-    return_batches=False,
 ):
     r"""Largest eigenvalue of the Hessian of the loss in the weights, by Lanczos.
 
     Parameters
     ----------
-    net, X, y
-        See :func:`adaptive_sharpness`.
     tol : float, default=1e-3
         Relative accuracy; 0 for machine precision.
     max_iter : int, default=None
         Maximum number of Lanczos restarts; None for ten times the number of weights.
-    batch_size, n_batches, mask, random_state, per_member
-        See :func:`adaptive_sharpness`.
-    return_batches : bool, default=False
-        Return a value for each batch instead of the value of all batches together.
-        The mean over batches is at least the largest eigenvalue of the mean Hessian.
+    net, X, y, n_samples, mask, random_state, per_member
+        See :func:`hessian_trace`.
 
     Returns
     -------
-    float or ndarray
+    float or ndarray of shape (n_members,)
         The largest in value, not in magnitude: negative only if the curvature of the
         loss is negative in all directions.
 
@@ -247,36 +199,11 @@ def hessian_top_eigenvalue(
     -----
     :func:`scipy.sparse.linalg.eigsh` with Hessian-vector products in eval mode. It
     stores twenty vectors of the size of the weights.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=1,
-    ...     module__out_features=2, module__bias=False,
-    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> with torch.no_grad():
-    ...     _ = net.module_.weight.zero_()
-    >>> X, y = np.ones((1, 1), dtype=np.float32), np.array([0])
-    >>> round(hessian_top_eigenvalue(net, X, y, random_state=0), 4)  # p (1 - p) 2
-    0.5
     """
     check_numbers(NON_NEGATIVE, tol=tol)
     check_optional_numbers(POSITIVE_INTEGER, max_iter=max_iter)
-    values, _ = measure_batches(  # (M, n_batches) or (M, 1)
-        _top_eigenvalues,
-        net,
-        X,
-        y,
-        batch_size=batch_size,
-        n_batches=n_batches,
-        random_state=random_state,
-        tol=tol,
-        max_iter=max_iter,
-        mask=mask,
-        chunk_size=batch_size,
-        separately=return_batches,
+    measure = partial(_top_eigenvalue, tol=tol, max_iter=max_iter, mask=mask)
+    values = measure_members(
+        measure, net, X, y, n_samples=n_samples, random_state=random_state
     )
-    return average_values(
-        values, None, per_member=per_member, return_batches=return_batches
-    )
+    return mean_over_members(values, per_member)

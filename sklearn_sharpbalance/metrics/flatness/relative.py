@@ -7,12 +7,15 @@ from torch import nn
 
 from sklearn_sharpbalance.autodiff import evaluation_mode
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics.flatness._members import measure_members
+from sklearn_sharpbalance.metrics.flatness._frame import (
+    mean_over_members,
+    measure_members,
+)
 
 __all__ = ["relative_flatness"]
 
 
-def _find_layer(batches, module, name):
+def _find_layer(member, module, name):
     """Return the linear layer of that name, or the one that is called last."""
     if name is not None:
         linear = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear)}
@@ -30,7 +33,7 @@ def _find_layer(batches, module, name):
     ]
     try:
         with torch.no_grad():
-            batches.net.infer(batches.rows[:1][0])
+            member.net.infer(member.rows[:1][0])
     finally:
         for handle in handles:
             handle.remove()
@@ -42,7 +45,7 @@ def _find_layer(batches, module, name):
     return called[-1]
 
 
-def _features_and_logits(batches, layer, x, y):
+def _features_and_logits(member, layer, x, y):
     """Return input and output of the layer, and losses as a function of that output."""
     seen = []
 
@@ -55,7 +58,7 @@ def _features_and_logits(batches, layer, x, y):
 
     handle = layer.register_forward_hook(cut, with_kwargs=True)
     try:
-        losses = batches.losses(x, y)  # (B,)
+        losses = member.losses(x, y)  # (B,)
     finally:
         handle.remove()
     features, logits = seen[-1]
@@ -68,9 +71,9 @@ def _features_and_logits(batches, layer, x, y):
     return features, logits, losses
 
 
-def _sample_flatness(batches, layer, x, y):
+def _sample_flatness(member, layer, x, y):
     """Return ``|phi|^2 tr(W W^T H)`` of each sample, H the Hessian in the logits."""
-    features, logits, losses = _features_and_logits(batches, layer, x, y)
+    features, logits, losses = _features_and_logits(member, layer, x, y)
     slope = torch.autograd.grad(losses.sum(), logits, create_graph=True)[0]  # (B, C)
     total = torch.zeros_like(losses).detach()
     if slope.requires_grad:  # else the loss is linear in the logits
@@ -83,42 +86,28 @@ def _sample_flatness(batches, layer, x, y):
     return features.square().sum(1) * total
 
 
-def _flatness(batches, *, layer):
-    """Return the mean relative flatness of each batch, (n_batches,)."""
-    with evaluation_mode(batches.net.module_) as module:
-        found = _find_layer(batches, module, layer)
-        return batches.means(
-            batches.per_sample(partial(_sample_flatness, batches, found))
-        )
+def _flatness(member, *, layer):
+    with evaluation_mode(member.net.module_) as module:
+        found = _find_layer(member, module, layer)
+        return member.mean(partial(_sample_flatness, member, found))
 
 
 def relative_flatness(
-    net,
-    X,
-    y,
-    *,
-    layer=None,
-    batch_size=128,
-    n_batches=None,
-    random_state=None,
-    per_member=False,
-    return_batches=False,
+    net, X, y, *, layer=None, n_samples=None, random_state=None, per_member=False
 ):
     r"""Relative flatness of a net's last layer; despite its name, larger is sharper.
 
     Parameters
     ----------
-    net, X, y
-        See :func:`adaptive_sharpness`.
     layer : str, default=None
         Name of an ``nn.Linear`` in ``net.module_.named_modules()``. None: the one
         that is called last.
-    batch_size, n_batches, random_state, per_member, return_batches
-        See :func:`adaptive_sharpness`.
+    net, X, y, n_samples, random_state, per_member
+        See :func:`fisher_rao_norm`.
 
     Returns
     -------
-    float or ndarray
+    float or ndarray of shape (n_members,)
         Not negative for a loss that is convex in the logits. 0.0 for a loss that is
         linear in them.
 
@@ -137,29 +126,9 @@ def relative_flatness(
     References
     ----------
     .. [1] H. Petzka et al., "Relative flatness and generalization", NeurIPS 2021.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(torch.nn.Linear, module__in_features=1,
-    ...     module__out_features=2, module__bias=False,
-    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> with torch.no_grad():
-    ...     _ = net.module_.weight.copy_(torch.tensor([[1.0], [1.0]]))
-    >>> X, y = np.ones((1, 1), dtype=np.float32), np.array([0])
-    >>> relative_flatness(net, X, y)  # equal rows: the prediction is constant
-    0.0
     """
-    return measure_members(
-        _flatness,
-        net,
-        X,
-        y,
-        batch_size=batch_size,
-        n_batches=n_batches,
-        random_state=random_state,
-        per_member=per_member,
-        return_batches=return_batches,
-        layer=layer,
+    measure = partial(_flatness, layer=layer)
+    values = measure_members(
+        measure, net, X, y, n_samples=n_samples, random_state=random_state
     )
+    return mean_over_members(values, per_member)

@@ -1,6 +1,7 @@
 """Worst-case sharpness: the largest rise of the loss in a ball around the weights."""
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import NamedTuple
 
@@ -12,15 +13,19 @@ from sklearn_sharpbalance._validation import (
     POSITIVE_INTEGER,
     check_choice,
     check_numbers,
+    check_optional_numbers,
 )
 from sklearn_sharpbalance.autodiff import evaluation_mode
-from sklearn_sharpbalance.metrics.flatness._members import measure_members
+from sklearn_sharpbalance.metrics.flatness._frame import (
+    Weights,
+    mean_over_members,
+    measure_members,
+)
 from sklearn_sharpbalance.metrics.flatness._objectives import (
     Objective,
     is_small,
     stacked_objective,
 )
-from sklearn_sharpbalance.metrics.flatness._weights import Weights
 from sklearn_sharpbalance.runtime.process import torch_threads
 
 __all__ = ["adaptive_sharpness", "ascend"]
@@ -174,27 +179,25 @@ def _replace_where(condition, old, new):
         old[tuple(index)].copy_(new[tuple(index)])
 
 
-def _largest_rises(batches, *, mask, adaptive, **options):
+def _largest_rises(member, *, batch_size, mask, adaptive, **options):
     """Return the largest rise found for each batch, (n_batches,)."""
+    size = min(batch_size, len(member.rows))
     with (
-        evaluation_mode(batches.net.module_) as module,
+        evaluation_mode(member.net.module_) as module,
         Weights(module, mask) as weights,
-        torch_threads(1 if is_small(weights, batches) else None),
+        torch_threads(1 if is_small(module, weights, size) else None),
     ):
         scale = weights.free * (weights.origin.abs() if adaptive else 1.0)
-        fallback = batches.normal_like(scale) * (scale > 0)
-        stacked = stacked_objective(batches, weights)
-        objective = stacked or Objective(batches.losses, weights)
+        fallback = member.normal_like(scale) * (scale > 0)
+        stacked = stacked_objective(member, weights, size)
+        objective = stacked or Objective(member.losses, weights)
         rises = []
-        for part in batches.joined(objective.n_batches):
-            x, y = batches.rows[part]
+        step = size * objective.n_batches
+        for start in range(0, len(member.rows), step):
+            x, y = member.rows[start : start + step]
             objective.load(x, y)
             rise = ascend(
-                objective,
-                objective.origin,
-                scale,
-                fallback=fallback,
-                **options,
+                objective, objective.origin, scale, fallback=fallback, **options
             )
             rises.append(rise.reshape(-1))
         return torch.cat(rises).double().cpu().numpy()
@@ -237,18 +240,15 @@ def adaptive_sharpness(
     n_iter : int, default=20
         Number of steps of the ascent.
     batch_size : int, default=5
-        Samples per batch, on which the search is separate. Other measures are means
-        over samples: for them it matters only with ``n_batches`` or
-        ``return_batches``, and for the memory of Hessian-vector products.
+        Samples per batch; the search is separate for each batch.
     n_batches : int or None, default=100
         Number of disjoint random batches, fewer if there are not enough samples.
-        None uses all samples. Here an incomplete batch is left out, unless it is the
-        only one; other measures weight it by its samples.
-    mask : None, "nonzero" or dict of str to array, default=None
-        Weights to include: all, those that are not exactly zero (a pruned net), or by
-        parameter name.
+        None uses all samples. An incomplete batch is left out, unless it is the only
+        one.
+    mask : None or "nonzero", default=None
+        Weights to include: all, or those that are not exactly zero (a pruned net).
     random_state : int, Generator, RandomState or None, default=None
-        Seed of the batches and of all other random numbers.
+        Seed of the choice of samples and of all other random numbers.
     per_member : bool, default=False
         Return a value for each member instead of their mean.
     return_batches : bool, default=False
@@ -291,21 +291,26 @@ def adaptive_sharpness(
     """
     check_choice("norm", norm, BALLS)
     check_numbers(POSITIVE, rho=rho)
-    check_numbers(POSITIVE_INTEGER, n_iter=n_iter)
-    return measure_members(
+    check_numbers(POSITIVE_INTEGER, n_iter=n_iter, batch_size=batch_size)
+    check_optional_numbers(POSITIVE_INTEGER, n_batches=n_batches)
+    measure = partial(
         _largest_rises,
-        net,
-        X,
-        y,
-        batch_size=batch_size,
-        n_batches=n_batches,
-        random_state=random_state,
-        per_member=per_member,
-        return_batches=return_batches,
-        full_only=True,
+        batch_size=int(batch_size),
         rho=rho,
         norm=norm,
         adaptive=adaptive,
         n_iter=n_iter,
         mask=mask,
     )
+    values = measure_members(  # (n_members, n_batches)
+        measure,
+        net,
+        X,
+        y,
+        n_samples=None if n_batches is None else int(batch_size) * int(n_batches),
+        random_state=random_state,
+        batch_size=int(batch_size),
+    )
+    if return_batches:
+        return values if per_member else values.mean(axis=0)
+    return mean_over_members(values.mean(axis=1), per_member)

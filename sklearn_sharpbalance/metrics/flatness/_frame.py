@@ -1,17 +1,17 @@
-"""Measure the nets of an ensemble on batches of samples, and average the values."""
+"""The frame of all measures: samples, the nets of an ensemble, and their weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance._validation import (
     POSITIVE_INTEGER,
+    check_choice,
     check_generator,
-    check_numbers,
     check_optional_numbers,
 )
 from sklearn_sharpbalance.arrays import dataset_labels, to_array, to_tensor
@@ -22,56 +22,28 @@ from sklearn_sharpbalance.autodiff import (
     in_chunks,
     map_tensors,
     sample_losses,
+    trainable_parameters,
 )
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
+from sklearn_sharpbalance.runtime.torch_internals import foreach_copy_
 
 __all__ = [
-    "Batches",
-    "average_values",
+    "Member",
+    "Weights",
     "check_finite",
-    "measure_batches",
+    "mean_over_members",
     "measure_members",
+    "trainable_or_refuse",
 ]
 
 
-class Batches:
-    """Samples for one net, in batches on its device.
+class Member(NamedTuple):
+    """A net, the samples on its device, and the seed of all random numbers."""
 
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Initialised.
-    rows : Rows
-        The samples, on the net's device.
-    size : int
-        Samples per batch; the last batch may be smaller.
-    seed : int
-        Seed of all random numbers of the measurement.
-    """
-
-    def __init__(self, net: Any, rows: Rows, size: int, seed: int):
-        self.net = net
-        self.rows = rows
-        self.seed = seed
-        n = len(rows)
-        self.slices = [slice(i, min(i + size, n)) for i in range(0, n, size)]
-
-    @property
-    def device(self) -> torch.device:
-        return self.rows.device
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of samples in each batch."""
-        return [batch.stop - batch.start for batch in self.slices]
-
-    def joined(self, n: int) -> list[slice]:
-        """Return the samples of each ``n`` consecutive batches."""
-        return [
-            slice(group[0].start, group[-1].stop)
-            for group in (self.slices[i : i + n] for i in range(0, len(self.slices), n))
-        ]
+    net: Any
+    rows: Rows
+    seed: int
 
     def losses(self, x: Any, y: Tensor) -> Tensor:
         """Return the loss of each sample, (B,)."""
@@ -82,20 +54,11 @@ class Batches:
         generator = torch.Generator(tensor.device).manual_seed(self.seed + draw)
         return torch.empty_like(tensor).normal_(generator=generator)
 
-    def per_sample(self, fn: Callable[[Any, Tensor], Tensor]) -> Tensor:
-        """Return ``fn(x, y)``, one value per sample, computed in chunks; (N,)."""
-        n_rows = 128 if self.device.type == "cpu" else 1024
-
-        def values_of_chunk(chunk):
-            x, y = self.rows[chunk]
-            return fn(x, y)
-
-        return in_chunks(values_of_chunk, len(self.rows), n_rows)
-
-    def means(self, values: Tensor) -> np.ndarray:
-        """Return the mean of the samples' values over each batch, (n_batches,)."""
-        array = values.detach().double().cpu().numpy()  # (N,)
-        return np.array([array[batch].mean() for batch in self.slices])
+    def mean(self, fn: Callable[[Any, Tensor], Tensor]) -> float:
+        """Return the mean of ``fn(x, y)``, a value for each sample, in chunks."""
+        n_rows = 128 if self.rows.device.type == "cpu" else 1024
+        values = in_chunks(lambda chunk: fn(*self.rows[chunk]), len(self.rows), n_rows)
+        return values.double().mean().item()
 
 
 class _Samples(NamedTuple):
@@ -157,13 +120,13 @@ def _codes(X, y, labels):
     return y.astype(np.int64)
 
 
-def _choose(samples, *, batch_size, n_batches, rng, full_only):
-    """Return all samples, or random ones for ``n_batches``."""
+def _choose(samples, *, n_samples, batch_size, rng):
+    """Return all samples or random ones; a multiple of ``batch_size`` if not fewer."""
     n = len(Rows(samples.X, samples.y))
-    wanted = n if n_batches is None else min(n, int(batch_size) * int(n_batches))
-    if full_only and wanted > batch_size:
+    wanted = n if n_samples is None else min(n, n_samples)
+    if wanted > batch_size:
         wanted -= wanted % batch_size
-    if n_batches is None and wanted == n:
+    if n_samples is None and wanted == n:
         return samples
     chosen = rng.permutation(n)[:wanted]
     if isinstance(samples.X, Dataset):
@@ -226,93 +189,111 @@ def check_finite(values: np.ndarray) -> None:
         )
 
 
-def measure_batches(
-    measure: Callable[..., np.ndarray],
+def measure_members(
+    measure: Callable[[Member], Any],
     model: Any,
     X: Any,
     y: Any,
     *,
-    batch_size: int,
-    n_batches: int | None,
+    n_samples: int | None,
     random_state: Any,
-    full_only: bool = False,
-    **options: Any,
-) -> tuple[np.ndarray, list[int]]:
-    """Measure each member on the same batches and with the same seed.
+    batch_size: int = 1,
+) -> np.ndarray:
+    """Measure each member on the same samples and with the same seed.
 
     Parameters
     ----------
     measure : callable
-        ``measure(batches, **options)`` returns an array whose last axis is the batch.
-    model, X, y, batch_size, n_batches, random_state
+        ``measure(member)`` returns a value or an array.
+    model, X, y, n_samples, random_state
         As in the public functions.
-    full_only : bool, default=False
-        Leave out an incomplete batch, unless it is the only one.
+    batch_size : int, default=1
+        Leave out samples beyond a multiple of it, unless there are fewer.
 
     Returns
     -------
-    values : ndarray of shape (n_members, ..., n_batches)
+    ndarray of shape (n_members, ...)
         Finite.
-    sizes : list of int
-        Number of samples in each batch.
     """
-    check_numbers(POSITIVE_INTEGER, batch_size=batch_size)
-    check_optional_numbers(POSITIVE_INTEGER, n_batches=n_batches)
+    check_optional_numbers(POSITIVE_INTEGER, n_samples=n_samples)
     rng = check_generator(random_state)
     nets, samples = _nets_and_samples(model, X, y)
-    samples = _choose(
-        samples,
-        batch_size=batch_size,
-        n_batches=n_batches,
-        rng=rng,
-        full_only=full_only,
-    )
+    samples = _choose(samples, n_samples=n_samples, batch_size=batch_size, rng=rng)
     seed = int(rng.integers(2**62))
     # Tensors made in an enclosing inference mode would have no derivatives.
     with torch.inference_mode(False):
-        members = [
-            Batches(net, _on_device(net, samples), size=batch_size, seed=seed)
-            for net in nets
-        ]
-        values = np.stack([measure(batches, **options) for batches in members])
+        members = [Member(net, _on_device(net, samples), seed) for net in nets]
+        values = np.stack([measure(member) for member in members])
     check_finite(values)
-    return values, members[0].sizes
+    return values
 
 
-def average_values(
-    values: np.ndarray,
-    sizes: list[int] | None,
-    *,
-    per_member: bool,
-    return_batches: bool,
-) -> float | np.ndarray:
-    """Average values (n_members, n_batches) over the axes that are not returned.
+def mean_over_members(values: np.ndarray, per_member: bool) -> float | np.ndarray:
+    """Return values (n_members,), or their mean."""
+    return values if per_member else float(values.mean())
 
-    ``sizes`` are the weights of the batches; None weights them equally.
+
+def trainable_or_refuse(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters by name; raise if there are none."""
+    named = trainable_parameters(module)
+    if not named:
+        raise InvalidInputError(
+            f"{type(module).__name__} has no trainable parameters: all have "
+            "requires_grad=False. Unfreeze some."
+        )
+    return named
+
+
+class Weights:
+    """Trainable parameters as one flat vector.
+
+    As a context manager it restores them bit for bit on exit.
+
+    Parameters
+    ----------
+    module : Module
+    mask : None or "nonzero", default=None
+        Which weights may move: all, or those that are not exactly zero (a pruned
+        network).
+
+    Attributes
+    ----------
+    origin : tensor of shape (d,)
+    free : tensor of shape (d,)
+        1.0 where a weight may move, else 0.0.
     """
-    if not return_batches:
-        values = np.average(values, axis=1, weights=sizes)  # (n_members,)
-    if not per_member:
-        values = values.mean(axis=0)
-    return values if per_member or return_batches else float(values)
 
+    def __init__(self, module: nn.Module, mask: str | None = None):
+        if mask is not None:
+            check_choice("mask", mask, ("nonzero",))
+        self.params: list[Tensor] = list(trainable_or_refuse(module).values())
+        self.sizes = [p.numel() for p in self.params]
+        self.origin = self.flatten(p.detach() for p in self.params)  # (d,)
+        free = torch.ones_like(self.origin) if mask is None else self.origin != 0
+        self.free = free.to(self.origin.dtype)
 
-def measure_members(
-    measure: Callable[..., np.ndarray],
-    model: Any,
-    X: Any,
-    y: Any,
-    *,
-    per_member: bool,
-    return_batches: bool,
-    **settings: Any,
-) -> float | np.ndarray:
-    """Measure each member on each batch, and average over members and batches.
+    def flatten(self, tensors: Iterable[Tensor | None]) -> Tensor:
+        """Return one vector (d,) from a tensor per parameter; None means zeros."""
+        parts = [
+            torch.zeros_like(p) if t is None else t
+            for t, p in zip(tensors, self.params)
+        ]
+        return torch.cat([t.to_dense().reshape(-1) for t in parts])
 
-    ``measure(batches, **options)`` returns a value for each batch. ``settings`` are the
-    other keyword arguments of :func:`measure_batches`.
-    """
-    values, sizes = measure_batches(measure, model, X, y, **settings)
-    return average_values(
-        values, sizes, per_member=per_member, return_batches=return_batches
-    )
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """Return a tensor per parameter from a vector (d,)."""
+        pieces = vector.split(self.sizes)
+        return [v.view_as(p).to(p.dtype) for v, p in zip(pieces, self.params)]
+
+    def write(self, vector: Tensor) -> None:
+        """Copy a vector (d,) into the parameters of the module."""
+        with torch.no_grad():
+            foreach_copy_(self.params, self.split(vector))
+        # An enclosing autocast would keep using its casts of the old weights.
+        torch.clear_autocast_cache()
+
+    def __enter__(self) -> "Weights":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.write(self.origin)
