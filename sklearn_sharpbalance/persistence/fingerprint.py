@@ -21,9 +21,10 @@ from torch.utils.hooks import RemovableHandle
 from sklearn_sharpbalance.data.training_data import n_rows
 from sklearn_sharpbalance.persistence.encoding import byte_view, printable
 from sklearn_sharpbalance.runtime.torch_internals import (
+    hooks_of,
     is_compiled_wrapper,
     own_buffers,
-    unsaved_buffers,
+    own_parameters,
 )
 
 __all__ = [
@@ -50,9 +51,9 @@ SITE_FOLDERS = {"site-packages", "dist-packages"}
 def code_name(value: type | types.FunctionType) -> str:
     """Return the name of a class or function, with a digest if it is not installed.
 
-    The digest covers instructions and constants, defaults, constants of a closure, base
-    classes and plain attributes of a class. Global variables and functions that the
-    code uses are not seen.
+    The digest covers instructions, constants, defaults and constants of a closure; of
+    a class also the base classes and plain attributes. Global variables and functions
+    that the code uses are not seen.
 
     Examples
     --------
@@ -67,7 +68,13 @@ def code_name(value: type | types.FunctionType) -> str:
     name = f"{module}.{value.__qualname__}"
     if _is_installed(module) and "<lambda>" not in value.__qualname__:
         return name
-    return f"{name}[{_digest(repr(_code(value)).encode())}]"
+    if isinstance(value, type):
+        members = sorted(vars(value).items())
+        own = [(k, _code(v)) for k, v in members if k[:2] != "__" or callable(v)]
+        code = [*map(code_name, value.__bases__), own]
+    else:
+        code = _code(value)
+    return f"{name}[{_digest(repr(code).encode())}]"
 
 
 @functools.cache
@@ -77,51 +84,32 @@ def _is_installed(module_name: str) -> bool:
     if top in sys.stdlib_module_names or top == __name__.partition(".")[0]:
         return True
     file = getattr(sys.modules.get(top), "__file__", None)
-    if top in ("__main__", "__mp_main__") or file is None:
+    if top == "__main__" or file is None:
         return False
-    # Also packages below a virtual environment and of ``pip install --target``; the
-    # metadata of editable ones is elsewhere.
-    path = Path(file).resolve()
-    folder = path.parent.parent if path.stem == "__init__" else path.parent
-    return bool(SITE_FOLDERS & {*path.parts}) or any(folder.glob("*.dist-info"))
+    return bool(SITE_FOLDERS & {*Path(file).resolve().parts})
 
 
-def _code(value: Any) -> Any:
-    """Return the parts of a class or function that an edit changes, as plain values."""
-    if isinstance(value, type):
-        members = sorted(vars(value).items())
-        own = [(k, _part(v)) for k, v in members if k[:2] != "__" or callable(v)]
-        return [*map(code_name, value.__bases__), own]
-    return _part(value)
-
-
-def _part(value):
+def _code(value):
     """Return constants and instructions; other classes and objects by their names."""
     if isinstance(value, CONSTANTS):
         return repr(value)
-    if isinstance(value, list | tuple):
-        return list(map(_part, value))
-    if isinstance(value, dict | set | frozenset):
-        pairs = value.items() if isinstance(value, dict) else value
-        return sorted(map(repr, map(_part, pairs)))
-    if isinstance(value, types.CodeType):
-        return [value.co_code, *map(_part, (value.co_names, value.co_consts))]
     if isinstance(value, property):
-        return list(map(_part, (value.fget, value.fset, value.fdel)))
-    wrapped = _part(getattr(value, "__wrapped__", None))  # of a decorator, staticmethod
+        value = (value.fget, value.fset, value.fdel)
+    if isinstance(value, list | tuple):
+        return list(map(_code, value))
+    if isinstance(value, dict | set | frozenset):  # a set has no order
+        items = value.items() if isinstance(value, dict) else value
+        return sorted(repr(_code(item)) for item in items)
+    if isinstance(value, types.CodeType):
+        return [value.co_code, _code(value.co_names), _code(value.co_consts)]
+    inner = _code(getattr(value, "__wrapped__", None))  # of a decorator, staticmethod
     if not isinstance(value, types.FunctionType):
-        return [getattr(value, "__qualname__", type(value).__qualname__), wrapped]
+        return [getattr(value, "__qualname__", type(value).__qualname__), inner]
     code = value.__code__
     constants = [one for one in code.co_consts if one is None or one != value.__doc__]
     enclosed = [one for one in closed_over(value) if isinstance(one, CONSTANTS)]
-    parts = (
-        code.co_names,
-        constants,
-        enclosed,
-        value.__defaults__,
-        value.__kwdefaults__,
-    )
-    return [code.co_code, wrapped, *map(_part, parts)]
+    defaults = (value.__defaults__, value.__kwdefaults__)
+    return [code.co_code, inner, _code((code.co_names, constants, enclosed, defaults))]
 
 
 def closed_over(value: type | types.FunctionType) -> list[Any]:
@@ -136,28 +124,13 @@ def closed_over(value: type | types.FunctionType) -> list[Any]:
     return [content for content in contents if not isinstance(content, type)]
 
 
-def _attributes(value: Any) -> dict[str, Any] | None:
-    """Return the attributes of an object, slots included; None if it can have none."""
-    classes = [cls for cls in type(value).__mro__ if "__slots__" in vars(cls)]
-    slots = {}
-    for cls in reversed(classes):
-        for name, member in vars(cls).items():
-            if isinstance(member, types.MemberDescriptorType):
-                with suppress(AttributeError):  # the slot is empty
-                    slots[name] = member.__get__(value)
-    if not hasattr(value, "__dict__"):
-        return slots if classes else None
-    return {**slots, **vars(value)}
-
-
 def describe(value: Any, within: tuple[int, ...] = ()) -> str:
     """Return a text that is equal for equal values in every process.
 
-    Classes and functions are described by their names, and by their code if it is not
-    installed; arrays, tensors and modules by a digest; other objects by their class
-    and attributes. Of private attributes, whose names start with an underscore, only
-    numbers, strings, arrays, tables, Datasets and callables are included: others, such
-    as caches and open files, may change while the object is used.
+    Classes and functions are described by :func:`code_name`; arrays, tensors and
+    modules by a digest; other objects by their class and attributes. Of private
+    attributes, only numbers, strings, arrays, tables, Datasets and callables are
+    included: others, such as caches and open files, may change during use.
 
     Parameters
     ----------
@@ -181,6 +154,8 @@ def describe(value: Any, within: tuple[int, ...] = ()) -> str:
     if isinstance(value, np.ndarray):
         return _array(value)
     if isinstance(value, torch.Tensor):
+        if torch.nn.parameter.is_lazy(value):
+            return "no values yet"
         return f"{value.dtype} {tuple(value.shape)} {_digest(byte_view(value).data)}"
     if isinstance(value, type):
         return code_name(value)
@@ -195,18 +170,16 @@ def describe(value: Any, within: tuple[int, ...] = ()) -> str:
 
 
 def _container(value, within):
-    def inner(item):
-        return describe(item, within)
-
     if isinstance(value, Mapping):
-        pairs = sorted((inner(k), inner(v)) for k, v in value.items())
-        return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
-    items = [inner(item) for item in value]
-    if isinstance(value, set | frozenset):
+        items = [
+            f"{describe(k, within)}: {describe(v, within)}" for k, v in value.items()
+        ]
+    else:
+        items = [describe(item, within) for item in value]
+    if isinstance(value, Mapping | set | frozenset):
         return "{" + ", ".join(sorted(items)) + "}"
-    if isinstance(value, list):
-        return f"[{', '.join(items)}]"
-    return f"({', '.join(items)})"
+    opening, closing = "[]" if isinstance(value, list) else "()"
+    return f"{opening}{', '.join(items)}{closing}"
 
 
 def _function(value, within):
@@ -216,30 +189,27 @@ def _function(value, within):
     if isinstance(value, types.MethodType):
         return f"{describe(value.__self__, within)}.{value.__func__.__name__}"
     variables = [describe(content, within) for content in closed_over(value)]
-    if not variables:
-        return code_name(value)
-    return f"{code_name(value)}({', '.join(variables)})"
+    return (
+        f"{code_name(value)}({', '.join(variables)})" if variables else code_name(value)
+    )
 
 
 def _object(value, within):
     name = code_name(type(value))
     if isinstance(value, torch.nn.Module):
         return f"{name}[{_module_digest(value, within)}]"
-    if hasattr(value, "to_numpy"):  # a table or column of pandas or polars
+    if hasattr(value, "to_numpy") or hasattr(value, "__array_interface__"):
+        # A table or column of pandas or polars, or an image of Pillow.
         names = list(map(str, getattr(value, "columns", ())))
-        return f"{name}({names} {_array(value.to_numpy())})"
-    if hasattr(value, "__array_interface__"):  # an image of Pillow
-        return f"{name}({_array(np.asarray(value))})"
+        return f"{name}({names} {_array(np.asarray(value))})"
     if hasattr(value, "rvs") and hasattr(value, "dist"):  # a distribution of scipy
         arguments = describe((value.args, value.kwds), within)
         return f"scipy.stats.{value.dist.name}{arguments}"
     if hasattr(value, "get_params"):
-        attributes = value.get_params(deep=False)
-    else:
-        attributes = _attributes(value)
-    if attributes is None:
-        return ADDRESS.sub("", repr(value))
-    return f"{name}({describe(_compared(attributes), within)})"
+        return f"{name}({describe(_compared(value.get_params(deep=False)), within)})"
+    if hasattr(value, "__dict__"):
+        return f"{name}({describe(_compared(vars(value)), within)})"
+    return ADDRESS.sub("", repr(value))
 
 
 def _compared(attributes):
@@ -255,40 +225,24 @@ def _compared(attributes):
 
 
 def _module_digest(module, within):
-    digest = hashlib.blake2b(ADDRESS.sub("", repr(module)).encode(), digest_size=8)
-    for key, tensor in _tensors(module):
-        digest.update(key.encode())
-        is_lazy = torch.nn.parameter.is_lazy(tensor)
-        if isinstance(tensor, torch.Tensor) and not is_lazy:
-            digest.update(byte_view(tensor).data)
-    for part in module.modules():
+    """Return a digest of the code, tensors, attributes and hooks of all layers."""
+    texts = [ADDRESS.sub("", repr(module))]
+    for name, part in module.named_modules():
         if not is_compiled_wrapper(part):  # it has the original as a part
             around = within if part is module else (*within, id(part))
-            digest.update(_module_settings(part, around).encode())
-    return digest.hexdigest()
+            texts += [name, code_name(type(part)), describe(_of_layer(part), around)]
+    return _digest(" ".join(texts).encode())
 
 
-def _tensors(module):
-    """Yield weights and buffers by name, with the buffers that no state dict has."""
-    yield from module.state_dict().items()
-    for prefix, part in module.named_modules():
-        for name in sorted(unsaved_buffers(part)):
-            yield f"{prefix}.{name}", own_buffers(part)[name]
-
-
-def _module_settings(module, within):
-    """Describe code, attributes and hooks of one module without its submodules."""
+def _of_layer(module):
+    """Return tensors, attributes and hooks of a module without its submodules."""
     attributes = {
         name: value
         for name, value in vars(module).items()
         if name not in MODULE_ATTRIBUTES and not isinstance(value, RemovableHandle)
     }
-    hooks = [
-        list(getattr(module, name).values())
-        for name in ("_forward_pre_hooks", "_forward_hooks")
-    ]
-    texts = [describe(_compared(attributes), within), describe(hooks, within)]
-    return " ".join([code_name(type(module)), *texts])
+    tensors = {**own_parameters(module), **own_buffers(module)}
+    return tensors, _compared(attributes), hooks_of(module)
 
 
 def _array(array):
@@ -302,10 +256,7 @@ def _digest(data):
 
 
 def data_fingerprint(data, classes) -> dict[str, str]:
-    """Describe validated data.
-
-    Items of a Dataset are not read, because they may be augmented: it is described by
-    its class, length, labels and attributes.
+    """Describe training data by samples, labels, classes and weights.
 
     Parameters
     ----------
@@ -322,7 +273,10 @@ def data_fingerprint(data, classes) -> dict[str, str]:
 
 
 def describe_samples(X) -> str:
-    """Describe samples by a digest; a Dataset by its class, length and attributes."""
+    """Describe samples by a digest; a Dataset by its class, length and attributes.
+
+    Items of a Dataset are not read, because they may be augmented.
+    """
     if not isinstance(X, Dataset):
         return condense(describe(X))
     if isinstance(X, Subset):
@@ -330,7 +284,7 @@ def describe_samples(X) -> str:
     elif isinstance(X, ConcatDataset):
         parts = [describe_samples(part) for part in X.datasets]
     else:
-        parts = [describe(_compared(_attributes(X) or {}))]
+        parts = [describe(_compared(vars(X)))]
     return condense(", ".join([f"{n_rows(X)} items of {code_name(type(X))}", *parts]))
 
 

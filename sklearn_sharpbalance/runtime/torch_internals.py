@@ -41,6 +41,7 @@ __all__ = [
     "foreach_sub_",
     "has_hooks",
     "has_own_tensors",
+    "hooks_of",
     "in_place_version",
     "is_compiled",
     "is_compiled_wrapper",
@@ -190,9 +191,14 @@ def unsaved_buffers(module: nn.Module) -> set[str]:
     return getattr(module, "_non_persistent_buffers_set", set())
 
 
+def hooks_of(module: nn.Module) -> list[Any]:
+    """Return the functions that are called before or after the module."""
+    return [hook for name in HOOKS for hook in getattr(module, name).values()]
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Return whether hooks are called before or after the module."""
-    return any(getattr(module, name) for name in HOOKS)
+    return bool(hooks_of(module))
 
 
 def with_state_metadata(

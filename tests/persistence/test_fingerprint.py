@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 from joblib.externals.loky import ProcessPoolExecutor
+from PIL import Image
+from scipy import stats
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
@@ -198,27 +200,15 @@ def test_a_script_has_the_same_name_in_every_process():
     assert len({code_name(scope["f"]) for scope in scopes}) == 1
 
 
-@pytest.mark.parametrize(
-    ("folder", "metadata", "installed"),
-    [
-        ("site-packages", None, True),
-        ("dist-packages", None, True),
-        ("target", "helpers-1.0.dist-info", True),  # pip install --target
-        ("project", "helpers.egg-info", False),  # editable
-    ],
-)
-def test_packages_outside_of_the_environment_count_by_their_names(
-    folder, metadata, installed, tmp_path, monkeypatch
-):
-    path = tmp_path / folder
-    package = path / f"helpers_of_{folder.replace('-', '_')}"
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "project"])
+def test_installed_packages_count_by_their_names(folder, tmp_path, monkeypatch):
+    package = tmp_path / folder / f"helpers_of_{folder.replace('-', '_')}"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("def double(x):\n    return 2 * x\n")
-    if metadata is not None:
-        (path / metadata).mkdir()
-    monkeypatch.syspath_prepend(path)
+    monkeypatch.syspath_prepend(package.parent)
     module = importlib.import_module(package.name)
-    assert (code_name(module.double) == f"{package.name}.double") == installed
+    is_bare = code_name(module.double) == f"{package.name}.double"
+    assert is_bare == (folder != "project")
 
 
 def test_a_decorator_changes_the_name():
@@ -299,32 +289,28 @@ class Private:
         self._value = value
 
 
-class Slotted:
-    __slots__ = ("__own", "_other")
-
+class Public:
     def __init__(self, value):
-        self.__own = value
+        self.value = value
 
 
-class SlottedToo(Slotted):
-    __slots__ = ()
-
-
-@pytest.mark.parametrize("kind", [Private, Slotted, SlottedToo])
 @pytest.mark.parametrize(
     "value",
     [
-        lambda x: x,
-        lambda x: torch.tensor([x]),
-        Times,
-        lambda x: TensorDataset(torch.full((2, 1), x)),
-        lambda x: nn.Dropout(x / 10),
-        lambda x: functools.partial(max, x),
-        lambda x: pd.Series([x]),
+        lambda x: Private(x),
+        lambda x: Private(torch.tensor([x])),
+        lambda x: Private(Times(x)),
+        lambda x: Private(TensorDataset(torch.full((2, 1), x))),
+        lambda x: Private(functools.partial(max, x)),
+        lambda x: Private(pd.Series([x])),
+        lambda x: Public([(torch.tensor(x), 1), None]),
+        lambda x: Public({"a": {"b": x}}),
+        lambda x: Public([Image.fromarray(np.full((2, 2), x, np.uint8))]),
+        lambda x: stats.norm(x),
     ],
 )
-def test_private_values_arrays_datasets_and_callables_are_described(kind, value):
-    texts = [describe(kind(value(x))) for x in (1, 1, 2)]
+def test_objects_are_described_by_their_content(value):
+    texts = [describe(value(x)) for x in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -339,31 +325,6 @@ def test_other_private_attributes_are_not_described(tmp_path):
         used._cache[0], used._by_number[3] = 1, 2
         used._rng.normal()
         assert describe(used) == describe(fresh)
-
-
-class Public:
-    def __init__(self, value):
-        self.value = value
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        lambda x: [(torch.tensor(x), 1), None],
-        lambda x: {"a": {"b": x}},
-        lambda x: [functools.partial(max, x)],
-    ],
-)
-def test_public_containers_are_described(value):
-    texts = [describe(Public(value(x))) for x in (1, 1, 2)]
-    assert texts[0] == texts[1] != texts[2]
-
-
-def test_images_in_a_list_are_described():
-    image = pytest.importorskip("PIL.Image")
-    images = [image.fromarray(np.full((2, 2), i, np.uint8)) for i in (1, 1, 2)]
-    texts = [describe(Public([each])) for each in images]
-    assert texts[0] == texts[1] != texts[2]
 
 
 def test_the_description_of_many_samples_is_short():
