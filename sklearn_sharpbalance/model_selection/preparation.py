@@ -1,26 +1,31 @@
-"""Preparation of the fits of a search: data, settings, and how each is trained."""
+"""Preparation of the fits of a search: data, settings, and how each is trained.
+
+A search prepares its fits before scikit-learn evaluates them, with the same rows and
+the same arguments of ``fit``. scikit-learn has no public function for this.
+"""
 
 import os
 from typing import Any, NamedTuple
 
-from joblib import hash as joblib_hash
+from joblib import Memory
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import _check_method_params, indexable
 
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.model_selection.sklearn_internals import rows_for_fit
 from sklearn_sharpbalance.model_selection.store import ResultStore, why_not_shared
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.training.prepare import Prepared, prepare
 
 __all__ = [
     "PlannedFit",
-    "TransformerCache",
     "not_trained_by_search",
     "prepare_fit",
+    "routed_params",
     "with_settings",
 ]
 
@@ -45,18 +50,26 @@ class PlannedFit(NamedTuple):
     reason: str
 
 
+def routed_params(search, X, y, params):
+    """Return X, y, the arguments of ``fit`` of the estimator and of ``split`` of cv.
+
+    Parameters
+    ----------
+    search : BaseSearchCV
+    X, y
+        Arguments of the search's ``fit``.
+    params : dict
+        Further arguments of it.
+    """
+    X, y = indexable(X, y)
+    params = _check_method_params(X, params=params)
+    routed = search._get_routed_params_for_fit(params)
+    return X, y, dict(routed.estimator.fit), dict(routed.splitter.split)
+
+
 def prepare_fit(
-    estimator,
-    params,
-    X,
-    y,
-    *,
-    rows,
-    fit_params,
-    store: ResultStore,
-    candidate: int,
-    split: int,
-) -> tuple[PlannedFit, Prepared | None]:
+    estimator, params, X, y, *, rows, fit_params, store: ResultStore
+) -> tuple[Prepared | None, str]:
     """Prepare the fit of one candidate on one split, if it can be stacked.
 
     Parameters
@@ -72,51 +85,39 @@ def prepare_fit(
     fit_params : dict
         Arguments of ``fit`` for all samples.
     store : ResultStore
-    candidate, split : int
-        Positions of the candidate and of the split.
+
+    Returns
+    -------
+    prepared : Prepared or None
+        None if the fit is not stacked with others.
+    reason : str
+        Why it is not; empty if it is.
     """
-    prepared, reason = None, ""
     try:
         own = clone(estimator).set_params(**clone(params, safe=False))
-        own_X, own_y, own_params = rows_for_fit(own, X, y, rows, fit_params)
+        own_params = _check_method_params(X, params=fit_params, indices=rows)
+        own_X, own_y = _safe_split(own, X, y, rows)
         ensemble, own_X, own_params = last_step(own, own_X, own_y, own_params)
         with own_torch_modes():
-            prepared = prepare(
-                ensemble, own_X, own_y, own_params.pop("sample_weight", None)
-            )
+            weight = own_params.pop("sample_weight", None)
+            prepared = prepare(ensemble, own_X, own_y, weight)
         reason = _why_not_stacked(prepared, store)
         prepared.trainer.data = store.one_of_equal(prepared.trainer.data)
     except Exception as error:  # the evaluation raises it again, or scores it
-        reason = f"it cannot be prepared: {in_a_sentence(error)}"
-    training = "ordinary" if reason else "stacked"
-    plan = PlannedFit(
-        candidate=candidate, split=split, training=training, reason=reason
-    )
-    return plan, None if reason else prepared
+        return None, f"it cannot be prepared: {in_a_sentence(error)}"
+    return None if reason else prepared, reason
 
 
 def last_step(estimator, X, y, fit_params):
-    """Return the ensemble at the end of a pipeline, and what its ``fit`` gets.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Steps of a pipeline before the last one are fitted.
-    X, y
-        Training samples.
-    fit_params : dict
-        Further arguments of ``fit``; those of a pipeline have the name of the step as
-        a prefix.
-    """
+    """Return the ensemble at the end of a pipeline, and what its ``fit`` gets."""
     while isinstance(estimator, Pipeline):
         name, last = estimator.steps[-1]
         others = [key for key in fit_params if not key.startswith(f"{name}__")]
         if others:
             raise InvalidInputError(f"{', '.join(others)} is for another step")
         fit_params = {k.removeprefix(f"{name}__"): v for k, v in fit_params.items()}
-        before = Pipeline(
-            [*estimator.steps[:-1], (name, "passthrough")], memory=estimator.memory
-        )
+        steps = [*estimator.steps[:-1], (name, "passthrough")]
+        before = Pipeline(steps, memory=estimator.memory)
         X, estimator = before.fit_transform(X, y), last
     return estimator, X, fit_params
 
@@ -143,7 +144,7 @@ def not_trained_by_search(estimator):
     return f"{type(estimator).__name__} does not train in phases"
 
 
-def with_settings(estimator, store, checkpoint_dir=None):
+def with_settings(estimator, store, folder, checkpoint_dir=None):
     """Return a clone for the fits of a search, and settings that undo the changes.
 
     Parameters
@@ -152,13 +153,14 @@ def with_settings(estimator, store, checkpoint_dir=None):
         Not changed.
     store : ResultStore
         Cache of the ensembles, unless they have their own.
+    folder : str
+        Where its pipelines keep fitted transformers, unless they have a cache.
     checkpoint_dir : str, path-like or None, default=None
         Folder for the checkpoints of all fits, in one subfolder each.
 
     Returns
     -------
     estimator : estimator
-        Its pipelines keep fitted transformers in memory.
     before : dict
         Settings of the given estimator, for ``set_params``.
     """
@@ -166,55 +168,14 @@ def with_settings(estimator, store, checkpoint_dir=None):
     settings: dict[str, Any] = {}
     while isinstance(step, Pipeline):
         if step.memory is None:
-            settings[f"{prefix}memory"] = TransformerCache()
+            settings[f"{prefix}memory"] = Memory(folder, verbose=0)
         name, step = step.steps[-1]
         prefix = f"{prefix}{name}__"
-    if isinstance(step, PhasedEnsemble):
-        if step.memory is None:
-            settings[f"{prefix}memory"] = store
-        if checkpoint_dir is not None:
-            folder = os.path.join(os.fspath(checkpoint_dir), "{fit}")
-            settings[f"{prefix}checkpoint_dir"] = folder
+    if step.memory is None:
+        settings[f"{prefix}memory"] = store
+    if checkpoint_dir is not None:
+        fits = os.path.join(os.fspath(checkpoint_dir), "{fit}")
+        settings[f"{prefix}checkpoint_dir"] = fits
     params = estimator.get_params()
     before = {name: params[name] for name in settings}
     return clone(estimator).set_params(**settings), before
-
-
-class TransformerCache:
-    """Keeps fitted transformers in memory, in the place of a joblib.Memory.
-
-    All clones of a pipeline share it, so that a transformer is fitted once for each
-    split of a search.
-    """
-
-    def __init__(self) -> None:
-        self._results: dict[str, Any] = {}
-
-    def __sklearn_clone__(self):
-        """Return itself, for the clones of a pipeline."""
-        return self
-
-    def __getstate__(self):
-        """Return the attributes without results: a process has its own."""
-        return {"_results": {}}
-
-    def cache(self, function, ignore=None, **options):
-        """Return a function whose results are kept by a hash of its arguments.
-
-        Parameters
-        ----------
-        function : callable
-        ignore : list of str or None, default=None
-            Keyword arguments that do not change the result.
-        **options
-            Those of a joblib.Memory; not used.
-        """
-
-        def cached_function(*args, **kwargs):
-            relevant = {k: v for k, v in kwargs.items() if k not in (ignore or ())}
-            key = joblib_hash((function.__qualname__, args, relevant))
-            if key not in self._results:
-                self._results[key] = function(*args, **kwargs)
-            return self._results[key]
-
-        return cached_function

@@ -1,29 +1,25 @@
 """A search over settings of an ensemble whose fits train together."""
 
 from os import PathLike
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.model_selection import check_cv as checked_cv
+from sklearn.model_selection._search import BaseSearchCV  # no public name
 
 from sklearn_sharpbalance._validation import POSITIVE_INTEGER
 from sklearn_sharpbalance.model_selection.preparation import (
     PlannedFit,
     not_trained_by_search,
     prepare_fit,
+    routed_params,
     with_settings,
 )
-from sklearn_sharpbalance.model_selection.progress import SearchProgress
-from sklearn_sharpbalance.model_selection.sklearn_internals import (
-    BaseSearchCV,
-    routed_params,
-)
 from sklearn_sharpbalance.model_selection.store import ResultStore
-from sklearn_sharpbalance.model_selection.together import (
-    train_together,
-)
+from sklearn_sharpbalance.model_selection.together import epochs_bar, train_together
 
 __all__ = ["EnsembleSearchCV"]
 
@@ -181,17 +177,18 @@ refit_time_, multimetric_, classes_, n_features_in_, feature_names_in_
         given = {name: getattr(self, name) for name in ("estimator", "cv", "n_jobs")}
         # scikit-learn's fit reads these attributes; they are put back at its end.
         store = ResultStore()
-        self.estimator, before = with_settings(
-            self.estimator, store, self.checkpoint_dir
-        )
-        self._drawn = self._candidates()
-        try:
-            self.cv = self._splits(X, y, params)
-            self._train(X, y, params, store)
-            super().fit(X, y, **params)
-        finally:
-            self.__dict__.update(given)
-            del self._drawn
+        with TemporaryDirectory() as folder:
+            self.estimator, before = with_settings(
+                self.estimator, store, folder, self.checkpoint_dir
+            )
+            self._drawn = self._candidates()
+            try:
+                self.cv = self._splits(X, y, params)
+                self._train(X, y, params, store)
+                super().fit(X, y, **params)
+            finally:
+                self.__dict__.update(given)
+                del self._drawn
         if self.refit:
             best = self.best_estimator_
             for name in before.keys() & best.get_params().keys():
@@ -208,34 +205,28 @@ refit_time_, multimetric_, classes_, n_features_in_, feature_names_in_
     def _train(self, X, y, params, store):
         """Train all fits that can be stacked; ``fit`` then finds them in the store."""
         X, y, fit_params, _ = routed_params(self, X, y, params)
-        prepared = [
-            prepare_fit(
-                self.estimator,
-                candidate,
-                X,
-                y,
-                rows=train,
-                fit_params=fit_params,
-                store=store,
-                candidate=i,
-                split=k,
-            )
-            for i, candidate in enumerate(self._drawn)
-            for k, (train, _) in enumerate(self.cv)
-        ]
-        self.plan_ = [plan for plan, _ in prepared]
-        fits = [fit for _, fit in prepared if fit is not None]
+        self.plan_, fits = [], []
+        for i, candidate in enumerate(self._drawn):
+            for k, (rows, _) in enumerate(self.cv):
+                prepared, reason = prepare_fit(
+                    self.estimator,
+                    candidate,
+                    X,
+                    y,
+                    rows=rows,
+                    fit_params=fit_params,
+                    store=store,
+                )
+                training = "ordinary" if prepared is None else "stacked"
+                self.plan_.append(PlannedFit(i, k, training, reason))
+                fits += [] if prepared is None else [prepared]
         if not fits:
             return
         self.n_jobs = None  # the store is in this process
-        progress = SearchProgress(
-            len(self._drawn),
-            len(self.cv),
-            n_epochs=sum(fit.trainer.training.n_epochs for fit in fits),
-            show=self.verbose > 0,
-        )
-        with progress.shown():
-            train_together(fits, store, progress)
+        n_epochs = sum(fit.trainer.training.n_epochs for fit in fits)
+        text = f"{len(self._drawn)} candidates x {len(self.cv)} folds"
+        with epochs_bar(text, n_epochs, show=self.verbose > 0) as on_epochs:
+            train_together(fits, store, on_epochs)
 
     def _candidates(self):
         """Return the settings of all candidates."""

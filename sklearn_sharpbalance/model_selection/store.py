@@ -15,10 +15,9 @@ __all__ = ["ResultStore"]
 
 
 class ResultStore:
-    """Keeps trained segments and scores, in the place of a joblib.Memory.
+    """Keeps trained segments and scores: the ``memory`` of all ensembles of a search.
 
-    It is the parameter ``memory`` of all ensembles of a search. The search trains their
-    segments together and keeps the results here; ``fit`` then finds them.
+    The search trains their segments together and keeps them here; ``fit`` finds them.
     """
 
     def __init__(self) -> None:
@@ -57,7 +56,8 @@ class ResultStore:
             key = self.key(function, arguments, ignore)
             if key not in self._results:
                 result = function(**arguments)
-                if _is_last(arguments):
+                segment = arguments.get("segment")
+                if segment is not None and segment.last:
                     return result
                 self.keep(key, result)
             result = self._results[key]
@@ -111,12 +111,6 @@ def why_not_shared(net, data) -> str:
     if with_callbacks(net).callbacks_:
         return "it has callbacks, which are called for its members only"
     return ""
-
-
-def _is_last(arguments):
-    """Whether a call trains the last segment of a fit."""
-    segment = arguments.get("segment")
-    return segment is not None and segment.last
 
 
 def _members_of(result):

@@ -1,10 +1,11 @@
 """Train the fits of a search together: side by side, from segment to segment."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from sklearn_sharpbalance._validation import needing
 from sklearn_sharpbalance.engine.stacked.ensembles import (
     EnsembleSegment,
     groups_of_ensembles,
@@ -12,7 +13,6 @@ from sklearn_sharpbalance.engine.stacked.ensembles import (
 )
 from sklearn_sharpbalance.engine.stacked.members import allows_own_rates
 from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
-from sklearn_sharpbalance.model_selection.progress import SearchProgress
 from sklearn_sharpbalance.model_selection.store import ResultStore
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
@@ -21,14 +21,14 @@ from sklearn_sharpbalance.training.loop import TrainingLoop
 from sklearn_sharpbalance.training.prepare import Prepared
 from sklearn_sharpbalance.training.trainer import train_members
 
-__all__ = ["train_together"]
+__all__ = ["epochs_bar", "train_together"]
 
 # Of the samples of a split.
 STATISTICS = ("module__mean", "module__scale", "module__pieces")
 
 
 def train_together(
-    fits: list[Prepared], store: ResultStore, progress: SearchProgress
+    fits: list[Prepared], store: ResultStore, on_epochs: Callable[[int], None]
 ) -> None:
     """Train fits whose members can be stacked, and keep the segments in ``store``.
 
@@ -39,7 +39,8 @@ def train_together(
     ----------
     fits : list of Prepared
     store : ResultStore
-    progress : SearchProgress
+    on_epochs : callable
+        Called with a number of epochs that have been trained.
     """
     with own_torch_modes():
         loops = [FitLoop(fit, store) for fit in fits]
@@ -48,30 +49,39 @@ def train_together(
         while waiting := [loop for loop in loops if loop.request is not None]:
             epoch = min(loop.next_epoch for loop in waiting)
             ready = [loop for loop in waiting if loop.next_epoch == epoch]
-            _train_segments(ready, store, progress)
+            _train_segments(ready, store, on_epochs)
             for loop in ready:
                 loop.advance()
 
 
+@contextmanager
+def epochs_bar(text: str, total: int, *, show: bool) -> Iterator[Callable]:
+    """Show a progress bar; yield a function that takes numbers of trained epochs."""
+    if not show:
+        yield lambda n_epochs: None
+        return
+    with needing("rich", "verbose=1"):
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TimeRemainingColumn,
+        )
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "epochs")
+    with Progress(*columns, TimeRemainingColumn()) as bar:
+        task = bar.add_task(text, total=total)
+        yield partial(bar.advance, task)
+        bar.refresh()  # notebooks do not draw the final state on exit
+
+
 class FitLoop:
-    """The training loop of one fit, which stops before each segment.
-
-    Parameters
-    ----------
-    fit : Prepared
-    store : ResultStore
-
-    Attributes
-    ----------
-    request : tuple of (EnsembleState, Segment) or None
-        The segment that is to be trained next; None at the end.
-    """
+    """The training loop of one fit, which stops before each segment."""
 
     def __init__(self, fit: Prepared, store: ResultStore):
-        self.fit, self.store = fit, store
+        self.store = store
         self.trainer: Any = fit.trainer
-        self.request: Any = None
-        self._steps = self._start()
+        self.request: Any = None  # state and segment to be trained next; None: the end
+        self._steps = _steps(fit)
 
     @property
     def next_epoch(self) -> int:
@@ -85,21 +95,21 @@ class FitLoop:
         except Exception:  # the evaluation of the fit raises it again
             self.request = None
 
-    def _start(self):
-        fit = self.fit
-        loop = TrainingLoop(
-            fit.trainer,
-            fit.plan,
-            checkpoints=fit.checkpoints,
-            early_stopping=fit.early_stopping,
-        )
-        segments = loop.start()
-        yield from loop.steps(segments, _NoReport())
-
     def inputs(self) -> tuple[str, EnsembleSegment]:
         """Return the key of the next segment, and what it depends on."""
         inputs = self.trainer.training_inputs(*self.request)
         return self.store.key(train_members, inputs), EnsembleSegment(**inputs)
+
+
+def _steps(fit):
+    loop = TrainingLoop(
+        fit.trainer,
+        fit.plan,
+        checkpoints=fit.checkpoints,
+        early_stopping=fit.early_stopping,
+    )
+    segments = loop.start()
+    yield from loop.steps(segments, _NoReport())
 
 
 class _NoReport:
@@ -119,7 +129,7 @@ class _NoReport:
         """Do nothing: there are no callbacks."""
 
 
-def _train_segments(loops, store, progress):
+def _train_segments(loops, store, on_epochs):
     """Train the next segments of several fits, equal ones once."""
     new: dict[str, EnsembleSegment] = {}
     n_fits: dict[str, int] = {}  # that wait for a segment
@@ -136,7 +146,7 @@ def _train_segments(loops, store, progress):
         try:
             results = train_ensembles(
                 [ensembles[i] for i in group],
-                on_epoch=partial(progress.advance, waiting),
+                on_epoch=partial(on_epochs, waiting),
             )
         except OutOfDeviceMemoryError:
             half = len(group) // 2
@@ -160,11 +170,8 @@ def _stacking_key(ensemble: EnsembleSegment) -> str:
     left_out = {*STATISTICS, SET_PARAMETERS}
     if allows_own_rates(net):
         left_out |= {"lr", "optimizer__weight_decay"}
-    settings = {
-        name: value
-        for name, value in net.get_params(deep=False).items()
-        if name not in left_out
-    }
+    params = net.get_params(deep=False)
+    settings = {name: value for name, value in params.items() if name not in left_out}
     common = (
         segment.start,
         segment.stop,
