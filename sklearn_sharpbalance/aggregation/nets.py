@@ -33,6 +33,7 @@ from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import BATCH_NORM
 
 __all__ = [
+    "conformity_scores",
     "final_net",
     "greedy_soup",
     "has_batch_statistics",
@@ -93,6 +94,29 @@ def member_logits(nets, X, item_shape=None):
 def logits_on(nets, data: TrainingData):
     """Return the logits of each net on training or validation data, (M, N, C)."""
     return member_logits(nets, data.X, data.item_shape)
+
+
+def conformity_scores(predictors, aggregation, data):
+    """Return one minus the predicted probability of each validation sample's class.
+
+    Parameters
+    ----------
+    predictors : list of NeuralNetClassifier
+    aggregation : Aggregation
+        Fitted.
+    data : TrainingData
+
+    Returns
+    -------
+    scores : ndarray of shape (n_validation,), or None
+        None without validation samples. Samples of weight zero are left out.
+    """
+    valid = data.valid
+    if valid is None:
+        return None
+    proba = aggregation(logits_on(predictors, valid).astype(np.float64))
+    of_class = proba[np.arange(len(proba)), valid.y] / proba.sum(axis=1)
+    return 1 - (of_class if valid.weight is None else of_class[valid.weight > 0])
 
 
 def _warn_if_not_finite(logits):

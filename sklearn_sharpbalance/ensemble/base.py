@@ -19,6 +19,7 @@ from sklearn_sharpbalance.data.labels import check_y
 from sklearn_sharpbalance.data.training_data import take_rows
 from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin, check_params
+from sklearn_sharpbalance.ensemble.uncertainty import UncertaintyMixin
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.persistence.model_file import load_model, save
 from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
@@ -28,7 +29,9 @@ from sklearn_sharpbalance.training.progress import CallbackSupportMixin, FitProg
 __all__ = ["BaseDeepEnsemble", "load"]
 
 
-class BaseDeepEnsemble(CallbackSupportMixin, ClassifierMixin, NestedParamsMixin):
+class BaseDeepEnsemble(
+    UncertaintyMixin, CallbackSupportMixin, ClassifierMixin, NestedParamsMixin
+):
     """Base class of ensembles of skorch nets.
 
     The ``fit`` of a subclass sets ``classes_``, ``estimators_``, ``predictors_``,

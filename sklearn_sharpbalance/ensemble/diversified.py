@@ -7,7 +7,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from sklearn_sharpbalance._parameters import without_sam
-from sklearn_sharpbalance.aggregation.nets import final_net
+from sklearn_sharpbalance.aggregation.nets import conformity_scores, final_net
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted import FittedState, settings_in_force
 from sklearn_sharpbalance.joint.inputs import (
@@ -341,6 +341,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         with random_stream(self.net_.device, seed=prepared.seeds.split):
             data = trainer.as_trained(self.heads_[0])
             self.predictors_ = self.aggregation_.prepare(self.heads_, data)
+        self.conformity_scores_ = conformity_scores(
+            self.predictors_, self.aggregation_, data
+        )
         self.history_ = [member.history for member in members]
         self.train_indices_ = trainer.data.rows
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sklearn_sharpbalance.aggregation.nets import final_net
+from sklearn_sharpbalance.aggregation.nets import conformity_scores, final_net
 from sklearn_sharpbalance.engine import choose_engine
 from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.ensemble.fitted import FittedState, settings_in_force
@@ -296,6 +296,9 @@ class PhasedEnsemble(BaseDeepEnsemble):
         with random_stream(trainer.net.device, seed=prepared.seeds.split):
             self.estimators_ = [final_net(trainer.net, m, data) for m in state.members]
             self.predictors_ = prepared.aggregation.prepare(self.estimators_, data)
+        self.conformity_scores_ = conformity_scores(
+            self.predictors_, self.aggregation_, data
+        )
         self.sam_masks_ = trainer.masks(state)
         self.sharpness_ = state.sharpness
         self.history_ = [member.history for member in state.members]

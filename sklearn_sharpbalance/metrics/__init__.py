@@ -44,12 +44,14 @@ from sklearn_sharpbalance.metrics.ood import (
     predictive_entropy,
 )
 from sklearn_sharpbalance.metrics.scorers import SCORERS, EnsembleScorer, get_scorer
+from sklearn_sharpbalance.metrics.uncertainty import UncertaintyParts, uncertainty_parts
 
 __all__ = [
     "OOD_SCORES",
     "SCORERS",
     "CalibrationBins",
     "EnsembleScorer",
+    "UncertaintyParts",
     "adaptive_sharpness",
     "average_case_sharpness",
     "bma_score",
@@ -76,6 +78,7 @@ __all__ = [
     "predictive_entropy",
     "relative_flatness",
     "sam_sharpness",
+    "uncertainty_parts",
     "unique_predictions",
     "variance_diversity",
 ]
