@@ -44,6 +44,7 @@ rotated = np.rot90(X[apart], axes=(1, 2))
 # - members trained together with a loss for agreeing, on hard samples (SED) or on the
 #   rotated ones (A2D, DivDis).
 from scipy.stats import loguniform
+from sklearn.model_selection import ParameterSampler
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
@@ -59,10 +60,11 @@ network = {
     "max_epochs": 2 if FAST else 40,
     "batch_size": 32,
 }
-drawn = {
+space = {
     "lr": loguniform(0.03, 0.3),
     "optimizer__weight_decay": loguniform(1e-5, 1e-2),
 }
+drawn = list(ParameterSampler(space, n_iter=3, random_state=0))
 
 
 def plain(**params):

@@ -77,9 +77,7 @@ PARAMETERS: dict[str, Parameter] = {
     "lr_schedule": Parameter(),
     "batch_size": Parameter(constraint=[COUNT, None]),
     "optimizer": Parameter(partial_fit="fixed"),
-    "member_params": Parameter(
-        constraint=[list, tuple, dict, None], partial_fit="fixed"
-    ),
+    "member_params": Parameter(constraint=[list, tuple, None], partial_fit="fixed"),
     "standardize": Parameter(default=True, constraint=["boolean"], partial_fit="fixed"),
     "train_transform": Parameter(default="auto"),
     "aggregation": Parameter(default="mean_logit"),

@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 from scipy.stats import loguniform
+from sklearn.model_selection import ParameterSampler
 
 from sklearn_sharpbalance import (
     MLP,
@@ -440,13 +441,14 @@ def sed(options, seed):
     deep = partial(DeepEnsembleClassifier, optimizer=torch.optim.AdamW)
     joint = DiversifiedEnsembleClassifier
     naive = {"pair_members": None, "diversity_weight": 0.1}
+    drawn = list(ParameterSampler(DIVERSE, options.members, random_state=seed))
     group = heads_group(options.members)
     yield group, SHALLOW, deep(**settings)
     for weight in LAMBDAS[:2]:
         yield group, sed_name(weight), joint(**settings, diversity_weight=weight)
     yield group, "naive A2D", joint(**settings, **naive, loss="a2d")
     yield group, "naive DivDis", joint(**settings, **naive, loss="divdis")
-    yield group, "diverse hyper-parameters", deep(**settings, member_params=DIVERSE)
+    yield group, "diverse hyper-parameters", deep(**settings, member_params=drawn)
     for weight in LAMBDAS[2:]:
         yield group, sed_name(weight), joint(**settings, diversity_weight=weight)
     for n_heads in N_HEADS:

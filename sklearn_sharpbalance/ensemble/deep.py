@@ -35,10 +35,10 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     optimizer : torch.optim.Optimizer class or None, default=None
         None is AdamW for tables, and for other data SGD with momentum 0.9 and weight
         decay 5e-4, or the setting of a configured net.
-    member_params : list of dict, dict or None, default=None
-        Settings that differ between members: one dictionary per member, or one
-        dictionary of distributions and lists to draw from. With this parameter,
-        the ensemble is a hyperparameter ensemble (Wenzel et al.).
+    member_params : list of dict or None, default=None
+        Settings that differ between members, one dictionary per member; a
+        :class:`~sklearn.model_selection.ParameterSampler` draws them. With this
+        parameter, the ensemble is a hyperparameter ensemble (Wenzel et al.).
     standardize : bool, default=True
         Scale features of tables by median and quartiles, with a bound for outliers,
         and channels of pictures by mean and variance, inside the members.
@@ -92,7 +92,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     estimators_ : list of NeuralNetClassifier
         The fitted members.
     member_params_ : list of dict
-        Values of ``member_params`` of each member, given or drawn.
+        Values of ``member_params`` of each member.
     history_ : list of list of dict
         Records of each member, one per epoch.
     engine_ : EngineChoice
@@ -128,10 +128,11 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     Learning rates and widths drawn for each member:
 
     >>> from scipy.stats import loguniform
-    >>> drawn = {"lr": loguniform(0.01, 0.3), "module__hidden": [(64,), (128, 128)]}
+    >>> from sklearn.model_selection import ParameterSampler
+    >>> space = {"lr": loguniform(0.01, 0.3), "module__hidden": [(64,), (128, 128)]}
+    >>> drawn = list(ParameterSampler(space, n_iter=3, random_state=0))
     >>> clf = DeepEnsembleClassifier(max_epochs=20, member_params=drawn, random_state=0)
-    >>> [each["module__hidden"] for each in clf.fit(X, y).member_params_]
-    [(64,), (128, 128), (64,)]
+    >>> clf = clf.fit(X, y)
     >>> clf.engine_.reason
     'not stacked: members differ in module__hidden, and share one step...'
     """

@@ -227,7 +227,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         return net
 
     def _with_own_settings(self, net, params, seeds):
-        settings = member_settings(params["member_params"], net, seeds)
+        settings = member_settings(params["member_params"], len(seeds), net)
         return net if settings is None else give_settings(net, settings)
 
     def _scorer(self, params):

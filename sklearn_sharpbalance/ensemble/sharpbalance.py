@@ -64,14 +64,12 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         tables need ``estimator=None``; if ``lr`` or an option of the optimizer is set,
         the others are those for other data. Options of the sharpness-aware step may be
         set.
-    member_params : list of dict, dict or None, default=None
-        Settings that differ between members: one dictionary per member, or one
-        dictionary of distributions (``scipy.stats``, objects with ``rvs``) and lists,
-        from which each member draws, as in a randomized search. Names are those after
-        ``estimator__``: ``lr``, ``module__...``, ``optimizer__...``,
+    member_params : list of dict or None, default=None
+        Settings that differ between members, one dictionary per member; a
+        :class:`~sklearn.model_selection.ParameterSampler` draws them. Names are those
+        after ``estimator__``: ``lr``, ``module__...``, ``optimizer__...``,
         ``criterion__...``; an unknown name raises an error that lists the known ones.
-        The first members of a larger ensemble draw the same values as those of a
-        smaller one. (For one radius per member pass ``rho=[...]``.)
+        For one radius per member pass ``rho=[...]``.
     standardize : bool, default=True
         Scale the input: features of tables by median and quartiles, with a bound for
         outliers, channels of pictures by mean and variance. The default network gets
@@ -178,7 +176,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     estimators_ : list of NeuralNetClassifier
         The fitted members.
     member_params_ : list of dict
-        Values of ``member_params`` of each member, given or drawn.
+        Values of ``member_params`` of each member.
     sharpness_ : ndarray of shape (M, N) or None
         Score of each training sample by each member at the last selection.
     sam_masks_ : ndarray of shape (M, N), dtype bool

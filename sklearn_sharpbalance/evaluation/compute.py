@@ -1,7 +1,6 @@
 """Count gradient passes of a training, and match those of another one."""
 
 import warnings
-from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ from sklearn_sharpbalance.ensemble import DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
-from sklearn_sharpbalance.members.member_params import draw_settings
 from sklearn_sharpbalance.members.net import NET_DEFAULTS, is_sharpness_aware
 from sklearn_sharpbalance.metrics._outputs import last_step
 from sklearn_sharpbalance.training.net_building import resolve_sam
@@ -25,8 +23,6 @@ __all__ = ["gradient_passes", "match_passes"]
 
 # Number of made-up samples on which the fraction of a selection rule is estimated.
 TRIAL_SAMPLES = 4000
-# Number of draws of settings that members would draw.
-TRIAL_DRAWS = 100
 
 
 def gradient_passes(estimator, X=None, y=None):
@@ -179,7 +175,7 @@ def _sam_cost(ensemble: Any, params: dict[str, Any]) -> float:
     if is_sharpness_aware(optimizer):
         kind = optimizer
     costs = []
-    for own in _member_settings(params):
+    for own in params["member_params"] or [{}]:
         options = {
             name.removeprefix("optimizer__"): value
             for name, value in {**settings, **own}.items()
@@ -187,16 +183,6 @@ def _sam_cost(ensemble: Any, params: dict[str, Any]) -> float:
         }
         costs.append(kind.passes_per_sample(options))
     return float(np.mean(costs))
-
-
-def _member_settings(params: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the settings of each member; for distributions, a sample of draws."""
-    member_params = params["member_params"]
-    if member_params is None:
-        return [{}]
-    if isinstance(member_params, Mapping):
-        return [draw_settings(member_params, seed) for seed in range(TRIAL_DRAWS)]
-    return member_params
 
 
 def _expected_fraction(ensemble: Any, params: dict[str, Any]) -> float:

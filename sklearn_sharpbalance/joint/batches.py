@@ -10,7 +10,7 @@ import torch
 from sklearn_sharpbalance.data.augment import EpochAugment
 from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
-from sklearn_sharpbalance.members.segment import Segment
+from sklearn_sharpbalance.members.schedules import Segment
 from sklearn_sharpbalance.runtime.rng import epoch_rng, epoch_seed, seed_generators
 
 __all__ = ["JointBatch", "JointFeed", "RandomStreams", "class_shares", "draw_members"]

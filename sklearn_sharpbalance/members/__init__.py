@@ -3,7 +3,7 @@
 from sklearn_sharpbalance.members.inference import score_member
 from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.members.net import as_skorch_net, member_net
-from sklearn_sharpbalance.members.segment import Segment
+from sklearn_sharpbalance.members.schedules import Segment
 from sklearn_sharpbalance.members.state import MemberState, initial_state, restore
 from sklearn_sharpbalance.members.step import balanced_step
 

@@ -14,22 +14,13 @@ from sklearn_sharpbalance.runtime.devices import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream
 from sklearn_sharpbalance.runtime.torch_internals import in_place_version, set_training
 
-__all__ = [
-    "check_module",
-    "score_member",
-]
+__all__ = ["check_module", "score_member"]
+
+SCORING = 2**31  # used in place of the number of an epoch, for a separate seed
 
 
 def check_module(net, state, data, n_classes):
-    """Raise if the module fails on two samples or returns invalid logits.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-    state : MemberState
-    data : TrainingData
-    n_classes : int
-    """
+    """Raise if the module fails on two samples or returns invalid logits."""
     net = restore(net, state)
     name = type(net.module_.module).__name__
     net.module_.eval()
@@ -95,8 +86,9 @@ def _check_output(output, name, n_samples, n_classes):
 
 def _check_scale(net, output, name):
     """Raise if outputs are not probabilities for NLLLoss, logits for other losses."""
+    total = output.sum(1).float()
     looks_like_proba = bool(
-        (output >= 0).all() and torch.allclose(output.sum(1).float(), _one(output))
+        (output >= 0).all() and torch.allclose(total, torch.ones_like(total))
     )
     takes_proba = isinstance(net.criterion_, torch.nn.NLLLoss)
     if takes_proba and not looks_like_proba:
@@ -132,13 +124,6 @@ def _check_training(net, x, name, n_classes):
             "as aux_logits=False does in torchvision's networks, or wrap the "
             "module in one that returns the logits only."
         )
-
-
-def _one(output):
-    return torch.ones(len(output), device=output.device)
-
-
-SCORING = 2**31  # used in place of the number of an epoch, for a separate seed
 
 
 def score_member(net, state, data, scorer, precision="float32"):

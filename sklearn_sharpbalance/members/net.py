@@ -46,11 +46,7 @@ __all__ = [
 
 # Callbacks of skorch that are replaced by the training loop of every engine.
 _OWN_RECORDS = ("epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log")
-NET_DEFAULTS = {
-    "lr": 0.1,
-    "batch_size": 128,
-    "max_epochs": 50,
-}
+NET_DEFAULTS = {"lr": 0.1, "batch_size": 128, "max_epochs": 50}
 _SGD_DEFAULTS = {"optimizer__momentum": 0.9, "optimizer__weight_decay": 5e-4}
 
 
@@ -101,14 +97,6 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
 def check_names(net, names, prefix="estimator__") -> None:
     """Raise if a net has no setting of a name; suggest a similar one.
 
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-    names : iterable of str
-        Names without the prefix.
-    prefix : str, default="estimator__"
-        Prefix of the names in the error.
-
     Examples
     --------
     >>> from sklearn_sharpbalance import MLP
@@ -140,15 +128,7 @@ def check_names(net, names, prefix="estimator__") -> None:
 
 
 def with_objects(net, objects: dict[str, nn.Module]):
-    """Return a copy of a net with modules as parts, which ``set_params`` cannot set.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Not changed.
-    objects : dict
-        Modules by the name of the part, such as "criterion".
-    """
+    """Return a copy of a net with modules as parts, which ``set_params`` cannot set."""
     return type(net)(**(net.get_params(deep=False) | objects)) if objects else net
 
 
@@ -304,13 +284,7 @@ def with_plain_sam(net):
 
 
 def sam_passes(net) -> list[float]:
-    """Return the passes per SAM sample in a step, for each member or once for all.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        From :func:`member_net`.
-    """
+    """Return the passes per SAM sample in a step, for each member or once for all."""
     return [
         own.optimizer.passes_per_sample(own.get_params_for("optimizer"))
         for own in own_nets(net)
@@ -387,13 +361,6 @@ def as_logits(net, output: torch.Tensor) -> torch.Tensor:
     """Return logits in float32, which are logarithms for outputs of probabilities.
 
     skorch's convention: with the criterion ``NLLLoss`` modules return probabilities.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Initialised.
-    output : torch.Tensor of shape (..., C)
-        Output of its module.
     """
     output = output.float()
     if isinstance(net.criterion_, torch.nn.NLLLoss):

@@ -85,7 +85,9 @@ class MemberSession:
             self._resume_callbacks()
         self.has_batch_callbacks = bool(callbacks_for(self.net, "on_batch_"))
         self.has_gradient_callbacks = bool(callbacks_for(self.net, "on_grad_"))
-        self.sets_own_rate = _schedulers(self.net) != []
+        self.sets_own_rate = any(
+            isinstance(callback, LRScheduler) for _, callback in self.net.callbacks_
+        )
         self._started = 0.0
         self._has_warned = False
 
@@ -142,27 +144,23 @@ class MemberSession:
             self.net.optimizer_.descend()
         self._reset_pruned()  # some optimizers mix the gradients of weights
 
+    @torch.no_grad()
     def _reset_pruned(self):
         """Set pruned weights to zero."""
         if self.masks:
             weights = dict(self.net.module_.named_parameters())
-            with torch.no_grad():
-                pruned = [weights[name] for name in self.masks]
-                foreach_mul_(pruned, list(self.masks.values()))
+            pruned = [weights[name] for name in self.masks]
+            foreach_mul_(pruned, list(self.masks.values()))
 
-    def mask_gradients(self):
-        """Set the gradients of pruned weights to zero."""
+    def backward(self, loss):
+        """Compute gradients, scaled for fp16; those of pruned weights are zero."""
+        self.scaler.scale(loss).backward()
         if self.masks:
             weights = dict(self.net.module_.named_parameters())
             # A weight that the loss does not depend on has no gradient.
             names = [name for name in self.masks if weights[name].grad is not None]
             grads = [weights[name].grad for name in names]
             foreach_mul_(grads, [self.masks[name] for name in names])
-
-    def backward(self, loss):
-        """Compute gradients, scaled for fp16; those of pruned weights are zero."""
-        self.scaler.scale(loss).backward()
-        self.mask_gradients()
 
     def begin_epoch(self, epoch):
         """Start the timer of the epoch and call the callbacks."""
@@ -172,13 +170,7 @@ class MemberSession:
     def end_epoch(self, epoch, loss, lr):
         """Write the record, call the callbacks and ``on_epoch``.
 
-        Parameters
-        ----------
-        epoch : int
-        loss : float
-            Mean over the batches.
-        lr : float
-            Learning rate of the last batch.
+        ``loss`` is the mean over the batches, ``lr`` the rate of the last batch.
         """
         check_finite(loss, self.state.index, epoch, lr)
         record = {"train_loss": loss, "lr": lr, "phase": self.segment.name}
@@ -203,15 +195,14 @@ class MemberSession:
         history = self.net.history
         if not self.net.callbacks_:
             return
-        for name, best in (
+        for name, best in [
             ("train_loss", min),
             ("valid_loss", min),
             ("valid_acc", max),
-        ):
+        ]:
             if name in history[-1]:
-                history.record(
-                    f"{name}_best", history[-1, name] == best(history[:, name])
-                )
+                is_best = history[-1, name] == best(history[:, name])
+                history.record(f"{name}_best", is_best)
         if not history[-1]["batches"]:  # Checkpoint reads the last one for file names
             history.new_batch()
 
@@ -281,13 +272,10 @@ class MemberSession:
         self.net.notify("on_batch_end", batch=(x, y), training=False, **step)
 
     def finish(self, over=None):
-        """Return the member's state after the phase.
+        """Return the member's state after the segment.
 
-        Parameters
-        ----------
-        over : bool or None, default=None
-            Whether the member's training is complete; None is True if it has stopped,
-            or after the last segment.
+        ``over`` is whether its training is complete; None is True if it has stopped,
+        or after the last segment.
         """
         if over is None:
             over = self.stopped or self.segment.last
@@ -374,10 +362,6 @@ def check_finite(loss, member, epoch, lr):
             f"at learning rate {lr:g}. Lower lr or rho, check X for extreme values, or "
             "leave standardize=True."
         )
-
-
-def _schedulers(net):
-    return [c for _, c in net.callbacks_ if isinstance(c, LRScheduler)]
 
 
 def _scheduler_state(callback):

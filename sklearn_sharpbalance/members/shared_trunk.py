@@ -18,10 +18,7 @@ from sklearn_sharpbalance.data.training_data import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import MemberModule
-from sklearn_sharpbalance.members.state import (
-    loose_buffers,
-    put_buffers,
-)
+from sklearn_sharpbalance.members.state import loose_buffers, put_buffers
 from sklearn_sharpbalance.runtime.devices import autocast
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import with_state_metadata
@@ -54,15 +51,9 @@ class Trunk:
         return features.float()
 
     def features(self, X, item_shape=None, transform=None):
-        """Return the features of samples, an array (N, ...).
+        """Return the features (N, ...) of arrays or of a Dataset.
 
-        Parameters
-        ----------
-        X : ndarray, dict of ndarray, or Dataset
-        item_shape : tuple of int or None, default=None
-            Shape of one item of a Dataset.
-        transform : callable or None, default=None
-            Augmentation of each batch before the trunk, by the global generators.
+        ``transform`` augments each batch before the trunk, by the global generators.
         """
         data = TrainingData.unlabeled(X, item_shape)
         batch = rows_at_once(data, FEATURE_BATCH)
@@ -73,12 +64,7 @@ class Trunk:
         return np.concatenate(features)
 
     def take_weights(self, fitted):
-        """Copy the weights of the trunk that heads were fitted to.
-
-        Parameters
-        ----------
-        fitted : Trunk
-        """
+        """Copy the weights of the trunk that heads were fitted to."""
         try:
             self.load_state(fitted.state())
         except RuntimeError as error:
@@ -161,12 +147,7 @@ class TrunkedModule(nn.Module):
 def as_trunk(shared_trunk, seed, device, precision="float32"):
     """Return the trunk of a module, which is copied, or of a function that makes one.
 
-    Parameters
-    ----------
-    shared_trunk : nn.Module, callable or None
-    seed : int
-        Seed of a function that draws weights.
-    device, precision : str
+    ``seed`` is that of a function that draws weights.
     """
     if shared_trunk is None:
         return None
@@ -187,10 +168,10 @@ def as_trunk(shared_trunk, seed, device, precision="float32"):
 
 def with_features(data, trunk):
     """Return training and validation data with features of the trunk as samples."""
+    name = type(trunk.module).__name__
     try:
         X = trunk.features(data.X, data.item_shape)
     except Exception as error:
-        name = type(trunk.module).__name__
         raise InvalidInputError(
             f"The shared trunk {name} failed on X: {in_a_sentence(error)}. Check that "
             "it takes samples of the shape of X and returns one tensor with a row per "
@@ -198,8 +179,7 @@ def with_features(data, trunk):
         ) from error
     if len(X) != len(data):
         raise InvalidInputError(
-            f"The shared trunk {type(trunk.module).__name__} returned {len(X)} rows "
-            f"for {len(data)} samples."
+            f"The shared trunk {name} returned {len(X)} rows for {len(data)} samples."
         )
     valid = data.valid
     if valid is not None:
@@ -209,15 +189,7 @@ def with_features(data, trunk):
 
 
 def with_trunk(head, trunk):
-    """Return a net of samples from a head, which is a net of features.
-
-    Parameters
-    ----------
-    head : NeuralNetClassifier
-        Initialised.
-    trunk : Trunk
-        Shared, not copied.
-    """
+    """Return a net of samples from a fitted head, a net of features of the trunk."""
     net = clone(head).set_params(module=TrunkedModule, module__trunk=trunk)
     with random_stream(net.device):
         net.initialize()

@@ -21,15 +21,14 @@ __all__ = [
     "prune_by_magnitude",
     "pruned_member",
     "resolve_averaging",
-    "sparsity",
     "updated_average",
 ]
 
 KINDS = ("uniform", "exponential")
 
 
-def epochs_of(share: float, n_epochs: int) -> int:
-    """Return the number of whole epochs in a share of all epochs.
+def epochs_of(fraction: float, n_epochs: int) -> int:
+    """Return the number of whole epochs in a fraction of all epochs.
 
     Examples
     --------
@@ -37,7 +36,7 @@ def epochs_of(share: float, n_epochs: int) -> int:
     (4, 29)
     """
     # Rounded first: 0.29 * 100 is a little less than 29.
-    return int(round(share * n_epochs, 9))
+    return int(round(fraction * n_epochs, 9))
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class WeightAveraging:
         Equal weight for all epochs (stochastic weight averaging), or more for recent
         ones.
     start : float, default=0.5
-        Share of the epochs after which averaging begins.
+        Fraction of the epochs after which averaging begins.
     decay : float, default=0.9
         Weight of the old average in each exponential update.
 
@@ -92,18 +91,7 @@ def resolve_averaging(value):
 
 
 def updated_average(average, weights, averaging):
-    """Return the average with the weights of one more epoch.
-
-    Parameters
-    ----------
-    average : dict or None
-        Has "weights" and "count"; None before the first epoch.
-    weights : dict of str to Tensor
-    averaging : WeightAveraging
-
-    Returns
-    -------
-    average : dict
+    """Return the average, None before its first epoch, with the weights of one more.
 
     Examples
     --------
@@ -133,24 +121,11 @@ def _copied(value):
     return value.detach().clone() if torch.is_tensor(value) else deepcopy(value)
 
 
-def prune_by_magnitude(state, share, names=None):
-    """Set the smallest weights of a module to zero, over all layers together.
+def prune_by_magnitude(state, fraction, names=None):
+    """Set the smallest weights of a state to zero, over all layers together.
 
     Matrices and filters are pruned; biases, norm layers and input statistics are not.
-
-    Parameters
-    ----------
-    state : dict of str to Tensor
-        State of a :class:`MemberModule`.
-    share : float
-        Share of the prunable weights to set to zero.
-    names : iterable of str or None, default=None
-        Names of the weights, which a state does not mark; None prunes every matrix.
-
-    Returns
-    -------
-    state : dict of str to Tensor
-        New tensors where weights were pruned.
+    A state does not mark them: ``names`` are those to prune, None is every matrix.
 
     Examples
     --------
@@ -162,7 +137,7 @@ def prune_by_magnitude(state, share, names=None):
     """
     names = state if names is None else names
     prunable = {name: state[name] for name in names if _prunable(name, state[name])}
-    n_pruned = round(share * sum(value.numel() for value in prunable.values()))
+    n_pruned = round(fraction * sum(value.numel() for value in prunable.values()))
     if n_pruned == 0:
         return dict(state)
     magnitudes = torch.cat([value.abs().flatten() for value in prunable.values()])
@@ -179,23 +154,15 @@ def prune_by_magnitude(state, share, names=None):
     return {**state, **kept}
 
 
-def pruned_member(member: MemberState, share: float, net) -> MemberState:
+def pruned_member(member: MemberState, fraction: float, net) -> MemberState:
     """Return a member with its smallest weights set to zero.
 
     The state of the optimizer is reset: its momentum would move pruned weights. So is
-    an average of weights: the mean of zero and earlier values is not zero.
-
-    Parameters
-    ----------
-    member : MemberState
-    share : float
-        Share of the weights to set to zero.
-    net : NeuralNetClassifier
-        Settings shared by all members. Frozen weights and buffers of its module are
-        not pruned: training could not compensate for it.
+    an average of weights: the mean of zero and earlier values is not zero. Frozen
+    weights and buffers are not pruned: training could not compensate for it.
     """
     twins = _trained(restore(net, replace(member, optimizer=None)).module_)
-    module = prune_by_magnitude(member.module, share, set(twins.values()))
+    module = prune_by_magnitude(member.module, fraction, set(twins.values()))
     module |= {name: module[one] for name, one in twins.items()}
     extra = {key: value for key, value in member.extra.items() if key != "average"}
     return replace(member, module=module, optimizer=None, extra=extra)
@@ -204,7 +171,7 @@ def pruned_member(member: MemberState, share: float, net) -> MemberState:
 def _trained(module):
     """Map the names of trainable parameters to the first name of the same weight.
 
-    A weight that layers share is in a state once for every layer.
+    A weight that layers fraction is in a state once for every layer.
     """
     first: dict[int, str] = {}
     return {
@@ -215,17 +182,9 @@ def _trained(module):
 
 
 def gradient_masks(weights):
-    """Return masks of the nonzero entries, for trainable weights with zeros.
+    """Return masks of the nonzero entries, for trainable matrices with zeros.
 
-    Parameters
-    ----------
-    weights : iterable of (name, Parameter)
-
-    Returns
-    -------
-    masks : dict of str to Tensor
-        One where a weight is not zero. There is no mask for weights without zeros, for
-        frozen weights, and for biases, which are not pruned.
+    ``weights`` are pairs of name and parameter. Biases are not pruned.
     """
     masks = {}
     for name, weight in weights:
@@ -234,27 +193,6 @@ def gradient_masks(weights):
             if not mask.all():
                 masks[name] = mask
     return masks
-
-
-def sparsity(net):
-    """Return the share of a member's prunable weights that are zero.
-
-    These are the trainable matrices and filters: no buffers, no frozen weights.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        A fitted member.
-
-    Returns
-    -------
-    share : float
-        Zero for a member without such weights.
-    """
-    named = net.module_.named_parameters()
-    weights = [w for name, w in named if w.requires_grad and _prunable(name, w)]
-    n_weights = sum(w.numel() for w in weights)
-    return sum((w == 0).sum().item() for w in weights) / max(n_weights, 1)
 
 
 def _prunable(name, value):

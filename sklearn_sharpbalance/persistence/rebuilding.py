@@ -219,8 +219,9 @@ def _net(tree, params, objects):
     settings |= {"device": _device(params), "train_split": None}
     net = _make_net(tree["net"]["class"].get("value", type(estimator)), settings)
     if "missing" in own:
-        seeds = tree["fitted"]["member_seeds_"]
-        give_settings(net, member_settings(params["member_params"], net, seeds) or [])
+        n_members = len(tree["fitted"]["member_seeds_"])
+        of_members = member_settings(params["member_params"], n_members, net)
+        give_settings(net, of_members or [])
     return net
 
 

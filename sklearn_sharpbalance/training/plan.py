@@ -9,7 +9,7 @@ import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import MemberState
-from sklearn_sharpbalance.members.segment import Segment
+from sklearn_sharpbalance.members.schedules import Segment
 from sklearn_sharpbalance.members.weights import epochs_of
 
 __all__ = [

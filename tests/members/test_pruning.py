@@ -21,9 +21,9 @@ from sklearn_sharpbalance.members.weights import (
     gradient_masks,
     prune_by_magnitude,
     pruned_member,
-    sparsity,
 )
 from sklearn_sharpbalance.optim import SAM
+from tests.members.test_averaging_and_pruning import sparsity
 
 
 class Parts(nn.Module):
@@ -186,17 +186,6 @@ def test_gradient_masks_cover_trainable_weights_with_zeros():
     masks = gradient_masks(weights.items())
     assert list(masks) == ["module.a"]
     assert masks["module.a"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
-
-
-@pytest.mark.parametrize("share", [0.25, 0.5])
-def test_only_named_weights_are_pruned(share):
-    rng = np.random.default_rng(0)
-    state = {f"module.{k}": torch.tensor(rng.normal(size=(4, 4))) for k in "ab"}
-    pruned = prune_by_magnitude(state, share, ["module.b"])
-    assert pruned["module.a"].equal(state["module.a"])
-    largest = state["module.b"].abs().flatten().sort().values[int(16 * share) :]
-    kept = pruned["module.b"][pruned["module.b"] != 0].abs().sort().values
-    assert kept.equal(largest)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.9])

@@ -201,7 +201,7 @@ NARROW_18 = {"estimator": ResNet18, "estimator__module__width": 4}
         (uint8(3, 8, 8), {"estimator__optimizer": torch.optim.Adagrad}, TWO_PASSES),
         (
             uint8(3, 8, 8),
-            {"member_params": {"optimizer__momentum": [0.0, 0.9]}},
+            {"member_params": [{"optimizer__momentum": 0.0}, {}]},
             TWO_PASSES,
         ),
         # Other networks and samples.

@@ -37,7 +37,7 @@ def settings(X, y, kind=DeepEnsembleClassifier, **params):
         ({"estimator__lr": 0.02}, {**SGD, "lr": 0.02}),
         ({"optimizer": torch.optim.SGD}, SGD),
         ({"estimator__optimizer__weight_decay": 0.1}, {**SGD, "weight_decay": 0.1}),
-        ({"member_params": {"lr": [0.1, 0.2]}}, {"optimizer": "SGD"}),
+        ({"member_params": [{"lr": 0.1}] * 3}, {"optimizer": "SGD"}),
         ({"estimator": MLP}, SGD),
     ],
 )
