@@ -14,13 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state as sklearn_random_state
-from sklearn.utils._param_validation import (
-    HasMethods,
-    Interval,
-    InvalidParameterError,
-    StrOptions,
-    validate_params,
-)
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, MissingPackageError
@@ -33,10 +27,8 @@ __all__ = [
     "NON_NEGATIVE_INTEGER",
     "POSITIVE",
     "POSITIVE_INTEGER",
-    "HasMethods",
     "Integral",
     "Interval",
-    "InvalidParameterError",
     "Real",
     "Registry",
     "StrOptions",
@@ -49,7 +41,6 @@ __all__ = [
     "check_sample_weight",
     "check_seed",
     "in_a_sentence",
-    "validate_params",
 ]
 
 POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
@@ -70,39 +61,26 @@ def check_numbers(interval: Interval, /, **values: Any) -> None:
         Type and range; a bool is not a number.
     **values
         Values by the names of the parameters.
-
-    Examples
-    --------
-    >>> check_numbers(POSITIVE_INTEGER, n_iter=20, batch_size=5)
     """
     for name, value in values.items():
-        if isinstance(value, bool) or not interval.is_satisfied_by(value):
+        if not _is_number_in(interval, value):
             raise InvalidInputError(f"{name} must be {interval}, got {value!r}.")
 
 
 def check_optional_numbers(interval: Interval, /, **values: Any) -> None:
-    """Raise unless all values are None or numbers in an interval.
-
-    Examples
-    --------
-    >>> check_optional_numbers(POSITIVE_INTEGER, n_batches=None)
-    """
+    """Raise unless all values are None or numbers in an interval."""
     for name, value in values.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not interval.is_satisfied_by(value):
-            raise InvalidInputError(
-                f"{name} must be {interval} or None, got {value!r}."
-            )
+        if value is not None and not _is_number_in(interval, value):
+            expected = f"{interval} or None"
+            raise InvalidInputError(f"{name} must be {expected}, got {value!r}.")
+
+
+def _is_number_in(interval, value):
+    return not isinstance(value, bool) and interval.is_satisfied_by(value)
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Raise unless a parameter has one of the known values.
-
-    Examples
-    --------
-    >>> check_choice("norm", "l2", ["l1", "l2"])
-    """
+    """Raise unless a parameter has one of the known values."""
     if not isinstance(value, str) or value not in choices:
         known = ", ".join(repr(choice) for choice in choices)
         raise InvalidInputError(f"Unknown {name} {value!r}. Choose one of {known}.")
@@ -154,28 +132,14 @@ def check_random_state(random_state: Any) -> np.random.RandomState:
 
 
 def in_a_sentence(error: BaseException) -> str:
-    """Return the text of an error without its full stop.
-
-    Examples
-    --------
-    >>> in_a_sentence(ValueError("Got 8 x 8."))
-    'Got 8 x 8'
-    """
+    """Return the text of an error without its full stop."""
     return str(error).rstrip().removesuffix(".")
 
 
 def check_call(function: Callable, source: str, asked: str, *args, **kwargs) -> None:
-    """Raise if a function does not take the arguments that it will get.
+    """Raise if a function does not take these arguments, placeholders of the real ones.
 
-    Parameters
-    ----------
-    function : callable
-    source : str
-        Name of the function in the error message.
-    asked : str
-        The call as documented.
-    *args, **kwargs
-        Placeholders for the arguments.
+    The error names the function ``source``, and the call ``asked`` as documented.
     """
     try:
         signature = inspect.signature(function)
@@ -261,15 +225,7 @@ class Registry(Mapping):
 
 @contextmanager
 def needing(package: str, what: str) -> Iterator[None]:
-    """Raise an error that says what to install if an import in the block fails.
-
-    Parameters
-    ----------
-    package : str
-        Name of the package for ``pip install``.
-    what : str
-        What needs the package, the start of the message.
-    """
+    """Raise an error that says what to install for ``what`` if an import fails."""
     try:
         yield
     except ImportError as error:

@@ -56,12 +56,11 @@ def member_logits(nets, X, item_shape=None):
     """Return the logits of each net, (M, N, C) float32.
 
     Each batch is copied to the device once for all members. A batch that does not fit
-    into the memory of the device is halved.
+    into the memory of the device is halved. The nets are set to evaluation mode.
 
     Parameters
     ----------
     nets : list of NeuralNetClassifier
-        Initialised nets; set to evaluation mode.
     X : ndarray, dict of ndarray, or Dataset
         Samples in the layout that the modules take.
     item_shape : tuple of int or None, default=None
@@ -129,12 +128,11 @@ def _warn_if_not_finite(logits):
         return
     n_nets, rows = int(broken.any(0).sum()), broken.any(1).nonzero()
     warnings.warn(
-        f"{n_nets} of {broken.shape[1]} networks {'gives' if n_nets == 1 else 'give'} "
-        f"no finite logits for {len(rows)} of {len(broken)} samples, the first is "
-        f"sample {int(rows[0])}: their predictions are meaningless. If the training "
-        "loss was finite, BatchNorm statistics have not converged: train for more "
-        "steps, or increase the momentum of these layers. Otherwise check X for "
-        "extreme values.",
+        f"{n_nets} of {broken.shape[1]} networks give no finite logits for {len(rows)} "
+        f"of {len(broken)} samples, the first is sample {int(rows[0])}: their "
+        "predictions are meaningless. If the training loss was finite, BatchNorm "
+        "statistics have not converged: train for more steps, or increase the momentum "
+        "of these layers. Otherwise check X for extreme values.",
         SharpBalanceWarning,
         stacklevel=3,
     )
@@ -168,7 +166,7 @@ def _one_by_one(nets):
 
 
 def uniform_soup(nets, data):
-    """Return a net with mean weights, and with BatchNorm statistics of the data."""
+    """Return a net with mean weights and BatchNorm statistics of the data."""
     soup = mean_weights(nets)
     recompute_batch_statistics(soup, data)
     return soup
@@ -207,13 +205,7 @@ def validation_accuracy(net, valid: TrainingData) -> float:
 def final_net(net, member, data):
     """Return the net of a member with its last weights, or with their average.
 
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Net with the settings of all members; not changed.
-    member : MemberState
-    data : TrainingData
-        Data for the BatchNorm statistics of an average.
+    The data give the BatchNorm statistics of an average; ``net`` is not changed.
     """
     average = member.extra.get("average")
     if average is not None:

@@ -59,32 +59,17 @@ class Aggregation(BaseEstimator, ABC):
     needs_validation = False
 
     def check(self, data):
-        """Raise if the data lack samples that :meth:`prepare` needs.
-
-        Parameters
-        ----------
-        data : TrainingData
-        """
+        """Raise if the data lack samples that :meth:`prepare` needs."""
         if self.needs_validation:
             check_held_out(data, f"{type(self).__name__} needs")
 
     def check_settings(self, net):
-        """Raise if members with different settings cannot be combined.
-
-        Parameters
-        ----------
-        net : NeuralNetClassifier
-            Net with the settings of all members, shared and different ones.
-        """
+        """Raise if the members of ``net`` differ so that they cannot be combined."""
 
     def try_out(self, n_members, n_classes):
         """Raise an error if the rule fails on logits of the shape it will get.
 
         A rule that overrides :meth:`prepare` is not tried: it may need that first.
-
-        Parameters
-        ----------
-        n_members, n_classes : int
         """
         if type(self).prepare is not Aggregation.prepare:
             return
@@ -116,15 +101,10 @@ class Aggregation(BaseEstimator, ABC):
         return nets
 
     def stage(self, nets):
-        """Return the nets that would predict for a smaller ensemble.
+        """Return the nets that would predict for an ensemble of the first members.
 
         Called only if :meth:`prepare` returned other nets than the members. Raises
         unless a rule overrides it.
-
-        Parameters
-        ----------
-        nets : list of NeuralNetClassifier
-            The first members.
         """
         raise InvalidInputError(
             f"{type(self).__name__} cannot be applied to the first {len(nets)} members "
@@ -347,7 +327,7 @@ class TemperatureAggregation(MeanLogitAggregation):
 
     def combine(self, member_logits):
         """Return the softmax of the mean logits divided by the temperature."""
-        # A rule that is not fitted, in a plot for example, has temperature one.
+        # A rule that is not fitted has temperature one.
         temperature = getattr(self, "temperature_", 1.0)
         return softmax(member_logits.mean(axis=0) / temperature, axis=-1)
 
@@ -407,13 +387,8 @@ def combine_probas(member_probas: Any, aggregation: Any = "mean_logit") -> np.nd
     """
     probas = np.asarray(member_probas, dtype=np.float64)
     logits = np.log(np.maximum(probas, np.finfo(np.float64).tiny))
-    return _rule_on_predictions(aggregation)(logits)
-
-
-def _rule_on_predictions(aggregation: Any) -> Aggregation:
-    """Return the rule; a given object is not cloned, to keep its fitted attributes."""
     if isinstance(aggregation, Aggregation):
-        rule = aggregation
+        rule = aggregation  # not a clone, to keep its fitted attributes
     else:
         rule = AGGREGATIONS.resolve(aggregation)
     takes_nets = isinstance(rule, (BestMemberAggregation, _Soup))
@@ -425,4 +400,4 @@ def _rule_on_predictions(aggregation: Any) -> Aggregation:
             "'mean_proba' or 'majority', pass a function, or for a temperature pass "
             "the aggregation_ of a fitted ensemble."
         )
-    return rule
+    return rule(logits)

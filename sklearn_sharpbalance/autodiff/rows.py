@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, default_collate
 from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.arrays import to_tensor
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
-from sklearn_sharpbalance.runtime.memory_format import contiguous_on_cpu
+from sklearn_sharpbalance.runtime.devices import contiguous_on_cpu
 
 __all__ = ["Rows", "in_chunks", "is_out_of_memory", "map_chunks", "map_tensors"]
 

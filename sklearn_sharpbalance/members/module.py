@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from sklearn_sharpbalance._validation import POSITIVE, check_numbers
 from sklearn_sharpbalance.data.statistics import piecewise_linear, soft_clip
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
-from sklearn_sharpbalance.runtime.memory_format import (
+from sklearn_sharpbalance.runtime.devices import (
     allows_channels_last,
     channels_last_on_cpu,
     contiguous_on_cpu,

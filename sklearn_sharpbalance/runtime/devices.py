@@ -1,4 +1,4 @@
-"""Devices, the precision of passes on them, and CUDA graphs."""
+"""Devices, the precision of passes on them, memory formats and CUDA graphs."""
 
 import threading
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -13,8 +14,12 @@ from sklearn_sharpbalance.runtime.rng import holding_process_state
 
 __all__ = [
     "AUTOCAST_DTYPES",
+    "allows_channels_last",
     "autocast",
     "capture_graph",
+    "channels_last_on_cpu",
+    "contiguous_on_cpu",
+    "contiguous_weights_on_cpu",
     "resolve_device",
     "resolve_devices",
     "resolve_precision",
@@ -55,24 +60,13 @@ def resolve_devices(device):
     """Return the names of the devices that members are distributed over."""
     if isinstance(device, list | tuple):
         if not device:
-            raise InvalidInputError(
-                "device is an empty list. Pass at least one device."
-            )
+            raise InvalidInputError("device is an empty list. Pass at least one.")
         return [resolve_device(one) for one in device]
     return [resolve_device(device)]
 
 
 def resolve_precision(precision, device, fmt):
-    """Return the precision of forward and backward passes for "auto" or a name.
-
-    "auto" is "bf16" for images on a GPU, else "float32".
-
-    Parameters
-    ----------
-    precision : str
-    device : str or torch.device
-    fmt : InputFormat
-    """
+    """Return the precision of passes; "auto" is "bf16" for images on a GPU."""
     if precision != "auto":
         return precision
     on_gpu = torch.device(device).type == "cuda"
@@ -121,6 +115,62 @@ def tf32(precision):
         finally:
             torch.set_float32_matmul_precision(matmul_before)
             torch.backends.cudnn.allow_tf32 = cudnn_before
+
+
+# oneDNN corrupts the heap, hangs or returns wrong weight gradients for a strided 1x1
+# convolution whose input or weight is channels-last in memory and has fewer than 16
+# channels (uxlfoundation/oneDNN#6035; x86-64, torch 2.10 to 2.15):
+#     x = torch.randn(17, 8, 16, 16).contiguous(memory_format=torch.channels_last)
+#     w = torch.randn(16, 8, 1, 1, requires_grad=True)
+#     for _ in range(300):
+#         torch.conv2d(x, w, stride=2).sum().backward()
+# It also fails for a contiguous x and a w of strides (8, 1, 8, 8). One channels-last
+# tensor makes everything after it channels-last, so on a CPU neither an input nor a
+# weight may be, except for networks whose convolutions all have a stride of 1.
+
+
+def contiguous_on_cpu(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on a CPU in C order, any other one as it is.
+
+    ``Tensor.contiguous`` is not enough: it ignores the strides of axes of length 1, and
+    convolutions use these to recognise channels-last tensors.
+    """
+    if x.device.type != "cpu" or x.layout is not torch.strided:
+        return x
+    if x.stride() == torch.empty(x.shape, device="meta").stride():
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def allows_channels_last(module: torch.nn.Module) -> bool:
+    """Whether the input of a network may be channels-last on a CPU.
+
+    Its own class must have ``safe_channels_last = True``, since a subclass may call
+    convolutions as functions, and none of its layers may be a strided convolution.
+    """
+    if not vars(type(module)).get("safe_channels_last", False):
+        return False
+    convolutions = (m for m in module.modules() if isinstance(m, torch.nn.Conv2d))
+    return all(convolution.stride == (1, 1) for convolution in convolutions)
+
+
+def channels_last_on_cpu(x: torch.Tensor) -> torch.Tensor:
+    """Return float32 images (N, C, H, W) on a CPU channels-last, others contiguous.
+
+    It is faster, but for networks of :func:`allows_channels_last` only.
+    """
+    is_image = x.ndim == 4 and x.dtype is torch.float32 and x.device.type == "cpu"
+    if not is_image or torch.compiler.is_compiling():  # a compiler chooses itself
+        return contiguous_on_cpu(x)
+    # vmap does not support Tensor.contiguous(memory_format=torch.channels_last).
+    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
+def contiguous_weights_on_cpu(module: torch.nn.Module) -> None:
+    """Convert weights and buffers on a CPU to C order."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if not is_lazy(tensor):
+            tensor.data = contiguous_on_cpu(tensor.data)
 
 
 def capture_graph(

@@ -24,18 +24,6 @@ class Shared:
 
     The first thread makes the setting, and the last one undoes it. If each thread
     restored the setting that it found, it could restore that of another thread.
-
-    Parameters
-    ----------
-    make : callable
-        Returns the context manager that makes the setting.
-
-    Examples
-    --------
-    >>> from torch.nn.attention import SDPBackend, sdpa_kernel
-    >>> with Shared(lambda: sdpa_kernel(SDPBackend.MATH)):
-    ...     torch.backends.cuda.flash_sdp_enabled()
-    False
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager]):
@@ -69,13 +57,6 @@ def own_torch_modes() -> Iterator[None]:
     Dtype and device are those of new tensors, if none are given. The user's modes are
     restored after the block. Optimizers do not import torch's compiler, which takes
     longer than a small fit.
-
-    Examples
-    --------
-    >>> with torch.inference_mode(), torch.device("meta"), own_torch_modes():
-    ...     new = torch.zeros(1, requires_grad=True)
-    ...     new.dtype, new.device.type, (2 * new).requires_grad
-    (torch.float32, 'cpu', True)
     """
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
@@ -115,26 +96,10 @@ _users_threads = 1  # setting of the user, read by the first of them
 
 @contextmanager
 def torch_threads(n_threads: int | None) -> Iterator[None]:
-    """Run a block with a number of threads, and restore the user's setting.
+    """Run a block with a number of threads (None: no change), and restore the user's.
 
-    Parameters
-    ----------
-    n_threads : int or None
-        None leaves the setting as it is.
-
-    Notes
-    -----
     OpenMP keeps one setting per Python thread, torch another one for new threads.
     Every Python thread therefore restores the setting that the first one found.
-
-    Examples
-    --------
-    >>> before = torch.get_num_threads()
-    >>> with torch_threads(1):
-    ...     torch.get_num_threads()
-    1
-    >>> torch.get_num_threads() == before
-    True
     """
     global _n_threads_set, _users_threads
     if n_threads is None:
@@ -158,19 +123,6 @@ class SigintRecorder:
 
     The handler that was set before is still called. Python handles signals in the main
     thread only, so blocks in other threads record nothing.
-
-    Attributes
-    ----------
-    received : bool
-
-    Examples
-    --------
-    >>> with SigintRecorder() as ctrl_c:
-    ...     try:
-    ...         raise KeyboardInterrupt
-    ...     except KeyboardInterrupt:
-    ...         ctrl_c.received
-    False
     """
 
     def __init__(self):

@@ -110,14 +110,7 @@ def random_stream(
 
 @contextmanager
 def holding_process_state() -> Iterator[None]:
-    """Lock the global state for a block; other threads wait.
-
-    Examples
-    --------
-    >>> with holding_process_state(), holding_process_state():
-    ...     "a thread may lock it more than once"
-    'a thread may lock it more than once'
-    """
+    """Lock the global state for a block; other threads wait."""
     if getattr(_THREAD, "is_lent", False):
         yield
         return

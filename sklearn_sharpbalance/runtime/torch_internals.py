@@ -39,7 +39,6 @@ __all__ = [
     "foreach_norm",
     "foreach_sub",
     "foreach_sub_",
-    "has_hooks",
     "has_own_tensors",
     "hooks_of",
     "in_place_version",
@@ -50,7 +49,6 @@ __all__ = [
     "relu_backward",
     "set_training",
     "step_of",
-    "unsaved_buffers",
     "with_state_metadata",
     "without_compiler_import",
     "without_vmap_warnings",
@@ -72,12 +70,8 @@ CHILDREN = "_modules"
 SET_PARAMETERS = "_params_to_validate"
 
 # Attributes of a module that have the hooks around its call.
-HOOKS = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-)
+_AROUND = ("forward_pre", "forward", "backward_pre", "backward")
+HOOKS = [f"_{name}_hooks" for name in _AROUND]
 
 # The function behind torch.nn.utils.weight_norm, to recognise its calls.
 WEIGHT_NORM = torch._weight_norm
@@ -129,13 +123,7 @@ def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def relu_backward(grad: Tensor, output: Tensor) -> Tensor:
-    """Return the gradient by the input of a ReLU, as one operation.
-
-    Examples
-    --------
-    >>> relu_backward(torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0])).tolist()
-    [0.0, 3.0]
-    """
+    """Return the gradient by the input of a ReLU, as one operation."""
     return torch.ops.aten.threshold_backward(grad, output, 0)
 
 
@@ -145,24 +133,12 @@ def in_place_version(tensor: Tensor) -> int:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Return whether ``torch.compile`` or ``Module.compile`` made this module's call.
-
-    Examples
-    --------
-    >>> is_compiled(nn.Linear(1, 1))
-    False
-    """
+    """Return whether ``torch.compile`` or ``Module.compile`` changed the call."""
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
 def is_compiled_wrapper(module: nn.Module) -> bool:
-    """Return whether ``torch.compile`` made this module around the original one.
-
-    Examples
-    --------
-    >>> is_compiled_wrapper(nn.Linear(1, 1))
-    False
-    """
+    """Return whether ``torch.compile`` made this module around the original one."""
     return hasattr(module, "_orig_mod")
 
 
@@ -186,19 +162,9 @@ def own_buffers(module: nn.Module) -> dict[str, Tensor | None]:
     return module._buffers
 
 
-def unsaved_buffers(module: nn.Module) -> set[str]:
-    """Return the names of own buffers that are in no state dict."""
-    return getattr(module, "_non_persistent_buffers_set", set())
-
-
 def hooks_of(module: nn.Module) -> list[Any]:
     """Return the functions that are called before or after the module."""
     return [hook for name in HOOKS for hook in getattr(module, name).values()]
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Return whether hooks are called before or after the module."""
-    return bool(hooks_of(module))
 
 
 def with_state_metadata(
@@ -243,15 +209,7 @@ HIDDEN_METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad
 
 @contextmanager
 def without_compiler_import() -> Iterator[None]:
-    """Let torch's optimizers not import its compiler.
-
-    It has no effect where the compiler is imported already.
-
-    Examples
-    --------
-    >>> with without_compiler_import():
-    ...     optimizer = torch.optim.SGD([torch.zeros(1)])
-    """
+    """Let torch's optimizers not import its compiler, unless it is imported already."""
     functions = [] if COMPILER in sys.modules else _plain_functions()
     for function in functions:
         setattr(function, HIDDEN_FORM, function)
@@ -275,18 +233,6 @@ def step_of(optimizer: Optimizer) -> None:
     Torch's optimizers import the compiler in every step, see
     :func:`without_compiler_import`. Where it is not imported yet, call the function
     that torch wraps, unless a hook or a scheduler has to follow the step.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-
-    Examples
-    --------
-    >>> weight = torch.ones(1, requires_grad=True)
-    >>> weight.sum().backward()
-    >>> step_of(torch.optim.SGD([weight], lr=0.25))
-    >>> weight.item()
-    0.75
     """
     is_torchs = type(optimizer).__module__.startswith("torch.optim.")
     if COMPILER in sys.modules or not is_torchs or _is_followed(optimizer):

@@ -134,7 +134,7 @@ def test_networks_without_finite_logits_warn(fitted):
     X, _ = table()
     broken = copy.deepcopy(fitted)
     last_bias(broken, 1)[0] = torch.nan
-    match = "1 of 3 networks gives no finite logits for 60 of 60 samples, the first is"
+    match = "1 of 3 networks give no finite logits for 60 of 60 samples, the first is"
     with pytest.warns(SharpBalanceWarning, match=match):
         assert np.isnan(broken.predict_proba(X)).all()
     with pytest.warns(SharpBalanceWarning, match=match):

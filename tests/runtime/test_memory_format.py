@@ -17,7 +17,7 @@ from sklearn_sharpbalance.networks import (
     SmallResNet,
     WideResNet,
 )
-from sklearn_sharpbalance.runtime.memory_format import (
+from sklearn_sharpbalance.runtime.devices import (
     allows_channels_last,
     channels_last_on_cpu,
     contiguous_on_cpu,

@@ -16,8 +16,8 @@ from sklearn_sharpbalance.optim.look_sam import COUNT
 from sklearn_sharpbalance.runtime.torch_internals import (
     CHILDREN,
     child_modules,
-    has_hooks,
     has_own_tensors,
+    hooks_of,
 )
 
 __all__ = [
@@ -160,7 +160,7 @@ def is_hooked(module: nn.Module) -> bool:
     >>> is_hooked(layer)
     True
     """
-    return "forward" in vars(module) or has_hooks(module)
+    return "forward" in vars(module) or bool(hooks_of(module))
 
 
 class StackedNetwork:
