@@ -147,21 +147,17 @@ class HessianOperator:
         from scipy.sparse.linalg import LinearOperator
 
         def product(vector):
-            column = torch.as_tensor(vector).reshape(-1)
-            return (self @ column).cpu().numpy()
+            return (self @ torch.as_tensor(vector).reshape(-1)).cpu().numpy()
 
         dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
         return LinearOperator(self.shape, matvec=product, rmatvec=product, dtype=dtype)
 
     def _mean_over_chunks(self, summed):
         n = len(self.rows)
-
-        def summed_over_chunk(chunk):
-            x, y = self.rows[chunk]
-            return summed(x, y)
-
         with evaluation_mode(self.module), MATH_ATTENTION:
-            parts = map_chunks(summed_over_chunk, n, self.chunk_size)
+            parts = map_chunks(
+                lambda chunk: summed(*self.rows[chunk]), n, self.chunk_size
+            )
             return sum(parts) / n  # (P,)
 
     def _summed_gradient(self, x, y, create_graph=False):
@@ -203,14 +199,6 @@ def hessian_vector_product(
     Returns
     -------
     tensor of shape (P,)
-
-    Examples
-    --------
-    >>> layer = nn.Linear(1, 1, bias=False)
-    >>> loss = lambda outputs, y: outputs[:, 0].square()
-    >>> one = torch.ones(1, 1)
-    >>> hessian_vector_product(layer, loss, one, one, torch.tensor([2.0]))
-    tensor([4.])
     """
     operator = HessianOperator(
         module, loss_fn, X, y, forward=forward, chunk_size=chunk_size
@@ -219,10 +207,7 @@ def hessian_vector_product(
 
 
 class _PlainWeightNorm(TorchFunctionMode):
-    """Replace torch's weight norm by operations with a second derivative.
-
-    The second derivative of torch's own treats the norm as a constant.
-    """
+    """Replace torch's weight norm, whose second derivative is wrong (constant norm)."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is WEIGHT_NORM:

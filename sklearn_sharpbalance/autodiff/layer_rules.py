@@ -43,36 +43,18 @@ class Rule(NamedTuple):
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which to sum numbers of ``dtype``.
-
-    Examples
-    --------
-    >>> wide(torch.bfloat16)
-    torch.float32
-    """
+    """Return the type in which to sum numbers of ``dtype``."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def squared_norm(x: Tensor) -> Tensor:
-    """Return the squared norm over all axes but the first, in float32 at least; (B,).
-
-    Examples
-    --------
-    >>> squared_norm(torch.ones(2, 3, 4, dtype=torch.bfloat16))
-    tensor([12., 12.])
-    """
+    """Return squared norms (B,) over all axes but the first, in float32 at least."""
     rows = x.flatten(1) if x.ndim > 1 else x[:, None]  # (B, size of a row)
     return torch.linalg.vector_norm(rows, dim=1, dtype=wide(x.dtype)).square()
 
 
 def position_sum(x: Tensor) -> Tensor:
-    """Return the sum over the last axis, in float32 at least.
-
-    Examples
-    --------
-    >>> position_sum(torch.ones(2, 300, dtype=torch.bfloat16))
-    tensor([300., 300.])
-    """
+    """Return the sum over the last axis, in float32 at least."""
     if x.shape[-1] == 1:
         return x[..., 0]
     return x.sum(-1, dtype=wide(x.dtype))
@@ -83,11 +65,6 @@ def vecdot(a: Tensor, b: Tensor) -> Tensor:
 
     Low-precision factors are multiplied without a cast: the products are as precise as
     the factors, and a cast would copy both at twice the size.
-
-    Examples
-    --------
-    >>> vecdot(torch.ones(2, 300).bfloat16(), torch.ones(300).bfloat16())
-    tensor([300., 300.])
     """
     product = a * b
     return product.sum(-1, dtype=wide(product.dtype))
@@ -96,24 +73,9 @@ def vecdot(a: Tensor, b: Tensor) -> Tensor:
 def summed_outer_squared_norm(a: Tensor, b: Tensor) -> Tensor:
     r"""Return the squared norm of :math:`\sum_t a_t b_t^\top` for each pair of a batch.
 
-    Parameters
-    ----------
-    a : tensor of shape (B, P, T)
-    b : tensor of shape (B, Q, T)
-
-    Returns
-    -------
-    tensor of shape (B,)
-
-    Notes
-    -----
-    With one position it is the product of the squared norms. Otherwise it is the
-    cheaper side of
-
-    .. math:: \Big\|\sum_t a_t b_t^\top\Big\|_F^2
-              = \sum_{t, t'} \langle a_t, a_{t'} \rangle \langle b_t, b_{t'} \rangle ,
-
-    where the outer products cost ``T P Q`` and the Gram matrices ``T T (P + Q)``.
+    ``a`` is (B, P, T) and ``b`` is (B, Q, T). With one position it is the product of
+    the squared norms. Otherwise it is the cheaper side of the equation at the top of
+    this module: the outer products cost ``T P Q``, the Gram matrices ``T T (P + Q)``.
 
     Examples
     --------
@@ -196,14 +158,6 @@ def window_rows(layer, x: Tensor) -> list[Tensor]:
     ``F.unfold`` launches a kernel for each sample on a GPU and is several times slower
     on a CPU. With stride 1 the rows of the windows are views of that copy. The entries
     of a row are ordered by group, kernel entry and channel.
-
-    Examples
-    --------
-    >>> layer = nn.Conv2d(1, 1, kernel_size=2)
-    >>> window_rows(layer, torch.arange(6.0).reshape(1, 1, 2, 3))
-    [tensor([[[0., 1.],
-             [1., 2.]]]), tensor([[[3., 4.],
-             [4., 5.]]])]
     """
     x = _padded(layer, x)
     axes = list(zip(layer.kernel_size, layer.stride, layer.dilation))
@@ -231,21 +185,18 @@ def _windows(x, axis, size, stride, dilation):
 
 def _padded(layer, x):
     """Return the input with the padding of a convolution."""
-    sides = [side for pair in reversed(_padding(layer)) for side in pair]
+    sides: list[int] = []  # before and after, from the last axis to the first
+    if layer.padding == "same":
+        for d, k in zip(reversed(layer.dilation), reversed(layer.kernel_size)):
+            total = d * (k - 1)
+            sides += [total // 2, total - total // 2]
+    elif layer.padding != "valid":
+        for p in reversed(layer.padding):
+            sides += [p, p]
     if not any(sides):
         return x
     mode = layer.padding_mode
     return F.pad(x, sides, mode="constant" if mode == "zeros" else mode)
-
-
-def _padding(layer) -> list[tuple[int, int]]:
-    """Return the padding before and after, for each axis."""
-    if layer.padding == "valid":
-        return [(0, 0)] * len(layer.kernel_size)
-    if layer.padding == "same":
-        totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size)]
-        return [(total // 2, total - total // 2) for total in totals]
-    return [(p, p) for p in layer.padding]
 
 
 # --- normalisations: the factors are the gradients of weight and bias (B, C, 1) ---
@@ -282,8 +233,7 @@ def norm_squared_norm(layer, names, weight_gradient, bias_gradient):
 
 
 def batch_norm(layer, x):
-    mean, var = layer.running_mean, layer.running_var
-    return F.batch_norm(x, mean, var, eps=layer.eps)
+    return F.batch_norm(x, layer.running_mean, layer.running_var, eps=layer.eps)
 
 
 def batch_norm_input_gradient(layer, g):

@@ -41,12 +41,7 @@ class Layer(NamedTuple):
 
 
 def find_layers(module: nn.Module) -> list[Layer]:
-    """Return the layers that own the trainable parameters.
-
-    Raises
-    ------
-    UnsupportedModuleError
-        If a parameter has no rule or several owners.
+    """Return the layers that own the trainable parameters, each with one rule.
 
     Examples
     --------
@@ -198,21 +193,10 @@ def tapped_squared_norms(
     losses: Callable[[], Tensor],
     batch_size: int,
 ) -> Tensor:
-    """Return the squared gradient norm of each sample, summed over ``layers``.
+    """Return the squared gradient norm (B,) of each sample, summed over ``layers``.
 
-    Parameters
-    ----------
-    module : Module in eval mode
-        Sets ``requires_grad=False`` on its parameters; the caller must restore it.
-    layers : list of Layer
-        From :func:`find_layers`.
-    losses : callable
-        Runs the module and returns the losses, of shape (B,).
-    batch_size : int
-
-    Returns
-    -------
-    tensor of shape (B,)
+    ``losses`` runs the module in eval mode and returns the losses (B,). The parameters
+    are set to ``requires_grad=False``; the caller must restore it.
     """
     module.requires_grad_(False)
     accumulator = _Accumulator(batch_size)

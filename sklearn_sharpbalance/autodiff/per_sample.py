@@ -117,13 +117,7 @@ def check_method(method: str) -> None:
 
 
 def call_module(module: nn.Module, x: Any) -> Any:
-    """Run ``module`` on a batch; a dict contains keyword arguments.
-
-    Examples
-    --------
-    >>> call_module(nn.Identity(), torch.ones(2))
-    tensor([1., 1.])
-    """
+    """Run ``module`` on a batch; a dict contains keyword arguments."""
     return module(**x) if isinstance(x, Mapping) else module(x)
 
 
@@ -160,12 +154,8 @@ def _run(method, problem, chunk_size):
         if chunk_size is None:
             most, room = _limits(problem.rows.device)
             chunk_size = min(most, max(3, room // cost))
-
-        def norms_of_chunk(chunk):
-            x, y = problem.rows[chunk]
-            return norms(x, y)
-
-        return in_chunks(norms_of_chunk, len(problem.rows), chunk_size)
+        rows = problem.rows
+        return in_chunks(lambda chunk: norms(*rows[chunk]), len(rows), chunk_size)
 
 
 def _limits(device):

@@ -1,4 +1,4 @@
-"""Slices of the inputs that a net takes, as tensors on one device."""
+"""Slices of the inputs that a net takes, in chunks that fit in memory."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -13,6 +13,17 @@ from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemory
 from sklearn_sharpbalance.runtime.devices import contiguous_on_cpu
 
 __all__ = ["Rows", "in_chunks", "is_out_of_memory", "map_chunks", "map_tensors"]
+
+EMPTY = "There are no samples to work on: X is empty."
+# Parts of the messages of the allocators of the CPU, of CUDA and of its libraries.
+OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "status_alloc_failed",
+)
+
+Result = TypeVar("Result")
 
 
 class Rows:
@@ -32,8 +43,6 @@ class Rows:
     Examples
     --------
     >>> rows = Rows(np.arange(6.0).reshape(3, 2), np.array([0, 1, 0]))
-    >>> len(rows)
-    3
     >>> rows[1:2]
     (tensor([[2., 3.]], dtype=torch.float64), tensor([1]))
     """
@@ -45,7 +54,7 @@ class Rows:
         self.device = torch.device(device)
         self._n = _length(X)
         if self._n == 0:
-            raise InvalidInputError("There are no samples to work on: X is empty.")
+            raise InvalidInputError(EMPTY)
         if y is None and not isinstance(X, Dataset):
             raise InvalidInputError("`y` may be None only if `X` is a torch Dataset.")
         if y is not None and len(y) != self._n:
@@ -59,20 +68,31 @@ class Rows:
 
     def __getitem__(self, rows):
         """Return ``(x, y)`` of one slice, as tensors on the device."""
-        x, y = self.X, self.y
-        if isinstance(x, Dataset):
-            x, targets = _parts(_collate(x, range(self._n)[rows]))
-            if y is None and targets is None:
-                raise InvalidInputError(
-                    f"The items of {type(self.X).__name__} have no labels: they are "
-                    "not pairs (x, label). Pass the labels as y."
-                )
-            y = targets if y is None else y[rows]
+        if isinstance(self.X, Dataset):
+            x, y = self._items(rows)
         else:
-            x, y = map_tensors(lambda part: part[rows], (x, y))
+            x, y = map_tensors(lambda part: part[rows], (self.X, self.y))
             # Slices are views, and a module may change its input in place.
             x = map_tensors(_copy, x)
         return map_tensors(self._moved, (x, y))
+
+    def _items(self, rows):
+        """Return inputs and labels of some items of a Dataset."""
+        indices = list(range(self._n)[rows])
+        if hasattr(self.X, "__getitems__"):  # one call for many samples
+            batch = default_collate(self.X.__getitems__(indices))
+        else:
+            batch = default_collate([self.X[i] for i in indices])
+        pair = isinstance(batch, (list, tuple))
+        x = batch[0] if pair else batch
+        if self.y is not None:
+            return x, self.y[rows]
+        if not pair or len(batch) < 2:
+            raise InvalidInputError(
+                f"The items of {type(self.X).__name__} have no labels: they are not "
+                "pairs (x, label). Pass the labels as y."
+            )
+        return x, batch[1]
 
     def _moved(self, part):
         """Move a part of a slice to the device, detached from any graph."""
@@ -80,33 +100,19 @@ class Rows:
 
 
 def _length(X):
-    if isinstance(X, (Mapping, list, tuple)):
-        parts = X.values() if isinstance(X, Mapping) else X
-        lengths = {len(part) for part in parts}
-        if len(lengths) != 1:
-            raise InvalidInputError(
-                "All parts of `X` must have the same number of samples. Got "
-                f"{sorted(lengths)}."
-            )
-        return lengths.pop()
-    return len(X)
+    if not isinstance(X, (Mapping, list, tuple)):
+        return len(X)
+    lengths = {len(part) for part in (X.values() if isinstance(X, Mapping) else X)}
+    if len(lengths) != 1:
+        raise InvalidInputError(
+            "All parts of `X` must have the same number of samples. Got "
+            f"{sorted(lengths)}."
+        )
+    return lengths.pop()
 
 
 def _copy(part):
     return part.clone() if isinstance(part, torch.Tensor) else np.array(part)
-
-
-def _collate(dataset, indices):
-    if hasattr(dataset, "__getitems__"):  # one call for many samples
-        return default_collate(dataset.__getitems__(list(indices)))
-    return default_collate([dataset[i] for i in indices])
-
-
-def _parts(batch):
-    """Return inputs and labels of a batch; the labels may be None."""
-    if not isinstance(batch, (list, tuple)):
-        return batch, None
-    return batch[0], batch[1] if len(batch) > 1 else None
 
 
 def map_tensors(fn, X):
@@ -124,17 +130,6 @@ def map_tensors(fn, X):
     return fn(X)
 
 
-Result = TypeVar("Result")
-
-# Parts of the messages of the allocators of the CPU, of CUDA and of its libraries.
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory",
-    "status_alloc_failed",
-)
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether ``error`` means that an allocation failed.
 
@@ -142,13 +137,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     --------
     >>> is_out_of_memory(RuntimeError("CUDA error: out of memory"))
     True
-    >>> is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
-    False
     """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(s in text for s in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(s in text for s in OUT_OF_MEMORY)
 
 
 def map_chunks(
@@ -161,7 +154,8 @@ def map_chunks(
     """Yield ``fn(slice)`` for slices that cover ``range(n)`` in order.
 
     A chunk that does not fit in memory is halved and tried again; the following chunks
-    have the smaller size too.
+    have the smaller size too. If a single sample does not fit, raise
+    OutOfDeviceMemoryError.
 
     Parameters
     ----------
@@ -174,16 +168,6 @@ def map_chunks(
         Number of samples in the first chunk.
     setting : str, default="chunk_size"
         Name of the user's parameter for ``chunk_size``, for error messages.
-
-    Yields
-    ------
-    result
-        The result of ``fn`` for the next slice.
-
-    Raises
-    ------
-    OutOfDeviceMemoryError
-        If a single sample does not fit.
 
     Examples
     --------
@@ -217,14 +201,7 @@ def in_chunks(
     *,
     setting: str = "chunk_size",
 ) -> torch.Tensor:
-    """Concatenate ``fn(slice)`` over slices that cover ``range(n)``.
-
-    See :func:`map_chunks` for the parameters and for the halving of chunks.
-
-    Returns
-    -------
-    tensor of shape (n, ...)
-        The results in the order of the samples.
+    """Concatenate the results of :func:`map_chunks`, which has the same parameters.
 
     Examples
     --------
@@ -233,7 +210,7 @@ def in_chunks(
     tensor([0, 2, 4, 6, 8])
     """
     if n == 0:
-        raise InvalidInputError("There are no samples to work on: X is empty.")
+        raise InvalidInputError(EMPTY)
     return torch.cat(list(map_chunks(fn, n, chunk_size, setting=setting)))
 
 

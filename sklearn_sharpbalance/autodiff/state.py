@@ -86,10 +86,11 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
-            if _has_recurrent_layer(module):
-                stack.enter_context(_WITHOUT_CUDNN)
-            if any(is_compiled(m) for m in module.modules()):
-                stack.enter_context(_EAGER)
+            for m in module.modules():
+                if isinstance(m, nn.RNNBase):
+                    stack.enter_context(_WITHOUT_CUDNN)
+                if is_compiled(m):
+                    stack.enter_context(_EAGER)
             yield module
     finally:
         for m, training in modes:
@@ -104,10 +105,9 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
 def _undo_replacements(module, attributes, buffers):
     """Restore a module's attributes if its forward pass has replaced a tensor.
 
-    Pruned layers and older reparametrisations store the weight that they compute, other
-    modules store activations. Such a tensor has a graph, or belongs to a transformation
-    that has ended, and could be neither copied nor saved. All attributes are restored,
-    because others, such as the length of a cache, must match the tensor.
+    Pruned layers store the weight that they compute, other modules store activations.
+    Such a tensor has a graph and could be neither copied nor saved. All attributes are
+    restored, because others, such as the length of a cache, must match the tensor.
     """
     attributes_now, buffers_now = vars(module), own_buffers(module)
     if _tensor_ids(attributes_now, buffers_now) == _tensor_ids(attributes, buffers):
@@ -132,10 +132,6 @@ def _refuse_batch_statistics(module):
                 "so a sample's loss depends on its batch and the gradient of one "
                 "sample is not defined. Build it with track_running_stats=True."
             )
-
-
-def _has_recurrent_layer(module):
-    return any(isinstance(m, nn.RNNBase) for m in module.modules())
 
 
 def one_per_sample(losses, y):
@@ -189,15 +185,8 @@ def sample_losses(net, y_pred, y_true):
 class LossModule(nn.Module):
     """Module whose output is the losses, for ``torch.func.functional_call``.
 
-    The losses, not only the outputs, depend on the swapped parameters: they may contain
-    a penalty on the weights.
-
-    Parameters
-    ----------
-    module : Module
-        Its parameters have the prefix ``"module."``.
-    losses : callable
-        ``losses(x, y)`` runs the module.
+    ``losses(x, y)`` runs the module, whose parameters have the prefix ``"module."``.
+    The losses depend on the swapped parameters, too: they may contain a penalty.
     """
 
     def __init__(self, module: nn.Module, losses: Callable[[Any, Tensor], Tensor]):

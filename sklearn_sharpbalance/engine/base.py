@@ -41,24 +41,18 @@ class EngineRun(ABC):
     net : NeuralNetClassifier
         Settings shared by all members; not changed.
     members : list of MemberState
-        Members before the first segment; not changed.
+        Members before the first segment, which are not changed. The attribute has the
+        members after the last segment.
     data : TrainingData
-
-    Attributes
-    ----------
-    members : list of MemberState
-        Members after the last segment.
     """
 
     def __init__(self, net, members: list[MemberState], data: TrainingData):
         self.net, self.members, self.data = net, members, data
 
     def __enter__(self) -> Self:
-        """Return the run."""
         return self
 
     def __exit__(self, *error) -> None:
-        """Free the memory on the device."""
         self.close()
 
     @abstractmethod
@@ -96,30 +90,15 @@ class EngineRun(ABC):
 class Team(ABC):
     """Members that are set up to train together, with their data on the device.
 
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-    members : list of MemberState
-        Not changed.
-    data : TrainingData
-    segment : Segment
-        The first segment.
-    masks : ndarray of shape (M, N), dtype bool
-
-    Attributes
-    ----------
-    members, segment, masks
-        Of the last segment.
+    The parameters ``segment`` and ``masks`` are those of the first segment, the
+    attributes those of the last one.
     """
+
+    leaves_room = False  # whether samples can be scored while the team is kept
 
     def __init__(self, net, members, data, segment, masks):
         self.net, self.members, self.data = net, members, data
         self.segment, self.masks = segment, masks
-
-    @property
-    def leaves_room(self) -> bool:
-        """Whether samples can be scored while the team is kept."""
-        return False
 
     def can_train(self, segment: Segment, masks: np.ndarray) -> bool:
         """Whether the team can train a segment after its last one."""
@@ -137,12 +116,7 @@ class Team(ABC):
 class TeamRun(EngineRun):
     """Trains with a team, which is kept as long as it can train the next segment.
 
-    Parameters
-    ----------
-    build : callable
-        Class of the team.
-    net, members, data
-        As in :class:`EngineRun`.
+    ``build`` is the class of the team.
     """
 
     def __init__(self, build: Callable[..., Team], net, members, data):
@@ -212,7 +186,4 @@ class Engine(ABC):
 
     @abstractmethod
     def open(self, net, members, data) -> EngineRun:
-        """Return a run; the parameters are those of :class:`EngineRun`.
-
-        Nothing is built before its first segment.
-        """
+        """Return a run, which builds nothing before its first segment."""

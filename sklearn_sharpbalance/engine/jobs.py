@@ -1,5 +1,6 @@
 """Run members as jobs of joblib; repeat jobs whose worker died."""
 
+import operator
 import os
 import shutil
 import tempfile
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,29 +21,13 @@ from sklearn.base import clone
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
-from sklearn_sharpbalance.runtime.process import (
-    WITHOUT_COMPILER_IMPORT,
-    torch_threads,
-)
+from sklearn_sharpbalance.runtime.process import WITHOUT_COMPILER_IMPORT, torch_threads
 
 __all__ = ["MemberJobs"]
 
 LOSSES_ALLOWED = 3
 MAPPED_BYTES = 2**20  # smaller arrays are sent with the job
 DASK_LOSSES = {"CommClosedError", "FutureCancelledError", "FuturesCancelledError"}
-
-
-class _Shared(NamedTuple):
-    """Net and data as jobs receive them, and the objects that they were made from."""
-
-    net: Any
-    data: Any
-    client: Any
-    value: Any
-
-    def is_of(self, net, data, client) -> bool:
-        """Whether the value was made from these objects."""
-        return self.net is net and self.data is data and self.client is client
 
 
 class MemberJobs:
@@ -66,11 +51,14 @@ class MemberJobs:
 
     def __init__(self, n_jobs=None, any_device=False, threads=None):
         self.n_jobs, self.any_device, self.threads = n_jobs, any_device, threads
-        self._shared: _Shared | None = None  # of the last call
+        # Net and data of the last call as jobs receive them, and what they are made of.
+        self._shared: Any = None
+        self._sources: tuple = (None, None, None)
 
     def __getstate__(self):
         """Return the attributes without objects that belong to this process."""
-        return self.__dict__ | {"any_device": False, "_shared": None}
+        own = {"any_device": False, "_shared": None, "_sources": (None, None, None)}
+        return self.__dict__ | own
 
     @property
     def parallel(self) -> bool:
@@ -82,18 +70,7 @@ class MemberJobs:
     def run(self, function: Callable, net, data, calls: list[dict]) -> list:
         """Return ``function(net=net, data=data, **call)`` for every call, in order.
 
-        Parameters
-        ----------
-        function : callable
-            A function of a module, so that it can be pickled.
-        net : NeuralNetClassifier
-        data : TrainingData
-        calls : list of dict
-            Further keyword arguments.
-
-        Returns
-        -------
-        results : list
+        It is a function of a module, so that it can be pickled.
         """
         if not self.parallel:
             return [function(net=net, data=data, **call) for call in calls]
@@ -116,17 +93,9 @@ class MemberJobs:
         dask = _dask_backend()
         # dask resolves a future only if it is itself an argument.
         shared = self._share(net, data, dask)
-        jobs = [
-            {
-                "index": i,
-                "function": function,
-                "shared": shared,
-                "call": call,
-                "any_device": self.any_device,
-                "threads": self.threads,
-            }
-            for i, call in left.items()
-        ]
+        common = {"function": function, "shared": shared}
+        common |= {"any_device": self.any_device, "threads": self.threads}
+        jobs = [{"index": i, "call": call, **common} for i, call in left.items()]
         if dask is not None:
             yield from _on_dask(dask, jobs)
             return
@@ -141,8 +110,9 @@ class MemberJobs:
     def _share(self, net, data, dask):
         """Return net and data as jobs receive them; repeated calls reuse them."""
         client = None if dask is None else dask.client
-        if self._shared is not None and self._shared.is_of(net, data, client):
-            return self._shared.value
+        sources = (net, data, client)
+        if self._shared is not None and all(map(operator.is_, self._sources, sources)):
+            return self._shared
         if client is not None:
             # On every worker: a copy on one worker only would be lost with it.
             shared = client.scatter([(net, data)], broadcast=True, hash=False)[0]
@@ -152,7 +122,7 @@ class MemberJobs:
             folder = tempfile.mkdtemp("-members", dir=os.getenv("JOBLIB_TEMP_FOLDER"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             shared = (net, map_arrays(data, folder))
-        self._shared = _Shared(net=net, data=data, client=client, value=shared)
+        self._shared, self._sources = shared, sources
         return shared
 
 

@@ -22,11 +22,7 @@ from sklearn_sharpbalance.runtime.rng import (
 )
 from sklearn_sharpbalance.runtime.torch_internals import set_training
 
-__all__ = [
-    "SkorchEngine",
-    "loader_params",
-    "train_member",
-]
+__all__ = ["SkorchEngine", "loader_params", "train_member"]
 
 
 class SkorchEngine(Engine):
@@ -87,8 +83,7 @@ def train_member(net, state, data, segment, mask, on_epoch=None):
     mask : ndarray of shape (N,), dtype bool
         True for the samples that get SAM.
     on_epoch : callable, default=None
-        Called with the member's index and its last record after every epoch; the
-        member stops if it returns True.
+        As in :meth:`EngineRun.train`.
 
     Returns
     -------

@@ -77,22 +77,7 @@ NOT_CALLED = (
 
 
 def check_overrides(net):
-    """Raise if a net's class overrides a method that no engine calls.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-
-    Examples
-    --------
-    >>> class Mine(NeuralNetClassifier):
-    ...     def train_step(self, batch, **fit_params):
-    ...         return super().train_step(batch, **fit_params)
-    >>> check_overrides(Mine(nn.Linear))  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    sklearn_sharpbalance.exceptions.InvalidInputError: Mine overrides train_step, ...
-    """
+    """Raise if a net's class overrides a method that no engine calls."""
     own = _overridden(net, NOT_CALLED)
     if own:
         raise InvalidInputError(
@@ -127,16 +112,7 @@ def shared_refusal(net):
 
 
 def base_optimizer(net):
-    """Return the optimizer inside the sharpness-aware one, and its bound options.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.optim import SAM
-    >>> base = partial(torch.optim.SGD, momentum=0.9)
-    >>> options = {"optimizer": SAM, "optimizer__base_optimizer": base}
-    >>> base_optimizer(NeuralNetClassifier(nn.Linear, **options))
-    (<class 'torch.optim.sgd.SGD'>, {'momentum': 0.9})
-    """
+    """Return the optimizer inside the sharpness-aware one, and its bound options."""
     default = inspect.signature(net.optimizer).parameters.get("base_optimizer")
     base = getattr(net, "optimizer__base_optimizer", default and default.default)
     bound: dict[str, Any] = {}
@@ -154,16 +130,12 @@ def callback_refusal(net):
             return "an LRScheduler sets the learning rate"
     for prefix, event in (("on_batch_", "every batch"), ("on_grad_", "gradients")):
         for callback in callbacks_for(net, prefix):
-            if not _uses_validation_only(callback):
+            # On validation data, EpochScoring uses batches only to cache predictions.
+            if not isinstance(callback, EpochScoring) or (
+                callback.on_train and callback.use_caching
+            ):
                 return f"{type(callback).__name__} is called for {event}"
     return None
-
-
-def _uses_validation_only(callback):
-    """Whether a callback uses batches only to cache predictions for validation."""
-    on_train = getattr(callback, "on_train", True)
-    caches = getattr(callback, "use_caching", True)
-    return isinstance(callback, EpochScoring) and not (on_train and caches)
 
 
 class _WithoutDraws(TorchFunctionMode):

@@ -1,6 +1,5 @@
 """Base class of subset selectors, the rules of the paper and baselines."""
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -69,16 +68,7 @@ class SubsetSelector(BaseEstimator, ABC):
 
 
 def check_masks(masks, shape: tuple[int, int], source: str) -> np.ndarray:
-    """Return a copy of the masks that a rule returned; raise if they are invalid.
-
-    Parameters
-    ----------
-    masks : array-like
-    shape : tuple of int
-        Numbers of members and samples.
-    source : str
-        Name of the rule in the error message.
-    """
+    """Return a copy of the masks that a rule named ``source`` returned; check them."""
     try:
         masks = np.asarray(masks)
     except ValueError:  # rows of unequal lengths
@@ -103,7 +93,6 @@ class FunctionSelector(SubsetSelector):
 
     Examples
     --------
-    >>> import numpy as np
     >>> rule = FunctionSelector(lambda sharpness, random_state: sharpness > 1)
     >>> rule.select(np.array([[0.0, 2.0]]))
     array([[False,  True]])
@@ -145,7 +134,6 @@ def extreme_samples(sharpness, ratio, *, highest=True):
 
     Examples
     --------
-    >>> import numpy as np
     >>> extreme_samples(np.array([[3.0, 1.0, 2.0, 0.0]]), 0.5)
     array([[ True, False,  True, False]])
     """
@@ -180,7 +168,6 @@ def union_of_others(masks):
 
     Examples
     --------
-    >>> import numpy as np
     >>> union_of_others(np.array([[True, False], [False, True], [False, True]]))
     array([[False,  True],
            [ True,  True],
@@ -202,30 +189,20 @@ class _RatioSelector(SubsetSelector):
         super().check()
 
 
-class _FlattestSelector(_RatioSelector):
-    """Base class of the two rules of the paper's released code.
+def _flattest_sets(sharpness, flat_ratio):
+    """Return the unions of the other members' lowest scores, and who gets the rest.
 
-    The released code calls samples that are in no member's set of lowest scores the
-    remaining ones. Both rules number them in turn by members.
+    Samples in no member's set of lowest scores are numbered in turn by members: the
+    second mask (M, N) marks each for one member.
     """
-
-    # Whether a member gets the remaining samples with a number, of (number, member).
-    _takes: Callable[[np.ndarray, int], np.ndarray]
-
-    def select(self, sharpness, *, random_state=None):
-        """Return the union of the others' lowest scores and some remaining samples."""
-        self.check()
-        lowest = extreme_samples(sharpness, self.flat_ratio, highest=False)
-        masks = union_of_others(lowest)
-        n_members = len(sharpness)
-        remaining = np.flatnonzero(~lowest.any(axis=0))
-        number = np.arange(len(remaining)) % n_members
-        for i in range(n_members):
-            masks[i, remaining[self._takes(number, i)]] = True
-        return masks
+    lowest = extreme_samples(sharpness, flat_ratio, highest=False)
+    rest = np.flatnonzero(~lowest.any(axis=0))
+    in_turn = np.zeros(lowest.shape, dtype=bool)
+    in_turn[np.arange(len(rest)) % len(lowest), rest] = True
+    return union_of_others(lowest), in_turn
 
 
-class FlattestSelector(_FlattestSelector):
+class FlattestSelector(_RatioSelector):
     r"""Other members' flattest samples, and most of those that are flat for no one.
 
     .. math:: D_i^{SAM} = \bigcup_{j \ne i} \text{bottom-}k(s_j) \cup R_i, \quad k = \text{flat\_ratio} \cdot N
@@ -253,17 +230,20 @@ class FlattestSelector(_FlattestSelector):
 
     Examples
     --------
-    >>> import numpy as np
     >>> s = np.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0]])
     >>> FlattestSelector(flat_ratio=0.5).select(s)
     array([[ True,  True, False, False],
            [False, False,  True,  True]])
     """  # noqa: E501
 
-    _takes = staticmethod(operator.ne)
+    def select(self, sharpness, *, random_state=None):
+        """Return the others' lowest scores and most samples of no set; not random."""
+        self.check()
+        unions, in_turn = _flattest_sets(sharpness, self.flat_ratio)
+        return unions | (in_turn.any(axis=0) & ~in_turn)
 
 
-class FlattestUnionSelector(_FlattestSelector):
+class FlattestUnionSelector(_RatioSelector):
     """Other members' flattest samples, and some of those that are flat for no one.
 
     As :class:`FlattestSelector`, but of the samples in no member's set of lowest scores
@@ -276,7 +256,11 @@ class FlattestUnionSelector(_FlattestSelector):
         Fraction of the samples that each member proposes to the others.
     """
 
-    _takes = staticmethod(operator.eq)
+    def select(self, sharpness, *, random_state=None):
+        """Return the others' lowest scores and some samples of no set; not random."""
+        self.check()
+        unions, in_turn = _flattest_sets(sharpness, self.flat_ratio)
+        return unions | in_turn
 
 
 class SharpestSelector(_RatioSelector):
@@ -300,7 +284,6 @@ class SharpestSelector(_RatioSelector):
 
     Examples
     --------
-    >>> import numpy as np
     >>> s = np.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0]])
     >>> SharpestSelector(flat_ratio=0.5).select(s)
     array([[False, False,  True,  True],
@@ -367,12 +350,6 @@ class NoneSelector(SubsetSelector):
 
 
 def selects_all(selection) -> bool:
-    """Return whether a ``selection`` parameter makes a SAM ensemble.
-
-    Examples
-    --------
-    >>> selects_all("all"), selects_all(AllSelector()), selects_all("flattest")
-    (True, True, False)
-    """
+    """Return whether a ``selection`` parameter makes a SAM ensemble."""
     by_name = isinstance(selection, str) and selection == "all"
     return by_name or isinstance(selection, AllSelector)

@@ -79,18 +79,6 @@ def input_curvature(
        efficiency", CVPR 2023.
     .. [2] S.-M. Moosavi-Dezfooli et al., "Robustness via curvature regularization,
        and vice versa", CVPR 2019 (the signs of the gradient).
-
-    Examples
-    --------
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(
-    ...     torch.nn.Linear, module__in_features=2, module__out_features=2,
-    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> _ = torch.nn.init.eye_(net.module_.weight)
-    >>> X, y = torch.tensor([[0.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 0])
-    >>> unsure, sure = input_curvature(net, X, y)
-    >>> bool(unsure > sure)
-    True
     """
     _check(step, n_directions, directions)
     rng = check_random_state(random_state)
@@ -134,7 +122,7 @@ def _input_gradients(net, x, y, moves):
     def move(t):
         if not _is_movable(t):
             return t
-        unit = _unit(t)
+        unit = 255.0 if t.dtype == torch.uint8 else 1.0
         t = (t / unit + next(moves)).requires_grad_(True)
         moved.append(t)
         return t * unit
@@ -146,10 +134,6 @@ def _input_gradients(net, x, y, moves):
 
 def _is_movable(t):
     return t.is_floating_point() or t.dtype == torch.uint8
-
-
-def _unit(t):
-    return 255.0 if t.dtype == torch.uint8 else 1.0
 
 
 def _movable(x):
@@ -187,11 +171,6 @@ class InputCurvatureScorer(NetScorer):
 
     The parameters are those of :func:`input_curvature`. With the default
     ``random_state=0`` all members of an ensemble use the same directions.
-
-    Examples
-    --------
-    >>> InputCurvatureScorer(n_directions=4)
-    InputCurvatureScorer(n_directions=4)
     """
 
     function = input_curvature

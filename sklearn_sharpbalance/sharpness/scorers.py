@@ -98,16 +98,6 @@ def last_layer_gradient(net, X, y, *, method="auto", chunk_size=None):
     The last layer is the last one to be called that has trainable parameters of its
     own. No gradient flows further back, so the cost is that of a forward pass. For a
     linear layer on features ``h`` the value is ``||dloss/dlogits||^2 (||h||^2 + 1)``.
-
-    Examples
-    --------
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(
-    ...     torch.nn.Linear, module__in_features=2, module__out_features=2,
-    ...     criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> X, y = torch.ones(3, 2), torch.tensor([0, 1, 0])
-    >>> torch.allclose(last_layer_gradient(net, X, y), fisher_trace(net, X, y))
-    True
     """
     module = net.module_
     with evaluation_mode(module):
@@ -121,12 +111,9 @@ def last_layer_gradient(net, X, y, *, method="auto", chunk_size=None):
 
 
 def _own_parameters(layer):
-    """Return the trainable parameters of a layer, without those of its children.
-
-    A parametrized layer stores the parameters behind its weight in a child module.
-    """
+    """Return the trainable parameters of a layer, without those of its children."""
     own = list(layer.parameters(recurse=False))
-    if is_parametrized(layer):
+    if is_parametrized(layer):  # the parameters behind its weight are in a child
         own += layer.parametrizations.parameters()
     return [p for p in own if p.requires_grad]
 
@@ -168,15 +155,6 @@ def per_sample_loss(net, X, y, *, chunk_size=512):
     Returns
     -------
     tensor of shape (N,)
-
-    Examples
-    --------
-    >>> from skorch import NeuralNetClassifier
-    >>> net = NeuralNetClassifier(
-    ...     torch.nn.Linear, module__in_features=2, module__out_features=2,
-    ...     module__bias=False, criterion=torch.nn.CrossEntropyLoss).initialize()
-    >>> per_sample_loss(net, torch.zeros(1, 2), torch.tensor([0]))  # log 2
-    tensor([0.6931])
     """
     rows = Rows(X, y, net.device)
 
@@ -195,12 +173,10 @@ def loss_rise(net, X, y, *, rho=0.05, chunk_size=512):
     ----------
     net : NeuralNetClassifier
         Initialised skorch net; its weights are restored bit for bit.
-    X : array, tensor, dict of those, or Dataset
-    y : array or tensor of shape (N,)
+    X, y, chunk_size
+        As in :func:`per_sample_loss`.
     rho : float, default=0.05
         Length of the perturbation.
-    chunk_size : int, default=512
-        Samples at a time; halved when memory runs out.
 
     Returns
     -------
@@ -296,11 +272,6 @@ class FisherTraceScorer(_GradientScorer):
     ----------
     .. [1] H. Lu et al., "Sharpness-diversity tradeoff: improving flat ensembles with
        SharpBalance", NeurIPS 2024.
-
-    Examples
-    --------
-    >>> FisherTraceScorer().degree
-    2
     """
 
     function = fisher_trace
@@ -310,11 +281,6 @@ class LastLayerGradientScorer(_GradientScorer):
     """Squared gradient norm in the last layer, at the cost of a forward pass.
 
     The parameters are those of :func:`last_layer_gradient`.
-
-    Examples
-    --------
-    >>> LastLayerGradientScorer(chunk_size=64)
-    LastLayerGradientScorer(chunk_size=64)
     """
 
     function = last_layer_gradient
@@ -324,11 +290,6 @@ class LossScorer(NetScorer):
     """Loss of each sample, which measures its difficulty without any curvature.
 
     The parameters are those of :func:`per_sample_loss`.
-
-    Examples
-    --------
-    >>> LossScorer().degree
-    1
     """
 
     function = per_sample_loss
@@ -342,20 +303,10 @@ class LossRiseScorer(NetScorer):
 
     The parameters are those of :func:`loss_rise`.
 
-    Notes
-    -----
-    Sample weights of an ensemble multiply the scores. They do not change the direction
-    of the perturbation.
-
     References
     ----------
     .. [1] P. Foret et al., "Sharpness-aware minimization for efficiently improving
        generalization", ICLR 2021.
-
-    Examples
-    --------
-    >>> LossRiseScorer(rho=0.1)
-    LossRiseScorer(rho=0.1)
     """
 
     function = loss_rise

@@ -1,12 +1,11 @@
 """The engine that trains MLP-like members in one batched computation."""
 
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import torch
 
-from sklearn_sharpbalance.data.batches import BatchLayout, EpochBatches, PartSizes
+from sklearn_sharpbalance.data.batches import BatchLayout, PartSizes
 from sklearn_sharpbalance.data.training_data import as_tensor
 from sklearn_sharpbalance.engine.base import Engine, Team, TeamRun
 from sklearn_sharpbalance.engine.stacked.members import (
@@ -70,11 +69,7 @@ class StackedTeam(Team):
             tuple(group): StackedGroup([sessions[i] for i in group], masks[group])
             for group in in_step(members)
         }
-
-    @property
-    def leaves_room(self):
-        """Whether the members are on a CPU."""
-        return torch.device(self.net.device).type == "cpu"
+        self.leaves_room = torch.device(net.device).type == "cpu"
 
     def can_train(self, segment, masks):
         """Whether a segment follows the last one, in the same phase or the next.
@@ -102,14 +97,8 @@ class StackedGroup:
 
     Members may come from several ensembles: each has the data, the segment and the
     mask of its own. Their segments have the same epochs, precision, schedule and number
-    of batches; ``rho`` and the sizes of the parts may differ.
-
-    Parameters
-    ----------
-    sessions : list of MemberSession or SessionWithoutNet
-        Before another segment, call ``begin_segment`` of each, and :meth:`set_masks`.
-    masks : sequence of ndarray of shape (N,), dtype bool
-        SAM mask of each member.
+    of batches; ``rho`` and the sizes of the parts may differ. Before another segment,
+    call ``begin_segment`` of each session, and :meth:`set_masks`.
     """
 
     def __init__(self, sessions, masks):
@@ -120,11 +109,8 @@ class StackedGroup:
         self.set_masks(masks)
         self._join_data()
         self.pruning_mask = self._pruning_mask()
-        self.stacked_pass = StackedPass(
-            self.network,
-            self.stack.label_smoothing,
-            AUTOCAST_DTYPES.get(self.segment.precision),
-        )
+        dtype = AUTOCAST_DTYPES.get(self.segment.precision)
+        self.stacked_pass = StackedPass(self.network, self.stack.label_smoothing, dtype)
         self.results = [session.state for session in sessions]
 
     @property
@@ -145,35 +131,28 @@ class StackedGroup:
 
     def _join_data(self):
         """Put the data of all members on the device, each data set once."""
-        parts: dict[tuple, tuple[int, Any]] = {}
-        self.first_rows = []  # of each member's data in the joined data
-        n_rows = 0
+        first_row: dict[tuple, int] = {}  # of each data set in the joined data
+        self.first_rows = []  # of each member's data
+        samples, labels, weights, n_rows = [], [], [], 0
         for session in self.sessions:
-            key = (id(session.data), *_statistics_bytes(session.net.module_))
-            if key not in parts:
-                parts[key] = (n_rows, session)
-                n_rows += len(session.data)
-            self.first_rows.append(parts[key][0])
-        firsts = [session for _, session in parts.values()]
-        with torch.no_grad():  # once for all batches
-            samples = [
-                session.net.module_.standardize(
-                    as_tensor(session.data.X, self.device)
-                ).flatten(1)
-                for session in firsts
-            ]  # (N, F) each
-        labels = [torch.as_tensor(s.data.y, device=self.device) for s in firsts]
+            data, module = session.data, session.net.module_
+            key = (id(data), *_statistics_bytes(module))
+            if key not in first_row:
+                first_row[key] = n_rows
+                n_rows += len(data)
+                with torch.no_grad():  # once for all batches
+                    x = module.standardize(as_tensor(data.X, self.device))
+                samples.append(x.flatten(1))  # (N, F)
+                labels.append(torch.as_tensor(data.y, device=self.device))
+                weights.append(data.weight)
+            self.first_rows.append(first_row[key])
         self.X, self.y, self.weight = _joined(samples), _joined(labels), None
-        if any(session.data.weight is not None for session in firsts):
-            weights = [
-                np.ones(len(session.data), dtype=np.float32)
-                if session.data.weight is None
-                else session.data.weight
-                for session in firsts
+        if any(weight is not None for weight in weights):
+            own = [
+                torch.ones(len(y)) if weight is None else torch.as_tensor(weight)
+                for y, weight in zip(labels, weights)
             ]
-            self.weight = _joined(
-                [torch.as_tensor(weight, device=self.device) for weight in weights]
-            )
+            self.weight = _joined(own).to(self.device)
 
     def _pruning_mask(self):
         """Return the mask (M, P) of weights that are not pruned; None if all are."""
@@ -209,14 +188,7 @@ class StackedGroup:
 
     def epoch(self, epoch):
         """Train all members for one epoch."""
-        batches = []
-        for session, layout, first in zip(self.sessions, self.layouts, self.first_rows):
-            sizes, rng = session.segment.sizes, epoch_rng(session.state.seed, epoch)
-            own = layout.epoch(rng).padded(sizes, self.sizes)
-            batches.append(EpochBatches(own.indices + first, own.share))
-        rows = torch.as_tensor(np.stack([b.indices for b in batches], axis=1))
-        share = torch.as_tensor(np.stack([b.share for b in batches], axis=1))
-        rows, share = rows.to(self.device), share.to(self.device)  # (T, M, B)
+        rows, share = self._draw(epoch)
         running = self.running()
         for i in running:
             self.sessions[i].begin_epoch(epoch)
@@ -226,6 +198,17 @@ class StackedGroup:
             set_learning_rate(self.optimizer, self.segment.lr_factor(epoch, t))
             total += self.batch(rows[t], share[t])
         self.end_epoch(epoch, running, (total / len(rows)).tolist())
+
+    def _draw(self, epoch):
+        """Return the rows of the samples of all batches (T, M, B), and their share."""
+        rows, share = [], []
+        for session, layout, first in zip(self.sessions, self.layouts, self.first_rows):
+            sizes, rng = session.segment.sizes, epoch_rng(session.state.seed, epoch)
+            own = layout.epoch(rng).padded(sizes, self.sizes)
+            rows.append(own.indices + first)
+            share.append(own.share)
+        stacked = torch.as_tensor(np.stack(rows, axis=1)).to(self.device)
+        return stacked, torch.as_tensor(np.stack(share, axis=1)).to(self.device)
 
     def batch(self, rows, share):
         """Make one update of all members and return their losses (M,)."""

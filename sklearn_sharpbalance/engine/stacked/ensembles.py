@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,18 +32,7 @@ COPIES_OF_OUTPUTS = 4  # of every layer: forward, backward, and their inputs
 
 @dataclass(frozen=True)
 class EnsembleSegment:
-    """An ensemble and the segment that it trains through.
-
-    Attributes
-    ----------
-    net : NeuralNetClassifier
-        Settings shared by the members.
-    members : list of MemberState
-    data : TrainingData
-    segment : Segment
-        With the sizes of its batches.
-    masks : ndarray of shape (M, N), dtype bool
-    """
+    """An ensemble and the segment that it trains through; masks are (M, N)."""
 
     net: Any
     members: list[MemberState]
@@ -51,23 +40,15 @@ class EnsembleSegment:
     segment: Segment
     masks: np.ndarray
 
-    @property
-    def kinds_of_parts(self) -> tuple[bool, bool]:
-        """Whether batches have samples with SAM, and samples without."""
-        sizes = self.segment.sizes
-        return sizes.sam > 0, sizes.normal > 0
-
     @cached_property
     def member_bytes(self) -> int:
         """Estimated memory of one stacked member, without data."""
-        module = meta_module(self.net)
         weights, outputs = 0, 0
-        for weight in module.parameters():
+        for weight in meta_module(self.net).parameters():
             weights += weight.numel()
             outputs += weight.shape[0] if weight.ndim > 1 else 0
         places = self.segment.sizes.sam + self.segment.sizes.normal
-        n_values = COPIES_OF_WEIGHTS * weights + COPIES_OF_OUTPUTS * places * outputs
-        return 4 * n_values
+        return 4 * (COPIES_OF_WEIGHTS * weights + COPIES_OF_OUTPUTS * places * outputs)
 
 
 def groups_of_ensembles(
@@ -75,31 +56,23 @@ def groups_of_ensembles(
 ) -> list[list[int]]:
     """Group the positions of ensembles that train in one computation.
 
-    Parameters
-    ----------
-    ensembles : list of EnsembleSegment
-    keys : list of str
-        Equal for ensembles whose members can be stacked.
-    memory : float or None, default=None
-        Bytes for one group; None is half of the free memory of the device.
-
-    Returns
-    -------
-    groups : list of list of int
-        Ensembles of a group have similar numbers of samples for SAM in a batch, so
-        that little has to be padded.
+    Ensembles with equal keys can be stacked. Those of a group have similar numbers of
+    samples for SAM in a batch, so that little has to be padded, and fit the memory in
+    bytes; None is half of the free memory of the device.
     """
     by_key: dict[tuple, list[int]] = {}
     for i, (ensemble, key) in enumerate(zip(ensembles, keys)):
-        by_key.setdefault((key, ensemble.kinds_of_parts), []).append(i)
+        sizes = ensemble.segment.sizes
+        kind = (key, sizes.sam > 0, sizes.normal > 0)
+        by_key.setdefault(kind, []).append(i)
     groups: list[list[int]] = []
     for positions in by_key.values():
-        device = torch.device(ensembles[positions[0]].net.device)
-        limits = _Limits.of(device, memory)
+        room = memory
+        if room is None:
+            room = free_memory(torch.device(ensembles[positions[0]].net.device)) / 2
         group: list[int] = []
         for i in sorted(positions, key=lambda i: ensembles[i].segment.sizes.sam):
-            larger = [ensembles[j] for j in group] + [ensembles[i]]
-            if group and not limits.allow(larger):
+            if group and not _go_together([ensembles[j] for j in (*group, i)], room):
                 groups.append(group)
                 group = []
             group.append(i)
@@ -107,34 +80,19 @@ def groups_of_ensembles(
     return groups
 
 
-class _Limits(NamedTuple):
-    """What a group of stacked ensembles may take."""
-
-    n_members: float
-    padding: float
-    memory: float
-
-    @classmethod
-    def of(cls, device, memory):
-        return cls(
-            n_members=MOST_ON_CPU if device.type == "cpu" else float("inf"),
-            padding=MOST_PADDING.get(device.type, MOST_PADDING["cpu"]),
-            memory=free_memory(device) / 2 if memory is None else memory,
-        )
-
-    def allow(self, ensembles: list[EnsembleSegment]) -> bool:
-        """Whether these ensembles may be one group."""
-        n_members = sum(len(ensemble.members) for ensemble in ensembles)
-        sizes = [ensemble.segment.sizes for ensemble in ensembles]
-        widest = max(size.sam for size in sizes) + max(size.normal for size in sizes)
-        narrowest = min(size.sam + size.normal for size in sizes)
-        samples = {id(e.data): 4 * e.data.X.size for e in ensembles}  # float32
-        needed = n_members * ensembles[0].member_bytes + sum(samples.values())
-        return (
-            n_members <= self.n_members
-            and widest <= self.padding * narrowest
-            and needed <= self.memory
-        )
+def _go_together(ensembles: list[EnsembleSegment], memory: float) -> bool:
+    """Whether ensembles may be one group."""
+    device = torch.device(ensembles[0].net.device).type
+    n_members = sum(len(ensemble.members) for ensemble in ensembles)
+    sizes = [ensemble.segment.sizes for ensemble in ensembles]
+    widest = max(size.sam for size in sizes) + max(size.normal for size in sizes)
+    narrowest = min(size.sam + size.normal for size in sizes)
+    samples = {id(e.data): 4 * e.data.X.size for e in ensembles}  # float32
+    return (
+        (device != "cpu" or n_members <= MOST_ON_CPU)
+        and widest <= MOST_PADDING.get(device, MOST_PADDING["cpu"]) * narrowest
+        and n_members * ensembles[0].member_bytes + sum(samples.values()) <= memory
+    )
 
 
 def free_memory(device: torch.device) -> float:
@@ -151,20 +109,10 @@ def train_ensembles(
     ensembles: list[EnsembleSegment],
     on_epoch: Callable[[], object] | None = None,
 ) -> list[list[MemberState] | DivergenceError]:
-    """Train all ensembles in one computation.
+    """Train one group of :func:`groups_of_ensembles`, whose nets have no callbacks.
 
-    Parameters
-    ----------
-    ensembles : list of EnsembleSegment
-        Those of one group of :func:`groups_of_ensembles`. Their nets have no callbacks.
-    on_epoch : callable, default=None
-        Called after every epoch.
-
-    Returns
-    -------
-    results : list
-        For each ensemble its new members, or the error if one of them diverged. Other
-        ensembles are not affected by it.
+    Return for each ensemble its new members, or the error if one of them diverged;
+    other ensembles are not affected by it. Call ``on_epoch`` after every epoch.
     """
     net, segment = ensembles[0].net, ensembles[0].segment
     n_members = sum(len(ensemble.members) for ensemble in ensembles)
@@ -200,16 +148,7 @@ def _train(ensembles, on_epoch):
 
 
 class _GroupOfEnsembles(StackedGroup):
-    """Stacked members of several ensembles, which diverge independently.
-
-    Parameters
-    ----------
-    sessions, masks
-        As in :class:`StackedGroup`.
-    owners : list of int
-        The ensemble of each member.
-    on_epoch : callable or None
-    """
+    """Stacked members of several ensembles, ``owners``, which diverge independently."""
 
     def __init__(self, sessions, masks, owners, on_epoch):
         super().__init__(sessions, masks)

@@ -9,26 +9,15 @@ from skorch import NeuralNetClassifier
 
 from sklearn_sharpbalance.engine.stacked.network import (
     StackedNetwork,
-    layers_to_stack,
     stack_optimizer,
+    stackable_layers,
     unstack_optimizer,
 )
 from sklearn_sharpbalance.engine.support import base_optimizer
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.members.member_params import own_settings
-from sklearn_sharpbalance.members.session import (
-    MemberSession,
-    check_finite,
-    rho_name,
-)
+from sklearn_sharpbalance.members.session import MemberSession, check_finite, rho_name
 from sklearn_sharpbalance.members.state import loose_buffers, to_cpu
-from sklearn_sharpbalance.runtime.torch_internals import (
-    foreach_add_,
-    foreach_copy_,
-    foreach_mul,
-    foreach_mul_,
-    foreach_sub_,
-)
 
 __all__ = [
     "MemberRates",
@@ -39,6 +28,8 @@ __all__ = [
 ]
 
 KERNELS = ("fused", "foreach")  # options for how a step is computed
+# Optimizers whose state does not depend on the learning rate.
+OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
 class StackedMembers:
@@ -52,7 +43,6 @@ class StackedMembers:
 
     Attributes
     ----------
-    device : torch.device
     label_smoothing : float
         Option of the loss, the same for all members.
     network : StackedNetwork
@@ -66,23 +56,28 @@ class StackedMembers:
         net = sessions[0].net
         self.device = torch.device(net.device)
         self.label_smoothing = net.criterion_.label_smoothing
+        layers = stackable_layers(net.module_.module)
+        assert layers is not None  # the engine has checked the module
         self.network = StackedNetwork(
-            layers_to_stack(net.module_.module, "module."),
+            [(f"module.{name}", layer) for name, layer in layers],
             [session.weights() for session in sessions],
             self.device,
         )
-        rho = [session.segment.rho[session.state.index] for session in sessions]
-        self.optimizer = _stacked_optimizer(sessions, self.network, rho)
-        self.rates = _member_rates(sessions, self.optimizer)
+        self.optimizer = _stacked_optimizer(sessions, self.network)
+        groups = [session.options() for session in sessions]
+        lr = [group["initial_lr"] for group in groups]
+        weight_decay = [group.get("weight_decay", 0.0) for group in groups]
+        self.rates = None
+        if len(set(lr)) > 1 or len(set(weight_decay)) > 1:
+            self.rates = MemberRates(self.optimizer, lr, weight_decay)
 
     def __len__(self):
         return len(self.sessions)
 
     def member_lr(self, member: int) -> float:
         """Return the current learning rate of a member."""
-        if self.rates is not None:
-            return self.rates.member_lr(member)
-        return float(self.optimizer.param_groups[0]["lr"])
+        factor = 1.0 if self.rates is None else self.rates.lr[member]
+        return factor * float(self.optimizer.param_groups[0]["lr"])
 
     def descend(self):
         """Make a step of the base optimizer along ``.grad``."""
@@ -102,11 +97,11 @@ class StackedMembers:
 
     def read_weights(self, members):
         """Copy weights and options that callbacks may have set into the stack."""
-        for i in members:
-            session = self.sessions[i]
-            if session.net.callbacks_:
-                self.network.take_weights(i, session.weights())
-        self._read_options()
+        with_callbacks = [i for i in members if self.sessions[i].net.callbacks_]
+        for i in with_callbacks:
+            self.network.take_weights(i, self.sessions[i].weights())
+        if with_callbacks:
+            self._read_options()
 
     def write_back(self, members):
         """Copy weights and optimizer state of some members into their nets."""
@@ -131,19 +126,18 @@ class StackedMembers:
 
         The learning rate is not among them: the schedule sets it before every step.
         """
-        training = [session for session in self.sessions if not session.stopped]
-        if not any(session.net.callbacks_ for session in training):
-            return
         (group,) = self.optimizer.param_groups
-        own = [session.options() for session in self.sessions]
         self.read_rho()
-        rho = rho_name(group)
-        shared = group.keys() - {"params", "lr", "stacked", rho, *KERNELS}
+        shared = group.keys() - {"params", "lr", "stacked", rho_name(group), *KERNELS}
         if self.rates is not None:
-            self.rates.set_weight_decay([options["weight_decay"] for options in own])
+            own = [session.options()["weight_decay"] for session in self.sessions]
+            self.rates.set_weight_decay(own)
             shared -= {"initial_lr", "weight_decay"}
-        for name in shared:
-            values = [session.options()[name] for session in training]
+        training = [
+            session.options() for session in self.sessions if not session.stopped
+        ]
+        for name in shared if training else ():
+            values = [options[name] for options in training]
             if any(value != values[0] for value in values):
                 raise UnsupportedEngineError(
                     f"Callbacks have set {name} of the members' optimizers to "
@@ -153,11 +147,12 @@ class StackedMembers:
             group[name] = values[0]
 
 
-def _stacked_optimizer(sessions, network, rho):
+def _stacked_optimizer(sessions, network):
     """Return one optimizer over the stacked weights, with the members' states."""
     net = sessions[0].net
     _, options = net.get_params_for_optimizer("optimizer", [])
     options.pop("params", None)
+    rho = [session.segment.rho[session.state.index] for session in sessions]
     options |= {"rho": rho, "stacked": True} | _fused(options)
     optimizer = net.optimizer([network.weights], **options)
     states = [session.optimizer_state() for session in sessions]
@@ -167,16 +162,6 @@ def _stacked_optimizer(sessions, network, rho):
         group["initial_lr"] = member["initial_lr"]
     optimizer.load_state_dict({**stacked, "param_groups": own})
     return optimizer
-
-
-def _member_rates(sessions, optimizer):
-    """Return the rates of the members if they differ, else None."""
-    groups = [session.options() for session in sessions]
-    lr = [group["initial_lr"] for group in groups]
-    weight_decay = [group.get("weight_decay", 0.0) for group in groups]
-    if len(set(lr)) == len(set(weight_decay)) == 1:
-        return None
-    return MemberRates(optimizer, lr, weight_decay)
 
 
 def _fused(options):
@@ -191,16 +176,7 @@ def _fused(options):
 
 
 def stacked_sessions(net, members, data, segment) -> list:
-    """Return a session for each member; all but the first without a net if possible.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Settings shared by all members; not changed.
-    members : list of MemberState
-    data : TrainingData
-    segment : Segment
-    """
+    """Return a session for each member; all but the first without a net if possible."""
     first = MemberSession(net, members[0], data, segment)
     uses_own_nets = (
         first.net.callbacks_
@@ -219,17 +195,9 @@ def stacked_sessions(net, members, data, segment) -> list:
 class SessionWithoutNet:
     """A stacked member in training, in place of a MemberSession.
 
-    It reads the settings from the net of another member. Restoring a net takes longer
-    than an epoch of a small network.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Net of the first member of the ensemble, without callbacks; not changed.
-    state : MemberState
-    data : TrainingData
-    segment : Segment
-        Without averages and pruning.
+    It reads the settings from the net of the first member, which has no callbacks, no
+    average and no pruned weights. Restoring a net takes longer than an epoch of a small
+    network.
     """
 
     reads_weights = False
@@ -297,17 +265,8 @@ class SessionWithoutNet:
         )
 
 
-# Optimizers whose state does not depend on the learning rate.
-OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-
-
 def allows_own_rates(net) -> bool:
-    """Whether stacked members may differ in learning rate and weight decay.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-    """
+    """Whether stacked members may differ in learning rate and weight decay."""
     base, bound = base_optimizer(net)
     maximize = getattr(net, "optimizer__maximize", bound.get("maximize", False))
     return base in OPTIMIZERS and not maximize
@@ -322,8 +281,8 @@ class MemberRates:
     Parameters
     ----------
     optimizer : SharpnessAwareOptimizer
-        Of the stacked weights, with one parameter group. Its learning rate becomes the
-        factor of all rates; its weight decay becomes zero.
+        Of the stacked weights, one tensor (M, P). Its learning rate becomes the factor
+        of all rates; its weight decay becomes zero.
     lr, weight_decay : list of float
         Of each member.
     """
@@ -331,45 +290,35 @@ class MemberRates:
     def __init__(self, optimizer, lr, weight_decay):
         self.optimizer, self.lr = optimizer, lr
         (self.group,) = optimizer.param_groups
+        (self.weights,) = self.group["params"]
         self.group["initial_lr"], self.group["weight_decay"] = 1.0, 0.0
-        self.weights = self.group["params"]
-        self.before = [torch.empty_like(weight) for weight in self.weights]
+        self.before = torch.empty_like(self.weights)
         self.is_decoupled = bool(self.group.get("decoupled_weight_decay"))
-        self._lr = self._for_each_weight(lr)
+        self._lr = self._column(lr)
         self.set_weight_decay(weight_decay)
 
     def set_weight_decay(self, weight_decay: list[float]) -> None:
         """Set the weight decay of each member."""
         self.decays = any(weight_decay)
-        self._weight_decay = self._for_each_weight(weight_decay)
-
-    def member_lr(self, member: int) -> float:
-        """Return the current learning rate of a member."""
-        return self.lr[member] * self.group["lr"]
+        self._weight_decay = self._column(weight_decay)
 
     @torch.no_grad()
     def descend(self) -> None:
         """Make a step of the base optimizer along ``.grad``."""
-        factor = self.group["lr"]
-        rates = foreach_mul(self._lr, factor)
+        weights, factor = self.weights, self.group["lr"]
+        rates = self._lr * factor
         if self.decays and not self.is_decoupled:
-            decay = foreach_mul(self.weights, self._weight_decay)
-            foreach_add_([weight.grad for weight in self.weights], decay)
-        foreach_copy_(self.before, self.weights)
+            weights.grad.add_(weights * self._weight_decay)
+        self.before.copy_(weights)
         self.group["lr"] = 1.0
         self.optimizer.descend()
         self.group["lr"] = factor
-        foreach_sub_(self.weights, self.before)
-        foreach_mul_(self.weights, rates)
+        weights.sub_(self.before).mul_(rates)
         if self.decays and self.is_decoupled:
-            decay = foreach_mul(rates, self._weight_decay)
-            foreach_mul_(self.before, [1 - each for each in decay])
-        foreach_add_(self.weights, self.before)
+            self.before.mul_(1 - rates * self._weight_decay)
+        weights.add_(self.before)
 
-    def _for_each_weight(self, values):
-        """Return the values (M,) as tensors that multiply stacked weights."""
-        tensors = []
-        for weight in self.weights:
-            own = torch.tensor(values, dtype=weight.dtype, device=weight.device)
-            tensors.append(own.view(-1, *[1] * (weight.ndim - 1)))
-        return tensors
+    def _column(self, values):
+        """Return one value (M, 1) for each row of the weights."""
+        like = {"dtype": self.weights.dtype, "device": self.weights.device}
+        return torch.tensor(values, **like)[:, None]

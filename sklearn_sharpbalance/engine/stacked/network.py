@@ -6,7 +6,7 @@ than with batched matrix products, which suffice for MLP-like members.
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
+from functools import partial
 
 import torch
 from torch import nn
@@ -26,7 +26,6 @@ __all__ = [
     "called_layers",
     "in_step",
     "is_hooked",
-    "layers_to_stack",
     "stack_optimizer",
     "stackable_layers",
     "stacking_obstacle",
@@ -56,13 +55,6 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     module that only calls such layers one after the other (:func:`called_layers`).
     Subclasses of these layers, hooks, and weights outside of a layer are not allowed,
     nor layers that change the input in place: members share it.
-
-    Examples
-    --------
-    >>> relu = nn.ReLU()
-    >>> layers = stackable_layers(nn.Sequential(nn.Linear(2, 2), relu, relu))
-    >>> [name for name, _ in layers]
-    ['0', '1', '2']
     """
     return _chain(module) if stacking_obstacle(module) is None else None
 
@@ -78,33 +70,26 @@ def stacking_obstacle(module: nn.Module) -> str | None:
     layers = _chain(module)
     if layers is None:
         return "it does more than to call its layers one after the other"
-    for name, layer in layers:
+    weights: list[nn.Parameter] = []
+    for i, (name, layer) in enumerate(layers):
         if not _is_plain(layer):
             why = "has hooks" if is_hooked(layer) else "is neither"
             return f"{type(layer).__name__} ({name}) {why}"
-    linear = [layer for _, layer in layers if isinstance(layer, nn.Linear)]
-    weights = [p for layer in linear for p in layer.parameters()]
-    obstacles = {
-        "it has no Linear layer": not linear,
-        "it changes its input in place": _changes_input(layers),
-        "some of its weights are frozen": not all(p.requires_grad for p in weights),
-        "its layers share weights": len({id(p) for p in weights}) < len(weights),
-        "it calls its layers in another order than it defines them": (
-            [id(p) for p in weights] != [id(p) for p in module.parameters()]
-        ),
-        "a Flatten comes after other layers": any(
-            isinstance(layer, nn.Flatten) for _, layer in layers[1:]
-        ),
-    }
-    return next((text for text, is_there in obstacles.items() if is_there), None)
-
-
-def layers_to_stack(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
-    """Return the stackable layers with a prefix before names; raise if None."""
-    layers = stackable_layers(module)
-    if layers is None:
-        raise ValueError(f"{type(module).__name__} cannot be stacked.")
-    return [(prefix + name, layer) for name, layer in layers]
+        if isinstance(layer, nn.Flatten) and i > 0:
+            return "a Flatten comes after other layers"
+        if not weights and getattr(layer, "inplace", False):
+            return "it changes its input in place"
+        weights += layer.parameters()
+    if not weights:
+        return "it has no Linear layer"
+    if not all(weight.requires_grad for weight in weights):
+        return "some of its weights are frozen"
+    ids = [id(weight) for weight in weights]
+    if len(set(ids)) < len(ids):
+        return "its layers share weights"
+    if ids != [id(weight) for weight in module.parameters()]:
+        return "it calls its layers in another order than it defines them"
+    return None
 
 
 def _chain(module):
@@ -138,28 +123,8 @@ def _is_plain(layer):
     return type(layer) in (nn.Linear, *POINTWISE) and names <= known
 
 
-def _changes_input(layers):
-    """Whether a layer before the first Linear works in place."""
-    for _, layer in layers:
-        if isinstance(layer, nn.Linear):
-            return False
-        if getattr(layer, "inplace", False):
-            return True
-    return False
-
-
 def is_hooked(module: nn.Module) -> bool:
-    """Whether a call of the module is changed by hooks or an own ``forward``.
-
-    Examples
-    --------
-    >>> layer = nn.ReLU()
-    >>> is_hooked(layer)
-    False
-    >>> handle = layer.register_forward_hook(lambda layer, args, output: -output)
-    >>> is_hooked(layer)
-    True
-    """
+    """Whether a call of the module is changed by hooks or an own ``forward``."""
     return "forward" in vars(module) or bool(hooks_of(module))
 
 
@@ -239,10 +204,7 @@ def stacked_linear(x, weight, bias=None):
 
 
 class _CpuLinear(torch.autograd.Function):
-    """``x @ weight.mT + bias`` as one node of the autograd graph.
-
-    One node in place of three is faster for small networks.
-    """
+    """``x @ weight.mT + bias`` as one node of the autograd graph: faster than three."""
 
     @staticmethod
     def forward(ctx, x, weight, bias):
@@ -276,16 +238,15 @@ def affine(x, weight, bias):
 def stack_optimizer(states: Sequence[dict], network: StackedNetwork) -> dict:
     """Return the optimizer state of stacked weights from the members' states.
 
-    Scalars are counts of steps or functions of them, and equal for all weights of all
-    running members; they are taken from a running member. A member that was pruned
-    after it had stopped has no entries.
+    Scalars are counts of steps or functions of them, equal for all weights and running
+    members. A member that was pruned after it had stopped has no entries.
     """
     own = [[s["state"].get(i, {}) for i in range(len(network.shapes))] for s in states]
     ahead = max(
         (entries[0] for entries in own), key=lambda entry: (_count(entry), len(entry))
     )
     entries = {
-        name: _rows(name, own, network) if _has_member_axis(value) else value
+        name: _rows(name, own, network) if _is_stacked(value) else value
         for name, value in ahead.items()
     }
     return {
@@ -314,10 +275,6 @@ def in_step(states) -> list[list[int]]:
 
     Stacked members share one count. Counts differ if members train again after some of
     them had stopped. Members that have stopped are in the first group.
-
-    Parameters
-    ----------
-    states : list of MemberState
     """
     groups: dict[tuple[float, int], list[int]] = {}
     for i, state in enumerate(states):
@@ -333,14 +290,11 @@ def in_step(states) -> list[list[int]]:
 def unstack_optimizer(
     stacked: dict, network: StackedNetwork, member: int, groups: list[dict]
 ) -> dict:
-    """Return the optimizer state of one member with its parameter ``groups``.
-
-    Its tensors are copies: other members continue to change the stacked ones in place.
-    """
+    """Return the optimizer state of one member, with copies of the stacked tensors."""
     state: dict[int, dict] = {i: {} for i in range(len(network.shapes))}
     entries = stacked["state"].get(0, {})
     for name, value in entries.items():
-        if _has_member_axis(value):
+        if _is_stacked(value):
             views = network.views(value[member : member + 1]).values()
             own = [view[0].clone() for view in views]
         else:
@@ -350,8 +304,8 @@ def unstack_optimizer(
     return {"param_groups": groups, "state": state if entries else {}}
 
 
-def _has_member_axis(value) -> bool:
-    """Whether a value is stacked; counts of steps are scalars."""
+def _is_stacked(value) -> bool:
+    """Whether a value has a member axis; counts of steps are scalars."""
     return isinstance(value, torch.Tensor) and value.ndim > 0
 
 
@@ -360,17 +314,8 @@ def called_layers(module: nn.Module) -> list[str] | None:
 
     ``forward`` may mention no other names than those of the module's layers. It is
     called with a placeholder, on a copy whose layers only record their calls, and must
-    pass the placeholder from layer to layer and return the last one. The module may
-    have no weights and buffers besides those of its layers.
-
-    Parameters
-    ----------
-    module : nn.Module
-
-    Returns
-    -------
-    names : list of str, or None
-        None if ``forward`` does anything else.
+    pass the placeholder from layer to layer and return the last one. Return None if it
+    does anything else, or if the module has weights and buffers of its own.
 
     Examples
     --------
@@ -391,31 +336,19 @@ def called_layers(module: nn.Module) -> list[str] | None:
     # Other names may be side effects, which a stacked computation would leave out.
     if code is None or code.co_freevars or not set(code.co_names) <= set(layers):
         return None
-    return _recorded_calls(module, layers)
-
-
-class _Recorder:
-    """Replaces a layer: takes the last placeholder and returns a new one."""
-
-    def __init__(self, name: str, names: list[str], placeholders: list[Any]):
-        self.name, self.names, self.placeholders = name, names, placeholders
-
-    def __call__(self, x):
-        if x is not self.placeholders[-1]:
-            raise TypeError("The input of a layer is not the output of the last one.")
-        self.names.append(self.name)
-        self.placeholders.append(object())
-        return self.placeholders[-1]
-
-
-def _recorded_calls(module, layers):
-    """Return the names of the layers that a call uses; None if it is not a chain."""
     names: list[str] = []
-    placeholders: list[Any] = [object()]
-    recorders = {name: _Recorder(name, names, placeholders) for name in layers}
+    placeholders = [object()]
+
+    def record(name, x):
+        if x is not placeholders[-1]:
+            raise TypeError("The input of a layer is not the output of the last one.")
+        names.append(name)
+        placeholders.append(object())
+        return placeholders[-1]
+
     probe = object.__new__(type(module))
     vars(probe).update(vars(module))
-    vars(probe)[CHILDREN] = recorders
+    vars(probe)[CHILDREN] = {name: partial(record, name) for name in layers}
     try:
         output = probe.forward(placeholders[0])
     except Exception:  # any error: the placeholder supports no operation

@@ -18,12 +18,7 @@ __all__ = ["StackedPass"]
 class StackedPass:
     """A forward and a backward pass through stacked networks and the cross-entropy.
 
-    Parameters
-    ----------
-    network : StackedNetwork
-    label_smoothing : float
-    dtype : torch.dtype or None
-        Of the matrix products; None is that of the weights.
+    ``dtype`` is that of the matrix products; None is that of the weights.
     """
 
     def __init__(self, network: StackedNetwork, label_smoothing: float, dtype=None):
@@ -58,15 +53,9 @@ class StackedPass:
     ) -> Tensor:
         """Return the losses (M,) of a batch; :meth:`backward` has their gradients.
 
-        Parameters
-        ----------
-        x : Tensor of shape (M, B, F)
-        y : Tensor of shape (M, B)
-        share : Tensor of shape (M, B)
-            Factor of each sample's loss in the sum.
-        n_first : int, default=None
-            Number of samples of the first part. The gradients of the others are kept
-            apart, which is faster than one pass for each part.
+        Inputs (M, B, F), labels (M, B), and the factor (M, B) of each sample's loss in
+        the sum. The gradients of the first ``n_first`` samples and of the others are
+        kept apart, which is faster than one pass for each part.
         """
         self._parts = self._split(n_first)
         x = x.to(self.dtype)
