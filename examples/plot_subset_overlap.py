@@ -65,15 +65,13 @@ print(spearmanr(clf.sharpness_, axis=1).statistic.round(2))
 # The fraction of samples on which two members predict different classes.
 from sklearn.metrics import ConfusionMatrixDisplay
 
-from sklearn_sharpbalance.metrics import pairwise_disagreement
-
 
 def plot_disagreement(member_probas):
     """Draw the disagreement of each pair of members as a matrix."""
     names = [f"Member {i}" for i in range(len(member_probas))]
-    matrix = ConfusionMatrixDisplay(
-        pairwise_disagreement(member_probas), display_labels=names
-    )
+    predictions = member_probas.argmax(axis=-1)  # (M, N)
+    fractions = np.array([(predictions != own).mean(axis=1) for own in predictions])
+    matrix = ConfusionMatrixDisplay(fractions, display_labels=names)
     matrix.plot(values_format=".3f", cmap="cividis")
     matrix.ax_.set(xlabel="", ylabel="", title="Disagreement of members")
 

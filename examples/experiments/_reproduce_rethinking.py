@@ -52,7 +52,8 @@ def outcomes(clf, task):
     logits = clf.member_decision_function(task.X_test)
     codes = np.searchsorted(clf.classes_, task.y_test)
     probas = softmax(logits.astype(np.float64), axis=-1)
-    pairs = metrics.pairwise_disagreement(probas)
+    predictions = logits.argmax(-1)  # (M, N)
+    pairs = np.array([(predictions != own).mean(axis=1) for own in predictions])
     corrupted = [
         clf.member_decision_function(images).argmax(-1)
         == np.searchsorted(clf.classes_, labels)

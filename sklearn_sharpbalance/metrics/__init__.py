@@ -14,7 +14,6 @@ from sklearn_sharpbalance.metrics.diversity import (
     disagreement_error_ratio,
     ensemble_improvement_rate,
     kl_diversity,
-    pairwise_disagreement,
     unique_predictions,
     variance_diversity,
 )
@@ -73,7 +72,6 @@ __all__ = [
     "negative_log_likelihood",
     "nll_after_temperature",
     "ood_auroc",
-    "pairwise_disagreement",
     "predictive_diversity_score",
     "predictive_entropy",
     "relative_flatness",

@@ -13,7 +13,6 @@ from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWa
 
 __all__ = [
     "as_float",
-    "check_lengths",
     "check_member_outputs",
     "check_member_probas",
     "check_outputs",
@@ -22,13 +21,13 @@ __all__ = [
     "encode_labels",
     "labels_and_members",
     "labels_and_proba",
-    "top1",
     "undefined_once",
     "warn_undefined",
 ]
 
 # The largest error of the sum of a row of a float16 or float32 softmax.
 SUM_TOLERANCE = 1e-3
+MEMBERS = ("n_members", "n_samples", "n_classes")
 
 
 def as_float(values: Any, name: str) -> np.ndarray:
@@ -45,11 +44,11 @@ def as_float(values: Any, name: str) -> np.ndarray:
         ) from error
 
 
-def _check_shape(array: np.ndarray, name: str, shape: str, ndim: int) -> None:
-    if array.ndim != ndim:
-        advice = f" For one predictor pass {name}[None]." if ndim == 3 else ""
+def _check_shape(array: np.ndarray, name: str, axes: tuple[str, ...]) -> None:
+    if array.ndim != len(axes):
+        advice = f" For one predictor pass {name}[None]." if axes == MEMBERS else ""
         raise InvalidInputError(
-            f"{name} must have shape {shape}, got {array.shape}.{advice}"
+            f"{name} must have shape ({', '.join(axes)}), got {array.shape}.{advice}"
         )
     if array.shape[-1] < 2:
         raise InvalidInputError(
@@ -77,7 +76,7 @@ def _check_distribution(array: np.ndarray, name: str) -> None:
 
 
 def _check_finite(array: np.ndarray, name: str) -> None:
-    # Without a temporary array: NaN and infinities appear in the minimum or maximum.
+    # NaN and infinities appear in the minimum or maximum: no temporary array.
     if not (np.isfinite(array.min()) and np.isfinite(array.max())):
         raise InvalidInputError(f"{name} contains infinite values or NaN.")
 
@@ -85,15 +84,15 @@ def _check_finite(array: np.ndarray, name: str) -> None:
 def check_member_outputs(values: Any, name: str = "member_probas") -> np.ndarray:
     """Return finite outputs of the members, probabilities or logits, (M, N, C)."""
     array = as_float(values, name)
-    _check_shape(array, name, "(n_members, n_samples, n_classes)", 3)
+    _check_shape(array, name, MEMBERS)
     _check_finite(array, name)
     return array
 
 
-def check_outputs(values: Any, name: str = "logits") -> np.ndarray:
+def check_outputs(values: Any, name: str) -> np.ndarray:
     """Return finite outputs of one predictor, probabilities or logits, (N, C)."""
     array = as_float(values, name)
-    _check_shape(array, name, "(n_samples, n_classes)", 2)
+    _check_shape(array, name, MEMBERS[1:])
     _check_finite(array, name)
     return array
 
@@ -101,7 +100,7 @@ def check_outputs(values: Any, name: str = "logits") -> np.ndarray:
 def check_member_probas(values: Any, name: str = "member_probas") -> np.ndarray:
     """Return probabilities of the members, (M, N, C)."""
     array = as_float(values, name)
-    _check_shape(array, name, "(n_members, n_samples, n_classes)", 3)
+    _check_shape(array, name, MEMBERS)
     _check_distribution(array, name)
     return array
 
@@ -111,7 +110,7 @@ def check_proba(values: Any, name: str = "proba") -> np.ndarray:
     array = as_float(values, name)
     if array.ndim == 1:
         array = np.stack([1 - array, array], axis=1)  # (N, 2)
-    _check_shape(array, name, "(n_samples, n_classes)", 2)
+    _check_shape(array, name, MEMBERS[1:])
     _check_distribution(array, name)
     return array
 
@@ -144,14 +143,6 @@ def check_scores(values: Any, name: str) -> np.ndarray:
     return array
 
 
-def check_lengths(n_labels: int, n_rows: int, name: str) -> None:
-    """Raise if labels and predictions have different numbers of samples."""
-    if n_labels != n_rows:
-        raise InvalidInputError(
-            f"y_true has {n_labels} samples but {name} has {n_rows}."
-        )
-
-
 def encode_labels(
     y_true: Any,
     n_classes: int,
@@ -166,7 +157,10 @@ def encode_labels(
     y = np.asarray(y_true)
     if y.ndim != 1:
         raise InvalidInputError(f"y_true must have shape (n_samples,), got {y.shape}.")
-    check_lengths(len(y), n_samples, name)
+    if len(y) != n_samples:
+        raise InvalidInputError(
+            f"y_true has {len(y)} samples but {name} has {n_samples}."
+        )
     if labels is not None:
         return _columns_of(y, np.asarray(labels), n_classes, name)
     if y.dtype == object and all(isinstance(label, Real) for label in y):
@@ -186,8 +180,7 @@ def labels_and_members(
     """Return the column of each label (N,), and probabilities (M, N, C)."""
     probas = check_member_probas(member_probas)
     _, n_samples, n_classes = probas.shape
-    y = encode_labels(y_true, n_classes=n_classes, n_samples=n_samples, labels=labels)
-    return y, probas
+    return encode_labels(y_true, n_classes, n_samples, labels), probas
 
 
 def labels_and_proba(
@@ -196,10 +189,7 @@ def labels_and_proba(
     """Return the column of each label (N,), and probabilities (N, C)."""
     array = check_proba(proba)
     n_samples, n_classes = array.shape
-    y = encode_labels(
-        y_true, n_classes=n_classes, n_samples=n_samples, labels=labels, name="proba"
-    )
-    return y, array
+    return encode_labels(y_true, n_classes, n_samples, labels, name="proba"), array
 
 
 def _are_codes(y: np.ndarray, n_classes: int) -> bool:
@@ -233,11 +223,6 @@ def _columns_of(
             f"labels: {labels.tolist()!r}."
         )
     return codes
-
-
-def top1(member_probas: np.ndarray) -> np.ndarray:
-    """Return the predicted column of each member and sample, (M, N); first if tied."""
-    return member_probas.argmax(axis=-1)
 
 
 _COLLECTED: ContextVar[dict[str, None] | None] = ContextVar("collected", default=None)

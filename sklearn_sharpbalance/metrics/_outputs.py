@@ -50,9 +50,7 @@ class Outputs(NamedTuple):
     def codes(self, y: Any) -> np.ndarray:
         """Return the column of each label, (N,)."""
         n_samples, n_classes = self.proba.shape
-        return encode_labels(
-            y, n_classes=n_classes, n_samples=n_samples, labels=self.classes, name="X"
-        )
+        return encode_labels(y, n_classes, n_samples, labels=self.classes, name="X")
 
 
 def outputs_of(estimator: Any, X: Any) -> Outputs:

@@ -38,7 +38,6 @@ DIVERSITIES: dict[str, tuple[str, Callable]] = {
     "variance_diversity": ("Variance of predictions", variance_diversity),
     "kl_diversity": ("KL divergence of predictions", kl_diversity),
 }
-READ_LABELS = ("disagreement_error_ratio",)
 GAINS = {
     "improvement": "Ensemble improvement rate (EIR)",
     "member_accuracy": "Accuracy of a member",
@@ -82,7 +81,7 @@ def diversity_of(
 ) -> float:
     """Return a measure of :data:`DIVERSITIES` for one ensemble."""
     measure = DIVERSITIES[name][1]
-    if name in READ_LABELS:
+    if measure is disagreement_error_ratio:
         return measure(y_true, member_probas, labels=classes)
     return measure(member_probas)
 
@@ -96,8 +95,7 @@ def gain_of(
         return ensemble_improvement_rate(
             y_true, probas, ensemble_proba=proba, labels=classes
         )
-    codes = encode_labels(
-        y_true, n_classes=probas.shape[2], n_samples=probas.shape[1], labels=classes
-    )
+    _, n_samples, n_classes = probas.shape
+    codes = encode_labels(y_true, n_classes, n_samples, labels=classes)
     predictions = probas if name == "member_accuracy" else proba
     return float((predictions.argmax(-1) == codes).mean())

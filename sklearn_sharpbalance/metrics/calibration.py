@@ -19,35 +19,19 @@ __all__ = ["CalibrationBins", "calibration_curve_bins", "expected_calibration_er
 
 
 class CalibrationBins(NamedTuple):
-    """Bins of a reliability diagram; empty bins have count 0 and values 0.0.
+    """Bins of a reliability diagram; empty bins have count 0 and values 0.0."""
 
-    Attributes
-    ----------
-    counts : ndarray of shape (n_bins,)
-        Number of samples in each bin.
-    confidence : ndarray of shape (n_bins,)
-        Mean confidence of each bin.
-    accuracy : ndarray of shape (n_bins,)
-        Fraction of correct predictions in each bin.
-    edges : ndarray of shape (n_bins + 1,)
-        Edges of the bins.
-    """
-
-    counts: np.ndarray
-    confidence: np.ndarray
-    accuracy: np.ndarray
-    edges: np.ndarray
-
-
-def _edges(confidence, n_bins, strategy):
-    """Return the edges of the bins; a bin includes its right edge, as in Guo et al."""
-    steps = np.linspace(0, 1, n_bins + 1)
-    return steps if strategy == "uniform" else np.quantile(confidence, steps)
+    counts: np.ndarray  # (n_bins,), number of samples
+    confidence: np.ndarray  # (n_bins,), mean confidence
+    accuracy: np.ndarray  # (n_bins,), fraction of correct predictions
+    edges: np.ndarray  # (n_bins + 1,)
 
 
 def _bins(confidence, right, n_bins, strategy, weight=None):
-    """Return counts, mean confidence and accuracy of the bins."""
-    edges = _edges(confidence, n_bins, strategy)
+    """Return the bins; a bin includes its right edge, as in Guo et al."""
+    edges = np.linspace(0, 1, n_bins + 1)
+    if strategy == "quantile":
+        edges = np.quantile(confidence, edges)
     index = np.searchsorted(edges[1:-1], confidence)  # (N,)
     counts = np.bincount(index, weight, n_bins)
     divisor = np.where(counts > 0, counts, 1)
@@ -56,12 +40,6 @@ def _bins(confidence, right, n_bins, strategy, weight=None):
     mean_confidence = np.bincount(index, confidence, n_bins) / divisor
     accuracy = np.bincount(index, right, n_bins) / divisor
     return CalibrationBins(counts, mean_confidence, accuracy, edges)
-
-
-def _error_of_bins(bins):
-    """Return the calibration error of one set of bins."""
-    weight = bins.counts / bins.counts.sum()
-    return float(weight @ np.abs(bins.accuracy - bins.confidence))
 
 
 def _check_options(n_bins, strategy):
@@ -88,16 +66,8 @@ def calibration_curve_bins(
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        Class codes, the columns of ``proba``; or any labels with ``labels``.
-    proba : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities; one axis means the second of two classes.
-    n_bins : int, default=15
-        Number of bins.
-    strategy : {"uniform", "quantile"}, default="uniform"
-        Bins of equal width on [0, 1], or with equally many samples.
-    labels : array-like of shape (n_classes,), default=None
-        Label of each column, such as ``estimator.classes_``.
+    y_true, proba, n_bins, strategy, labels
+        See :func:`expected_calibration_error`.
 
     Returns
     -------
@@ -182,9 +152,12 @@ def expected_calibration_error(
     pairs = _of_each_class(y, array) if classwise else [_of_predicted_class(y, array)]
     weight = check_weights(sample_weight, len(y))
     bins = [_bins(conf, right, n_bins, strategy, weight) for conf, right in pairs]
+    errors = [
+        np.average(np.abs(b.accuracy - b.confidence), weights=b.counts) for b in bins
+    ]
     if len(y) < n_bins:
         warn_undefined(
             f"expected_calibration_error has {len(y)} samples for {n_bins} bins, "
             "too few for a meaningful value; lower n_bins."
         )
-    return float(np.mean([_error_of_bins(b) for b in bins]))
+    return float(np.mean(errors))

@@ -6,14 +6,12 @@ compare: the result is that of two identical members, with a warning.
 
 import numpy as np
 
-from sklearn_sharpbalance._validation import BETWEEN_0_AND_1, check_numbers
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
     check_member_outputs,
     check_member_probas,
     check_proba,
     labels_and_members,
-    top1,
     warn_undefined,
 )
 
@@ -22,12 +20,13 @@ __all__ = [
     "disagreement_error_ratio",
     "ensemble_improvement_rate",
     "kl_diversity",
-    "pairwise_disagreement",
     "unique_predictions",
     "variance_diversity",
 ]
 
-SMALLEST_PROBA = 1e-30  # so that logarithms are finite, also in float32
+# Lower bounds of probabilities, so that logarithms and divergences are finite.
+SMALLEST_PROBA = 1e-30
+SMALLEST_OF_KL = 1e-12
 # Samples processed at a time, so that the float64 copies fit in the cache.
 CHUNK = 512
 
@@ -69,29 +68,6 @@ def _disagreement_of(predictions):
     return np.stack([(predictions != row).mean(axis=1) for row in predictions])
 
 
-def pairwise_disagreement(member_probas):
-    """Fraction of samples on which each pair of members predicts different classes.
-
-    Parameters
-    ----------
-    member_probas : array-like of shape (n_members, n_samples, n_classes)
-        Probabilities of each member.
-
-    Returns
-    -------
-    ndarray of shape (n_members, n_members)
-        Symmetric, with zeros on the diagonal.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.metrics import pairwise_disagreement
-    >>> pairwise_disagreement([[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]])
-    array([[0. , 0.5],
-           [0.5, 0. ]])
-    """
-    return _disagreement_of(top1(check_member_probas(member_probas)))
-
-
 def disagreement(member_probas):
     r"""Mean fraction of samples on which two members predict different classes.
 
@@ -118,7 +94,7 @@ def disagreement(member_probas):
     >>> disagreement([[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]])
     0.5
     """
-    predictions = top1(check_member_probas(member_probas))  # (M, N)
+    predictions = check_member_probas(member_probas).argmax(axis=-1)  # (M, N)
     if len(predictions) == 1:
         return _of_one_member("disagreement")
     return _mean_over_pairs(_disagreement_of(predictions))
@@ -160,7 +136,7 @@ def disagreement_error_ratio(y_true, member_probas, *, labels=None):
     2.0
     """
     y, probas = labels_and_members(y_true, member_probas, labels)
-    predictions = top1(probas)  # (M, N)
+    predictions = probas.argmax(axis=-1)  # (M, N)
     if len(predictions) == 1:
         return _of_one_member("disagreement_error_ratio")
     error = (predictions != y).mean()
@@ -199,7 +175,8 @@ def unique_predictions(member_probas, *, per_sample=False):
     >>> unique_predictions([[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]])
     1.5
     """
-    predictions = np.sort(top1(check_member_probas(member_probas)), axis=0)  # (M, N)
+    predictions = check_member_probas(member_probas).argmax(axis=-1)  # (M, N)
+    predictions.sort(axis=0)
     counts = 1 + (predictions[1:] != predictions[:-1]).sum(axis=0)  # (N,)
     return counts if per_sample else float(counts.mean())
 
@@ -245,32 +222,29 @@ def variance_diversity(member_probas):
     return float(total / (N * (M - 1)))
 
 
-def _pairwise_kl(probas, eps):
+def _pairwise_kl(probas):
     """Return the mean KL(p_i || p_j) of each ordered pair of members, (M, M)."""
     cross = np.zeros((len(probas), len(probas)))
     for p, logs in _chunks(probas):  # (M, B * C)
-        np.log(np.maximum(p, eps, out=logs), out=logs)
+        np.log(np.maximum(p, SMALLEST_OF_KL, out=logs), out=logs)
         cross += p @ logs.T  # (M, M): sum of p_i log p_j
     kl = (np.diag(cross)[:, None] - cross) / probas.shape[1]
     return np.maximum(kl, 0.0)  # rounding may give -1e-17 for equal members
 
 
-def kl_diversity(member_probas, *, eps=1e-12):
+def kl_diversity(member_probas):
     r"""Mean Kullback-Leibler divergence over ordered pairs of members and samples.
 
     Parameters
     ----------
     member_probas : array-like of shape (n_members, n_samples, n_classes)
         Probabilities of each member.
-    eps : float, default=1e-12
-        Lower bound of the probabilities inside the logarithm, so that the divergence
-        from a member with a probability of zero is large but finite.
 
     Returns
     -------
     float
-        In nats, not negative and finite: at most ``log(1 / eps)``. With one member
-        0.0, and an ``UndefinedMetricWarning``.
+        In nats, not negative. At most 27.6, since probabilities below 1e-12 count as
+        1e-12 in the logarithm. With one member 0.0, and an ``UndefinedMetricWarning``.
 
     Notes
     -----
@@ -288,11 +262,10 @@ def kl_diversity(member_probas, *, eps=1e-12):
     >>> round(kl_diversity([[[0.5, 0.5]], [[0.25, 0.75]]]), 4)  # log(3) / 8
     0.1373
     """
-    check_numbers(BETWEEN_0_AND_1, eps=eps)
     probas = check_member_probas(member_probas)
     if len(probas) == 1:
         return _of_one_member("kl_diversity")
-    return _mean_over_pairs(_pairwise_kl(probas, eps))
+    return _mean_over_pairs(_pairwise_kl(probas))
 
 
 def ensemble_improvement_rate(
@@ -302,15 +275,11 @@ def ensemble_improvement_rate(
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        Class codes, the columns of ``member_probas``; or any labels with ``labels``.
-    member_probas : array-like of shape (n_members, n_samples, n_classes)
-        Probabilities of each member.
+    y_true, member_probas, labels
+        See :func:`disagreement_error_ratio`.
     ensemble_proba : array-like of shape (n_samples, n_classes), default=None
         Prediction of the ensemble, such as ``estimator.predict_proba(X)``. None
         predicts by the mean of the members' log-probabilities.
-    labels : array-like of shape (n_classes,), default=None
-        Label of each column, such as ``estimator.classes_``.
 
     Returns
     -------
@@ -345,7 +314,7 @@ def ensemble_improvement_rate(
                 f"ensemble_proba must have shape {probas.shape[1:]} like the members, "
                 f"got {combined.shape}."
             )
-    member_error = (top1(probas) != y).mean()
+    member_error = (probas.argmax(axis=-1) != y).mean()
     ensemble_error = (combined.argmax(axis=-1) != y).mean()
     if member_error == 0:
         value = 0.0 if ensemble_error == 0 else -np.inf

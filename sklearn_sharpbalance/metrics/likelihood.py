@@ -1,6 +1,9 @@
 """Negative log-likelihood, and the temperature that minimises it."""
 
+from functools import cache
+
 import numpy as np
+from scipy.optimize import brentq
 from sklearn.model_selection import KFold
 
 from sklearn_sharpbalance._validation import check_choice
@@ -18,7 +21,7 @@ from sklearn_sharpbalance.metrics._checks import (
 
 __all__ = ["fit_temperature", "negative_log_likelihood", "nll_after_temperature"]
 
-KINDS = ("auto", "proba", "logits")
+BOUNDS = (0.01, 100.0)
 AT_A_BOUND = (
     "No temperature minimises the negative log-likelihood: it still falls at the bound "
     "{}, which is returned."
@@ -30,14 +33,8 @@ def negative_log_likelihood(y_true, proba, *, labels=None, sample_weight=None):
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        Class codes, the columns of ``proba``; or any labels with ``labels``.
-    proba : array-like of shape (n_samples, n_classes) or (n_samples,)
-        Probabilities; one axis means the second of two classes.
-    labels : array-like of shape (n_classes,), default=None
-        Label of each column, such as ``estimator.classes_``.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weight of each sample, not negative.
+    y_true, proba, labels, sample_weight
+        See :func:`expected_calibration_error`.
 
     Returns
     -------
@@ -60,7 +57,7 @@ def negative_log_likelihood(y_true, proba, *, labels=None, sample_weight=None):
 
 def _as_logits(values, kind):
     """Return logits with a row maximum of 0, (N, C), from logits or probabilities."""
-    check_choice("kind", kind, KINDS)
+    check_choice("kind", kind, ("auto", "proba", "logits"))
     array = as_float(values, "proba_or_logits")
     if kind == "proba" or (kind == "auto" and _look_like_probabilities(array)):
         probas = check_proba(array, "proba_or_logits")
@@ -69,20 +66,6 @@ def _as_logits(values, kind):
     else:
         logits = check_outputs(array, "proba_or_logits").astype(np.float64)
     return logits - logits.max(axis=1, keepdims=True)
-
-
-def _labels_and_logits(y_true, proba_or_logits, kind, labels):
-    """Return the column of each label (N,), and logits (N, C)."""
-    logits = _as_logits(proba_or_logits, kind)
-    n_samples, n_classes = logits.shape
-    y = encode_labels(
-        y_true,
-        n_classes=n_classes,
-        n_samples=n_samples,
-        labels=labels,
-        name="proba_or_logits",
-    )
-    return y, logits
 
 
 def _look_like_probabilities(array):
@@ -94,25 +77,30 @@ def _look_like_probabilities(array):
     )
 
 
+def _labels_and_logits(y_true, proba_or_logits, kind, labels):
+    """Return the column of each label (N,), and logits (N, C)."""
+    logits = _as_logits(proba_or_logits, kind)
+    n_samples, n_classes = logits.shape
+    y = encode_labels(y_true, n_classes, n_samples, labels, name="proba_or_logits")
+    return y, logits
+
+
 def _nll(logits, y):
     """Return the mean negative log-likelihood of logits with a row maximum of 0."""
     true = logits[np.arange(len(y)), y]
     return float((np.log(np.exp(logits).sum(axis=1)) - true).mean())
 
 
-def _derivatives(beta, logits, true, weight):
-    """Return slope and curvature in ``beta`` of the mean NLL of ``beta * logits``."""
-    slope = curvature = 0.0
-    for start in range(0, len(logits), 1024):
+def _slope(beta, logits, y, weight):
+    """Return the derivative in ``beta`` of the mean NLL of ``beta * logits``."""
+    total = 0.0
+    for start in range(0, len(logits), 1024):  # parts that fit in the cache
         part = slice(start, start + 1024)
-        z, own = logits[part], weight[part]
+        z, own = logits[part], y[part]
         powers = np.exp(beta * z)  # (B, C)
-        norm = powers.sum(axis=1)
-        mean = np.einsum("nc,nc->n", powers, z) / norm
-        square = np.einsum("nc,nc,nc->n", powers, z, z) / norm
-        slope += (own * (mean - true[part])).sum()
-        curvature += (own * (square - mean**2)).sum()
-    return slope / weight.sum(), curvature / weight.sum()
+        mean = np.einsum("nc,nc->n", powers, z) / powers.sum(axis=1)
+        total += (weight[part] * (mean - z[np.arange(len(own)), own])).sum()
+    return total / weight.sum()
 
 
 def _fit(logits, y, bounds, weight=None):
@@ -121,43 +109,21 @@ def _fit(logits, y, bounds, weight=None):
     The NLL is convex in ``beta = 1 / T``: if its slope does not change its sign between
     the bounds, there is no minimum between them.
     """
-    true = logits[np.arange(len(y)), y]
+    if not logits.any():  # all classes are equal at any temperature
+        return float(np.clip(1.0, *bounds)), None
     weight = np.ones(len(y)) if weight is None else weight
 
-    def derivatives(beta):
-        return _derivatives(beta, logits, true, weight)
+    @cache
+    def slope(log_temperature):
+        return _slope(np.exp(-log_temperature), logits, y, weight)
 
-    low, high = 1 / bounds[1], 1 / bounds[0]
-    start = min(max(1.0, low), high)
-    if not logits.any():
-        return 1 / start, None  # all classes are equal at any temperature
+    low, high = np.log(bounds)
     # The slope rounds to zero if all samples are right with certainty.
-    if derivatives(high)[0] <= 0:
+    if slope(low) <= 0:
         return bounds[0], bounds[0]
-    if derivatives(low)[0] >= 0:
+    if slope(high) >= 0:
         return bounds[1], bounds[1]
-    return 1 / _root(start, low, high, derivatives), None
-
-
-def _root(beta, low, high, derivatives):
-    """Return the root of an increasing slope between ``low`` and ``high``.
-
-    Newton's method. If a step leaves the bracket, or is longer than half of the step
-    before, the bracket is halved instead.
-    """
-    step = before = np.inf
-    while True:
-        slope, curvature = derivatives(beta)
-        low, high = (beta, high) if slope < 0 else (low, beta)
-        target = beta - slope / curvature if curvature > 0 else np.inf
-        if abs(target - beta) <= 1e-10 * beta:
-            return target
-        if not (low < target < high and abs(target - beta) <= abs(before) / 2):
-            target = np.sqrt(low * high)
-        before, step = step, target - beta
-        beta = target
-        if not low < beta < high:  # there is no number left in the bracket
-            return beta
+    return np.exp(brentq(slope, low, high, xtol=1e-11)), None
 
 
 def check_bounds(bounds):
@@ -174,7 +140,7 @@ def check_bounds(bounds):
 
 
 def fit_temperature(
-    y_true, proba_or_logits, *, kind="auto", bounds=(0.01, 100.0), labels=None
+    y_true, proba_or_logits, *, kind="auto", bounds=BOUNDS, labels=None
 ):
     r"""Find the temperature that minimises the negative log-likelihood.
 
@@ -202,11 +168,6 @@ def fit_temperature(
         are right, the upper if they are no better than chance), that bound and an
         ``UndefinedMetricWarning``.
 
-    Notes
-    -----
-    The likelihood is concave in :math:`1/T`. It is maximised by Newton's method with
-    bounds.
-
     References
     ----------
     .. [1] C. Guo et al., "On calibration of modern neural networks", ICML 2017.
@@ -229,25 +190,15 @@ def fit_temperature(
 def temperature_or_one(y, logits, bounds, weight=None):
     """Return the temperature of a few validation samples, which may determine none.
 
-    No temperature is the best if all samples are right, or together no better than
+    No temperature is the best if all samples (N,) are right, or together no better than
     chance. Then return 1, or the bound next to it, and warn.
-
-    Parameters
-    ----------
-    y : ndarray of shape (N,)
-        Class codes.
-    logits : ndarray of shape (N, C)
-    bounds : tuple of two floats
-        Lowest and highest temperature.
-    weight : ndarray of shape (N,) or None, default=None
-        Weights of the samples, not all zero.
     """
     check_bounds(bounds)
     weight = np.ones(len(y)) if weight is None else weight.astype(np.float64)
     y, logits, weight = (values[weight > 0] for values in (y, logits, weight))
     shifted = _as_logits(logits, "logits")
-    true = shifted[np.arange(len(y)), y]
-    if (true < 0).any() and _derivatives(0.0, shifted, true, weight)[0] < 0:
+    are_right = (shifted[np.arange(len(y)), y] == 0).all()
+    if not are_right and _slope(0.0, shifted, y, weight) < 0:
         temperature, bound = _fit(shifted, y, bounds, weight)
         if bound is not None:
             warn_undefined(AT_A_BOUND.format(bound))
@@ -261,38 +212,19 @@ def temperature_or_one(y, logits, bounds, weight=None):
     return temperature
 
 
-def nll_after_temperature(
-    y_true,
-    proba_or_logits,
-    *,
-    cv=2,
-    random_state=0,
-    kind="auto",
-    bounds=(0.01, 100.0),
-    labels=None,
-):
+def nll_after_temperature(y_true, proba_or_logits, *, cv=2, kind="auto", labels=None):
     """Negative log-likelihood at the best temperature.
 
     Without it, a comparison of ensembles is mostly one of their temperatures.
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        Class codes, the columns of the predictions; or any labels with ``labels``.
-    proba_or_logits : array-like of shape (n_samples, n_classes)
-        Probabilities or logits, as in :func:`fit_temperature`.
+    y_true, proba_or_logits, kind, labels
+        See :func:`fit_temperature`. A temperature at a bound gives no warning.
     cv : int or None, default=2
-        Number of folds: each is scored with the temperature fitted on the others
-        (cross-fitting, unbiased). None fits and scores on the same samples, which is
-        slightly optimistic but not random, and needs no minimum number of samples.
-    random_state : int, RandomState instance or None, default=0
-        Seed of the shuffle before the samples are split into folds.
-    kind : {"auto", "proba", "logits"}, default="auto"
-        Kind of the predictions.
-    bounds : tuple of two floats, default=(0.01, 100.0)
-        Lowest and highest temperature. A temperature at a bound gives no warning.
-    labels : array-like of shape (n_classes,), default=None
-        Label of each column, such as ``estimator.classes_``.
+        Number of shuffled folds: each is scored with the temperature fitted on the
+        others (cross-fitting, unbiased). None fits and scores on the same samples,
+        which is slightly optimistic, and needs no minimum number of samples.
 
     Returns
     -------
@@ -311,17 +243,16 @@ def nll_after_temperature(
     >>> round(nll_after_temperature([0, 0, 0, 1], proba, cv=None), 4)  # entropy of 3/4
     0.5623
     """
-    check_bounds(bounds)
     y, logits = _labels_and_logits(y_true, proba_or_logits, kind, labels)
     if cv is None:
-        return _nll(logits / _fit(logits, y, bounds)[0], y)
+        return _nll(logits / _fit(logits, y, BOUNDS)[0], y)
     if int(cv) != cv or not 2 <= cv <= len(y):
         raise InvalidInputError(
             f"cv must be None or an integer from 2 to the {len(y)} samples, got {cv!r}."
         )
-    folds = KFold(int(cv), shuffle=True, random_state=random_state)
+    folds = KFold(int(cv), shuffle=True, random_state=0)
     total = 0.0
     for train, test in folds.split(logits):
-        temperature = _fit(logits[train], y[train], bounds)[0]
+        temperature = _fit(logits[train], y[train], BOUNDS)[0]
         total += len(test) * _nll(logits[test] / temperature, y[test])
     return total / len(y)

@@ -6,6 +6,7 @@ as :func:`ood_auroc` expects.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
@@ -90,8 +91,8 @@ def predictive_diversity_score(member_probas):
 
     Parameters
     ----------
-    member_probas : array-like of shape (n_members, n_samples, n_classes)
-        Probabilities of each member.
+    member_probas
+        See :func:`bma_score`.
 
     Returns
     -------
@@ -157,8 +158,8 @@ def mutual_information(member_probas):
 
     Parameters
     ----------
-    member_probas : array-like of shape (n_members, n_samples, n_classes)
-        Probabilities of each member.
+    member_probas
+        See :func:`bma_score`.
 
     Returns
     -------
@@ -188,28 +189,16 @@ def mutual_information(member_probas):
     return np.maximum(total - _entropy(probas).mean(axis=0), 0.0)
 
 
-def _negated_bma(member_probas):
-    return -bma_score(member_probas)
-
-
-def _negated_msp(member_probas):
-    return -msp_score(member_probas)
-
-
-def _unique_per_sample(member_probas):
-    return unique_predictions(member_probas, per_sample=True)
-
-
 #: Scores of each sample by name, larger = more out of distribution. Each takes the
 #: members' probabilities, (n_members, n_samples, n_classes). For one predictor pass
 #: ``proba[None]``.
 OOD_SCORES: dict[str, Callable] = {
-    "bma": _negated_bma,
-    "msp": _negated_msp,
+    "bma": lambda member_probas: -bma_score(member_probas),
+    "msp": lambda member_probas: -msp_score(member_probas),
     "pds": predictive_diversity_score,
     "entropy": predictive_entropy,
     "mutual_information": mutual_information,
-    "unique": _unique_per_sample,
+    "unique": partial(unique_predictions, per_sample=True),
 }
 
 

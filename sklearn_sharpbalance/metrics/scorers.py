@@ -14,6 +14,7 @@ from sklearn.utils.metadata_routing import MetadataRequest
 
 from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import flatness
 from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.metrics.calibration import expected_calibration_error
 from sklearn_sharpbalance.metrics.diversity import (
@@ -23,17 +24,6 @@ from sklearn_sharpbalance.metrics.diversity import (
     kl_diversity,
     unique_predictions,
     variance_diversity,
-)
-from sklearn_sharpbalance.metrics.flatness import (
-    adaptive_sharpness,
-    average_case_sharpness,
-    fisher_rao_norm,
-    hessian_top_eigenvalue,
-    hessian_trace,
-    mean_fisher_trace,
-    mean_input_curvature,
-    relative_flatness,
-    sam_sharpness,
 )
 from sklearn_sharpbalance.metrics.likelihood import (
     negative_log_likelihood,
@@ -119,17 +109,7 @@ class EnsembleScorer:
         return self.sign * float(value)
 
     def set_score_request(self, *, sample_weight: bool | str | None):
-        """Return a scorer that requests ``sample_weight`` by metadata routing.
-
-        Parameters
-        ----------
-        sample_weight : bool, str or None
-            Whether to request it, or the name under which it is passed.
-
-        Returns
-        -------
-        EnsembleScorer
-        """
+        """Return a scorer that requests ``sample_weight``, or the metadata so named."""
         self._check_weighable()
         asking = copy(self)
         asking._weight_request = sample_weight
@@ -170,41 +150,19 @@ def _scorers(call: Callable, sign: int, *metrics: Callable, **options: Any) -> d
     }
 
 
+OF_MEMBERS = disagreement, kl_diversity, unique_predictions, variance_diversity
+OF_PROBA = expected_calibration_error, nll_after_temperature
+OF_NET = [getattr(flatness, name) for name in flatness.__all__]
 #: Scorers by name. Those of flatness use ``random_state=0``, so that all candidates of
-#: a search are measured on the same batches.
+#: a search are measured on the same samples.
 SCORERS: dict[str, EnsembleScorer] = {
-    **_scorers(
-        _of_members,
-        1,
-        disagreement,
-        kl_diversity,
-        unique_predictions,
-        variance_diversity,
-    ),
+    **_scorers(_of_members, 1, *OF_MEMBERS),
     **_scorers(_of_labels_and_members, 1, disagreement_error_ratio),
     **_scorers(_of_ensemble, 1, ensemble_improvement_rate),
-    **_scorers(
-        _of_labels_and_proba,
-        -1,
-        expected_calibration_error,
-        nll_after_temperature,
-    ),
+    **_scorers(_of_labels_and_proba, -1, *OF_PROBA),
     # Shorter than "neg_negative_log_likelihood".
     "neg_nll": EnsembleScorer(negative_log_likelihood, _of_labels_and_proba, -1),
-    **_scorers(
-        _of_net,
-        -1,
-        adaptive_sharpness,
-        average_case_sharpness,
-        fisher_rao_norm,
-        hessian_top_eigenvalue,
-        hessian_trace,
-        mean_fisher_trace,
-        mean_input_curvature,
-        relative_flatness,
-        sam_sharpness,
-        random_state=0,
-    ),
+    **_scorers(_of_net, -1, *OF_NET, random_state=0),
 }
 
 

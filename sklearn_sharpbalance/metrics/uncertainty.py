@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._checks import check_member_probas, top1
+from sklearn_sharpbalance.metrics._checks import check_member_probas
 from sklearn_sharpbalance.metrics.ood import mutual_information, predictive_entropy
 
 __all__ = ["UncertaintyParts", "uncertainty_parts"]
@@ -72,7 +72,7 @@ def uncertainty_parts(member_probas, *, kind="entropy"):
         total=total,
         aleatoric=aleatoric,
         epistemic=epistemic,
-        disagreement=_disagreement(top1(probas)),
+        disagreement=_disagreement(probas.argmax(axis=-1)),
     )
 
 

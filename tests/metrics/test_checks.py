@@ -13,7 +13,6 @@ OF_MEMBERS = [
     metrics.disagreement,
     metrics.kl_diversity,
     metrics.mutual_information,
-    metrics.pairwise_disagreement,
     metrics.predictive_diversity_score,
     metrics.unique_predictions,
 ]
@@ -38,26 +37,21 @@ def flat(value):
     return np.hstack(value if isinstance(value, tuple) else [value])
 
 
+@pytest.mark.parametrize("metric", OF_MEMBERS)
+def test_members_without_probabilities_raise(metric):
+    _, probas = random_members()
+    with pytest.raises(InvalidInputError, match=r"probabilities in .0, 1.*softmax"):
+        metric(np.log(probas))
+    with pytest.raises(InvalidInputError, match="sum of a row differs by"):
+        metric(probas / 2)
+
+
 @pytest.mark.parametrize("metric", [*OF_MEMBERS, metrics.variance_diversity])
 def test_one_predictor_raises_with_advice(metric):
     _, probas = random_members()
     message = r"must have shape \(n_members.*got \(40, 4\).*member_probas\[None\]"
     with pytest.raises(InvalidInputError, match=message):
         metric(probas[0])
-
-
-@pytest.mark.parametrize("metric", OF_MEMBERS)
-def test_logits_instead_of_probabilities_raise(metric):
-    _, probas = random_members()
-    with pytest.raises(InvalidInputError, match=r"probabilities in .0, 1.*softmax"):
-        metric(np.log(probas))
-
-
-@pytest.mark.parametrize("metric", OF_MEMBERS)
-def test_rows_that_do_not_sum_to_one_raise(metric):
-    _, probas = random_members()
-    with pytest.raises(InvalidInputError, match="sum of a row differs by"):
-        metric(probas / 2)
 
 
 @pytest.mark.parametrize("metric", [*OF_MEMBERS, metrics.variance_diversity])
@@ -69,22 +63,18 @@ def test_values_that_are_not_finite_raise(metric, bad):
         metric(probas)
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 3), (2, 3, 1)])
-def test_empty_axes_and_a_single_column_raise(shape):
-    with pytest.raises(InvalidInputError, match=r"empty|at least two classes"):
-        metrics.disagreement(np.ones(shape))
-
-
-def test_input_without_numbers_raises():
-    with pytest.raises(InvalidInputError, match="array of real numbers, got list"):
-        metrics.disagreement([[["a", "b"]]])
-
-
-@pytest.mark.parametrize(("metric", "members"), WITH_LABELS)
-def test_labels_of_another_length_raise(metric, members):
-    y, probas = random_members()
-    with pytest.raises(InvalidInputError, match=r"y_true has 39 samples but .* has 40"):
-        metric(y[:-1], probas if members else probas[0])
+@pytest.mark.parametrize(
+    ("probas", "message"),
+    [
+        (np.ones((0, 3, 2)), "is empty"),
+        (np.ones((2, 0, 3)), "is empty"),
+        (np.ones((2, 3, 1)), "at least two classes"),
+        ([[["a", "b"]]], "array of real numbers, got list"),
+    ],
+)
+def test_arrays_without_predictions_raise(probas, message):
+    with pytest.raises(InvalidInputError, match=message):
+        metrics.disagreement(probas)
 
 
 @pytest.mark.parametrize(("metric", "members"), WITH_LABELS)
@@ -94,8 +84,11 @@ def test_labels_of_another_length_raise(metric, members):
 )
 def test_labels_that_are_not_codes_raise_with_advice(metric, members, relabel):
     y, probas = random_members()
+    probas = probas if members else probas[0]
     with pytest.raises(InvalidInputError, match=r"class codes from 0 to 3.*labels="):
-        metric(relabel(y), probas if members else probas[0])
+        metric(relabel(y), probas)
+    with pytest.raises(InvalidInputError, match=r"y_true has 39 samples but .* has 40"):
+        metric(y[:-1], probas)
 
 
 @pytest.mark.parametrize(("metric", "members"), WITH_LABELS)
@@ -108,29 +101,25 @@ def test_labels_name_the_columns_in_any_order(metric, members):
     np.testing.assert_array_equal(flat(named), flat(expected))
 
 
-@pytest.mark.parametrize("missing", [None, np.nan])
-def test_missing_labels_raise(missing):
-    y = np.array(["a", missing], dtype=object)
-    with pytest.raises(InvalidInputError, match="Remove samples without a label"):
-        metrics.negative_log_likelihood(
-            y, [[0.5, 0.5]] * 2, labels=np.array(["a", "b"], object)
-        )
+AB = np.array(["a", "b"], dtype=object)
 
 
-def test_a_label_that_is_not_listed_raises():
-    y, probas = random_members()
-    labels = np.array([10, 20, 30, 40])
-    with pytest.raises(InvalidInputError, match=r"label 25.* not in labels"):
-        metrics.disagreement_error_ratio(
-            np.r_[25, labels[y[1:]]], probas, labels=labels
-        )
-
-
-@pytest.mark.parametrize("labels", [[0, 1, 2], [0, 1, 2, 2]])
-def test_labels_must_name_each_column_once(labels):
-    y, probas = random_members()
-    with pytest.raises(InvalidInputError, match=r"each of the 4 columns .* once"):
-        metrics.negative_log_likelihood(y, probas[0], labels=labels)
+@pytest.mark.parametrize(
+    ("y", "labels", "message"),
+    [
+        (["a", None], AB, "Remove samples without a label"),
+        (["a", np.nan], AB, "Remove samples without a label"),
+        (["a", "a"], ["a", None], "cannot be compared"),
+        (["a", "a"], np.array(["a", 1], dtype=object), "cannot be compared"),
+        ([25, 10], [10, 20], r"label 25.* not in labels"),
+        ([0, 1], [0, 1, 2], r"each of the 2 columns .* once"),
+        ([0, 1], [2, 2], r"each of the 2 columns .* once"),
+    ],
+)
+def test_labels_that_are_not_columns_raise(y, labels, message):
+    y = np.array(y, dtype=object) if None in y or np.nan in y else y
+    with pytest.raises(InvalidInputError, match=message):
+        metrics.negative_log_likelihood(y, [[0.9, 0.1], [0.3, 0.7]], labels=labels)
 
 
 @pytest.mark.parametrize("metric", OF_LABELS_AND_PROBA)
@@ -166,14 +155,6 @@ def test_numbers_of_dtype_object_are_codes():
     assert metrics.negative_log_likelihood(y, proba) == expected
     with pytest.raises(InvalidInputError, match=r"codes from 0 to 1.*got \[0, None\]"):
         metrics.negative_log_likelihood([0, None, 0], proba)
-
-
-@pytest.mark.parametrize("labels", [["a", None], np.array(["a", 1], dtype=object)])
-def test_labels_without_an_order_raise(labels):
-    with pytest.raises(InvalidInputError, match="cannot be compared"):
-        metrics.negative_log_likelihood(
-            ["a", "a"], [[0.9, 0.1], [0.3, 0.7]], labels=labels
-        )
 
 
 @pytest.mark.parametrize("metric", OF_LABELS_AND_PROBA)

@@ -79,10 +79,6 @@ def test_a_root_far_from_one_is_found(sharpen):
     assert found == pytest.approx(at_one * sharpen, rel=1e-6)
 
 
-def test_equal_logits_give_a_temperature_of_one():
-    assert fit_temperature([0, 1, 2], np.full((3, 3), 1 / 3)) == 1.0
-
-
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), factor=st.floats(0.2, 5.0))
 def test_logits_probabilities_and_scale_agree(seed, factor):
@@ -122,7 +118,7 @@ def test_all_right_ends_at_the_lower_bound(gap):
 
 @pytest.mark.parametrize("gap", [1e-3, 0.1, 1, 5])
 def test_one_small_error_between_certain_predictions(gap):
-    """Newton's steps alone would be far too small or far too large."""
+    """The slope is nearly constant far from its root."""
     y = np.arange(12) % 3
     logits = 30 * np.eye(3)[y]
     logits[0] = [0, gap, -1e6]
@@ -181,22 +177,16 @@ def test_same_data_gives_the_minimum():
 def test_cross_fit_scores_each_fold_with_the_others_temperature():
     y, logits = logits_and_labels(N=61)
     total = 0.0
-    for train, test in KFold(3, shuffle=True, random_state=5).split(logits):
+    for train, test in KFold(3, shuffle=True, random_state=0).split(logits):
         best = fit_temperature(y[train], logits[train])
         total += nll_at(best, y[test], logits[test]) * len(test)
-    value = nll_after_temperature(y, logits, cv=3, random_state=5)
+    value = nll_after_temperature(y, logits, cv=3)
     assert value == pytest.approx(total / 61, rel=1e-10)
     assert value > nll_after_temperature(y, logits, cv=None)
 
 
-def test_default_is_reproducible_without_the_global_generator():
-    y, logits = logits_and_labels()
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    assert nll_after_temperature(y, logits) == nll_after_temperature(y, logits)
-    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
-
-
-def test_zero_probabilities_stay_finite():
+def test_zero_and_equal_probabilities_stay_finite():
+    assert fit_temperature([0, 1, 2], np.full((3, 3), 1 / 3)) == 1.0
     proba = np.array([[1, 0], [0, 1], [1, 0], [1, 0]], dtype=np.float32)
     temperature = fit_temperature([0, 1, 1, 0], proba)
     assert np.isfinite(temperature)

@@ -199,21 +199,9 @@ def measure_members(
     random_state: Any,
     batch_size: int = 1,
 ) -> np.ndarray:
-    """Measure each member on the same samples and with the same seed.
+    """Return ``measure(member)`` of each, on the same samples and with the same seed.
 
-    Parameters
-    ----------
-    measure : callable
-        ``measure(member)`` returns a value or an array.
-    model, X, y, n_samples, random_state
-        As in the public functions.
-    batch_size : int, default=1
-        Leave out samples beyond a multiple of it, unless there are fewer.
-
-    Returns
-    -------
-    ndarray of shape (n_members, ...)
-        Finite.
+    Samples beyond a multiple of ``batch_size`` are left out, unless there are fewer.
     """
     check_optional_numbers(POSITIVE_INTEGER, n_samples=n_samples)
     rng = check_generator(random_state)
@@ -245,22 +233,10 @@ def trainable_or_refuse(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 class Weights:
-    """Trainable parameters as one flat vector.
+    """Trainable parameters as one flat vector, restored bit for bit on exit.
 
-    As a context manager it restores them bit for bit on exit.
-
-    Parameters
-    ----------
-    module : Module
-    mask : None or "nonzero", default=None
-        Which weights may move: all, or those that are not exactly zero (a pruned
-        network).
-
-    Attributes
-    ----------
-    origin : tensor of shape (d,)
-    free : tensor of shape (d,)
-        1.0 where a weight may move, else 0.0.
+    ``free`` (d,) is 1.0 where a weight may move: everywhere, or with the mask "nonzero"
+    where it is not exactly zero (a pruned net).
     """
 
     def __init__(self, module: nn.Module, mask: str | None = None):

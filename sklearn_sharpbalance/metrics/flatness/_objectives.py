@@ -46,12 +46,6 @@ class Objective:
     weights : Weights
     capture : bool, default=True
         Whether to try a capture on a GPU.
-
-    Attributes
-    ----------
-    n_batches : int
-        Number of batches that are loaded together.
-    origin : tensor of shape (d,)
     """
 
     n_batches = 1
@@ -132,18 +126,7 @@ class StackedObjective:
     A pass of a small network takes less time than the launches of its operations.
     ``torch.func.vmap`` launches them once for all batches.
 
-    Parameters
-    ----------
-    member : Member
-    weights : Weights
-    size : int
-        Samples per batch.
-    n_batches : int
-        Number of batches that are loaded together; the last ones may be fewer.
-
-    Attributes
-    ----------
-    origin : tensor of shape (n_loaded, d)
+    The last stack may have fewer than ``n_batches`` batches.
     """
 
     def __init__(self, member: Member, weights: Weights, size: int, n_batches: int):

@@ -15,17 +15,16 @@ from sklearn_sharpbalance.metrics.flatness._frame import (
 __all__ = ["average_case_sharpness", "sam_sharpness"]
 
 
-def _gaussian(noise, weights, rho, adaptive):
+def _gaussian(noise, w, *, rho, adaptive):
     """Return ``eps ~ N(0, rho^2 diag(w^2))``, or without ``w`` if not adaptive."""
-    return rho * noise * (weights.origin.abs() if adaptive else 1.0)
+    return rho * noise * (w.abs() if adaptive else 1.0)
 
 
-def _on_sphere(noise, weights, rho, adaptive):
-    """Return a step of length ``rho``, measured relative to ``|w|`` if adaptive."""
-    return _gaussian(noise / noise.norm().clamp_min(1e-30), weights, rho, adaptive)
+def _on_sphere(noise, w, *, rho):
+    return rho * noise / noise.norm().clamp_min(1e-30)
 
 
-def _mean_rise(member, *, perturbation, rho, adaptive, n_draws, mask):
+def _mean_rise(member, *, perturbation, n_draws, mask):
     """Return the rise of the mean loss, averaged over draws."""
     module = member.net.module_
     with evaluation_mode(module), torch.no_grad(), Weights(module, mask) as weights:
@@ -33,7 +32,7 @@ def _mean_rise(member, *, perturbation, rho, adaptive, n_draws, mask):
         total = 0.0
         for draw in range(n_draws):
             noise = member.normal_like(weights.origin, draw) * weights.free
-            weights.write(weights.origin + perturbation(noise, weights, rho, adaptive))
+            weights.write(weights.origin + perturbation(noise, weights.origin))
             total += member.mean(member.losses) - before
         return total / n_draws
 
@@ -86,14 +85,8 @@ def average_case_sharpness(
     """
     check_numbers(POSITIVE, rho=rho)
     check_numbers(POSITIVE_INTEGER, n_draws=n_draws)
-    measure = partial(
-        _mean_rise,
-        perturbation=_gaussian,
-        rho=rho,
-        adaptive=adaptive,
-        n_draws=n_draws,
-        mask=mask,
-    )
+    noise = partial(_gaussian, rho=rho, adaptive=adaptive)
+    measure = partial(_mean_rise, perturbation=noise, n_draws=n_draws, mask=mask)
     values = measure_members(
         measure, net, X, y, n_samples=n_samples, random_state=random_state
     )
@@ -106,7 +99,6 @@ def sam_sharpness(
     y,
     *,
     rho=0.005,
-    adaptive=False,
     n_draws=100,
     n_samples=None,
     mask=None,
@@ -119,8 +111,6 @@ def sam_sharpness(
     ----------
     rho : float, default=0.005
         Length of the perturbation.
-    adaptive : bool, default=False
-        Measure the length relative to the absolute value of each weight.
     n_draws : int, default=100
         Number of random directions, the same for all members.
     n_samples : int or None, default=None
@@ -145,14 +135,8 @@ def sam_sharpness(
     """
     check_numbers(POSITIVE, rho=rho)
     check_numbers(POSITIVE_INTEGER, n_draws=n_draws)
-    measure = partial(
-        _mean_rise,
-        perturbation=_on_sphere,
-        rho=rho,
-        adaptive=adaptive,
-        n_draws=n_draws,
-        mask=mask,
-    )
+    step = partial(_on_sphere, rho=rho)
+    measure = partial(_mean_rise, perturbation=step, n_draws=n_draws, mask=mask)
     values = measure_members(
         measure, net, X, y, n_samples=n_samples, random_state=random_state
     )

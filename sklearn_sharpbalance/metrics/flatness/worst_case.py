@@ -104,25 +104,9 @@ def ascend(
 
     It searches ``v`` with weights ``origin + scale * v`` and ``norm(v) <= rho``. All
     decisions are tensors, so that a GPU never waits for the host. Leading axes hold
-    independent searches.
-
-    Parameters
-    ----------
-    objective : callable
-        Returns loss (...) and gradient (..., d) at weights (..., d). The gradient is
-        changed in place.
-    origin : tensor of shape (..., d)
-    scale : tensor of shape (d,)
-    rho : float
-    norm : {"l2", "linf"}
-    n_iter : int
-    fallback : tensor of shape (d,)
-        Direction of the step at a point with zero gradient, such as a minimum.
-
-    Returns
-    -------
-    tensor of shape (...)
-        Not negative.
+    independent searches. ``objective`` returns loss (...) and gradient (..., d) at
+    weights (..., d); the gradient is changed in place. ``fallback`` (d,) is the
+    direction of the step at a point with zero gradient, such as a minimum.
     """
     ball, checked = BALLS[norm], checkpoints(n_iter)
 
