@@ -120,6 +120,33 @@ def prediction(X, y, repeats):
     return times | {"ratio": times["predict_proba"] / times["bare"]}
 
 
+def serving(X, y, repeats):
+    """CPU time of ``predict_proba`` for one row and for 10,000, against scikit-learn."""
+    models = {
+        "mlp": MLPClassifier((128, 128), max_iter=5, random_state=0),
+        "bagging": bagging(5),
+        "deep": DeepEnsembleClassifier(
+            max_epochs=5, random_state=0, device="cpu", **NETWORK
+        ),
+    }
+    X = X.astype(np.float32)
+    for model in models.values():
+        model.fit(X, y)
+    results = {}
+    for n, calls in ((1, 200), (10_000, 3)):
+        rows = np.resize(X, (n, X.shape[1]))
+        times = {name: [] for name in models}
+        for _ in range(repeats + 2):
+            for name, model in models.items():
+                start = time.process_time()
+                for _ in range(calls):
+                    model.predict_proba(rows)
+                times[name].append((time.process_time() - start) / calls)
+        times = {name: min(values) for name, values in times.items()}
+        results[f"{n}_rows"] = times | {"ratio": times["deep"] / times["bagging"]}
+    return results
+
+
 def parallel(repeats):
     """Members that do not stack: n_jobs=2 against one after the other.
 
@@ -301,6 +328,7 @@ def main():
         "digits_50_epochs": lambda: against_bagging(X, y, 50, repeats),
         "40k_x_50_5_epochs": lambda: against_bagging(X_large, y_large, 5, repeats),
         "prediction": lambda: prediction(X_large, y_large, repeats),
+        "serving": lambda: serving(X, y, repeats),
         "parallel": lambda: parallel(repeats),
         "layouts": lambda: layouts(repeats),
         "search": lambda: search(X, y),
