@@ -143,7 +143,7 @@ for weight, ax in zip((0.0, 0.3), axes):
 OODDisplay.from_estimator(
     ensembles[0.3][0], X_test, foreign, score="pds", kind="histogram", ax=axes[2]
 )
-axes[2].set_ylabel("Share of samples, weight 0.3, seed 0")
+axes[2].set_ylabel("Fraction of samples, weight 0.3, seed 0")
 
 # %%
 # The pair loss makes heads differ, and a weight of 1 costs accuracy. PDS detects

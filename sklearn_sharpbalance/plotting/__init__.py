@@ -1,11 +1,12 @@
 """Displays: figures of ensembles, with the interface of scikit-learn's displays.
 
 ``__init__`` takes arrays, ``from_estimator`` and ``from_predictions`` compute them, and
-``plot(ax=None)`` draws the figure. matplotlib is imported when one is first drawn.
+``plot(ax=None)`` draws the figure. All of them return the display, and pass further
+arguments such as ``ax`` on to ``plot``. matplotlib is imported when a figure is drawn.
 """
 
+from sklearn_sharpbalance.plotting._groups import TradeoffFit, fit_tradeoff
 from sklearn_sharpbalance.plotting.corruption import CorruptionDisplay
-from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
 from sklearn_sharpbalance.plotting.history import TrainingHistoryDisplay
 from sklearn_sharpbalance.plotting.landscape import LossLandscapeDisplay
 from sklearn_sharpbalance.plotting.ood import OODDisplay

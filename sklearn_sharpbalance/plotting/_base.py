@@ -1,15 +1,15 @@
-"""Code that the displays share: axes, colours, matrices and labels."""
+"""What the displays share: axes, colours, labels, legends and access to ensembles."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from textwrap import fill
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import ConfusionMatrixDisplay
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance._validation import needing
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._outputs import last_step
 
 BLACK = "#000000"
 # Okabe and Ito's palette, which is distinct with any colour vision and in print.
@@ -33,7 +33,11 @@ SEQUENTIAL = "cividis"
 
 
 class Display:
-    """Base of the displays: ``__init__`` takes arrays, ``plot`` draws a figure."""
+    """Base of the displays: ``__init__`` takes arrays, ``plot`` draws a figure.
+
+    ``plot`` and the other constructors return the display. Other constructors take the
+    parameters of ``plot``, too, such as ``ax``.
+    """
 
     ax_: Any
     figure_: Any
@@ -55,6 +59,22 @@ class Display:
         return ax
 
 
+def check_fitted(estimator: Any, attribute: str) -> Any:
+    """Return a fitted ensemble, found in a pipeline or search, with an attribute."""
+    estimator = last_step(estimator)
+    best = getattr(estimator, "best_estimator_", None)
+    if best is not None:
+        return check_fitted(best, attribute)
+    if not hasattr(estimator, "module_"):  # of a net, which is its own member
+        check_is_fitted(estimator, "estimators_")
+    if not hasattr(estimator, attribute):
+        raise InvalidInputError(
+            f"{type(estimator).__name__} has no {attribute!r}, which this display "
+            "needs. Pass a fitted ensemble of this package."
+        )
+    return estimator
+
+
 def ink(ax: Any) -> str:
     """Return the colour of text on axes: black, or white on a dark background."""
     return ax.xaxis.label.get_color()
@@ -69,6 +89,19 @@ def colour(i: int, ax: Any) -> str:
 def marker(i: int) -> str:
     """Return the marker of the i-th item; items of one colour differ in it."""
     return MARKERS[(i + i // len(PALETTE)) % len(MARKERS)]
+
+
+def n_drawn(ax: Any, kind: str) -> int:
+    """Return how many curves of a kind are on the axes; ``gid`` tells the kind."""
+    return sum(line.get_gid() == kind for line in ax.lines)
+
+
+def draw_diagonal(ax: Any) -> Any:
+    """Draw the diagonal and return it; return None if the axes have it."""
+    if n_drawn(ax, "diagonal"):
+        return None
+    look: dict[str, Any] = {"ls": "--", "lw": 1, "color": GREY, "gid": "diagonal"}
+    return ax.plot([0, 1], [0, 1], zorder=1.5, **look)[0]
 
 
 def wrapped(text: str, width: int) -> str:
@@ -92,11 +125,6 @@ def named(values: Any, kind: str) -> dict[str, Any]:
     return {f"{kind} {i + 1}": value for i, value in enumerate(values)}
 
 
-def check_member_names(names: Sequence[str] | None, n: int) -> list[str]:
-    """Return one name for each member, numbered as in ``estimators_`` if None."""
-    return check_names(names, n, "Member", first=0)
-
-
 def check_names(
     names: Sequence[str] | None, n: int, kind: str, first: int = 1
 ) -> list[str]:
@@ -110,63 +138,31 @@ def check_names(
     return [str(name) for name in names]
 
 
-def matrix_size(names: Sequence[str]) -> tuple[float, float]:
-    """Return the size in inches of a figure of a matrix with readable names."""
-    scale = max(1.0, len(names) / 10)
-    longest = min(max(map(len, names)), NAME_WIDTH)
-    room = 0.08 * max(longest - 10, 0)  # for names longer than "Member 10"
-    return 4.6 * scale + room, 3.8 * scale + 0.7 * room  # names below are slanted
-
-
-def check_square(matrix: np.ndarray, name: str) -> None:
-    """Raise if a matrix does not have a row and a column for each member."""
-    if matrix.ndim != 2 or len(matrix) != matrix.shape[1] or not matrix.size:
-        raise InvalidInputError(
-            f"{name} must have shape (n_members, n_members), got {matrix.shape}."
-        )
-
-
-def draw_matrix(
+def draw_cells(
     ax: Any,
-    matrix: np.ndarray,
-    names: Sequence[str],
+    values: np.ndarray,
+    texts: np.ndarray,
     *,
     label: str,
-    vmin: float,
-    vmax: float,
-    cmap: str,
+    cmap: Any,
     colorbar: bool,
-) -> tuple[Any, Any, np.ndarray]:
-    """Draw an (M, M) matrix with its values; return image, colour bar and texts."""
-    M = len(matrix)
-    names = [wrapped(name, NAME_WIDTH) for name in names]
-    digits = 3 if np.abs(matrix).max() < 0.1 else 2
-    drawn = ConfusionMatrixDisplay(matrix, display_labels=names).plot(
-        ax=ax,
-        cmap=cmap,
-        values_format=f".{digits}f",
-        colorbar=False,
-        im_kw={"vmin": vmin, "vmax": vmax},
-        text_kw={"fontsize": 10 if M <= 6 else 8},
-    )
-    ax.set(xlabel="", ylabel="")
-    # scikit-learn chooses the colours of the texts without regard to vmin and vmax.
-    for text, value in zip(drawn.text_.flat, matrix.flat):
-        text.set_color(text_colour(drawn.im_, value))
-    if max(len(name) for name in names) * M > 24:
-        for tick_label in ax.get_xticklabels():
-            tick_label.set(rotation=40, ha="right", rotation_mode="anchor")
-    bar = None
-    if colorbar:
-        bar = ax.figure.colorbar(
-            drawn.im_, ax=ax, label=label, fraction=0.046, pad=0.04
+    **look: Any,
+) -> tuple[Any, np.ndarray, Any]:
+    """Draw a matrix with a text in each cell; return image, texts and colour bar."""
+    image = ax.imshow(values, cmap=cmap, **look)
+    drawn = np.empty(values.shape, dtype=object)
+    for (row, column), value in np.ndenumerate(values):
+        drawn[row, column] = ax.text(
+            column,
+            row,
+            texts[row, column],
+            ha="center",
+            va="center",
+            fontsize=9 if values.shape[1] <= 6 else 8,
+            color=GREY if np.isnan(value) else text_colour(image, value),
         )
-    ax.figure.figure.draw_without_rendering()
-    cell_width = ax.get_window_extent().width / M
-    if drawn.text_[0, 0].get_window_extent().width > cell_width:
-        for text in drawn.text_.flat:
-            text.set_visible(False)
-    return drawn.im_, bar, drawn.text_
+    bar = ax.figure.colorbar(image, ax=ax, label=label) if colorbar else None
+    return image, drawn, bar
 
 
 def text_colour(image: Any, value: float) -> str:
@@ -180,6 +176,8 @@ def legend_above(
     ax: Any, handles: Sequence[Any], labels: Sequence[str] | None = None
 ) -> None:
     """Draw a legend above the axes, where it covers nothing, in as few rows as fit."""
+    if not handles:
+        return
     if ax.get_legend() is not None:  # it may make the axes narrower
         ax.get_legend().remove()
     ax.figure.figure.draw_without_rendering()
@@ -201,64 +199,6 @@ def legend_above(
         )
         if legend.get_window_extent().width <= width:
             break
-
-
-def name_ticks(ax: Any, names: Sequence[str]) -> None:
-    """Write names on the horizontal axis, wrapped or turned if they would overlap."""
-    names = [wrapped(name, 40) for name in names]
-    lines = [fill(name, 16, break_long_words=False) for name in names]
-    turn = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-    tries: list[tuple[Sequence[str], dict]] = [
-        (names, {}),
-        (lines, {}),
-        (names, turn),
-    ]
-    for labels, look in tries:
-        ax.set_xticks(range(len(names)), labels=labels, **look)
-        ax.figure.figure.draw_without_rendering()
-        boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
-        if all(b.x0 - a.x1 >= 4 for a, b in pairwise(boxes)):
-            break
-
-
-def thin_ticks(ax: Any) -> None:
-    """Draw fewer numbers on the horizontal axis if they would touch."""
-    from matplotlib.ticker import MaxNLocator
-
-    locator = ax.xaxis.get_major_locator()
-    if not isinstance(locator, MaxNLocator):
-        return  # a logarithmic axis, or ticks that the caller has set
-    for n_bins in (5, 4, 3, 2):
-        ax.figure.figure.draw_without_rendering()
-        low, high = ax.get_xlim()
-        boxes = [
-            label.get_window_extent()
-            for label in ax.get_xticklabels()
-            if low <= label.get_position()[0] <= high
-        ]
-        if all(b.x0 - a.x1 >= 4 for a, b in pairwise(boxes)):
-            return
-        locator.set_params(nbins=n_bins)
-
-
-# Ratio that an axis spans, and the multiples of powers of ten that get numbers.
-_LOG_TICKS = ((5, (2, 3, 4, 5, 6, 7, 8)), (50, (2, 3, 5)), (1000, (3,)))
-
-
-def plain_log_axes(ax: Any) -> None:
-    """Make both axes logarithmic, with numbers such as 0.5, not powers of ten."""
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
-
-    ax.set(xscale="log", yscale="log")
-    for axis in (ax.xaxis, ax.yaxis):
-        low, high = axis.get_data_interval()
-        if low == high:  # around a single value, the axis spans a decade
-            low, high = axis.get_view_interval()
-        # As many numbers as fit beside each other.
-        subs = next((subs for ratio, subs in _LOG_TICKS if high < ratio * low), ())
-        axis.set_minor_locator(LogLocator(subs=subs) if subs else NullLocator())
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.set_minor_formatter(StrMethodFormatter("{x:g}"))
 
 
 def place_labels(

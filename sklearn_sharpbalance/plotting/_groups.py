@@ -1,12 +1,12 @@
-"""Draw the points of several groups, and the lines fitted to them."""
+"""The points of groups of ensembles, and the lines fitted to them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
-    GREY,
     LINES,
     colour,
     ink,
@@ -14,12 +14,71 @@ from sklearn_sharpbalance.plotting._base import (
     marker,
     wrapped,
 )
-from sklearn_sharpbalance.plotting.fit import TradeoffFit, fit_tradeoff
+
+__all__ = ["TradeoffFit", "fit_tradeoff"]
 
 # A line through two points always fits.
 MIN_POINTS = 3
-# Length of an axis without intervals, as a share of its largest value.
+# Length of an axis as a fraction of its largest value, at least.
 MIN_SPAN = 0.2
+
+
+class TradeoffFit(NamedTuple):
+    """Line ``diversity = intercept + slope * sharpness``; of logarithms if ``log``.
+
+    Attributes
+    ----------
+    slope, intercept : float
+        The line; ``slope`` is the paper's beta.
+    log : bool
+        Whether it was fitted to logarithms.
+    """
+
+    slope: float
+    intercept: float
+    log: bool
+
+    def __call__(self, sharpness):
+        """Return the diversity on the line."""
+        x = np.asarray(sharpness, dtype=float)
+        if self.log:
+            return np.exp(self.intercept + self.slope * np.log(x))
+        return self.intercept + self.slope * x
+
+
+def fit_tradeoff(sharpness, diversity, *, log=False):
+    """Fit the least-squares line of diversity on sharpness.
+
+    Parameters
+    ----------
+    sharpness, diversity : array-like of shape (n_ensembles,)
+        One value of each per ensemble.
+    log : bool, default=False
+        Fit the logarithms, for a straight line in a log-log plot.
+
+    Returns
+    -------
+    fit : TradeoffFit or None
+        ``slope`` (the paper's beta) and ``intercept``; None with fewer than two
+        different values of sharpness.
+
+    Examples
+    --------
+    >>> fit_tradeoff([1.0, 2.0, 3.0], [1.0, 3.0, 5.0]).slope.round(6)
+    np.float64(2.0)
+    """
+    x, y = np.asarray(sharpness, dtype=float), np.asarray(diversity, dtype=float)
+    if log:
+        if min(x.min(), y.min()) <= 0:
+            raise InvalidInputError(
+                "log=True needs positive sharpness and diversity, got a smallest value "
+                f"of {min(x.min(), y.min()):.3g}."
+            )
+        x, y = np.log(x), np.log(y)
+    if np.ptp(x) == 0:
+        return None
+    slope, intercept = np.polyfit(x, y, 1)
+    return TradeoffFit(slope, intercept, log)
 
 
 def drawable(x: np.ndarray, y: np.ndarray, log: bool) -> np.ndarray:
@@ -36,8 +95,6 @@ def draw_points(
     *,
     color: np.ndarray | None,
     cmap: Any,
-    vmin: float | None,
-    vmax: float | None,
 ) -> dict[str, Any]:
     """Draw a scatter per group, coloured by ``color`` on one scale, or by group."""
     scatters = {}
@@ -46,30 +103,21 @@ def draw_points(
         look: dict[str, Any] = {"color": colour(g, ax)}
         if color is not None:
             look = {"c": color[rows], "edgecolors": ink(ax), "linewidths": 0.6}
-            look |= _colour_scale(color, cmap, vmin, vmax)
+            look |= _colour_scale(color, cmap)
         scatters[group] = ax.scatter(
             x[rows], y[rows], s=52, marker=marker(g), zorder=3, **look
         )
     return scatters
 
 
-def _colour_scale(
-    color: np.ndarray, cmap: Any, vmin: float | None, vmax: float | None
-) -> dict[str, Any]:
-    """Return a scale from the smallest to the largest finite value; others are white.
-
-    ``vmin`` and ``vmax`` replace its ends.
-    """
+def _colour_scale(color: np.ndarray, cmap: Any) -> dict[str, Any]:
+    """Return a scale of the finite values, on which the others are white."""
     from matplotlib import colormaps
 
     finite = color[np.isfinite(color)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-    return {
-        "cmap": colormaps.get_cmap(cmap).with_extremes(bad="white"),
-        "vmin": low if vmin is None else vmin,
-        "vmax": high if vmax is None else vmax,
-        "plotnonfinite": True,
-    }
+    white = colormaps.get_cmap(cmap).with_extremes(bad="white")
+    return {"cmap": white, "vmin": low, "vmax": high, "plotnonfinite": True}
 
 
 def draw_fits(
@@ -89,21 +137,6 @@ def draw_fits(
             look = {"color": colour(g, ax), "linestyle": LINES[g % len(LINES)]}
             (lines[group],) = ax.plot(at, fit(at), linewidth=1.4, zorder=2, **look)
     return lines, fits
-
-
-def draw_intervals(
-    ax: Any,
-    x: np.ndarray,
-    y: np.ndarray,
-    *,
-    x_error: np.ndarray | None,
-    y_error: np.ndarray | None,
-) -> Any:
-    """Draw the intervals of points; ``x_error`` and ``y_error`` have shape (2, n)."""
-    if x_error is None and y_error is None:
-        return None
-    look: dict[str, Any] = {"fmt": "none", "ecolor": GREY, "elinewidth": 1.0}
-    return ax.errorbar(x, y, xerr=x_error, yerr=y_error, zorder=1.5, **look)
 
 
 def widen_axis(ax: Any, axis: str, values: np.ndarray, *, log: bool) -> None:
@@ -129,37 +162,33 @@ def draw_legend(
     *,
     is_grouped: bool,
     is_filled: bool,
-    notes: Sequence[Any] = (),
+    notes: Sequence[str],
 ) -> None:
-    """Draw a legend with marker, line and slope of each group.
+    """Draw a legend with marker, line and slope of each group, and notes.
 
     Without groups it has the slope only. ``groups`` are the scatters by name. A marker
-    has the colour of its points, and is white if they differ in colour. ``notes`` are
-    handles of further entries.
+    has the colour of its points, and is white if they differ in colour.
     """
     from matplotlib.lines import Line2D
 
     handles = []
-    for g, group in enumerate(groups):
-        fit = fits.get(group)
-        slope = "" if fit is None else rf"$\beta$ = {fit.slope:.2g}"
-        name = wrapped(str(group), 40) + (f" ({slope})" if slope else "")
+    for g, (group, scatter) in enumerate(groups.items()):
         look: dict[str, Any] = {"color": colour(g, ax), "linestyle": "none"}
-        if slope:
+        label = wrapped(str(group), 40) if is_grouped else ""
+        fit = fits.get(group)
+        if fit is not None:
+            slope = rf"$\beta$ = {fit.slope:.2g}"
             look["linestyle"] = LINES[g % len(LINES)]
+            label = f"{label} ({slope})" if label else slope
         if is_grouped:
-            look |= {"marker": marker(g), "label": name}
-            if not is_filled:
-                look["markeredgecolor"] = ink(ax)
-                look["markerfacecolor"] = _common_colour(groups[group])
-        elif slope:
-            look["label"] = slope
-        else:
-            continue
-        handles.append(Line2D([], [], **look))
-    handles += notes
-    if handles and _covers_points(ax, ax.legend(handles=handles, fontsize=9)):
-        legend_above(ax, handles)
+            look["marker"] = marker(g)
+        if not is_filled:
+            look["markeredgecolor"] = ink(ax)
+            look["markerfacecolor"] = _common_colour(scatter)
+        if label:
+            handles.append(Line2D([], [], label=label, **look))
+    handles += [Line2D([], [], linestyle="none", label=note) for note in notes]
+    legend_above(ax, handles)
 
 
 def _common_colour(scatter: Any) -> Any:
@@ -169,39 +198,33 @@ def _common_colour(scatter: Any) -> Any:
     return colours[0] if len(colours) == 1 else "white"
 
 
-def _covers_points(ax: Any, legend: Any) -> bool:
-    """Return whether a legend covers a point, because no corner is free."""
-    ax.figure.figure.draw_without_rendering()
-    box = legend.get_window_extent()
-    for scatter in ax.collections:
-        for x, y in ax.transData.transform(scatter.get_offsets()):
-            if box.contains(x, y):
-                return True
-    return False
-
-
-def notes_on_missing(
-    ax: Any, left_out: Sequence[str], color: np.ndarray | None
-) -> list[Any]:
-    """Return handles that list points off the axes and values off the colour scale."""
-    from matplotlib.lines import Line2D
-
+def notes_on_missing(left_out: Sequence[str], color: np.ndarray | None) -> list[str]:
+    """Return texts that list points off the axes and values off the colour scale."""
     notes = []
     off = [] if color is None else color[~np.isfinite(color)]
     if len(off):
         values = ", ".join(dict.fromkeys(f"{value:g}" for value in off))
-        notes.append(
-            Line2D(
-                [],
-                [],
-                linestyle="none",
-                marker="o",
-                markerfacecolor="white",
-                markeredgecolor=ink(ax),
-                label=f"off the colour scale: {values}",
-            )
-        )
+        notes.append(f"white, off the colour scale: {values}")
     if len(left_out):
-        label = f"off the axes: {', '.join(left_out)}"
-        notes.append(Line2D([], [], linestyle="none", label=label))
+        notes.append(f"off the axes: {', '.join(left_out)}")
     return notes
+
+
+# Ratio that an axis spans, and the multiples of powers of ten that get numbers.
+LOG_TICKS = ((5, (2, 3, 4, 5, 6, 7, 8)), (50, (2, 3, 5)), (1000, (3,)))
+
+
+def plain_log_axes(ax: Any) -> None:
+    """Make both axes logarithmic, with numbers such as 0.5, not powers of ten."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    ax.set(xscale="log", yscale="log")
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = axis.get_data_interval()
+        if low == high:  # around a single value, the axis spans a decade
+            low, high = axis.get_view_interval()
+        # As many numbers as fit beside each other.
+        subs = next((subs for ratio, subs in LOG_TICKS if high < ratio * low), ())
+        axis.set_minor_locator(LogLocator(subs=subs) if subs else NullLocator())
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(StrMethodFormatter("{x:g}"))

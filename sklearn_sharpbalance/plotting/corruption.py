@@ -1,5 +1,7 @@
 """Accuracy of several methods on corrupted samples."""
 
+from itertools import pairwise
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,9 @@ from sklearn_sharpbalance.plotting._base import (
     ink,
     legend_above,
     marker,
-    name_ticks,
     named,
     tidy,
+    wrapped,
 )
 
 __all__ = ["CorruptionDisplay"]
@@ -38,7 +40,7 @@ class CorruptionDisplay(Display):
     member_accuracy : array-like of shape (n_methods, n_severities), default=None
         Mean accuracy of its members.
     severities : sequence, default=None
-        Names of the severities; 1, 2, ... if None. Clean pictures may be 0.
+        Names of the severities; 1, 2, ... if None. Clean images may be 0.
     names : sequence of str, default=None
         Names of the methods.
 
@@ -47,8 +49,8 @@ class CorruptionDisplay(Display):
     ax_, figure_ : matplotlib Axes and Figure
     lines_ : list of matplotlib Line2D
         With ``kind="lines"``: one line per method, and a dashed one for its members.
-    bars_ : list of matplotlib BarContainer
-        With bars: the ensembles; ``member_bars_`` are the parts of the members.
+    bars_, member_bars_ : list of matplotlib BarContainer
+        With ``kind="mean"``: the ensembles, and the parts of the members.
 
     Examples
     --------
@@ -76,37 +78,22 @@ class CorruptionDisplay(Display):
         corruptions=None,
         severities=(1, 2, 3, 4, 5),
         random_state=0,
-        ax=None,
         **kwargs,
     ):
-        """Corrupt pictures or a table, and plot the accuracy of fitted ensembles.
+        """Corrupt images or a table, and plot the accuracy of fitted ensembles.
 
         Parameters
         ----------
         estimators : fitted ensemble, list of them, or dict of names to them
             Each may be a pipeline or a search that ends in one.
         X : array-like
-            Clean samples: uint8 pictures of shape (n_samples, C, H, W) or
+            Clean samples: uint8 images of shape (n_samples, C, H, W) or
             (n_samples, H, W[, C]), or a table of shape (n_samples, n_features).
         y : array-like of shape (n_samples,)
-        corruptions : str, iterable, mapping or None, default=None
-            Kinds or groups of :mod:`sklearn_sharpbalance.corruption`, for a table those
-            of ``TABULAR_CORRUPTIONS``; None or "all" is all of them, without
-            "missing_nan" for a table. A mapping of (kind, severity) to (samples,
-            labels), such as :class:`~sklearn_sharpbalance.corruption.CorruptionFiles`,
-            is used as it is, and ``X`` is not corrupted.
-        severities : int or sequence of int, default=(1, 2, 3, 4, 5)
-            A mapping must have all severities for each of its kinds.
-        random_state : int, default=0
-            Controls the random parts of the corruptions.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
+        corruptions, severities, random_state
+            See :func:`~sklearn_sharpbalance.evaluation.corruption_accuracy`.
         **kwargs
             Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : CorruptionDisplay
         """
         ensembles = named(estimators, "Ensemble")
         severities = tuple(as_severities(severities))
@@ -126,18 +113,11 @@ class CorruptionDisplay(Display):
             severities=severities,
             names=list(ensembles),
         )
-        return display.plot(ax, **kwargs)
+        return display.plot(**kwargs)
 
     @classmethod
     def from_predictions(
-        cls,
-        y_true,
-        member_probas,
-        *,
-        severities=None,
-        classes=None,
-        ax=None,
-        **kwargs,
+        cls, y_true, member_probas, *, severities=None, classes=None, **kwargs
     ):
         """Plot ensembles whose members' probabilities on corrupted data are known.
 
@@ -150,14 +130,8 @@ class CorruptionDisplay(Display):
             n_members, n_samples, n_classes), or with a first axis of kinds.
         severities : sequence, default=None
         classes : array-like of shape (n_classes,), default=None
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : CorruptionDisplay
         """
         methods = named(member_probas, "Ensemble")
         if not methods:
@@ -178,7 +152,7 @@ class CorruptionDisplay(Display):
         display = cls(
             ensemble, member_accuracy=member, severities=severities, names=list(methods)
         )
-        return display.plot(ax, **kwargs)
+        return display.plot(**kwargs)
 
     def plot(self, ax=None, *, kind="lines", members=True, legend=True):
         """Draw the accuracies.
@@ -187,61 +161,50 @@ class CorruptionDisplay(Display):
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
-        kind : {"lines", "bars", "mean"}, default="lines"
-            Lines over the severities; groups of bars, one group per severity; or one
-            bar per method, the mean over the severities.
+        kind : {"lines", "mean"}, default="lines"
+            Lines over the severities, or one bar per method, the mean over them.
         members : bool, default=True
             Draw the members' accuracy, if known: as dashed lines, or as the hatched
             lower part of a bar, below the gain of the ensemble.
         legend : bool, default=True
             Whether to draw a legend.
-
-        Returns
-        -------
-        display : CorruptionDisplay
         """
         accuracy, member = self._check_arrays(members)
         names = check_names(self.names, len(accuracy), "Ensemble")
-        n_severities = accuracy.shape[1]
         severities = self.severities
         if severities is None:
-            severities = range(1, n_severities + 1)
-        if len(severities) != n_severities:
+            severities = range(1, accuracy.shape[1] + 1)
+        if len(severities) != accuracy.shape[1]:
             raise InvalidInputError(
-                f"There are accuracies at {n_severities} severities, got names of "
+                f"There are accuracies at {accuracy.shape[1]} severities, got names of "
                 f"{len(severities)}."
             )
-        functions = {"lines": _draw_lines, "bars": _draw_groups, "mean": _draw_means}
-        if kind not in functions:
-            raise InvalidInputError(
-                f"kind must be 'lines', 'bars' or 'mean', got {kind!r}."
-            )
-        width = 5.0
-        if kind == "bars":
-            width = 7.0
-        elif kind == "mean":
-            width = max(width, 0.62 * len(names))  # room for the numbers
+        if kind not in ("lines", "mean"):
+            raise InvalidInputError(f"kind must be 'lines' or 'mean', got {kind!r}.")
+        # Bars need room for their numbers.
+        width = max(5.0, 0.62 * len(names)) if kind == "mean" else 5.0
         ax = self._start(ax, (width, 3.8))
-        percent = 100 * accuracy
-        member_percent = None if member is None else 100 * member
-        self.lines_, self.bars_, self.member_bars_ = functions[kind](
-            ax, percent, member_percent, names
-        )
+        self.lines_, self.bars_, self.member_bars_ = [], [], []
         ax.set_ylabel("Accuracy (%)")
-        if kind != "mean":
+        tidy(ax, grid="y")
+        if kind == "lines":
+            self._draw_lines(ax, accuracy, member, names)
             ax.set_xticks(range(len(severities)), labels=[str(s) for s in severities])
             ax.set_xlabel("Severity of the corruption")
-        tidy(ax, grid="y")
+        else:
+            members_mean = None if member is None else member.mean(1)
+            self._draw_bars(ax, accuracy.mean(1), members_mean, names)
+            _name_ticks(ax, names)
         if legend:
             _draw_legend(ax, kind, member is not None)
         return self
 
     def _check_arrays(self, members):
-        """Return the accuracies as arrays, or raise if their shapes differ."""
-        accuracy = np.asarray(self.accuracy, dtype=float)
+        """Return the accuracies in percent, or raise if their shapes differ."""
+        accuracy = 100 * np.asarray(self.accuracy, dtype=float)
         member = None
         if members and self.member_accuracy is not None:
-            member = np.asarray(self.member_accuracy, dtype=float)
+            member = 100 * np.asarray(self.member_accuracy, dtype=float)
         shapes = {v.shape for v in (accuracy, member) if v is not None}
         if accuracy.ndim != 2 or len(shapes) > 1:
             raise InvalidInputError(
@@ -249,6 +212,41 @@ class CorruptionDisplay(Display):
                 f"n_severities), got {' and '.join(map(str, sorted(shapes)))}."
             )
         return accuracy, member
+
+    def _draw_lines(self, ax, accuracy, member, names):
+        """Draw lines over the severities."""
+        for k, name in enumerate(names):
+            look = {"color": colour(k, ax), "marker": marker(k), "markersize": 6}
+            self.lines_ += ax.plot(accuracy[k], label=name, **look)
+            if member is not None:
+                look |= {"markerfacecolor": ax.get_facecolor(), "linestyle": "--"}
+                self.lines_ += ax.plot(member[k], linewidth=1, alpha=0.8, **look)
+
+    def _draw_bars(self, ax, accuracy, member, names):
+        """Draw one bar per method with its numbers, as in the paper's figure 7."""
+        base = np.zeros_like(accuracy) if member is None else member
+        for k in range(len(names)):
+            look = {"color": colour(k, ax), "edgecolor": ink(ax), "linewidth": 0.7}
+            if member is not None:
+                lower = ax.bar([k], base[k], 0.6, hatch="///", alpha=0.55, **look)
+                self.member_bars_.append(lower)
+            upper = ax.bar([k], accuracy[k] - base[k], 0.6, bottom=base[k], **look)
+            self.bars_.append(upper)
+            if np.isnan(accuracy[k]):
+                continue
+            text = f"{accuracy[k]:.2f}"
+            if member is not None:
+                text += f"\n({accuracy[k] - member[k]:+.2f})"
+            ax.annotate(
+                text,
+                (k, max(accuracy[k], base[k])),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+            )
+        shown = accuracy if member is None else np.concatenate([accuracy, member])
+        _start_below_the_lowest(ax, shown)
 
 
 def _measure(ensembles, sets, severities):
@@ -294,98 +292,26 @@ def _accuracies_of(y_true, member_probas, classes, name):
     return ensemble.reshape(by_severity).mean(0), member.reshape(by_severity).mean(0)
 
 
-def _draw_lines(ax, accuracy, member, names):
-    """Draw lines over the severities; return lines, bars and the members' bars."""
-    lines = []
-    for k, name in enumerate(names):
-        look = {"color": colour(k, ax), "marker": marker(k), "markersize": 6}
-        lines += ax.plot(accuracy[k], label=name, **look)
-        if member is not None:
-            look |= {"markerfacecolor": ax.get_facecolor(), "linestyle": "--"}
-            lines += ax.plot(member[k], linewidth=1, alpha=0.8, **look)
-    return lines, [], []
-
-
-def _draw_bars(ax, at, width, *, accuracy, member, k, name):
-    """Draw the bars of method ``k``; their lower, hatched parts are the members'.
-
-    Returns the bars of the ensemble, and those of the members or None.
-    """
-    look = {"color": colour(k, ax), "edgecolor": ink(ax), "linewidth": 0.7}
-    if member is None:
-        return ax.bar(at, accuracy, width, label=name, **look), None
-    lower = ax.bar(at, member, width, hatch="///", alpha=0.55, **look)
-    gain = ax.bar(at, accuracy - member, width, bottom=member, label=name, **look)
-    return gain, lower
-
-
-def _draw_groups(ax, accuracy, member, names):
-    """Draw a group of bars per severity; return lines, bars and the members' bars."""
-    K, S = accuracy.shape
-    width = 0.8 / K
-    bars, member_bars = [], []
-    for k, name in enumerate(names):
-        upper, lower = _draw_bars(
-            ax,
-            np.arange(S) + (k - (K - 1) / 2) * width,
-            width,
-            accuracy=accuracy[k],
-            member=None if member is None else member[k],
-            k=k,
-            name=name,
-        )
-        bars.append(upper)
-        if lower is not None:
-            member_bars.append(lower)
-    _start_below_the_lowest(ax, accuracy, member)
-    return [], bars, member_bars
-
-
-def _draw_means(ax, accuracy, member, names):
-    """Draw one bar per method with its numbers, as in the paper's figure 7."""
-    mean = accuracy.mean(1)
-    member_mean = None if member is None else member.mean(1)
-    bars, member_bars = [], []
-    for k, name in enumerate(names):
-        upper, lower = _draw_bars(
-            ax,
-            [k],
-            0.6,
-            accuracy=mean[k : k + 1],
-            member=None if member_mean is None else member_mean[k : k + 1],
-            k=k,
-            name=name,
-        )
-        bars.append(upper)
-        if lower is not None:
-            member_bars.append(lower)
-        if np.isnan(mean[k]):
-            continue
-        text, top = f"{mean[k]:.2f}", max(mean[k], 0.0)
-        if member_mean is not None:
-            text += f"\n({mean[k] - member_mean[k]:+.2f})"
-            top = max(mean[k], member_mean[k])
-        ax.annotate(
-            text,
-            (k, top),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            fontsize=9,
-        )
-    _start_below_the_lowest(ax, mean, member_mean, headroom=0.25)
-    name_ticks(ax, names)
-    return [], bars, member_bars
-
-
-def _start_below_the_lowest(ax, accuracy, member, headroom=0.08):
+def _start_below_the_lowest(ax, values):
     """Start the axis below the lowest value, and leave room for numbers at the top."""
-    values = accuracy if member is None else np.stack([accuracy, member])
     values = values[np.isfinite(values)]
     if values.size:
         low, high = values.min(), values.max()
         bottom = max(0.0, low - 0.5 * max(high - low, 1.0))
-        ax.set_ylim(bottom, high + headroom * (high - bottom) or 1.0)
+        ax.set_ylim(bottom, high + 0.25 * (high - bottom) or 1.0)
+
+
+def _name_ticks(ax, names):
+    """Write names on the horizontal axis, wrapped or turned if they would overlap."""
+    names = [wrapped(name, 40) for name in names]
+    lines = [fill(name, 16, break_long_words=False) for name in names]
+    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    for labels, look in ((names, {}), (lines, {}), (names, turned)):
+        ax.set_xticks(range(len(names)), labels=labels, **look)
+        ax.figure.figure.draw_without_rendering()
+        boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
+        if all(b.x0 - a.x1 >= 4 for a, b in pairwise(boxes)):
+            break
 
 
 def _draw_legend(ax, kind, members):
@@ -401,5 +327,4 @@ def _draw_legend(ax, kind, members):
     elif members:
         look: dict[str, Any] = {"fc": to_rgba(ink(ax), 0.15), "ec": ink(ax), "lw": 0.7}
         handles.append(Patch(hatch="///", label="Members", **look))
-    if handles:
-        legend_above(ax, handles)
+    legend_above(ax, handles)

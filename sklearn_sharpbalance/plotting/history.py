@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import ceil
 
 import numpy as np
+import pandas as pd
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
@@ -12,14 +13,14 @@ from sklearn_sharpbalance.plotting._base import (
     NAME_WIDTH,
     PALETTE,
     Display,
-    check_member_names,
+    check_fitted,
+    check_names,
     colour,
     ink,
     marker,
     tidy,
     wrapped,
 )
-from sklearn_sharpbalance.plotting._ensembles import check_ensemble, found_estimator
 
 __all__ = ["TrainingHistoryDisplay"]
 
@@ -40,9 +41,10 @@ class TrainingHistoryDisplay(Display):
 
     Parameters
     ----------
-    history : list of dict of str to array-like
-        For each member, the values of each record. "epoch" is the horizontal axis
-        (counted from 1 if it is missing), "phase" has the names of the phases.
+    history : list of DataFrame
+        For each member a row per epoch and a column per record. "epoch" is the
+        horizontal axis (counted from 1 if it is missing), "phase" has the names of the
+        phases.
     member_names : sequence of str, default=None
         Name of each member; numbered if None.
 
@@ -60,8 +62,9 @@ class TrainingHistoryDisplay(Display):
     >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import TrainingHistoryDisplay
     >>> epochs = [{"train_loss": 2.0}, {"train_loss": 1.0}]
-    >>> TrainingHistoryDisplay.from_history([epochs, epochs]).history[0]["train_loss"]
-    array([2., 1.])
+    >>> display = TrainingHistoryDisplay.from_history([epochs, epochs])
+    >>> display.history[0]["train_loss"].tolist()
+    [2.0, 1.0]
     """
 
     def __init__(self, history, *, member_names=None):
@@ -69,56 +72,44 @@ class TrainingHistoryDisplay(Display):
         self.member_names = member_names
 
     @classmethod
-    def from_estimator(cls, estimator, *, member_names=None, ax=None, **kwargs):
+    def from_estimator(cls, estimator, **kwargs):
         """Plot the training of a fitted ensemble, or of a fitted skorch net.
 
         Parameters
         ----------
         estimator : fitted ensemble or skorch net
             It may be the last step of a pipeline, or the best estimator of a search.
-        member_names : sequence of str, default=None
-            Name of each member; numbered if None.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
         **kwargs
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : TrainingHistoryDisplay
+            Passed to :meth:`from_history` and :meth:`plot`.
         """
-        estimator = found_estimator(estimator)
-        if not hasattr(estimator, "history_"):
-            check_ensemble(estimator, "history_")
-        history = estimator.history_
-        return cls.from_history(history, member_names=member_names, ax=ax, **kwargs)
+        return cls.from_history(check_fitted(estimator, "history_").history_, **kwargs)
 
     @classmethod
-    def from_history(cls, history, *, member_names=None, ax=None, **kwargs):
+    def from_history(cls, history, *, member_names=None, **kwargs):
         """Plot records of training.
 
         Parameters
         ----------
         history : list
             For each member a list of dictionaries (one per epoch, as skorch's
-            ``History``) or a dictionary of lists. The records of a single member need
-            no outer list.
+            ``History``), a dictionary of lists or a DataFrame. The records of a single
+            member need no outer list.
         member_names : sequence of str, default=None
             Name of each member; numbered if None.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : TrainingHistoryDisplay
         """
-        display = cls(_columns_per_member(history), member_names=member_names)
-        return display.plot(ax, **kwargs)
+        if _is_one_member(history):
+            history = [history]
+        frames = [_frame(member) for member in history]
+        if not frames or any(frame.empty for frame in frames):
+            raise InvalidInputError(
+                "history has no epochs. Pass the records of at least one member."
+            )
+        return cls(frames, member_names=member_names).plot(**kwargs)
 
-    def plot(self, ax=None, *, metric=None, logy=False, phases=True, legend=True):
-        """Draw one line per member and metric.
+    def plot(self, ax=None, *, metric=None):
+        """Draw one line per member and metric, and mark where phases begin.
 
         Parameters
         ----------
@@ -127,58 +118,45 @@ class TrainingHistoryDisplay(Display):
         metric : str or sequence of str, default=None
             Records to draw, the first with full lines, the next dashed. None is
             "train_loss" and, if it was recorded, "valid_loss".
-        logy : bool, default=False
-            Whether the vertical axis is logarithmic.
-        phases : bool, default=True
-            Whether to mark the beginning of each phase.
-        legend : bool, default=True
-            Whether to draw a legend.
-
-        Returns
-        -------
-        display : TrainingHistoryDisplay
         """
         metrics = self._check_metrics(metric)
-        names = check_member_names(self.member_names, len(self.history))
+        names = check_names(self.member_names, len(self.history), "Member", first=0)
         ax = self._start(ax, (6.2, 3.8))
         self.lines_ = [
             [
                 ax.plot(
-                    _epochs(columns),
-                    columns[key],
-                    **_look(i, len(columns[key]), ax),
+                    _epochs(frame),
+                    frame[key],
+                    **_look(i, len(frame), ax),
                     linestyle=LINES[k % len(LINES)],
                     linewidth=1.6,
                 )[0]
-                for i, columns in enumerate(self.history)
+                for i, frame in enumerate(self.history)
             ]
             for k, key in enumerate(metrics)
         ]
-        if logy:
-            ax.set_yscale("log")
         labels = [LABELS.get(key, key.replace("_", " ")) for key in metrics]
         ax.set_xlabel("Epoch")
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set_ylabel(_common_label(labels))
         tidy(ax, grid="y")
-        self.phase_lines_ = self._mark_phases(ax) if phases else []
-        if legend:
-            self._draw_legend(ax, names, labels)
+        self.phase_lines_ = self._mark_phases(ax)
+        self._draw_legend(ax, names, labels)
         return self
 
     def _check_metrics(self, metric):
         """Return the names of the records, or raise if one was not recorded."""
         if metric is None:
             metrics = ["train_loss"]
-            if all("valid_loss" in columns for columns in self.history):
+            if all("valid_loss" in frame for frame in self.history):
                 metrics.append("valid_loss")
         else:
             metrics = [metric] if isinstance(metric, str) else list(metric)
         if not metrics:
             raise InvalidInputError("metric is empty. Pass the name of a record.")
         for key in metrics:
-            if not all(key in columns for columns in self.history):
-                known = sorted(set.intersection(*(set(c) for c in self.history)))
+            if not all(key in frame for frame in self.history):
+                known = sorted(set.intersection(*map(set, self.history)))
                 raise InvalidInputError(
                     f"{key!r} was not recorded for every member. Choose one of {known}."
                 )
@@ -187,9 +165,9 @@ class TrainingHistoryDisplay(Display):
     def _mark_phases(self, ax):
         """Draw a line and the name of the phase where the phase of a member changes."""
         starts: dict = {}
-        for columns in self.history:
-            if "phase" in columns:
-                phase, epochs = np.asarray(columns["phase"]), _epochs(columns)
+        for frame in self.history:
+            if "phase" in frame:
+                phase, epochs = frame["phase"].to_numpy(), _epochs(frame)
                 new = np.append(True, phase[1:] != phase[:-1])
                 starts.update(zip(epochs[new].tolist(), phase[new].tolist()))
         lines = []
@@ -206,7 +184,6 @@ class TrainingHistoryDisplay(Display):
                 fontsize=9,
                 color=ink(ax),
                 alpha=0.7,
-                annotation_clip=False,
             )
         return lines
 
@@ -214,18 +191,15 @@ class TrainingHistoryDisplay(Display):
         """Draw the legend of members and, if there are several, of metrics."""
         from matplotlib.lines import Line2D
 
-        names = [wrapped(name, NAME_WIDTH) for name in names]
-        members = list(zip(self.lines_[0], names))
-        styles = [
-            (Line2D([], [], color=ink(ax), ls=LINES[k % len(LINES)]), label)
-            for k, label in enumerate(labels)
-        ]
-        entries = members if len(labels) == 1 else members + styles
-        if len(entries) > 1:
-            handles, texts = zip(*entries)
-            # Beside the axes, since inside it would cover some lines.
+        handles = list(self.lines_[0])
+        texts = [wrapped(name, NAME_WIDTH) for name in names]
+        if len(labels) > 1:
+            for k, label in enumerate(labels):
+                handles.append(Line2D([], [], color=ink(ax), ls=LINES[k % len(LINES)]))
+                texts.append(label)
+        if len(handles) > 1:  # beside the axes; 16 rows fit the figure
             place = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
-            n_columns = ceil(len(entries) / 16)  # 16 rows fit the figure
+            n_columns = ceil(len(handles) / 16)
             ax.legend(handles, texts, fontsize=9, ncols=n_columns, **place)
 
 
@@ -240,10 +214,11 @@ def _look(i, n_epochs, ax):
     return {"color": colour(i, ax), **marks}
 
 
-def _epochs(columns):
+def _epochs(frame):
     """Return the numbers of the epochs."""
-    n = len(next(iter(columns.values())))
-    return np.asarray(columns.get("epoch", np.arange(1, n + 1)))
+    if "epoch" in frame:
+        return frame["epoch"].to_numpy()
+    return np.arange(1, len(frame) + 1)
 
 
 def _common_label(labels):
@@ -254,34 +229,18 @@ def _common_label(labels):
     return last.pop().capitalize() if len(last) == 1 else ", ".join(labels)
 
 
-def _columns_per_member(history):
-    """Return the values of each record, for each member."""
-    if isinstance(history, Mapping) or _is_one_member(history):
-        history = [history]
-    members = [_columns(member) for member in history]
-    if not members or any(len(columns) == 0 for columns in members):
-        raise InvalidInputError(
-            "history has no epochs. Pass the records of at least one member."
-        )
-    return members
-
-
 def _is_one_member(history):
-    """Return whether a list has the epochs of one member, not several members."""
+    """Return whether these are the records of one member, not of several."""
+    if isinstance(history, Mapping | pd.DataFrame):
+        return True
     first = next(iter(history), None)
     if not isinstance(first, Mapping):
         return False
     return all(np.ndim(v) == 0 for k, v in first.items() if k != "batches")
 
 
-def _columns(member):
-    """Return the values of each record as an array, with NaN for missing epochs."""
-    if not isinstance(member, Mapping):
-        epochs = list(member)
-        keys = dict.fromkeys(k for epoch in epochs for k in epoch if k != "batches")
-        missing = {"phase": ""}
-        member = {
-            key: [epoch.get(key, missing.get(key, np.nan)) for epoch in epochs]
-            for key in keys
-        }
-    return {key: np.asarray(values) for key, values in member.items()}
+def _frame(member):
+    """Return the records of a member as a DataFrame, with NaN for missing epochs."""
+    columns = member if isinstance(member, Mapping | pd.DataFrame) else list(member)
+    frame = pd.DataFrame(columns).drop(columns="batches", errors="ignore")
+    return frame.fillna({"phase": ""}) if "phase" in frame else frame

@@ -1,19 +1,40 @@
 """Slices through the loss landscape, around one member or between members."""
 
-import numpy as np
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
+import torch
+from torch import nn
+
+from sklearn_sharpbalance._validation import check_generator
+from sklearn_sharpbalance.aggregation.nets import recompute_batch_statistics
+from sklearn_sharpbalance.autodiff import sample_losses
+from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._checks import encode_labels
+from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
+    check_fitted,
     colour,
+    legend_above,
+    n_drawn,
     place_labels,
     tidy,
-    wrapped,
 )
-from sklearn_sharpbalance.plotting._landscape import slice_landscape
+from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["LossLandscapeDisplay"]
+
+Weights = list[torch.Tensor]
+
+# Margin of a slice around the members, relative to the distance of the first two.
+MARGIN = 0.25
+LOG_RANGE = 20  # the colours of a wider surface are logarithmic
+N_LEVELS = 12
 
 
 class LossLandscapeDisplay(Display):
@@ -54,7 +75,8 @@ class LossLandscapeDisplay(Display):
     the weights' filter. A step of 1 then moves a filter by its own norm, and slices of
     different networks are comparable. Two members span a line, with one at 0 and the
     other at 1; a second direction is then random and at right angles. Three members
-    span a plane.
+    span a plane. Between members the BatchNorm statistics do not match the weights, and
+    are recomputed on the samples at every point.
 
     References
     ----------
@@ -103,10 +125,8 @@ class LossLandscapeDisplay(Display):
         n_dims=1,
         span=1.0,
         n_points=None,
-        batch_norm="recompute",
         random_state=None,
         name=None,
-        ax=None,
         **kwargs,
     ):
         """Measure and plot a slice through a fitted ensemble's loss landscape.
@@ -127,47 +147,46 @@ class LossLandscapeDisplay(Display):
             Largest step from one member along a random direction, on both sides.
         n_points : int, default=None
             Points along each direction; 41 in one dimension and 21 in two if None.
-        batch_norm : {"recompute", "keep"}, default="recompute"
-            Between members the running statistics do not match the weights: recompute
-            them on ``X`` at every point, or keep those of the first member. Around one
-            member they are kept.
         random_state : int, Generator, RandomState or None, default=None
             Controls the random directions.
         name : str, default=None
             Name for the legend.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : LossLandscapeDisplay
         """
-        found = slice_landscape(
-            estimator,
-            X,
-            y,
-            members=members,
-            n_dims=n_dims,
-            span=span,
-            n_points=n_points,
-            batch_norm=batch_norm,
-            random_state=random_state,
+        check_fitted(estimator, "classes_")
+        estimator, X = reach_last_step(estimator, X)
+        nets = getattr(estimator, "estimators_", None) or [estimator]
+        chosen = _check_members(nets, members, n_dims)
+        weights = [weights_of(nets[m].module_) for m in chosen]
+        directions, positions = _directions(weights, n_dims, random_state)
+        axes = _axes(positions, n_dims, span, n_points)
+        loss = loss_surface(
+            nets[chosen[0]],
+            _module_inputs(estimator, X),
+            _codes(estimator, y),
+            origin=weights[0],
+            directions=directions,
+            grid=np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, n_dims),
+            recompute=len(chosen) > 1,
         )
-        return cls(**found, name=name).plot(ax, **kwargs)
+        x_name, y_name = _axis_names(chosen)
+        display = cls(
+            loss.reshape([len(axis) for axis in reversed(axes)]),
+            axes[0],
+            axes[1] if n_dims == 2 else None,
+            positions=positions,
+            position_names=[f"Member {m}" for m in chosen],
+            x_name=x_name,
+            y_name=y_name,
+            name=name,
+        )
+        return display.plot(**kwargs)
 
-    def plot(
-        self,
-        ax=None,
-        *,
-        color=None,
-        log=None,
-        levels=12,
-        cmap=SEQUENTIAL,
-        colorbar=True,
-    ):
+    def plot(self, ax=None, *, color=None, cmap=SEQUENTIAL, colorbar=True):
         """Draw the slice.
+
+        The colours of a surface are logarithmic if it spans more than a factor of 20.
 
         Parameters
         ----------
@@ -175,19 +194,10 @@ class LossLandscapeDisplay(Display):
             Axes to draw on, which may have other curves; None makes a new figure.
         color : color, default=None
             Colour of a curve; the next one of the palette if None.
-        log : bool, default=None
-            Whether the loss is logarithmic. None is True for a surface that spans more
-            than a factor of 20.
-        levels : int, default=12
-            Number of contours of a surface.
         cmap : str or Colormap, default="cividis"
-            Colours of the values.
+            Colours of a surface.
         colorbar : bool, default=True
             Whether to draw the scale of the colours.
-
-        Returns
-        -------
-        display : LossLandscapeDisplay
         """
         loss = np.asarray(self.loss, dtype=float)
         expected = (len(self.x),) if self.y is None else (len(self.y), len(self.x))
@@ -195,29 +205,24 @@ class LossLandscapeDisplay(Display):
             raise InvalidInputError(
                 f"loss must have shape {expected} to fit x and y, got {loss.shape}."
             )
-        if self.y is not None:
-            loss = np.where(np.isfinite(loss), loss, np.nan)  # NaN stays white
-            steps, log = surface_levels(loss, levels, log)
+        if not np.isfinite(loss).any():
+            raise InvalidInputError("loss has no finite value to draw.")
         ax = self._start(ax, (5.0, 3.8), square=self.y is not None)
         self.line_ = self.contours_ = self.colorbar_ = self.points_ = None
         if self.y is None:
-            self._draw_curve(ax, loss, color, bool(log))
+            self._draw_curve(ax, loss, color)
         else:
-            self._draw_surface(ax, loss, log, steps, cmap, colorbar)
+            self._draw_surface(ax, loss, cmap, colorbar)
         return self
 
-    def _draw_curve(self, ax, loss, color, log):
-        n_before = sum(line.get_gid() == "landscape" for line in ax.lines)
-        color = colour(n_before, ax) if color is None else color
-        label = None if self.name is None else wrapped(self.name, 40)
-        (self.line_,) = ax.plot(
-            self.x, loss, color=color, lw=1.8, label=label, gid="landscape"
-        )
-        if log:
-            ax.set_yscale("log")
+    def _draw_curve(self, ax, loss, color):
+        color = colour(n_drawn(ax, "landscape"), ax) if color is None else color
+        look = {"color": color, "lw": 1.8, "gid": "landscape"}
+        (self.line_,) = ax.plot(self.x, loss, label=self.name, **look)
         ax.set(xlabel=self.x_name, ylabel="Loss")
         ax.locator_params(axis="x", nbins=7)
         tidy(ax, grid="y")
+        legend_above(ax, *ax.get_legend_handles_labels())
         if self.positions is not None:
             at = np.asarray(self.positions)[:, 0]
             height = np.interp(at, self.x, loss)
@@ -225,50 +230,238 @@ class LossLandscapeDisplay(Display):
             ax.margins(y=0.12)
             if len(at) > 1:
                 place_labels(ax, at, height, self.position_names)
-        if self.name is not None:
-            ax.legend(fontsize=9)
 
-    def _draw_surface(self, ax, loss, log, steps, cmap, colorbar):
-        norm = {"norm": "log"} if log else {}
+    def _draw_surface(self, ax, loss, cmap, colorbar):
+        loss = np.where(np.isfinite(loss), loss, np.nan)  # NaN stays white
+        levels, is_log = _levels(np.nanmin(loss), np.nanmax(loss))
         self.contours_ = ax.contourf(
-            self.x, self.y, loss, levels=steps, cmap=cmap, **norm
+            self.x,
+            self.y,
+            loss,
+            levels=levels,
+            cmap=cmap,
+            norm="log" if is_log else None,
         )
-        ax.contour(self.x, self.y, loss, levels=steps, colors="white", linewidths=0.5)
+        ax.contour(self.x, self.y, loss, levels=levels, colors="white", linewidths=0.5)
         ax.set(xlabel=self.x_name, ylabel=self.y_name, aspect="equal")
         ax.locator_params(nbins=6)
-        if self.positions is not None:
-            at = np.asarray(self.positions)
-            self.points_ = ax.scatter(
-                *at.T, color="white", edgecolors="black", marker="o", s=44, zorder=3
-            )
         if colorbar:
             self.colorbar_ = ax.figure.colorbar(
-                self.contours_, ax=ax, label="Loss", format="%.2g" if log else None
+                self.contours_, ax=ax, label="Loss", format="%.2g" if is_log else None
             )
         if self.positions is not None:
-            for text in place_labels(ax, at[:, 0], at[:, 1], self.position_names):
+            x, y = np.asarray(self.positions).T
+            look = {"color": "white", "edgecolors": "black", "s": 44, "zorder": 3}
+            self.points_ = ax.scatter(x, y, **look)
+            for text in place_labels(ax, x, y, self.position_names):
                 text.set(color="black")  # on white, whatever the style
                 text.set_bbox({"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1})
 
 
-def surface_levels(loss, n, log):
-    """Return the levels of a surface, and whether they are logarithmic."""
-    if np.isnan(loss).all():
-        raise InvalidInputError("loss has no finite value to draw.")
-    low, high = np.nanmin(loss), np.nanmax(loss)
-    log = (low > 0 and high > 20 * low) if log is None else log
-    return contour_levels(low, high, n, log), log
-
-
-def contour_levels(low, high, n, log):
-    """Return levels that cover the loss: round numbers, or evenly spaced logarithms."""
+def _levels(low: float, high: float) -> tuple[np.ndarray, bool]:
+    """Return levels that cover the loss, and whether they are logarithmic."""
     from matplotlib.ticker import MaxNLocator
 
-    if not log:
-        return MaxNLocator(n).tick_values(low, max(high, low + 1e-9))
-    if low <= 0:
-        raise InvalidInputError(
-            f"log=True needs a positive loss everywhere, got {low:.3g}."
-        )
+    if low <= 0 or high <= LOG_RANGE * low:
+        high = max(high, low + 1e-9)
+        return np.asarray(MaxNLocator(N_LEVELS).tick_values(low, high)), False
     # Extend both ends a little, so that rounding leaves no point uncovered.
-    return np.geomspace(low * (1 - 1e-6), high * (1 + 1e-6), n + 1)
+    return np.geomspace(low * (1 - 1e-6), high * (1 + 1e-6), N_LEVELS + 1), True
+
+
+def _axis_names(chosen: Sequence[int]) -> tuple[str, str]:
+    """Return the labels of the axes of a slice through these members."""
+    x_name = y_name = "Step along a random direction"
+    if len(chosen) > 1:
+        x_name = f"From member {chosen[0]} to member {chosen[1]}"
+    if len(chosen) == 3:
+        y_name = f"Towards member {chosen[2]}, at right angles"
+    return x_name, y_name
+
+
+def _module_inputs(estimator: Any, X: Any) -> Any:
+    """Return samples as the members' modules accept them: validated, in layout."""
+    if hasattr(estimator, "member_inputs"):
+        return estimator.member_inputs(X)
+    array = np.asarray(X)
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _codes(estimator: Any, y: Any) -> np.ndarray:
+    """Return the class code of each label."""
+    classes = np.asarray(estimator.classes_)
+    return encode_labels(
+        y, n_classes=len(classes), n_samples=len(y), labels=classes, name="classes_"
+    )
+
+
+def _check_members(
+    nets: Sequence[Any], members: int | Sequence[int], n_dims: int
+) -> list[int]:
+    """Return the indices of the members, or raise if they do not fit the slice."""
+    chosen = [int(m) for m in np.atleast_1d(members)]
+    if n_dims not in (1, 2):
+        raise InvalidInputError(f"n_dims must be 1 or 2, got {n_dims!r}.")
+    known = set(range(len(nets)))
+    is_possible = 1 <= len(chosen) <= 1 + n_dims and set(chosen) <= known
+    if not is_possible or len(set(chosen)) < len(chosen):
+        raise InvalidInputError(
+            f"members must hold one to {1 + n_dims} different indices from 0 to "
+            f"{len(nets) - 1} for a slice in {n_dims} dimensions, got {chosen}."
+        )
+    return chosen
+
+
+def _directions(
+    weights: Sequence[Weights], n_dims: int, random_state: Any
+) -> tuple[list[Weights], np.ndarray]:
+    """Return the directions of the slice, and the members' coordinates along them."""
+    rng = check_generator(random_state)
+    if len(weights) == 1:
+        drawn = [filter_normalized_direction(weights[0], rng) for _ in range(n_dims)]
+        return drawn, np.zeros((1, 2))
+    u = difference(weights[1], weights[0])
+    length = inner(u, u) ** 0.5
+    positions = np.array([[0.0, 0.0], [1.0, 0.0]])
+    if n_dims == 1:
+        return [u], positions
+    if len(weights) == 2:
+        v = orthogonal(filter_normalized_direction(weights[0], rng), u, length)
+        return [u, v], positions
+    w = difference(weights[2], weights[0])
+    v = orthogonal(w, u, length)
+    third = [inner(w, u) / length**2, inner(w, v) / length**2]
+    return [u, v], np.vstack([positions, third])
+
+
+def _axes(
+    positions: np.ndarray, n_dims: int, span: float, n_points: int | None
+) -> list[np.ndarray]:
+    """Return the steps along each direction.
+
+    The steps nearest to a member are moved onto it.
+    """
+    if n_points is None:
+        n_points = 41 if n_dims == 1 else 21
+    if len(positions) == 1:
+        low, high = np.full(2, -span), np.full(2, span)
+    else:
+        low, high = positions.min(0) - MARGIN, positions.max(0) + MARGIN
+    if len(positions) == 2:
+        low[1], high[1] = -0.5 - MARGIN, 0.5 + MARGIN
+    axes = [np.linspace(low[d], high[d], n_points) for d in range(n_dims)]
+    for axis, coordinates in zip(axes, positions.T):
+        for value in coordinates:
+            axis[np.abs(axis - value).argmin()] = value
+    return axes
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """Return copies of the weights, in the order of ``parameters()``."""
+    return [p.detach().clone() for p in module.parameters()]
+
+
+@contextmanager
+def restored(module: nn.Module) -> Iterator[None]:
+    """Restore weights, buffers and modes exactly when the block ends."""
+    tensors = [*module.parameters(), *module.buffers()]
+    before = [t.detach().clone() for t in tensors]
+    modes = [(m, m.training) for m in module.modules()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, before):
+                tensor.copy_(value)
+        torch.clear_autocast_cache()
+        for part, mode in modes:
+            part.training = mode
+
+
+def filter_normalized_direction(
+    weights: Sequence[torch.Tensor], rng: np.random.Generator
+) -> Weights:
+    """Draw a random direction whose filters have the norms of the weights' filters.
+
+    A filter is a row of a weight matrix or one output channel of a convolution. The
+    direction is zero for biases and norm layers, as in Li et al. (2018).
+    """
+    direction = []
+    for weight in weights:
+        if weight.ndim < 2:
+            direction.append(torch.zeros_like(weight))
+            continue
+        drawn = torch.as_tensor(rng.standard_normal(tuple(weight.shape)))
+        drawn = drawn.to(weight.device, weight.dtype)
+        filters = drawn.flatten(1)  # (n_filters, filter size)
+        length = weight.flatten(1).norm(dim=1) / filters.norm(dim=1).clamp(min=1e-12)
+        direction.append((filters * length[:, None]).view_as(weight))
+    return direction
+
+
+def inner(a: Weights, b: Weights) -> float:
+    """Return the inner product of two directions."""
+    return sum((x.double() * y.double()).sum().item() for x, y in zip(a, b))
+
+
+def difference(a: Weights, b: Weights) -> Weights:
+    """Return ``a - b``."""
+    return [x - y for x, y in zip(a, b)]
+
+
+def orthogonal(v: Weights, u: Weights, length: float) -> Weights:
+    """Return the part of ``v`` at right angles to ``u``, scaled to a length."""
+    share = inner(v, u) / max(inner(u, u), 1e-30)
+    rest = [x - share * y for x, y in zip(v, u)]
+    scale = length / max(inner(rest, rest) ** 0.5, 1e-30)
+    return [scale * x for x in rest]
+
+
+def mean_loss(net: Any, data: DeviceData, batch_size: int = 512) -> float:
+    """Return the mean loss of a skorch net over all samples, in evaluation mode."""
+    n = len(data.y)
+    total = 0.0
+    net.module_.eval()
+    with torch.no_grad():
+        for start in range(0, n, batch_size):
+            rows = np.arange(start, min(start + batch_size, n))
+            for x, index in data.iterate(rows[None]):
+                losses = sample_losses(net, net.infer(x), data.y[index])
+                total += losses.double().sum().item()
+    return total / n
+
+
+def loss_surface(
+    net: Any,
+    X: Any,
+    y: np.ndarray,
+    *,
+    origin: Weights,
+    directions: Sequence[Weights],
+    grid: np.ndarray,
+    recompute: bool = False,
+) -> np.ndarray:
+    """Return the loss at ``origin + sum_i grid[p, i] * directions[i]`` for each ``p``.
+
+    ``grid`` has shape (n_points, n_directions), the result (n_points,). The weights of
+    ``net`` are changed, and restored at the end. ``recompute`` recomputes BatchNorm
+    statistics on the data at every point.
+    """
+    data = TrainingData(X, y)
+    source = DeviceData(data, net.device)
+    parameters = list(net.module_.parameters())
+    losses = np.empty(len(grid))
+    with restored(net.module_), random_stream(net.device):
+        for p, point in enumerate(grid):
+            with torch.no_grad():
+                for k, parameter in enumerate(parameters):
+                    value = origin[k].clone()
+                    for step, direction in zip(point.tolist(), directions):
+                        value.add_(direction[k], alpha=step)
+                    parameter.copy_(value)
+            # An enclosing autocast would reuse its casts of the previous weights.
+            torch.clear_autocast_cache()
+            if recompute:
+                recompute_batch_statistics(net, data)
+            losses[p] = mean_loss(net, source)
+    return losses

@@ -1,4 +1,4 @@
-"""How well a score separates foreign samples from known ones."""
+"""How well a score separates out-of-distribution samples from known ones."""
 
 import numpy as np
 from sklearn.metrics import roc_curve
@@ -13,17 +13,16 @@ from sklearn_sharpbalance.metrics.ood import (
     ood_auroc,
 )
 from sklearn_sharpbalance.plotting._base import (
-    GREY,
     LINES,
     Display,
     colour,
+    draw_diagonal,
     legend_above,
+    n_drawn,
     tidy,
 )
 
 __all__ = ["OODDisplay"]
-
-KINDS = ("roc", "histogram")
 
 
 class OODDisplay(Display):
@@ -34,7 +33,7 @@ class OODDisplay(Display):
     Parameters
     ----------
     scores_in, scores_out : array-like of shape (n_samples,)
-        Scores of known and of foreign samples; larger is more foreign.
+        Scores of known and of out-of-distribution samples; larger is more foreign.
     score_name : str, default="score"
         Name of the score, for the horizontal axis of the histogram.
     name : str, default=None
@@ -43,10 +42,12 @@ class OODDisplay(Display):
     Attributes
     ----------
     ax_, figure_ : matplotlib Axes and Figure
-    line_, diagonal_ : matplotlib Line2D or None
-        The ROC curve, and that of a score without information.
+    line_ : matplotlib Line2D or None
+        The ROC curve.
+    diagonal_ : matplotlib Line2D or None
+        That of a score without information; None if the axes have it already.
     bars_in_, bars_out_ : matplotlib StepPatch or None
-        Histograms of the known and of the foreign samples.
+        Histograms of the known and of the out-of-distribution samples.
 
     Examples
     --------
@@ -70,9 +71,9 @@ class OODDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator, X_in, X_out, *, score="msp", name=None, ax=None, **kwargs
+        cls, estimator, X_in, X_out, *, score="msp", name=None, **kwargs
     ):
-        """Plot a score of a fitted classifier on known and on foreign samples.
+        """Plot a score of a fitted classifier on known and on other samples.
 
         Parameters
         ----------
@@ -80,19 +81,13 @@ class OODDisplay(Display):
         X_in : array-like of shape (n_in, ...)
             Samples of the training distribution, not used in training.
         X_out : array-like of shape (n_out, ...)
-            Foreign samples.
+            Out-of-distribution samples.
         score : str, default="msp"
             A key of :data:`~sklearn_sharpbalance.metrics.OOD_SCORES`.
         name : str, default=None
-            The estimator's class name and the score if None.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
+            Name for the legend; the estimator's class name and the score if None.
         **kwargs
             Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : OODDisplay
         """
         check_is_fitted(estimator)
         inside, outside = outputs_of(estimator, X_in), outputs_of(estimator, X_out)
@@ -103,46 +98,26 @@ class OODDisplay(Display):
             ensemble_scores(score, outside),
             score_name=shown,
             name=f"{type(estimator).__name__}, {shown}" if name is None else name,
-            ax=ax,
             **kwargs,
         )
 
     @classmethod
     def from_predictions(
-        cls, scores_in, scores_out, *, score_name="score", name=None, ax=None, **kwargs
+        cls, scores_in, scores_out, *, score_name="score", name=None, **kwargs
     ):
         """Plot known scores.
 
         Parameters
         ----------
-        scores_in, scores_out : array-like of shape (n_samples,)
-            Scores of known and of foreign samples; larger is more foreign.
-        score_name : str, default="score"
-            Name of the score, for the horizontal axis of the histogram.
-        name : str, default=None
-            Name for the legend.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
+        scores_in, scores_out, score_name, name
+            See the class.
         **kwargs
             Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : OODDisplay
         """
         display = cls(scores_in, scores_out, score_name=score_name, name=name)
-        return display.plot(ax, **kwargs)
+        return display.plot(**kwargs)
 
-    def plot(
-        self,
-        ax=None,
-        *,
-        kind="roc",
-        n_bins=30,
-        color=None,
-        ref_line=True,
-        legend=True,
-    ):
+    def plot(self, ax=None, *, kind="roc", n_bins=30, color=None):
         """Draw the ROC curve or the histogram.
 
         Parameters
@@ -151,42 +126,29 @@ class OODDisplay(Display):
             Axes to draw on; None makes a new figure.
         kind : {"roc", "histogram"}, default="roc"
             The ROC curve, of which several fit on the same axes, or the distribution
-            of the score among known and among foreign samples.
+            of the score among known and among other samples.
         n_bins : int, default=30
             Bins of the histogram.
         color : color, default=None
             Colour of the curve; the next one of the palette if None.
-        ref_line : bool, default=True
-            Whether to draw the diagonal, the curve of a score without information.
-        legend : bool, default=True
-            Whether to draw a legend.
-
-        Returns
-        -------
-        display : OODDisplay
         """
-        if kind not in KINDS:
+        if kind not in ("roc", "histogram"):
             raise InvalidInputError(f"kind must be 'roc' or 'histogram', got {kind!r}.")
         auroc = self.auroc  # raises if scores are missing or not finite
         self.line_ = self.diagonal_ = self.bars_in_ = self.bars_out_ = None
         is_roc = kind == "roc"
         ax = self._start(ax, (4.4, 4.8) if is_roc else (5.0, 3.8), square=is_roc)
         if is_roc:
-            self._draw_roc(ax, auroc, color, ref_line)
+            self._draw_roc(ax, auroc, color)
         else:
             self._draw_histogram(ax, n_bins)
         tidy(ax)
-        if legend:
-            legend_above(ax, *ax.get_legend_handles_labels())
+        legend_above(ax, *ax.get_legend_handles_labels())
         return self
 
-    def _draw_roc(self, ax, auroc, color, ref_line):
-        n_before = sum(line.get_gid() == "roc" for line in ax.lines)
-        is_drawn = any(line.get_gid() == "diagonal" for line in ax.lines)
-        if ref_line and not is_drawn:
-            (self.diagonal_,) = ax.plot(
-                [0, 1], [0, 1], ls="--", lw=1, color=GREY, gid="diagonal"
-            )
+    def _draw_roc(self, ax, auroc, color):
+        n_before = n_drawn(ax, "roc")
+        self.diagonal_ = draw_diagonal(ax)
         scores = np.concatenate([self.scores_in, self.scores_out])
         is_out = np.arange(len(scores)) >= len(self.scores_in)
         rejected, detected, _ = roc_curve(is_out, scores)
@@ -200,30 +162,19 @@ class OODDisplay(Display):
             gid="roc",
         )
         ax.set(xlim=(-0.01, 1), ylim=(0, 1.01), aspect="equal")
-        ax.set(xlabel="Share of known samples rejected")
-        ax.set(ylabel="Share of foreign samples detected")
+        ax.set_xlabel("Fraction of known samples rejected")
+        ax.set_ylabel("Fraction of other samples detected")
 
     def _draw_histogram(self, ax, n_bins):
         scores = np.concatenate([self.scores_in, self.scores_out])
         edges = np.histogram_bin_edges(scores, n_bins)
-        shares = [
+        known, other = (
             np.histogram(part, edges)[0] / len(part)
             for part in (self.scores_in, self.scores_out)
-        ]
-        self.bars_in_ = ax.stairs(
-            shares[0],
-            edges,
-            fill=True,
-            color=colour(0, ax),
-            alpha=0.5,
-            label="known samples",
         )
-        self.bars_out_ = ax.stairs(
-            shares[1],
-            edges,
-            color=colour(3, ax),
-            linewidth=1.6,
-            label="foreign samples",
-        )
+        look = {"color": colour(0, ax), "fill": True, "alpha": 0.5}
+        self.bars_in_ = ax.stairs(known, edges, label="known samples", **look)
+        look = {"color": colour(3, ax), "linewidth": 1.6}
+        self.bars_out_ = ax.stairs(other, edges, label="out of distribution", **look)
         ax.set_ylim(bottom=0)
-        ax.set(xlabel=self.score_name, ylabel="Share of samples")
+        ax.set(xlabel=self.score_name, ylabel="Fraction of samples")

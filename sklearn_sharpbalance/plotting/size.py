@@ -5,56 +5,46 @@ from math import ceil, comb
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.metrics import brier_score_loss
+from sklearn.metrics import accuracy_score, brier_score_loss
 
 from sklearn_sharpbalance._validation import check_generator
 from sklearn_sharpbalance.aggregation.rules import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import (
-    ensemble_improvement_rate,
     expected_calibration_error,
     negative_log_likelihood,
 )
-from sklearn_sharpbalance.metrics._checks import (
-    check_member_probas,
-    encode_labels,
-)
-from sklearn_sharpbalance.metrics._outputs import (
-    predicts_with_members,
-    reach_last_step,
-)
-from sklearn_sharpbalance.plotting._base import Display, colour, marker, tidy, wrapped
-from sklearn_sharpbalance.plotting._ensembles import (
-    check_ensemble,
-    member_probas_of,
+from sklearn_sharpbalance.metrics._checks import check_member_probas, encode_labels
+from sklearn_sharpbalance.metrics._outputs import predicts_with_members, reach_last_step
+from sklearn_sharpbalance.plotting._base import (
+    Display,
+    check_fitted,
+    colour,
+    legend_above,
+    marker,
+    n_drawn,
+    tidy,
 )
 
 __all__ = ["EnsembleSizeDisplay"]
 
-# Each takes label codes, the ensemble's probabilities and those of its members.
+# Label, and function of class codes and the probabilities of an ensemble.
 METRICS = {
-    "accuracy": ("Accuracy", lambda y, p, m: np.mean(p.argmax(1) == y)),
-    "error": ("Error", lambda y, p, m: np.mean(p.argmax(1) != y)),
-    "nll": ("Negative log-likelihood", lambda y, p, m: negative_log_likelihood(y, p)),
+    "accuracy": ("Accuracy", lambda y, p: accuracy_score(y, p.argmax(1))),
+    "nll": ("Negative log-likelihood", negative_log_likelihood),
     "brier": (
         "Brier score",
-        lambda y, p, m: brier_score_loss(y, p, labels=range(p.shape[1])),
+        lambda y, p: brier_score_loss(y, p, labels=range(p.shape[1])),
     ),
-    "ece": (
-        "Expected calibration error",
-        lambda y, p, m: expected_calibration_error(y, p),
-    ),
-    "improvement": (
-        "Ensemble improvement rate",
-        lambda y, p, m: ensemble_improvement_rate(y, m, ensemble_proba=p),
-    ),
+    "ece": ("Expected calibration error", expected_calibration_error),
 }
 
 
 class EnsembleSizeDisplay(Display):
     """A metric against the number of members.
 
-    Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
+    Use :meth:`from_estimator` or :meth:`from_predictions` to make one. The line is the
+    mean over the subsets of members, the band their range.
 
     Parameters
     ----------
@@ -72,8 +62,8 @@ class EnsembleSizeDisplay(Display):
     ax_, figure_ : matplotlib Axes and Figure
     line_ : matplotlib Line2D
         Mean over the subsets.
-    band_ : matplotlib collection or None
-    points_ : matplotlib PathCollection or None
+    band_ : matplotlib collection
+    points_ : matplotlib PathCollection
 
     Examples
     --------
@@ -93,67 +83,37 @@ class EnsembleSizeDisplay(Display):
         self.name = name
 
     @classmethod
-    def from_estimator(
-        cls,
-        estimator,
-        X,
-        y,
-        *,
-        metric="accuracy",
-        aggregation=None,
-        max_subsets=100,
-        random_state=None,
-        name=None,
-        ax=None,
-        **kwargs,
-    ):
+    def from_estimator(cls, estimator, X, y, **kwargs):
         """Plot the metric of a fitted ensemble's subsets on ``X``.
+
+        The members are combined by the ensemble's own rule. The best member and soups
+        of weights raise an error: they do not combine predictions of a subset.
 
         Parameters
         ----------
         estimator : fitted ensemble, or a pipeline or search that ends in one
         X : array-like of shape (n_samples, ...)
         y : array-like of shape (n_samples,)
-        metric, max_subsets, random_state
-            See :meth:`from_predictions`.
-        aggregation : str or Aggregation, default=None
-            How members are combined; the estimator's own fitted rule if None. The best
-            member and soups of weights then raise an error: they do not combine
-            predictions of a subset.
-        name : str, default=None
-            Name for the legend.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
         **kwargs
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : EnsembleSizeDisplay
+            Passed to :meth:`from_predictions`, without ``aggregation``.
         """
+        check_fitted(estimator, "member_decision_function")
         estimator, X = reach_last_step(estimator, X)
-        options = {"metric": metric, "max_subsets": max_subsets, "name": name}
-        options |= {"random_state": random_state, "ax": ax, **kwargs}
-        if aggregation is None and hasattr(estimator, "aggregation_"):
-            _check_own_rule(estimator)
-            logits = estimator.member_decision_function(X)
-            probas = softmax(logits.astype(np.float64), axis=-1)
-            # Pass logits, not log-probabilities: a function may depend on the scale.
-            return cls._from_subsets(
-                y,
-                probas,
-                lambda rows: estimator._aggregate(logits[rows]),
-                labels=estimator.classes_,
-                **options,
+        if not predicts_with_members(estimator):
+            raise InvalidInputError(
+                f"{type(estimator).__name__} predicts by {estimator.aggregation_!r}, "
+                "which does not combine the predictions of a subset of its members. "
+                "Pass member_predict_proba(X) to from_predictions, which combines them "
+                "by a rule that does."
             )
-        if aggregation is None:
-            aggregation = getattr(estimator, "aggregation", "mean_logit")
-        return cls.from_predictions(
+        logits = estimator.member_decision_function(X)  # (M, N, C)
+        return cls._from_subsets(
             y,
-            member_probas_of(estimator, X),
+            softmax(logits.astype(np.float64), axis=-1),
+            # Pass logits, not log-probabilities: a function may depend on the scale.
+            lambda rows: estimator._aggregate(logits[rows]),
             labels=estimator.classes_,
-            aggregation=aggregation,
-            **options,
+            **kwargs,
         )
 
     @classmethod
@@ -168,7 +128,6 @@ class EnsembleSizeDisplay(Display):
         max_subsets=100,
         random_state=None,
         name=None,
-        ax=None,
         **kwargs,
     ):
         """Plot the metric of subsets of members whose probabilities are known.
@@ -179,7 +138,7 @@ class EnsembleSizeDisplay(Display):
             Class codes, the columns of ``member_probas``; or any with ``labels``.
         member_probas : array-like of shape (n_members, n_samples, n_classes)
         metric : str or callable, default="accuracy"
-            "accuracy", "error", "nll", "brier", "ece", "improvement", or a function
+            "accuracy", "nll", "brier", "ece", or a function
             ``metric(y_codes, proba) -> float``.
         labels : array-like of shape (n_classes,), default=None
             Label of each column.
@@ -191,26 +150,19 @@ class EnsembleSizeDisplay(Display):
             Controls which subsets are drawn.
         name : str, default=None
             Name for the legend.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : EnsembleSizeDisplay
         """
         probas = check_member_probas(member_probas)
         return cls._from_subsets(
             y_true,
             probas,
             lambda rows: combine_probas(probas[rows], aggregation),
-            labels=labels,
             metric=metric,
+            labels=labels,
             max_subsets=max_subsets,
             random_state=random_state,
             name=name,
-            ax=ax,
             **kwargs,
         )
 
@@ -221,28 +173,25 @@ class EnsembleSizeDisplay(Display):
         probas,
         combine,
         *,
-        labels,
-        metric,
-        max_subsets,
-        random_state,
-        name,
-        ax,
+        labels=None,
+        metric="accuracy",
+        max_subsets=100,
+        random_state=None,
+        name=None,
         **kwargs,
     ):
-        """Plot subsets of members; ``combine(rows)`` returns their probabilities."""
+        """Plot subsets of members; ``combine(rows)`` returns their prediction."""
         M, N, C = probas.shape
         y = encode_labels(y_true, n_classes=C, n_samples=N, labels=labels)
         metric_name, function = _resolve_metric(metric)
         rng = check_generator(random_state)
-        scores = []
-        for size in range(1, M + 1):
+        sizes, scores = np.arange(1, M + 1), []
+        for size in sizes:
             subsets = map(list, member_subsets(M, size, max_subsets, rng))
-            values = [function(y, combine(rows), probas[rows]) for rows in subsets]
-            scores.append(np.array(values, dtype=float))
-        sizes = np.arange(1, M + 1)
-        return cls(sizes, scores, metric_name=metric_name, name=name).plot(ax, **kwargs)
+            scores.append(np.array([function(y, combine(rows)) for rows in subsets]))
+        return cls(sizes, scores, metric_name=metric_name, name=name).plot(**kwargs)
 
-    def plot(self, ax=None, *, color=None, band=True, points=True):
+    def plot(self, ax=None, *, color=None):
         """Draw the mean over the subsets, their range, and every subset.
 
         Parameters
@@ -252,67 +201,37 @@ class EnsembleSizeDisplay(Display):
             figure.
         color : color, default=None
             The next colour of the palette if None.
-        band : bool, default=True
-            Whether to shade the range from the smallest to the largest value.
-        points : bool, default=True
-            Whether to draw a dot for every subset.
-
-        Returns
-        -------
-        display : EnsembleSizeDisplay
         """
         ax = self._start(ax)
-        n_before = sum(line.get_gid() == "size" for line in ax.lines)
+        n_before = n_drawn(ax, "size")
         color = colour(n_before, ax) if color is None else color
         sizes = np.asarray(self.sizes)
-        self.band_ = self.points_ = None
-        if band:
-            self.band_ = ax.fill_between(
-                sizes,
-                [np.min(values) for values in self.scores],
-                [np.max(values) for values in self.scores],
-                color=color,
-                alpha=0.15,
-                linewidth=0,
-            )
-        if points:
-            at = np.repeat(sizes, [len(values) for values in self.scores])
-            self.points_ = ax.scatter(
-                at, np.concatenate(self.scores), s=9, color=color, alpha=0.5, lw=0
-            )
+        low, high = ([f(values) for values in self.scores] for f in (np.min, np.max))
+        self.band_ = ax.fill_between(sizes, low, high, color=color, alpha=0.15, lw=0)
+        at = np.repeat(sizes, [len(values) for values in self.scores])
+        look = {"s": 9, "color": color, "alpha": 0.5, "lw": 0}
+        self.points_ = ax.scatter(at, np.concatenate(self.scores), **look)
         (self.line_,) = ax.plot(
             sizes,
             [np.mean(values) for values in self.scores],
             color=color,
             marker=marker(n_before),
-            label=None if self.name is None else wrapped(self.name, 40),
+            label=self.name,
             gid="size",
         )
         ax.set(xlabel="Number of members", ylabel=self.metric_name)
         ticks = np.union1d(sizes, ax.get_xticks() if n_before else sizes)
         ax.set_xticks(ticks[:: ceil(len(ticks) / 15)])  # at most 15
         tidy(ax, grid="y")
-        if self.name is not None:
-            ax.legend(fontsize=9)
+        legend_above(ax, *ax.get_legend_handles_labels())
         return self
 
 
-def _check_own_rule(estimator):
-    """Raise if the ensemble's prediction is no function of its members'."""
-    check_ensemble(estimator, "member_decision_function")
-    if not predicts_with_members(estimator):
-        raise InvalidInputError(
-            f"{type(estimator).__name__} predicts by {estimator.aggregation_!r}, which "
-            "does not combine the predictions of a subset of its members. Pass a rule "
-            "that does, for example aggregation='mean_logit'."
-        )
-
-
 def _resolve_metric(metric):
-    """Return the label of a metric, and its function of (y, proba, members)."""
+    """Return the label of a metric, and its function of codes and probabilities."""
     if callable(metric):
         label = getattr(metric, "__name__", type(metric).__name__).replace("_", " ")
-        return label, lambda y, proba, members: metric(y, proba)
+        return label, metric
     if metric not in METRICS:
         names = ", ".join(repr(name) for name in METRICS)
         raise InvalidInputError(

@@ -7,6 +7,7 @@ import numpy as np
 
 from sklearn_sharpbalance.aggregation.rules import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.metrics._tradeoff import (
     DIVERSITIES,
     GAINS,
@@ -18,24 +19,22 @@ from sklearn_sharpbalance.metrics._tradeoff import (
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
+    check_fitted,
     check_names,
     named,
     place_labels,
-    plain_log_axes,
-    thin_ticks,
     tidy,
 )
-from sklearn_sharpbalance.plotting._ensembles import member_probas_of
 from sklearn_sharpbalance.plotting._groups import (
     draw_fits,
-    draw_intervals,
     draw_legend,
     draw_points,
     drawable,
+    fit_tradeoff,
     notes_on_missing,
+    plain_log_axes,
     widen_axis,
 )
-from sklearn_sharpbalance.plotting.fit import fit_tradeoff
 
 __all__ = ["TradeoffDisplay"]
 
@@ -43,7 +42,9 @@ __all__ = ["TradeoffDisplay"]
 class TradeoffDisplay(Display):
     """Trade-off between the sharpness and the diversity of members.
 
-    Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
+    Use :meth:`from_estimator` or :meth:`from_predictions` to make one. An axis is at
+    least a fifth as long as its largest value, so that small differences, which may be
+    chance, look small.
 
     Parameters
     ----------
@@ -55,16 +56,10 @@ class TradeoffDisplay(Display):
         Text beside each point, such as its rho.
     groups : sequence of str, default=None
         Group of each ensemble, such as its method; each has a marker and a line.
-    sharpness_name : str, default="Sharpness"
-        Label of the horizontal axis.
-    diversity_name : str, default="Diversity"
-        Label of the vertical axis.
+    sharpness_name, diversity_name : str, default="Sharpness", "Diversity"
+        Labels of the axes.
     color_name : str, default=None
         Label of the colour bar.
-    sharpness_interval, diversity_interval : array-like, default=None
-        Lower and upper end of the interval of each value, of shape (n_ensembles, 2).
-        An axis without intervals is at least a fifth as long as its largest value, so
-        that small differences, which may be chance, look small.
 
     Attributes
     ----------
@@ -75,7 +70,6 @@ class TradeoffDisplay(Display):
         Fitted line of each group; its ``slope`` is the paper's beta.
     colorbar_ : matplotlib Colorbar or None
     texts_ : list of matplotlib Annotation
-    intervals_ : matplotlib ErrorbarContainer or None
 
     References
     ----------
@@ -103,8 +97,6 @@ class TradeoffDisplay(Display):
         sharpness_name="Sharpness",
         diversity_name="Diversity",
         color_name=None,
-        sharpness_interval=None,
-        diversity_interval=None,
     ):
         self.sharpness = sharpness
         self.diversity = diversity
@@ -114,8 +106,6 @@ class TradeoffDisplay(Display):
         self.sharpness_name = sharpness_name
         self.diversity_name = diversity_name
         self.color_name = color_name
-        self.sharpness_interval = sharpness_interval
-        self.diversity_interval = diversity_interval
 
     @classmethod
     def from_estimator(
@@ -127,13 +117,7 @@ class TradeoffDisplay(Display):
         X_train=None,
         y_train=None,
         sharpness=None,
-        sharpness_name=None,
-        diversity="disagreement_error_ratio",
-        color="improvement",
-        groups=None,
         random_state=None,
-        verbose=0,
-        ax=None,
         **kwargs,
     ):
         """Plot fitted ensembles.
@@ -151,25 +135,12 @@ class TradeoffDisplay(Display):
             The paper uses training data.
         sharpness : callable, default=None
             ``sharpness(estimator, X, y) -> float``, such as the other measures of
-            :mod:`sklearn_sharpbalance.metrics`; None is ``adaptive_sharpness``.
-        sharpness_name : str, default=None
-            Label of the horizontal axis; None is the name of the measure.
-        diversity, color
-            See :meth:`from_predictions`.
-        groups : sequence of str, default=None
-            Group of each ensemble, such as its method.
+            :mod:`sklearn_sharpbalance.metrics`; None is ``adaptive_sharpness``. Its
+            name is the label of the axis.
         random_state : int, Generator, RandomState or None, default=None
             Controls the batches on which ``adaptive_sharpness`` is measured.
-        verbose : int, default=0
-            1 prints a line for each ensemble whose sharpness is measured.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
         **kwargs
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : TradeoffDisplay
+            Passed to :meth:`from_predictions` and :meth:`plot`.
         """
         if (X_train is None) != (y_train is None):
             given, missing = ("X", "y") if y_train is None else ("y", "X")
@@ -177,33 +148,23 @@ class TradeoffDisplay(Display):
                 f"{given}_train was passed without {missing}_train. Pass both, or "
                 "neither to measure sharpness on X and y."
             )
-        is_named = hasattr(estimators, "keys")
         ensembles = named(estimators, "Ensemble")
+        for estimator in ensembles.values():
+            check_fitted(estimator, "member_predict_proba")
         X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
-        first = next(iter(ensembles.values()))
-        # Raises for an ensemble that is not fitted.
-        probas = [member_probas_of(estimator, X) for estimator in ensembles.values()]
-        values = []
-        for name, estimator in ensembles.items():
-            values.append(
-                mean_sharpness(estimator, X_train, y_train, sharpness, random_state)
-            )
-            if verbose:
-                print(f"{name}: sharpness {values[-1]:.4g}", flush=True)
-        return cls.from_predictions(
-            y,
-            probas,
-            values,
-            classes=first.classes_,
-            ensemble_probas=[e.predict_proba(X) for e in ensembles.values()],
-            diversity=diversity,
-            color=color,
-            labels=list(ensembles) if is_named else None,
-            groups=groups,
-            sharpness_name=sharpness_name or sharpness_label(sharpness),
-            ax=ax,
-            **kwargs,
-        )
+        outputs = [outputs_of(estimator, X) for estimator in ensembles.values()]
+        values = [
+            mean_sharpness(estimator, X_train, y_train, sharpness, random_state)
+            for estimator in ensembles.values()
+        ]
+        options = {
+            "classes": outputs[0].classes,
+            "ensemble_probas": [one.proba for one in outputs],
+            "labels": list(ensembles) if hasattr(estimators, "keys") else None,
+            "sharpness_name": sharpness_label(sharpness),
+        }
+        probas = [one.member_probas for one in outputs]
+        return cls.from_predictions(y, probas, values, **(options | kwargs))
 
     @classmethod
     def from_predictions(
@@ -219,7 +180,6 @@ class TradeoffDisplay(Display):
         labels=None,
         groups=None,
         sharpness_name="Sharpness",
-        ax=None,
         **kwargs,
     ):
         """Plot ensembles whose members' probabilities and sharpness are known.
@@ -244,14 +204,8 @@ class TradeoffDisplay(Display):
             "ensemble_accuracy".
         labels, groups, sharpness_name
             See the class.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
         **kwargs
             Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : TradeoffDisplay
         """
         if len(member_probas) != len(sharpness):
             raise InvalidInputError(
@@ -278,19 +232,9 @@ class TradeoffDisplay(Display):
             diversity_name=diversity_name,
             color_name=color_name,
         )
-        return display.plot(ax, **kwargs)
+        return display.plot(**kwargs)
 
-    def plot(
-        self,
-        ax=None,
-        *,
-        fit=True,
-        log=False,
-        colorbar=True,
-        cmap=SEQUENTIAL,
-        vmin=None,
-        vmax=None,
-    ):
+    def plot(self, ax=None, *, fit=True, log=False, colorbar=True, cmap=SEQUENTIAL):
         """Draw the points, their labels and the fitted lines.
 
         An ensemble whose sharpness or diversity is not finite is left out and listed
@@ -309,12 +253,6 @@ class TradeoffDisplay(Display):
             Whether to draw the scale of the colours.
         cmap : str or Colormap, default="cividis"
             Colours of the values.
-        vmin, vmax : float, default=None
-            Limits of the colours; pass them to compare figures.
-
-        Returns
-        -------
-        display : TradeoffDisplay
         """
         x = np.asarray(self.sharpness, dtype=float)
         y = np.asarray(self.diversity, dtype=float)
@@ -322,50 +260,42 @@ class TradeoffDisplay(Display):
         color = None if self.color is None else np.asarray(self.color, dtype=float)
         labels = np.asarray(check_names(self.labels, len(x), "Ensemble"), dtype=object)
         _check_lengths(sharpness=x, diversity=y, groups=groups, color=color)
-        x_error = _error("sharpness_interval", self.sharpness_interval, x)
-        y_error = _error("diversity_interval", self.diversity_interval, y)
         shown = drawable(x, y, log=log and not fit)
         if log and fit and shown.any():
             # Raise before a figure is made if a value is not positive.
             fit_tradeoff(x[shown], y[shown], log=True)
-        left_out = labels[~shown]
+        notes = notes_on_missing(
+            labels[~shown], None if color is None else color[shown]
+        )
         x, y, groups, labels = x[shown], y[shown], groups[shown], labels[shown]
-        if color is not None:
-            color = color[shown]
-        if x_error is not None:
-            x_error = x_error[:, shown]
-        if y_error is not None:
-            y_error = y_error[:, shown]
         ax = self._start(ax, (5.4, 4.0))
         self.scatters_ = draw_points(
-            ax, x, y, groups, color=color, cmap=cmap, vmin=vmin, vmax=vmax
+            ax, x, y, groups, color=None if color is None else color[shown], cmap=cmap
         )
-        self.intervals_ = draw_intervals(ax, x, y, x_error=x_error, y_error=y_error)
-        if x_error is None:
-            widen_axis(ax, "x", x, log=log)
-        if y_error is None:
-            widen_axis(ax, "y", y, log=log)
+        widen_axis(ax, "x", x, log=log)
+        widen_axis(ax, "y", y, log=log)
         if log:
             plain_log_axes(ax)
+        else:
+            ax.locator_params(axis="x", nbins=4)
         self.lines_: dict[str, Any] = {}
         self.fits_: dict[str, Any] = {}
         if fit:
             self.lines_, self.fits_ = draw_fits(ax, x, y, groups, log=log)
         ax.set(xlabel=self.sharpness_name, ylabel=self.diversity_name)
         tidy(ax)
+        ax.margins(0.12)
         self.colorbar_ = None
         if colorbar and self.scatters_ and color is not None:
             mappable = next(iter(self.scatters_.values()))
             self.colorbar_ = ax.figure.colorbar(mappable, ax=ax, label=self.color_name)
-        ax.margins(0.12)
-        thin_ticks(ax)
         draw_legend(
             ax,
             self.scatters_,
             self.fits_,
             is_grouped=self.groups is not None,
             is_filled=color is None,
-            notes=notes_on_missing(ax, left_out, color),
+            notes=notes,
         )
         self.texts_ = []
         if self.labels is not None:
@@ -409,22 +339,6 @@ def _colour_values(
     pairs = zip(member_probas, ensemble_probas)
     values = [gain_of(color, y_true, probas, p, classes) for probas, p in pairs]
     return GAINS[color], np.array(values)
-
-
-def _error(name, interval, values):
-    """Return the lengths of an interval below and above each value, (2, n)."""
-    if interval is None:
-        return None
-    interval = np.asarray(interval, dtype=float)
-    if interval.shape != (len(values), 2):
-        raise InvalidInputError(
-            f"{name} must have the shape ({len(values)}, 2), a lower and an upper end "
-            f"for each ensemble, got shape {interval.shape}."
-        )
-    if not np.isfinite(interval).any():
-        return None
-    lengths = np.stack([values - interval[:, 0], interval[:, 1] - values])
-    return np.where(lengths > 0, lengths, 0.0)  # also where an end is not known
 
 
 def _check_lengths(*, sharpness, **others):

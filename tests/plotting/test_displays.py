@@ -2,9 +2,9 @@
 
 import ast
 import copy
-import inspect
 import warnings
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 import sklearn_sharpbalance.plotting as plotting
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting import (
     CorruptionDisplay,
@@ -24,34 +26,12 @@ from sklearn_sharpbalance.plotting import (
     LossLandscapeDisplay,
     OODDisplay,
     ReliabilityDisplay,
-    SearchDisplay,
     SubsetOverlapDisplay,
     TradeoffDisplay,
     TrainingHistoryDisplay,
 )
 from tests.cases import rest_slow
-from tests.plotting.conftest import Ensemble
-
-
-def spread(estimator, X, y):
-    """Return a cheap replacement of the sharpness."""
-    return estimator.member_predict_proba(X).std()
-
-
-class Pictures(Ensemble):
-    """A fitted ensemble of tables that accepts uint8 pictures."""
-
-    def __init__(self, ensemble):
-        self.ensemble = ensemble
-        vars(self).update(vars(ensemble))
-
-    def member_predict_proba(self, images):
-        X = images.reshape(len(images), -1).astype(np.float32) / 255
-        return super().member_predict_proba(X)
-
-
-def probas(ensemble, digits):
-    return ensemble.member_predict_proba(digits.X)
+from tests.plotting.made_up import PROBAS, Y, spread
 
 
 def search():
@@ -71,112 +51,63 @@ def search():
     return fitted
 
 
-# Constructors of displays, as functions of ensemble, data and axes.
+# Each constructor of each display, as a function of ensemble, data and plot options.
 BUILDERS = {
-    "tradeoff_init": lambda e, d, ax: TradeoffDisplay(
-        [1.0, 2.0, 3.0], [0.2, 0.4, 0.5], labels=["a", "b", "c"]
-    ).plot(ax),
-    "tradeoff_estimator": lambda e, d, ax: TradeoffDisplay.from_estimator(
-        {"one": e, "two": e}, d.X, d.y, sharpness=spread, ax=ax
+    "TradeoffDisplay.from_estimator": lambda e, d, show: show(
+        {"one": e, "two": e}, d.X, d.y, sharpness=spread
     ),
-    "tradeoff_predictions": lambda e, d, ax: TradeoffDisplay.from_predictions(
-        d.y,
-        [probas(e, d), probas(e, d)[:2]],
-        [1.0, 2.0],
-        classes=e.classes_,
-        groups=["x", "y"],
-        ax=ax,
+    "TradeoffDisplay.from_predictions": lambda e, d, show: show(
+        Y, [PROBAS, PROBAS[:2]], [1.0, 2.0], groups=["x", "y"]
     ),
-    "reliability_init": lambda e, d, ax: ReliabilityDisplay(
-        [0.3, 0.8], [0.2, 0.9], [5, 15], [0.0, 0.5, 1.0], ece=0.1, name="one"
-    ).plot(ax),
-    "reliability_estimator": lambda e, d, ax: ReliabilityDisplay.from_estimator(
-        e, d.X, d.y, ax=ax
+    "ReliabilityDisplay.from_estimator": lambda e, d, show: show(e, d.X, d.y),
+    "ReliabilityDisplay.from_predictions": lambda e, d, show: show(
+        Y, PROBAS[0], kind="line", n_bins=5
     ),
-    "reliability_predictions": lambda e, d, ax: ReliabilityDisplay.from_predictions(
-        d.y, e.predict_proba(d.X), labels=e.classes_, kind="line", n_bins=5, ax=ax
+    "CorruptionDisplay.from_estimator": lambda e, d, show: show(
+        {"one": e}, d.X, d.y, corruptions=["feature_shift"], severities=(1, 3)
     ),
-    "corruption_init": lambda e, d, ax: CorruptionDisplay([[0.9, 0.8]]).plot(ax),
-    "corruption_estimator": lambda e, d, ax: CorruptionDisplay.from_estimator(
-        Pictures(e),
-        (d.images[:20, None] * 255).astype(np.uint8),
-        d.y[:20],
-        corruptions=["brightness"],
-        severities=(1, 5),
-        ax=ax,
-        kind="bars",
+    "CorruptionDisplay.from_predictions": lambda e, d, show: show(
+        Y, {"a": PROBAS[None], "b": PROBAS[None, None]}, kind="mean"
     ),
-    "corruption_table": lambda e, d, ax: CorruptionDisplay.from_estimator(
-        {"one": e}, d.X, d.y, corruptions=["feature_shift"], severities=(1, 3), ax=ax
+    "OODDisplay.from_estimator": lambda e, d, show: show(
+        e, d.X, d.X[::-1] * 3, score="pds"
     ),
-    "corruption_sets": lambda e, d, ax: CorruptionDisplay.from_estimator(
-        [e],
-        d.X,
-        d.y,
-        corruptions={("dark", s): (d.X / s, d.y) for s in (1, 2)},
-        severities=(1, 2),
-        ax=ax,
+    "OODDisplay.from_predictions": lambda e, d, show: show(
+        d.X[:, 20], d.X[:, 21] + 0.3, score_name="PDS", kind="histogram"
     ),
-    "corruption_predictions": lambda e, d, ax: CorruptionDisplay.from_predictions(
-        d.y,
-        {"a": probas(e, d)[None], "b": probas(e, d)[None, None]},
-        classes=e.classes_,
-        ax=ax,
-        kind="mean",
+    "SubsetOverlapDisplay.from_estimator": lambda e, d, show: show(e),
+    "SubsetOverlapDisplay.from_masks": lambda e, d, show: show(
+        e.sam_masks_, member_names="abc"
     ),
-    "ood_init": lambda e, d, ax: OODDisplay(
-        [0.1, 0.2, 0.3], [0.25, 0.4], name="one"
-    ).plot(ax),
-    "ood_estimator": lambda e, d, ax: OODDisplay.from_estimator(
-        e, d.X, d.X[::-1] * 3, score="pds", ax=ax
+    "LossLandscapeDisplay.from_estimator": lambda e, d, show: show(
+        e, d.X, d.y, n_dims=2, n_points=3
     ),
-    "ood_predictions": lambda e, d, ax: OODDisplay.from_predictions(
-        d.X[:, 20], d.X[:, 21] + 0.3, score_name="PDS", kind="histogram", ax=ax
+    "SearchDisplay.from_estimator": lambda e, d, show: show(search()),
+    "TrainingHistoryDisplay.from_estimator": lambda e, d, show: show(e),
+    "TrainingHistoryDisplay.from_history": lambda e, d, show: show(
+        [{"train_loss": [2.0, 1.0]}]
     ),
-    "overlap_init": lambda e, d, ax: SubsetOverlapDisplay(
-        [[1.0, 0.4], [0.4, 1.0]], member_names="ab"
-    ).plot(ax),
-    "overlap_estimator": lambda e, d, ax: SubsetOverlapDisplay.from_estimator(e, ax=ax),
-    "overlap_masks": lambda e, d, ax: SubsetOverlapDisplay.from_masks(
-        e.sam_masks_, measure="share", ax=ax
-    ),
-    "landscape_init": lambda e, d, ax: LossLandscapeDisplay(
-        [[1.0, 2.0], [3.0, 4.0]], [0, 1], [0, 1]
-    ).plot(ax),
-    "landscape_line": lambda e, d, ax: LossLandscapeDisplay.from_estimator(
-        e, d.X, d.y, members=(0, 1), n_points=5, ax=ax
-    ),
-    "landscape_plane": lambda e, d, ax: LossLandscapeDisplay.from_estimator(
-        e, d.X, d.y, n_dims=2, n_points=3, ax=ax
-    ),
-    "search_init": lambda e, d, ax: SearchDisplay(
-        [[0.9, 0.93], [0.91, 0.89]], [0.2, 0.4], [0.02, 0.1], best=(0, 1)
-    ).plot(ax),
-    "search_estimator": lambda e, d, ax: SearchDisplay.from_estimator(search(), ax=ax),
-    "history_init": lambda e, d, ax: TrainingHistoryDisplay(
-        [{"train_loss": [2.0, 1.0, 0.5], "phase": ["warmup", "warmup", "balanced"]}]
-    ).plot(ax),
-    "history_estimator": lambda e, d, ax: TrainingHistoryDisplay.from_estimator(
-        e, ax=ax
-    ),
-    "history_net": lambda e, d, ax: TrainingHistoryDisplay.from_estimator(
-        e.estimators_[0], metric="valid_acc", ax=ax
-    ),
-    "history_columns": lambda e, d, ax: TrainingHistoryDisplay.from_history(
-        [{"train_loss": [2.0, 1.0]}], logy=True, ax=ax
-    ),
-    "size_init": lambda e, d, ax: EnsembleSizeDisplay(
-        [1, 2, 3], [[0.8, 0.82], [0.9], [0.91]]
-    ).plot(ax),
-    "size_estimator": lambda e, d, ax: EnsembleSizeDisplay.from_estimator(
-        e, d.X, d.y, ax=ax
-    ),
-    "size_predictions": lambda e, d, ax: EnsembleSizeDisplay.from_predictions(
-        d.y, probas(e, d), labels=e.classes_, metric="nll", name="E", ax=ax
+    "EnsembleSizeDisplay.from_estimator": lambda e, d, show: show(e, d.X, d.y),
+    "EnsembleSizeDisplay.from_predictions": lambda e, d, show: show(
+        Y, PROBAS, metric="nll", name="E"
     ),
 }
 
-MATRICES = (SubsetOverlapDisplay,)
+
+def test_every_constructor_of_every_display_is_tested():
+    assert set(BUILDERS) == {
+        f"{display}.{name}"
+        for display in plotting.__all__
+        if display.endswith("Display")
+        for name in dir(getattr(plotting, display))
+        if name.startswith("from_")
+    }
+
+
+def build(key, ensemble, digits, ax=None):
+    display, name = key.split(".")
+    constructor = getattr(getattr(plotting, display), name)
+    return BUILDERS[key](ensemble, digits, partial(constructor, ax=ax))
 
 
 @contextmanager
@@ -192,14 +123,9 @@ def unchanged_global_state():
     assert np.array_equal(after[1], keys)
 
 
-# One or two builders of each display.
-MAIN = [name for name in BUILDERS if name.endswith("_estimator")]
-MAIN += ["corruption_predictions", "landscape_plane"]
-
-
-@pytest.fixture(params=rest_slow(BUILDERS, MAIN))
-def build(request, ensemble, digits):
-    return lambda ax=None: BUILDERS[request.param](ensemble, digits, ax)
+# One or two constructors of each display.
+MAIN = [key for key in BUILDERS if key.endswith("from_estimator")]
+MAIN += ["CorruptionDisplay.from_predictions"]
 
 
 @pytest.fixture(scope="module", params=rest_slow(BUILDERS, MAIN))
@@ -207,72 +133,26 @@ def shown(request, ensemble, digits):
     """Return a display on its own figure, drawn once for several tests."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        display = BUILDERS[request.param](ensemble, digits, None)
+        display = build(request.param, ensemble, digits)
         display.figure_.draw_without_rendering()
     return display
 
 
-@pytest.mark.slow
-def test_every_constructor_of_every_display_is_tested(ensemble, digits, monkeypatch):
-    displays = [getattr(plotting, n) for n in plotting.__all__ if n.endswith("Display")]
-    assert len(displays) == 9
-    constructors = {
-        (display, name)
-        for display in displays
-        for name in ["__init__", *dir(display)]
-        if name == "__init__" or name.startswith("from_")
-    }
-    called = set()
-
-    def record_calls(display, name):
-        original = inspect.getattr_static(display, name)
-        function = getattr(original, "__func__", original)
-
-        def recorded(*args, **kwargs):
-            called.add((display, name))
-            return function(*args, **kwargs)
-
-        is_class_method = isinstance(original, classmethod)
-        monkeypatch.setattr(
-            display, name, classmethod(recorded) if is_class_method else recorded
-        )
-
-    for display, name in constructors:
-        record_calls(display, name)
-    for build in BUILDERS.values():
-        before = set(called)
-        build(ensemble, digits, None)
-        plt.close("all")
-        made = {name for _, name in called - before}
-        # A call of __init__ by another constructor does not count as a test of it.
-        if made - {"__init__"}:
-            called -= {(d, n) for d, n in called - before if n == "__init__"}
-    assert called == constructors
-
-
-def test_axes_belong_to_the_figure(shown):
+def test_plot_without_axes_makes_a_new_figure(shown):
     assert shown.figure_ is shown.ax_.figure
     assert shown.ax_ in shown.figure_.axes
-
-
-INIT = [name for name in BUILDERS if "_init" in name]
-DIFFERENT = ["corruption_init", "landscape_init", "overlap_init", "tradeoff_init"]
-
-
-@pytest.mark.parametrize("name", rest_slow(INIT, DIFFERENT))
-def test_plot_without_axes_makes_a_new_figure(name, ensemble, digits):
-    display = BUILDERS[name](ensemble, digits, None)
     before = plt.get_fignums()
-    again = copy.copy(display)
+    again = copy.copy(shown)
     assert again.plot() is again
-    assert again.ax_ is not display.ax_
+    assert again.ax_ is not shown.ax_
     assert plt.get_fignums() == [*before, again.figure_.number]
 
 
-def test_plot_draws_on_given_axes_only(build):
+@pytest.mark.parametrize("key", rest_slow(BUILDERS, MAIN))
+def test_plot_draws_on_given_axes_only(key, ensemble, digits):
     figure, axes = plt.subplots(1, 2)
     with unchanged_global_state():
-        display = build(axes[1])
+        display = build(key, ensemble, digits, axes[1])
     assert display.ax_ is axes[1]
     assert display.figure_ is figure
     assert not axes[0].has_data()
@@ -281,14 +161,14 @@ def test_plot_draws_on_given_axes_only(build):
 
 
 def test_axes_are_labelled(shown):
-    display = shown
-    if isinstance(display, MATRICES):
-        assert display.ax_.get_title()
-        assert [t.get_text() for t in display.ax_.get_xticklabels()]
-    elif not (isinstance(display, CorruptionDisplay) and not display.lines_):
-        assert display.ax_.get_xlabel()
-    if not isinstance(display, MATRICES):
-        assert display.ax_.get_ylabel()
+    ax = shown.ax_
+    if isinstance(shown, SubsetOverlapDisplay):
+        assert ax.get_title()
+        assert [t.get_text() for t in ax.get_xticklabels()]
+        return
+    assert ax.get_ylabel()
+    are_bars = isinstance(shown, CorruptionDisplay) and not shown.lines_
+    assert are_bars or ax.get_xlabel()
 
 
 def overlaps(a, b):
@@ -326,22 +206,21 @@ def test_texts_do_not_overlap(shown):
         (ReliabilityDisplay, True),
         (EnsembleSizeDisplay, True),
         (SubsetOverlapDisplay, False),
+        (TrainingHistoryDisplay, False),
         (LossLandscapeDisplay, True),
         (CorruptionDisplay, True),
         (OODDisplay, True),
     ],
 )
 def test_unfitted_ensembles_raise(display, needs_y, digits):
-    args = (digits.X, digits.y) if needs_y else (digits.X,)
-    with pytest.raises(NotFittedError, match="Ensemble instance is not fitted yet"):
-        display.from_estimator(Ensemble(), *args)
+    args = (digits.X, digits.y) if needs_y else ()
+    with pytest.raises(NotFittedError, match="is not fitted yet"):
+        display.from_estimator(SharpBalanceEnsembleClassifier(), *args)
 
 
 def test_estimators_without_the_attribute_raise(digits):
-    from sklearn.ensemble import RandomForestClassifier
-
     forest = RandomForestClassifier(2).fit(digits.X, digits.y)
-    with pytest.raises(InvalidInputError, match="has no 'member_predict_proba'"):
+    with pytest.raises(InvalidInputError, match="has no 'member_decision_function'"):
         EnsembleSizeDisplay.from_estimator(forest, digits.X, digits.y)
     with pytest.raises(InvalidInputError, match="has no 'sam_masks_'"):
         SubsetOverlapDisplay.from_estimator(forest)

@@ -2,6 +2,7 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -17,7 +18,8 @@ def test_every_form_of_history_is_drawn_alike():
         "phase": ["warmup"] * 3,
     }
     batches = [record | {"batches": [{"loss": 1}]} for record in epochs]
-    for history in ([epochs], [columns], epochs, columns, batches):
+    frame = pd.DataFrame(columns)
+    for history in ([epochs], [columns], [frame], epochs, columns, frame, batches):
         display = TrainingHistoryDisplay.from_history(history)
         assert len(display.lines_) == len(display.lines_[0]) == 1
         line = display.lines_[0][0]
@@ -30,17 +32,16 @@ def test_phases_are_marked_at_their_beginning(ensemble):
     display = TrainingHistoryDisplay.from_estimator(ensemble)
     assert [line.get_xdata()[0] for line in display.phase_lines_] == [2.5]
     assert [t.get_text() for t in display.ax_.texts] == ["warmup", "balanced"]
-    assert display.plot(phases=False).phase_lines_ == []
 
 
-def test_validation_loss_is_dashed_in_the_members_colour(ensemble):
-    display = TrainingHistoryDisplay.from_estimator(ensemble)
+def test_validation_loss_is_dashed_in_the_members_colour():
+    members = [{"train_loss": [2, i], "valid_loss": [3, i]} for i in range(3)]
+    display = TrainingHistoryDisplay.from_history(members)
     train, valid = display.lines_
     assert [line.get_color() for line in train] == list(PALETTE[:3])
     assert [line.get_color() for line in valid] == list(PALETTE[:3])
     assert {line.get_linestyle() for line in valid} == {"--"}
-    expected = [record["valid_loss"] for record in ensemble.history_[1]]
-    np.testing.assert_allclose(valid[1].get_ydata(), expected)
+    np.testing.assert_allclose(valid[1].get_ydata(), [3, 1])
     assert display.ax_.get_ylabel() == "Loss"
 
 
@@ -52,6 +53,8 @@ def test_missing_records_are_nan_or_raise():
         display.plot(metric="lr")
     with pytest.raises(InvalidInputError, match="history has no epochs"):
         TrainingHistoryDisplay.from_history([[], []])
+    with pytest.raises(InvalidInputError, match="metric is empty"):
+        display.plot(metric=[])
 
 
 def test_thirty_members_have_different_lines():

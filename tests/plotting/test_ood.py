@@ -40,7 +40,7 @@ def test_curves_on_one_axes_have_different_colours_and_names():
     ]
 
 
-def test_histograms_are_shares_in_the_same_bins():
+def test_histograms_are_fractions_in_the_same_bins():
     display = OODDisplay.from_predictions(
         IN, OUT, score_name="PDS", kind="histogram", n_bins=7
     )
@@ -58,13 +58,13 @@ def test_histograms_are_shares_in_the_same_bins():
 
 
 def test_scores_of_an_ensemble(ensemble, digits):
-    foreign = digits.X[:40] * 5
-    display = OODDisplay.from_estimator(ensemble, digits.X, foreign, score="pds")
-    expected = predictive_diversity_score(ensemble.member_predict_proba(foreign))
+    other = digits.X[:40] * 5
+    display = OODDisplay.from_estimator(ensemble, digits.X, other, score="pds")
+    expected = predictive_diversity_score(ensemble.member_predict_proba(other))
     np.testing.assert_allclose(display.scores_out, expected)
     assert display.score_name == "PDS"
-    assert display.name == "Ensemble, PDS"
-    table = ood_evaluation(ensemble, digits.X, foreign, scores=["pds"])
+    assert display.name == "SharpBalanceEnsembleClassifier, PDS"
+    table = ood_evaluation(ensemble, digits.X, other, scores=["pds"])
     assert display.auroc == pytest.approx(table.loc["pds", "ensemble"])
 
 

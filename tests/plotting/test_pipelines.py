@@ -9,11 +9,12 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.corruption import corrupt_table
 from sklearn_sharpbalance.evaluation import corruption_accuracy
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._outputs import last_step
+from sklearn_sharpbalance.metrics._outputs import last_step, reach_last_step
 from sklearn_sharpbalance.plotting import (
     CorruptionDisplay,
     EnsembleSizeDisplay,
@@ -24,21 +25,16 @@ from sklearn_sharpbalance.plotting import (
     TrainingHistoryDisplay,
 )
 from sklearn_sharpbalance.plotting.overlap import subset_overlap
-from tests.plotting.conftest import Ensemble
+from tests.plotting.made_up import SMALL, spread
 
+FEW = SMALL | {"n_estimators": 2, "aggregation": "majority"}
 KINDS, SEVERITIES = ["feature_noise", "label_shift"], (1, 5)
-
-
-class Aggregating(Ensemble):
-    """An ensemble whose aggregation is not the default."""
-
-    aggregation = "majority"
 
 
 @pytest.fixture(scope="module")
 def fitted(digits):
     """Return a pipeline, its last step, and the samples that reach it."""
-    pipe = make_pipeline(StandardScaler(), Aggregating(n_estimators=2))
+    pipe = make_pipeline(StandardScaler(), SharpBalance(MLP, **FEW))
     pipe.fit(digits.X, digits.y)
     X = pipe[0].transform(digits.X)
     return SimpleNamespace(pipe=pipe, inner=pipe[-1], X=X)
@@ -76,10 +72,6 @@ def test_no_corruption_raises(fitted, digits):
         CorruptionDisplay.from_estimator(
             fitted.pipe, digits.X, digits.y, corruptions=[]
         )
-
-
-def spread(estimator, X, y):
-    return estimator.member_predict_proba(X).std()
 
 
 SHOWN = {
@@ -123,17 +115,9 @@ def search(estimator):
     return GridSearchCV(estimator, {"n_estimators": [2]}, cv=split, error_score="raise")
 
 
-def test_display_of_a_search_equals_that_of_its_best_estimator(digits):
-    found = search(Ensemble()).fit(digits.X, digits.y)
-    got = SHOWN["size"](found, digits.X, digits.y)
-    want = SHOWN["size"](found.best_estimator_, digits.X, digits.y)
-    np.testing.assert_array_equal(got, want)
-
-
 @pytest.mark.parametrize("wrap", [lambda e: make_pipeline(StandardScaler(), e), search])
 def test_history_and_masks_are_found_inside(wrap, digits):
-    options = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
-    found = wrap(SharpBalance(**options)).fit(digits.X, digits.y)
+    found = wrap(SharpBalance(MLP, **FEW)).fit(digits.X, digits.y)
     inner = last_step(getattr(found, "best_estimator_", found))
     history = TrainingHistoryDisplay.from_estimator(found).history
     losses = [[epoch["train_loss"] for epoch in member] for member in inner.history_]
@@ -142,3 +126,6 @@ def test_history_and_masks_are_found_inside(wrap, digits):
         SubsetOverlapDisplay.from_estimator(found).overlap,
         subset_overlap(inner.sam_masks_),
     )
+    got = SHOWN["size"](found, digits.X, digits.y)
+    inside, X = reach_last_step(found, digits.X)
+    np.testing.assert_array_equal(got, SHOWN["size"](inside, X, digits.y))

@@ -14,17 +14,17 @@ def test_bars_are_accuracy_and_gap_of_each_bin():
     proba = geometric_mean(PROBAS)
     display = ReliabilityDisplay.from_predictions(Y, proba, n_bins=5)
     confidence, right = proba.max(1), proba.argmax(1) == Y
-    bars = iter(zip(display.bars_, display.gaps_, display.shares_))
+    bars = iter(zip(display.bars_, display.gaps_, display.fractions_))
     for b in range(5):
         inside = (confidence > b / 5) & (confidence <= (b + 1) / 5)
         if not inside.any():
             continue
-        bar, gap, share = next(bars)
+        bar, gap, fraction = next(bars)
         assert bar.get_x() == pytest.approx(b / 5)
         assert bar.get_height() == pytest.approx(right[inside].mean())
         top = gap.get_y() + gap.get_height()
         assert top == pytest.approx(confidence[inside].mean())
-        assert share.get_height() == pytest.approx(inside.mean())
+        assert fraction.get_height() == pytest.approx(inside.mean())
     assert next(bars, None) is None
 
 
@@ -60,10 +60,10 @@ def test_legends_of_long_names_stay_inside_the_figure(n_predictors):
     assert ax.get_position().height > 0.3
 
 
-def test_share_of_samples_is_white_on_a_dark_background():
+def test_fraction_of_samples_is_white_on_a_dark_background():
     with plt.style.context("dark_background"):
         display = ReliabilityDisplay.from_predictions(Y, geometric_mean(PROBAS))
-    assert display.shares_[0].get_edgecolor() == (1, 1, 1, 1)
+    assert display.fractions_[0].get_edgecolor() == (1, 1, 1, 1)
 
 
 def test_bins_of_few_samples_are_faint():

@@ -23,7 +23,6 @@ def brier(y, p):
     ("metric", "function"),
     [
         ("accuracy", lambda y, p: accuracy_score(y, p.argmax(1))),
-        ("error", lambda y, p: 1 - accuracy_score(y, p.argmax(1))),
         ("nll", lambda y, p: log_loss(y, p, labels=range(4))),
         ("brier", brier),
         ("ece", metrics.expected_calibration_error),
@@ -40,14 +39,6 @@ def test_scores_of_all_subsets_equal_a_loop(metric, function):
         np.testing.assert_allclose(scores, expected)
     means = [np.mean(scores) for scores in display.scores]
     np.testing.assert_allclose(display.line_.get_ydata(), means)
-
-
-def test_improvement_of_one_member_is_zero():
-    display = EnsembleSizeDisplay.from_predictions(Y, PROBAS, metric="improvement")
-    assert not display.scores[0].any()
-    member = np.mean(PROBAS.argmax(2) != Y)
-    whole = np.mean(geometric_mean(PROBAS).argmax(1) != Y)
-    assert display.scores[-1][0] == pytest.approx((member - whole) / member)
 
 
 def test_subsets_are_drawn_without_repetition():
@@ -67,15 +58,12 @@ def test_size_lines_on_one_axes_have_different_colours(ensemble, digits):
         EnsembleSizeDisplay.from_predictions(Y, PROBAS, metric="acc")
 
 
-def test_size_uses_the_given_aggregation(ensemble, digits):
+def test_size_uses_the_given_aggregation():
     def first_member(logits):
         return np.exp(logits[0])
 
-    display = EnsembleSizeDisplay.from_estimator(
-        ensemble, digits.X, digits.y, aggregation=first_member
-    )
-    proba = ensemble.member_predict_proba(digits.X)[0]
-    expected = accuracy_score(digits.y, ensemble.classes_[proba.argmax(1)])
+    display = EnsembleSizeDisplay.from_predictions(Y, PROBAS, aggregation=first_member)
+    expected = accuracy_score(Y, PROBAS[0].argmax(1))
     assert display.scores[-1][0] == pytest.approx(expected)
 
 
@@ -120,13 +108,9 @@ def test_size_uses_the_aggregation_of_the_estimator(aggregation, digits):
 @pytest.mark.parametrize("aggregation", ["best_member", "uniform_soup", "greedy_soup"])
 def test_size_raises_if_the_rule_does_not_combine_predictions(aggregation, digits):
     fitted = small_ensemble(aggregation, digits)
-    message = r"predicts by \w+Aggregation\(\), .* for example aggregation='mean_logit'"
+    message = r"predicts by \w+Aggregation\(\), .* to from_predictions"
     with pytest.raises(InvalidInputError, match=message):
         EnsembleSizeDisplay.from_estimator(fitted, digits.X, digits.y)
-    display = EnsembleSizeDisplay.from_estimator(
-        fitted, digits.X, digits.y, aggregation="mean_logit"
-    )
-    assert len(display.scores) == 3
     for rule in (aggregation, fitted.aggregation_):
         with pytest.raises(
             InvalidInputError, match="cannot combine probabilities alone"
