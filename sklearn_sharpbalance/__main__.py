@@ -8,12 +8,9 @@ and a mistyped option need not wait for.
 """
 
 import argparse
-import csv
-import sys
 import time
 from pathlib import Path
 
-LARGEST_SEED = 2**32 - 1  # of numpy's RandomState
 TOY_DATASETS = ("digits", "iris", "wine", "breast_cancer")
 CORRUPTIONS = ("noise", "missing", "shift")
 DEEP, TWICE, SAM, BALANCED = METHODS = (
@@ -25,6 +22,7 @@ DEEP, TWICE, SAM, BALANCED = METHODS = (
 DESCRIPTION = """\
 Train a deep ensemble, a SAM ensemble and SharpBalance on half of a table, test them on
 the other half, as it is and with corrupted features, and plot the results."""
+LEAST = {"members": 1, "epochs": 1, "rho": 0, "seeds": 1, "seed": 0, "rows": 4}
 LEGEND = """\
 Means over {seeds} splits, with 95 % intervals. passes: forward and backward passes over
 the training set, all members together. corrupted: rows with noise, missing or shifted
@@ -47,13 +45,12 @@ def load(name, target):
         if target is not None:
             raise SystemExit(f"--target is for files only; {name} has its own labels.")
         return getattr(datasets, f"load_{name}")(return_X_y=True, as_frame=True)
-    path = Path(name)
-    if not path.is_file():
+    if not Path(name).is_file():
         raise SystemExit(
             f"No such data: {name!r}. Pass one of {', '.join(TOY_DATASETS)}, or the "
             "path of a CSV or parquet file with a header."
         )
-    table = read_table(path)
+    table = read_table(Path(name))
     target = target or table.columns[-1]
     if target not in table:
         raise SystemExit(f"{name} has no column {target!r}; it has {[*table.columns]}.")
@@ -65,90 +62,41 @@ def read_table(path):
     import pandas as pd
 
     try:
-        read = pd.read_parquet if ".parquet" in path.suffixes else read_csv
-        table = read(path)
+        if ".parquet" in path.suffixes:
+            table = pd.read_parquet(path)
+        else:
+            headers = {mark: pd.read_csv(path, sep=mark, nrows=0) for mark in ",;\t|"}
+            separator = max(headers, key=lambda mark: len(headers[mark].columns))
+            table = pd.read_csv(path, sep=separator)
     except (ImportError, OSError, ValueError) as error:
         raise SystemExit(f"{path} cannot be read: {error}") from error
     table = table.dropna(how="all")
-    if table.empty:
-        raise SystemExit(f"{path} has no rows below a header.")
-    if len(table.columns) < 2:
+    if table.empty or len(table.columns) < 2:
         raise SystemExit(
-            f"{path} has one column, {table.columns[0]!r}. It needs a label and "
-            "features, separated by commas, semicolons, tabs or bars."
+            f"{path} has the columns {[*table.columns]} and {len(table)} rows. It "
+            "needs a header, rows, a label and features, separated by commas, "
+            "semicolons, tabs or bars."
         )
     return table
 
 
-def read_csv(path):
-    """Return the table of a CSV file, whose separator and encoding are found out."""
-    import pandas as pd
-    from pandas.io.common import get_handle
-
-    with get_handle(path, "rb", compression="infer", is_text=False) as file:
-        raw = file.handle.read(1 << 16)
-    encoding = encoding_of(raw)
-    lines = raw.decode(encoding, errors="ignore").splitlines()
-    separator = separator_of(lines[0] if lines else "")
-    tables = [
-        pd.read_csv(path, sep=separator, encoding=encoding, decimal=decimal)
-        for decimal in (".," if separator == ";" else ".")
-    ]
-    return max(tables, key=lambda table: len(numeric(table)))
-
-
-def encoding_of(raw):
-    """Return UTF-8 or UTF-16 if the bytes are that, else Latin-1."""
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
-    try:
-        raw[: raw.rfind(b"\n") + 1].decode("utf-8")
-    except UnicodeDecodeError:
-        return "latin-1"
-    return "utf-8-sig"
-
-
-def separator_of(header):
-    """Return the separator of a header, a comma if there is none."""
-    try:
-        return csv.Sniffer().sniff(header, delimiters=",;\t|").delimiter
-    except csv.Error:
-        return ","
-
-
-def numeric(table):
-    """Return the names of columns of numbers."""
-    return [*table.select_dtypes("number").columns]
-
-
 def check_labels(y, name):
     """Refuse labels that are missing, continuous or too rare for a split."""
-    import numpy as np
     from sklearn.utils.multiclass import type_of_target
 
-    n_empty = int(y.isna().sum())
-    if n_empty:
-        raise SystemExit(
-            f"{name}: the label column {y.name!r} is empty in {n_empty} of {len(y)} "
-            "rows. Remove these rows."
+    counts = y.value_counts(dropna=False)
+    if y.isna().any():
+        problem = f"is empty in {y.isna().sum()} of {len(y)} rows. Remove these rows."
+    elif type_of_target(y).startswith("continuous"):
+        problem = f"is continuous, such as {y.iloc[0]}. Pass classes as --target."
+    elif counts.min() == 1:
+        problem = (
+            f"has {(counts == 1).sum()} of {len(counts)} classes with one row, such as "
+            f"{str(counts.index[-1])!r}. Pass the label column as --target."
         )
-    if type_of_target(y).startswith("continuous"):
-        raise SystemExit(
-            f"{name}: the label column {y.name!r} is continuous, such as "
-            f"{y.iloc[0]}; this is a classifier. Pass a column of classes as "
-            "--target, or put the numbers into classes, such as by pandas.qcut."
-        )
-    classes, counts = np.unique(y, return_counts=True)
-    if 1 in counts:
-        raise SystemExit(
-            f"{name} cannot be split by class: {(counts == 1).sum()} of its "
-            f"{len(classes)} classes have one sample, such as "
-            f"{str(classes[counts == 1][0])!r}. Pass the label column as --target."
-        )
-    shown = [f"{label} ({count})" for label, count in zip(classes[:20], counts)]
-    if len(classes) > len(shown):
-        shown.append(f"and {len(classes) - len(shown)} more")
-    print(f"{len(classes)} classes (rows): {', '.join(shown)}", flush=True)
+    else:
+        return
+    raise SystemExit(f"{name}: the label column {y.name!r} {problem}")
 
 
 # Training and measuring -------------------------------------------------------------
@@ -179,7 +127,7 @@ def corrupted(X, X_train, kind, rng):
     imputed. A shift is half a standard deviation, up or down. Only numbers get noise
     and shifts.
     """
-    X, columns = X.copy(), numeric(X_train)
+    X, columns = X.copy(), [*X_train.select_dtypes("number").columns]
     if kind == "missing":
         for name in X:
             values = X_train[name]
@@ -223,26 +171,24 @@ def compare(X, y, options):
     """Return the results, one row for each split and method."""
     import pandas as pd
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import track
     from sklearn.model_selection import train_test_split
 
-    results, console = [], Console(stderr=True)
-    hidden = not console.is_terminal
+    console = Console(stderr=True)
     seeds = range(options.seed, options.seed + options.seeds)
-    with Progress(console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task("", total=len(seeds) * len(METHODS))
-        for seed in seeds:
-            X_train, X_test, y_train, y_test = train_test_split(
-                X, y, test_size=0.5, stratify=y, random_state=seed
-            )
-            for name, clf in ensembles(options, seed).items():
-                progress.update(task, description=f"{name}, split {seed}")
-                start = time.perf_counter()
-                clf.fit(X_train, y_train)
-                row = {"method": name, "seed": seed, "s": time.perf_counter() - start}
-                row |= measure(clf, (X_train, y_train), (X_test, y_test), seed)
-                results.append(row)
-                progress.advance(task)
+    fits = [(seed, *fit) for seed in seeds for fit in ensembles(options, seed).items()]
+    results = []
+    for seed, name, clf in track(
+        fits, "fits", console=console, disable=not console.is_terminal
+    ):
+        X_train, X_test, y_train, y_test = train_test_split(
+            X, y, test_size=0.5, stratify=y, random_state=seed
+        )
+        start = time.perf_counter()
+        clf.fit(X_train, y_train)
+        row = {"method": name, "seed": seed, "s": time.perf_counter() - start}
+        row |= measure(clf, (X_train, y_train), (X_test, y_test), seed)
+        results.append(row)
     return pd.DataFrame(results)
 
 
@@ -257,34 +203,31 @@ def half_width(values):
 
 
 def with_interval(values, digits=1, sign=""):
-    half = half_width(values)
+    """Return the text of a mean and, if there is more than one value, its interval."""
     mean = f"{values.mean():{sign}.{digits}f}"
-    return mean if half != half else f"{mean} ± {half:.{digits}f}"
+    return f"{mean} ± {half_width(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def print_results(results, options):
     """Print one row for each method, and what SharpBalance gains, pair by pair."""
     import pandas as pd
 
-    groups = dict(list(results.groupby("method", sort=False)))
-    rows = {
-        name: {
-            "passes": f"{runs['passes'].mean():.0f}",
-            "seconds": f"{runs['s'].mean():.2f}",
-            "clean %": with_interval(runs["clean %"]),
-            "corrupted %": with_interval(runs["corrupted %"]),
-            "DER": f"{runs['DER'].mean():.3f}",
-            "sharpness": f"{runs['sharpness'].mean():.4f}",
-        }
-        for name, runs in groups.items()
+    groups = results.groupby("method", sort=False)
+    columns = {
+        "passes": groups["passes"].mean().map("{:.0f}".format),
+        "seconds": groups["s"].mean().map("{:.2f}".format),
+        "clean %": groups["clean %"].apply(with_interval),
+        "corrupted %": groups["corrupted %"].apply(with_interval),
+        "DER": groups["DER"].mean().map("{:.3f}".format),
+        "sharpness": groups["sharpness"].mean().map("{:.4f}".format),
     }
-    print(pd.DataFrame(rows).T.to_string(line_width=1000))
+    print(pd.DataFrame(columns).rename_axis(None).to_string(line_width=1000))
     print(LEGEND.format(seeds=options.seeds, rho=options.rho))
-    ours, other = (groups[name].set_index("seed") for name in (BALANCED, TWICE))
-    gain = ours["corrupted %"] - other["corrupted %"]
+    accuracy = results.pivot(index="seed", columns="method", values="corrupted %")
+    gain = with_interval(accuracy[BALANCED] - accuracy[TWICE], digits=2, sign="+")
     print(
         "On corrupted rows SharpBalance differs from the deep ensemble of twice the\n"
-        f"epochs by {with_interval(gain, digits=2, sign='+')} points."
+        f"epochs by {gain} points."
     )
     print(NOT_SHOWN)
 
@@ -294,25 +237,22 @@ def draw(results, path):
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    accuracy = results.pivot(index="seed", columns="method", values="corrupted %")
-    left.plot(accuracy[[*METHODS]].T.to_numpy(), color="0.85", lw=0.8, zorder=0)
-    for i, (name, runs) in enumerate(results.groupby("method", sort=False)):
-        color, values = f"C{i}", runs["corrupted %"]
-        left.scatter([i] * len(runs), values, s=12, color=color)
-        half = half_width(values)
-        left.errorbar(i + 0.15, values.mean(), half, fmt="o", ms=8, capsize=4, c=color)
-        right.scatter(runs["sharpness"], runs["DER"], s=12, color=color)
+    for i, name in enumerate(METHODS):
+        runs = results[results["method"] == name]
+        values = runs["corrupted %"]
+        left.scatter([i] * len(runs), values, s=12, color=f"C{i}")
+        left.errorbar(
+            i + 0.15, values.mean(), half_width(values), fmt="o", capsize=4, c=f"C{i}"
+        )
+        right.scatter(runs["sharpness"], runs["DER"], s=12, color=f"C{i}")
         mean = runs[["sharpness", "DER"]].mean()
-        right.scatter(*mean, s=90, color=color, edgecolors="black", label=name)
-    left.set_xticks(
-        range(len(METHODS)), [name.replace(", ", ",\n") for name in METHODS]
-    )
+        right.scatter(*mean, s=90, color=f"C{i}", edgecolors="black", label=name)
+    labels = [name.replace(", ", ",\n") for name in METHODS]
+    left.set_xticks(range(len(METHODS)), labels)
     left.set_ylabel("Accuracy on corrupted rows (%)")
-    left.set_title("Small: a split each; large: mean, 95 % interval", fontsize="medium")
     right.set_xlabel("Sharpness on the training set (left: flatter)")
     right.set_ylabel("DER on corrupted rows (up: more diverse)")
-    right.set_title("Small: a split each; large: mean", fontsize="medium")
-    right.locator_params(axis="x", nbins=5)
+    figure.suptitle("Small: a split each; large: mean", fontsize="medium")
     right.legend(fontsize="small")
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -328,59 +268,40 @@ def parse(arguments):
     )
 
     def add(name, default, text, **kwargs):
-        parser.add_argument(
-            name, default=default, help=f"{text}; default: %(default)s", **kwargs
-        )
+        text = f"{text}; default: %(default)s"
+        parser.add_argument(name, default=default, help=text, **kwargs)
 
     names = ", ".join(TOY_DATASETS)
     add("data", "digits", f"one of {names}, or a CSV or parquet file", nargs="?")
     parser.add_argument("--target", help="label column of a file; default: the last")
-    add("--members", 3, "members of each ensemble", type=number(int, 1))
-    add("--epochs", 40, "training epochs", type=number(int, 1))
-    add("--rho", 0.5, "radius of SAM's perturbation", type=number(float, 0))
-    add("--seeds", 5, "splits", type=number(int, 1))
-    add("--seed", 0, "first random state", type=number(int, 0, LARGEST_SEED - 1000))
-    add(
-        "--rows", 5000, "use at most so many rows, drawn at random", type=number(int, 4)
-    )
+    add("--members", 3, "members of each ensemble", type=int)
+    add("--epochs", 40, "training epochs", type=int)
+    add("--rho", 0.5, "radius of SAM's perturbation", type=float)
+    add("--seeds", 5, "splits", type=int)
+    add("--seed", 0, "first random state", type=int)
+    add("--rows", 5000, "use at most so many rows, drawn at random", type=int)
     add("--plot", "sharpbalance_demo.png", "file of the plot")
     options = parser.parse_args(arguments)
+    for name, least in LEAST.items():
+        value = getattr(options, name)
+        if not value >= least:  # or not a number
+            parser.error(f"--{name} must be at least {least}, got {value}")
     options.plot = plot_path(options.plot)
     return options
-
-
-def number(kind, least, most=sys.float_info.max):
-    """Return an argparse type for numbers from ``least`` to ``most``."""
-
-    def read(text):
-        value = kind(text)
-        if not least <= value <= most:
-            limit = f"at most {most}" if value > most else f"at least {least}"
-            raise argparse.ArgumentTypeError(f"must be {limit}, got {text}")
-        return value
-
-    read.__name__ = kind.__name__  # argparse names it if the text is not a number
-    return read
 
 
 def plot_path(name):
     """Return the path of the plot; raise before training if it cannot be written."""
     from matplotlib.backend_bases import FigureCanvasBase
 
-    path = Path(name)
-    if path.is_dir():
-        raise SystemExit(f"--plot {name} is a folder. Pass a file, such as plot.png.")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise SystemExit(f"--plot {name}: there is no folder {folder}. Create it.")
-    if not path.suffix:
-        path = path.with_suffix(".png")
-    suffix = path.suffix[1:].lower()
+    path = Path(name if Path(name).suffix else f"{name}.png")
     supported = FigureCanvasBase.get_supported_filetypes()
-    if suffix not in supported:
+    if not path.parent.is_dir():
+        raise SystemExit(f"--plot {name}: there is no folder {path.parent}. Create it.")
+    if path.suffix[1:].lower() not in supported:
         raise SystemExit(
-            f"--plot {name}: the file type {suffix!r} is not supported. Use one of "
-            f"{', '.join(supported)}."
+            f"--plot {name}: the file type {path.suffix!r} is not supported. Use one "
+            f"of {', '.join(supported)}."
         )
     return path
 
