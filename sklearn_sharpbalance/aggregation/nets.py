@@ -14,12 +14,12 @@ from torch import nn
 
 from sklearn_sharpbalance.autodiff import in_chunks
 from sklearn_sharpbalance.data.augment import EpochAugment
+from sklearn_sharpbalance.data.labels import is_right, weighted_mean
 from sklearn_sharpbalance.data.training_data import (
     DeviceData,
     TrainingData,
     rows_at_once,
 )
-from sklearn_sharpbalance.data.validation_split import is_right, weighted_mean
 from sklearn_sharpbalance.engine.stacked.network import StackedNetwork, stackable_layers
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members.net import as_logits

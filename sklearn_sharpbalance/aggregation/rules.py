@@ -17,7 +17,7 @@ from sklearn_sharpbalance.aggregation.nets import (
     warn_of_different_starts,
 )
 from sklearn_sharpbalance.arrays import to_array
-from sklearn_sharpbalance.data.validation_split import check_held_out
+from sklearn_sharpbalance.data.labels import check_held_out
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.member_params import different_settings
 from sklearn_sharpbalance.metrics.likelihood import check_bounds, temperature_or_one

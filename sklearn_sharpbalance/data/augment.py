@@ -16,7 +16,6 @@ from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
-    "TRANSFORMS",
     "EpochAugment",
     "ImageTransform",
     "RandomCropFlip",
@@ -50,7 +49,7 @@ class ImageTransform(ABC):
         Parameters
         ----------
         x : Tensor of shape (B, C, H, W)
-            Pictures of any dtype.
+            Images of any dtype.
         drawn : Tensor of shape (B, ...)
             Random numbers from :meth:`draw`.
         """
@@ -89,19 +88,13 @@ class RandomCropFlip(ImageTransform):
         self.padding, self.flip, self.mode = int(padding), flip, mode
 
     def draw(self, shape, device):
-        """Return offsets from top and left, and whether to mirror: (*shape, 3).
-
-        Parameters are those of :meth:`ImageTransform.draw`.
-        """
+        """Return offsets from top and left, and whether to mirror: (*shape, 3)."""
         offsets = torch.randint(2 * self.padding + 1, (*shape, 2), device=device)
         mirror = torch.randint(2 if self.flip else 1, (*shape, 1), device=device)
         return torch.cat([offsets, mirror], dim=-1)
 
     def apply(self, x, drawn):
-        """Return augmented images, which are channels-last in memory.
-
-        Parameters are those of :meth:`ImageTransform.apply`.
-        """
+        """Return augmented images, which are channels-last in memory."""
         n, _, height, width = x.shape
         device = x.device
         top, left, mirror = drawn[:, :, None].unbind(1)  # (B, 1) each
@@ -130,19 +123,16 @@ def _reflected(place, size):
     return last - (last - place.remainder(max(1, 2 * last))).abs()
 
 
-TRANSFORMS = {"crop_flip": RandomCropFlip}
-
-
 def resolve_transform(transform):
-    """Return None, the transform of a name, or a given function of a batch."""
+    """Return None, the transform of the name "crop_flip", or a function of a batch."""
     if transform is None or callable(transform):
         return transform
-    if isinstance(transform, str) and transform in TRANSFORMS:
-        return TRANSFORMS[transform]()
+    if isinstance(transform, str) and transform == "crop_flip":
+        return RandomCropFlip()
     raise InvalidInputError(
-        f"Unknown train_transform {transform!r}. Choose one of 'auto', "
-        f"{', '.join(map(repr, TRANSFORMS))}, or pass a function of a batch "
-        "(B, C, H, W) such as a torchvision.transforms.v2 transform."
+        f"Unknown train_transform {transform!r}. Choose one of 'auto', 'crop_flip', or "
+        "pass a function of a batch (B, C, H, W) such as a torchvision.transforms.v2 "
+        "transform."
     )
 
 
@@ -186,19 +176,14 @@ class EpochAugment:
 def _checked(result, x):
     """Return the result of a transform; raise if it cannot replace the batch."""
     if isinstance(x, Mapping):
-        same_keys = isinstance(result, Mapping) and result.keys() == x.keys()
-        if not same_keys or not all(_same_rows(result[key], x[key]) for key in x):
-            _raise_for(result, f"a dictionary of {sorted(x)} with as many rows each")
-    elif not _same_rows(result, x):
-        _raise_for(result, f"a tensor of {len(x)} rows, one per sample of the batch")
-    return result
-
-
-def _same_rows(result, x):
-    return torch.is_tensor(result) and result.ndim > 0 and len(result) == len(x)
-
-
-def _raise_for(result, wanted):
+        wanted = f"a dictionary of {sorted(x)} with as many rows each"
+        fits = isinstance(result, Mapping) and result.keys() == x.keys()
+        fits = fits and all(_same_rows(result[key], x[key]) for key in x)
+    else:
+        wanted = f"a tensor of {len(x)} rows, one per sample of the batch"
+        fits = _same_rows(result, x)
+    if fits:
+        return result
     got = f"a {type(result).__name__}"
     if isinstance(result, Mapping):
         got = f"a dictionary of {sorted(map(str, result))}"
@@ -208,3 +193,7 @@ def _raise_for(result, wanted):
         f"train_transform must return {wanted}, but it returned {got}. Return a "
         "changed copy of the batch."
     )
+
+
+def _same_rows(result, x):
+    return torch.is_tensor(result) and result.ndim > 0 and len(result) == len(x)

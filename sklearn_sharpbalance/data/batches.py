@@ -53,14 +53,7 @@ class EpochBatches:
     share: np.ndarray
 
     def padded(self, sizes: PartSizes, wider: PartSizes) -> "EpochBatches":
-        """Return the batches with more places, which have weight zero.
-
-        Parameters
-        ----------
-        sizes : PartSizes
-            Shape of these batches.
-        wider : PartSizes
-            Shape of the result, with at least as many places for each part.
+        """Return the batches of one shape with more places, which have weight zero.
 
         Examples
         --------
@@ -72,28 +65,15 @@ class EpochBatches:
         """
         if sizes == wider:
             return self
-        n_batches = len(self.indices)
-        more_sam = (n_batches, wider.sam - sizes.sam)
-        more_normal = (n_batches, wider.normal - sizes.normal)
-        any_sample = self.indices[:, :1]  # (n_batches, 1)
-        indices = np.concatenate(
-            [
-                self.indices[:, : sizes.sam],
-                np.broadcast_to(any_sample, more_sam),
-                self.indices[:, sizes.sam :],
-                np.broadcast_to(any_sample, more_normal),
-            ],
-            axis=1,
+        parts = (
+            np.arange(sizes.sam),
+            np.full(wider.sam - sizes.sam, -1),
+            np.arange(sizes.sam, sizes.sam + sizes.normal),
+            np.full(wider.normal - sizes.normal, -1),
         )
-        share = np.concatenate(
-            [
-                self.share[:, : sizes.sam],
-                np.zeros(more_sam, self.share.dtype),
-                self.share[:, sizes.sam :],
-                np.zeros(more_normal, self.share.dtype),
-            ],
-            axis=1,
-        )
+        places = np.concatenate(parts)  # -1: a new place, of any sample
+        indices = self.indices[:, np.maximum(places, 0)]
+        share = np.where(places >= 0, self.share[:, places], 0).astype(self.share.dtype)
         return EpochBatches(indices, share)
 
 
@@ -198,17 +178,8 @@ class BatchLayout:
 
 
 def _positions(edges, n_places):
-    """Return which of the shuffled samples of a part is at each place of a batch.
+    """Return which of the shuffled samples of a part is at each place (n_batches, P).
 
-    Parameters
-    ----------
-    edges : ndarray of shape (n_batches + 1,)
-        First sample of each batch, and the number of samples.
-    n_places : int
-        Places of this part in each batch.
-
-    Returns
-    -------
-    positions : ndarray of shape (n_batches, n_places)
+    ``edges`` (n_batches + 1,) are the first sample of each batch, and their number.
     """
     return (edges[:-1, None] + np.arange(n_places)) % max(1, edges[-1])

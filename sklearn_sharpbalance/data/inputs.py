@@ -268,26 +268,17 @@ def _check_replaces_frame(estimator, columns):
 def encode_frame(data, fmt, fitted=None):
     """Encode the columns of a DataFrame as the training samples have them.
 
-    Parameters
-    ----------
-    data : TrainingData
-        Without validation samples, which must not decide how columns are encoded.
-        Nor do samples of weight zero.
-    fmt : InputFormat
-    fitted : TableColumns or None, default=None
-        Columns of an earlier fit, for a warm start; None learns them.
-
-    Returns
-    -------
-    data : TrainingData
-        Unchanged unless its samples are columns of a DataFrame.
-    fmt : InputFormat
+    Validation samples must not decide how columns are encoded, nor do samples of weight
+    zero. ``fitted`` are the columns of an earlier fit, for a warm start; None learns
+    them. Other data are returned unchanged.
     """
     if fmt.kind != "frame" or fmt.columns is not None:
         return data, fmt
     columns = fitted
     if columns is None:
-        values = _of_positive_weight(data)
+        values = data.X
+        if data.weight is not None:
+            values = {name: each[data.weight > 0] for name, each in values.items()}
         columns = TableColumns.fit(values)
         columns.warn(values)
     elif columns.names != list(data.X):
@@ -301,12 +292,6 @@ def encode_frame(data, fmt, fitted=None):
     if valid is not None:
         valid = replace(valid, X=columns.transform(valid.X))
     return replace(data, X=columns.transform(data.X), valid=valid), fmt
-
-
-def _of_positive_weight(data):
-    if data.weight is None:
-        return data.X
-    return {name: values[data.weight > 0] for name, values in data.X.items()}
 
 
 def check_layout(estimator, fmt, fitted):
@@ -414,25 +399,17 @@ def _text_columns_error(X: Any) -> InvalidInputError | None:
     if table.ndim != 2:
         return None
     names = getattr(X, "columns", range(table.shape[1]))
-    found = {
-        name: value
-        for name, column in zip(names, table.T)
-        for value in [next(filter(_is_no_number, column), None)]
-        if value is not None
-    }
+    firsts = (next(filter(_is_no_number, column), None) for column in table.T)
+    found = {name: first for name, first in zip(names, firsts) if first is not None}
     if not found:
         return None
     shown = [f"{name!r} (such as {found[name]!r})" for name in list(found)[:MAX_NAMES]]
-    if len(found) > MAX_NAMES:
-        shown.append("...")
     return InvalidInputError(
         f"X contains text or dates in {len(found)} of {len(table.T)} columns: "
-        f"{', '.join(shown)}. Pass a pandas or polars DataFrame, to fit as well: its "
-        "columns of text are encoded as categories, and its columns of numbers stay "
-        "numbers. Or encode these columns in a pipeline before the ensemble, for "
-        "example make_pipeline(make_column_transformer((OneHotEncoder("
-        f"handle_unknown='ignore', sparse_output=False), {list(found)[:MAX_NAMES]!r}), "
-        "remainder='passthrough'), ensemble)."
+        f"{', '.join(shown)}{', ...' if len(found) > MAX_NAMES else ''}. Pass a pandas "
+        "or polars DataFrame, to fit as well: its columns of text are encoded as "
+        "categories, and its columns of numbers stay numbers. Or encode these columns "
+        "in a pipeline before the ensemble, with scikit-learn's OneHotEncoder."
     )
 
 

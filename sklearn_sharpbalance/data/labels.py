@@ -1,14 +1,16 @@
-"""Validation of labels, sample weights and class weights."""
+"""Labels, sample weights and class weights of a fit, and its validation samples."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
+from sklearn.model_selection import train_test_split
 from sklearn.utils import compute_class_weight, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance._validation import check_sample_weight, in_a_sentence
 from sklearn_sharpbalance.arrays import dataset_labels, to_array
@@ -16,29 +18,28 @@ from sklearn_sharpbalance.data.columns import is_missing
 from sklearn_sharpbalance.data.inputs import as_array, check_unmasked
 from sklearn_sharpbalance.data.training_data import (
     SlicedItems,
+    TrainingData,
     check_countable,
     n_rows,
+    take_rows,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["check_weights", "check_y", "mean_one"]
+__all__ = [
+    "check_held_out",
+    "check_weights",
+    "check_y",
+    "hold_out",
+    "is_right",
+    "rows_of",
+    "weighted_mean",
+]
 
 
 def check_y(X, y, classes=None):
-    """Return the classes, and the labels as class codes.
+    """Return the classes (C,), and the labels (N,) as class codes of int64.
 
-    Parameters
-    ----------
-    X : ndarray, dict or Dataset
-        Validated samples.
-    y : array-like of shape (N,) or None
-    classes : array-like of shape (C,) or None
-        All classes; None takes those in ``y``.
-
-    Returns
-    -------
-    classes : ndarray of shape (C,)
-    codes : ndarray of shape (N,), dtype int64
+    ``classes`` are all classes; None takes those in ``y``.
     """
     if isinstance(X, Dataset):
         check_countable(X)
@@ -61,14 +62,9 @@ def check_y(X, y, classes=None):
         found, codes = np.unique(y, return_inverse=True)
     except TypeError as error:
         types = sorted({type(label).__name__ for label in y})
-        if len(types) > 1:
-            raise InvalidInputError(
-                f"y contains labels of several types, which have no common order: "
-                f"{', '.join(types)}. Use one type."
-            ) from error
         raise InvalidInputError(
-            f"y contains labels of type {types[0]}, {y.dtype}, which cannot be sorted: "
-            f"{error} Use strings or integers, such as y.astype(str)."
+            f"y contains labels of type {', '.join(types)} ({y.dtype}), which have no "
+            "common order. Use strings or integers, such as y.astype(str)."
         ) from error
     classes = found if classes is None else np.unique(classes)
     unknown = np.setdiff1d(found, classes)
@@ -121,14 +117,8 @@ def _check_missing(y):
 def check_weights(classes, codes, sample_weight, class_weight):
     """Return the weight of each sample with mean one, or None without weights.
 
-    Parameters
-    ----------
-    classes : ndarray of shape (C,) or None
-        Labels of the user, the keys of ``class_weight``.
-    codes : ndarray of shape (N,)
-        Class code of each sample; some classes may have no samples.
-    sample_weight : array-like of shape (N,) or None
-    class_weight : dict, "balanced" or None
+    ``classes`` are the labels of the user, the keys of ``class_weight``; ``codes`` may
+    lack some of them.
     """
     if sample_weight is None and class_weight is None:
         return None
@@ -153,10 +143,10 @@ def check_weights(classes, codes, sample_weight, class_weight):
             f"The sum of the weights of all samples is too large for a float: the "
             f"largest is {weight.max():.3g}. Scale them down; only ratios matter."
         )
-    return mean_one(weight)
+    return _mean_one(weight)
 
 
-def mean_one(weight):
+def _mean_one(weight):
     """Return weights as float32 with mean one, to keep the effective learning rate."""
     return (weight / weight.mean(dtype=np.float64)).astype(np.float32)
 
@@ -173,3 +163,83 @@ def _check_class_weight(class_weight):
                 "class_weight must give each class a finite number >= 0, got "
                 f"{value!r} for the class {label!r}."
             )
+
+
+def hold_out(data, fraction, seed, sample_weight=None):
+    """Split off a stratified fraction of the samples for validation.
+
+    As in scikit-learn, validation samples are weighted by ``sample_weight`` only:
+    class weights balance the loss and do not enter the validation score.
+    """
+    rows = np.arange(len(data))
+    if fraction is None:
+        return replace(data, rows=rows)
+    try:
+        kept, held = train_test_split(
+            rows, test_size=float(fraction), stratify=data.y, random_state=seed
+        )
+    except ValueError as error:
+        raise InvalidInputError(
+            f"validation_fraction={fraction} cannot be held out of {len(data)} samples "
+            f"in {data.y.max() + 1} classes: {error}"
+        ) from error
+    own_weight = check_weights(
+        classes=None, codes=data.y, sample_weight=sample_weight, class_weight=None
+    )
+    valid = rows_of(replace(data, weight=own_weight), np.sort(held))
+    train = rows_of(data, np.sort(kept))
+    return replace(train, weight=_training_weight(train.weight), valid=valid)
+
+
+def _training_weight(weight):
+    """Return the weights of the training samples with mean one again."""
+    if weight is None:
+        return None
+    if not weight.any():
+        raise InvalidInputError(
+            "The training samples that are left after validation_fraction all have "
+            "weight zero. Lower validation_fraction, or give more samples a weight."
+        )
+    return _mean_one(weight)
+
+
+def rows_of(data, rows) -> TrainingData:
+    """Return some samples of training data, with their labels and weights."""
+    if isinstance(data.X, Dataset):
+        X = Subset(data.X, rows.tolist())
+    else:
+        X = take_rows(data.X, rows)
+    weight = None if data.weight is None else data.weight[rows]
+    shape = data.item_shape
+    return TrainingData(X, data.y[rows], weight, rows=rows, item_shape=shape)
+
+
+def weighted_mean(values: np.ndarray, valid: TrainingData) -> float:
+    """Return the mean over the validation samples, weighted by their sample weights."""
+    weight = None if valid.weight is None else valid.weight.astype(np.float64)
+    return float(np.average(values, weights=weight))
+
+
+def is_right(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Whether the highest score (N, C) of each sample is that of its class.
+
+    False for a row with NaN, for which argmax returns a class, too.
+    """
+    return (scores.argmax(axis=1) == y) & np.isfinite(scores.max(axis=1))
+
+
+def check_held_out(data: TrainingData, who: str) -> None:
+    """Raise that ``who`` needs validation samples of a weight above zero."""
+    if data.valid is None:
+        raise InvalidInputError(
+            f"{who} validation samples, got validation_fraction=None. Training samples "
+            "cannot replace them, since members are fitted to these. Pass for example "
+            "validation_fraction=0.1."
+        )
+    weight = data.valid.weight
+    if weight is not None and not weight.any():
+        raise InvalidInputError(
+            f"{who} validation samples with sample weights above zero, but all "
+            f"{len(weight)} have weight zero. Raise validation_fraction, or give more "
+            "samples a weight."
+        )

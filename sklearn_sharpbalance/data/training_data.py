@@ -99,11 +99,9 @@ class DeviceData:
     def __init__(self, data: TrainingData, device, loader_params=None, resident=None):
         self.device = torch.device(device)
         self.y = torch.as_tensor(data.y, device=self.device)
-        self.weight = (
-            None
-            if data.weight is None
-            else torch.as_tensor(data.weight, device=self.device)
-        )
+        self.weight = None
+        if data.weight is not None:
+            self.weight = torch.as_tensor(data.weight, device=self.device)
         self.loader_params = loader_params or {}
         self.is_dataset = isinstance(data.X, Dataset)
         if self.is_dataset:
@@ -116,24 +114,13 @@ class DeviceData:
             self.resident = resident
 
     def take(self, rows: torch.Tensor):
-        """Return samples on the device.
-
-        Parameters
-        ----------
-        rows : Tensor of int, on the CPU
-            Indices of the samples, of any shape.
-        """
+        """Return samples on the device, given their indices on the CPU in any shape."""
         if self.resident:
             return take_rows(self.X, to_device(rows, self.device))
         return map_arrays(lambda array: to_device(array[rows], self.device), self.X)
 
     def iterate(self, indices: np.ndarray) -> Iterator[tuple[Any, torch.Tensor]]:
-        """Yield (x, rows) of each batch, both on the device.
-
-        Parameters
-        ----------
-        indices : ndarray of shape (n_batches, B)
-        """
+        """Yield (x, rows) of each batch of indices (n_batches, B), on the device."""
         rows = torch.as_tensor(indices, device=self.device)
         if self.is_dataset:
             for row, items in zip(rows, self._loader(indices.tolist())):
@@ -158,13 +145,7 @@ class DeviceData:
         return DataLoader(self.X, batch_sampler=batches, **params)
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
-        """Yield (x, rows) of all samples in order.
-
-        Parameters
-        ----------
-        batch_size : int
-            Samples in a batch; the last batch may be smaller.
-        """
+        """Yield (x, rows) of all samples in order; the last batch may be smaller."""
         n = len(self.y)
         for rows in np.split(np.arange(n), range(batch_size, n, batch_size)):
             yield from self.iterate(rows[None])
@@ -173,13 +154,8 @@ class DeviceData:
 def near_device(X, device: torch.device) -> tuple[Any, bool]:
     """Return arrays as tensors, and whether they are on the device.
 
-    Arrays of more than half of a GPU's free memory stay on the host.
-
-    Parameters
-    ----------
-    X : ndarray or dict of ndarray
-        Not changed by those who read the tensors.
-    device : torch.device
+    Arrays of more than half of a GPU's free memory stay on the host. Those who read the
+    tensors do not change them.
     """
     if device.type != "cuda":
         return as_tensor(X, device), True
@@ -293,10 +269,6 @@ class SlicedItems(Dataset):
 
     Its items are pairs, as of any Dataset, but with a placeholder for the label: who
     slices a Dataset for scikit-learn passes the labels as ``y``.
-
-    Parameters
-    ----------
-    items : skorch.helper.SliceDataset
     """
 
     def __init__(self, items):
@@ -327,11 +299,7 @@ def check_countable(dataset) -> None:
 def first_input(dataset, labelled: bool) -> Any:
     """Return the input of the first item, a tensor or an array.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    labelled : bool
-        Whether items must be pairs (x, label); else they may also be x alone.
+    If not ``labelled``, items may also be x alone, not a pair (x, label).
     """
     check_countable(dataset)
     item = dataset[0]

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.base import clone
 
 from sklearn_sharpbalance.aggregation.nets import final_net, logits_on
-from sklearn_sharpbalance.data.validation_split import (
+from sklearn_sharpbalance.data.labels import (
     check_held_out,
     is_right,
     weighted_mean,

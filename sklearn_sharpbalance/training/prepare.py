@@ -20,8 +20,7 @@ from sklearn_sharpbalance.data.inputs import (
     check_X,
     encode_frame,
 )
-from sklearn_sharpbalance.data.labels import check_weights, check_y
-from sklearn_sharpbalance.data.validation_split import hold_out
+from sklearn_sharpbalance.data.labels import check_weights, check_y, hold_out
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import Segment
@@ -366,6 +365,8 @@ def _schedule(params):
 
 
 def _transform(train_transform, fmt):
+    if train_transform is None:
+        return None
     transform = resolve_transform(train_transform)
     if isinstance(transform, ImageTransform) and len(fmt.shape or ()) != 3:
         raise InvalidInputError(

@@ -9,7 +9,7 @@ import torch
 from sklearn.base import clone
 
 from sklearn_sharpbalance.data import TrainingData
-from sklearn_sharpbalance.data.validation_split import rows_of
+from sklearn_sharpbalance.data.labels import rows_of
 from sklearn_sharpbalance.engine.base import EngineRun
 from sklearn_sharpbalance.engine.choice import explain_out_of_memory
 from sklearn_sharpbalance.exceptions import (

@@ -8,8 +8,8 @@ import pytest
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.aggregation import rules as aggregation
 from sklearn_sharpbalance.aggregation.rules import TemperatureAggregation
+from sklearn_sharpbalance.data.labels import is_right
 from sklearn_sharpbalance.data.training_data import TrainingData
-from sklearn_sharpbalance.data.validation_split import is_right
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning, UndefinedMetricWarning
 from tests.cases import rest_slow
 from tests.training.test_early_stopping import SMALL

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data.labels import hold_out
 from sklearn_sharpbalance.data.training_data import TrainingData
-from sklearn_sharpbalance.data.validation_split import hold_out
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import SAM, SharpnessAwareOptimizer
 from sklearn_sharpbalance.training.plan import default_rho, warmup_length
