@@ -10,8 +10,11 @@ from sklearn_sharpbalance.corruption.blur import (
 from sklearn_sharpbalance.corruption.digital import (
     contrast,
     elastic_transform,
+    gaussian_noise,
+    impulse_noise,
     jpeg_compression,
     pixelate,
+    shot_noise,
 )
 from sklearn_sharpbalance.corruption.images import (
     CORRUPTION_GROUPS,
@@ -19,11 +22,6 @@ from sklearn_sharpbalance.corruption.images import (
     Corruption,
     corrupt,
     iter_corruptions,
-)
-from sklearn_sharpbalance.corruption.noise import (
-    gaussian_noise,
-    impulse_noise,
-    shot_noise,
 )
 from sklearn_sharpbalance.corruption.sets import CorruptionFiles
 from sklearn_sharpbalance.corruption.tabular import (

@@ -42,19 +42,13 @@ MAX_SHIFTED = 2**24
 
 
 def defocus_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Convolve with a disk whose edge is smoothed, as a lens out of focus.
-
-    Parameters and the return value are those of :func:`gaussian_noise`.
-    """
+    """Convolve with a disk whose edge is smoothed, as a lens out of focus."""
     radius, alias_blur = severity_constants("defocus_blur", images, severity)
     return _interleaved(convolve(_planar(images), disk(radius, alias_blur)))
 
 
 def motion_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """Blur along a random direction within 45 degrees of the horizontal.
-
-    Parameters and the return value are those of :func:`gaussian_noise`; ``rng`` draws
-    the direction.
 
     Notes
     -----
@@ -70,10 +64,7 @@ def motion_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 
 def zoom_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Average the image and enlargements of its middle, as a zooming camera.
-
-    Parameters and the return value are those of :func:`gaussian_noise`.
-    """
+    """Average the image and enlargements of its middle, as a zooming camera."""
     stop, step = severity_constants("zoom_blur", images, severity)
     n, height, width, channels = images.shape
     if height * width > MAX_MATRIX_PIXELS:
@@ -87,9 +78,6 @@ def zoom_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 def glass_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """Blur, move pixels at random within a small window, and blur again.
-
-    Parameters and the return value are those of :func:`gaussian_noise`; ``rng`` draws
-    the moves.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Digital corruptions: contrast, elastic distortion, pixelation, JPEG."""
+"""Noise of the sensor, and digital corruptions such as JPEG and pixelation."""
 
 import io
 
@@ -16,13 +16,59 @@ from sklearn_sharpbalance.corruption.blur import (
     separable,
 )
 
-__all__ = ["contrast", "elastic_transform", "jpeg_compression", "pixelate"]
+__all__ = [
+    "contrast",
+    "elastic_transform",
+    "gaussian_noise",
+    "impulse_noise",
+    "jpeg_compression",
+    "pixelate",
+    "shot_noise",
+]
+
+
+def gaussian_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    r"""Add independent normal noise to every channel of every pixel.
+
+    Notes
+    -----
+    :math:`x + 255\,c\,z` with :math:`z \sim N(0, 1)`.
+    """
+    scale = severity_constants("gaussian_noise", images, severity)
+    noisy = rng.normal(images.shape[1:])
+    noisy *= np.float32(255 * scale)
+    noisy += images
+    return to_uint8(noisy)
+
+
+def shot_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    r"""Replace values by Poisson counts of photons.
+
+    Notes
+    -----
+    :math:`255\,k / c` with :math:`k \sim \mathrm{Poisson}(c\,x / 255)`.
+    """
+    photons = severity_constants("shot_noise", images, severity)
+    counts = rng.poisson(images * (photons / 255))
+    counts *= np.float32(255 / photons)
+    return to_uint8(counts)
+
+
+def impulse_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
+    """Set a fraction of the values to 0 or 255, half each (salt and pepper).
+
+    Channels are changed independently, as in the published datasets.
+    """
+    fraction = severity_constants("impulse_noise", images, severity)
+    draw = rng.uniform(images.shape[1:])
+    out = images.copy()
+    out[draw < fraction] = 255
+    out[draw < fraction / 2] = 0
+    return out
 
 
 def contrast(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     r"""Move the values of every channel towards their mean.
-
-    Parameters and the return value are those of :func:`gaussian_noise`.
 
     Notes
     -----
@@ -36,10 +82,7 @@ def contrast(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 
 def pixelate(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
-    """Shrink with a box filter and enlarge again.
-
-    Parameters and the return value are those of :func:`gaussian_noise`.
-    """
+    """Shrink with a box filter and enlarge again."""
     fraction = severity_constants("pixelate", images, severity)
     height, width = images.shape[1:3]
     small = int(width * fraction), int(height * fraction)
@@ -54,8 +97,8 @@ def pixelate(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 def jpeg_compression(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """Encode as JPEG of low quality and decode.
 
-    Parameters and the return value are those of :func:`gaussian_noise`. The encoder is
-    Pillow's, as for the published datasets; versions of it may round differently.
+    The encoder is Pillow's, as for the published datasets; versions of it may round
+    differently.
     """
     quality = severity_constants("jpeg_compression", images, severity)
 
@@ -79,9 +122,6 @@ def _each_image(images: np.ndarray, function) -> np.ndarray:
 
 def elastic_transform(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """Shear the image, then displace its pixels by a smooth random field.
-
-    Parameters and the return value are those of :func:`gaussian_noise`; ``rng`` draws
-    the shear and the field.
 
     Notes
     -----

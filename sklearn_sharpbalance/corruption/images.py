@@ -7,7 +7,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from sklearn_sharpbalance._validation import check_seed
-from sklearn_sharpbalance.corruption import blur, digital, noise, weather
+from sklearn_sharpbalance.corruption import blur, digital, weather
 from sklearn_sharpbalance.corruption._base import (
     SEVERITIES,
     ImageRng,
@@ -39,10 +39,20 @@ SIGNATURE = "(images, severity, rng) -> images"
 
 
 class Corruption(Protocol):
-    """A function that corrupts uint8 images (N, H, W, C), and returns as many.
+    """A function that corrupts images, as all fifteen kinds are.
 
-    It takes ``images``, ``severity`` (1 to 5) and ``rng``, an :class:`ImageRng` with
-    one random stream per image; see :func:`gaussian_noise` for an example.
+    Parameters
+    ----------
+    images : ndarray of shape (N, H, W, C), uint8
+        Clean images.
+    severity : int in 1..5
+        How strong; the constants depend on the size of the images.
+    rng : ImageRng of length N
+        One random stream per image; some kinds draw nothing.
+
+    Returns
+    -------
+    ndarray of shape (N, H, W, C), uint8
     """
 
     def __call__(
@@ -51,7 +61,7 @@ class Corruption(Protocol):
 
 
 BY_GROUP: dict[str, tuple[Corruption, ...]] = {
-    "noise": (noise.gaussian_noise, noise.shot_noise, noise.impulse_noise),
+    "noise": (digital.gaussian_noise, digital.shot_noise, digital.impulse_noise),
     "blur": (blur.defocus_blur, blur.glass_blur, blur.motion_blur, blur.zoom_blur),
     "weather": (weather.snow, weather.frost, weather.fog, weather.brightness),
     "digital": (
@@ -103,11 +113,6 @@ def corrupt(
     ndarray of the shape of ``images``, uint8
         Corrupted images.
 
-    References
-    ----------
-    .. [1] Hendrycks and Dietterich. "Benchmarking Neural Network Robustness to Common
-       Corruptions and Perturbations." ICLR 2019.
-
     Examples
     --------
     >>> import numpy as np
@@ -146,17 +151,12 @@ def iter_corruptions(
 
     Parameters
     ----------
-    images : array-like, uint8
-        Clean images, see :func:`corrupt`.
+    images, random_state, n_jobs
+        See :func:`corrupt`.
     names : str, callable or iterable of those, default=None
         Kinds or groups ("noise", "blur", "weather", "digital"); None is all fifteen.
     severities : int or iterable of int, default=(1, 2, 3, 4, 5)
         Severities of each kind.
-    random_state : None, int, Generator or RandomState, default=0
-        Seed, see :func:`corrupt`.
-    n_jobs : int, default=None
-        Threads, see :func:`corrupt`.
-
     Yields
     ------
     name : str

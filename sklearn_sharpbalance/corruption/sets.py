@@ -54,15 +54,13 @@ class CorruptionFiles(Mapping):
     ----------
     root : str or Path
         Folder of the unpacked dataset.
-    extra : bool, default=False
-        Whether to include ``gaussian_blur``, ``saturate``, ``spatter`` and
-        ``speckle_noise``. The published datasets contain them, but the benchmark, and
-        the accuracies in papers, use the other fifteen kinds.
 
     Attributes
     ----------
     names : tuple of str
-        Sorted names of the kinds in the folder.
+        Sorted names of the kinds in the folder. The four kinds that are published for
+        tuning only (``gaussian_blur``, ``saturate``, ``spatter``, ``speckle_noise``)
+        are left out, as in the accuracies of papers.
     class_names : tuple of str or None
         Names of the class folders of a tree; None for ``.npy`` files.
 
@@ -79,8 +77,8 @@ class CorruptionFiles(Mapping):
     ((2, 32, 32, 3), array([3, 8]))
     """
 
-    def __init__(self, root, *, extra=False) -> None:
-        self.root, self.extra = Path(root).expanduser(), extra
+    def __init__(self, root) -> None:
+        self.root = Path(root).expanduser()
         self._labels = self._read_labels()
         self.names = self._find_names()
         self.class_names = self._find_classes()
@@ -124,9 +122,7 @@ class CorruptionFiles(Mapping):
         else:
             found = [p.name for p in self.root.iterdir() if (p / "1").is_dir()]
         # Some systems add hidden files of the same suffix.
-        found = [name for name in found if not name.startswith(".")]
-        if not self.extra and not set(found) <= set(EXTRA_KINDS):
-            found = [name for name in found if name not in EXTRA_KINDS]
+        found = [p for p in found if not (p.startswith(".") or p in EXTRA_KINDS)]
         if not found:
             raise FileNotFoundError(
                 f"{self.root} contains neither labels.npy with one .npy file per kind "
@@ -149,10 +145,9 @@ class CorruptionFiles(Mapping):
                 f"The key must be (kind, severity) with severity 1 to 5, got {key!r}."
             )
         if key[0] not in self.names:
-            how = " Pass extra=True to include it." if key[0] in EXTRA_KINDS else ""
             raise KeyError(
                 f"No corruption {key[0]!r} in {self.root}. "
-                f"Found {', '.join(self.names)}.{how}"
+                f"Found {', '.join(self.names)}."
             )
         return key[0], int(key[1])
 
@@ -194,17 +189,10 @@ def corrupted_sets(
 ) -> Iterator[CorruptedSet]:
     """Yield corrupted data in the layout of ``X``, for each kind and severity.
 
-    Parameters
-    ----------
-    X : array-like
-        Images of uint8, (N, H, W[, C]) or (N, C, H, W), or a table (N, F).
-    y : array-like of shape (N,)
-    corruptions : str, callable, iterable of those, mapping, True or None
-        Kinds or groups of kinds; None, True and "all" mean all kinds. A mapping of
-        (kind, severity) to (samples, labels), such as ``CorruptionFiles``, is used
-        instead of corrupting ``X``.
-    severities : int or iterable of int
-    random_state : int, Generator, RandomState or None
+    ``X`` are images of uint8, (N, H, W[, C]) or (N, C, H, W), or a table (N, F).
+    ``corruptions`` are kinds or groups of kinds; None, True and "all" mean all kinds.
+    A mapping of (kind, severity) to (samples, labels), such as ``CorruptionFiles``, is
+    used instead of corrupting ``X``.
     """
     kinds, severities = _as_kinds(corruptions), as_severities(severities)
     if isinstance(kinds, Mapping):

@@ -35,10 +35,25 @@ TABLE_SIGNATURE = "(X, y, severity, rng, reference) -> (X, y)"
 
 
 class TabularCorruption(Protocol):
-    """A function that corrupts a table and its labels, and returns both.
+    """A function that corrupts a table and its labels, as all five kinds are.
 
-    It takes ``X``, ``y``, ``severity``, ``rng`` and ``reference``; see
-    :func:`feature_noise` for their description.
+    Parameters
+    ----------
+    X : ndarray of shape (N, F), float
+        Clean table.
+    y : ndarray of shape (N,) or None
+        Labels; all kinds except ``label_shift`` return them unchanged.
+    severity : int in 1..5
+        How strong.
+    rng : numpy.random.Generator
+        Source of randomness.
+    reference : ndarray of shape (R, F), float
+        Table to compute the mean and standard deviation of each column from.
+
+    Returns
+    -------
+    X : ndarray of shape (N, F), float
+    y : ndarray of shape (N,) or None
     """
 
     def __call__(
@@ -52,26 +67,7 @@ class TabularCorruption(Protocol):
 
 
 def feature_noise(X, y, severity, rng, reference):
-    """Add normal noise of 0.1 to 1 standard deviation of each column.
-
-    Parameters
-    ----------
-    X : ndarray of shape (N, F), float
-        Clean table.
-    y : ndarray of shape (N,) or None
-        Labels, returned unchanged.
-    severity : int in 1..5
-        How strong.
-    rng : numpy.random.Generator
-        Source of randomness.
-    reference : ndarray of shape (R, F), float
-        Table to compute the mean and standard deviation of each column from.
-
-    Returns
-    -------
-    X : ndarray of shape (N, F), float
-    y : ndarray of shape (N,) or None
-    """
+    """Add normal noise of 0.1 to 1 standard deviation of each column."""
     scale = NOISE[severity - 1] * _stds(reference)
     noise = rng.standard_normal(X.shape) * scale
     return (X + noise).astype(X.dtype), y
@@ -80,19 +76,14 @@ def feature_noise(X, y, severity, rng, reference):
 def missing_values(X, y, severity, rng, reference):
     """Replace 5 % to 50 % of the entries by their column's mean.
 
-    Parameters and the return value are those of :func:`feature_noise`. The mean is the
-    value that a mean imputer would write, so that any estimator can be tested;
-    :func:`missing_nan` writes NaN instead.
+    The mean is the value that a mean imputer would write, so that any estimator can be
+    tested; :func:`missing_nan` writes NaN instead.
     """
     return _overwrite(X, severity, rng, _means(reference)), y
 
 
 def missing_nan(X, y, severity, rng, reference):
-    """Replace 5 % to 50 % of the entries by NaN.
-
-    Parameters and the return value are those of :func:`feature_noise`. The entries are
-    those that :func:`missing_values` replaces with the same random numbers.
-    """
+    """Replace 5 % to 50 % of the entries by NaN."""
     return _overwrite(X, severity, rng, np.nan), y
 
 
@@ -123,8 +114,7 @@ def _overwrite(X, severity, rng, value):
 def feature_shift(X, y, severity, rng, reference):
     """Shift each column by 0.1 to 1 standard deviation, up or down at random.
 
-    Parameters and the return value are those of :func:`feature_noise`. All rows move
-    together, as when a sensor drifts.
+    All rows move together, as when a sensor drifts.
     """
     signs = rng.choice([-1.0, 1.0], size=X.shape[1])
     shift = SHIFT[severity - 1] * signs * _stds(reference)
@@ -133,8 +123,6 @@ def feature_shift(X, y, severity, rng, reference):
 
 def label_shift(X, y, severity, rng, reference):
     r"""Resample the rows so that one class becomes frequent.
-
-    Parameters and the return value are those of :func:`feature_noise`; ``y`` is needed.
 
     Notes
     -----

@@ -37,8 +37,6 @@ def _grey(images: np.ndarray) -> np.ndarray:
 def snow(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """Add streaks of snow flakes to a brightened image.
 
-    Parameters and the return value are those of :func:`gaussian_noise`.
-
     Notes
     -----
     Normal noise is enlarged, set to zero below a threshold and blurred along a random
@@ -65,8 +63,6 @@ def snow(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 def frost(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     """Add ice crystals, as on a window in front of the camera.
 
-    Parameters and the return value are those of :func:`gaussian_noise`.
-
     Notes
     -----
     The published generators add a random crop of one of five photographs of frost.
@@ -92,8 +88,6 @@ def frost(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 def fog(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     r"""Add patches of fog from a plasma fractal.
 
-    Parameters and the return value are those of :func:`gaussian_noise`.
-
     Notes
     -----
     :math:`(x + c\,p)\, m / (m + c)` with the fractal :math:`p` in [0, 1] and the
@@ -111,8 +105,6 @@ def fog(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 def brightness(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     r"""Raise the value (of hue, saturation, value) by a constant.
 
-    Parameters and the return value are those of :func:`gaussian_noise`.
-
     Notes
     -----
     With hue and saturation kept, a pixel is multiplied by :math:`v' / v`, where
@@ -126,20 +118,10 @@ def brightness(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
 
 
 def plasma(rng: ImageRng, side: int, decay: float) -> np.ndarray:
-    """Return diamond-square fractals in [0, 1], one per stream.
+    """Return diamond-square fractals in [0, 1], one per stream, (N, S, S).
 
-    Parameters
-    ----------
-    rng : ImageRng of length N
-        One random stream per fractal.
-    side : int
-        Rounded up to a power of two, S.
-    decay : float
-        Divisor of the amplitude each time the step is halved; larger is smoother.
-
-    Returns
-    -------
-    ndarray of shape (N, S, S), float32
+    S is ``side`` rounded up to a power of two. The amplitude is divided by ``decay``
+    each time the step is halved; larger is smoother.
     """
     size = 1 << (side - 1).bit_length()
     noise = rng.uniform((size * size,), low=-1, high=1)

@@ -35,7 +35,11 @@ def tree_root(tmp_path):
     return tmp_path / "set"
 
 
-def test_npy_files_are_memory_mapped_by_severity(npy_root):
+@pytest.mark.parametrize("as_column_of_floats", [False, True])
+def test_npy_files_are_memory_mapped_by_severity(npy_root, as_column_of_floats):
+    if as_column_of_floats:
+        column = np.load(npy_root / "labels.npy")[:, None].astype(float)
+        np.save(npy_root / "labels.npy", column)
     files = CorruptionFiles(npy_root)
     assert files.names == ("fog", "snow")
     images, labels = files["snow", 3]
@@ -43,17 +47,6 @@ def test_npy_files_are_memory_mapped_by_severity(npy_root):
     np.testing.assert_array_equal(images, make_images(20, seed=1)[8:12])
     np.testing.assert_array_equal(labels, [3, 8, 8, 0])
     assert labels.dtype == np.int64
-
-
-def test_extra_kinds_need_extra_true(npy_root):
-    shutil.copy(npy_root / "fog.npy", npy_root / "saturate.npy")
-    files = CorruptionFiles(npy_root)
-    assert files.names == ("fog", "snow")
-    with pytest.raises(KeyError, match="extra=True"):
-        files["saturate", 1]
-    more = CorruptionFiles(npy_root, extra=True)
-    assert more.names == ("fog", "saturate", "snow")
-    np.testing.assert_array_equal(more["saturate", 2][0], files["fog", 2][0])
 
 
 def test_iteration_is_over_kinds_and_severities(npy_root):
@@ -78,8 +71,9 @@ def test_a_tree_is_decoded_with_labels_by_sorted_classes(tree_root):
     np.testing.assert_array_equal(files["contrast", 1][1], [1, 1])
 
 
-def test_hidden_files_and_folders_are_ignored(npy_root, tree_root):
+def test_hidden_files_and_kinds_for_tuning_are_ignored(npy_root, tree_root):
     (npy_root / "._fog.npy").write_bytes(b"\0\5\x16\7")
+    shutil.copy(npy_root / "fog.npy", npy_root / "saturate.npy")
     assert CorruptionFiles(npy_root).names == ("fog", "snow")
     first = tree_root / "contrast" / "1"
     (first / ".ipynb_checkpoints").mkdir()
@@ -135,11 +129,3 @@ def test_labels_that_are_no_whole_numbers_raise(npy_root, label):
     np.save(npy_root / "labels.npy", np.full(20, label))
     with pytest.raises(InvalidInputError, match=r"labels\.npy must contain whole num"):
         CorruptionFiles(npy_root)
-
-
-def test_labels_may_be_a_column_of_floats(npy_root):
-    labels = np.load(npy_root / "labels.npy")
-    np.save(npy_root / "labels.npy", labels[:, None].astype(float))
-    read = CorruptionFiles(npy_root)["fog", 1][1]
-    assert read.dtype == np.int64
-    np.testing.assert_array_equal(read, labels[:4])
