@@ -3,7 +3,6 @@
 from sklearn_sharpbalance.autodiff.hessian import (
     HessianOperator,
     flatten_tensors,
-    hessian_vector_product,
     unflatten_like,
 )
 from sklearn_sharpbalance.autodiff.per_sample import per_sample_squared_norms
@@ -28,7 +27,6 @@ __all__ = [
     "device_of",
     "evaluation_mode",
     "flatten_tensors",
-    "hessian_vector_product",
     "in_chunks",
     "is_out_of_memory",
     "map_chunks",

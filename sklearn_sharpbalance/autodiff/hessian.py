@@ -20,12 +20,7 @@ from sklearn_sharpbalance.autodiff.state import (
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.runtime.torch_internals import WEIGHT_NORM
 
-__all__ = [
-    "HessianOperator",
-    "flatten_tensors",
-    "hessian_vector_product",
-    "unflatten_like",
-]
+__all__ = ["HessianOperator", "flatten_tensors", "unflatten_like"]
 
 
 def flatten_tensors(tensors: Iterable[Tensor]) -> Tensor:
@@ -175,35 +170,6 @@ class HessianOperator:
             return flatten_tensors(pieces).zero_()
         products = torch.autograd.grad(along, self.parameters, materialize_grads=True)
         return flatten_tensors(products)
-
-
-def hessian_vector_product(
-    module: nn.Module,
-    loss_fn: Callable[[Any, Tensor], Tensor],
-    X: Any,
-    y: Any,
-    vector: Tensor,
-    *,
-    forward: Callable[[Any], Any] | None = None,
-    chunk_size: int = 256,
-) -> Tensor:
-    """Return the product of the Hessian of the mean loss with ``vector``.
-
-    Parameters
-    ----------
-    module, loss_fn, X, y, forward, chunk_size
-        See :class:`HessianOperator`.
-    vector : tensor of shape (P,)
-        One entry per trainable weight; :func:`flatten_tensors` makes one.
-
-    Returns
-    -------
-    tensor of shape (P,)
-    """
-    operator = HessianOperator(
-        module, loss_fn, X, y, forward=forward, chunk_size=chunk_size
-    )
-    return operator @ vector
 
 
 class _PlainWeightNorm(TorchFunctionMode):

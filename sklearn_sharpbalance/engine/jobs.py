@@ -1,18 +1,12 @@
 """Run members as jobs of joblib; repeat jobs whose worker died."""
 
 import operator
-import os
-import shutil
-import tempfile
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from joblib import effective_n_jobs
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -26,15 +20,15 @@ from sklearn_sharpbalance.runtime.process import WITHOUT_COMPILER_IMPORT, torch_
 __all__ = ["MemberJobs"]
 
 LOSSES_ALLOWED = 3
-MAPPED_BYTES = 2**20  # smaller arrays are sent with the job
+MAPPED_BYTES = 2**20  # joblib sends smaller arrays with the job, and maps others
 DASK_LOSSES = {"CommClosedError", "FutureCancelledError", "FuturesCancelledError"}
 
 
 class MemberJobs:
     """Runs a function for many members with the active backend of joblib.
 
-    The net and the data are shared once for all calls: threads use the same objects,
-    processes of this machine memory maps, workers of a dask cluster scattered copies.
+    Members share net and data: threads use the same objects, processes of this machine
+    memory maps of large arrays, workers of a dask cluster scattered copies.
     If a worker dies (killed, out of memory, pre-empted), only its unfinished members
     are repeated, by other workers.
 
@@ -51,13 +45,12 @@ class MemberJobs:
 
     def __init__(self, n_jobs=None, any_device=False, threads=None):
         self.n_jobs, self.any_device, self.threads = n_jobs, any_device, threads
-        # Net and data of the last call as jobs receive them, and what they are made of.
-        self._shared: Any = None
-        self._sources: tuple = (None, None, None)
+        # Client, net and data of the last call on a cluster, and their future.
+        self._scattered: tuple = (None, None, None, None)
 
     def __getstate__(self):
         """Return the attributes without objects that belong to this process."""
-        own = {"any_device": False, "_shared": None, "_sources": (None, None, None)}
+        own = {"any_device": False, "_scattered": (None, None, None, None)}
         return self.__dict__ | own
 
     @property
@@ -84,7 +77,7 @@ class MemberJobs:
             except Exception as error:
                 if not _is_loss(error):
                     raise
-                self._shared = None  # may have been lost with the worker
+                self._scattered = (None, None, None, None)  # may have been lost, too
                 _warn_of_loss(error, attempt, len(calls) - len(done))
         raise AssertionError("the loop above ends by return or raise")
 
@@ -92,7 +85,7 @@ class MemberJobs:
         """Yield results in the order of completion; they survive a later loss."""
         dask = _dask_backend()
         # dask resolves a future only if it is itself an argument.
-        shared = self._share(net, data, dask)
+        shared = (net, data) if dask is None else self._scatter(dask.client, net, data)
         common = {"function": function, "shared": shared}
         common |= {"any_device": self.any_device, "threads": self.threads}
         jobs = [{"index": i, "call": call, **common} for i, call in left.items()]
@@ -103,27 +96,19 @@ class MemberJobs:
         run = Parallel(
             n_jobs=self.n_jobs,
             batch_size=1,
+            max_nbytes=MAPPED_BYTES,
             return_as="generator_unordered" if streams else "list",
         )
         yield from run(delayed(_job)(**job) for job in jobs)
 
-    def _share(self, net, data, dask):
-        """Return net and data as jobs receive them; repeated calls reuse them."""
-        client = None if dask is None else dask.client
-        sources = (net, data, client)
-        if self._shared is not None and all(map(operator.is_, self._sources, sources)):
-            return self._shared
-        if client is not None:
+    def _scatter(self, client, net, data):
+        """Return a future of net and data on all workers; repeated calls reuse it."""
+        *sources, future = self._scattered
+        if not all(map(operator.is_, sources, (client, net, data))):
             # On every worker: a copy on one worker only would be lost with it.
-            shared = client.scatter([(net, data)], broadcast=True, hash=False)[0]
-        elif getattr(get_active_backend()[0], "supports_sharedmem", False):
-            shared = (net, data)  # threads use the same memory
-        else:
-            folder = tempfile.mkdtemp("-members", dir=os.getenv("JOBLIB_TEMP_FOLDER"))
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            shared = (net, map_arrays(data, folder))
-        self._shared, self._sources = shared, sources
-        return shared
+            future = client.scatter([(net, data)], broadcast=True, hash=False)[0]
+            self._scattered = (client, net, data, future)
+        return future
 
 
 def _on_dask(backend, jobs):
@@ -177,33 +162,3 @@ def _warn_of_loss(error, attempt, n_left):
         SharpBalanceWarning,
         stacklevel=4,
     )
-
-
-def map_arrays(data, folder):
-    """Return the data with large arrays in files, which processes map, not copy."""
-    if isinstance(data.X, np.ndarray):
-        X = _mapped(data.X, folder)
-    elif isinstance(data.X, dict):
-        X = {key: _mapped(value, folder) for key, value in data.X.items()}
-    else:
-        X = data.X  # a Dataset is pickled
-    return replace(data, X=X, valid=data.valid and map_arrays(data.valid, folder))
-
-
-def _mapped(array, folder):
-    if array.nbytes < MAPPED_BYTES or _is_mapped(array):
-        return array
-    try:
-        path = os.path.join(folder, f"{len(os.listdir(folder))}.npy")
-        np.save(path, array)
-    except OSError:
-        return array  # no space for a file: joblib sends the array
-    return np.load(path, mmap_mode="r")
-
-
-def _is_mapped(array):
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap):
-            return True
-        array = array.base
-    return False

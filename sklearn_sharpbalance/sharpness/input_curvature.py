@@ -5,7 +5,6 @@ import torch
 from sklearn_sharpbalance._validation import (
     POSITIVE,
     POSITIVE_INTEGER,
-    check_choice,
     check_numbers,
     check_random_state,
 )
@@ -21,8 +20,6 @@ from sklearn_sharpbalance.sharpness.base import NetScorer
 
 __all__ = ["InputCurvatureScorer", "input_curvature"]
 
-DIRECTIONS = ("rademacher", "sign_gradient")
-
 
 def input_curvature(
     net,
@@ -31,7 +28,6 @@ def input_curvature(
     *,
     step=1e-3,
     n_directions=10,
-    directions="rademacher",
     chunk_size=512,
     random_state=0,
 ):
@@ -48,10 +44,7 @@ def input_curvature(
     step : float, default=1e-3
         Length :math:`h` of the finite difference.
     n_directions : int, default=10
-        Number of random directions.
-    directions : {"rademacher", "sign_gradient"}, default="rademacher"
-        Random signs, the same for all samples, or the normalised sign of the
-        sample's own gradient (one direction, not random).
+        Number of random directions :math:`v_d` of signs, the same for all samples.
     chunk_size : int, default=512
         Samples at a time; halved when memory runs out.
     random_state : int, RandomState instance or None, default=0
@@ -77,15 +70,10 @@ def input_curvature(
     ----------
     .. [1] I. Garg and K. Roy, "Samples with low loss curvature improve data
        efficiency", CVPR 2023.
-    .. [2] S.-M. Moosavi-Dezfooli et al., "Robustness via curvature regularization,
-       and vice versa", CVPR 2019 (the signs of the gradient).
     """
-    _check(step, n_directions, directions)
-    rng = check_random_state(random_state)
+    _check(step, n_directions)
     rows = Rows(X, y, net.device)
-    signs = None
-    if directions == "rademacher":
-        signs = _draw_signs(rows[:1][0], n_directions, rng)
+    signs = _draw_signs(rows[:1][0], n_directions, check_random_state(random_state))
 
     def curvature_of_chunk(chunk):
         x, y = rows[chunk]
@@ -96,16 +84,13 @@ def input_curvature(
         return in_chunks(curvature_of_chunk, len(rows), chunk_size)
 
 
-def _check(step, n_directions, directions):
+def _check(step, n_directions):
     check_numbers(POSITIVE, step=step)
     check_numbers(POSITIVE_INTEGER, n_directions=n_directions)
-    check_choice("directions", directions, DIRECTIONS)
 
 
 def _curvature(net, x, y, *, step, signs):
     here = _input_gradients(net, x, y, moves=[0.0] * len(_movable(x)))  # (B, ...) each
-    if signs is None:
-        signs = [_unit_signs(here)]
     total = torch.zeros(len(y), device=y.device)
     for direction in signs:
         moves = [step * d for d in direction]
@@ -158,14 +143,6 @@ def _draw_signs(x, n_directions, rng):
     return [[draw(t) for t in _movable(x)] for _ in range(n_directions)]
 
 
-def _unit_signs(gradients):
-    """Return the signs of each sample's gradient, scaled to length one."""
-    signs = [g.sign() for g in gradients]
-    squared = sum(s.reshape(len(s), -1).square().sum(1) for s in signs)  # (B,)
-    length = squared.clamp(min=1).sqrt()
-    return [s / length.reshape(-1, *[1] * (s.ndim - 1)) for s in signs]
-
-
 class InputCurvatureScorer(NetScorer):
     """Curvature of each sample's loss in the input, after Garg and Roy (2023).
 
@@ -177,22 +154,14 @@ class InputCurvatureScorer(NetScorer):
     degree = 2
     needs_float32 = True  # a difference of gradients over a step of 1e-3
 
-    def __init__(
-        self,
-        step=1e-3,
-        n_directions=10,
-        directions="rademacher",
-        chunk_size=512,
-        random_state=0,
-    ):
+    def __init__(self, step=1e-3, n_directions=10, chunk_size=512, random_state=0):
         self.step = step
         self.n_directions = n_directions
-        self.directions = directions
         self.chunk_size = chunk_size
         self.random_state = random_state
 
     def check(self):
         """Raise if a parameter is invalid; ``fit`` calls this before training."""
         super().check()
-        _check(self.step, self.n_directions, self.directions)
+        _check(self.step, self.n_directions)
         check_random_state(self.random_state)

@@ -6,10 +6,7 @@ import torch
 from scipy.sparse.linalg import eigsh
 from torch import nn
 
-from sklearn_sharpbalance.autodiff import (
-    HessianOperator,
-    hessian_vector_product,
-)
+from sklearn_sharpbalance.autodiff import HessianOperator
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests import reference
 from tests.autodiff.traps import BY_OTHERS
@@ -33,12 +30,12 @@ def test_products_equal_the_full_hessian(name):
     torch.testing.assert_close(actual, expected @ vectors, rtol=1e-5, atol=1e-7)
 
 
-def test_function_equals_operator_for_any_chunk_size():
+def test_products_do_not_depend_on_the_chunk_size():
     args = problem("mlp")
     operator = HessianOperator(*args)
     vector = torch.randn(operator.shape[0], dtype=torch.float64)
     for chunk_size in (1, 2, 5):
-        actual = hessian_vector_product(*args, vector, chunk_size=chunk_size)
+        actual = HessianOperator(*args, chunk_size=chunk_size) @ vector
         torch.testing.assert_close(actual, operator @ vector)
 
 
@@ -61,14 +58,9 @@ def test_top_eigenvalue_by_lanczos():
 
 def test_linear_loss_has_no_curvature():
     layer = nn.Linear(3, 1)
-    product = hessian_vector_product(
-        layer,
-        lambda out, y: out[:, 0] * y,
-        torch.ones(2, 3),
-        torch.ones(2),
-        torch.ones(4),
-    )
-    assert torch.equal(product, torch.zeros(4))
+    X, y = torch.ones(2, 3), torch.ones(2)
+    operator = HessianOperator(layer, lambda out, y: out[:, 0] * y, X, y)
+    assert torch.equal(operator @ torch.ones(4), torch.zeros(4))
 
 
 def test_module_is_not_changed():
@@ -104,5 +96,5 @@ def test_cuda(name):
     module, loss_fn, X, y = problem(name)
     expected = reference.hessian(module, loss_fn, X, y)
     vector = torch.randn(len(expected), dtype=torch.float64)
-    actual = hessian_vector_product(module.cuda(), loss_fn, X, y, vector)
+    actual = HessianOperator(module.cuda(), loss_fn, X, y) @ vector
     torch.testing.assert_close(actual.cpu(), expected @ vector, rtol=1e-5, atol=1e-7)

@@ -17,9 +17,7 @@ from sklearn.model_selection import GridSearchCV
 from skorch.callbacks import Callback
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
-from sklearn_sharpbalance.data.training_data import TrainingData
-from sklearn_sharpbalance.engine import jobs as jobs_module
-from sklearn_sharpbalance.engine.jobs import LOSSES_ALLOWED, MemberJobs, map_arrays
+from sklearn_sharpbalance.engine.jobs import LOSSES_ALLOWED, MemberJobs
 from sklearn_sharpbalance.exceptions import DivergenceError, SharpBalanceWarning
 
 
@@ -215,31 +213,3 @@ def test_failed_member_is_not_submitted_again():
     with pytest.raises(DivergenceError):
         jobs.run(square, None, None, [{"x": 1}, {"x": 2}])
     assert len(jobs.sent) == 1
-
-
-# Transfer of data ---------------------------------------------------------------------
-
-
-def test_large_arrays_are_mapped_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("JOBLIB_TEMP_FOLDER", str(tmp_path))
-    monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
-    X, y = small_data()
-    data = TrainingData(X, y, valid=TrainingData({"a": X, "b": y}, y))
-    jobs = MemberJobs(2)
-    _, mapped = jobs._share("net", data, None)
-    assert isinstance(mapped.X, np.memmap)
-    assert isinstance(mapped.valid.X["a"], np.memmap)
-    np.testing.assert_array_equal(mapped.X, X)
-    assert jobs._share("net", data, None)[1] is mapped
-    folder = next(tmp_path.iterdir())
-    assert len(list(folder.iterdir())) == 3
-    # An array that is already mapped is not written again.
-    assert map_arrays(mapped, "/nowhere").X is mapped.X
-    del jobs, mapped
-    assert not folder.exists()
-
-
-def test_arrays_are_sent_if_the_disk_is_full(monkeypatch):
-    monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
-    data = TrainingData(*small_data())
-    assert map_arrays(data, "/nowhere").X is data.X

@@ -390,7 +390,7 @@ def test_two_jobs_give_the_same_members_as_one():
 
 def data_location(net, data, member):
     """Return whether the samples are mapped and read-only, the process, a value."""
-    mapped = jobs_module._is_mapped(data.X)
+    mapped = isinstance(data.X, np.memmap)
     return mapped and not data.X.flags.writeable, os.getpid(), float(data.X[member, 0])
 
 

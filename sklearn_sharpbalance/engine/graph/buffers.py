@@ -33,23 +33,16 @@ class EpochFeed:
     """Buffers with the batches of every member's next steps.
 
     They have two halves: while the steps of one half are replayed, the other is filled.
-
-    Parameters
-    ----------
-    sessions : list of MemberSession
-    source : DeviceData
-    segment : Segment
-    masks : list of ndarray of shape (N,), dtype bool
-        One for each session.
+    Each list has one entry for each session.
 
     Attributes
     ----------
     x, y, weight : list of Tensor (2 * T, B, ...)
-        For each session: samples, labels, and weight in the mean over the batch.
+        Samples, labels, and weight in the mean over the batch.
     lr : list of Tensor (2 * T,)
-        For each session: learning rate of the steps.
+        Learning rate of the steps.
     last_lr : list of float
-        For each session: learning rate of the last step of the epoch.
+        Learning rate of the last step of the epoch.
     """
 
     def __init__(self, sessions, source, segment, masks):
@@ -83,11 +76,10 @@ class EpochFeed:
             self._side_stream.keep(buffers)
 
     def chunks(self, epoch: int) -> Iterator[tuple[int, int]]:
-        """Fill the buffers chunk by chunk.
+        """Yield the position of each chunk's first step, and its number of steps.
 
-        Yield the position of a chunk's first step in the buffers and its number of
-        steps. The caller launches these steps and asks for the next chunk without
-        waiting for them: the chunk after it is fetched meanwhile.
+        The caller launches these steps and asks for the next chunk without waiting for
+        them: the chunk after it is fetched meanwhile.
         """
         n_batches = self.segment.sizes.n_batches
         for start in range(0, n_batches, self.length):
@@ -134,8 +126,7 @@ class EpochFeed:
         for i in range(len(self.sessions)):
             if i not in self._drawn:
                 self._drawn[i] = self._draw(i, epoch)
-            places = slice(first, first + stop - start)
-            self._fill(i, places, start, stop)
+            self._fill(i, slice(first, first + stop - start), start, stop)
 
     def _draw(self, i, epoch):
         """Draw the batches and the augmentation of one member's epoch."""

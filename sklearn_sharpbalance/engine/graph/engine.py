@@ -24,10 +24,7 @@ from sklearn_sharpbalance.runtime.devices import tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import DROPOUT
 
-__all__ = [
-    "GraphEngine",
-    "GraphTeam",
-]
+__all__ = ["GraphEngine", "GraphTeam"]
 
 # Layers that draw random numbers, unless this option is zero.
 RANDOM_LAYERS = {
@@ -85,7 +82,7 @@ def _random_refusal(net):
     return None
 
 
-COMPILED_SAVES = 0.15  # share of the time of a ResNet-18 epoch
+COMPILED_SAVES = 0.15  # fraction of the time of a ResNet-18 epoch
 COMPILE_SECONDS = 40.0
 
 
@@ -171,9 +168,8 @@ class GraphTeam(Team):
     def _compiling_pays(self, session, epoch):
         """Whether compiled modules would save more time than compiling takes.
 
-        The estimate uses the duration of the last epoch, which ran without compiled
-        modules. The first epoch is not used: it includes the capture. If a phase is cut
-        into segments, its end is not known, and the end of the training is used.
+        The estimate uses the duration of the second epoch: the first includes the
+        capture. If a phase is cut into segments, its end is that of the training.
         """
         segment, on_gpu = self.segment, self.source.device.type == "cuda"
         if self.compiled or segment.compile is not None or not on_gpu:

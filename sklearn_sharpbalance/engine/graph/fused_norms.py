@@ -18,19 +18,7 @@ MAX_NUMBERS = 2**31  # limit of the indices in a kernel
 
 
 class FusedNorms:
-    """Replaces a member's layers by fused ones while its step is captured.
-
-    Parameters
-    ----------
-    owner : MemberModule
-        Changed in place until :meth:`close`.
-    wanted : bool
-        If False, nothing changes.
-
-    Attributes
-    ----------
-    fused : nn.Module or None
-    """
+    """Replaces a member's layers by fused ones (if ``wanted``) until :meth:`close`."""
 
     def __init__(self, owner, wanted):
         self.owner, self.own = owner, owner.module
@@ -47,21 +35,11 @@ class FusedNorms:
 
 
 def fuse_norms(module: nn.Module) -> fx.GraphModule | None:
-    """Return a module that computes the same function with fewer kernels.
+    """Return a module that computes the same function with fewer kernels in training.
 
-    It is for training only.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Not changed; its layers are shared with the result.
-
-    Returns
-    -------
-    fused : nn.Module or None
-        None if nothing can be fused: without BatchNorm2d, on a GPU without support by
-        Triton, if the module's code cannot be traced, or if the trace would lose hooks
-        or layers that stay in evaluation mode.
+    It shares the layers of the module. Return None if nothing can be fused: without
+    BatchNorm2d, on a GPU without support by Triton, if the module's code cannot be
+    traced, or if the trace would lose hooks or layers that stay in evaluation mode.
     """
     devices = _norm_devices(module)
     on_gpu = [device for device in devices if device.type == "cuda"]
@@ -179,19 +157,11 @@ class _NormFunction(torch.autograd.Function):
             add=ctx.add,
             n_first=ctx.n_first,
         )
-        grad_weight2, grad_bias2 = None, None
+        second = (None, None)
         if ctx.n_first is not None:
-            grad_weight2, grad_bias2 = grad_weight[1], grad_bias[1]
-        return (
-            grad_x,
-            grad_residual,
-            grad_weight[0],
-            grad_bias[0],
-            grad_weight2,
-            grad_bias2,
-            None,
-            None,
-        )
+            second = (grad_weight[1], grad_bias[1])
+        first = (grad_x, grad_residual, grad_weight[0], grad_bias[0])
+        return (*first, *second, None, None)
 
 
 def channels_last(x):

@@ -10,25 +10,16 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_copy_,
 )
 
-__all__ = [
-    "BatchCounters",
-    "CastWeights",
-]
+__all__ = ["BatchCounters", "CastWeights"]
 
 CAST_LAYERS = (CONVOLUTION, nn.Linear)
 
 
 class CastWeights:
-    """Replaces the weights of a module's layers by cast copies.
+    """Replaces the weights of a module's layers by cast copies until :meth:`close`.
 
-    The optimizer keeps the float32 weights. Results are those of autocast.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Changed in place until :meth:`close`.
-    precision : str
-        Weights are cast for "bf16" and "fp16", else nothing changes.
+    The optimizer keeps the float32 weights. Results are those of autocast. Without a
+    lower ``precision`` nothing changes.
     """
 
     def __init__(self, module: nn.Module, precision: str):
@@ -92,14 +83,9 @@ def _uses(module: nn.Module) -> dict[int, int]:
 
 
 class BatchCounters:
-    """Removes the batch counters of BatchNorm from the step.
+    """Removes the batch counters of BatchNorm from a module until :meth:`close`.
 
     They cost a kernel per layer and pass, and only ``momentum=None`` uses them.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Changed in place until :meth:`close`.
     """
 
     def __init__(self, module: nn.Module):

@@ -1,7 +1,7 @@
-"""BatchNorm, sum and ReLU on channels-last pictures, as two kernels per pass.
+"""BatchNorm, sum and ReLU on channels-last images, as two kernels per pass.
 
 PyTorch needs seven launches per layer for bf16, the largest part of a narrow ResNet's
-step. ``torch.compile`` fuses them, but compiles again for every shape. Here pictures
+step. ``torch.compile`` fuses them, but compiles again for every shape. Here images
 are matrices: one row per pixel, one column per channel.
 """
 
@@ -25,26 +25,22 @@ N_PARTIALS = 64  # partial sums that the last program reads at a time
 
 
 def forward(x, residual, norm, counter, relu, n_first=None):
-    """Normalise pictures by channel and update the running statistics.
+    """Normalise images by channel and update the running statistics.
+
+    Return the images, and the mean and inverse standard deviation (2, C) of each group.
 
     Parameters
     ----------
     x : Tensor (N, C, H, W), channels last
     residual : Tensor like x, or None
-        Added to the normalised pictures.
+        Added to the normalised images.
     norm : nn.BatchNorm2d
     counter : Tensor of int32 (3 * C,), zeros
         Used by the programs to count those that are done.
     relu : bool
     n_first : int or None, default=None
-        Normalise the first ``n_first`` pictures and the others as separate groups;
+        Normalise the first ``n_first`` images and the others as separate groups;
         running statistics are updated by the others first. None is one group.
-
-    Returns
-    -------
-    y : Tensor like x
-    mean, rstd : Tensor (2, C)
-        Mean and inverse standard deviation of each group.
     """
     shape = _Shape(x, n_first)
     mean, rstd = torch.empty((2, 2, shape.n_channels), device=x.device).unbind()

@@ -1,4 +1,4 @@
-"""Triton programs of BatchNorm on pictures as matrices (pixels, channels).
+"""Triton programs of BatchNorm on images as matrices (pixels, channels).
 
 Rows may be split into two groups with separate statistics. The first programs of a
 launch work for the first group, the others for the second.

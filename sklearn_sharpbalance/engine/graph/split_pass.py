@@ -49,21 +49,11 @@ SAFE_FUNCTIONS = (
 
 
 class SplitPass:
-    """A copy of a module with separate weights for the second part of a batch.
+    """A copy of a fused module with separate weights for the second part of a batch.
 
-    Parameters
-    ----------
-    fused : nn.Module or None
-        From :func:`fuse_norms`.
-    n_first : int
-        Samples of the first part.
-
-    Attributes
-    ----------
-    module : nn.Module or None
-        None if the gradients cannot be separated: layers other than convolutions,
-        Linear and BatchNorm have weights, a weight is used twice, or other operations
-        may mix samples.
+    The first part has ``n_first`` samples. :attr:`module` is None if the gradients
+    cannot be separated: layers other than convolutions, Linear and BatchNorm have
+    weights, a weight is used twice, or other operations may mix samples.
     """
 
     def __init__(self, fused: fx.GraphModule | None, n_first: int):
@@ -72,16 +62,13 @@ class SplitPass:
     def take_gradients(self, owner_of):
         """Return pairs of weight and gradient of the second part; reset the gradients.
 
-        Parameters
-        ----------
-        owner_of : callable
-            Returns the optimizer's weight for a weight of a layer.
+        ``owner_of`` returns the optimizer's weight for a weight of a layer.
         """
-        parts = () if self.module is None else self.module.modules()
-        layers = (m for m in parts if isinstance(m, _SplitLayer))
+        assert self.module is not None  # it has made a pass
         found = [
             (owner_of(weight), grad)
-            for layer in layers
+            for layer in self.module.modules()
+            if isinstance(layer, _SplitLayer)
             for weight, grad in layer.take_gradients()
         ]
         same = [pair for pair in found if pair[0].dtype == pair[1].dtype]
@@ -103,10 +90,6 @@ class _SplitLayer(nn.Module):
             for name, weight in owner.named_parameters(recurse=False)
         }
 
-    def second(self, name):
-        """Return a weight of the second part; None if the layer has no such weight."""
-        return self.seconds.get(name)
-
     def computed_with(self, x):
         """Return input, both weights and both biases in the dtype of autocast.
 
@@ -116,7 +99,8 @@ class _SplitLayer(nn.Module):
         dtype = layer.weight.dtype
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-        weights = (layer.weight, self.second("weight"), layer.bias, self.second("bias"))
+        seconds = self.seconds
+        weights = (layer.weight, seconds["weight"], layer.bias, seconds.get("bias"))
         return [None if t is None else t.to(dtype) for t in (x, *weights)]
 
     def take_gradients(self):
@@ -140,7 +124,7 @@ class _SplitLinear(_SplitLayer):
 class _SplitNorm(_SplitLayer):
     def forward(self, x, residual=None):
         step, norm, n = self.layer, self.owner, self.n_first
-        weight2, bias2 = self.second("weight"), self.second("bias")
+        weight2, bias2 = self.seconds["weight"], self.seconds["bias"]
         if step.fits(x, residual):
             return step.fused(x, residual, n, weight2, bias2)
 
@@ -251,11 +235,7 @@ def _split(fused, n_first):
 
 
 def _weights_repeat(split):
-    """Whether layers share a weight, or one of them is called twice.
-
-    Such a weight would have several gradients, and the updates of a norm's running
-    statistics another order.
-    """
+    """Whether layers share a weight, or one is called twice: it has two gradients."""
     layers = (m for m in split.modules() if isinstance(m, _SplitLayer))
     used = [id(w) for m in layers for w in m.owner.parameters(recurse=False)]
     return len(set(used)) < len(used)
@@ -277,11 +257,8 @@ def _split_layer(layer, n_first):
 
 def _is_safe(layer):
     """Whether a layer has no weights and does not mix samples."""
-    if is_hooked(layer):
-        return False
-    return type(layer) in SAFE_LAYERS or (
-        type(layer) is nn.Flatten and layer.start_dim == 1
-    )
+    flatten = type(layer) is nn.Flatten and layer.start_dim == 1
+    return not is_hooked(layer) and (flatten or type(layer) in SAFE_LAYERS)
 
 
 def _is_flatten(node):

@@ -24,15 +24,7 @@ INITIAL_STATE = {"mu_product": 1.0}  # initial values that are not zero (NAdam)
 
 
 class GraphedStep:
-    """One step of all members, on their batches at the current position of the feed.
-
-    Parameters
-    ----------
-    sessions : list of MemberSession
-    feed : EpochFeed
-        Must have been filled before :meth:`run`.
-    segment : Segment
-    """
+    """One step of all members, on their batches at the current position of the feed."""
 
     def __init__(self, sessions, feed, segment):
         self.feed = feed
@@ -286,8 +278,7 @@ class _MemberStep:
     def _statistics_restored(self):
         """Undo the updates of BatchNorm statistics in the perturbed pass.
 
-        If they were frozen instead, the compiler would need a second version of every
-        layer.
+        Frozen statistics would need a second compiled version of every layer.
         """
         if self.statistics:
             foreach_copy_(self.saved_statistics, self.statistics)
@@ -360,10 +351,7 @@ def _choosing_algorithms():
 
 
 def _count_on_device(optimizer):
-    """Move the step counts of a loaded state from the CPU to the device.
-
-    A capture needs them there.
-    """
+    """Move the step counts of a loaded state to the device, where a capture is."""
     for weight, entries in optimizer.state.items():
         if isinstance(entries.get("step"), torch.Tensor):
             entries["step"] = entries["step"].to(weight.device)

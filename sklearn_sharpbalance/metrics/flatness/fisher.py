@@ -117,7 +117,6 @@ def mean_input_curvature(
     *,
     step=1e-3,
     n_directions=10,
-    directions="rademacher",
     n_samples=None,
     random_state=None,
     per_member=False,
@@ -126,7 +125,7 @@ def mean_input_curvature(
 
     Parameters
     ----------
-    step, n_directions, directions
+    step, n_directions
         See :func:`sklearn_sharpbalance.sharpness.input_curvature`, whose mean over
         samples this is.
     net, X, y, n_samples, random_state, per_member
@@ -142,9 +141,7 @@ def mean_input_curvature(
     .. [1] I. Garg and K. Roy, "Samples with low loss curvature improve data
        efficiency", CVPR 2023.
     """
-    measure = partial(
-        _mean_curvature, step=step, n_directions=n_directions, directions=directions
-    )
+    measure = partial(_mean_curvature, step=step, n_directions=n_directions)
     values = measure_members(
         measure, net, X, y, n_samples=n_samples, random_state=random_state
     )
