@@ -3,10 +3,12 @@
 from sklearn_sharpbalance.evaluation._measures import METRICS
 from sklearn_sharpbalance.evaluation.compare import compare
 from sklearn_sharpbalance.evaluation.compute import gradient_passes, match_passes
-from sklearn_sharpbalance.evaluation.corruption import corruption_accuracy
 from sklearn_sharpbalance.evaluation.evaluate import evaluate
-from sklearn_sharpbalance.evaluation.ood import ood_evaluation
-from sklearn_sharpbalance.evaluation.report import EvaluationReport, rank_methods
+from sklearn_sharpbalance.evaluation.report import EvaluationReport
+from sklearn_sharpbalance.evaluation.robustness import (
+    corruption_accuracy,
+    ood_evaluation,
+)
 from sklearn_sharpbalance.evaluation.tradeoff import TradeoffCurve, tradeoff_curve
 
 __all__ = [
@@ -19,6 +21,5 @@ __all__ = [
     "gradient_passes",
     "match_passes",
     "ood_evaluation",
-    "rank_methods",
     "tradeoff_curve",
 ]

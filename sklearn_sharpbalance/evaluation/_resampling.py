@@ -10,11 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
-
 __all__ = [
     "Draws",
-    "check_n_bootstrap",
     "interval",
     "weighted_aurc",
     "weighted_auroc",
@@ -27,17 +24,6 @@ KeyType = TypeVar("KeyType", bound=Hashable)
 BLOCK = 2**22
 # Numbers in one step of a computation, so that its temporaries stay in the cache.
 CACHED = 2**17
-
-
-def check_n_bootstrap(n_bootstrap: Any) -> int:
-    """Return the number of draws, or raise if it is not a whole number from 0 on."""
-    is_number = isinstance(n_bootstrap, int | float | np.number)
-    if not is_number or not n_bootstrap >= 0 or n_bootstrap % 1 != 0:
-        raise InvalidInputError(
-            f"n_bootstrap must be a whole number from 0 on, got {n_bootstrap!r}. Pass "
-            "0 to leave out the intervals."
-        )
-    return int(n_bootstrap)
 
 
 class Draws(NamedTuple):
@@ -77,15 +63,14 @@ def _count(rng: np.random.Generator, size: int, n: int) -> np.ndarray:
     return counts.reshape(size, n).astype(np.float64)
 
 
-def interval(draws: Any, confidence: float) -> tuple[float, float]:
-    """Return the percentile interval of draws; NaN without draws.
+def interval(draws: Any) -> tuple[float, float]:
+    """Return the 95 % percentile interval of draws; NaN without draws.
 
     The limits are draws themselves: interpolating between infinite draws gives NaN.
     """
     if draws is None or len(draws) == 0:
         return np.nan, np.nan
-    tail = round((1 - confidence) / 2, 12)  # 1 - 0.95 is a little more than 0.05
-    low, high = np.quantile(draws, [tail, 1 - tail], method="inverted_cdf")
+    low, high = np.quantile(draws, [0.025, 0.975], method="inverted_cdf")
     return float(low), float(high)
 
 

@@ -1,7 +1,6 @@
 """Train several methods at the same cost, and rank them."""
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from numbers import Integral
 from typing import Any
 
@@ -18,23 +17,20 @@ from torch.utils.data import Dataset, Subset
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.corruption.sets import check_corruptions
 from sklearn_sharpbalance.data.training_data import n_rows, take_rows
-from sklearn_sharpbalance.evaluation._measures import PARTS, Key, Measured, Run
+from sklearn_sharpbalance.evaluation._measures import Key, Measured, Run
 from sklearn_sharpbalance.evaluation.compute import (
     counts_passes,
     gradient_passes,
     match_passes,
 )
-from sklearn_sharpbalance.evaluation.corruption import check_arrays
 from sklearn_sharpbalance.evaluation.evaluate import (
-    Study,
     as_methods,
     check_study,
     make_report,
     measure_runs,
 )
-from sklearn_sharpbalance.evaluation.ood import as_ood_sets
-from sklearn_sharpbalance.evaluation.report import better_direction
-from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from sklearn_sharpbalance.evaluation.robustness import as_ood_sets, check_arrays
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import undefined_once
 from sklearn_sharpbalance.metrics._outputs import last_step
 
@@ -51,14 +47,12 @@ def compare(
     seeds=1,
     matched_compute=True,
     reference=None,
-    rank_by="accuracy",
     fit_params=None,
     corruptions=None,
     severities=SEVERITIES,
     ood=None,
     sharpness=False,
     n_bootstrap=1000,
-    confidence=0.95,
     random_state=0,
     verbose=0,
 ):
@@ -84,13 +78,10 @@ def compare(
         new length. Other classifiers stay as they are.
     reference : str or None, default=None
         Name of the method whose cost the others get; None is the first.
-    rank_by : str or tuple, default="accuracy"
-        Metric of the ensembles to rank by, or arguments of
-        :meth:`EvaluationReport.rank`, such as ``("nll", "members")``.
     fit_params : dict of str to dict, default=None
         More arguments of ``fit`` by method, such as ``{"A2D": {"X_unlabeled": X_u}}``.
         A ``sample_weight`` is split into folds like the samples.
-    corruptions, severities, ood, sharpness, n_bootstrap, confidence
+    corruptions, severities, ood, sharpness, n_bootstrap
         What to measure, with meaning and default as in :func:`evaluate`. Sharpness is
         measured on the training samples.
     random_state : int, Generator, RandomState or None, default=0
@@ -103,7 +94,7 @@ def compare(
     -------
     report : EvaluationReport
         A run is one fold and seed; ``std`` is over runs. The report also has the
-        "gradient_passes" and "epochs" of each training, and a ``ranking``.
+        "gradient_passes" and "epochs" of each training. Its ``rank()`` ranks them.
 
     Notes
     -----
@@ -131,11 +122,9 @@ def compare(
         ood=ood,
         sharpness=sharpness,
         n_bootstrap=n_bootstrap,
-        confidence=confidence,
         random_state=random_state,
     )
     fit_params = _check_fit_params(fit_params, named)
-    rank_by = _check_rank_by(rank_by, study)
     if study.has_corruptions:
         check_arrays(X, "Corrupting samples")
         check_corruptions(X, study.corruptions, study.severities)
@@ -147,7 +136,6 @@ def compare(
         train, _ = folds[0]
         named = _match(named, reference, take(X, train), y[train])
     results: dict[str, list] = {name: [] for name in named}
-    n_tested = 0
     for fold, (train, test) in enumerate(folds):
         X_train, y_train = take(X, train), y[train]
         fitted = []
@@ -171,42 +159,7 @@ def compare(
         for (name, estimator), result in zip(fitted, measured):
             numbers = result.numbers | _cost(estimator)
             results[name].append(result._replace(numbers=numbers))
-        n_tested += len(test)
-    report = make_report(results, n_tested, study)
-    try:
-        report.ranking = report.rank(*rank_by)
-    except InvalidInputError as error:  # do not lose the trainings
-        warnings.warn(f"No ranking: {error}", SharpBalanceWarning, stacklevel=3)
-    return report
-
-
-def _check_rank_by(rank_by: Any, study: Study) -> Key:
-    """Return the number to rank by, or raise if the study does not measure it."""
-    parts = (rank_by,) if isinstance(rank_by, str) else tuple(rank_by)
-    if not 1 <= len(parts) <= 3 or (len(parts) > 1 and parts[1] not in PARTS):
-        raise InvalidInputError(
-            "rank_by must be a metric, or (metric, part, detail) with a part of "
-            f"{PARTS}, got {rank_by!r}."
-        )
-    metric = parts[0]
-    better_direction(metric)
-    is_left_out = {
-        "corruptions": metric.startswith("corrupted") and not study.has_corruptions,
-        "ood": metric == "ood_auroc" and study.ood is None,
-        "sharpness": metric == "sharpness" and study.sharpness is False,
-    }
-    for option in filter(is_left_out.get, is_left_out):
-        raise InvalidInputError(
-            f"rank_by is {metric!r}, which is not measured. Pass {option}= too."
-        )
-    if metric == "ood_auroc" and len(parts) < 3:
-        raise InvalidInputError(
-            "rank_by is 'ood_auroc', but there is one for each score. Pass "
-            "rank_by=('ood_auroc', 'ensemble', 'MSP'), or another score."
-        )
-    if metric == "sharpness" and len(parts) == 1:
-        parts = (metric, "members")
-    return Key(*parts)
+    return make_report(results, study)
 
 
 def _check_ood(foreign: Mapping[str, Any], X: Any, named: Mapping[str, Any]) -> None:
@@ -214,10 +167,19 @@ def _check_ood(foreign: Mapping[str, Any], X: Any, named: Mapping[str, Any]) -> 
 
     Pipelines are not checked: their steps may select columns or resize images.
     """
-    outside_pipelines = [m for m in named.values() if not isinstance(m, Pipeline)]
-    if any(counts_passes(method) for method in outside_pipelines):
-        for samples in foreign.values():
-            _check_same_features(X, samples)
+    are_pipelines = [isinstance(method, Pipeline) for method in named.values()]
+    known = getattr(X, "shape", None)
+    for samples in foreign.values():
+        found = getattr(samples, "shape", None)
+        if known is None or found is None or all(are_pipelines):
+            continue
+        # Channels may be first, last or absent.
+        sizes = [sorted(n for n in shape[1:] if n != 1) for shape in (known, found)]
+        if found[:1] == (0,) or sizes[0] != sizes[1]:
+            raise InvalidInputError(
+                f"ood must hold samples such as those of X, of shape {tuple(known)}, "
+                f"got {tuple(found)}. Pass samples with the same features."
+            )
 
 
 def _fit_params_of_fold(own: Mapping[str, Any], rows: np.ndarray) -> dict[str, Any]:
@@ -340,21 +302,3 @@ def take(X: Any, rows: np.ndarray) -> Any:
     if hasattr(X, "with_columns"):  # polars
         return X[rows]
     return take_rows(X if isinstance(X, Mapping) else np.asarray(X), rows)
-
-
-def _check_same_features(X: Any, ood: Any) -> None:
-    """Raise if samples of ``ood`` have another size; only if both have a shape."""
-    known, found = getattr(X, "shape", None), getattr(ood, "shape", None)
-    if known is None or found is None:
-        return
-    is_empty = len(found) > 0 and found[0] == 0
-    if is_empty or _sample_size(known) != _sample_size(found):
-        raise InvalidInputError(
-            f"ood must hold samples such as those of X, of shape {tuple(known)}, got "
-            f"{tuple(found)}. Pass samples with the same features."
-        )
-
-
-def _sample_size(shape: Sequence[int]) -> list[int]:
-    """Return the sorted axes of a sample: channels may be first, last or absent."""
-    return sorted(n for n in shape[1:] if n != 1)

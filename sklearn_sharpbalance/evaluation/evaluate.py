@@ -1,12 +1,16 @@
 """Measure fitted ensembles in one call."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from sklearn_sharpbalance._validation import check_seed
+from sklearn_sharpbalance._validation import (
+    NON_NEGATIVE_INTEGER,
+    check_numbers,
+    check_seed,
+)
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.evaluation._measures import (
     Key,
@@ -16,20 +20,17 @@ from sklearn_sharpbalance.evaluation._measures import (
     measure_predictions,
     weighted_means,
 )
-from sklearn_sharpbalance.evaluation._resampling import Draws, check_n_bootstrap
-from sklearn_sharpbalance.evaluation.corruption import (
+from sklearn_sharpbalance.evaluation._resampling import Draws
+from sklearn_sharpbalance.evaluation.report import EvaluationReport
+from sklearn_sharpbalance.evaluation.robustness import (
     accuracy_by_kind,
+    as_ood_sets,
     measure_corruption,
+    measure_ood,
     predict_corrupted,
 )
-from sklearn_sharpbalance.evaluation.ood import as_ood_sets, measure_ood
-from sklearn_sharpbalance.evaluation.report import EvaluationReport
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics import (
-    CalibrationBins,
-    adaptive_sharpness,
-    calibration_curve_bins,
-)
+from sklearn_sharpbalance.metrics import adaptive_sharpness
 from sklearn_sharpbalance.metrics._checks import undefined_once
 from sklearn_sharpbalance.metrics._outputs import (
     last_step,
@@ -67,7 +68,6 @@ def evaluate(
     X_train=None,
     y_train=None,
     n_bootstrap=1000,
-    confidence=0.95,
     random_state=0,
     verbose=0,
 ):
@@ -84,7 +84,7 @@ def evaluate(
         Test samples, in the form that the estimators accept.
     y : array-like of shape (N,)
         Labels of the test samples.
-    corruptions : None, True, str, iterable or mapping, default=None
+    corruptions : None, True, str, list or mapping, default=None
         Kinds of corruption, groups of them, or a mapping such as ``CorruptionFiles``,
         as in :func:`corruption_accuracy`. True or "all" measures all kinds, None
         measures none. The report has accuracy, NLL and ECE on corrupted samples by
@@ -101,9 +101,7 @@ def evaluate(
         Samples on which sharpness is measured; ``X`` and ``y`` if None. The paper uses
         training data.
     n_bootstrap : int, default=1000
-        Number of bootstrap draws of the samples; 0 leaves out the intervals.
-    confidence : float, default=0.95
-        Confidence level of the intervals.
+        Number of bootstrap draws of the samples, for 95 % intervals; 0 leaves them out.
     random_state : int, Generator, RandomState or None, default=0
         Controls corruptions, the batches for sharpness, and the bootstrap.
     verbose : int, default=0
@@ -139,7 +137,6 @@ def evaluate(
         ood=ood,
         sharpness=sharpness,
         n_bootstrap=n_bootstrap,
-        confidence=confidence,
         random_state=random_state,
     )
     names = [name for name, runs in methods.items() for _ in runs]
@@ -150,7 +147,7 @@ def evaluate(
         results[name].append(result)
         if verbose:
             print(f"{name}: measured", flush=True)
-    return make_report(results, len(y), study)
+    return make_report(results, study)
 
 
 class Study(NamedTuple):
@@ -161,7 +158,6 @@ class Study(NamedTuple):
     ood: Any
     sharpness: bool | Mapping | Callable
     draws: Draws
-    confidence: float
     random_state: int
 
     @property
@@ -172,18 +168,13 @@ class Study(NamedTuple):
 def check_study(
     *,
     corruptions: Any,
-    severities: int | Iterable[int],
+    severities: int | Sequence[int],
     ood: Any,
     sharpness: Any,
-    n_bootstrap: Any,
-    confidence: float,
+    n_bootstrap: int,
     random_state: Any,
 ) -> Study:
     """Return the study that these parameters describe, or raise if one is invalid."""
-    if not 0 < confidence < 1:
-        raise InvalidInputError(
-            f"confidence must be between 0 and 1, got {confidence!r}."
-        )
     if isinstance(sharpness, np.bool_):
         sharpness = bool(sharpness)
     if isinstance(sharpness, Mapping):
@@ -193,28 +184,22 @@ def check_study(
             "sharpness must be True, False, a dictionary of options or a function, got "
             f"{sharpness!r}."
         )
+    check_numbers(NON_NEGATIVE_INTEGER, n_bootstrap=n_bootstrap)
     seed = as_seed(random_state)
     return Study(
-        corruptions=_as_reusable(corruptions),
-        severities=_as_reusable(severities),
+        corruptions=corruptions,
+        severities=severities,
         ood=ood,
         sharpness=sharpness,
-        draws=Draws(check_n_bootstrap(n_bootstrap), seed),
-        confidence=confidence,
+        draws=Draws(n_bootstrap, seed),
         random_state=seed,
     )
-
-
-def _as_reusable(values: Any) -> Any:
-    """Return a list in place of an iterator: every fold reads the values."""
-    return list(values) if isinstance(values, Iterator) else values
 
 
 class RunResult(NamedTuple):
     """Numbers of one classifier on one set of samples."""
 
     numbers: Run
-    calibration: CalibrationBins
     corruption: pd.DataFrame | None
 
 
@@ -262,7 +247,6 @@ def measure_runs(
         numbers |= measure_ood(outputs, outside, study.draws, stream=stream)
         yield RunResult(
             numbers=_without_members(numbers) if outputs.is_lone else numbers,
-            calibration=calibration_curve_bins(outputs.codes(y), outputs.proba),
             corruption=None if sets is None else accuracy_by_kind(sets),
         )
 
@@ -303,38 +287,16 @@ def _measure_sharpness(
 
 
 def make_report(
-    results: Mapping[str, Sequence[RunResult]], n_samples: int, study: Study
+    results: Mapping[str, Sequence[RunResult]], study: Study
 ) -> EvaluationReport:
     """Return the report of all runs of all methods."""
-    corruption = {
-        name: [run.corruption for run in runs if run.corruption is not None]
-        for name, runs in results.items()
-    }
     return EvaluationReport(
         {name: [run.numbers for run in runs] for name, runs in results.items()},
-        n_samples=n_samples,
-        confidence=study.confidence,
-        calibration={
-            name: _pooled([run.calibration for run in runs])
+        corruption={
+            name: [run.corruption for run in runs if run.corruption is not None]
             for name, runs in results.items()
         },
-        corruption=corruption if any(corruption.values()) else None,
         random_state=study.random_state,
-    )
-
-
-def _pooled(bins: Sequence[CalibrationBins]) -> CalibrationBins:
-    """Return the bins of the predictions of all runs together."""
-    counts = np.stack([b.counts for b in bins])  # (R, n_bins)
-    confidence = np.stack([b.confidence for b in bins])
-    accuracy = np.stack([b.accuracy for b in bins])
-    total = counts.sum(axis=0)
-    divisor = np.maximum(total, 1)
-    return CalibrationBins(
-        counts=total,
-        confidence=(counts * confidence).sum(axis=0) / divisor,
-        accuracy=(counts * accuracy).sum(axis=0) / divisor,
-        edges=bins[0].edges,
     )
 
 

@@ -11,7 +11,7 @@ from sklearn_sharpbalance.evaluation._measures import METRICS, PARTS, Key, Run
 from sklearn_sharpbalance.evaluation._resampling import interval
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["EvaluationReport", "better_direction", "rank_methods"]
+__all__ = ["EvaluationReport"]
 
 
 class EvaluationReport:
@@ -21,12 +21,6 @@ class EvaluationReport:
     ----------
     runs : mapping of str to sequence of dict
         For each method its runs (seeds, folds), each with the numbers by key.
-    n_samples : int
-        Number of test samples, of all folds together.
-    confidence : float, default=0.95
-        Confidence level of the intervals.
-    calibration : mapping of str to CalibrationBins, default=None
-        Reliability of each method's ensemble, over all runs together.
     corruption : mapping of str to list of DataFrame, default=None
         Accuracy by kind and severity for each run, see :func:`corruption_accuracy`.
     random_state : int, default=0
@@ -35,37 +29,28 @@ class EvaluationReport:
     Attributes
     ----------
     methods : tuple of str
-    ranking : DataFrame or None
-        Set by :func:`compare`.
 
     Notes
     -----
     ``std`` is the standard deviation over training runs, with ``R - 1``; it is NaN for
-    one run. The interval accounts for the choice of the test samples only. Its limits
-    are percentiles of the draws; they are NaN without bootstrap draws, or for a number
-    that is not a mean over samples. Samples that are drawn several times make bins
-    look worse calibrated than they are. The draws of an ECE are therefore shifted so
-    that their mean is its value.
+    one run. The 95 % interval accounts for the choice of the test samples only. Its
+    limits are percentiles of the draws; they are NaN without bootstrap draws, or for a
+    number that is not a mean over samples. Samples that are drawn several times make
+    bins look worse calibrated than they are. The draws of an ECE are therefore shifted
+    so that their mean is its value.
     """
 
     def __init__(
         self,
         runs: Mapping[str, Sequence[Run]],
         *,
-        n_samples: int,
-        confidence: float = 0.95,
-        calibration: Mapping[str, Any] | None = None,
         corruption: Mapping[str, Any] | None = None,
         random_state: int = 0,
     ):
         self.runs = {name: list(of_method) for name, of_method in runs.items()}
         self.methods = tuple(self.runs)
-        self.n_samples = n_samples
-        self.confidence = confidence
-        self.calibration = calibration or {}
         self.corruption = corruption or {}
         self.random_state = random_state
-        self.ranking: pd.DataFrame | None = None
         # A run of a single classifier has no numbers about members.
         self._rows = {
             (method, key): self._row(method, key)
@@ -86,7 +71,7 @@ class EvaluationReport:
         means = None if draws is None else draws.mean(axis=0)
         if means is not None and METRICS[key.metric].is_biased:
             means = np.maximum(means - means.mean() + values.mean(), 0)
-        low, high = interval(means, self.confidence)
+        low, high = interval(means)
         return {
             "method": method,
             **key._asdict(),
@@ -204,7 +189,7 @@ class EvaluationReport:
         return ax
 
     def rank(self, metric="accuracy", part="ensemble", detail=""):
-        """Rank the methods.
+        """Rank the methods, with paired differences to the best one.
 
         Parameters
         ----------
@@ -216,8 +201,24 @@ class EvaluationReport:
         Returns
         -------
         ranking : DataFrame
-            Mean ranks and paired differences to the best method, with intervals; see
-            :func:`rank_methods`. Run i is the same fold and seed for all methods.
+            Methods from best to worst, with the columns ``mean``, ``rank``,
+            ``rank_low``, ``rank_high``, ``difference`` (to the best method),
+            ``difference_low``, ``difference_high`` and ``best_fraction``, the fraction
+            of the draws in which the method has the best mean.
+
+        Notes
+        -----
+        Run i must be the same fold and seed for all methods. The rank is the mean over
+        runs of the place in the run: 1 is best, and equal values share their places. A
+        bootstrap draw takes as many runs with replacement, the same for all methods,
+        with their values on that draw of the samples. Folds already differ in their
+        samples, so that intervals are too wide rather than too narrow. On the other
+        hand folds share training samples, which resampling cannot account for [1]_.
+
+        References
+        ----------
+        .. [1] C. Nadeau and Y. Bengio, "Inference for the generalization error",
+           Machine Learning 2003.
         """
         better = better_direction(metric)
         key = Key(metric, part, detail)
@@ -234,7 +235,6 @@ class EvaluationReport:
             np.stack(values),
             np.stack(draws) if len(draws) == len(drawn) else None,
             better=better,
-            confidence=self.confidence,
             random_state=self.random_state,
         )
 
@@ -270,86 +270,24 @@ def rank_methods(
     draws: np.ndarray | None = None,
     *,
     better: int = 1,
-    n_draws: int = 1000,
-    confidence: float = 0.95,
     random_state: int = 0,
 ) -> pd.DataFrame:
-    r"""Rank methods by their values in several runs.
+    """Rank methods by their values (K, R) in runs, and by those on draws (K, R, B).
 
-    Parameters
-    ----------
-    methods : sequence of str of length K
-    values : array-like of shape (K, R)
-        Value of each method in each run. Run r is the same fold, seed or both for all
-        methods.
-    draws : array-like of shape (K, R, B), default=None
-        The same values on B bootstrap draws of the samples, which the methods share.
-        If None, the values count as exact.
-    better : {1, -1}, default=1
-        Whether larger or smaller values are better.
-    n_draws : int, default=1000
-        Number of bootstrap draws of the runs, used if ``draws`` is None.
-    confidence : float, default=0.95
-        Confidence level of the intervals.
-    random_state : int, default=0
-        Seed of the draws of runs.
-
-    Returns
-    -------
-    ranking : DataFrame
-        Methods from best to worst, with the columns ``mean``, ``rank``, ``rank_low``,
-        ``rank_high``, ``difference`` (to the best method), ``difference_low``,
-        ``difference_high`` and ``best_fraction``, the fraction of the draws in which
-        the method has the best mean.
-
-    Notes
-    -----
-    The rank of a method is the mean over runs of its place in the run: 1 is best, and
-    equal values share their places. A bootstrap draw takes R runs with replacement,
-    the same for all methods, with their values on that draw of the samples.
-    Differences are paired in the same manner. The folds of a cross-validation already
-    differ in their samples, so that drawing both runs and samples makes intervals too
-    wide rather than too narrow. On the other hand folds share training samples, which
-    resampling cannot account for.
-
-    References
-    ----------
-    .. [1] J. Demsar, "Statistical comparisons of classifiers over multiple data sets",
-       JMLR 2006.
-    .. [2] C. Nadeau and Y. Bengio, "Inference for the generalization error", Machine
-       Learning 2003.
-
-    Examples
-    --------
-    >>> ranking = rank_methods(["a", "b"], [[0.5, 0.75], [0.75, 0.875]])
-    >>> ranking[["rank", "difference"]]
-            rank  difference
-    method
-    b        1.0      0.0000
-    a        2.0     -0.1875
+    Without draws, the values count as exact.
     """
-    values = np.asarray(values, dtype=float)
-    has_shape = values.ndim == 2 and len(values) == len(methods) and values.size > 0
-    with_nan = " with NaN" if np.isnan(values).any() else ""
-    if not has_shape or with_nan:
-        raise InvalidInputError(
-            f"Ranking {len(methods)} methods takes one value for each of them in each "
-            f"run, got an array of shape {values.shape}{with_nan}."
-        )
-    if better not in (1, -1):
-        raise InvalidInputError(f"better must be 1 or -1, got {better!r}.")
     mean = values.mean(axis=1)  # (K,)
     best = int(np.argmax(better * mean))
-    drawn = _draw_runs(values, draws, n_draws, random_state)  # (K, R, B)
+    drawn = _draw_runs(values, draws, random_state)  # (K, R, B)
     ranks = rankdata(-better * drawn, axis=0).mean(axis=1)  # (K, B)
     means = drawn.mean(axis=1)  # (K, B)
     ranking = pd.DataFrame(
         {
             "mean": mean,
             "rank": rankdata(-better * values, axis=0).mean(axis=1),
-            **_limits("rank", ranks, confidence),
+            **_limits("rank", ranks),
             "difference": _differences(mean, best),
-            **_limits("difference", _differences(means, best), confidence),
+            **_limits("difference", _differences(means, best)),
             "best_fraction": _best_fraction(better * means),
         },
         index=pd.Index(list(methods), name="method"),
@@ -359,13 +297,13 @@ def rank_methods(
 
 
 def _draw_runs(
-    values: np.ndarray, draws: np.ndarray | None, n_draws: int, random_state: int
+    values: np.ndarray, draws: np.ndarray | None, random_state: int
 ) -> np.ndarray:
     """Return values (K, R, B) of runs drawn with replacement for all methods."""
     K, R = values.shape
     if draws is None:
         # A single exact run gives no interval.
-        n_draws = n_draws if R > 1 else 0
+        n_draws = 1000 if R > 1 else 0
         draws = np.broadcast_to(values[:, :, None], (K, R, n_draws))
     draws = np.asarray(draws, dtype=float)
     B = draws.shape[2]
@@ -379,9 +317,9 @@ def _differences(means: np.ndarray, best: int) -> np.ndarray:
     return np.subtract(means, means[best], out=zeros, where=means != means[best])
 
 
-def _limits(name: str, draws: np.ndarray, confidence: float) -> dict[str, np.ndarray]:
+def _limits(name: str, draws: np.ndarray) -> dict[str, np.ndarray]:
     """Return columns with the limits of each row's interval."""
-    ends = np.array([interval(row, confidence) for row in draws])  # (K, 2)
+    ends = np.array([interval(row) for row in draws])  # (K, 2)
     return {f"{name}_low": ends[:, 0], f"{name}_high": ends[:, 1]}
 
 

@@ -52,14 +52,8 @@ class TradeoffCurve:
         self.parameters = tuple(parameters)
         self.sharpness_name = sharpness_name
 
-    def to_frame(self, *, average=False):
+    def to_frame(self):
         """Return the numbers as a pandas DataFrame.
-
-        Parameters
-        ----------
-        average : bool, default=False
-            Return the mean over the seeds of each setting, without the column
-            ``seed``.
 
         Returns
         -------
@@ -70,8 +64,10 @@ class TradeoffCurve:
             ``kl_diversity``, and ``improvement``, ``member_accuracy`` and
             ``ensemble_accuracy``.
         """
-        if not average:
-            return self._frame.copy()
+        return self._frame.copy()
+
+    def _means(self) -> pd.DataFrame:
+        """Return the mean over the seeds of each setting."""
         settings = self._frame[list(self.parameters)]
         same = settings.map(repr).agg(", ".join, axis=1)  # values may be lists
         means = self._frame.groupby(same, sort=False)[list(MEASURES)].mean()
@@ -84,10 +80,9 @@ class TradeoffCurve:
         *,
         diversity="disagreement_error_ratio",
         color="improvement",
-        average=True,
         **kwargs,
     ):
-        """Draw sharpness against diversity, a group for each other setting.
+        """Draw means over the seeds, with a group for each other setting.
 
         Parameters
         ----------
@@ -97,8 +92,6 @@ class TradeoffCurve:
             Column of the vertical axis.
         color : str or None, default="improvement"
             Column that colours the points.
-        average : bool, default=True
-            Draw one point for the mean over seeds; False draws each training.
         **kwargs
             Passed to :meth:`~sklearn_sharpbalance.plotting.TradeoffDisplay.plot`.
 
@@ -110,7 +103,7 @@ class TradeoffCurve:
         check_choice("diversity", diversity, DIVERSITIES)
         if color is not None:
             check_choice("color", color, GAINS)
-        curve = self.to_frame(average=average)
+        curve = self._means()
         display = TradeoffDisplay(
             curve["sharpness"].to_numpy(),
             curve[diversity].to_numpy(),
@@ -144,7 +137,6 @@ def tradeoff_curve(
     other=None,
     seeds=1,
     sharpness=None,
-    sharpness_name=None,
     random_state=0,
     verbose=0,
 ):
@@ -171,8 +163,6 @@ def tradeoff_curve(
         ``sharpness(estimator, X, y) -> float``. None is
         :func:`~sklearn_sharpbalance.metrics.adaptive_sharpness`; a dictionary holds
         options of it.
-    sharpness_name : str, default=None
-        Label of the sharpness axis.
     random_state : int, Generator, RandomState or None, default=0
         Controls seeds, the test samples, and the batches for sharpness.
     verbose : int, default=0
@@ -203,7 +193,7 @@ def tradeoff_curve(
     X, y, X_test, y_test = _train_and_test(X, y, X_test, y_test, seed)
     rho_name = _name_of_rho(estimator)
     grid = _as_grid(rho, other or {}, rho_name)
-    measure, label = _sharpness_measure(sharpness, sharpness_name, seed)
+    measure, label = _sharpness_measure(sharpness, seed)
     rows = []
     # rho changes fastest, apart from the seed.
     for *values, run_seed in product(*reversed(grid.values()), as_seeds(seeds, seed)):
@@ -272,19 +262,18 @@ def _as_grid(rho: Any, other: Mapping[str, Any], rho_name: str) -> dict[str, lis
     return grid
 
 
-def _sharpness_measure(sharpness: Any, name: str | None, seed: int) -> tuple[Any, str]:
+def _sharpness_measure(sharpness: Any, seed: int) -> tuple[Any, str]:
     """Return a function of (estimator, X, y), or None for the default, and a label."""
     if isinstance(sharpness, Mapping):
         check_sharpness_options(sharpness)
         options = {"random_state": seed} | dict(sharpness)
-        measure = partial(adaptive_sharpness, **options)
-        return measure, name or sharpness_label(None)
+        return partial(adaptive_sharpness, **options), sharpness_label(None)
     if sharpness is not None and not callable(sharpness):
         raise InvalidInputError(
             "sharpness must be None, a dictionary of options or a function, got "
             f"{sharpness!r}."
         )
-    return sharpness, name or sharpness_label(sharpness)
+    return sharpness, sharpness_label(sharpness)
 
 
 def _measure(estimator: Any, X: Any, y: Any) -> dict[str, float]:

@@ -212,8 +212,8 @@ def test_methods_are_named_by_their_class():
     ("estimators", "options", "message"),
     [
         (LogisticRegression(), {}, "LogisticRegression"),
-        (Fake([A, B]), {"confidence": 95}, "confidence"),
         (Fake([A, B]), {"n_bootstrap": -5}, "n_bootstrap"),
+        (Fake([A, B]), {"n_bootstrap": 0.5}, "n_bootstrap"),
         (Fake([A, B]), {"sharpness": True, "X_train": X}, "y_train"),
         ({1: Fake([A, B]), "1": Single(A)}, {}, "1, '1'"),
         ({"a": []}, {}, "'a'"),
