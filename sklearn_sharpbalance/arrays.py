@@ -41,8 +41,7 @@ def dataset_labels(dataset):
     Parameters
     ----------
     dataset : Dataset
-        It may have attributes ``targets``, ``labels`` or ``tensors``, and a
-        ``target_transform``, or be a Subset.
+        It may have attributes ``targets``, ``labels`` or ``tensors``, or be a Subset.
 
     Returns
     -------
@@ -62,12 +61,12 @@ def dataset_labels(dataset):
 
 
 def _attribute_labels(dataset):
-    """Return the transformed labels without reading items; None if there are none."""
+    """Return the labels without reading items; None if the attributes have none."""
     for name in ("targets", "labels"):
         labels = getattr(dataset, name, None)
         if labels is not None and len(labels) == len(dataset):
-            transform = getattr(dataset, "target_transform", None)
-            return _transformed(to_array(labels), transform)
+            is_plain = getattr(dataset, "target_transform", None) is None
+            return to_array(labels) if is_plain else None
     tensors = getattr(dataset, "tensors", None)
     if tensors is not None and len(tensors) > 1:
         return to_array(tensors[1])
@@ -77,16 +76,6 @@ def _attribute_labels(dataset):
         labels = _attribute_labels(parent)
         return None if labels is None else labels[np.asarray(indices)]
     return None
-
-
-def _transformed(labels, transform):
-    """Return the labels of items; None if the transform fails on plain labels."""
-    if transform is None:
-        return labels
-    try:
-        return np.asarray([to_array(transform(label)) for label in labels.tolist()])
-    except Exception:  # the user's function may raise anything: read items instead
-        return None
 
 
 def _items_agree(dataset, labels):

@@ -3,12 +3,9 @@
 import importlib
 import inspect
 import io
-import json
 import pkgutil
 import re
-import runpy
 from contextlib import redirect_stdout
-from functools import cache
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -22,7 +19,6 @@ from sklearn.utils import shuffle
 import sklearn_sharpbalance
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.members.net import NET_DEFAULTS
-from sklearn_sharpbalance.model_selection import EnsembleSearchCV
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
 from sklearn_sharpbalance.training import image_recipe, table_recipe
@@ -92,14 +88,6 @@ def test_every_public_name_is_in_the_reference(package):
     assert not [name for name, identity in names if (name, identity) not in listed]
 
 
-def test_every_page_of_the_reference_is_in_its_index():
-    index = (DOCS / "api" / "index.rst").read_text().partition("toctree::")[2]
-    names = re.findall(r"^   (\w+)$", index, flags=re.M)
-    assert sorted(names) == sorted(
-        path.stem for path in (DOCS / "api").glob("*.rst") if path.stem != "index"
-    )
-
-
 # Links ------------------------------------------------------------------------------
 
 
@@ -148,16 +136,6 @@ def test_links_to_files_and_headings_exist(page):
             assert letters(anchor) in map(letters, headings), link
 
 
-def test_every_page_can_be_reached():
-    reached = {
-        (page.parent / entry).resolve()
-        for page in PAGES
-        for entry in toctree_entries(page.read_text())
-    }
-    pages = {page.with_suffix("").resolve() for page in PAGES} - {DOCS / "index"}
-    assert pages <= reached
-
-
 @pytest.mark.parametrize("page", [*PAGES, *sorted(EXAMPLES.glob("*.py"))], ids=relative)
 def test_names_in_the_text_exist(page):
     roles = r"\{?:?(?:func|class|mod|data|meth)\}?:?`(?:[^`<]*<)?~?([\w.]+)>?`"
@@ -180,55 +158,6 @@ def test_files_that_the_text_names_exist(page):
     assert set(missing) <= {"docs/_build/html"}
     tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     assert set(re.findall(r"`(?:[\w/]+/)?(test_\w+\.py)`", text)) <= tests
-
-
-# Numbers ----------------------------------------------------------------------------
-
-
-class Attributes(dict):
-    """A dictionary whose keys are also attributes, as in the templates."""
-
-    def __getattr__(self, name):
-        return self[name]
-
-
-@cache
-def measured():
-    """Return the variables of the templates."""
-    reader = runpy.run_path(str(DOCS / "_ext" / "measured.py"))
-    return json.loads(json.dumps(reader["read_results"]()), object_hook=Attributes)
-
-
-def test_measured_numbers_are_filled_in():
-    for page in PAGES:
-        for expression in re.findall(r"\{\{ (.*?) \}\}", page.read_text()):
-            assert "|" not in expression  # would end a cell of a table
-            assert eval(expression, {}, measured())
-
-
-def test_cells_of_tables_are_read_by_group_method_and_column():
-    reader = runpy.run_path(str(DOCS / "_ext" / "measured.py"))
-    text = "**a**, 2 rows\n\n| m | x |\n|---|:--|\n| p | 1 |\n| q |  |\n\ntext\n"
-    text += "| m | x | z |\n|---|---|---|\n| p | 5 | 3 |\n\n"
-    text += "**b**\n\n| m | y |\n|---|---|\n| p | 2 ± 1 * |\n"
-    assert reader["read_tables"](text) == {
-        "a": {"p": {"m": "p", "x": "1", "z": "3"}, "q": {"m": "q", "x": ""}},
-        "b": {"p": {"m": "p", "y": "2 ± 1"}},
-    }
-
-
-def test_links_of_the_results_are_adapted(monkeypatch):
-    pytest.importorskip("sphinx", reason="needs sphinx: pip install -e '.[docs]'")
-    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
-    at_home = importlib.import_module("results").at_home
-    home = "/../examples/experiments"
-    moved = {
-        "![a](reproduce.py)": f"![a]({home}/reproduce.py)",
-        "[b](results/tables.json)": f"[b](path:{home}/results/tables.json)",
-        "[c](nowhere.md), [d](results)": "c, d",
-        "[e](https://x.org) [f](#here)": "[e](https://x.org) [f](#here)",
-    }
-    assert {text: at_home(text) for text in moved} == moved
 
 
 # Code -------------------------------------------------------------------------------
@@ -362,17 +291,3 @@ def _parameters(function):
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return []
-
-
-def test_inherited_docstrings_refer_to_no_other_site(monkeypatch):
-    """As Sphinx warns of labels and terms that it does not know."""
-    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
-    import docstrings
-
-    found = []
-    for name in ("predict_proba", "score", "n_features_in_"):
-        lines = getattr(EnsembleSearchCV, name).__doc__.splitlines()
-        found += [line for line in lines if ":term:" in line or ":ref:" in line]
-        docstrings.make_safe(None, "method", name, None, None, lines)
-        assert not [line for line in lines if ":term:" in line or ":ref:" in line]
-    assert found  # or there is nothing to drop any more

@@ -5,12 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
-from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.model_selection import train_test_split
 
 import sklearn_sharpbalance as sb
 from sklearn_sharpbalance import evaluation, metrics, plotting
-from sklearn_sharpbalance.selection import SUBSET_SELECTORS
-from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
 
 SMALL = {
     "n_estimators": 2,
@@ -81,30 +79,6 @@ def test_missing_labels_and_other_columns_are_named(clf, iris):
         clf.predict(X_test.drop(columns=X_test.columns[-1]))
 
 
-def test_a_search_prints_one_line_for_each_fit(iris, capsys):
-    X_train, _, y_train, _ = iris
-    clf = sb.SharpBalanceEnsembleClassifier(**{**SMALL, "max_epochs": 2}, verbose=1)
-    grid = {"rho": [0.02, 0.1], "flat_ratio": [0.2, 0.6]}
-    search = GridSearchCV(clf, grid, cv=2).fit(X_train, y_train)
-    assert set(search.best_params_) == {"rho", "flat_ratio"}
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 * 2 + 1
-    assert all(line.startswith("SharpBalance(n_estimators=2") for line in lines)
-    assert sum("rho=0.02, flat_ratio=0.2" in line for line in lines[:-1]) == 2
-
-
-def test_names_and_settings_can_be_found(clf):
-    for registry, part in ((SUBSET_SELECTORS, "selection"), (SHARPNESS_SCORERS, None)):
-        for name in registry:
-            assert name in repr(registry)
-            if part:
-                assert f'"{name}"' in type(clf).__doc__
-    settings = clf.settings_
-    assert settings["max_epochs"] == 6
-    assert {"lr", "batch_size", "device", "precision"} <= set(settings)
-    assert "settings" in clf._repr_html_().lower() or "lr" in clf._repr_html_()
-
-
 def test_measures_and_pictures(clf, iris, capsys):
     X_train, X_test, y_train, y_test = iris
     deep = sb.DeepEnsembleClassifier(**SMALL).fit(X_train, y_train)
@@ -124,14 +98,3 @@ def test_measures_and_pictures(clf, iris, capsys):
     ]
     row = report.row("SharpBalance", "accuracy")
     assert row["mean"] == pytest.approx(clf.score(X_test, y_test))
-
-
-def test_a_saved_model_predicts_the_same(clf, iris, tmp_path):
-    _, X_test, _, _ = iris
-    path = tmp_path / "model.sharpbalance"
-    clf.save(path)
-    loaded = sb.load(path)
-    np.testing.assert_array_equal(
-        loaded.predict_proba(X_test), clf.predict_proba(X_test)
-    )
-    assert loaded.get_params() == clf.get_params()

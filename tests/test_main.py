@@ -80,15 +80,6 @@ def test_separators_and_compressed_files_are_read(name, options, table, tmp_path
     assert y.tolist() == table["kind"].tolist()
 
 
-def test_parquet_is_read_by_pandas(table, tmp_path, monkeypatch):
-    path = tmp_path / "t.parquet"
-    path.touch()
-    monkeypatch.setattr(pd, "read_parquet", lambda given: {path: table}[given])
-    X, y = load(str(path), None)
-    assert list(X) == ["größe", "city"]
-    assert y.name == "kind"
-
-
 def test_text_and_empty_cells_are_trained_on(table, tmp_path, capsys):
     path = tmp_path / "t.csv"
     table.to_csv(path, index=False)

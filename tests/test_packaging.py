@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 import sklearn_sharpbalance
@@ -23,12 +22,8 @@ yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install PyYAML")
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sklearn_sharpbalance"
 GITHUB = ROOT / ".github"
-REPOSITORY = "github.com/sklearn-sharpbalance/sklearn-sharpbalance"
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = CONFIG["project"]
-YAML_FILES = sorted(
-    [*GITHUB.rglob("*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"]
-)
 
 
 def read_yaml(path):
@@ -43,43 +38,6 @@ def test_all_files_have_the_same_version():
     assert PROJECT["version"] == version
     assert str(read_yaml(ROOT / "CITATION.cff")["version"]) == version
     assert version in (ROOT / "CHANGELOG.md").read_text()
-
-
-def minor_versions():
-    """Return the versions of Python in the classifiers."""
-    pattern = r"Programming Language :: Python :: (3\.\d+)"
-    found = (re.fullmatch(pattern, text) for text in PROJECT["classifiers"])
-    return [match[1] for match in found if match]
-
-
-def test_classifiers_agree_with_requires_python():
-    versions = minor_versions()
-    allowed = SpecifierSet(PROJECT["requires-python"])
-    assert versions == sorted(versions, key=Version)
-    assert all(allowed.contains(version) for version in versions)
-    major, minor = map(int, versions[0].split("."))
-    assert not allowed.contains(f"{major}.{minor - 1}")
-    assert not [text for text in PROJECT["classifiers"] if text.startswith("Private")]
-
-
-def test_urls_are_those_of_the_repository():
-    assert {"Homepage", "Source", "Issues", "Changelog", "Documentation"} <= set(
-        PROJECT["urls"]
-    )
-    for url in PROJECT["urls"].values():
-        assert url.startswith(f"https://{REPOSITORY}")
-        path = re.sub(r".*/(?:blob|tree)/main/?", "", url)
-        assert path == url or (ROOT / path).exists()
-
-
-def test_the_citation_names_software_and_paper():
-    citation = read_yaml(ROOT / "CITATION.cff")
-    assert citation["title"] == PROJECT["name"]
-    assert citation["license"] == PROJECT["license"]
-    assert citation["authors"] == PROJECT["authors"]
-    (paper,) = citation["references"]
-    assert paper["authors"][0]["family-names"] == "Lu"
-    assert paper["url"].endswith("2407.12996")
 
 
 def relative_links(text):
@@ -113,51 +71,6 @@ def test_links_of_the_long_description_are_absolute():
 
 
 # Continuous integration -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", YAML_FILES, ids=lambda p: p.name)
-def test_yaml_files_parse(path):
-    assert isinstance(read_yaml(path), dict)
-
-
-def jobs(name):
-    return read_yaml(GITHUB / "workflows" / name)["jobs"]
-
-
-def commands(job):
-    return "\n".join(step.get("run", "") for step in job["steps"])
-
-
-def test_the_workflow_covers_all_versions_and_machines():
-    tests = jobs("tests.yml")
-    matrix = tests["tests"]["strategy"]["matrix"]
-    assert matrix["python"] == minor_versions()
-    assert matrix["os"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
-    oldest, newest = tests["oldest"], tests["newest"]
-    assert "-c .github/oldest.txt" in commands(oldest)
-    assert "--upgrade" in commands(newest)
-    for job, versions in (
-        (oldest, minor_versions()[0]),
-        (newest, minor_versions()[-1]),
-    ):
-        (setup,) = (s for s in job["steps"] if "setup-python" in s.get("uses", ""))
-        assert setup["with"]["python-version"] == versions
-    for job in tests.values():  # before the package, which would install CUDA
-        text = commands(job)
-        assert 0 <= text.index("$TORCH_INDEX") < text.index("pip install -e")
-    for tool in ("ruff check .", "ruff format --check .", "mypy"):
-        assert tool in commands(tests["lint"])
-        assert tool in (ROOT / ".ci" / "run").read_text()
-    assert "sphinx-build -W" in commands(tests["docs"])
-
-
-def test_a_release_is_checked_and_published_without_a_password():
-    build, publish = (jobs("release.yml")[name] for name in ("build", "publish"))
-    assert "python -m build" in commands(build)
-    assert "twine check --strict dist/*" in commands(build)
-    assert publish["needs"] == "build"
-    assert publish["permissions"] == {"id-token": "write"}
-    assert "secrets." not in (GITHUB / "workflows" / "release.yml").read_text()
 
 
 def test_the_oldest_versions_are_the_lower_bounds():

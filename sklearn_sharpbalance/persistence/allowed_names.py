@@ -92,13 +92,7 @@ _OWN = {"member_module": MemberModule} | {
 
 
 def named(name: str) -> Any:
-    """Return the class or network factory of a name; raise if it is not allowed.
-
-    Examples
-    --------
-    >>> named("torch.nn.ReLU")
-    <class 'torch.nn.modules.activation.ReLU'>
-    """
+    """Return the class or network factory of a name; raise if it is not allowed."""
     if name in _OWN:
         return _OWN[name]
     folder, _, last = str(name).rpartition(".")
@@ -144,10 +138,7 @@ def special_value(value: Any) -> tuple[str, Any] | None:
 
 
 def _is_made_by_files(cls):
-    """Return whether a file may make objects of a class.
-
-    Not of nets, nor of classes that call a function.
-    """
+    """Return whether a file may make objects: not nets, nor what calls a function."""
     if not issubclass(cls, BaseEstimator) or issubclass(cls, NeuralNetClassifier):
         return False
     return "func" not in inspect.signature(cls).parameters
@@ -198,12 +189,7 @@ SPECIAL_TAGS = {
 
 
 def is_left_out(name: str) -> bool:
-    """Return whether a parameter of an ensemble is never part of a file.
-
-    Parameters
-    ----------
-    name : str
-        With its prefix, such as ``estimator__lr``.
+    """Return whether a parameter, such as ``estimator__lr``, is never part of a file.
 
     Examples
     --------
@@ -225,13 +211,6 @@ def is_passed_again(name: str, value: Any) -> bool:
 
     These are options of callbacks, which may be folders to read from, strings that
     name a file or a URL, counts beyond a million, and torch's own networks.
-
-    Examples
-    --------
-    >>> is_passed_again("estimator__module__activation", "relu")
-    False
-    >>> is_passed_again("estimator__module__weights_path", "resnet.pt")
-    True
     """
     if name.startswith("estimator__callbacks__"):
         return value is not None  # None removes a callback
@@ -273,15 +252,7 @@ def shown(value: Any) -> str:
 
 
 def check_setting(name: str, entry: Mapping[str, Any]) -> None:
-    """Raise if a file sets a parameter that it may not set.
-
-    Parameters
-    ----------
-    name : str
-        Parameter of an ensemble, with its prefix.
-    entry : dict
-        Entry of the file for it.
-    """
+    """Raise if the entry of a file sets a parameter of an ensemble that it may not."""
     value = entry.get("value")
     if is_left_out(name) or is_passed_again(name, value):
         raise ModelFileError(

@@ -52,25 +52,10 @@ WRITER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{8}\.tmp$")
 
 
 def write_archive(path, kind: str, tree: Any, special=None) -> str:
-    """Write a tree of plain values, arrays and tensors as one file.
+    """Write a tree that :func:`encode` accepts as one file, and return its digest.
 
     The file gets its name when it is complete and on the disk: after a crash there is
-    either the old file or the new one.
-
-    Parameters
-    ----------
-    path : str or path-like
-    kind : str
-        "model" or "checkpoint".
-    tree : dict
-        A value that :func:`encode` accepts.
-    special : callable, default=None
-        For objects, as in :func:`encode`.
-
-    Returns
-    -------
-    digest : str
-        As from :func:`read_digest`.
+    either the old file or the new one. Its ``kind`` is "model" or "checkpoint".
     """
     tensors: dict[str, Tensor] = {}
     encoded = encode(tree, tensors, special)
@@ -94,10 +79,7 @@ def write_archive(path, kind: str, tree: Any, special=None) -> str:
 
 
 def read_digest(path) -> str | None:
-    """Return the digest of a file's content; None if it is not a file of this package.
-
-    The content itself is not read.
-    """
+    """Return the digest that a file states; None if it is not of this package."""
     try:
         with _opened(path) as file:
             return (file.metadata() or {}).get("digest")
@@ -126,20 +108,9 @@ def _header_size(path) -> int:
 
 
 def read_archive(path, kind: str, special=None) -> Any:
-    """Return the tree that :func:`write_archive` wrote.
+    """Return the tree that :func:`write_archive` wrote; objects as by :func:`decode`.
 
-    Parameters
-    ----------
-    path : str or path-like
-    kind : str
-        Required kind of the file.
-    special : dict of str to callable, default=None
-        For objects, as in :func:`decode`.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is damaged, of another kind or of a newer format.
+    Raise ModelFileError if the file is damaged, of another kind or of a newer format.
     """
     with _opened(path) as file:
         metadata = file.metadata() or {}
@@ -236,11 +207,7 @@ def check_folder(path) -> Path:
 @contextmanager
 def atomic_file(path) -> Iterator[BinaryIO]:
     """Open a file that gets its name when it is complete, and is deleted on errors."""
-    with (
-        writing(path),
-        _temporary_file(path) as temporary,
-        open(temporary, "wb") as file,
-    ):
+    with writing(path), _temporary_file(path) as new, open(new, "wb") as file:
         yield file
 
 
@@ -266,11 +233,7 @@ def _temporary_file(path) -> Iterator[Path]:
 def remove_leftovers(folder, names: str) -> None:
     """Delete temporary files of writers that were killed, not those still in use.
 
-    Parameters
-    ----------
-    folder : Path
-    names : str
-        Pattern of the names that the complete files would have.
+    The complete files would have names of the pattern ``names``.
     """
     for path in folder.glob(f".{names}.*.tmp"):
         with suppress(FileNotFoundError):  # another process has deleted it

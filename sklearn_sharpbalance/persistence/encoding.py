@@ -46,14 +46,7 @@ _LAST_KEY = 2**53
 
 
 class NotPlainError(TypeError):
-    """A value is neither plain nor an array.
-
-    Attributes
-    ----------
-    where : str
-        Path to the value, with dots.
-    value : object
-    """
+    """The value at ``where``, a path with dots, is neither plain nor an array."""
 
     def __init__(self, where, value):
         super().__init__(f"{where or 'the value'} is a {type(value).__qualname__}")
@@ -73,13 +66,7 @@ def printable(text: str) -> str:
 
 
 def byte_view(value: np.ndarray | Tensor) -> np.ndarray:
-    """Return the values of an array or tensor as bytes, without a copy if possible.
-
-    Examples
-    --------
-    >>> byte_view(torch.tensor([[1, 256]], dtype=torch.int16))
-    array([1, 0, 0, 1], dtype=uint8)
-    """
+    """Return the values of an array or tensor as bytes, without a copy if possible."""
     if isinstance(value, Tensor):
         flat = _contiguous(value).reshape(-1)
         return flat.view(torch.uint8).numpy()
@@ -91,21 +78,10 @@ def _contiguous(tensor):
 
 
 def encode(value: Any, tensors: dict[str, Tensor], special=None) -> Any:
-    """Return JSON for a value; arrays and tensors are added to ``tensors``.
+    """Return JSON for a value; raise NotPlainError if a part cannot be stored.
 
-    Parameters
-    ----------
-    value : object
-    tensors : dict
-        Receives arrays and tensors by the path to them. No two of them share memory.
-    special : callable, default=None
-        Returns (tag, plain value) for an object that is neither plain nor an array,
-        or None if it does not know the object.
-
-    Raises
-    ------
-    NotPlainError
-        If JSON and tensors cannot store some part of the value.
+    Arrays and tensors are added to ``tensors`` by the path to them; no two of them
+    share memory. For any other object, ``special`` returns (tag, plain value) or None.
 
     Examples
     --------
@@ -201,23 +177,11 @@ class _Encoder:
 
 
 def decode(value: Any, tensors: dict[str, Tensor], special=None) -> Any:
-    """Return the value that :func:`encode` was given.
+    """Return the value that :func:`encode` was given; raise any error for other JSON.
 
-    Parameters
-    ----------
-    value : object
-        JSON.
-    tensors : dict
-        Tensors by name. Each is removed when the JSON refers to it, so that a short
-        text cannot refer to a large tensor many times.
-    special : dict of str to callable, default=None
-        Functions that make an object of a plain value, by tag.
-
-    Raises
-    ------
-    Exception
-        ValueError, TypeError or KeyError, if :func:`encode` cannot have returned the
-        JSON.
+    Each tensor is removed when the JSON refers to it, so that a short text cannot refer
+    to a large tensor many times. ``special`` has a function for each tag, which makes
+    an object of a plain value.
     """
     return _Decoder(tensors, special or {})(value)
 

@@ -62,19 +62,11 @@ RULES: dict[type, Callable] = {
 class AggregatedModule(nn.Module):
     """Map samples, in the format of the user, to probabilities (N, C).
 
-    Rows of a DataFrame are encoded before, by ``member_inputs``.
-
-    Parameters
-    ----------
-    modules : list of nn.Module
-        Modules of the predicting nets, which include the standardisation.
-    rule : Aggregation
-    input_format : InputFormat
-    gives_proba : bool, default=False
-        Whether the modules return probabilities in place of logits.
+    Rows of a DataFrame are encoded before, by ``member_inputs``. The modules of the
+    predicting nets include the standardisation.
     """
 
-    def __init__(self, modules, rule, input_format, gives_proba=False):
+    def __init__(self, modules, rule, input_format, gives_proba):
         super().__init__()
         self.members = nn.ModuleList(modules)
         self.rule, self.gives_proba = rule, gives_proba
@@ -96,13 +88,7 @@ class AggregatedModule(nn.Module):
 
 
 def as_module(estimator) -> AggregatedModule:
-    """Return the fitted ensemble as one module on the CPU, in evaluation mode.
-
-    Parameters
-    ----------
-    estimator : BaseDeepEnsemble
-        Fitted on arrays of one shape.
-    """
+    """Return a fitted ensemble as one module on the CPU, in evaluation mode."""
     check_is_fitted(estimator)
     _check_exportable(estimator)
     nets = estimator.predictors_
@@ -110,13 +96,11 @@ def as_module(estimator) -> AggregatedModule:
         from sklearn_sharpbalance.members.shared_trunk import with_trunk
 
         nets = [with_trunk(net, estimator.trunk_) for net in nets]
-    modules = [_with_plain_weights(net.module_) for net in nets]
-    gives_proba = isinstance(nets[0].criterion_, nn.NLLLoss)
     module = AggregatedModule(
-        modules,
+        [_with_plain_weights(net.module_) for net in nets],
         rule=estimator.aggregation_,
         input_format=estimator.input_format_,
-        gives_proba=gives_proba,
+        gives_proba=isinstance(nets[0].criterion_, nn.NLLLoss),
     )
     return module.eval().requires_grad_(False)
 
@@ -181,22 +165,9 @@ def _program(estimator, dtype):
 
 
 def export_torch(estimator, path, *, dtype=None) -> None:
-    """Write the ensemble as one ``torch.export`` program.
+    """Write the ensemble as one ``torch.export`` program; see the method.
 
-    Parameters
-    ----------
-    estimator : BaseDeepEnsemble
-        Fitted.
-    path : str or path-like
-        Customarily with the ending ``.pt2``.
-    dtype : {"float32", "uint8"} or None, default=None
-        Type of the samples that the program takes; None is that of the samples that
-        the ensemble was fitted on.
-
-    Notes
-    -----
-    ``torch.export.load(path).module()(X)`` returns the probabilities; the labels of its
-    columns are in the extra file ``classes.json``.
+    The labels of the columns are in its extra file ``classes.json``.
     """
     path = check_folder(path)
     program = _program(estimator, dtype)
@@ -206,23 +177,9 @@ def export_torch(estimator, path, *, dtype=None) -> None:
 
 
 def export_onnx(estimator, path, *, dtype=None) -> None:
-    """Write the ensemble as one ONNX model.
+    """Write the ensemble as one ONNX model; see the method.
 
-    Parameters
-    ----------
-    estimator : BaseDeepEnsemble
-        Fitted.
-    path : str or path-like
-    dtype : {"float32", "uint8"} or None, default=None
-        Type of the samples that the model takes; None is that of the samples that the
-        ensemble was fitted on.
-
-    Notes
-    -----
-    The model takes ``X`` of shape (batch, ...) as in ``predict_proba``, or as
-    ``member_inputs`` returns it for a DataFrame, and returns ``probabilities`` of shape
-    (batch, C). The labels of its columns are in the
-    metadata under ``classes``. Weights beyond 1.9 GB go to a file beside it.
+    Weights beyond 1.9 GB go to a file beside it.
     """
     try:
         import onnxscript  # noqa: F401  torch needs it to write ONNX

@@ -130,20 +130,13 @@ def describe(value: Any, within: tuple[int, ...] = ()) -> str:
     Classes and functions are described by :func:`code_name`; arrays, tensors and
     modules by a digest; other objects by their class and attributes. Of private
     attributes, only numbers, strings, arrays, tables, Datasets and callables are
-    included: others, such as caches and open files, may change during use.
-
-    Parameters
-    ----------
-    value : object
-    within : tuple of int, default=()
-        Identities of the containers and objects around the value.
+    included: others, such as caches and open files, may change during use. ``within``
+    has the identities of the containers and objects around the value.
 
     Examples
     --------
     >>> describe({"rho": (0.1, None)})
     "{'rho': (0.1, None)}"
-    >>> describe(torch.nn.ReLU)
-    'torch.nn.modules.activation.ReLU'
     """
     if len(within) > MAX_DEPTH or id(value) in within:
         return "..."
@@ -256,13 +249,7 @@ def _digest(data):
 
 
 def data_fingerprint(data, classes) -> dict[str, str]:
-    """Describe training data by samples, labels, classes and weights.
-
-    Parameters
-    ----------
-    data : TrainingData
-    classes : ndarray of shape (C,)
-    """
+    """Describe training data by samples, labels, classes and weights."""
     weight = "none" if data.weight is None else describe(data.weight)
     return {
         "X": describe_samples(data.X),

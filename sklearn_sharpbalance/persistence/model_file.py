@@ -75,15 +75,9 @@ def save(estimator, path, *, optimizer=True) -> None:
 
 
 def load_model(path, params: dict[str, Any], base: type):
-    """Return an ensemble that :func:`save` wrote.
+    """Return an ensemble that :func:`save` wrote; ``base`` is the class of them all.
 
-    Parameters
-    ----------
-    path : str or path-like
-    params : dict
-        Values that the user passes for what the file could only name.
-    base : type
-        Base class of all ensembles.
+    The user passes as ``params`` what the file could only name.
     """
     with own_torch_modes():
         tree = read_archive(path, "model", SPECIAL_TAGS)
@@ -183,12 +177,9 @@ def _check_names(net, entries, estimator):
 
 def _member(net, optimizer):
     state = state_of(net)
-    stored = {"module": state.module, "optimizer": None}
-    if optimizer:
-        stored["optimizer"] = state.optimizer
-    if state.extra:
-        stored["extra"] = state.extra
-    return stored
+    stored = {"module": state.module}
+    stored["optimizer"] = state.optimizer if optimizer else None
+    return stored | ({"extra": state.extra} if state.extra else {})
 
 
 def _predictor(net, nets):

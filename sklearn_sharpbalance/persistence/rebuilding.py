@@ -75,16 +75,10 @@ SPARE_LAYERS = 128  # layers without weights that a network may have
 
 
 def rebuild(tree: dict[str, Any], passed: dict[str, Any], base: type):
-    """Return the estimator that a file describes; may raise any error.
+    """Return the estimator that the tree of a file describes; may raise any error.
 
-    Parameters
-    ----------
-    tree : dict
-        Content of the file.
-    passed : dict
-        Values that the user passes for what the file could only name.
-    base : type
-        Base class of all ensembles.
+    The user has ``passed`` what the file could only name; ``base`` is the base class of
+    all ensembles.
     """
     cls = _ensemble_class(tree["class"], base)
     objects = _Objects(passed)
@@ -133,10 +127,7 @@ def _ensemble_class(name, base):
 class _Objects:
     """Values of parameters, from the file or, if it only names them, from the user.
 
-    Parameters
-    ----------
-    passed : dict
-        Values by name of the parameter; "module" is the user's network.
+    The name "module" is the user's network.
     """
 
     def __init__(self, passed):
@@ -289,11 +280,9 @@ def _set_nets(estimator, nets, trunk):
     if (trunk is None) != (estimator.shared_trunk is None):
         raise ModelFileError("its trunk does not belong to its shared_trunk.")
     if trunk is not None:
+        device, precision = nets[0].device, trunk["precision"]
         estimator.trunk_ = as_trunk(
-            estimator.shared_trunk,
-            seed=0,
-            device=nets[0].device,
-            precision=trunk["precision"],
+            estimator.shared_trunk, seed=0, device=device, precision=precision
         )
         estimator.trunk_.load_state(trunk)
     estimator.estimators_ = estimator._whole_members()

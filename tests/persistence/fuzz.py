@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
+from skorch import NeuralNetClassifier
 from skorch.callbacks import Checkpoint, LRScheduler
 
 from sklearn_sharpbalance import (
@@ -62,18 +63,33 @@ def callbacks(folder):
     ]
 
 
+TRUNK = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh())
+PASSED = {"trunk": {"shared_trunk": TRUNK}}  # to ``load``
+
+
 def models(folder):
     """Ensembles by name; the last two are read from their checkpoints."""
     kept = {"checkpoint_dir": folder / "fit", "checkpoint_every": 1}
     generator = {"random_state": np.random.RandomState(0)}
     hold_out = {"validation_fraction": 0.3, "aggregation": "temperature"}
+    apart = [{"lr": 0.1}, {"module__hidden": (3,)}]
     Phased, Deep = SharpBalanceEnsembleClassifier, DeepEnsembleClassifier
+    net = NeuralNetClassifier(
+        torch.nn.Linear,
+        criterion=torch.nn.CrossEntropyLoss,
+        module__in_features=5,
+        module__out_features=3,
+    )
+    few = {k: v for k, v in FEW.items() if k != "estimator__module__hidden"}
     return {
         "fused": Deep(**FEW, **FUSED),
         "generator": Phased(**FEW | generator),
         "validation": Phased(**FEW, **hold_out, sam="look_sam"),
         "frame": Deep(**FEW),
-        "joint": DiversifiedEnsembleClassifier(**FEW),
+        "trunk": DiversifiedEnsembleClassifier(**FEW, shared_trunk=TRUNK),
+        "apart": Phased(**FEW, member_params=apart),
+        "images": Deep(**FEW),
+        "net": Deep(net, **few),
         "skorch": Phased(**FEW, **FUSED, engine="skorch"),
         "checkpoint": Phased(**FEW, **FUSED, **kept),
         "callbacks": Deep(**FEW, **kept, callbacks=callbacks(folder)),
@@ -173,12 +189,12 @@ def _at(tree, path):
     return tree
 
 
-def use(path, clf, X, y):
+def use(path, clf, X, y, passed):
     """Load a model, predict and train; or continue the fit of a checkpoint."""
     if clf.get_params(deep=False).get("checkpoint_dir"):
         clf.fit(X, y)
         return
-    loaded = load(path)
+    loaded = load(path, **passed)
     loaded.predict(X)
     loaded.predict_proba(X)
     if hasattr(loaded, "partial_fit"):
@@ -195,6 +211,8 @@ def main(name, count, folder):
     X, y = small_data()
     if name == "frame":
         X = frame(X)
+    if name == "images":
+        X = (99 + 20 * X.clip(-4, 4)).astype(np.uint8).reshape(-1, 5, 1, 1)
     clf = models(folder)[name].fit(X, y)
     path = folder / "model"
     if clf.get_params(deep=False).get("checkpoint_dir"):
@@ -214,7 +232,7 @@ def main(name, count, folder):
         write(path, *tree)
         signal.alarm(SECONDS)
         try:
-            use(path, clf, X, y)
+            use(path, clf, X, y, PASSED.get(name, {}))
             ends["used"] += 1
         except SharpBalanceError:
             ends["refused"] += 1

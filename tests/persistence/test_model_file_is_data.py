@@ -1,7 +1,6 @@
 """A model file is data: what it may set, of which types, and errors of writing."""
 
 import inspect
-import json
 import os
 import pickle
 import sys
@@ -39,8 +38,7 @@ from sklearn_sharpbalance.persistence.allowed_names import (
 )
 from sklearn_sharpbalance.persistence.archive import write_archive
 from sklearn_sharpbalance.plotting import ReliabilityDisplay
-from tests.cases import rest_slow
-from tests.persistence.test_model_file import TRUNK, crafted, sign
+from tests.persistence.test_model_file import TRUNK, crafted
 from tests.training.killing import small_data
 
 FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 32, "random_state": 0}
@@ -55,18 +53,6 @@ class Pretrained(torch.nn.Linear):
     def __init__(self, n_features, n_classes, weights_path=None, norm="none"):
         super().__init__(n_features, n_classes)
         self.read.append(weights_path)
-
-
-class TwoInputs(torch.nn.Module):
-    """Takes a dictionary of arrays."""
-
-    def __init__(self, n_classes):
-        super().__init__()
-        self.first = torch.nn.Linear(3, n_classes)
-        self.second = torch.nn.Linear(2, n_classes)
-
-    def forward(self, a, b):
-        return self.first(a) + self.second(b)
 
 
 class OwnNet(NeuralNetClassifier):
@@ -437,133 +423,6 @@ def test_a_poisoned_cache_beside_a_file_is_never_read(model, tmp_path):
 
 
 # Values of other types ----------------------------------------------------------------
-
-VALUES = [None, "x", [], [1], {}, {"a": 1}, True, 7, -3, 0.5, 10**40, -1e300]
-VALUES += [float("nan"), {"$float": "nan"}, {"$tuple": [1, "x"]}]
-
-
-def dict_data():
-    X, y = small_data()
-    return {"a": X[:, :3], "b": X[:, 3:]}, y
-
-
-def picture_data():
-    X, y = small_data()
-    return (255 * (X - X.min()) / np.ptp(X)).astype(np.uint8).reshape(-1, 5, 1, 1), y
-
-
-def fuzzed_models():
-    """By name: an ensemble, its data, and what load must be passed."""
-    hold_out = {"validation_fraction": 0.3, **NARROW}
-    rules = {
-        rule: (DeepEnsembleClassifier(aggregation=rule, **hold_out), small_data(), {})
-        for rule in ("temperature", "best_member", "greedy_soup", "majority")
-    }
-    trunk = DiversifiedEnsembleClassifier(shared_trunk=TRUNK, **NARROW)
-    apart = [{"lr": 0.1}, {"module__hidden": (3,)}]
-    stopped = SharpBalance(early_stopping=1, **hold_out)
-    two = DeepEnsembleClassifier(TwoInputs, **FEW)
-    return {
-        "table": (SharpBalance(**NARROW), small_data(), {}),
-        "trunk": (trunk, small_data(), {"shared_trunk": TRUNK}),
-        "dict": (two, dict_data(), {"module": TwoInputs}),
-        "pictures": (DeepEnsembleClassifier(**NARROW), picture_data(), {}),
-        "net": (DeepEnsembleClassifier(net(), **FEW), small_data(), {}),
-        "apart": (SharpBalance(member_params=apart, **NARROW), small_data(), {}),
-        "stopped": (stopped, small_data(), {}),
-        **rules,
-    }
-
-
-FUZZED = list(fuzzed_models())
-
-
-def places(tree, path=()):
-    """Paths to all values of a JSON tree, containers included."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, value in items:
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from places(value, (*path, key))
-
-
-def replaced(tree, path, value):
-    tree = json.loads(json.dumps(tree))
-    part = tree
-    for key in path[:-1]:
-        part = part[key]
-    part[path[-1]] = value
-    return tree
-
-
-def with_tree(content, tree):
-    """The file with another JSON tree and the digest that belongs to it."""
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start])
-    header["__metadata__"]["tree"] = json.dumps(tree)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return sign(len(text).to_bytes(8, "little") + text + content[start:])
-
-
-def tree_of(content):
-    start = 8 + int.from_bytes(content[:8], "little")
-    return json.loads(json.loads(content[8:start])["__metadata__"]["tree"])
-
-
-def rows(X, n):
-    return {key: part[:n] for key, part in X.items()} if isinstance(X, dict) else X[:n]
-
-
-def fuzz(name, path, choose):
-    """Load files with replaced values and predict; returns how many were refused.
-
-    ``choose`` takes all pairs of a place and a value, and returns those to try.
-    """
-    clf, (X, y), passed = fuzzed_models()[name]
-    clf.fit(X, y).save(path)
-    content = path.read_bytes()
-    tree, samples = tree_of(content), rows(X, 3)
-    assert with_tree(content, tree) != content
-    pairs = [(place, value) for place in places(tree) for value in VALUES]
-    n_refused = n_tried = 0
-    for place, value in choose(pairs):
-        path.write_bytes(with_tree(content, replaced(tree, place, value)))
-        n_tried += 1
-        try:
-            load(path, **passed).predict(samples)
-        except SharpBalanceError:
-            n_refused += 1
-        except Exception as error:
-            raise AssertionError(f"{place} = {value!r}: {error!r}") from error
-    return n_refused / n_tried
-
-
-def of_fit(place):
-    """Return whether a place belongs to fitted values, without long arrays."""
-    names = ("input_format", "aggregation", "rule", "predictors", "fitted", "trunk")
-    return place[0] in names
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name", rest_slow(FUZZED, ["apart", "stopped", "table", "temperature", "trunk"])
-)
-def test_values_of_other_types_are_refused_or_do_no_harm(name, tmp_path):
-    rng = np.random.default_rng(len(name))
-
-    def some(pairs):
-        fitted = [pair for pair in pairs if of_fit(pair[0])]
-        picked = [fitted[i] for i in rng.permutation(len(fitted))[:6]]
-        return picked + [pairs[i] for i in rng.permutation(len(pairs))[:4]]
-
-    assert fuzz(name, tmp_path / "model", some) > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", FUZZED)
-def test_all_values_of_other_types_are_refused_or_do_no_harm(name, tmp_path):
-    assert fuzz(name, tmp_path / "model", lambda pairs: pairs) > 0.1
 
 
 def test_attributes_of_a_users_aggregation_have_any_type(tmp_path):
