@@ -78,12 +78,12 @@ def _images_under(folder: Path) -> list[Path]:
     """Return the sorted image files at any depth, without hidden ones."""
     tree = os.walk(folder, followlinks=True)  # as torchvision does
     files = (Path(place, name) for place, _, names in tree for name in names)
-    found = (p for p in files if p.suffix.lower() in SUFFIXES)
-    return sorted(p for p in found if not _is_hidden(p.relative_to(folder)))
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return sorted(
+        path
+        for path in files
+        if path.suffix.lower() in SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
 
 
 def _read_all(paths: Sequence[Path], size) -> np.ndarray:
@@ -119,8 +119,6 @@ def _read(path: Path, height_width: tuple[int, int] | None) -> np.ndarray:
     try:
         with Image.open(path) as file:
             image = _as_rgb(file)
-    except FileNotFoundError:
-        raise
     except DECODING_ERRORS as error:
         raise InvalidInputError(
             f"{path} cannot be decoded ({error}): it is damaged or not an image. "

@@ -1,6 +1,6 @@
 """Sharpness and diversity of linear models: Theorems 1 and 2, and a simulation."""
 
-from sklearn_sharpbalance.theory._moments import narayana, phi, wishart_moment
+from sklearn_sharpbalance.theory._moments import phi, wishart_moment
 from sklearn_sharpbalance.theory._simulate import SimulationResult, simulate
 from sklearn_sharpbalance.theory._theorems import (
     sam_diversity,
@@ -11,7 +11,6 @@ from sklearn_sharpbalance.theory._theorems import (
 
 __all__ = [
     "SimulationResult",
-    "narayana",
     "phi",
     "sam_diversity",
     "sam_sharpness_bounds",

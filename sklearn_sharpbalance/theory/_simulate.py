@@ -7,6 +7,7 @@ import numpy as np
 from sklearn_sharpbalance._validation import (
     NON_NEGATIVE,
     POSITIVE_INTEGER,
+    check_choice,
     check_numbers,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -82,8 +83,8 @@ def simulate(
         measured on the same matrices.
     eta, rho : float or array-like of float
         Step size and perturbation of SAM.
-    radius : float, default=0.5
-        Radius :math:`\rho_0` within which sharpness is measured.
+    radius, sigma, theta_norm
+        See :func:`sam_sharpness_bounds` and :func:`sam_diversity`.
     n, d, n_test : int, default=3000, 150, 1000
         Training samples, features, test samples.
     n_subsets : int, default=1
@@ -91,16 +92,10 @@ def simulate(
         random.
     n_matrices, n_starts : int, default=50, 50
         Number of data matrices, and of starting weights for each.
-    sigma : float, default=1.0
-        Standard deviation of the entries of the starting weights.
-    theta_norm : float, default=1.0
-        Length of the teacher's weights.
     maximizer : {"exact", "ascent"}, default="exact"
         How the largest increase is found: "exact" solves the secular equation of the
-        trust-region problem, to rounding error; "ascent" takes 50 steps of projected
-        gradient ascent of size 0.01 from zero, as in the paper. The result of "ascent"
-        is never larger, and much smaller if the gradient is small and 50 steps do not
-        reach the radius.
+        trust-region problem; "ascent" takes 50 steps of projected gradient ascent of
+        size 0.01 from zero, as in the paper, which may not reach the radius.
     random_state : None, int or Generator, default=None
         Seed.
 
@@ -126,10 +121,7 @@ def simulate(
     >>> bool(abs(run.diversity / expected - 1) < 0.05)
     True
     """
-    if maximizer not in ("exact", "ascent"):
-        raise InvalidInputError(
-            f"Unknown maximizer {maximizer!r}. Choose 'exact' or 'ascent'."
-        )
+    check_choice("maximizer", maximizer, ("exact", "ascent"))
     check_numbers(POSITIVE_INTEGER, d=d, n_test=n_test)
     check_numbers(POSITIVE_INTEGER, n_matrices=n_matrices, n_starts=n_starts)
     check_numbers(NON_NEGATIVE, radius=radius, sigma=sigma, theta_norm=theta_norm)

@@ -96,8 +96,7 @@ def sam_sharpness_bounds(
             "theta_norm must be > 0 with variant='printed', which divides by it; got "
             f"{theta_norm!r}. Use variant='derived'."
         )
-    model = {"eta": eta, "rho": rho, "n": n, "d": d}
-    model["variant"] = variant
+    model = {"eta": eta, "rho": rho, "n": n, "d": d, "variant": variant}
     second, fourth = phi(2 * k, 2, **model), phi(4 * k, 4, **model)
     slope = _scaled(theta_norm, _scaled(radius, math.sqrt(second)))
     excess = _excess(second, fourth)
@@ -155,8 +154,8 @@ def subset_diversity(
     check_numbers(NON_NEGATIVE_INTEGER, k=k)
     check_numbers(NON_NEGATIVE, sigma=sigma, theta_norm=theta_norm)
     k = int(k)
-    subset = {"eta": eta, "rho": rho, "n": subset_size(n, n_subsets), "d": d}
-    subset["variant"] = variant
+    size = subset_size(n, n_subsets)
+    subset = {"eta": eta, "rho": rho, "n": size, "d": d, "variant": variant}
     phi_2k, phi_k = phi(2 * k, 0, **subset), phi(k, 0, **subset)
     # phi_k^2 <= phi_2k, and both may be infinite.
     variance = math.inf if math.isinf(phi_2k) else phi_2k - phi_k**2
@@ -209,8 +208,8 @@ def subset_sharpness_bound(
     check_numbers(NON_NEGATIVE_INTEGER, k=k)
     check_numbers(NON_NEGATIVE, radius=radius, theta_norm=theta_norm)
     k = int(k)
-    subset = {"eta": eta, "rho": rho, "n": subset_size(n, n_subsets), "d": d}
-    subset["variant"] = variant
+    size = subset_size(n, n_subsets)
+    subset = {"eta": eta, "rho": rho, "n": size, "d": d, "variant": variant}
     c = _gradient_constant(k, n_subsets, subset)
     largest = _largest_eigenvalue(n, d, variant)
     slope = _scaled(theta_norm, _scaled(radius / n_subsets, math.sqrt(c)))
