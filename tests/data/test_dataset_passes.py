@@ -14,7 +14,6 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
 )
 from sklearn_sharpbalance.data import training_data as member_data
-from sklearn_sharpbalance.data.training_data import TrainingData
 from tests.cases import rest_slow
 
 N = 96
@@ -120,16 +119,3 @@ def test_statistics_of_an_average_use_bounded_batches(at_once, as_items, monkeyp
     norm = clf.estimators_[0].module_.module[0]
     torch.testing.assert_close(norm.running_mean, items.X.mean(0))
     torch.testing.assert_close(norm.running_var, items.X.var(0))
-
-
-def test_batches_of_small_samples_are_not_reduced():
-    params = {**FEW, "max_epochs": 1, "validation_fraction": None}
-    clf = DeepEnsembleClassifier(Normed, **params, weight_averaging="uniform")
-    PASSES.clear()
-    clf.fit(Pairs(1025))
-    assert sorted({*PASSES} - {1, 2}) == [341, 342]  # three parts, at most 512 each
-
-
-def test_items_of_unknown_shape_are_not_bounded():
-    data = TrainingData(Pairs(), np.zeros(N, dtype=np.int64))
-    assert member_data.rows_at_once(data, 512) == 512

@@ -12,8 +12,6 @@ from sklearn_sharpbalance.data.training_data import (
     DeviceData,
     TrainingData,
     as_tensor,
-    n_rows,
-    take_rows,
 )
 
 N = 11
@@ -66,21 +64,6 @@ def test_in_order_yields_every_sample_once(batch_size):
     np.testing.assert_array_equal(torch.cat([rows for _, rows in parts]), range(N))
 
 
-def test_only_the_given_items_of_a_dataset_are_read():
-    pairs = Pairs()
-    list(DeviceData(TrainingData(pairs, Y), "cpu").iterate(ROWS))
-    assert pairs.read == ROWS.flatten().tolist()
-
-
-def test_loader_settings_are_used():
-    def collate(items):
-        return torch.stack([torch.tensor(x) * 2 for x, _ in items]), None
-
-    data = DeviceData(TrainingData(Pairs(), Y), "cpu", {"collate_fn": collate})
-    x, _ = next(data.iterate(ROWS))
-    np.testing.assert_array_equal(x, 2 * X[ROWS[0]])
-
-
 class Draws(Pairs):
     """Every item is a random number of torch and one of numpy."""
 
@@ -111,17 +94,8 @@ def test_draws_of_workers_depend_on_the_seed():
     assert (first != other).all()
 
 
-def test_a_generator_of_the_user_seeds_the_workers():
-    own = torch.Generator().manual_seed(5)
-    before = own.get_state()
-    params = {"num_workers": 0, "generator": own}
-    list(DeviceData(TrainingData(Pairs(), Y), "cpu", params).iterate(ROWS))
-    assert not torch.equal(own.get_state(), before)
-
-
 READ_ONLY = {
     "rows": lambda a: a,
-    "columns": lambda a: a[:, 1:],
     "transposed": lambda a: a.T,
     "bytes": lambda a: a.astype(np.uint8),
     "empty": lambda a: a[:0],
@@ -151,10 +125,3 @@ def test_read_only_arrays_do_not_change_warning_filters(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(warnings, "catch_warnings", None)
         assert as_tensor({"x": frozen}, "cpu")["x"].shape == X.shape
-
-
-def test_rows_of_arrays_tensors_and_dictionaries():
-    rows = [2, 0]
-    np.testing.assert_array_equal(take_rows(X, rows), X[rows])
-    np.testing.assert_array_equal(take_rows({"a": X}, rows)["a"], X[rows])
-    assert n_rows(X) == n_rows({"a": X, "b": Y}) == n_rows(Pairs()) == N

@@ -79,15 +79,6 @@ def test_copies_and_pickles_give_the_same_logits(net):
         assert torch.equal(other(X), expected)
 
 
-def test_evaluation_is_deterministic_and_independent_per_sample(net):
-    net.eval()
-    X = batch(net)
-    together = net(X)
-    assert torch.equal(together, net(X))
-    alone = torch.cat([net(x[None]) for x in X])
-    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", [name for name in SMALL if "mlp" not in name])
 def test_channels_last_changes_nothing(name):
     net = SMALL[name]().eval()
@@ -245,11 +236,9 @@ def test_convolutions_have_he_initialisation():
         (lambda: MLP(4, 2.5), "n_classes must be an int .* got 2.5"),
         (lambda: MLP(4, 3, hidden=(8, -1)), r"hidden\[1\] must be an int"),
         (lambda: MLP(4, 3, hidden=None), "hidden must be a width or .* got None"),
-        (lambda: MLP(4, 3, hidden=8.0), "hidden must be a width or .* got 8.0"),
         (lambda: MLP(4, 3, activation="relo"), "Unknown activation 'relo'"),
         (lambda: MLP(4, 3, activation=["relu"]), r"Unknown activation \['relu'\]"),
         (lambda: MLP(4, 3, dropout=1.0), "dropout must be a float .* got 1.0"),
-        (lambda: MLP(4, 3, dropout=None), "dropout must be a float .* got None"),
         (lambda: SmallCNN(True, 3), "in_channels must be an int"),
         (lambda: ResNet((2, 0)), r"blocks\[1\] must be an int"),
         (lambda: ResNet(()), r"blocks must have at least one stage, got \(\)"),
@@ -263,7 +252,6 @@ def test_convolutions_have_he_initialisation():
             "got mlp_ratio=0.001",
         ),
         (lambda: VisionTransformer(mlp_ratio=float("nan")), "got mlp_ratio=nan"),
-        (lambda: VisionTransformer(mlp_ratio=float("inf")), "got mlp_ratio=inf"),
     ],
 )
 def test_wrong_sizes_raise(build, message):

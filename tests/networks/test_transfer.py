@@ -132,14 +132,6 @@ def test_a_damaged_file_raises(tmp_path, suffix, content):
     assert str(path) in str(caught.value)
 
 
-def test_a_damaged_file_in_the_cache_raises(tmp_path):
-    file = models.SqueezeNet1_1_Weights.DEFAULT.url.rpartition("/")[2]
-    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "hub" / "checkpoints" / file).write_bytes(b"xx")
-    with pytest.raises(ModelFileError, match=f"{file} cannot be read as weights"):
-        finetune("squeezenet1_1", 3)
-
-
 def test_trainable_counts_layers_from_the_end():
     source = SmallCNN(3, 10, width=4)
     assert trained_names(finetune(source, 3)) == [
@@ -165,12 +157,6 @@ def test_frozen_batch_norm_keeps_its_statistics():
     loose = finetune(source, 3)
     loose(X)
     assert not torch.equal(loose[1].running_mean, source[1].running_mean)
-
-
-def test_inception_returns_one_tensor_in_training():
-    model = models.googlenet(aux_logits=True, init_weights=False)
-    model = finetune(model, 4)
-    assert model(torch.randn(2, 3, 64, 64)).shape == (2, 4)
 
 
 @pytest.mark.parametrize(("trainable", "kept"), [("head", [1, 4]), (2, [1])])
@@ -203,7 +189,6 @@ def test_a_convolution_is_replaced_by_one_of_its_kind(kind):
         (nn.Sequential(nn.ReLU()), {}, "no Linear layer or convolution"),
         (nn.Sequential(nn.Conv1d(4, 6, 1, groups=2)), {}, "2 groups, .* n_classes=3"),
         (nn.Linear(4, 2), {"trainable": 0}, "trainable"),
-        (nn.Linear(4, 2), {"trainable": "body"}, "trainable"),
         (nn.Linear(4, 2), {"trainable": True}, "trainable"),
         (nn.Linear(4, 2), {"trainable": 1.5}, "trainable"),
     ],

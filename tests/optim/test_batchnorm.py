@@ -121,13 +121,6 @@ def test_layers_in_evaluation_mode_are_not_affected(kind):
             assert torch.equal(net(X), expected)
 
 
-def test_infinite_activations_do_not_change_the_running_statistics():
-    net = Net(NORMS["instance"]())
-    with frozen_batch_statistics():
-        net(X * float("inf"))
-    assert all(torch.isfinite(b).all() for b in net.buffers())
-
-
 def test_other_threads_still_update_their_statistics():
     mine, theirs = Net(NORMS["batch"]()), Net(NORMS["batch"]())
     with frozen_batch_statistics():

@@ -76,20 +76,6 @@ def test_component_is_kept_if_a_gradient_is_zero_or_not_finite(bad):
     assert entry["sam_steps"] == 2
 
 
-@pytest.mark.parametrize("n_steps", [1, 2, 3])
-def test_saved_optimizer_continues_anywhere_between_two_steps_of_sam(n_steps):
-    start, batches = problem(steps=7, dtype=torch.float32)
-    options = {"rho": 0.2, "k": 3, "lr": 0.1, "momentum": 0.9}
-    params = new(start)
-    optimizer = LookSAM(params, **options)
-    train(params, optimizer, batches[:n_steps])
-    fresh = LookSAM(params, **options)
-    fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    assert fresh.count == n_steps
-    train(params, fresh, batches[n_steps:])
-    assert same(params, run(start, batches, k=3))
-
-
 @pytest.mark.parametrize("enabled", [True, False])
 def test_step_that_reuses_is_skipped_if_its_gradient_is_not_finite(enabled):
     start, batches = problem(dtype=torch.float32)

@@ -60,20 +60,3 @@ def test_invalid_options_raise(method, name, value, message):
 def test_unsuitable_base_optimizers_raise(base, message):
     with pytest.raises(InvalidInputError, match=message):
         SAM([parameter()], base)
-
-
-def test_unknown_arguments_of_the_base_optimizer_raise():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'rhoo'"):
-        SAM([parameter()], rhoo=0.1)
-
-
-def test_empty_parameters_raise_as_in_torch():
-    with pytest.raises(ValueError, match="empty parameter list"):
-        SAM([], lr=0.1)
-
-
-def test_repr_shows_the_options():
-    text = repr(SAM([parameter()], rho=0.25, lr=0.5))
-    assert text.startswith("SAM (")
-    assert "rho: 0.25" in text
-    assert "lr: 0.5" in text

@@ -214,11 +214,3 @@ def test_assigned_state_is_that_of_the_base_optimizer(method, base):
     train(params, optimizer, batches[2:])
     train(others, other, batches[2:])
     assert same(params, others)
-
-
-def test_assigned_groups_are_those_of_the_base_optimizer():
-    start, batches = problem(steps=2)
-    params, optimizer = make("sam", "sgd", start)
-    optimizer.param_groups = [{**optimizer.param_groups[0], "lr": 0.0}]
-    train(params, optimizer, batches)
-    assert same(params, start)
