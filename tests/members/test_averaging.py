@@ -8,18 +8,8 @@ import torch
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.weights import (
     WeightAveraging,
-    epochs_of,
     updated_average,
 )
-
-
-@pytest.mark.parametrize("n_epochs", [1, 3, 7, 50, 100, 200, 350])
-def test_shares_of_epochs_are_exact(n_epochs):
-    for percent in range(101):
-        exact = Fraction(percent, 100) * n_epochs
-        assert (
-            epochs_of(percent / 100, n_epochs) == exact.numerator // exact.denominator
-        )
 
 
 @pytest.mark.parametrize("n_epochs", [3, 50, 100])

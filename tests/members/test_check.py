@@ -39,12 +39,6 @@ class Auxiliary(nn.Module):
         return pairs if self.kind is dict else self.kind(pairs.values())
 
 
-class MainOnly(Auxiliary):
-    def forward(self, x):
-        output = super().forward(x)
-        return output[0] if self.training else output
-
-
 class RandomInTraining(nn.Module):
     """Draw random numbers and change buffers in training mode."""
 
@@ -99,11 +93,6 @@ def test_several_outputs_in_training_mode_raise(ensemble, kind, tmp_path):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("ensemble", KINDS)
-def test_a_wrapper_that_returns_the_logits_trains(ensemble):
-    assert ensemble(MainOnly, **FEW).fit(X, Y).predict(X).shape == (33,)
-
-
 @pytest.mark.parametrize(
     ("ensemble", "module"),
     rest_slow(
@@ -125,9 +114,3 @@ def test_the_check_has_no_side_effects(ensemble, module, monkeypatch):
         for name, value in one.module_.state_dict().items():
             assert torch.equal(value, other.module_.state_dict()[name]), name
         assert one.module_.module.n_passes == other.module_.module.n_passes
-
-
-def test_forward_with_two_samples_may_fail():
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        GhostBatchNorm(4, 3)(torch.from_numpy(X[:2]))
-    GhostBatchNorm(4, 3)(torch.from_numpy(X[:4]))

@@ -16,7 +16,6 @@ from torch import nn
 import sklearn_sharpbalance
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.aggregation.nets import mean_weights
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
@@ -28,7 +27,6 @@ from sklearn_sharpbalance.exceptions import (
     UnsupportedEngineError,
 )
 from sklearn_sharpbalance.members import (
-    Segment,
     as_skorch_net,
     initial_state,
     member_net,
@@ -38,6 +36,7 @@ from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
 from tests.cases import rest_slow
+from tests.members.cases import segment
 
 FAST = {
     "max_epochs": 4,
@@ -227,15 +226,7 @@ def test_graph_steps_use_the_settings_of_each_member():
     apart = [{"lr": 0.02, "optimizer__weight_decay": 0.1}, {"module__hidden": (5, 4)}]
     net = shared_net(apart)
     masks = np.random.default_rng(0).random((2, 60)) < 0.5
-    phase = Segment(
-        name="balanced",
-        start=0,
-        stop=3,
-        n_epochs=3,
-        sizes=part_sizes(masks, 16),
-        rho=(0.05, 0.2),
-        lr_schedule=cosine,
-    )
+    phase = segment(3, sizes=part_sizes(masks, 16), rho=(0.05, 0.2), lr_schedule=cosine)
     first = [initial_state(net, i, seed) for i, seed in enumerate((3, 4))]
     want, got = (
         engine.open(net, first, data).train(phase, masks)
@@ -252,15 +243,7 @@ def test_graph_steps_use_the_settings_of_each_member():
 def test_graph_engine_checks_every_member():
     X, y = table()
     data = TrainingData(X, y.astype(np.int64))
-    settings = Segment(
-        n_epochs=1,
-        batch_size=16,
-        rho=(0.0, 0.0),
-        lr_schedule=cosine,
-        name="balanced",
-        start=0,
-        stop=1,
-    )
+    settings = segment(1, batch_size=16, rho=(0.0, 0.0), lr_schedule=cosine)
 
     def refusal(apart):
         return GraphEngine.refusal(shared_net(apart, device="cuda"), data, settings)
@@ -268,16 +251,6 @@ def test_graph_engine_checks_every_member():
     assert refusal([{"lr": 0.1}, {"module__hidden": (3,)}]) is None
     assert "Dropout draws" in refusal([{}, {"module__dropout": 0.1}])
     assert "dampening" in refusal([{}, {"optimizer__dampening": 0.1}])
-
-
-def test_several_devices_give_the_same_members():
-    """For processes see ``test_two_jobs_give_the_same_members_as_one``."""
-    X, y = table()
-    apart = [{"lr": 0.02}, {"module__hidden": (5, 4)}, {"optimizer__momentum": 0.5}]
-    options = {"member_params": apart, **FAST}
-    one = SharpBalance(**options).fit(X, y)
-    two = SharpBalance(**{**options, "device": ["cpu", "cpu"]}).fit(X, y)
-    assert_bitwise(two, one)
 
 
 # Checkpoints, files and caching -----------------------------------------------------
@@ -366,28 +339,6 @@ def test_soups_of_different_networks_raise_before_training(rule, monkeypatch):
         InvalidInputError, match=r"different networks: module__dropout, module__hidden"
     ):
         clf.fit(X, y)
-
-
-def test_mean_weights_of_different_networks_raises():
-    X, y = table()
-    clf = DeepEnsembleClassifier(member_params=APART, **FAST).fit(X, y)
-    with pytest.raises(InvalidInputError, match="nets of different shapes"):
-        mean_weights(clf.estimators_)
-
-
-def test_soup_of_members_with_different_training(tmp_path):
-    X, y = table()
-    apart = [{"lr": 0.01}, {"optimizer__weight_decay": 0.1}, {}]
-    clf = DeepEnsembleClassifier(
-        member_params=apart, aggregation="uniform_soup", **FAST
-    ).fit(X, y)
-    (soup,) = clf.predictors_
-    for key, value in soup.module_.state_dict().items():
-        each = torch.stack([state[key] for state in states(clf)])
-        torch.testing.assert_close(value, each.mean(0), atol=1e-6, rtol=1e-6)
-    clf.save(tmp_path / "model")
-    twin = sklearn_sharpbalance.load(tmp_path / "model")
-    np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
 
 
 # Errors -----------------------------------------------------------------------------

@@ -2,17 +2,15 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import EpochScoring, EpochTimer, LRScheduler
 from torch import nn
 
-from sklearn_sharpbalance import MLP, SmallCNN, SmallResNet
-from sklearn_sharpbalance.data.input_statistics import InputStatistics
+from sklearn_sharpbalance import SmallCNN
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members import MemberModule, as_skorch_net, member_net
+from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.optim import ASAM, SAM
 
 
@@ -29,17 +27,8 @@ class Sized(nn.Module):
         return self.layers(X)
 
 
-def factory(n_features, n_classes, width=7):
-    return nn.Sequential(nn.Linear(n_features, width), nn.Linear(width, n_classes))
-
-
 def built(net, **options):
     return member_net(net, 3, sam=SAM, device="cpu", **options).initialize()
-
-
-def test_default_network_depends_on_the_shape():
-    assert as_skorch_net(None, (4,), 3).module is MLP
-    assert as_skorch_net(None, (3, 32, 32), 3).module is SmallResNet
 
 
 def test_sizes_are_passed_by_any_common_name():
@@ -70,15 +59,6 @@ def test_arguments_for_an_instance_raise():
 def test_in_channels_is_set_for_pictures():
     net = built(as_skorch_net(SmallCNN, (3, 16, 16), 3, {"module__width": 4}))
     assert net.module_.module[0].in_channels == 3
-
-
-def test_function_is_called_for_every_member():
-    net = as_skorch_net(factory, (4,), 3, {"module__width": 2})
-    net = member_net(net, 3, sam=SAM, device="cpu")
-    first, second = (net.__class__(**net.get_params(deep=False)) for _ in range(2))
-    modules = [copy.initialize().module_.module for copy in (first, second)]
-    assert modules[0] is not modules[1]
-    assert modules[0][0].weight.shape == (2, 4)
 
 
 def test_default_settings_are_those_of_the_paper():
@@ -127,13 +107,6 @@ def test_a_sharpness_aware_optimizer_is_not_wrapped_again():
     assert isinstance(net.optimizer_.base_optimizer, torch.optim.SGD)
 
 
-def test_module_has_the_statistics():
-    statistics = InputStatistics(torch.zeros(4), torch.full((4,), 2.0))
-    net = built(as_skorch_net(Sized, (4,), 3), statistics=statistics)
-    assert isinstance(net.module_, MemberModule)
-    np.testing.assert_array_equal(net.module_.scale, statistics.scale)
-
-
 DEFAULT_CALLBACKS = {
     "epoch_timer",
     "train_loss",
@@ -159,16 +132,6 @@ def test_callbacks_of_the_net_and_of_the_ensemble_are_both_kept(as_dict):
     net = built(as_skorch_net(given, (4,), 3), callbacks=more)
     assert names(net) == ["schedule", "f1", "timer"]
     assert len(given.callbacks) == 2
-
-
-def test_net_class_with_other_default_callbacks():
-    class Quiet(NeuralNetClassifier):
-        @property
-        def _default_callbacks(self):
-            return [("timer", EpochTimer())]
-
-    given = Quiet(Sized, criterion=nn.CrossEntropyLoss)
-    assert names(built(as_skorch_net(given, (4,), 3))) == ["timer"]
 
 
 def test_disabled_callbacks_stay_disabled():

@@ -9,13 +9,11 @@ from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.skorch_engine import train_member
 from sklearn_sharpbalance.members import (
-    Segment,
     as_skorch_net,
     initial_state,
     member_net,
     restore,
 )
-from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.members.weights import (
     WeightAveraging,
     gradient_masks,
@@ -23,6 +21,7 @@ from sklearn_sharpbalance.members.weights import (
     pruned_member,
 )
 from sklearn_sharpbalance.optim import SAM
+from tests.members.cases import segment
 from tests.members.test_averaging_and_pruning import sparsity
 
 
@@ -81,14 +80,11 @@ def train(net, state, start, stop, *, pruned, averaging=None):
     rng = np.random.default_rng(0)
     data = TrainingData(rng.normal(size=(32, 5)).astype("f4"), np.arange(32) % 3)
     mask = np.arange(32) % 2 == 0
-    phase = Segment(
-        name="balanced",
+    phase = segment(
+        stop,
         start=start,
-        stop=stop,
         n_epochs=4,
         sizes=part_sizes(mask[None], 16),
-        rho=(0.1,),
-        lr_schedule=constant,
         pruned=pruned,
         averaging=averaging,
     )

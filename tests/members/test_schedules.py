@@ -6,7 +6,6 @@ import torch
 from torch.optim import lr_scheduler
 
 from sklearn_sharpbalance.data.batches import PartSizes
-from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.members.schedules import (
     LR_SCHEDULES,
     constant,
@@ -15,6 +14,7 @@ from sklearn_sharpbalance.members.schedules import (
     paper_steps,
     resolve,
 )
+from tests.members.cases import segment
 
 N_STEPS = 2000
 
@@ -72,25 +72,11 @@ def test_names_and_functions_resolve():
 
 def test_progress_of_a_segment_is_relative_to_the_whole_training():
     sizes = PartSizes(n_batches=4, sam=0, normal=8)
-    phase = Segment(
-        name="balanced",
-        start=5,
-        stop=10,
-        n_epochs=10,
-        sizes=sizes,
-        rho=(0.0,),
-        lr_schedule=lambda progress: progress,
+    phase = segment(
+        10, start=5, sizes=sizes, rho=(0.0,), lr_schedule=lambda progress: progress
     )
     assert phase.lr_factor(5, 0) == pytest.approx(0.5)
     assert phase.lr_factor(7, 2) == pytest.approx(0.75)
     assert phase.last
-    warm_up = Segment(
-        name="warmup",
-        start=0,
-        stop=5,
-        n_epochs=10,
-        sizes=sizes,
-        rho=(0.0,),
-        lr_schedule=constant,
-    )
+    warm_up = segment(5, name="warmup", n_epochs=10, sizes=sizes, rho=(0.0,))
     assert not warm_up.last

@@ -116,12 +116,6 @@ def test_diverged_member_raises(member, name):
     assert error.value.__notes__ == ["Member 1 was being scored."]
 
 
-def test_scores_of_a_wrong_shape_raise(member):
-    scorer = FunctionScorer(lambda net, X, y: np.zeros((len(y), 2)))
-    with pytest.raises(InvalidInputError, match=r"shape \(80,\)\. Got shape \(80, 2\)"):
-        score_member(*member, scorer)
-
-
 @pytest.mark.parametrize("keys", [False, True])
 def test_scorer_that_changes_the_data_raises(member, keys):
     """The data belong to the user, and the next member trains on them."""

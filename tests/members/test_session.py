@@ -20,14 +20,14 @@ from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.skorch_engine import train_member
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members import (
-    Segment,
     as_skorch_net,
     initial_state,
     member_net,
     restore,
 )
-from sklearn_sharpbalance.members.schedules import constant, cosine
+from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
+from tests.members.cases import segment
 
 N_EPOCHS = 4
 
@@ -57,14 +57,8 @@ def train(net, data, cuts=(0, N_EPOCHS), *, mask=None, schedule=cosine, on_epoch
     state = initial_state(net, 0, seed=3)
     sizes = part_sizes(mask[None], 16)
     for start, stop in pairwise(cuts):
-        phase = Segment(
-            name="balanced",
-            start=start,
-            stop=stop,
-            n_epochs=cuts[-1],
-            sizes=sizes,
-            rho=(0.1,),
-            lr_schedule=schedule,
+        phase = segment(
+            stop, start=start, n_epochs=cuts[-1], sizes=sizes, lr_schedule=schedule
         )
         state = train_member(net, state, data, phase, mask, on_epoch)
         state = pickle.loads(pickle.dumps(state))  # as if it came from a worker
@@ -143,25 +137,6 @@ def test_segments_do_not_change_the_result(module, callbacks, cuts):
     assert len(whole.history) == len(cut.history) == N_EPOCHS
 
 
-def test_another_rho_replaces_that_set_by_a_callback():
-    data, net = table(), make_net([("radius", HalveRho())])
-    state, mask = initial_state(net, 0, seed=3), np.arange(48) % 3 == 0
-    sizes = part_sizes(mask[None], 16)
-    for start, rho in ((0, 0.4), (2, 0.4), (4, 0.2), (6, 0.4)):
-        phase = Segment(
-            name="balanced",
-            start=start,
-            stop=start + 2,
-            n_epochs=8,
-            sizes=sizes,
-            rho=(rho,),
-            lr_schedule=cosine,
-        )
-        state = train_member(net, state, data, phase, mask)
-    radii = [record["rho"] for record in state.history]
-    assert radii == [0.4, 0.2, 0.1, 0.05, 0.2, 0.1, 0.4, 0.2]
-
-
 def falling(epoch):
     return 1 / (1 + epoch)
 
@@ -210,35 +185,9 @@ def test_scheduler_continues_with_a_new_optimizer(kind):
     rates = [row["lr"] for row in train(net, table()).history]
     state = replace(train(net, table(), (0, 2)), optimizer=None)
     sizes = part_sizes(np.zeros((1, 48), dtype=bool), 16)
-    phase = Segment(
-        name="balanced",
-        start=2,
-        stop=4,
-        n_epochs=4,
-        sizes=sizes,
-        rho=(0.0,),
-        lr_schedule=constant,
-    )
+    phase = segment(4, start=2, sizes=sizes, rho=(0.0,))
     state = train_member(net, state, table(), phase, np.zeros(48, dtype=bool))
     assert [row["lr"] for row in state.history] == pytest.approx(rates)
-
-
-def test_state_can_be_used_twice():
-    net = make_net([("schedule", LRScheduler(**SCHEDULERS["cyclic"]))])
-    state = train(net, table(), (0, 2))
-    sizes = part_sizes(np.zeros((1, 48), dtype=bool), 16)
-    phase = Segment(
-        name="balanced",
-        start=2,
-        stop=4,
-        n_epochs=4,
-        sizes=sizes,
-        rho=(0.0,),
-        lr_schedule=constant,
-    )
-    no_sam = np.zeros(48, dtype=bool)
-    one, two = (train_member(net, state, table(), phase, no_sam) for _ in range(2))
-    assert all(value.equal(two.module[key]) for key, value in one.module.items())
 
 
 def test_training_does_not_change_the_state_it_starts_from():
@@ -246,15 +195,7 @@ def test_training_does_not_change_the_state_it_starts_from():
     state = initial_state(net, 0, seed=3)
     before = {key: value.clone() for key, value in state.module.items()}
     sizes = part_sizes(np.ones((1, len(data)), dtype=bool), 16)
-    phase = Segment(
-        name="warmup",
-        start=0,
-        stop=1,
-        n_epochs=1,
-        sizes=sizes,
-        rho=(0.1,),
-        lr_schedule=constant,
-    )
+    phase = segment(1, name="warmup", sizes=sizes)
     train_member(net, state, data, phase, np.ones(len(data), dtype=bool))
     assert state.history == []
     assert all(value.equal(before[key]) for key, value in state.module.items())
@@ -359,14 +300,6 @@ def test_skorch_scheduler_sets_the_learning_rate():
     assert rates == pytest.approx([0.2, 0.1, 0.05, 0.025])
 
 
-def test_skorch_scheduler_with_steps_per_batch():
-    options = {"policy": "ExponentialLR", "gamma": 0.5, "step_every": "batch"}
-    net = make_net([("schedule", LRScheduler(**options))], lr=1.0)
-    rates = [row["lr"] for row in train(net, table(48), (0, 1, 2)).history]
-    # Three batches per epoch; the history has the rate after the last one.
-    assert rates == pytest.approx([0.5**3, 0.5**6])
-
-
 def test_learning_rate_is_set_before_every_batch():
     state = train(make_net(lr=0.5), table(48), (0, 2), schedule=lambda done: 1 - done)
     # The last of three batches in each of two epochs.
@@ -391,60 +324,21 @@ class ReceivesSigint(Callback):
             pass
 
 
-class Reraises(ReceivesSigint):
-    """Catch and raise the interrupt again."""
-
-    def __init__(self, how):
-        self.how = how
-
-    def on_epoch_end(self, net, **kwargs):
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-            for _ in range(10**6):
-                pass
-        except KeyboardInterrupt as interrupt:
-            if self.how == "again":
-                raise
-            if self.how == "by name":
-                raise interrupt
-        finally:
-            self.finished_ = True
-
-
-@pytest.mark.parametrize(
-    "callback", [ReceivesSigint(), Reraises("again"), Reraises("by name")]
-)
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_in_the_frame_of_a_callback_is_raised(callback):
+def test_ctrl_c_in_the_frame_of_a_callback_is_raised():
     with pytest.raises(KeyboardInterrupt):
-        train(make_net([("slow", callback)]), table())
+        train(make_net([("slow", ReceivesSigint())]), table())
 
 
 class StopsByInterrupt(Callback):
-    """Raise KeyboardInterrupt in different ways to stop training."""
-
-    def __init__(self, how):
-        self.how = how
+    """Raise KeyboardInterrupt to stop training."""
 
     def on_epoch_end(self, net, **kwargs):
-        if self.how == "class":
-            raise KeyboardInterrupt
-        if self.how == "message":
-            raise KeyboardInterrupt("good enough")
-        if self.how == "method":
-            self.stop()
-        try:
-            raise ValueError("not good enough")
-        except ValueError as error:
-            raise KeyboardInterrupt from error
-
-    def stop(self):
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt("good enough")
 
 
-@pytest.mark.parametrize("how", ["class", "message", "method", "cause"])
-def test_callback_that_raises_keyboard_interrupt_stops_the_member(how):
-    state = train(make_net([("enough", StopsByInterrupt(how))]), table())
+def test_callback_that_raises_keyboard_interrupt_stops_the_member():
+    state = train(make_net([("enough", StopsByInterrupt())]), table())
     assert state.stopped
     assert len(state.history) == 1
 

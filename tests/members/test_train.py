@@ -10,13 +10,12 @@ from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.skorch_engine import train_member
 from sklearn_sharpbalance.members import (
-    Segment,
     as_skorch_net,
     initial_state,
     member_net,
 )
-from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.optim import SAM
+from tests.members.cases import segment
 
 N, N_SAM, BATCH = 50, 23, 16  # four batches of 6 + 7 samples, two of them padding
 
@@ -33,16 +32,7 @@ def train(*callbacks, own=lambda x: x, precision="float32"):
     mask = np.arange(N) < N_SAM
     sizes = part_sizes(mask[None], BATCH)
     assert sizes.n_batches * (sizes.sam + sizes.normal) > N
-    phase = Segment(
-        name="balanced",
-        start=0,
-        stop=2,
-        n_epochs=2,
-        sizes=sizes,
-        rho=(0.1,),
-        lr_schedule=constant,
-        precision=precision,
-    )
+    phase = segment(2, sizes=sizes, precision=precision)
     return train_member(net, initial_state(net, 0, seed=3), data, phase, mask)
 
 
