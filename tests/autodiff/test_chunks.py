@@ -12,7 +12,6 @@ from sklearn_sharpbalance.autodiff import (
     per_sample_squared_norms,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
-from tests.autodiff.traps import BY_OTHERS
 from tests.autodiff.zoo import BY_RULES, build, cross_entropy
 
 OUT_OF_MEMORY = [
@@ -131,12 +130,3 @@ def test_gradient_norms_with_halved_chunks_are_correct(where):
     assert max(small.sizes) == 5
     assert all(not m._forward_hooks for m in small.modules())
     assert all(p.requires_grad for p in small.parameters())
-
-
-def test_gradient_norms_on_a_too_small_device_raise():
-    module, X, y = build(BY_OTHERS["lstm"])
-    small = Small(module, limit=0, where="forward")
-    with pytest.raises(
-        OutOfDeviceMemoryError, match="`chunk_size` lowered from 4 to 1"
-    ):
-        per_sample_squared_norms(small, cross_entropy, X, y, chunk_size=4)

@@ -49,21 +49,6 @@ def test_out_of_memory_names_settings_and_keeps_the_model(task, n_jobs, monkeypa
     np.testing.assert_array_equal(clf.predict_proba(task[0]), before)
 
 
-def test_other_errors_are_not_changed(task):
-    class Broken(nn.Linear):
-        def __init__(self):
-            super().__init__(4, 2)
-
-        def forward(self, x):
-            if self.training:
-                raise RuntimeError("shapes cannot be multiplied")
-            return super().forward(x)
-
-    clf = SharpBalanceEnsembleClassifier(Broken, max_epochs=2, engine="skorch")
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        clf.fit(*task)
-
-
 @pytest.mark.gpu
 def test_out_of_memory_on_a_gpu():
     """A batch too large for any GPU, after a fit that works."""

@@ -3,7 +3,6 @@
 import itertools
 import random
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,16 +13,11 @@ from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
-from sklearn_sharpbalance.members import (
-    Segment,
-    as_skorch_net,
-    initial_state,
-    member_net,
-)
-from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.optim import SAM
 from tests.cases import rest_slow
+from tests.engine.cases import start, train_segments
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4)).astype(np.float32)
@@ -38,27 +32,11 @@ def members_net(*callbacks, optimizer=None):
     return member_net(net, 3, sam=SAM, device="cpu", callbacks=list(callbacks))
 
 
-def start(net):
-    return [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
-
-
 def train(engine, net, states, edges, on_epoch=None, members=(0, 1), **settings):
     """Return the states after segments of one phase."""
     masks, sizes = MASKS[list(members)], part_sizes(MASKS, batch_size=16)
     with engine.open(net, states, DATA) as run:
-        for first, stop in pairwise(edges):
-            phase = Segment(
-                name="balanced",
-                start=first,
-                stop=stop,
-                n_epochs=6,
-                sizes=sizes,
-                rho=(0.05, 0.2),
-                lr_schedule=cosine,
-                **settings,
-            )
-            states = run.train(phase, masks, on_epoch)
-    return states
+        return train_segments(run, edges, masks, on_epoch, sizes=sizes, **settings)
 
 
 def assert_same(got, want):

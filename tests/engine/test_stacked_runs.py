@@ -139,19 +139,6 @@ def test_a_run_of_all_phases_equals_runs_that_are_opened_anew(case, monkeypatch)
         assert without_times[0] == without_times[1]
 
 
-def test_members_stopped_by_a_callback_do_not_change(tmp_path):
-    stop = EarlyStopping(monitor="train_loss", threshold=0.5, patience=2)
-    options = {"max_epochs": 12, "callbacks": [("stop", stop)], "warmup_epochs": 0}
-    cut = estimator(checkpoint_dir=tmp_path, checkpoint_every=1, **options).fit(X, Y)
-    whole = estimator(memory=str(tmp_path / "cache"), **options).fit(X, Y)
-    lengths = [len(history) for history in whole.history_]
-    assert lengths == [len(history) for history in cut.history_]
-    assert min(lengths) < 12
-    np.testing.assert_array_equal(
-        cut.member_predict_proba(X), whole.member_predict_proba(X)
-    )
-
-
 @pytest.mark.parametrize("sam", rest_slow(["look_sam", "momentum_sam"]))
 def test_members_stopped_at_different_steps_continue_as_in_skorch(sam):
     """Stacked members share one step count; members that differ are separated."""

@@ -15,6 +15,7 @@ from sklearn_sharpbalance.engine.stacked.network import (
     stackable_layers,
 )
 from sklearn_sharpbalance.engine.stacked.passes import StackedPass
+from tests.engine.test_called_layers import Layers, Wrapper
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3
@@ -100,7 +101,7 @@ def in_place_later():
     return chain(lambda: nn.LeakyReLU(0.5, inplace=True))
 
 
-STACK = [chain, one_activation, in_place_later]
+STACK = [chain, one_activation, in_place_later, Wrapper, Layers]
 DO_NOT = [
     lambda: chain(ScaledReLU),
     repeated_layer,
@@ -116,44 +117,35 @@ DO_NOT = [
 ]
 
 
-@pytest.mark.parametrize("module", STACK + DO_NOT)
-@pytest.mark.parametrize("engine", ["auto", "skorch"])
-def test_predictions_equal_the_outputs_of_the_modules(module, engine):
-    clf = DeepEnsembleClassifier(
-        module, n_estimators=2, max_epochs=2, engine=engine, random_state=0
-    ).fit(X, y)
-    wanted = "stacked" if engine == "auto" and module in STACK else "skorch"
-    assert clf.engine_.name == wanted
-    for net, proba in zip(clf.estimators_, clf.member_predict_proba(X), strict=True):
-        with torch.no_grad():
-            logits = net.module_.eval()(torch.from_numpy(X))
-        np.testing.assert_allclose(proba, logits.softmax(1), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("module", [in_place_first, in_place_later])
-def test_joint_predictions_equal_the_outputs_of_the_modules(module):
-    """Joint members share their batches, which no member may change."""
-    clf = DiversifiedEnsembleClassifier(
-        module, n_estimators=2, max_epochs=2, random_state=0
-    )
-    clf.fit(X, y)
-    assert clf.engine_.name == ("stacked" if module in STACK else "modules")
+def assert_predicts_like_its_modules(clf):
     for net, proba in zip(clf.estimators_, clf.member_predict_proba(X), strict=True):
         with torch.no_grad():
             logits = net.module_.eval()(torch.tensor(X))
         np.testing.assert_allclose(proba, logits.softmax(1), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("module", STACK)
-def test_stacked_members_equal_those_of_skorch(module):
-    settings = dict(n_estimators=2, max_epochs=3, random_state=0)
-    stacked, skorch = (
+@pytest.mark.parametrize("module", STACK + DO_NOT)
+def test_members_equal_those_of_skorch_and_predict_like_their_modules(module):
+    settings = dict(n_estimators=2, max_epochs=2, random_state=0)
+    auto, skorch = (
         DeepEnsembleClassifier(module, engine=engine, **settings).fit(X, y)
-        for engine in ("stacked", "skorch")
+        for engine in ("auto", "skorch")
     )
-    for a, b in zip(stacked.estimators_, skorch.estimators_, strict=True):
+    assert auto.engine_.name == ("stacked" if module in STACK else "skorch")
+    for clf in (auto, skorch):
+        assert_predicts_like_its_modules(clf)
+    for a, b in zip(auto.estimators_, skorch.estimators_, strict=True):
         ours, theirs = a.module_.state_dict(), b.module_.state_dict()
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("module", [in_place_first, in_place_later, Wrapper])
+def test_joint_members_predict_like_their_modules(module):
+    """Joint members share their batches, which no member may change."""
+    settings = dict(n_estimators=2, max_epochs=2, random_state=0)
+    clf = DiversifiedEnsembleClassifier(module, **settings).fit(X, y)
+    assert clf.engine_.name == ("stacked" if module in STACK else "modules")
+    assert_predicts_like_its_modules(clf)
 
 
 @pytest.mark.parametrize("flatten", [nn.Flatten(), nn.Flatten(2), nn.Flatten(0)])

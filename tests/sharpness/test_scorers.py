@@ -257,27 +257,6 @@ def test_input_curvature_does_not_move_indices():
     assert_close(actual, torch.stack(expected), rtol=1e-2, atol=1e-6)
 
 
-class Columns(nn.Module):
-    """Take a column of shape (N,) or (N, 1)."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(6, 3)
-
-    def forward(self, age, rest):
-        return self.fc(torch.cat([age.reshape(-1, 1), rest], 1).tanh())
-
-
-def test_input_curvature_of_one_number_per_sample():
-    net, (X, y) = make_net(Columns), make_data()
-    flat, column = (
-        {"age": X[:, 0], "rest": X[:, 1:]},
-        {"age": X[:, :1], "rest": X[:, 1:]},
-    )
-    expected = input_curvature(net, column, y)
-    assert_close(input_curvature(net, flat, y), expected)
-
-
 def test_input_curvature_raises_for_integer_inputs():
     net = make_net(nn.EmbeddingBag, module__num_embeddings=7, module__embedding_dim=3)
     X = torch.randint(0, 7, (4, 2))

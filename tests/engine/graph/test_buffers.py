@@ -6,21 +6,16 @@ import torch
 
 from sklearn_sharpbalance import SmallCNN
 from sklearn_sharpbalance.data.augment import RandomCropFlip
-from sklearn_sharpbalance.data.batches import epoch_batches, part_sizes
+from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.engine.graph import buffers as feed_module
 from sklearn_sharpbalance.engine.graph.buffers import EpochFeed
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
-from sklearn_sharpbalance.members import (
-    Segment,
-    as_skorch_net,
-    initial_state,
-    member_net,
-)
-from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.runtime.rng import epoch_rng
+from tests.engine.cases import segment, start
 
 N_EPOCHS = 3
 
@@ -33,21 +28,8 @@ def make_feed(device, transform=None):
     net = as_skorch_net(SmallCNN, (1, 8, 8), 3, {})
     net = member_net(net, 3, sam=SAM, device=device)
     masks = rng.random((2, 50)) < 0.4
-    sizes = part_sizes(masks, batch_size=8)
-    phase = Segment(
-        name="balanced",
-        start=0,
-        stop=N_EPOCHS,
-        n_epochs=N_EPOCHS,
-        sizes=sizes,
-        rho=(0.1, 0.1),
-        lr_schedule=cosine,
-        transform=transform,
-    )
-    sessions = [
-        MemberSession(net, initial_state(net, i, seed), data, phase)
-        for i, seed in enumerate((11, 12))
-    ]
+    phase = segment(masks, 0, N_EPOCHS, N_EPOCHS, batch_size=8, transform=transform)
+    sessions = [MemberSession(net, state, data, phase) for state in start(net)]
     source = DeviceData(data, torch.device(device))
     return EpochFeed(sessions, source, phase, list(masks)), data
 

@@ -1,6 +1,5 @@
 """One graph for all segments of a phase; on a CPU nothing is captured."""
 
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,20 +9,14 @@ from skorch.callbacks import Callback
 from torch import nn
 
 from sklearn_sharpbalance import SmallCNN
-from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
 from sklearn_sharpbalance.engine.graph.step import _MemberStep
 from sklearn_sharpbalance.engine.support import ELEMENTWISE
-from sklearn_sharpbalance.members import (
-    Segment,
-    as_skorch_net,
-    initial_state,
-    member_net,
-)
-from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.optim import SAM
 from tests.cases import rest_slow
+from tests.engine.cases import start, train_segments
 
 
 class Task:
@@ -39,28 +32,13 @@ class Task:
         self.masks = rng.random((2, 48)) < 0.5
         self.settings = settings
 
-    def start(self):
-        return [initial_state(self.net, i, seed) for i, seed in enumerate((11, 12))]
-
     def open(self, engine):
-        return engine.open(self.net, self.start(), self.data)
+        return engine.open(self.net, start(self.net), self.data)
 
     def segments(self, run, edges, masks=None, on_epoch=None):
         """Train segments of one phase and return the states after the last one."""
         masks = self.masks if masks is None else masks
-        for start, stop in pairwise(edges):
-            phase = Segment(
-                name="balanced",
-                start=start,
-                stop=stop,
-                n_epochs=6,
-                sizes=part_sizes(masks, batch_size=16),
-                rho=(0.05, 0.2),
-                lr_schedule=cosine,
-                **self.settings,
-            )
-            states = run.train(phase, masks, on_epoch)
-        return states
+        return train_segments(run, edges, masks, on_epoch, **self.settings)
 
     def run(self, engine, edges, on_epoch=None):
         with self.open(engine) as run:

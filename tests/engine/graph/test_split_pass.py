@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn import functional
 
 from sklearn_sharpbalance import ResNet18, SmallCNN
-from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
 from sklearn_sharpbalance.engine.graph import split_pass
@@ -17,14 +16,12 @@ from sklearn_sharpbalance.engine.graph.fused_norms import fuse_norms
 from sklearn_sharpbalance.engine.graph.split_pass import SplitPass
 from sklearn_sharpbalance.engine.graph.step import GraphedStep, _MemberStep
 from sklearn_sharpbalance.members import (
-    Segment,
     as_skorch_net,
-    initial_state,
     member_net,
 )
-from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.optim import SAM
+from tests.engine.cases import segment, start
 
 
 class AllLayers(nn.Module):
@@ -243,21 +240,10 @@ def task(precision="float32", pruned=False, kind=ResNet18):
     net = as_skorch_net(kind, (3, 8, 8), 3, options)
     net = member_net(net, 3, sam=SAM, device="cpu")
     masks = rng.random((2, 48)) < 0.5
-    sizes = part_sizes(
-        masks, batch_size=48
-    )  # one step: later steps amplify rounding errors
-    settings = {"precision": precision, "pruned": pruned}
-    phase = Segment(
-        name="balanced",
-        start=0,
-        stop=1,
-        n_epochs=4,
-        sizes=sizes,
-        rho=(0.05, 0.2),
-        lr_schedule=cosine,
-        **settings,
-    )
-    states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
+    # One step: later steps amplify rounding errors.
+    options = {"batch_size": 48, "precision": precision, "pruned": pruned}
+    phase = segment(masks, 0, 1, n_epochs=4, **options)
+    states = start(net)
     if pruned:
         states = [pruned_member(state, 0.5, net) for state in states]
     return net, states, data, phase, masks

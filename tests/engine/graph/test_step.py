@@ -1,26 +1,25 @@
 """States after captured steps; on a CPU nothing is captured."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
 from sklearn_sharpbalance.engine.graph import engine as graph_engine
 from sklearn_sharpbalance.engine.graph import step as graph_step
 from sklearn_sharpbalance.engine.graph.step import GraphedStep, _count_on_device
 from sklearn_sharpbalance.members import (
-    Segment,
     as_skorch_net,
-    initial_state,
     member_net,
 )
 from sklearn_sharpbalance.members.member_params import give_settings
-from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, LookSAM, MomentumSAM
 from tests.cases import rest_slow
+from tests.engine.cases import segment, start
 
 RNG = np.random.default_rng(0)
 DATA = TrainingData(
@@ -70,21 +69,12 @@ def train(
     member_net(net, 3, sam=sam, device=device, settings=settings)
     if member_params is not None:
         give_settings(net, member_params)
-    states = [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
-    sizes = part_sizes(MASKS, batch_size)
+    states, options = start(net), {"batch_size": batch_size, "precision": precision}
     with engine.open(net, states, DATA) as run:
         for p in range(n_phases):
-            phase = Segment(
-                name=f"phase {p}",
-                start=n_epochs * p,
-                stop=n_epochs * (p + 1),
-                n_epochs=n_epochs * n_phases,
-                sizes=sizes,
-                rho=(0.05, 0.2),
-                lr_schedule=cosine,
-                precision=precision,
-            )
-            states = run.train(phase, MASKS)
+            edges = n_epochs * p, n_epochs * (p + 1)
+            phase = segment(MASKS, *edges, n_epochs * n_phases, **options)
+            states = run.train(replace(phase, name=f"phase {p}"), MASKS)
     return states
 
 
@@ -95,24 +85,6 @@ def test_batch_counts_of_norms_equal_those_of_skorch():
         assert len(counters) == 3
         assert sorted(b.module[key] for key in counters) == [0, 0, 32]
         assert all(a.module[key] == b.module[key] for key in counters)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_steps_before_a_capture_are_undone(precision, steps):
-    """The weights are restored, also where layers compute with cast copies."""
-    train(GraphEngine(), n_phases=1, precision=precision)
-    (step,) = steps
-    step.attach()
-    for member in step.members:
-        (group,) = member.optimizer.param_groups
-        before = [weight.detach().clone() for weight in group["params"]]
-        snapshot = member.snapshot()
-        step.position.zero_()
-        member.step()
-        moved = [not torch.equal(a, b) for a, b in zip(group["params"], before)]
-        assert sum(moved) > 6
-        member.restore(snapshot)
-        assert all(torch.equal(a, b) for a, b in zip(group["params"], before))
 
 
 class FakeGraph:

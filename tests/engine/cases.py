@@ -1,0 +1,34 @@
+"""Two members and segments of their training, for the tests of engines."""
+
+from itertools import pairwise
+
+from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.members import Segment, initial_state
+from sklearn_sharpbalance.members.schedules import cosine
+
+
+def start(net):
+    """Return the states of two members before training."""
+    return [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
+
+
+def segment(masks, start, stop, n_epochs, batch_size=16, sizes=None, **settings):
+    """Return a segment of a phase of ``n_epochs``."""
+    return Segment(
+        name="balanced",
+        start=start,
+        stop=stop,
+        n_epochs=n_epochs,
+        sizes=sizes or part_sizes(masks, batch_size=batch_size),
+        rho=(0.05, 0.2),
+        lr_schedule=cosine,
+        **settings,
+    )
+
+
+def train_segments(run, edges, masks, on_epoch=None, n_epochs=6, **settings):
+    """Train segments between ``edges`` and return the states after the last one."""
+    for first, stop in pairwise(edges):
+        phase = segment(masks, first, stop, n_epochs, **settings)
+        states = run.train(phase, masks, on_epoch)
+    return states
