@@ -51,7 +51,6 @@ def main():
         max_epochs=20,
         engine="skorch",
         checkpoint_dir=checkpoints + "/{fit}",
-        checkpoint_every=10,
         random_state=0,
     )
 

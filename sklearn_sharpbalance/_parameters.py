@@ -59,7 +59,6 @@ PARAMETERS: dict[str, Parameter] = {
             Interval(Real, 0, 1, closed="both"),
         ],
     ),
-    "reselect_every": Parameter(constraint=[COUNT, None]),
     "sharpness": Parameter(default="fisher_trace"),
     "selection": Parameter(default="flattest"),
     # Joint training
@@ -103,9 +102,6 @@ PARAMETERS: dict[str, Parameter] = {
         changes_result=False,
     ),
     "device": Parameter(default="auto", changes_result=False),
-    "n_jobs": Parameter(
-        constraint=[Integral, None], changes_result=False, in_file=False
-    ),
     "memory": Parameter(changes_result=False, in_file=False),
     "checkpoint_dir": Parameter(
         constraint=[str, PathLike, None],
@@ -113,7 +109,6 @@ PARAMETERS: dict[str, Parameter] = {
         partial_fit="refused",
         in_file=False,
     ),
-    "checkpoint_every": Parameter(constraint=[COUNT, None], changes_result=False),
     "verbose": Parameter(default=0, constraint=["verbose"], changes_result=False),
 }
 
@@ -130,7 +125,7 @@ def names_where(**values) -> list[str]:
     Examples
     --------
     >>> names_where(in_file=False)
-    ['n_jobs', 'memory', 'checkpoint_dir']
+    ['memory', 'checkpoint_dir']
     """
     return [
         name

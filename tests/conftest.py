@@ -14,6 +14,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
+from sklearn_sharpbalance.training import plan
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
 
 matplotlib.use("Agg")
@@ -98,7 +99,13 @@ def interpreted():
 
 
 @pytest.fixture
-def snapshots(tmp_path, monkeypatch):
+def every_epoch(monkeypatch):
+    """Let fits of up to ten epochs write a checkpoint after every epoch."""
+    monkeypatch.setattr(plan, "SHORTEST_SEGMENT", 1)
+
+
+@pytest.fixture
+def snapshots(tmp_path, monkeypatch, every_epoch):
     """Return copies of the checkpoint folder, one after every write."""
     copies = []
     original = CheckpointFolder.write

@@ -15,6 +15,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 
+import joblib
 import numpy as np
 import torch
 from _machine import RESULTS, by_processor, write
@@ -167,7 +168,8 @@ def parallel(repeats):
     def fit(kind, n_jobs):
         (X, y), settings = kinds[kind]
         shared = {"n_estimators": 4, "random_state": 0, "device": "cpu"}
-        DeepEnsembleClassifier(n_jobs=n_jobs, **shared, **settings).fit(X, y)
+        with joblib.parallel_config(n_jobs=n_jobs):
+            DeepEnsembleClassifier(**shared, **settings).fit(X, y)
 
     results = {}
     for kind in kinds:

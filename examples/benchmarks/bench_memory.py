@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 
+import joblib
 import numpy as np
 import psutil
 import torch
@@ -88,10 +89,11 @@ def measure(megabytes, n_members, engine, n_jobs=None, **params):
     torch.set_num_threads(1)
     ensemble(1, engine).set_params(estimator__module__hidden=(8,)).fit(*data(1))
     X, y = data(megabytes)
-    clf, workers = ensemble(n_members, engine, n_jobs=n_jobs, **params), Workers()
+    clf, workers = ensemble(n_members, engine, **params), Workers()
     workers.start()
     before, start = psutil.Process().memory_info().rss, time.perf_counter()
-    clf.fit(X, y)
+    with joblib.parallel_config(n_jobs=n_jobs):
+        clf.fit(X, y)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     workers.done.set()
     weights = clf.estimators_[0].module_.module.parameters()

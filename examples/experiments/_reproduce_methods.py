@@ -196,7 +196,6 @@ class Methods:
             f"{late}, averaged": self.flat(rule, **LATE, **last),
             f"{BASELINE}, averaged": self.plain(**last),
             f"{late}, ASAM": self.flat(rule, **LATE, sam="asam", rho=self.asam_rho),
-            f"{late}, reselected": self.flat(rule, **LATE, reselect_every=5),
         }.items():
             yield SAME_EPOCHS, method, estimator
 
@@ -226,7 +225,6 @@ class Methods:
             "deep ensemble, averaged": self.deep(**AVERAGED),
             "SAM, late": late("all"),
             "sharpest, late, ASAM": late(sam="asam", rho=self.asam_rho),
-            "sharpest, late, reselected": late(reselect_every=2),
             "sharpest, late, twice the members": late(n_estimators=2 * n_members),
             "flattest, late": late("flattest"),
             "random, late": late("random"),

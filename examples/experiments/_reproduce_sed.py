@@ -72,7 +72,6 @@ class HeadTask:
         net = DeepEnsembleClassifier(
             **recipe,
             checkpoint_dir=str(self.folder),
-            checkpoint_every=self.options.checkpoint_every,
         )
         return net.fit(*self.of_trunk)
 

@@ -156,7 +156,6 @@ def fit(clf, task, options, name):
         work = Path(options.work)
         clf.set_params(
             checkpoint_dir=str(work / f"{fingerprint(options)}_{name}"),
-            checkpoint_every=options.checkpoint_every,
             memory=str(work / "memory"),
         )
     clf.fit(task.X, task.y)
@@ -171,7 +170,7 @@ def seeds_of(options):
 def settings_of(options):
     """What the numbers depend on."""
     without = ("out", "work", "data", "config", "minutes", "jobs", "only", "seeds")
-    without += ("first_seed", "checkpoint_every", "shared_gpu")
+    without += ("first_seed", "shared_gpu")
     kept = {k: v for k, v in vars(options).items() if k not in without}
     return kept if options.data is None else kept | {"pictures": digest(options.data)}
 

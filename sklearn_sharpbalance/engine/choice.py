@@ -1,6 +1,5 @@
 """Choose an engine, its devices and the threads of a CPU."""
 
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -19,7 +18,6 @@ from sklearn_sharpbalance.engine.support import meta_module
 from sklearn_sharpbalance.exceptions import (
     OutOfDeviceMemoryError,
     SharpBalanceError,
-    SharpBalanceWarning,
     UnsupportedEngineError,
 )
 from sklearn_sharpbalance.runtime.devices import tf32
@@ -48,9 +46,7 @@ SMALL_PRODUCT = 2**25
 Result = TypeVar("Result")
 
 
-def choose_engine(
-    name, net, data, training, *, n_jobs=None, any_device=False, devices=()
-):
+def choose_engine(name, net, data, training, *, any_device=False, devices=()):
     """Return the engine that trains these members, and why.
 
     Parameters
@@ -60,8 +56,6 @@ def choose_engine(
     net : NeuralNetClassifier
     data : TrainingData
     training : Segment
-    n_jobs : int or None, default=None
-        Jobs of the skorch engine, as in joblib.
     any_device : bool, default=False
         Whether a worker uses its best device instead of the net's.
     devices : sequence of str
@@ -73,7 +67,6 @@ def choose_engine(
     choice : EngineChoice
     """
     kind, reason = _choose(name, net, data, training)
-    _warn_of_jobs(n_jobs, kind, devices)
     n_stacked = len(training.rho) if kind is StackedEngine else 1
     threads = choose_threads(net, training.batch_size, n_stacked)
     choice = EngineChoice(kind.name, reason, threads)
@@ -81,7 +74,7 @@ def choose_engine(
         # One process uses all devices: with joblib each member would have a process.
         return SpreadEngine(kind(), list(devices)), choice
     if kind is SkorchEngine:
-        jobs = MemberJobs(n_jobs, any_device=any_device, threads=threads)
+        jobs = MemberJobs(any_device=any_device, threads=threads)
         return SkorchEngine(jobs), choice
     return kind(), choice
 
@@ -103,20 +96,6 @@ def _choose(name, net, data, training):
             return kind, "; ".join(refusals) or "the fastest that fits"
         refusals.append(f"not {kind.name}: {reason}")
     raise AssertionError("the skorch engine refuses nothing")
-
-
-def _warn_of_jobs(n_jobs, kind, devices):
-    """Warn if the engine does not use ``n_jobs``."""
-    if n_jobs in (None, 1) or (kind is SkorchEngine and len(devices) <= 1):
-        return
-    what = f"engine={kind.name!r}" if len(devices) <= 1 else "a list of devices"
-    warnings.warn(
-        f"n_jobs={n_jobs} has no effect with {what}, which trains all members at once "
-        "in this process. Leave n_jobs out, or pass engine='skorch' and one device to "
-        "train members in processes.",
-        SharpBalanceWarning,
-        stacklevel=5,
-    )
 
 
 def choose_threads(net, batch_size: int, n_members: int = 1) -> int | None:

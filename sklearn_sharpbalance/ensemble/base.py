@@ -1,4 +1,8 @@
-"""Base class of all ensembles: validation, fit and predictions."""
+"""Base class of all ensembles: parameters, fit and predictions."""
+
+import warnings
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +24,17 @@ from sklearn_sharpbalance.data.training_data import take_rows
 from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin, check_params
 from sklearn_sharpbalance.ensemble.uncertainty import UncertaintyMixin
-from sklearn_sharpbalance.exceptions import ModelFileError
+from sklearn_sharpbalance.exceptions import (
+    ModelFileError,
+    SharpBalanceWarning,
+)
 from sklearn_sharpbalance.persistence.model_file import load_model, save
 from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
-from sklearn_sharpbalance.training.loop import TrainingLoop
+from sklearn_sharpbalance.training.net_building import settings_in_force
+from sklearn_sharpbalance.training.prepare import prepare
 from sklearn_sharpbalance.training.progress import CallbackSupportMixin, FitProgress
 
-__all__ = ["BaseDeepEnsemble", "load"]
+__all__ = ["BaseDeepEnsemble", "fitted_or_before", "load"]
 
 
 class BaseDeepEnsemble(
@@ -34,11 +42,78 @@ class BaseDeepEnsemble(
 ):
     """Base class of ensembles of skorch nets.
 
-    The ``fit`` of a subclass sets ``classes_``, ``estimators_``, ``predictors_``,
-    ``aggregation_`` and ``input_format_``.
+    The steps of :func:`~sklearn_sharpbalance.training.prepare.prepare` are methods of
+    the subclasses.
     """
 
     _parameter_constraints: dict = CONSTRAINTS
+
+    def _validate_params(self):
+        """Raise if a parameter violates its constraint or :func:`check_params`."""
+        super()._validate_params()
+        check_params(self.get_params(deep=False))
+
+    def _run(self, X, y, sample_weight, X_unlabeled=None):
+        """Prepare the fit, run its training loop, and set the fitted attributes."""
+        prepared = prepare(self, X, y, sample_weight, X_unlabeled=X_unlabeled)
+        loop = prepared.loop()
+        with torch_threads(prepared.engine.threads):
+            segments = loop.start()
+        progress = FitProgress(
+            self,
+            segments,
+            n_members=len(prepared.seeds.members),
+            n_epochs=prepared.trainer.training.n_epochs,
+            verbose=prepared.params["verbose"],
+            X=X,
+            y=y,
+            keep=lambda estimator, state: estimator._keep(prepared, state),
+        )
+        try:
+            with torch_threads(prepared.engine.threads):
+                loop.run(segments, progress)
+        except KeyboardInterrupt:
+            if loop.state.epoch > 0:
+                self._keep_result(prepared, loop)
+            raise
+        self._keep_result(prepared, loop)
+
+    def _keep_result(self, prepared, loop):
+        """Set the fitted attributes from the result of a loop."""
+        self.__dict__.pop("validation_scores_", None)  # of an earlier fit
+        self._keep(prepared, loop.result)
+        if loop.early_stopping is not None:
+            self.validation_scores_ = np.asarray(loop.early_stopping.scores)
+        # Callbacks may have stopped every member before the end of the segment.
+        self.n_iter_ = max(loop.state.epochs, default=loop.state.epoch)
+
+    def _keep(self, prepared, state):
+        """Set the fitted attributes that all ensembles have."""
+        trainer = prepared.trainer
+        self.classes_, self.input_format_ = prepared.classes, prepared.input_format
+        self.net_, self.aggregation_ = trainer.net, prepared.aggregation
+        self.member_seeds_ = [member.seed for member in state.members]
+        self.history_ = [member.history for member in state.members]
+        self.engine_ = prepared.engine
+        self.settings_ = settings_in_force(prepared)
+        self.train_indices_ = trainer.data.rows
+
+    def _full_params(self):
+        """Return the parameters, with defaults for those that the ensemble lacks."""
+        return self.get_params(deep=False)
+
+    def _member_nets(self):
+        """Return the trained nets: members, or their heads without the shared trunk."""
+        return getattr(self, "heads_", self.estimators_)
+
+    def _warm_nets(self):
+        """Return the fitted nets that a warm start begins with, else an empty list."""
+        is_warm = self.warm_start and hasattr(self, "estimators_")
+        return self._member_nets() if is_warm else []
+
+    def _warm_columns(self):
+        """Return the fitted columns of a DataFrame for a warm start, else None."""
+        return self.input_format_.columns if self._warm_nets() else None
 
     def predict_proba(self, X):
         """Predict class probabilities.
@@ -155,7 +230,7 @@ class BaseDeepEnsemble(
         Returns
         -------
         X : ndarray, dict of ndarray or Dataset
-            Float32 tables, with the columns of a DataFrame encoded, pictures with
+            Float32 tables, with the columns of a DataFrame encoded, images with
             channels first, or the Dataset itself.
         """
         check_is_fitted(self)
@@ -215,66 +290,6 @@ class BaseDeepEnsemble(
             logits = member_logits(self.predictors_, X, self.input_format_.shape)
         yield logits
 
-    def _member_nets(self):
-        """Return the trained nets: members, or their heads without the shared trunk."""
-        return getattr(self, "heads_", self.estimators_)
-
-    def _warm_nets(self):
-        """Return the fitted nets that a warm start begins with, else an empty list."""
-        is_warm = self.warm_start and hasattr(self, "estimators_")
-        return self._member_nets() if is_warm else []
-
-    def _warm_columns(self):
-        """Return the fitted columns of a DataFrame for a warm start, else None."""
-        return self.input_format_.columns if self._warm_nets() else None
-
-    def _fit(self, prepared, X, y, fitted):
-        """Run the training loop and set the fitted attributes.
-
-        Parameters
-        ----------
-        prepared : Prepared
-        X, y
-            Arguments of ``fit``.
-        fitted : FittedState
-        """
-        loop = TrainingLoop(
-            prepared.trainer,
-            prepared.plan,
-            checkpoints=prepared.checkpoints,
-            early_stopping=prepared.early_stopping,
-        )
-        with torch_threads(prepared.engine.threads):
-            segments = loop.start()
-        progress = FitProgress(
-            self,
-            segments,
-            n_members=len(prepared.seeds.members),
-            n_epochs=prepared.trainer.training.n_epochs,
-            verbose=prepared.params["verbose"],
-            X=X,
-            y=y,
-            keep=lambda estimator, state: estimator._keep(prepared, state),
-        )
-        try:
-            with torch_threads(prepared.engine.threads):
-                loop.run(segments, progress)
-        except KeyboardInterrupt:
-            if loop.state.epoch > 0:
-                self._keep_result(prepared, loop)
-                fitted.usable_epochs = loop.result.epoch
-            raise
-        self._keep_result(prepared, loop)
-
-    def _keep_result(self, prepared, loop):
-        """Set the fitted attributes from the result of a loop."""
-        self.__dict__.pop("validation_scores_", None)  # of an earlier fit
-        self._keep(prepared, loop.result)
-        if loop.early_stopping is not None:
-            self.validation_scores_ = np.asarray(loop.early_stopping.scores)
-        # Callbacks may have stopped every member before the end of the segment.
-        self.n_iter_ = max(loop.state.epochs, default=loop.state.epoch)
-
     def score(self, X, y=None, sample_weight=None):
         """Return the accuracy on the given data.
 
@@ -320,7 +335,7 @@ class BaseDeepEnsemble(
         path : str or path-like
         **params
             As in :func:`~sklearn_sharpbalance.load`: ``module`` and other objects
-            that the file only names, ``device``, ``n_jobs``.
+            that the file only names, ``device``.
 
         Returns
         -------
@@ -372,11 +387,6 @@ class BaseDeepEnsemble(
 
         export_torch(self, path, dtype=dtype)
 
-    def _validate_params(self):
-        """Raise if a parameter violates its constraint or :func:`check_params`."""
-        super()._validate_params()
-        check_params(self.get_params(deep=False))
-
     def _html_repr(self):
         """Return scikit-learn's diagram for notebooks and a summary of the fit."""
         return estimator_html_repr(self) + fitted_summary_html(self)
@@ -406,23 +416,53 @@ class BaseDeepEnsemble(
         return tags
 
 
+@contextmanager
+def fitted_or_before(estimator):
+    """Restore the fitted attributes of an earlier fit if this one fails.
+
+    If there was none, the usable state of an interrupted fit is kept.
+    """
+    before = _fitted_attributes(estimator)
+    try:
+        yield
+    except BaseException as error:
+        now = _fitted_attributes(estimator)
+        # n_iter_ is the last attribute that a fit sets.
+        interrupted = isinstance(error, KeyboardInterrupt) and "n_iter_" in now
+        if interrupted and "estimators_" not in before:
+            kept = max(map(len, estimator.history_))
+            warnings.warn(
+                "The fit was interrupted. The ensemble is usable in its state after "
+                f"epoch {kept}, the last one that all members have completed, or the "
+                "best one with early stopping.",
+                SharpBalanceWarning,
+                stacklevel=5,
+            )
+            raise
+        for name in now:
+            delattr(estimator, name)
+        vars(estimator).update(before)
+        raise
+
+
+def _fitted_attributes(estimator) -> dict[str, Any]:
+    return {k: v for k, v in vars(estimator).items() if k.endswith("_")}
+
+
 def load(path, **params):
     """Read an ensemble that ``save`` wrote, on any machine.
 
-    The file has the names of classes and functions of the ensemble, but not their code.
-    Networks of this package and layers of torch are found by name; all other objects
-    must be passed here again.
+    The file names classes and functions, but has no code. Networks of this package and
+    layers of torch are found by name; all other objects must be passed again.
 
     Parameters
     ----------
     path : str or path-like
     **params
         ``module``, the class or factory of the members' network, or the whole net if
-        its class is not one of skorch's; any other parameter that the file only names
-        (the error lists them), such as arguments that are paths; ``device``,
-        ``n_jobs``, ``memory``, ``checkpoint_dir``, ``verbose`` to set them for this
-        machine. An ensemble that was saved on a GPU is loaded on the CPU if there is
-        no GPU.
+        its class is not one of skorch's; other parameters that the file only names (the
+        error lists them); ``device``, ``memory``, ``checkpoint_dir`` and ``verbose`` of
+        this machine. Without a GPU, an ensemble from a GPU is loaded on the CPU.
 
     Returns
     -------
@@ -432,8 +472,7 @@ def load(path, **params):
     Raises
     ------
     ModelFileError
-        If the file is damaged, of a newer format or not a model, or sets parameters
-        that a file may not set: folders, files, processes or code.
+        If the file is damaged, not a model, or sets folders, files, processes or code.
     InvalidInputError
         If an object that must be passed is missing.
 

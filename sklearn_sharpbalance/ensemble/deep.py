@@ -68,14 +68,10 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         "auto" uses CUDA if available; a list distributes the members.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
         Precision of forward and backward passes; "auto" is bf16 for pictures on a GPU.
-    n_jobs : int or None, default=None
-        Members that train in parallel with ``engine="skorch"``.
     memory : None, str or joblib.Memory, default=None
         Cache of trained members, which equal fits share.
     checkpoint_dir : str, path-like or None, default=None
         Folder in which ``fit`` saves its state; the same fit resumes from it.
-    checkpoint_every : int or None, default=None
-        Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
     callbacks : list or None, default=None
         skorch callbacks for each member.
     random_state : int, RandomState instance or None, default=None
@@ -162,10 +158,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         engine="auto",
         device="auto",
         precision="auto",
-        n_jobs=None,
         memory=None,
         checkpoint_dir=None,
-        checkpoint_every=None,
         callbacks=None,
         random_state=None,
         verbose=0,
@@ -191,10 +185,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         self.engine = engine
         self.device = device
         self.precision = precision
-        self.n_jobs = n_jobs
         self.memory = memory
         self.checkpoint_dir = checkpoint_dir
-        self.checkpoint_every = checkpoint_every
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose

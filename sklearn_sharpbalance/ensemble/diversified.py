@@ -8,22 +8,20 @@ from torch import nn
 
 from sklearn_sharpbalance._parameters import without_sam
 from sklearn_sharpbalance.aggregation.nets import conformity_scores, final_net
-from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
-from sklearn_sharpbalance.ensemble.fitted import FittedState, settings_in_force
-from sklearn_sharpbalance.joint.inputs import (
+from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble, fitted_or_before
+from sklearn_sharpbalance.joint.members import JointObjective, choose_team
+from sklearn_sharpbalance.joint.trainer import (
+    JointTrainer,
     inputs_of_trunk,
     one_device,
     read_unlabeled,
 )
-from sklearn_sharpbalance.joint.members import JointObjective
-from sklearn_sharpbalance.joint.stacked_team import choose_team
-from sklearn_sharpbalance.joint.trainer import JointTrainer
 from sklearn_sharpbalance.members.shared_trunk import as_trunk, with_trunk
 from sklearn_sharpbalance.runtime.devices import resolve_precision
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.net_building import build_net
-from sklearn_sharpbalance.training.prepare import Inputs, prepare
+from sklearn_sharpbalance.training.prepare import Inputs
 from sklearn_sharpbalance.training.progress import with_callbacks
 
 __all__ = ["DiversifiedEnsembleClassifier"]
@@ -93,9 +91,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         Precision of forward and backward passes; "auto" is bf16 for pictures on a GPU.
     checkpoint_dir : str, path-like or None, default=None
         Folder in which ``fit`` saves its state; the same fit resumes from it.
-    checkpoint_every : int or None, default=None
-        Write a checkpoint after every so many epochs; None writes at the start and the
-        end only.
     callbacks : list or None, default=None
         skorch callbacks of each member, which are called at the start and the end of
         epochs. Members stop together, when callbacks have stopped each of them.
@@ -196,7 +191,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         device="auto",
         precision="auto",
         checkpoint_dir=None,
-        checkpoint_every=None,
         callbacks=None,
         random_state=None,
         verbose=0,
@@ -222,7 +216,6 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self.device = device
         self.precision = precision
         self.checkpoint_dir = checkpoint_dir
-        self.checkpoint_every = checkpoint_every
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose
@@ -248,9 +241,8 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         -------
         self : estimator instance
         """
-        with FittedState(self) as fitted, own_torch_modes():
-            prepared = prepare(self, X, y, sample_weight, X_unlabeled=X_unlabeled)
-            self._fit(prepared, X, y, fitted)
+        with fitted_or_before(self), own_torch_modes():
+            self._run(X, y, sample_weight, X_unlabeled)
         return self
 
     def _full_params(self):
@@ -328,24 +320,17 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         return trainer, choice
 
     def _keep(self, prepared, state):
-        """Set the fitted attributes."""
-        trainer, members = prepared.trainer, state.members
-        self.engine_ = prepared.engine
-        self.settings_ = settings_in_force(prepared)
-        self.classes_, self.input_format_ = prepared.classes, prepared.input_format
-        self.net_, self.trunk_ = trainer.net, trainer.trunk
-        self.member_seeds_ = [member.seed for member in members]
-        self.heads_ = [final_net(self.net_, member, trainer.data) for member in members]
+        super()._keep(prepared, state)
+        trainer = prepared.trainer
+        self.trunk_ = trainer.trunk
+        self.heads_ = [final_net(self.net_, m, trainer.data) for m in state.members]
         self.estimators_ = self._whole_members()
-        self.aggregation_ = prepared.aggregation
         with random_stream(self.net_.device, seed=prepared.seeds.split):
             data = trainer.as_trained(self.heads_[0])
             self.predictors_ = self.aggregation_.prepare(self.heads_, data)
         self.conformity_scores_ = conformity_scores(
             self.predictors_, self.aggregation_, data
         )
-        self.history_ = [member.history for member in members]
-        self.train_indices_ = trainer.data.rows
 
     def _whole_members(self):
         if self.trunk_ is None:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from sklearn_sharpbalance.ensemble.fitted import settings_text
-
 __all__ = ["fitted_summary_html"]
 
 MAX_MEMBERS = 12  # rows; only the first members of a larger ensemble are shown
@@ -47,9 +45,7 @@ def fitted_summary_html(estimator: Any) -> str:
         return ""
     shown = history[:MAX_MEMBERS]
     lines = [_ensemble_line(estimator), _engine_line(estimator)]
-    settings = getattr(estimator, "settings_", None)  # files of 0.1.0 have none
-    if settings is not None:
-        lines.append(settings_text(settings))
+    lines.append(_settings_text(estimator.settings_))
     if len(shown) < len(history):
         lines.append(f"The first {len(shown)} of {len(history)} members:")
     text = "".join(f'<p style="{TEXT}">{escape(line)}</p>' for line in lines if line)
@@ -128,3 +124,12 @@ def _table_html(columns: dict[str, list[str]]) -> str:
         for row in zip(*columns.values())
     )
     return f'<table style="border-collapse:collapse"><tr>{head}</tr>{rows}</table>'
+
+
+def _settings_text(settings: dict[str, Any]) -> str:
+    """Return the settings in one line."""
+    parts = []
+    for name, value in settings.items():
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        parts.append(f"{name} {text}")
+    return ", ".join(parts)

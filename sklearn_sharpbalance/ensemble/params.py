@@ -1,6 +1,5 @@
 """Parameters: nested ones such as ``sharpness__chunk_size``, and their checks."""
 
-import warnings
 from os import PathLike
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from sklearn_sharpbalance._parameters import CONSTRAINTS
 from sklearn_sharpbalance._validation import Interval
-from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.net import check_names, with_objects
 
 __all__ = ["NestedParamsMixin", "check_params"]
@@ -116,13 +115,7 @@ class NestedParamsMixin(BaseEstimator):
 
 
 def check_params(params):
-    """Raise or warn if parameters are invalid although they satisfy their constraints.
-
-    Parameters
-    ----------
-    params : dict
-        Parameters of an estimator.
-    """
+    """Raise if parameters are invalid although they satisfy their constraints."""
     for name, rules in CONSTRAINTS.items():
         _refuse_bool(name, params.get(name), rules)
     for name in ("optimizer", "estimator__optimizer"):
@@ -130,14 +123,6 @@ def check_params(params):
     _check_callbacks(params.get("callbacks"))
     for name in ("checkpoint_dir", "memory"):
         _check_folder(name, params.get(name))
-    every = params.get("checkpoint_every")
-    if every is not None and params.get("checkpoint_dir") is None:
-        warnings.warn(
-            f"checkpoint_every={every} writes no checkpoints without checkpoint_dir. "
-            "Pass the folder for them as checkpoint_dir.",
-            SharpBalanceWarning,
-            stacklevel=5,
-        )
 
 
 def _refuse_bool(name, value, rules):

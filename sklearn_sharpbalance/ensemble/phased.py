@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from sklearn_sharpbalance.aggregation.nets import conformity_scores, final_net
 from sklearn_sharpbalance.engine import choose_engine
-from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
-from sklearn_sharpbalance.ensemble.fitted import FittedState, settings_in_force
+from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble, fitted_or_before
 from sklearn_sharpbalance.members.member_params import (
     give_settings,
     member_settings,
@@ -58,9 +57,6 @@ class PhasedEnsemble(BaseDeepEnsemble):
         "aggregation",
     )
 
-    def _full_params(self):
-        return self.get_params(deep=False)
-
     @with_callbacks
     def fit(self, X, y=None, sample_weight=None):
         """Train the members.
@@ -68,24 +64,24 @@ class PhasedEnsemble(BaseDeepEnsemble):
         Parameters
         ----------
         X : array-like of shape (N, ...), dict of arrays, or Dataset
-            A table (N, F), as an array of numbers or as a DataFrame of pandas or
-            polars, which may have categories, text and missing values; pictures
-            (N, H, W, C) or (N, C, H, W) of uint8 or float, or (N, H, W) of uint8 (grey
-            ones of float need a channel axis: ``X[:, None]``); any array with
-            one row per sample for your own module; a dictionary of arrays, passed to
-            the module as keywords; or a Dataset of (x, label) pairs. Searches split
-            dictionaries and Datasets as skorch's ``SliceDict`` and ``SliceDataset``.
+            A table (N, F) of numbers, or a DataFrame of pandas or polars, which may
+            have categories, text and missing values; images (N, H, W, C) or
+            (N, C, H, W) of uint8 or float, or (N, H, W) of uint8 (grey ones of float
+            need a channel axis: ``X[:, None]``); any array with one row per sample for
+            your own module; a dictionary of arrays, its keywords; or a Dataset of
+            (x, label) pairs. Searches split dictionaries and Datasets as skorch's
+            ``SliceDict`` and ``SliceDataset``.
         y : array-like of shape (N,), default=None
             Labels of any type; None takes those of a Dataset.
         sample_weight : array-like of shape (N,), default=None
-            Weight of each sample in the loss, the sharpness and held-out scores.
+            Weight of each sample in the loss, the sharpness and validation scores.
 
         Returns
         -------
         self : estimator instance
         """
-        with FittedState(self) as fitted, own_torch_modes():
-            self._fit(prepare(self, X, y, sample_weight), X, y, fitted)
+        with fitted_or_before(self), own_torch_modes():
+            self._run(X, y, sample_weight)
         return self
 
     @with_callbacks
@@ -119,7 +115,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         -------
         self : estimator instance
         """
-        with FittedState(self), own_torch_modes():
+        with fitted_or_before(self), own_torch_modes():
             continues = hasattr(self, "estimators_")
             self._validate_params()
             known = self.classes_ if continues else None
@@ -186,7 +182,6 @@ class PhasedEnsemble(BaseDeepEnsemble):
             net=net,
             data=inputs.data,
             training=training,
-            n_jobs=params["n_jobs"],
             any_device=params["device"] == "auto",
             devices=resolve_devices(params["device"]),
         )
@@ -241,15 +236,12 @@ class PhasedEnsemble(BaseDeepEnsemble):
             selector.set_params(flat_ratio=params["flat_ratio"])
         return selector.set_params(**self._nested("selection"))
 
-    def _fitted_members(self):
-        return [
+    def _resumed_members(self, net):
+        """Return the fitted members with the current learning rate."""
+        members = [
             state_of(net, i, seed)
             for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
         ]
-
-    def _resumed_members(self, net):
-        """Return the fitted members with the current learning rate."""
-        members = self._fitted_members()
         if base_rate(net) == base_rate(self.net_):
             return members  # keep a rate that a scheduler has set
         return [renewed_member(net, member) for member in members]
@@ -282,16 +274,11 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.n_passes_ = loop.state.passes
 
     def _keep(self, prepared, state):
-        """Set the fitted attributes."""
+        super()._keep(prepared, state)
         trainer = prepared.trainer
-        self.classes_ = prepared.classes
-        self.input_format_ = prepared.input_format
-        self.net_ = trainer.net
-        self.member_seeds_ = [member.seed for member in state.members]
         self.member_params_ = [dict(settings) for settings in own_settings(trainer.net)]
         if not self.member_params_:
             self.member_params_ = [{} for _ in state.members]
-        self.aggregation_ = prepared.aggregation
         data = trainer.as_trained()
         with random_stream(trainer.net.device, seed=prepared.seeds.split):
             self.estimators_ = [final_net(trainer.net, m, data) for m in state.members]
@@ -301,7 +288,3 @@ class PhasedEnsemble(BaseDeepEnsemble):
         )
         self.sam_masks_ = trainer.masks(state)
         self.sharpness_ = state.sharpness
-        self.history_ = [member.history for member in state.members]
-        self.engine_ = prepared.engine
-        self.settings_ = settings_in_force(prepared)
-        self.train_indices_ = trainer.data.rows

@@ -43,8 +43,6 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     max_epochs : int or None, default=None
         Number of epochs; None is 20 to 40 for tables, 30 to 90 for images of uint8
         (more for fewer samples), 50 for other data, or the setting of a configured net.
-    reselect_every : int or None, default=None
-        Score and select again every so many epochs; None selects once.
     lr : float or None, default=None
         Learning rate; None is 0.003 for tables, 0.4 times the square root of
         ``batch_size / 512`` for images of uint8 and convolutional networks of this
@@ -126,32 +124,26 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     engine : {"auto", "stacked", "graph", "skorch"}, default="auto"
         How members train; all engines give the same result. "stacked" trains MLP-like
         members as one batched computation; "graph" replays CUDA graphs, with members
-        on parallel streams; "skorch" trains one net at a time and supports
-        everything. "auto" uses the first of these that supports the members, and
-        ``engine_`` has the reason.
+        on parallel streams; "skorch" trains one net at a time and supports everything,
+        in processes of this machine or of a cluster inside
+        ``joblib.parallel_config(n_jobs=2)``. "auto" uses the first of these that
+        supports the members, and ``engine_`` has the reason.
     device : str or list of str, default="auto"
         "auto" uses CUDA if available. A list distributes the members over
         several devices, which train in parallel.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
         Precision of forward and backward passes; weights are float32. "auto" is bf16
         for pictures on a GPU, else float32.
-    n_jobs : int or None, default=None
-        Members that train and score in parallel with ``engine="skorch"``: in processes
-        of this machine, or of a cluster inside
-        ``joblib.parallel_config(backend="dask")``. Members of a process that dies are
-        trained again. The other engines train all members in this process.
     memory : None, str or joblib.Memory, default=None
         Cache of phases and scores, which the fits of a search share. With callbacks of
         scikit-learn, which may end a phase, phases are not cached. skorch callbacks are
         not called for a phase that is read from the cache.
     checkpoint_dir : str, path-like or None, default=None
-        Folder in which ``fit`` saves its state after each phase. The same fit, with
+        Folder in which ``fit`` saves its state, about ten times. The same fit, with
         the same data and parameters, resumes from it, or loads the result if it was
         complete; another fit raises an error that lists the differences. ``{fit}`` in
         the name is replaced by a digest, so that each combination of data and
         parameters has its own folder, as a search needs.
-    checkpoint_every : int or None, default=None
-        Also write a checkpoint after every so many epochs, into ``checkpoint_dir``.
     callbacks : list or None, default=None
         skorch callbacks of each member, in addition to those of a configured net. A
         callback that raises ``KeyboardInterrupt`` in ``on_epoch_end``, like skorch's
@@ -234,7 +226,6 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         warmup="sam",
         warmup_epochs=0.5,
         max_epochs=None,
-        reselect_every=None,
         lr=None,
         lr_schedule=None,
         batch_size=None,
@@ -254,10 +245,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         engine="auto",
         device="auto",
         precision="auto",
-        n_jobs=None,
         memory=None,
         checkpoint_dir=None,
-        checkpoint_every=None,
         callbacks=None,
         random_state=None,
         verbose=0,
@@ -271,7 +260,6 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.warmup = warmup
         self.warmup_epochs = warmup_epochs
         self.max_epochs = max_epochs
-        self.reselect_every = reselect_every
         self.lr = lr
         self.lr_schedule = lr_schedule
         self.batch_size = batch_size
@@ -291,10 +279,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.engine = engine
         self.device = device
         self.precision = precision
-        self.n_jobs = n_jobs
         self.memory = memory
         self.checkpoint_dir = checkpoint_dir
-        self.checkpoint_every = checkpoint_every
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose

@@ -13,50 +13,31 @@ from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.members.schedules import Segment
 from sklearn_sharpbalance.runtime.rng import epoch_rng, epoch_seed, seed_generators
 
-__all__ = ["JointBatch", "JointFeed", "RandomStreams", "class_shares", "draw_members"]
+__all__ = [
+    "JointBatch",
+    "JointFeed",
+    "RandomStreams",
+    "class_fractions",
+    "draw_members",
+]
 
 
 @dataclass(frozen=True)
 class JointBatch:
-    """Samples of one training step, the same for all members.
+    """Samples of one training step, the same for all members."""
 
-    Attributes
-    ----------
-    x : Tensor or dict of Tensor
-        Labelled samples, augmented.
-    y, weight : Tensor of shape (B,)
-        Class codes, and weight of each sample in the mean over the batch.
-    drawn : list of int
-        Members in the diversity term of this step, in ascending order.
-    unlabeled : Tensor, dict of Tensor or None
-        Samples without labels.
-    prior : Tensor of shape (C,)
-        Share of each class among the training samples, see :func:`class_shares`.
-    """
-
-    x: Any
-    y: torch.Tensor
-    weight: torch.Tensor
-    drawn: list[int]
-    unlabeled: Any
-    prior: torch.Tensor
+    x: Any  # labelled samples, augmented
+    y: torch.Tensor  # (B,) class codes
+    weight: torch.Tensor  # (B,) of each sample in the mean over the batch
+    drawn: list[int]  # members in the diversity term, in ascending order
+    unlabeled: Any  # samples without labels, or None
+    prior: torch.Tensor  # (C,) from class_fractions
 
 
 def draw_members(n_members, n_drawn, n_steps, rng):
-    """Draw a uniform random subset of the members for each step.
+    """Draw a uniform random subset of the members for each step, in ascending order.
 
-    Parameters
-    ----------
-    n_members : int
-    n_drawn : int or None
-        Members in each step; None, or at least ``n_members``, takes all.
-    n_steps : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    members : list of list of int
-        Members of each step, in ascending order.
+    ``n_drawn`` of None, or at least ``n_members``, takes all.
     """
     everyone = np.tile(np.arange(n_members), (n_steps, 1))
     if n_drawn is None or n_drawn >= n_members:
@@ -76,16 +57,16 @@ def unlabeled_rows(n_samples, n_batches, width, rng):
     return rows[: n_batches * width].reshape(n_batches, width)
 
 
-def class_shares(data: TrainingData) -> torch.Tensor:
-    """Return the weighted share of each class in the training samples, (C,) float32.
+def class_fractions(data: TrainingData) -> torch.Tensor:
+    """Return the weighted fraction of each class in the training samples, (C,) float32.
 
-    A class whose samples are all held out has a share of zero.
+    A class whose samples are all in the validation set has the fraction zero.
 
     Examples
     --------
     >>> held_out = TrainingData(np.zeros((1, 2)), np.array([2]))
     >>> data = TrainingData(np.zeros((4, 2)), np.array([0, 1, 1, 1]), valid=held_out)
-    >>> class_shares(data)
+    >>> class_fractions(data)
     tensor([0.2500, 0.7500, 0.0000])
     """
     labels = data.y if data.valid is None else np.append(data.y, data.valid.y)
@@ -97,10 +78,6 @@ class RandomStreams:
     """Several random streams on torch's global generator; each keeps its own state.
 
     With them, members that train together draw the same dropout as if trained alone.
-
-    Parameters
-    ----------
-    device : torch.device
     """
 
     def __init__(self, device):
@@ -145,22 +122,7 @@ class RandomStreams:
 class JointFeed:
     """Yields the batches of an epoch, which depend on the seed and the epoch only.
 
-    Parameters
-    ----------
-    data : TrainingData
-    unlabeled : ndarray, dict, Dataset or None
-        Samples without labels.
-    segment : Segment
-    n_members : int
-    n_drawn : int or None
-        Members drawn in each step; None takes all.
-    seed : int
-        Seed of the order, the draws and the augmentation.
-    device : torch.device
-    trunk : callable or None, default=None
-        Applied to every batch after the augmentation.
-    loader_params : dict, default=None
-        Passed to the DataLoader of a Dataset.
+    The trunk is applied to every batch after the augmentation.
     """
 
     def __init__(
@@ -183,7 +145,7 @@ class JointFeed:
         if unlabeled is not None:
             self.unlabeled = DeviceData(unlabeled, device, loader_params)
         self.no_mask = np.zeros(len(data), dtype=bool)
-        self.prior = class_shares(data).to(device)
+        self.prior = class_fractions(data).to(device)
 
     def epoch(self, epoch, streams, stream) -> Iterator[JointBatch]:
         """Yield the batches of one epoch; augmentation draws from the given stream."""

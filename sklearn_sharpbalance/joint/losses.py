@@ -216,7 +216,7 @@ def divdis_term(logits, prior):
     logits : Tensor of shape (K, B, C)
         Logits on unlabelled samples.
     prior : Tensor of shape (C,)
-        Share of each class among the labelled samples.
+        Fraction of each class among the labelled samples.
 
     Returns
     -------
@@ -247,18 +247,9 @@ def divdis_term(logits, prior):
 
 
 class DiversityLoss(NamedTuple):
-    """A diversity term and the samples that it needs.
+    """A diversity term, and whether it is computed on samples without labels."""
 
-    Attributes
-    ----------
-    term : callable
-        ``term(logits, batch, mean_logits)`` with the logits (K, B, C) of the drawn
-        members, on the unlabelled batch if there is one.
-    needs_unlabeled : bool
-        Whether the term is computed on samples without labels.
-    """
-
-    term: Callable[..., Tensor]
+    term: Callable[..., Tensor]  # of logits (K, B, C), the batch and mean logits
     needs_unlabeled: bool
 
 

@@ -10,12 +10,17 @@ gradient of its own loss: learning rates have the same effect as in a deep ensem
 """
 
 import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.autodiff import sample_losses
+from sklearn_sharpbalance.engine.base import EngineChoice
+from sklearn_sharpbalance.engine.choice import choose_threads
+from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
+from sklearn_sharpbalance.engine.stacked.members import StackedMembers
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.joint.batches import RandomStreams
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
@@ -26,20 +31,20 @@ from sklearn_sharpbalance.runtime.devices import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import set_training
 
-__all__ = ["JointObjective", "ModuleTeam", "Team", "joint_loss", "train_jointly"]
+__all__ = [
+    "JointObjective",
+    "ModuleTeam",
+    "StackedTeam",
+    "Team",
+    "choose_team",
+    "joint_loss",
+    "train_jointly",
+]
 
 
 @dataclass(frozen=True)
 class JointObjective:
-    """The diversity term and its weight.
-
-    Attributes
-    ----------
-    loss : str
-        A name in :data:`DIVERSITY_LOSSES`.
-    weight : float
-        The paper's lambda.
-    """
+    """The name of the diversity term, and its weight lambda."""
 
     loss: str
     weight: float
@@ -50,13 +55,11 @@ class JointObjective:
         return DIVERSITY_LOSSES[self.loss].needs_unlabeled
 
 
-class Team(ABC):
+class Team:
     """All members during training; subclasses decide how weights are stored.
 
-    Parameters
-    ----------
-    sessions : list of MemberSession
-    segment : Segment
+    They compute the logits of ``labeled`` and ``unlabeled`` batches, take the step of
+    ``update`` and return its learning ``rate``.
     """
 
     def __init__(self, sessions, segment):
@@ -72,31 +75,12 @@ class Team(ABC):
         seeds = [session.state.seed for session in self.sessions]
         self.streams.start([*seeds, seed], epoch)
 
-    @abstractmethod
-    def labeled(self, x, y):
-        """Return logits (M, B, C) and losses (M, B) of all members on a batch."""
-
-    @abstractmethod
-    def unlabeled(self, x, members):
-        """Return logits (K, B, C) of some members on a batch without labels."""
-
-    @abstractmethod
-    def update(self, loss, lr_factor):
-        """Take one step of every member along the gradient of the loss."""
-
-    @abstractmethod
-    def rate(self):
-        """Return the learning rate of the last step."""
-
-    @abstractmethod
     def write_weights(self):
         """Copy the weights to the members' modules, where callbacks read them."""
 
-    @abstractmethod
     def read_weights(self):
         """Copy back the weights, which callbacks may have changed."""
 
-    @abstractmethod
     def write_back(self):
         """Copy weights and optimizer state to the members' nets after training."""
 
@@ -157,29 +141,79 @@ class ModuleTeam(Team):
         """Return the learning rate, which is the same for all members."""
         return float(self.sessions[0].net.optimizer_.param_groups[0]["lr"])
 
+
+class StackedTeam(Team):
+    """Members as one network whose weights have a leading member axis."""
+
+    def __init__(self, sessions, segment):
+        super().__init__(sessions, segment)
+        self.stack = StackedMembers(sessions)
+        self.network, self.optimizer = self.stack.network, self.stack.optimizer
+
+    def labeled(self, x, y):
+        """Return logits (M, B, C) and losses (M, B) of all members on a batch."""
+        logits = self._forward(self.network, x, len(self))
+        losses = cross_entropy(
+            logits.flatten(0, 1),
+            y.repeat(len(self)),
+            reduction="none",
+            label_smoothing=self.stack.label_smoothing,
+        )
+        return logits, losses.view(len(self), -1)
+
+    def unlabeled(self, x, members):
+        """Return logits (K, B, C) of some members on a batch without labels."""
+        network = self.network
+        if len(members) < len(self):
+            network = copy(network)
+            chosen = torch.tensor(members, device=self.device)
+            network.weights = network.weights.index_select(0, chosen)
+        return self._forward(network, x, len(members))
+
+    def _forward(self, network, x, n_members):
+        x = self.stack.standardize(x)
+        with autocast(self.segment.precision, self.device):
+            return network(x.expand(n_members, *x.shape)).float()
+
+    def update(self, loss, lr_factor):
+        """Take one step of the optimizer of all members."""
+        set_learning_rate(self.optimizer, lr_factor)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.stack.descend()
+
+    def rate(self):
+        """Return the learning rate of all members."""
+        return self.stack.member_lr(0)
+
     def write_weights(self):
-        """Do nothing: the modules hold the weights."""
+        """Copy the stacked weights into the members' modules."""
+        self.stack.write_weights(range(len(self)))
 
     def read_weights(self):
-        """Do nothing: the modules hold the weights."""
+        """Copy back weights and options, which callbacks may have changed."""
+        self.stack.read_weights(range(len(self)))
 
     def write_back(self):
-        """Do nothing: the nets hold weights and optimizer state."""
+        """Copy weights and optimizer state into the members' nets."""
+        self.stack.write_back(range(len(self)))
+
+
+def choose_team(net, data, training):
+    """Return the class of the fastest team for these members, and the reason."""
+    # Members share one augmentation, so it does not prevent stacking.
+    reason = StackedEngine.refusal(net, data, replace(training, transform=None))
+    if reason is None:
+        threads = choose_threads(net, training.batch_size, len(training.rho))
+        return StackedTeam, EngineChoice("stacked", "the fastest that fits", threads)
+    threads = choose_threads(net, training.batch_size)
+    return ModuleTeam, EngineChoice("modules", f"not stacked: {reason}", threads)
 
 
 def train_jointly(team, feed, objective):
-    """Train all members from ``segment.start`` to ``segment.stop``.
+    """Return the states of all members after the team's segment.
 
-    Parameters
-    ----------
-    team : Team
-    feed : JointFeed
-    objective : JointObjective
-
-    Returns
-    -------
-    states : list of MemberState
-        Training ends early only if callbacks have stopped every member.
+    Training ends early only if callbacks have stopped every member.
     """
     segment = team.segment
     with random_stream(team.device), tf32(segment.precision):

@@ -16,10 +16,8 @@ from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
 from sklearn_sharpbalance.model_selection.store import ResultStore
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
-from sklearn_sharpbalance.training.caching import stable_hash
-from sklearn_sharpbalance.training.loop import TrainingLoop
 from sklearn_sharpbalance.training.prepare import Prepared
-from sklearn_sharpbalance.training.trainer import train_members
+from sklearn_sharpbalance.training.trainer import stable_hash, train_members
 
 __all__ = ["epochs_bar", "train_together"]
 
@@ -102,12 +100,7 @@ class FitLoop:
 
 
 def _steps(fit):
-    loop = TrainingLoop(
-        fit.trainer,
-        fit.plan,
-        checkpoints=fit.checkpoints,
-        early_stopping=fit.early_stopping,
-    )
+    loop = fit.loop()
     segments = loop.start()
     yield from loop.steps(segments, _NoReport())
 

@@ -24,7 +24,6 @@ from sklearn_sharpbalance.exceptions import (
     SharpBalanceError,
     SharpBalanceWarning,
 )
-from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.persistence.archive import (
     read_archive,
     read_digest,
@@ -47,10 +46,6 @@ class CheckpointFolder:
 
     A disk that is full, read-only or broken is an error before a fit has written its
     first checkpoint, and later a warning, so that no training is lost.
-
-    Parameters
-    ----------
-    folder : str or path-like
     """
 
     def __init__(self, folder):
@@ -103,10 +98,7 @@ class CheckpointFolder:
         return self.latest() if files and damage is None else None
 
     def newest_of_others(self) -> Any:
-        """Return the content of the newest checkpoint if another fit wrote it.
-
-        None if there is none, or if it cannot be read.
-        """
+        """Return the newest checkpoint if another fit wrote it and it can be read."""
         with suppress(ModelFileError, OSError):
             for path in self.files()[-1:]:
                 if read_digest(path) != self._last:
@@ -114,17 +106,7 @@ class CheckpointFolder:
         return None
 
     def write(self, epoch: int, tree: Any, *, last: bool = False) -> None:
-        """Write a checkpoint and delete those that are no longer needed.
-
-        Parameters
-        ----------
-        epoch : int
-            Number of complete epochs.
-        tree : dict
-            Plain values, arrays and tensors.
-        last : bool, default=False
-            Whether the fit is finished, so that no other checkpoint is needed.
-        """
+        """Write a checkpoint and delete older ones; all of them if it is the last."""
         path = self.folder / f"epoch-{epoch:06d}.safetensors"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -161,15 +143,7 @@ class CheckpointFolder:
 
 
 def fit_fingerprint(params: dict[str, Any], data: dict[str, str]) -> dict[str, str]:
-    """Describe everything that the result of a fit depends on.
-
-    Parameters
-    ----------
-    params : dict
-        Parameters of the estimator, nested ones included.
-    data : dict
-        From :func:`data_fingerprint`.
-    """
+    """Describe everything that the result of a fit depends on."""
     ignored = names_where(changes_result=False)
     described = {
         k: condense(describe(v)) for k, v in params.items() if k not in ignored
@@ -200,64 +174,43 @@ class SavedFit:
 
 
 class FitCheckpoints:
-    """Checkpoints of one fit.
+    """Checkpoints of one fit; raises if the folder is of another fit.
 
     Parameters
     ----------
-    folder : CheckpointFolder
+    folder : str or path-like
+        ``{fit}`` in it is replaced by a digest of data and parameters, so that each fit
+        of a search has its own folder.
     fingerprint : dict
         From :func:`fit_fingerprint`.
     seeds : Seeds
-    every : int or None, default=None
-        Write a checkpoint at least after this number of epochs.
-    saved : dict or None, default=None
-        Content of the newest checkpoint.
+        Seeds of a new fit; those of a checkpoint replace them.
     """
 
-    def __init__(self, folder, fingerprint, seeds, *, every=None, saved=None):
-        self.folder, self.fingerprint, self.seeds = folder, fingerprint, seeds
-        self.every, self._saved = every, saved
-
-    @classmethod
-    def open(cls, folder, fingerprint, seeds, *, every=None):
-        """Open a folder and read its newest checkpoint; raise if it is of another fit.
-
-        Parameters
-        ----------
-        folder : str or path-like
-            ``{fit}`` in it is replaced by a digest of data and parameters, so that
-            each fit of a search has its own folder.
-        fingerprint : dict
-            From :func:`fit_fingerprint`.
-        seeds : Seeds
-            Seeds of a new fit; those of a checkpoint replace them.
-        every : int or None, default=None
-            Write a checkpoint at least after this number of epochs.
-        """
+    def __init__(self, folder, fingerprint: dict[str, str], seeds: Seeds):
         text = describe(list(fingerprint.items()))
         name = str(folder).replace("{fit}", _digest(text))
-        opened = CheckpointFolder(name)
-        saved = opened.latest()
-        checkpoints = cls(opened, fingerprint, seeds, every=every, saved=saved)
-        if saved is None:
-            return checkpoints
-        with _readable(opened.folder):
-            checkpoints._check(
-                saved,
+        self.folder, self.fingerprint = CheckpointFolder(name), fingerprint
+        self._saved = self.folder.latest()
+        self.seeds = (
+            seeds if self._saved is None else self._saved_seeds(len(seeds.members))
+        )
+
+    def _saved_seeds(self, n_members) -> Seeds:
+        """Return the seeds of the newest checkpoint, if it is of the same fit."""
+        with _readable(self.folder.folder):
+            self._check(
+                self._saved,
                 "The checkpoint in {} belongs to another fit",
                 ", or delete the folder to start again",
             )
-            stored = saved["seeds"]
-            own = Seeds(
-                members=tuple(stored["members"]),
-                selection=stored["selection"],
-                split=stored["split"],
-            )
-            are_seeds = all(map(_is_seed, (*own.members, own.selection, own.split)))
-            if len(own.members) != len(seeds.members) or not are_seeds:
+            stored = self._saved["seeds"]
+            members = tuple(stored["members"])
+            found = Seeds(members, stored["selection"], stored["split"])
+            are_seeds = all(map(_is_seed, (*members, found.selection, found.split)))
+            if len(members) != n_members or not are_seeds:
                 raise ValueError("it has no valid seeds")
-            checkpoints.seeds = own
-        return checkpoints
+        return found
 
     def _check(self, saved, problem, remedy=""):
         found = differences(saved["fingerprint"], self.fingerprint)
@@ -268,14 +221,7 @@ class FitCheckpoints:
             )
 
     def load(self, net, data) -> SavedFit | None:
-        """Return the state of the fit; None if there is no checkpoint.
-
-        Parameters
-        ----------
-        net : NeuralNetClassifier
-            Settings of all members; the state of its callbacks is restored.
-        data : TrainingData
-        """
+        """Return the state of the fit; None if there is no checkpoint."""
         if self._saved is None:
             return None
         saved, self._saved = self._saved, None
@@ -293,21 +239,8 @@ class FitCheckpoints:
                 finished=bool(saved["finished"]),
             )
 
-    def is_due(self, segment: Segment, following: Segment | None) -> bool:
-        """Whether to write after a segment: at the end of a phase, or by ``every``."""
-        if following is None or following.select or following.prune:
-            return True
-        return self.every is not None and segment.stop % self.every == 0
-
     def write(self, state, stopping=None, *, finished=False) -> None:
-        """Write the state of the fit.
-
-        Parameters
-        ----------
-        state : EnsembleState
-        stopping : EarlyStopping or None, default=None
-        finished : bool, default=False
-        """
+        """Write the state of the fit, and of its early stopping."""
         other = self.folder.newest_of_others()
         if other is not None:  # the same fit may run twice
             self._check(other, "Another fit writes to {} at the same time")

@@ -71,35 +71,20 @@ IMAGE_NETWORKS = (*CONVOLUTIONAL, VisionTransformer, ViTTiny)
 def image_recipe(
     params: dict[str, Any], nested: dict[str, Any], fmt: InputFormat, n_images: int
 ) -> dict[str, Any]:
-    """Return parameters with the augmentation and the step for images.
+    """Return parameters with the augmentation and the step for images of uint8.
 
-    They apply to images of uint8 if the members' network is a class of this package or
-    an instance of one. ``SmallCNN`` is excluded, because augmentation makes it less
-    accurate. The step is Momentum-SAM if the user sets neither the optimizer nor its
-    momentum, which this step needs. Its radius follows the number of images. For all
-    other data, and for SAM ensembles (``selection="all"``), the step is SAM.
-
-    Parameters
-    ----------
-    params : dict
-        Parameters of the ensemble.
-    nested : dict
-        ``estimator__...`` parameters without their prefix.
-    fmt : InputFormat
-    n_images : int
-        Training samples; 0 if their number is not known.
-
-    Returns
-    -------
-    params : dict
+    They apply to networks of this package, but not to ``SmallCNN``, which augmentation
+    makes less accurate. The step is Momentum-SAM if the user sets neither the optimizer
+    nor its momentum, which this step needs; for all other data, and for SAM ensembles
+    (``selection="all"``), it is SAM. ``nested`` are ``estimator__...`` parameters
+    without their prefix; ``n_images`` is 0 if it is not known.
 
     Examples
     --------
     >>> names = ("estimator", "sam", "optimizer", "member_params", "rho")
     >>> params = dict.fromkeys(names)
     >>> params |= {"selection": "flattest", "train_transform": "auto"}
-    >>> shape = (3, 32, 32)
-    >>> fmt = InputFormat("images", shape, shape, dtype="uint8")
+    >>> fmt = InputFormat("images", (3, 32, 32), (3, 32, 32), dtype="uint8")
     >>> params = image_recipe(params, {}, fmt=fmt, n_images=50_000)
     >>> params["train_transform"], params["sam"], params["rho"]
     (RandomCropFlip(padding=4, flip=True, mode='reflect'), 'momentum_sam', 1.0)
@@ -118,6 +103,18 @@ def image_recipe(
     return params | chosen
 
 
+def _augmentation(fmt):
+    """Return random crops for images of one or three channels, else None."""
+    n_channels, height, width = fmt.shape
+    if n_channels not in (1, FLIPPED_CHANNELS):
+        return None
+    return RandomCropFlip(
+        padding=min(height, width) // SIDE_OVER_PADDING,
+        flip=n_channels == FLIPPED_CHANNELS,
+        mode="reflect",
+    )
+
+
 def image_schedule(
     params: dict[str, Any],
     nested: dict[str, Any],
@@ -127,23 +124,8 @@ def image_schedule(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return parameters with the width, batch size and schedule for images of uint8.
 
-    Every setting that the user gives is kept. The learning rate is that of the batch
-    size in force. Rate and options of the optimizer apply to convolutional networks of
-    this package, if the user does not set the optimizer; other networks get the batch
-    size and the schedule only. A configured net keeps its own settings.
-
-    Parameters
-    ----------
-    params, nested, fmt
-        As in :func:`image_recipe`.
-    n_images : int
-        Training samples.
-    fitted : NeuralNetClassifier or None, default=None
-        Net of earlier calls of ``partial_fit``, whose settings are kept.
-
-    Returns
-    -------
-    params, nested : dict
+    Every setting that the user gives is kept. Later calls of ``partial_fit`` keep those
+    of the ``fitted`` net.
 
     Examples
     --------
@@ -159,12 +141,25 @@ def image_schedule(
     network = _network(params, nested, fmt)
     if network is None:
         return params, nested
+    if fitted is None:
+        chosen, options = _schedule(params, nested, network, n_images)
+    else:
+        chosen = {name: getattr(fitted, name) for name in ("lr", "batch_size")}
+        options = {name: getattr(fitted, name) for name in RECIPE & vars(fitted).keys()}
     names = names_given(params, nested)
     free = {name for name, value in params.items() if value is None} - names
-    if fitted is not None:
-        kept = {name: getattr(fitted, name) for name in ("lr", "batch_size")}
-        options = {name: getattr(fitted, name) for name in RECIPE & vars(fitted).keys()}
-        return _with_defaults(params, nested, kept, options, free=free, names=names)
+    chosen = {name: value for name, value in chosen.items() if name in free}
+    options = {name: value for name, value in options.items() if name not in names}
+    return params | chosen, nested | options
+
+
+def _schedule(params, nested, network, n_images):
+    """Return width, batch size and schedule, and the options of net and optimizer.
+
+    Rate and options of the optimizer apply to convolutional networks of this package,
+    if the user does not set the optimizer. The rate is that of the batch size in force.
+    """
+    names = names_given(params, nested)
     size = size_for(n_images)
     chosen: dict[str, Any] = {
         "batch_size": size.batch_size,
@@ -172,20 +167,17 @@ def image_schedule(
         "max_epochs": n_epochs(n_images),
     }
     options = {}
-    if network in CONVOLUTIONAL and "optimizer" in free:
+    if (
+        network in CONVOLUTIONAL
+        and params["optimizer"] is None
+        and "optimizer" not in names
+    ):
         given = nested.get("batch_size", params["batch_size"])
         chosen["lr"] = rate_for(size.batch_size if given is None else given)
         options = _options(names, size)
     if params["estimator"] is None and "module" not in nested:
         options["module__width"] = size.width
-    return _with_defaults(params, nested, chosen, options, free=free, names=names)
-
-
-def _with_defaults(params, nested, chosen, options, *, free, names):
-    """Return parameters with defaults for those that the user does not give."""
-    options = {name: value for name, value in options.items() if name not in names}
-    chosen = {name: value for name, value in chosen.items() if name in free}
-    return params | chosen, nested | options
+    return chosen, options
 
 
 def size_for(n_images: int) -> Size:
@@ -254,15 +246,3 @@ def _default_step(params, nested):
     if own or params["optimizer"] is not None or selects_all(params["selection"]):
         return "sam"
     return "momentum_sam"
-
-
-def _augmentation(fmt):
-    """Return random crops for images of one or three channels, else None."""
-    n_channels, height, width = fmt.shape
-    if n_channels not in (1, FLIPPED_CHANNELS):
-        return None
-    return RandomCropFlip(
-        padding=min(height, width) // SIDE_OVER_PADDING,
-        flip=n_channels == FLIPPED_CHANNELS,
-        mode="reflect",
-    )

@@ -2,14 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sklearn_sharpbalance.members import Segment
-from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
-from sklearn_sharpbalance.training.early_stopping import EarlyStopping
-from sklearn_sharpbalance.training.plan import EnsembleState, remaining
+import numpy as np
+from sklearn.base import clone
 
-__all__ = ["Progress", "Trainer", "TrainingLoop"]
+from sklearn_sharpbalance.aggregation.nets import final_net, logits_on
+from sklearn_sharpbalance.data.labels import is_right, weighted_mean
+from sklearn_sharpbalance.members import Segment
+from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
+from sklearn_sharpbalance.training.plan import EnsembleState, is_due, remaining
+
+__all__ = ["EarlyStopping", "Progress", "Trainer", "TrainingLoop"]
+
+DEFAULT_PATIENCE = 10
 
 
 class Trainer(Protocol):
@@ -52,23 +60,73 @@ class Progress(Protocol):
         """Take the state at the end of a segment."""
 
 
-class TrainingLoop:
-    """Runs the plan of a fit.
-
-    Parameters
-    ----------
-    trainer : Trainer
-    plan : list of Segment
-    checkpoints : FitCheckpoints or None, default=None
-    early_stopping : EarlyStopping or None, default=None
+@dataclass
+class EarlyStopping:
+    """Keeps the ensemble with the best score on the validation set.
 
     Attributes
     ----------
-    state : EnsembleState
-        State after the last complete segment; set by :meth:`start`.
+    aggregation : Aggregation
+    patience : int
+        Epochs without a higher accuracy after which training stops; epochs of the
+        warm-up do not count.
+    scores : list of float
+        Weighted accuracy of the ensemble after every epoch.
+    best : EnsembleState
+        The state to return to. Among epochs of equal accuracy it is the one of the
+        highest likelihood, which does not prolong the training.
+    best_score : tuple of float
+        Accuracy and mean log-likelihood of the best state.
     """
 
-    state: EnsembleState
+    aggregation: Any
+    patience: int
+    scores: list = field(default_factory=list)
+    best: Any = None
+    best_score: tuple = (-np.inf, -np.inf)
+
+    @classmethod
+    def of(cls, early_stopping, aggregation):
+        """Return an instance for the parameter ``early_stopping``; None for False."""
+        if not early_stopping:
+            return None
+        # A search over an array of settings passes np.bool_, which is not a bool.
+        is_switch = isinstance(early_stopping, bool | np.bool_)
+        return cls(aggregation, DEFAULT_PATIENCE if is_switch else early_stopping)
+
+    def update(self, trainer, state) -> bool:
+        """Score the ensemble that ``fit`` would return now; return whether to stop."""
+        score = self._score(trainer, state)
+        self.scores.append(score[0])
+        n_dense = trainer.prune_epoch or 0
+        if state.epoch <= n_dense:  # members are not pruned yet
+            return False
+        if score > self.best_score:
+            self.best_score, self.best = score, state
+        n_best = n_dense + int(np.argmax(self.scores[n_dense:])) + 1  # first maximum
+        # Do not stop before the selection. With early stopping, a segment is an epoch.
+        n_start = max(n_best, state.phases.count("warmup"))
+        return len(self.scores) - n_start >= self.patience
+
+    def _score(self, trainer, state):
+        """Return accuracy and mean log-likelihood on the validation set."""
+        data = trainer.as_trained()
+        valid = data.valid
+        rule = clone(self.aggregation)  # it is fitted again after training
+        with random_stream(trainer.net.device, seed=trainer.seeds.selection):
+            nets = [final_net(trainer.net, member, data) for member in state.members]
+            logits = logits_on(rule.prepare(nets, data), valid)
+        proba = rule(logits.astype(np.float64))
+        # fmax ignores NaN, the probability of samples without a prediction.
+        likely = np.fmax(proba[np.arange(len(valid)), valid.y], 1e-30)
+        accuracy = weighted_mean(is_right(proba, valid.y), valid)
+        return accuracy, weighted_mean(np.log(likely), valid)
+
+
+class TrainingLoop:
+    """Runs the plan of a fit."""
+
+    state: EnsembleState  # after the last complete segment; set by start
 
     def __init__(
         self,
@@ -99,7 +157,9 @@ class TrainingLoop:
             return self.plan
         self.state = saved.state
         if self.early_stopping is not None:
-            self.early_stopping.resume(saved.scores, saved.best, saved.best_score)
+            self.early_stopping.scores = saved.scores
+            self.early_stopping.best = saved.best
+            self.early_stopping.best_score = saved.best_score
         return [] if saved.finished else remaining(self.plan, saved.state.epoch)
 
     def run(self, segments: list[Segment], progress: Progress) -> None:
@@ -128,14 +188,15 @@ class TrainingLoop:
                     state = trainer.train(run, state, segment, on_epoch)
                     progress.offer(state)
                 self.state = state
-                finished = following is None or progress.stop or state.all_stopped
-                if self.early_stopping is not None:
-                    finished |= self.early_stopping.update(trainer, state)
-                if self.checkpoints is not None and (
-                    finished or self.checkpoints.is_due(segment, following)
-                ):
-                    self.checkpoints.write(
-                        state, self.early_stopping, finished=finished
-                    )
-                if finished:
+                if self._end_segment(segment, following, progress.stop):
                     break
+
+    def _end_segment(self, segment, following, stopped) -> bool:
+        """Score the ensemble and write a checkpoint; return whether the fit is over."""
+        finished = following is None or stopped or self.state.all_stopped
+        if self.early_stopping is not None:
+            finished |= self.early_stopping.update(self.trainer, self.state)
+        checkpoints = self.checkpoints
+        if checkpoints is not None and (finished or is_due(segment, following)):
+            checkpoints.write(self.state, self.early_stopping, finished=finished)
+        return finished

@@ -26,14 +26,7 @@ FIXED = names_where(partial_fit="fixed")
 def check_partial_fit(params, classes=None, known=None):
     """Raise if a parameter needs a whole fit, or if the classes have changed.
 
-    Parameters
-    ----------
-    params : dict
-        Parameters of the ensemble.
-    classes : array-like of shape (C,) or None
-        Argument of the call.
-    known : ndarray of shape (C,) or None
-        Classes of the previous calls; None in the first call.
+    ``known`` are the classes of the previous calls, None in the first one.
     """
     refused = names_where(partial_fit="refused")
     given = [name for name in refused if params[name]]
@@ -56,13 +49,7 @@ def check_partial_fit(params, classes=None, known=None):
 
 
 def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise if a setting has changed since the previous calls.
-
-    Parameters
-    ----------
-    before, now : dict
-        Values by name, as from :func:`fixed_settings`; names may be missing.
-    """
+    """Raise if a setting, as from :func:`fixed_settings`, has changed."""
     names = [name for name in {**before, **now} if not _same(name, before, now)]
     # If a class has changed, do not report its arguments as well.
     names = [name for name in names if name.partition("__")[0] not in {*names} - {name}]
@@ -80,16 +67,8 @@ def check_unchanged(before: dict[str, Any], now: dict[str, Any]) -> None:
 def fixed_settings(net) -> dict[str, Any]:
     """Return the settings that determine networks and optimizers of the members.
 
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        From ``member_net``.
-
-    Returns
-    -------
-    settings : dict
-        Parts of the net and their arguments by skorch's names, and parameters of the
-        ensemble.
+    Names are skorch's for parts of the net and their arguments, and parameters of the
+    ensemble.
     """
     of_members = [dict(settings) for settings in own_settings(net)]
     optimizer, options = _base_optimizer(net)

@@ -18,6 +18,7 @@ __all__ = [
     "cut_length",
     "default_rho",
     "draw_seeds",
+    "is_due",
     "member_rho",
     "plan_segments",
     "pruning_epoch",
@@ -88,7 +89,7 @@ def draw_seeds(random_state, n_members):
 
 
 def warmup_length(warmup_epochs, n_epochs):
-    """Return the number of warm-up epochs for a count or a share.
+    """Return the number of warm-up epochs for a count or a fraction.
 
     Examples
     --------
@@ -99,59 +100,36 @@ def warmup_length(warmup_epochs, n_epochs):
         if warmup_epochs > n_epochs:
             raise InvalidInputError(
                 f"warmup_epochs={warmup_epochs} is more than max_epochs={n_epochs}. "
-                "Pass fewer epochs, or a share such as 0.5."
+                "Pass fewer epochs, or a fraction such as 0.5."
             )
         return int(warmup_epochs)
     return epochs_of(warmup_epochs, n_epochs)
 
 
-def cut_length(n_epochs, checkpoint_every, *, whole_phases):
-    """Return the epochs after which members are synchronised; None cuts no phase.
+def cut_length(n_epochs):
+    """Return the epochs after which members are synchronised and saved.
 
-    Ctrl-C loses the epochs since the last cut: by default up to a tenth of all epochs,
-    or up to ten if that is more.
-
-    Parameters
-    ----------
-    n_epochs : int
-    checkpoint_every : int or None
-    whole_phases : bool
-        Whether phases must not be cut: for a cache that stores them, or a callback
-        that follows them.
+    Ctrl-C loses the epochs since the last cut: a tenth of all epochs, at least ten.
 
     Examples
     --------
-    >>> cut_length(200, None, whole_phases=False)
-    20
-    >>> cut_length(200, 7, whole_phases=True)
-    7
+    >>> cut_length(200), cut_length(30)
+    (20, 10)
     """
-    if checkpoint_every is not None or whole_phases:
-        return checkpoint_every
     return max(SHORTEST_SEGMENT, -(-n_epochs // 10))
 
 
-def plan_segments(
-    training, *, n_warmup=0, reselect_every=None, cut_every=None, prune_epoch=None
-):
-    """Cut the training into segments.
+def is_due(segment, following) -> bool:
+    """Whether to write a checkpoint after a segment: at the end of a phase or a cut."""
+    ends_phase = following is None or following.select or following.prune
+    return bool(ends_phase or segment.stop % cut_length(segment.n_epochs) == 0)
 
-    Parameters
-    ----------
-    training : Segment
-        The whole training; ``training.prune`` is the share to prune.
-    n_warmup : int or None, default=0
-        Epochs of the warm-up; None for a training without phases.
-    reselect_every : int or None, default=None
-        Select the samples for SAM again every so many balanced epochs.
-    cut_every : int or None, default=None
-        End a segment at least every so many epochs; this does not change the result.
-    prune_epoch : int or None, default=None
-        Prune the members before this epoch.
 
-    Returns
-    -------
-    segments : list of Segment
+def plan_segments(training, *, n_warmup=0, cut_every=None, prune_epoch=None):
+    """Cut the whole training, given as one segment, into segments.
+
+    A joint training has no phases: ``n_warmup`` is None. Cuts do not change the result.
+    Members are pruned before ``prune_epoch``, by the fraction ``training.prune``.
 
     Examples
     --------
@@ -164,22 +142,16 @@ def plan_segments(
     balanced 2 4 True
     """
     n_epochs = training.n_epochs
-    selects = set() if n_warmup is None else {n_warmup}
-    if reselect_every is not None:
-        selects.update(range(n_warmup, n_epochs, reselect_every))
-    cuts = {0, n_epochs, *selects}
-    if cut_every is not None:
-        cuts.update(range(0, n_epochs, cut_every))
-    if prune_epoch is not None:
-        cuts.add(prune_epoch)
-    edges = sorted(cut for cut in cuts if cut <= n_epochs)
+    cuts = {0, n_epochs, n_warmup, prune_epoch}
+    cuts.update(range(0, n_epochs, cut_every or n_epochs))
+    edges = sorted(cut for cut in cuts if cut is not None)
     return [
         replace(
             training,
             name="warmup" if n_warmup is not None and a < n_warmup else training.name,
             start=a,
             stop=b,
-            select=a in selects,
+            select=a == n_warmup,
             prune=training.prune if a == prune_epoch else None,
             pruned=prune_epoch is not None and a >= prune_epoch,
         )

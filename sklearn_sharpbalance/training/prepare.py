@@ -20,7 +20,12 @@ from sklearn_sharpbalance.data.inputs import (
     check_X,
     encode_frame,
 )
-from sklearn_sharpbalance.data.labels import check_weights, check_y, hold_out
+from sklearn_sharpbalance.data.labels import (
+    check_held_out,
+    check_weights,
+    check_y,
+    hold_out,
+)
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import Segment
@@ -36,12 +41,8 @@ from sklearn_sharpbalance.persistence.fingerprint import (
 from sklearn_sharpbalance.runtime.devices import resolve_precision
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints, fit_fingerprint
-from sklearn_sharpbalance.training.early_stopping import (
-    EarlyStopping,
-    check_early_stopping,
-)
 from sklearn_sharpbalance.training.image_recipe import image_recipe
-from sklearn_sharpbalance.training.loop import Trainer
+from sklearn_sharpbalance.training.loop import EarlyStopping, Trainer, TrainingLoop
 from sklearn_sharpbalance.training.plan import (
     Seeds,
     cut_length,
@@ -65,91 +66,56 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The samples of a fit.
-
-    Attributes
-    ----------
-    data : TrainingData
-    format : InputFormat
-    classes : ndarray of shape (C,)
-    """
+    """The samples of a fit."""
 
     data: TrainingData
     format: InputFormat
-    classes: np.ndarray
+    classes: np.ndarray  # (C,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What the members of a fit see.
-
-    Attributes
-    ----------
-    data : TrainingData
-        The samples, or features that a shared trunk computes from them.
-    format : InputFormat
-        Format of ``data``.
-    read : TrainingData
-        Source of the batches: ``data``, or samples to augment before the trunk.
-    unlabeled : TrainingData or None
-        Like ``read``, without labels.
-    trunk : Trunk or None
-    """
+    """What the members of a fit see: samples, or features of a shared trunk."""
 
     data: TrainingData
     format: InputFormat
-    read: TrainingData
-    unlabeled: TrainingData | None = None
+    read: TrainingData  # source of the batches: data, or samples to augment
+    unlabeled: TrainingData | None = None  # like read
     trunk: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a fit begins with.
+    """What a fit begins with."""
 
-    Attributes
-    ----------
-    seeds : Seeds
-        Those of the checkpoint, if the fit resumes from one.
-    checkpoints : FitCheckpoints or None
-    warm_nets : list of NeuralNetClassifier
-        Fitted nets that a warm start continues from; else empty.
-    """
-
-    seeds: Seeds
+    seeds: Seeds  # those of the checkpoint, if the fit resumes from one
     checkpoints: FitCheckpoints | None
-    warm_nets: list[NeuralNetClassifier]
+    warm_nets: list[NeuralNetClassifier]  # fitted nets of a warm start
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Everything that a fit needs before its first epoch.
+    """Everything that a fit needs before its first epoch."""
 
-    Attributes
-    ----------
-    params : dict
-        Parameters of the estimator, with defaults for the data in place of None.
-    trainer : Trainer
-    plan : list of Segment
-    aggregation : Aggregation
-    seeds : Seeds
-    input_format : InputFormat
-    classes : ndarray of shape (C,)
-    engine : EngineChoice
-    checkpoints : FitCheckpoints or None
-    early_stopping : EarlyStopping or None
-    """
-
-    params: dict[str, Any]
+    params: dict[str, Any]  # with defaults for the data in place of None
     trainer: Trainer
     plan: list[Segment]
     aggregation: Aggregation
     seeds: Seeds
     input_format: InputFormat
-    classes: np.ndarray
+    classes: np.ndarray  # (C,)
     engine: EngineChoice
     checkpoints: FitCheckpoints | None = None
     early_stopping: EarlyStopping | None = None
+
+    def loop(self) -> TrainingLoop:
+        """Return the training loop of the fit."""
+        return TrainingLoop(
+            self.trainer,
+            self.plan,
+            checkpoints=self.checkpoints,
+            early_stopping=self.early_stopping,
+        )
 
 
 class Preparing(Protocol):
@@ -160,19 +126,16 @@ class Preparing(Protocol):
     def _full_params(self) -> dict[str, Any]:
         """Return the parameters, with defaults for those that it does not have."""
 
-    def _nested(self, part: str) -> dict[str, Any]:
-        """Return the nested parameters of a part without its prefix."""
-
-    def _read_unlabeled(self, X_unlabeled, given: Samples) -> TrainingData | None:
+    def _read_unlabeled(self, X_unlabeled, read: Samples) -> TrainingData | None:
         """Return validated samples without labels, if the training uses them."""
+
+    def _recipe(self, params, nested, samples: Samples, *, continues, whole_fit):
+        """Return parameters with defaults for the data in place of None."""
 
     def _member_inputs(
         self, params, samples: Samples, unlabeled, start: Start
     ) -> Inputs:
         """Return what the members see."""
-
-    def _recipe(self, params, nested, samples: Samples, *, continues, whole_fit):
-        """Return parameters with defaults for the data in place of None."""
 
     def _make_net(self, params, nested, inputs: Inputs, *, start, classes, continues):
         """Return the net that every member is a copy of."""
@@ -190,46 +153,33 @@ def prepare(
     sample_weight,
     *,
     classes=None,
-    continues=False,
-    whole_fit=True,
+    continues: bool = False,
+    whole_fit: bool = True,
     X_unlabeled=None,
 ) -> Prepared:
     """Validate everything that a fit gets, and build what it needs.
 
-    Parameters
-    ----------
-    estimator : BaseDeepEnsemble
-        Not changed, but for what scikit-learn's validation of X sets.
-    X, y, sample_weight, classes, X_unlabeled
-        Arguments of ``fit`` or ``partial_fit``.
-    continues : bool, default=False
-        Whether ``partial_fit`` continues with the fitted members.
-    whole_fit : bool, default=True
-        False in ``partial_fit``, whose number of calls is not known, and which writes
-        no checkpoints.
+    ``continues`` if ``partial_fit`` trains the fitted members. It is no ``whole_fit``:
+    the number of its calls is not known, and it writes no checkpoints.
     """
     estimator._validate_params()
-    params, nested = estimator._full_params(), estimator._nested("estimator")
-    given = read_samples(
-        estimator, X, y, sample_weight, params, classes=classes, continues=continues
+    asked, asked_of_net = estimator._full_params(), estimator._nested("estimator")
+    read = read_samples(
+        estimator, X, y, sample_weight, asked, classes=classes, continues=continues
     )
-    n_images = len(given.data) if whole_fit else 0
-    params = image_recipe(params, nested, fmt=given.format, n_images=n_images)
-    unlabeled = estimator._read_unlabeled(X_unlabeled, given)
-    n_members = len(estimator.estimators_) if continues else params["n_estimators"]
+    n_images = len(read.data) if whole_fit else 0
+    given = image_recipe(asked, asked_of_net, fmt=read.format, n_images=n_images)
+    unlabeled = estimator._read_unlabeled(X_unlabeled, read)
+    n_members = len(estimator.estimators_) if continues else given["n_estimators"]
     start = _start(
-        estimator, params, given, unlabeled, n_members=n_members, whole_fit=whole_fit
+        estimator, given, read, unlabeled, n_members=n_members, whole_fit=whole_fit
     )
-    samples = _split_and_encode(estimator, params, given, start, sample_weight)
-    n_classes = len(samples.classes)
-    aggregation = AGGREGATIONS.resolve(params["aggregation"])
-    aggregation.set_params(**estimator._nested("aggregation"))
-    aggregation.check(samples.data)  # before a trunk computes features
-    aggregation.try_out(n_members, n_classes)
-    inputs = estimator._member_inputs(params, samples, unlabeled, start)
+    samples = _split_and_encode(estimator, given, read, start, sample_weight)
     params, nested = estimator._recipe(
-        params, nested, samples, continues=continues, whole_fit=whole_fit
+        given, asked_of_net, samples, continues=continues, whole_fit=whole_fit
     )
+    aggregation = _aggregation(estimator, params, samples, n_members)
+    inputs = estimator._member_inputs(params, samples, unlabeled, start)
     net = estimator._make_net(
         params,
         nested,
@@ -239,26 +189,23 @@ def prepare(
         continues=continues,
     )
     aggregation.check_settings(net)
-    training = _training(
-        params, net, samples.format, phase=estimator.phase, n_members=n_members
-    )
+    training = _training(params, net, samples.format, estimator.phase, n_members)
     trainer, engine = estimator._make_trainer(
-        params, net, inputs, training, start=start, n_classes=n_classes
+        params, net, inputs, training, start=start, n_classes=len(samples.classes)
     )
     trainer.check()
     check_factors(training, len(inputs.data))
-    early_stopping = EarlyStopping.of(params["early_stopping"], aggregation)
     return Prepared(
         params=params,
         trainer=trainer,
-        plan=_plan(estimator, params, trainer, early_stopping),
+        plan=_plan(trainer, params["early_stopping"], has_callbacks(estimator)),
         aggregation=aggregation,
         seeds=start.seeds,
         input_format=samples.format,
         classes=samples.classes,
         engine=engine,
         checkpoints=start.checkpoints,
-        early_stopping=early_stopping,
+        early_stopping=EarlyStopping.of(params["early_stopping"], aggregation),
     )
 
 
@@ -297,43 +244,54 @@ def _check_same_classes(classes, fitted):
         )
 
 
-def _start(estimator, params, given, unlabeled, *, n_members, whole_fit) -> Start:
+def _start(estimator, params, read, unlabeled, *, n_members, whole_fit) -> Start:
     """Draw the seeds and open the checkpoints, which may have seeds of their own."""
     seeds = draw_seeds(params["random_state"], n_members)
     warm_nets = estimator._warm_nets()
     if params["checkpoint_dir"] is None or not whole_fit:
         return Start(seeds=seeds, checkpoints=None, warm_nets=warm_nets)
     weights = [_weights(net) for net in warm_nets]
-    fingerprint = fit_fingerprint(params, data_fingerprint(given.data, given.classes))
+    fingerprint = fit_fingerprint(params, data_fingerprint(read.data, read.classes))
     fingerprint["first weights"] = describe(weights) if warm_nets else "fresh"
     if unlabeled is not None:
         fingerprint["X_unlabeled"] = describe_samples(unlabeled.X)
-    checkpoints = FitCheckpoints.open(
-        params["checkpoint_dir"],
-        fingerprint,
-        seeds,
-        every=params["checkpoint_every"],
-    )
+    checkpoints = FitCheckpoints(params["checkpoint_dir"], fingerprint, seeds)
     return Start(seeds=checkpoints.seeds, checkpoints=checkpoints, warm_nets=warm_nets)
 
 
-def _split_and_encode(estimator, params, given, start, sample_weight) -> Samples:
-    """Hold out the validation samples, then encode the columns of a DataFrame.
+def _weights(net):
+    """Return weights and all buffers of a fitted net."""
+    state = state_of(net)
+    return state.module | state.extra.get("buffers", {})
 
-    Validation samples do not decide how columns are encoded.
+
+def _split_and_encode(estimator, params, read, start, sample_weight) -> Samples:
+    """Hold out the validation set, then encode the columns of a DataFrame.
+
+    The validation set does not decide how columns are encoded.
     """
-    data = hold_out(
-        given.data,
+    split = hold_out(
+        read.data,
         params["validation_fraction"],
         seed=start.seeds.split,
         sample_weight=sample_weight,
     )
-    data, fmt = encode_frame(data, given.format, fitted=estimator._warm_columns())
-    check_early_stopping(params["early_stopping"], data)
-    return replace(given, data=data, format=fmt)
+    data, fmt = encode_frame(split, read.format, fitted=estimator._warm_columns())
+    if params["early_stopping"]:
+        check_held_out(data, "early_stopping needs")
+    return replace(read, data=data, format=fmt)
 
 
-def _training(params: dict[str, Any], net, fmt, *, phase, n_members) -> Segment:
+def _aggregation(estimator, params, samples, n_members) -> Aggregation:
+    """Return the aggregation; raise if it cannot combine these members."""
+    aggregation = AGGREGATIONS.resolve(params["aggregation"])
+    aggregation.set_params(**estimator._nested("aggregation"))
+    aggregation.check(samples.data)
+    aggregation.try_out(n_members, len(samples.classes))
+    return aggregation
+
+
+def _training(params: dict[str, Any], net, fmt, phase, n_members) -> Segment:
     """Return the settings of the whole training, as one segment."""
     rho = default_rho(net.optimizer) if params["rho"] is None else params["rho"]
     return Segment(
@@ -370,29 +328,22 @@ def _transform(train_transform, fmt):
     transform = resolve_transform(train_transform)
     if isinstance(transform, ImageTransform) and len(fmt.shape or ()) != 3:
         raise InvalidInputError(
-            f"train_transform={train_transform!r} needs pictures (C, H, W), but X is "
+            f"train_transform={train_transform!r} needs images (C, H, W), but X is "
             f"{fmt}. Pass a function of a batch, or None."
         )
     return transform
 
 
-def _plan(estimator, params, trainer, early_stopping) -> list[Segment]:
+def _plan(trainer, early_stopping, has_callbacks) -> list[Segment]:
     """Return the segments of the whole fit."""
-    cut_every = cut_length(
-        trainer.training.n_epochs,
-        params["checkpoint_every"],
-        whole_phases=trainer.memory is not None or has_callbacks(estimator),
-    )
+    cut_every = cut_length(trainer.training.n_epochs)
+    if early_stopping:
+        cut_every = 1
+    elif trainer.memory is not None or has_callbacks:
+        cut_every = None  # a cache stores whole phases, and callbacks follow them
     return plan_segments(
         trainer.training,
         n_warmup=trainer.n_warmup,
-        reselect_every=params["reselect_every"],
-        cut_every=cut_every if early_stopping is None else 1,
+        cut_every=cut_every,
         prune_epoch=trainer.prune_epoch,
     )
-
-
-def _weights(net):
-    """Return weights and all buffers of a fitted net."""
-    state = state_of(net)
-    return state.module | state.extra.get("buffers", {})

@@ -44,27 +44,12 @@ def has_callbacks(estimator) -> bool:
 class FitProgress:
     """Reports the progress of a fit by phases, members and epochs.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        Its callbacks are called.
-    segments : list of Segment
-        Remaining segments of the plan; empty if the fit is complete in a checkpoint.
-    n_members, n_epochs : int
-    verbose : int
-        0 is silent, 2 prints every epoch. 1 shows one line: a progress bar in a
-        terminal or notebook, else a text at the end and every 30 seconds. Worker
-        processes show none, because lines of several fits would mix.
-    X, y
-        Arguments of ``fit``, passed to callbacks.
-    keep : callable
-        ``keep(estimator, state)`` sets the fitted attributes of a copy of the
-        estimator; called only if a callback asks for a fitted estimator.
-
-    Attributes
-    ----------
-    stop : bool
-        Whether a callback has asked to end the fit.
+    ``segments`` is empty if the fit is complete in a checkpoint. With ``verbose=1`` a
+    terminal or notebook shows a progress bar, other output a line every 30 seconds and
+    at the end. Worker processes show none, because lines of several fits would mix.
+    Callbacks get ``X``, ``y`` and, if they ask for it, a copy of the estimator whose
+    fitted attributes ``keep(estimator, state)`` sets. ``stop`` is True after one of
+    them has asked to end the fit.
     """
 
     def __init__(

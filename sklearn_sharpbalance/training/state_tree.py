@@ -21,27 +21,13 @@ __all__ = ["member_from_tree", "member_tree", "state_from_tree", "state_tree"]
 
 def state_tree(state: EnsembleState) -> dict[str, Any]:
     """Return the state of an ensemble as plain values, arrays and tensors."""
-    return {
-        "members": [member_tree(member) for member in state.members],
-        "masks": state.masks,
-        "sharpness": state.sharpness,
-        "epoch": state.epoch,
-        "phases": state.phases,
-        "epochs": state.epochs,
-        "passes": state.passes,
-    }
+    return vars(state) | {"members": [member_tree(each) for each in state.members]}
 
 
 def state_from_tree(tree, net, data) -> EnsembleState:
     """Return the state that :func:`state_tree` was given.
 
-    Parameters
-    ----------
-    tree : dict
-    net : NeuralNetClassifier
-        Settings of all members, for their callbacks.
-    data : TrainingData
-        Passed to ``on_train_begin`` of callbacks.
+    Callbacks are those of ``net``; their ``on_train_begin`` gets ``data``.
     """
     members = [member_from_tree(member, net, data) for member in tree["members"]]
     state = EnsembleState(**{**tree, "members": members})

@@ -1,16 +1,23 @@
 """Training in phases: score samples, select samples for SAM, train the members."""
 
+import types
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
+from joblib.hashing import NumpyHasher
 from sklearn.base import clone
+from sklearn.utils.validation import check_memory
+from skorch import NeuralNetClassifier
 
+from sklearn_sharpbalance._version import __version__
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.data.labels import rows_of
-from sklearn_sharpbalance.engine.base import EngineRun
+from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.choice import explain_out_of_memory
 from sklearn_sharpbalance.exceptions import (
     DivergenceError,
@@ -28,62 +35,47 @@ from sklearn_sharpbalance.members.member_params import own_settings
 from sklearn_sharpbalance.members.net import sam_passes, with_plain_sam
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.members.weights import pruned_member
+from sklearn_sharpbalance.persistence.encoding import byte_view
+from sklearn_sharpbalance.persistence.fingerprint import closed_over, code_name
 from sklearn_sharpbalance.runtime.rng import random_stream
-from sklearn_sharpbalance.selection.rules import check_masks
-from sklearn_sharpbalance.sharpness.base import FunctionScorer
-from sklearn_sharpbalance.training.caching import cached, kept_in_memory
+from sklearn_sharpbalance.selection.rules import SubsetSelector, check_masks
+from sklearn_sharpbalance.sharpness.base import FunctionScorer, SharpnessScorer
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 
-__all__ = ["EpochCount", "PhasedTrainer", "first_members", "train_members"]
+__all__ = [
+    "EpochCount",
+    "PhasedTrainer",
+    "first_members",
+    "stable_hash",
+    "train_members",
+]
 
 
 class PhasedTrainer:
     """Trains members in the segments of a warm-up and a balanced phase.
 
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Settings shared by all members.
-    data : TrainingData
-    training : Segment
-        Settings of the whole training.
-    warmup : {"sam", "sgd"}
-        Whether all samples or none get SAM in the warm-up.
-    n_warmup : int
-        Epochs of the warm-up.
-    seeds : Seeds
-    n_classes : int
-    warm_nets : list of NeuralNetClassifier
-        Fitted nets whose weights the first members start from.
-    scorer : SharpnessScorer
-    selector : SubsetSelector
-    engine : Engine
-    prune_epoch : int or None, default=None
-        Epoch before which members are pruned.
-    memory : None, str, joblib.Memory or object with a method ``cached``
-        Cache of segments and scores.
-    has_callbacks : bool, default=False
-        Whether the estimator has callbacks of scikit-learn. Segments are then not
-        cached, because callbacks can end them.
+    ``training`` has the settings of the whole training. The first members start from
+    the weights of ``warm_nets``. With ``has_callbacks``, callbacks of scikit-learn can
+    end a segment, which is then not cached in ``memory``.
     """
 
     def __init__(
         self,
-        net,
+        net: NeuralNetClassifier,
         data: TrainingData,
         training: Segment,
         *,
-        warmup,
-        n_warmup,
+        warmup: str,
+        n_warmup: int,
         seeds: Seeds,
-        n_classes,
-        warm_nets,
-        scorer,
-        selector,
-        engine,
-        prune_epoch=None,
-        memory=None,
-        has_callbacks=False,
+        n_classes: int,
+        warm_nets: list[NeuralNetClassifier],
+        scorer: SharpnessScorer,
+        selector: SubsetSelector,
+        engine: Engine,
+        prune_epoch: int | None = None,
+        memory: Any = None,
+        has_callbacks: bool = False,
     ):
         self.net, self.data, self.training = net, data, training
         self.warmup, self.n_warmup = warmup, n_warmup
@@ -101,7 +93,7 @@ class PhasedTrainer:
 
     def first_members(self):
         """Return the members before the first epoch."""
-        members = kept_in_memory(self.memory, first_members)(
+        members = self._in_process(first_members)(
             net=self.net,
             seeds=self.seeds,
             data=self.data,
@@ -109,7 +101,7 @@ class PhasedTrainer:
             warm_nets=self.warm_nets,
         )
         if self.n_warmup < self.training.n_epochs and self.selector.needs_sharpness:
-            kept_in_memory(self.memory, try_scoring)(
+            self._in_process(try_scoring)(
                 net=self.net,
                 members=members,
                 data=self.data,
@@ -117,6 +109,11 @@ class PhasedTrainer:
                 precision=self.training.precision,
             )
         return members
+
+    def _in_process(self, function):
+        """Return a function that is cached by a search, but not on disk."""
+        own = hasattr(self.memory, "cached")
+        return self.memory.cached(function) if own else function
 
     def open(self, members) -> EngineRun:
         """Return the run that trains these members."""
@@ -173,7 +170,7 @@ class PhasedTrainer:
     def training_inputs(self, state: EnsembleState, segment: Segment) -> dict:
         """Return what the result of a segment depends on, by name.
 
-        A search asks for it twice; equal objects have their hashes computed once.
+        A search asks for it twice; the hash of an object is computed once.
         """
         last = self._last_inputs
         if last is not None and last[0] is state and last[1] is segment:
@@ -219,18 +216,7 @@ class PhasedTrainer:
 
 
 def first_members(net, seeds: Seeds, data, n_classes, warm_nets) -> list[MemberState]:
-    """Return the members before training, with new weights or those of an earlier fit.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Template of every member.
-    seeds : Seeds
-    data : TrainingData
-    n_classes : int
-    warm_nets : list of NeuralNetClassifier
-        Fitted nets whose weights the first members start from.
-    """
+    """Return the members before training: new, or with the weights of ``warm_nets``."""
     members = [initial_state(net, i, seed) for i, seed in enumerate(seeds.members)]
     for member, fitted in zip(members, warm_nets):
         _take_weights(member, state_of(fitted))
@@ -341,3 +327,63 @@ def score_members(net, members, data, scorer, precision, jobs):
             "or use a scorer that needs less memory, such as sharpness='loss'."
         )
         raise
+
+
+def cached(memory, function: Callable, ignore=()) -> Callable:
+    """Return a function, to be called with keywords, whose results are cached.
+
+    ``memory`` is a folder, a joblib.Memory, None, or an object with a method
+    ``cached(function, ignore)``, such as the store of a search. Arguments in ``ignore``
+    do not change the result.
+    """
+    if hasattr(memory, "cached"):
+        return memory.cached(function, ignore)
+    try:
+        memory = check_memory(memory)
+        if getattr(memory, "location", "somewhere") is None:
+            return function
+        call = memory.cache(_call, ignore=["function", "arguments"])
+    except OSError as error:
+        raise InvalidInputError(
+            f"memory={memory!r} cannot store results: {error}. Pass a folder that can "
+            "be written to, or None to disable the cache."
+        ) from error
+
+    def cached_function(**arguments):
+        relevant = [(k, v) for k, v in sorted(arguments.items()) if k not in ignore]
+        key = stable_hash((__version__, function.__qualname__, relevant))
+        return call(key, function, arguments)
+
+    return cached_function
+
+
+def _call(key, function, arguments):
+    return function(**arguments)
+
+
+def stable_hash(value) -> str:
+    """Return a text that is equal for equal values in every process.
+
+    torch's pickle of a tensor contains its address in memory, so that joblib's hash of
+    equal members would differ.
+
+    Examples
+    --------
+    >>> stable_hash([torch.ones(2)]) == stable_hash([torch.ones(2)])
+    True
+    >>> stable_hash([torch.ones(2)]) == stable_hash([torch.zeros(2)])
+    False
+    """
+    return _TensorHasher(hash_name="md5", coerce_mmap=True).hash(value)
+
+
+class _TensorHasher(NumpyHasher):
+    """joblib's hasher, extended to values of tensors and to code of functions."""
+
+    def save(self, obj):
+        """Pickle the object; replace tensors, classes and functions by plain values."""
+        if isinstance(obj, torch.Tensor):
+            obj = ("tensor", str(obj.dtype), tuple(obj.shape), byte_view(obj))
+        elif isinstance(obj, type | types.FunctionType):
+            obj = ("code", code_name(obj), closed_over(obj))
+        super().save(obj)

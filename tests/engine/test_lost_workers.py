@@ -102,8 +102,11 @@ def assert_same(got, want):
 @pytest.mark.slow
 def test_a_killed_process_of_this_machine(serial):
     want, marker = serial
-    with pytest.warns(SharpBalanceWarning, match=r"A worker died.* are trained again"):
-        got = estimator(marker, n_jobs=2).fit(*small_data())
+    with (
+        pytest.warns(SharpBalanceWarning, match=r"A worker died.* are trained again"),
+        joblib.parallel_config(n_jobs=2),
+    ):
+        got = estimator(marker).fit(*small_data())
     assert marker.exists()  # a process was killed
     assert_same(got, want)
 

@@ -40,8 +40,9 @@ def test_out_of_memory_names_settings_and_keeps_the_model(task, n_jobs, monkeypa
     ).fit(*task)
     before = clf.predict_proba(task[0])
     monkeypatch.setattr(Greedy, "full", True)
-    clf.set_params(n_jobs=n_jobs)
-    backend = parallel_config(backend="threading") if n_jobs else nullcontext()
+    backend = nullcontext()
+    if n_jobs is not None:
+        backend = parallel_config("threading", n_jobs=n_jobs)
     with backend, pytest.raises(OutOfDeviceMemoryError, match="`batch_size`") as e:
         clf.fit(*task)
     assert "batch_size=16" in str(e.value)

@@ -43,10 +43,8 @@ def estimator(**params):
     return SharpBalanceEnsembleClassifier(engine="stacked", **options | params)
 
 
-@pytest.mark.parametrize("every", rest_slow([3, 1, None]))
-def test_members_are_restored_once_per_fit(every, sessions, tmp_path):
-    folder = None if every is None else tmp_path
-    cut = estimator(checkpoint_dir=folder, checkpoint_every=every).fit(X, Y)
+def test_members_are_restored_once_per_fit(sessions, tmp_path, every_epoch):
+    cut = estimator(checkpoint_dir=tmp_path / "fit").fit(X, Y)
     others = [(SessionWithoutNet, 1), (SessionWithoutNet, 2)]
     assert sessions == [(MemberSession, 0), *others]
     whole = estimator(memory=str(tmp_path / "cache")).fit(X, Y)
@@ -95,23 +93,22 @@ class ShrinkWeights(Callback):
 CASES = {
     "sam": {"rho": [0.05, 0.1, 0.2]},
     "plain_warmup": {"warmup": "sgd"},
-    "reselect": {"reselect_every": 2, "warmup": "sgd", "selection": "sharpest"},
-    "momentum_sam": {"sam": "momentum_sam", "reselect_every": 2},
+    "sharpest": {"warmup": "sgd", "selection": "sharpest"},
+    "momentum_sam": {"sam": "momentum_sam"},
     "look_sam": {"sam": "look_sam", "warmup": "sgd"},
     "friendly_sam": {"sam": "friendly_sam", "optimizer": torch.optim.Adam, "lr": 0.01},
-    "pruning": {"prune": 0.3, "reselect_every": 2},
-    "averaging": {"weight_averaging": "uniform", "reselect_every": 2},
+    "pruning": {"prune": 0.3},
+    "averaging": {"weight_averaging": "uniform"},
     "early_stopping": {"early_stopping": True, "validation_fraction": 0.2},
     "callback": {"callbacks": [("shrink", ShrinkWeights())]},
     "stopping_callback": {
         "callbacks": [("stop", EarlyStopping("train_loss", patience=2, threshold=0.3))],
-        "reselect_every": 2,
     },
 }
 
 
 SIMILAR = {
-    *("callback", "friendly_sam", "look_sam", "plain_warmup", "reselect", "sam"),
+    *("callback", "friendly_sam", "look_sam", "plain_warmup", "sharpest", "sam"),
     "stopping_callback",
 }
 

@@ -155,8 +155,6 @@ BAD_SETTINGS = [
     ("rho", "large"),
     ("warmup_epochs", 5),
     ("warmup_epochs", 1.5),
-    ("reselect_every", 0),
-    ("n_jobs", "all"),
     ("random_state", "seed"),
     ("sharpness", "fischer"),
     ("selection", "best"),

@@ -73,7 +73,7 @@ def check_refused(
 
 
 OPTIMIZER = torch.optim.AdamW([torch.zeros(1)])
-TRUE = ["n_estimators", "max_epochs", "batch_size", "lr", "checkpoint_every"]
+TRUE = ["n_estimators", "max_epochs", "batch_size", "lr"]
 REFUSED = {
     **{f"{name} is True": ({name: True}, name) for name in TRUE},
     "callback": ({"callbacks": [EpochTimer(), 3]}, "callbacks[1]"),

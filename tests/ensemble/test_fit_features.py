@@ -65,42 +65,23 @@ def test_warm_up_equals_that_of_the_baseline(warmup, selection):
     assert losses[2:] != reference[2:]
 
 
-@pytest.mark.parametrize(
-    ("reselect_every", "epochs"), [(None, [2]), (1, [2, 3, 4, 5]), (3, [2, 5])]
-)
-def test_reselect_every(reselect_every, epochs):
-    """Check after how many epochs samples are selected."""
+def test_samples_are_scored_once_after_the_warm_up():
     seen = []
 
     def scorer(net, X, y):
         seen.append(len(net.history))
         return np.arange(len(y)) + 100.0 * len(net.history)
 
-    clf = SharpBalance(
-        sharpness=scorer,
-        reselect_every=reselect_every,
-        warmup_epochs=2,
-        **{**SMALL, "max_epochs": 6},
-    ).fit(*table())
-    assert seen == [epoch for epoch in epochs for _ in range(2)]
-    np.testing.assert_array_equal(
-        clf.sharpness_[0], np.arange(N_SAMPLES) + 100.0 * epochs[-1]
-    )
+    clf = SharpBalance(sharpness=scorer, warmup_epochs=2, **SMALL).fit(*table())
+    assert seen == [2, 2]
+    np.testing.assert_array_equal(clf.sharpness_[0], np.arange(N_SAMPLES) + 200.0)
 
 
-def test_random_sets_differ_between_selections():
-    drawn = []
-
-    def selection(sharpness, random_state):
-        masks = random_state.random_sample(sharpness.shape) < 0.5
-        drawn.append(masks)
-        return masks
-
-    options = {"selection": selection, "warmup_epochs": 0, **SMALL}
-    clf = SharpBalance(reselect_every=2, **options).fit(*table())
-    assert len(drawn) == 2
-    assert (drawn[0] != drawn[1]).any()
-    np.testing.assert_array_equal(clf.sam_masks_, drawn[-1])
+def test_random_sets_differ_between_calls_of_partial_fit():
+    X, y = table()
+    clf = SharpBalance(selection="random", warmup_epochs=0, **SMALL)
+    first, second = (clf.partial_fit(X, y).sam_masks_ for _ in range(2))
+    assert (first != second).any()
 
 
 def test_rho_per_member():
@@ -450,14 +431,14 @@ def test_warm_start_adds_members():
 
 @pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
 def test_calls_of_partial_fit_equal_epochs_of_fit(engine):
-    """Bit for bit, for a constant learning rate and a selection in every epoch."""
+    """Bit for bit, for a constant learning rate and one epoch after the warm-up."""
     X, y = table()
-    options = {"warmup_epochs": 2, "engine": engine, **SMALL}
+    options = {"warmup_epochs": N_EPOCHS - 1, "engine": engine, **SMALL}
     steps = SharpBalance(**options)
     for epoch in range(N_EPOCHS):
         assert steps.partial_fit(X, y) is steps
         assert steps.n_iter_ == epoch + 1
-    whole = SharpBalance(reselect_every=1, lr_schedule="constant", **options).fit(X, y)
+    whole = SharpBalance(lr_schedule="constant", **options).fit(X, y)
     assert_same_members(steps, whole)
     assert column(steps, "phase") == column(whole, "phase")
     np.testing.assert_array_equal(steps.sam_masks_, whole.sam_masks_)
@@ -525,7 +506,7 @@ def test_one_member():
 def test_partial_fit_uses_the_current_learning_rate(engine, name):
     """Momentum is kept, as in one fit whose schedule decreases."""
     X, y = table()
-    options = {"warmup_epochs": 2, "engine": engine, **SMALL, name: 0.5}
+    options = {"warmup_epochs": N_EPOCHS - 1, "engine": engine, **SMALL, name: 0.5}
     steps = SharpBalance(**options)
     for epoch in range(N_EPOCHS):
         if 2 * epoch >= N_EPOCHS:
@@ -533,7 +514,6 @@ def test_partial_fit_uses_the_current_learning_rate(engine, name):
         steps.partial_fit(X, y)
     whole = SharpBalance(
         **options,
-        reselect_every=1,
         lr_schedule=lambda progress: 1.0 if progress < 0.5 else 0.25,
     )
     assert_same_members(steps, whole.fit(X, y))

@@ -109,7 +109,7 @@ def test_members_train_on_the_given_array(backend, monkeypatch):
     monkeypatch.setattr(skorch_engine, "DeviceData", RecordPointer)
     n_jobs = 3 if backend == "threads" else 1
     with joblib.parallel_config(backend="threading", n_jobs=n_jobs):
-        estimator(engine="skorch", n_estimators=3, n_jobs=n_jobs).fit(X, y)
+        estimator(engine="skorch", n_estimators=3).fit(X, y)
     assert seen == [X.ctypes.data] * 6  # three members, two phases
 
 

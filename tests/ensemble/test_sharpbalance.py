@@ -185,16 +185,6 @@ def test_rho_zero_equals_a_deep_ensemble():
     assert_bitwise(SharpBalance(selection="all", rho=0.0, **SMALL).fit(X, y), plain)
 
 
-@pytest.mark.parametrize("every", rest_slow([1, 2]))
-@pytest.mark.parametrize("engine", ["skorch", "stacked"])
-def test_reselecting_the_same_samples_changes_nothing(engine, every):
-    X, y = table()
-    options = {"selection": third, "warmup_epochs": 1, "engine": engine, **SMALL}
-    once = SharpBalance(**options).fit(X, y)
-    again = SharpBalance(reselect_every=every, **options).fit(X, y)
-    assert_bitwise(again, once)
-
-
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
 def test_scoring_after_every_epoch_does_not_change_the_members(engine):
     X, y = table()
@@ -359,7 +349,7 @@ def test_members_differ():
 
 def processes():
     """Return a context whose worker processes the next test uses again."""
-    return joblib.parallel_config(backend="loky", inner_max_num_threads=1)
+    return joblib.parallel_config("loky", n_jobs=2, inner_max_num_threads=1)
 
 
 def test_two_jobs_give_the_same_members_as_one():
@@ -377,7 +367,7 @@ def test_two_jobs_give_the_same_members_as_one():
             options |= {"member_params": member_params}
             serial = SharpBalance(**options).fit(X, y)
             with processes():
-                parallel = SharpBalance(n_jobs=2, **options).fit(X, y)
+                parallel = SharpBalance(**options).fit(X, y)
             assert_bitwise(parallel, serial)
             for name in ("sam_masks_", "sharpness_"):
                 got, want = getattr(parallel, name), getattr(serial, name)

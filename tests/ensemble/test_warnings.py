@@ -2,7 +2,6 @@
 
 import warnings
 
-import joblib
 import numpy as np
 import pytest
 import torch
@@ -43,10 +42,6 @@ ITEMS = TensorDataset(torch.as_tensor(PICTURES), torch.as_tensor(y))
 WARNS = [
     ({}, PICTURES, "channel axis"),
     ({}, ITEMS, "channel axis"),
-    ({"checkpoint_every": 1}, TABLE, "checkpoint_dir"),
-    ({"n_jobs": 2}, TABLE, "n_jobs"),
-    ({"n_jobs": -1}, TABLE, "n_jobs"),
-    ({"n_jobs": 2, "engine": "skorch", "device": ["cpu"] * 2}, TABLE, "n_jobs"),
 ]
 QUIET = [
     ({}, PICTURES[:, None]),
@@ -54,8 +49,6 @@ QUIET = [
     ({"estimator": OWN}, PICTURES),
     ({}, np.uint8(PICTURES > 0)),
     ({}, PICTURES[:, :3]),  # short sequences
-    ({"n_jobs": 1}, TABLE),
-    ({"n_jobs": 2, "engine": "skorch"}, TABLE),
 ]
 
 
@@ -70,10 +63,4 @@ def test_settings_without_effect_and_ambiguous_shapes_warn(kind, params, X, name
 
 @pytest.mark.parametrize(("params", "X"), QUIET)
 def test_other_settings_do_not_warn(params, X, no_warnings):
-    with joblib.parallel_config(backend="threading"):  # starts faster than processes
-        DeepEnsembleClassifier(**SMALL | params).fit(X, y)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_checkpoints_in_a_folder_do_not_warn(kind, tmp_path, no_warnings):
-    kind(checkpoint_every=1, checkpoint_dir=tmp_path, **SMALL).fit(TABLE, y)
+    DeepEnsembleClassifier(**SMALL | params).fit(X, y)

@@ -1,7 +1,5 @@
 """Joint training that resumes from any checkpoint gives the same result."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -193,20 +191,6 @@ def test_cases_have_the_intended_effects(tmp_path):
     assert clf.n_iter_ == max(asked) < 6
 
 
-@pytest.mark.parametrize("every", rest_slow([4, None]))
-def test_checkpoints_change_nothing(every, tmp_path, snapshots):
-    for estimator in (None, NotStackable):
-        snapshots.clear()
-        plain = make(None, estimator=estimator).fit(X, Y)
-        folder = tmp_path / f"{estimator}"
-        kept = make(folder, checkpoint_every=every, estimator=estimator).fit(X, Y)
-        assert_bitwise(weights(kept), weights(plain))
-        assert len(snapshots) == {None: 2, 4: 3}[every]
-        shutil.rmtree(folder)
-        for copy in snapshots:
-            shutil.rmtree(copy)
-
-
 OTHERS = {
     "weight": ({"diversity_weight": 0.2}, with_unlabeled, "diversity_weight was 0.1"),
     "loss": ({"loss": "divdis"}, with_unlabeled, "loss was 'a2d' and is 'divdis'"),
@@ -298,7 +282,7 @@ def test_fits_of_a_search_have_separate_folders(tmp_path, trained):
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_in_a_first_fit_keeps_the_last_epoch(tmp_path, monkeypatch):
+def test_ctrl_c_in_a_first_fit_keeps_the_last_epoch(tmp_path, monkeypatch, every_epoch):
     clf = make(tmp_path, estimator=Interrupting, **NO_HIDDEN)
     press_ctrl_c(monkeypatch, at=35)
     with (
@@ -313,7 +297,7 @@ def test_ctrl_c_in_a_first_fit_keeps_the_last_epoch(tmp_path, monkeypatch):
 @pytest.mark.parametrize("trunk", rest_slow([None, Frozen()]), ids=["alone", "trunk"])
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
-    trunk, tmp_path, monkeypatch, trained
+    trunk, tmp_path, monkeypatch, trained, every_epoch
 ):
     params = {"estimator": Interrupting, "shared_trunk": trunk, **NO_HIDDEN}
     press_ctrl_c(monkeypatch, at=None)

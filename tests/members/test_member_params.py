@@ -256,9 +256,9 @@ def test_graph_engine_checks_every_member():
 # Checkpoints, files and caching -----------------------------------------------------
 
 
-def test_interrupted_fit_resumes(tmp_path, monkeypatch):
+def test_interrupted_fit_resumes(tmp_path, monkeypatch, every_epoch):
     X, y = table()
-    options = {"member_params": APART, "checkpoint_every": 1}
+    options = {"member_params": APART}
     options |= {**FAST, "checkpoint_dir": tmp_path}
 
     class KilledError(Exception):

@@ -199,5 +199,5 @@ def test_random_scorers_give_the_same_scores_in_every_engine():
 
     want = scores(engine="skorch")
     np.testing.assert_allclose(scores(engine="stacked"), want, rtol=1e-4)
-    with parallel_config(backend="threading"):
-        np.testing.assert_array_equal(scores(engine="skorch", n_jobs=3), want)
+    with parallel_config("threading", n_jobs=3):
+        np.testing.assert_array_equal(scores(engine="skorch"), want)

@@ -39,7 +39,6 @@ GRIDS = {
     "warmup": {"warmup": ["sam", "sgd"], "rho": [0.05, 0.5]},
     "warmup_epochs": {"warmup_epochs": [0, 1, 4, 0.5]},
     "max_epochs": {"max_epochs": [2, 4]},
-    "reselect_every": {"reselect_every": [None, 1]},
     "lr_schedule": {"lr_schedule": ["cosine", "steps", "constant"]},
     "batch_size": {"batch_size": [8, 16]},
     "standardize": {"standardize": [True, False]},
@@ -64,7 +63,7 @@ GRIDS = {
 SIMILAR = {
     *("aggregation", "class_weight", "label_smoothing", "lr_schedule", "max_epochs"),
     *("momentum", "momentum_sam", "n_estimators", "none and all", "prune"),
-    *("reselect_every", "rho of members", "seeds", "selection", "sharpness"),
+    *("rho of members", "seeds", "selection", "sharpness"),
     *("standardize", "validation", "warmup", "weight_averaging", "weight_decay"),
 }
 

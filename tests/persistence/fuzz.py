@@ -69,7 +69,7 @@ PASSED = {"trunk": {"shared_trunk": TRUNK}}  # to ``load``
 
 def models(folder):
     """Ensembles by name; the last two are read from their checkpoints."""
-    kept = {"checkpoint_dir": folder / "fit", "checkpoint_every": 1}
+    kept = {"checkpoint_dir": folder / "fit"}
     generator = {"random_state": np.random.RandomState(0)}
     hold_out = {"validation_fraction": 0.3, "aggregation": "temperature"}
     apart = [{"lr": 0.1}, {"module__hidden": (3,)}]

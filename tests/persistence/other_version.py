@@ -40,7 +40,7 @@ def trunk():
 def cases(folder=None):
     """Ensembles by name, with the samples they are fitted on."""
     joint = DiversifiedEnsembleClassifier(shared_trunk=trunk(), **FEW)
-    kept = {"checkpoint_dir": folder and folder / "checkpoints", "checkpoint_every": 1}
+    kept = {"checkpoint_dir": folder and folder / "checkpoints"}
     return {
         "sharpbalance": (SharpBalanceEnsembleClassifier(**FEW), TABLE),
         "adam": (DeepEnsembleClassifier(optimizer=torch.optim.Adam, **FEW), TABLE),

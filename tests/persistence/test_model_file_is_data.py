@@ -114,7 +114,6 @@ def set_users_net(name, value):
 REFUSED_ENSEMBLE = {
     "memory": "cache",
     "checkpoint_dir": "checkpoints",
-    "n_jobs": 64,
 }
 # Of a skorch net, wherever a file can have them.
 REFUSED_NET = {
@@ -263,7 +262,7 @@ def test_every_parameter_is_known_to_be_stored_or_left_out():
     stays = {name for name in all_parameters() if is_left_out(name)}
     of_net = {"dataset", "iterator_train", "iterator_valid", "torch_load_kwargs"}
     of_net |= {"compile", "train_split"}
-    assert stays == {"memory", "checkpoint_dir", "n_jobs"} | {
+    assert stays == {"memory", "checkpoint_dir"} | {
         f"estimator__{name}" for name in of_net
     }
     travels = {name for name in all_parameters() if not is_left_out(name)}
@@ -291,7 +290,7 @@ def test_usual_settings_are_stored(name, value):
 
 def test_save_leaves_out_what_load_refuses(tmp_path):
     X, y = small_data()
-    options = {"memory": str(tmp_path / "m"), "n_jobs": 1, "engine": "skorch"}
+    options = {"memory": str(tmp_path / "m"), "engine": "skorch"}
     options["estimator__iterator_train__num_workers"] = 0
     options["estimator__torch_load_kwargs"] = {"weights_only": False}
     clf = SharpBalance(**NARROW, **options).fit(X, y)
@@ -299,8 +298,8 @@ def test_save_leaves_out_what_load_refuses(tmp_path):
     tree = stored_tree(tmp_path / "model")
     assert not [name for name in tree["params"] if is_left_out(name)]
     assert not [n for n in tree["net"]["params"] if is_left_out(f"estimator__{n}")]
-    again = load(tmp_path / "model", n_jobs=2, memory=str(tmp_path / "own"))
-    assert (again.n_jobs, again.memory) == (2, str(tmp_path / "own"))
+    again = load(tmp_path / "model", memory=str(tmp_path / "own"))
+    assert again.memory == str(tmp_path / "own")
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 

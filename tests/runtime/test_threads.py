@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import joblib
 import numpy as np
-import pytest
 import torch
 from sklearn.model_selection import GridSearchCV
 from torch import nn
@@ -51,10 +50,9 @@ def test_predictions_in_threads_equal_serial_predictions():
         assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_search_in_threads_equals_the_serial_one(n_jobs):
+def test_a_search_in_threads_equals_the_serial_one():
     clf = SharpBalanceEnsembleClassifier(
-        module, n_estimators=2, max_epochs=2, random_state=0, n_jobs=n_jobs
+        module, n_estimators=2, max_epochs=2, random_state=0
     )
     grid = {"rho": [0.01, 0.5]}
 

@@ -155,8 +155,8 @@ def test_modes_are_restored_after_an_error_and_between_stages():
 def test_jobs_in_threads_have_the_same_modes():
     options = {**SMALL, "engine": "skorch", "estimator": Net}
     want = SharpBalanceEnsembleClassifier(**options).fit(X, y).predict_proba(X)
-    with default_dtype(torch.float64), joblib.parallel_config(backend="threading"):
-        clf = SharpBalanceEnsembleClassifier(n_jobs=2, **options).fit(X, y)
+    with default_dtype(torch.float64), joblib.parallel_config("threading", n_jobs=2):
+        clf = SharpBalanceEnsembleClassifier(**options).fit(X, y)
         np.testing.assert_array_equal(clf.predict_proba(X), want)
         assert torch.get_default_dtype() == torch.float64
 

@@ -16,6 +16,7 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
+from sklearn_sharpbalance.training import plan
 
 MB = 10**6
 
@@ -28,25 +29,23 @@ def small_data(n=96):
 
 
 def estimator(folder=None, **params):
-    """Return an ensemble with a warm-up, two selections and a checkpoint per epoch."""
+    """Return an ensemble with a warm-up and a selection."""
     defaults = {
         "n_estimators": 2,
         "max_epochs": 12,
         "warmup_epochs": 4,
-        "reselect_every": 4,
         "batch_size": 32,
         "sam": "friendly_sam",
         "estimator__module__hidden": (8,),
         "random_state": 3,
         "checkpoint_dir": folder,
-        "checkpoint_every": 1,
         "device": "cpu",
     }
     return SharpBalanceEnsembleClassifier(**{**defaults, **params})
 
 
 def joint_estimator(folder=None, **params):
-    """Return an ensemble of joint training with a checkpoint per epoch."""
+    """Return an ensemble of joint training."""
     defaults = {
         "n_estimators": 3,
         "max_epochs": 12,
@@ -54,7 +53,6 @@ def joint_estimator(folder=None, **params):
         "estimator__module__hidden": (8,),
         "random_state": 3,
         "checkpoint_dir": folder,
-        "checkpoint_every": 1,
         "device": "cpu",
     }
     return DiversifiedEnsembleClassifier(**{**defaults, **params})
@@ -100,6 +98,7 @@ def assert_bitwise(got, want):
 def fit_to_file(kind, folder, path, kill_at_write, params):
     """Fit, and write the weights to a file; runs in the child process."""
     torch.set_num_threads(1)
+    plan.SHORTEST_SEGMENT = 1  # many checkpoints
     if kill_at_write is not None:
         _exit_while_writing(*kill_at_write)
     torch.save(weights(KINDS[kind](folder, **params).fit(*small_data())), path)

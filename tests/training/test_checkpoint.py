@@ -27,13 +27,13 @@ from sklearn_sharpbalance.exceptions import (
     SharpBalanceWarning,
 )
 from sklearn_sharpbalance.persistence.archive import MAX_AGE, atomic_file
-from sklearn_sharpbalance.training import checkpoint
+from sklearn_sharpbalance.training import checkpoint, plan
 from sklearn_sharpbalance.training.checkpoint import NAME, CheckpointFolder
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
 from tests.cases import rest_slow
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
 
-FEW = {"max_epochs": 6, "warmup_epochs": 2, "reselect_every": 2}
+FEW = {"max_epochs": 6, "warmup_epochs": 2}
 
 
 class NormNet(torch.nn.Module):
@@ -189,13 +189,17 @@ def test_resuming_from_every_checkpoint_gives_the_same_result(
         np.testing.assert_array_equal(clf.predict_proba(X), whole.predict_proba(X))
 
 
-def test_checkpoints_change_nothing(tmp_path):
+def test_checkpoints_change_nothing(tmp_path, snapshots, monkeypatch):
     X, y = small_data()
-    params = {"max_epochs": 4, "reselect_every": 1}
-    plain = make(None, **params).fit(X, y)
-    for every in (None, 1, 3):
-        kept = make(tmp_path / str(every), checkpoint_every=every, **params).fit(X, y)
+    plain = make(None, memory=str(tmp_path / "memory")).fit(X, y)  # whole phases
+    for shortest, n_written in ((1, 7), (4, 4), (10, 3)):
+        snapshots.clear()
+        monkeypatch.setattr(plan, "SHORTEST_SEGMENT", shortest)
+        kept = make(tmp_path / str(shortest)).fit(X, y)
         assert_bitwise(weights(kept), weights(plain))
+        assert len(snapshots) == n_written
+        for copy in snapshots:
+            shutil.rmtree(copy)
 
 
 @pytest.mark.parametrize("kind", [estimator, DeepEnsembleClassifier])
@@ -222,14 +226,15 @@ def written(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointFolder, "write", write_and_copy)
+        patch.setattr(plan, "SHORTEST_SEGMENT", 1)
         clf = make(folder / "whole").fit(*small_data())
     return clf, copies
 
 
-def test_resuming_with_another_engine_or_number_of_jobs(tmp_path, written):
+def test_resuming_with_another_engine(tmp_path, written):
     X, y = small_data()
     shutil.copytree(written[1][3], tmp_path / "copy")
-    other = {"verbose": 0, "n_jobs": 1, "engine": "skorch", "checkpoint_every": 4}
+    other = {"verbose": 0, "engine": "skorch"}
     clf = make(tmp_path / "copy", **other).fit(X, y)
     assert clf.n_iter_ == 6
 
@@ -542,7 +547,7 @@ def test_interrupted_first_fit_keeps_the_last_common_epoch(
     """The last epoch that all members finished is the end of the warm-up here."""
     X, y = small_data()
     folder = tmp_path if with_checkpoints else None
-    clf = make(folder, estimator=Interrupting, checkpoint_every=None, **NO_HIDDEN)
+    clf = make(folder, estimator=Interrupting, **NO_HIDDEN)
     press_ctrl_c(monkeypatch, at=35)
     with (
         pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 2"),
@@ -554,9 +559,7 @@ def test_interrupted_first_fit_keeps_the_last_common_epoch(
     assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
     press_ctrl_c(monkeypatch, at=None)
     clf.fit(X, y)
-    whole = make(None, estimator=Interrupting, checkpoint_every=None, **NO_HIDDEN).fit(
-        X, y
-    )
+    whole = make(None, estimator=Interrupting, **NO_HIDDEN).fit(X, y)
     assert_bitwise(weights(clf), weights(whole))
 
 
@@ -565,12 +568,11 @@ def test_interrupted_first_fit_keeps_the_last_common_epoch(
 def test_interrupted_long_phase_keeps_its_last_segment(engine, monkeypatch):
     """Without checkpoints members are synchronised every few epochs."""
     X, y = small_data()
-    long = {"max_epochs": 14, "warmup_epochs": 0, "reselect_every": None}
+    long = {"max_epochs": 14, "warmup_epochs": 0}
     clf = make(
         None,
         estimator=Interrupting,
         engine=engine,
-        checkpoint_every=None,
         **long,
         **NO_HIDDEN,
     )
@@ -598,7 +600,7 @@ def test_interrupted_fit_with_early_stopping_names_the_best_epoch(monkeypatch):
 
     monkeypatch.setattr(PhasedTrainer, "train", interrupted)
     best = {"early_stopping": 9, "validation_fraction": 0.3}
-    clf = make(None, max_epochs=12, lr=2.0, checkpoint_every=None, **best)
+    clf = make(None, max_epochs=12, lr=2.0, **best)
     with (
         pytest.warns(SharpBalanceWarning, match="usable in its state after") as warned,
         pytest.raises(KeyboardInterrupt),

@@ -22,7 +22,6 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.augment import RandomCropFlip
-from sklearn_sharpbalance.ensemble.fitted import settings_in_force
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError, InvalidInputError
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV
@@ -30,6 +29,7 @@ from sklearn_sharpbalance.networks import SmallResNet, ViTTiny
 from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection import AllSelector
 from sklearn_sharpbalance.training import image_recipe as recipe
+from sklearn_sharpbalance.training.net_building import settings_in_force
 from sklearn_sharpbalance.training.prepare import prepare
 from tests.cases import pictures, weights
 
@@ -166,7 +166,7 @@ def test_joint_training_augments_without_a_trunk(params, expected):
 
 def test_crops_of_tables_raise_if_they_are_asked_for():
     table = RNG.normal(size=(24, 5))
-    with pytest.raises(InvalidInputError, match=r"needs pictures \(C, H, W\)"):
+    with pytest.raises(InvalidInputError, match=r"needs images \(C, H, W\)"):
         transform_of(table, train_transform="crop_flip")
 
 

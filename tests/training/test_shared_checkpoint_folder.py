@@ -11,7 +11,7 @@ from sklearn_sharpbalance.training.checkpoint import CheckpointFolder, FitCheckp
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
 
-FEW = {"max_epochs": 4, "warmup_epochs": 2, "reselect_every": 2}
+FEW = {"max_epochs": 4, "warmup_epochs": 2}
 SEEDS = Seeds((1, 2), 3, 4)
 
 
@@ -65,8 +65,8 @@ def test_the_same_fit_twice_at_the_same_time(tmp_path, at_once):
 
 def test_file_of_another_fit_is_recognised_by_its_content(tmp_path):
     """Also if it replaced a file of this fit, or an older one is deleted."""
-    first = FitCheckpoints.open(tmp_path, {"rho": "0.05"}, SEEDS)
-    second = FitCheckpoints.open(tmp_path, {"rho": "0.2"}, SEEDS)
+    first = FitCheckpoints(tmp_path, {"rho": "0.05"}, SEEDS)
+    second = FitCheckpoints(tmp_path, {"rho": "0.2"}, SEEDS)
     first.write(EnsembleState([]))
     tree = CheckpointFolder(tmp_path).latest() | {"fingerprint": second.fingerprint}
     for epoch in (0, 3):
@@ -78,8 +78,8 @@ def test_file_of_another_fit_is_recognised_by_its_content(tmp_path):
 
 
 def test_checkpoints_of_the_same_fit_are_not_read_again(tmp_path, monkeypatch):
-    FitCheckpoints.open(tmp_path, {"rho": "0.05"}, SEEDS).write(EnsembleState([]))
-    resumed = FitCheckpoints.open(tmp_path, {"rho": "0.05"}, SEEDS)
+    FitCheckpoints(tmp_path, {"rho": "0.05"}, SEEDS).write(EnsembleState([]))
+    resumed = FitCheckpoints(tmp_path, {"rho": "0.05"}, SEEDS)
     monkeypatch.setattr(checkpoint, "read_archive", None)
     for epoch in range(1, 4):
         resumed.write(EnsembleState([], epoch=epoch))

@@ -9,7 +9,7 @@ from sklearn.model_selection import train_test_split
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.ensemble.fitted import settings_in_force
+from sklearn_sharpbalance.training.net_building import settings_in_force
 from sklearn_sharpbalance.training.prepare import prepare
 from tests.cases import rest_slow
 
