@@ -53,15 +53,7 @@ FROM_0_BELOW_1 = Interval(Real, 0, 1, closed="left")
 
 
 def check_numbers(interval: Interval, /, **values: Any) -> None:
-    """Raise unless all values are numbers in an interval.
-
-    Parameters
-    ----------
-    interval : Interval
-        Type and range; a bool is not a number.
-    **values
-        Values by the names of the parameters.
-    """
+    """Raise unless all values are numbers in an interval; a bool is not a number."""
     for name, value in values.items():
         if not _is_number_in(interval, value):
             raise InvalidInputError(f"{name} must be {interval}, got {value!r}.")

@@ -56,15 +56,8 @@ def member_logits(nets, X, item_shape=None):
     """Return the logits of each net, (M, N, C) float32.
 
     Each batch is copied to the device once for all members. A batch that does not fit
-    into the memory of the device is halved. The nets are set to evaluation mode.
-
-    Parameters
-    ----------
-    nets : list of NeuralNetClassifier
-    X : ndarray, dict of ndarray, or Dataset
-        Samples in the layout that the modules take.
-    item_shape : tuple of int or None, default=None
-        Shape of one item of a Dataset.
+    into the memory of the device is halved. The nets are set to evaluation mode. X is
+    an array, a dict of arrays, or a Dataset with items of ``item_shape``.
     """
     if len({str(net.device) for net in nets}) > 1:
         return np.concatenate([member_logits([net], X, item_shape) for net in nets])

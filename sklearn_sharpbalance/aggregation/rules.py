@@ -67,7 +67,7 @@ class Aggregation(BaseEstimator, ABC):
         """Raise if the members of ``net`` differ so that they cannot be combined."""
 
     def try_out(self, n_members, n_classes):
-        """Raise an error if the rule fails on logits of the shape it will get.
+        """Raise an error if the rule fails on logits (n_members, N, n_classes).
 
         A rule that overrides :meth:`prepare` is not tried: it may need that first.
         """

@@ -51,16 +51,7 @@ class PlannedFit(NamedTuple):
 
 
 def routed_params(search, X, y, params):
-    """Return X, y, the arguments of ``fit`` of the estimator and of ``split`` of cv.
-
-    Parameters
-    ----------
-    search : BaseSearchCV
-    X, y
-        Arguments of the search's ``fit``.
-    params : dict
-        Further arguments of it.
-    """
+    """Return X, y, the arguments of ``fit`` of the estimator and of ``split`` of cv."""
     X, y = indexable(X, y)
     params = _check_method_params(X, params=params)
     routed = search._get_routed_params_for_fit(params)
@@ -70,28 +61,10 @@ def routed_params(search, X, y, params):
 def prepare_fit(
     estimator, params, X, y, *, rows, fit_params, store: ResultStore
 ) -> tuple[Prepared | None, str]:
-    """Prepare the fit of one candidate on one split, if it can be stacked.
+    """Return the prepared fit of a candidate on a split, or None and the reason.
 
-    Parameters
-    ----------
-    estimator : estimator
-        From :func:`with_settings`; not changed.
-    params : dict
-        Parameters of the candidate.
-    X, y
-        All samples.
-    rows : ndarray of int
-        Training samples of the split.
-    fit_params : dict
-        Arguments of ``fit`` for all samples.
-    store : ResultStore
-
-    Returns
-    -------
-    prepared : Prepared or None
-        None if the fit is not stacked with others.
-    reason : str
-        Why it is not; empty if it is.
+    It is None if the fit is not stacked with others. The training samples of the split
+    are the ``rows`` of X, y and the arrays in ``fit_params``.
     """
     try:
         own = clone(estimator).set_params(**clone(params, safe=False))
@@ -147,22 +120,9 @@ def not_trained_by_search(estimator):
 def with_settings(estimator, store, folder, checkpoint_dir=None):
     """Return a clone for the fits of a search, and settings that undo the changes.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Not changed.
-    store : ResultStore
-        Cache of the ensembles, unless they have their own.
-    folder : str
-        Where its pipelines keep fitted transformers, unless they have a cache.
-    checkpoint_dir : str, path-like or None, default=None
-        Folder for the checkpoints of all fits, in one subfolder each.
-
-    Returns
-    -------
-    estimator : estimator
-    before : dict
-        Settings of the given estimator, for ``set_params``.
+    Its ensembles have the store as ``memory``, and its pipelines a cache of fitted
+    transformers in a folder, unless they have their own. Checkpoints of each fit go to
+    a subfolder of ``checkpoint_dir``.
     """
     step, prefix = estimator, ""
     settings: dict[str, Any] = {}

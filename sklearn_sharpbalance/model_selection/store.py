@@ -41,13 +41,7 @@ class ResultStore:
 
         What only one fit needs is not kept: the result of a last segment. Results of a
         Dataset, whose items may be random, and of nets with callbacks, which must be
-        called, are not kept either.
-
-        Parameters
-        ----------
-        function : callable
-        ignore : sequence of str
-            Arguments that do not change the result.
+        called, are not kept either. Arguments in ``ignore`` do not change the result.
         """
 
         def cached_function(**arguments):

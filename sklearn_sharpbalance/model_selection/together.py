@@ -32,13 +32,7 @@ def train_together(
 
     The loops of all fits run side by side. Each stops before it trains a segment; then
     the segments of all fits are trained, equal ones once, and the loops continue.
-
-    Parameters
-    ----------
-    fits : list of Prepared
-    store : ResultStore
-    on_epochs : callable
-        Called with a number of epochs that have been trained.
+    ``on_epochs`` is called with numbers of trained epochs.
     """
     with own_torch_modes():
         loops = [FitLoop(fit, store) for fit in fits]

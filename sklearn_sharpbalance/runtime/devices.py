@@ -75,16 +75,10 @@ def resolve_precision(precision, device, fmt):
 
 
 def autocast(precision, device, *, cache=True):
-    """Return a context that runs forward passes at the given precision.
+    """Return a context that casts in forward passes for "bf16" and "fp16".
 
-    Parameters
-    ----------
-    precision : str
-        "bf16" and "fp16" cast; "float32" and "tf32" do not.
-    device : str or torch.device
-    cache : bool, default=True
-        Whether cast weights are kept until the block ends; pass False in a CUDA graph,
-        which would not update them.
+    With ``cache``, cast weights are kept until the block ends; pass False in a CUDA
+    graph, which would not update them.
     """
     dtype = AUTOCAST_DTYPES.get(precision)
     return torch.autocast(
@@ -178,23 +172,11 @@ def capture_graph(
     device: torch.device,
     before_each: Callable[[], Any] = lambda: None,
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Run ``work`` a few times, then capture it.
+    """Run ``work`` a few times, then capture it; return the graph and the result.
 
-    Parameters
-    ----------
-    work : callable
-        Reads and writes tensors that keep their memory addresses.
-    device : torch.device
-        A GPU, which need not be the current one.
-    before_each : callable, optional
-        Called before every run; not captured.
-
-    Returns
-    -------
-    graph : torch.cuda.CUDAGraph
-        Its ``replay`` repeats ``work``.
-    result
-        The result of the captured run; each replay overwrites its tensors.
+    The work reads and writes tensors that keep their memory addresses, on a GPU that
+    need not be the current one. Each replay overwrites the tensors of the result.
+    ``before_each`` is called before every run, and is not captured.
     """
     # "global" raises for calls that cannot be captured, in any thread; outside of the
     # main thread that would raise for valid calls of the other threads.

@@ -45,17 +45,10 @@ def epoch_seed(seed: int, epoch: int) -> int:
 
 
 def seed_generators(seed: int, device: str | torch.device = "cpu") -> None:
-    """Seed the global generators of torch, numpy and Python.
+    """Seed the global generators of torch (CPU and this device), numpy and Python.
 
-    Call it inside :func:`random_stream`, which restores them.
-
-    Parameters
-    ----------
-    seed : int
-    device : str or torch.device, default="cpu"
-        Where the next computations run. The generators of the CPU and of this device
-        are seeded; ``torch.manual_seed`` would also seed those of all other devices,
-        where other members may be training.
+    Call it inside :func:`random_stream`, which restores them. ``torch.manual_seed``
+    would also seed all other devices, where other members may be training.
     """
     seed = int(seed)  # Python's generator takes no numpy integer
     torch.default_generator.manual_seed(seed)
@@ -74,25 +67,8 @@ def random_stream(
 
     Modules, callbacks, transforms and items of a Dataset may draw from them, networks
     even in evaluation mode. Other threads that want a stream wait, since they would
-    draw from the same generators.
-
-    Parameters
-    ----------
-    device : str or torch.device, default="cpu"
-        Where the block computes.
-    seed : int, default=None
-        Seed of the generators at the start of the block; None does not seed them.
-
-    Examples
-    --------
-    >>> before = torch.get_rng_state()
-    >>> with random_stream(seed=5):
-    ...     first = torch.rand(1)
-    >>> with random_stream(seed=5):
-    ...     torch.equal(torch.rand(1), first)
-    True
-    >>> torch.equal(torch.get_rng_state(), before)
-    True
+    draw from the same generators. The block computes on the device; a ``seed`` of None
+    does not seed the generators.
     """
     device = torch.device(device)
     cuda_devices = [device] if device.type == "cuda" else []

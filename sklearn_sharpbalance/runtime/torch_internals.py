@@ -7,7 +7,7 @@ version has to be checked in one place.
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -103,23 +103,10 @@ def foreach_mul(tensors: list[Tensor], factors: Any) -> list[Tensor]:
     return list(torch._foreach_mul(tensors, factors))
 
 
-def foreach_add_(tensors: list[Tensor], others: Any) -> None:
-    """Add a list of tensors or a number."""
-    torch._foreach_add_(tensors, others)
-
-
-def foreach_sub_(tensors: list[Tensor], others: Any) -> None:
-    """Subtract a list of tensors or a number."""
-    torch._foreach_sub_(tensors, others)
-
-
-def foreach_mul_(tensors: list[Tensor], factors: Any) -> None:
-    """Multiply by a list of tensors, by one tensor or by a number."""
-    torch._foreach_mul_(tensors, factors)
-
-
-def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    torch._foreach_copy_(targets, sources)  # type: ignore[arg-type]
+foreach_add_ = torch._foreach_add_
+foreach_sub_ = torch._foreach_sub_
+foreach_mul_ = torch._foreach_mul_
+foreach_copy_ = torch._foreach_copy_
 
 
 def relu_backward(grad: Tensor, output: Tensor) -> Tensor:
